@@ -1,6 +1,8 @@
-//! Flat float32 buffers that are frozen once, shared as slices and recycled: no bulk byte is copied that need not be.
+//! Flat float32 buffers that are frozen once, shared as slices and recycled: no bulk byte is copied
+//! that need not be.
 //!
-//! A [`Buffer`] goes back to its [`Pool`] when the last reference to it is gone, also the transport's own.
+//! A [`Buffer`] goes back to its [`Pool`] when the last reference to it is gone, also the
+//! transport's own.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -14,7 +16,9 @@ pub const CHUNK_ELEMENTS: usize = 64 * 1024;
 pub const VALUE_BYTES: usize = 4;
 
 #[cfg(target_endian = "big")]
-compile_error!("values travel as little-endian bytes without conversion: big-endian targets are not supported");
+compile_error!(
+    "values travel as little-endian bytes without conversion: big-endian targets are not supported"
+);
 
 /// Memory of a kind of its own for buffers: page-locked, for a GPU.
 pub trait Memory: Send + Sync + fmt::Debug {
@@ -91,7 +95,8 @@ impl Spare {
         Some(reused)
     }
 
-    /// Keeps values; where there is no room, those of lengths that nobody asked for in a longer time go. Returns what is not kept.
+    /// Keeps values; where there is no room, those of lengths that nobody asked for in a longer
+    /// time go. Returns what is not kept.
     fn put(&mut self, values: Values) -> Vec<Values> {
         let (length, mut gone) = (values.len(), Vec::new());
         let asked = self.by_length.get(&length).map_or(0, |same| same.asked);
@@ -101,7 +106,13 @@ impl Spare {
             return vec![values];
         }
         while self.elements + length > self.elements_max {
-            let Some((oldest, same)) = self.by_length.iter_mut().min_by_key(|(_, other)| other.asked) else { break };
+            let Some((oldest, same)) = self
+                .by_length
+                .iter_mut()
+                .min_by_key(|(_, other)| other.asked)
+            else {
+                break;
+            };
             match same.values.pop() {
                 Some(spare) => {
                     self.elements -= spare.len();
@@ -114,7 +125,11 @@ impl Spare {
             }
         }
         self.elements += length;
-        self.by_length.entry(length).or_default().values.push(values);
+        self.by_length
+            .entry(length)
+            .or_default()
+            .values
+            .push(values);
         gone
     }
 }
@@ -129,7 +144,10 @@ impl Pool {
     /// The same, of buffers that are made of this memory.
     #[must_use]
     pub fn of(memory: Arc<dyn Memory>) -> Arc<Self> {
-        Arc::new(Self { spare: Mutex::default(), memory: Some(memory) })
+        Arc::new(Self {
+            spare: Mutex::default(),
+            memory: Some(memory),
+        })
     }
 
     /// Bounds the elements kept for reuse.
@@ -142,7 +160,10 @@ impl Pool {
     pub fn take(self: &Arc<Self>, length: usize) -> Buffer {
         let reused = self.spare().take(length);
         let values = reused.or_else(|| self.memory.as_ref()?.allocate(length).map(Values::Block));
-        Buffer { values: values.unwrap_or_else(|| Values::Vector(vec![0.0; length])), pool: Arc::downgrade(self) }
+        Buffer {
+            values: values.unwrap_or_else(|| Values::Vector(vec![0.0; length])),
+            pool: Arc::downgrade(self),
+        }
     }
 
     /// A buffer of `length` zeros.
@@ -200,7 +221,10 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
-            pool.put_back(std::mem::replace(&mut self.values, Values::Vector(Vec::new())));
+            pool.put_back(std::mem::replace(
+                &mut self.values,
+                Values::Vector(Vec::new()),
+            ));
         }
     }
 }
@@ -242,14 +266,17 @@ impl Frozen {
     /// The values of `elements` as little-endian bytes, without a copy; they keep the buffer alive.
     #[must_use]
     pub fn bytes(&self, elements: Range<usize>) -> Bytes {
-        Bytes::from_owner(LittleEndian(Arc::clone(&self.0))).slice(elements.start * VALUE_BYTES..elements.end * VALUE_BYTES)
+        Bytes::from_owner(LittleEndian(Arc::clone(&self.0)))
+            .slice(elements.start * VALUE_BYTES..elements.end * VALUE_BYTES)
     }
 }
 
 /// Consecutive ranges of at most [`CHUNK_ELEMENTS`] elements that cover `range`.
 pub fn chunks(range: Range<usize>) -> impl Iterator<Item = Range<usize>> + Send + use<> {
     let end = range.end;
-    range.step_by(CHUNK_ELEMENTS).map(move |start| start..(start + CHUNK_ELEMENTS).min(end))
+    range
+        .step_by(CHUNK_ELEMENTS)
+        .map(move |start| start..(start + CHUNK_ELEMENTS).min(end))
 }
 
 /// A flat vector in pieces, each a frozen chunk at its place.
@@ -277,11 +304,13 @@ impl Assembled {
 
     /// Takes out the piece that starts at `start`, if it has `length` values.
     pub fn take_piece(&mut self, start: usize, length: usize) -> Option<Frozen> {
-        self.piece(start).filter(|piece| piece.values().len() == length)?;
+        self.piece(start)
+            .filter(|piece| piece.values().len() == length)?;
         self.pieces.remove(&start)
     }
 
-    /// Calls `change(first element, values)` for every piece; pieces that somebody else has are copied first.
+    /// Calls `change(first element, values)` for every piece; pieces that somebody else has are
+    /// copied first.
     pub fn update(&mut self, pool: &Arc<Pool>, mut change: impl FnMut(usize, &mut [f32])) {
         for (start, piece) in &mut self.pieces {
             if let Some(values) = piece.values_mut() {
@@ -301,7 +330,9 @@ impl Assembled {
 
     /// The chunks that start within `range`, ascending.
     pub fn pieces_within(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &Frozen)> {
-        self.pieces.range(range).map(|(start, chunk)| (*start, chunk))
+        self.pieces
+            .range(range)
+            .map(|(start, chunk)| (*start, chunk))
     }
 
     /// The chunk that starts at `start`.
@@ -313,14 +344,20 @@ impl Assembled {
     /// Whether the pieces cover `0..elements` without a gap.
     #[must_use]
     pub fn covers(&self, elements: usize) -> bool {
-        let covered = self.pieces().try_fold(0, |next, (start, chunk)| (start == next).then(|| next + chunk.values().len()));
+        let covered = self.pieces().try_fold(0, |next, (start, chunk)| {
+            (start == next).then(|| next + chunk.values().len())
+        });
         covered.is_some_and(|covered| covered >= elements)
     }
 
     /// Calls `visit(offset in target, values)` for the pieces of `start..start + length`, in order.
     pub fn visit(&self, start: usize, length: usize, mut visit: impl FnMut(usize, &[f32])) {
         let end = start + length;
-        let first = self.pieces.range(..=start).next_back().map_or(start, |(piece, _)| *piece);
+        let first = self
+            .pieces
+            .range(..=start)
+            .next_back()
+            .map_or(start, |(piece, _)| *piece);
         for (piece, chunk) in self.pieces.range(first..end) {
             let from = start.max(*piece);
             let to = end.min(piece + chunk.values().len());
@@ -333,7 +370,9 @@ impl Assembled {
     /// Copies the values from element `start` on into `target`.
     pub fn copy_to(&self, start: usize, target: &mut [f32]) {
         let length = target.len();
-        self.visit(start, length, |offset, values| target[offset..offset + values.len()].copy_from_slice(values));
+        self.visit(start, length, |offset, values| {
+            target[offset..offset + values.len()].copy_from_slice(values)
+        });
     }
 }
 

@@ -2,9 +2,12 @@
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// Runs `work` where it keeps nobody waiting; `None` if the executor is shutting down. An executor of one thread runs it in place:
-/// it has no other that could go on meanwhile, and everything on it then happens in one order.
-pub(crate) async fn compute<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+/// Runs `work` where it keeps nobody waiting; `None` if the executor is shutting down. An executor
+/// of one thread runs it in place: it has no other that could go on meanwhile, and everything on it
+/// then happens in one order.
+pub(crate) async fn compute<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
     match Handle::current().runtime_flavor() {
         RuntimeFlavor::CurrentThread => Some(work()),
         _ => tokio::task::spawn_blocking(work).await.ok(),

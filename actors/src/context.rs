@@ -1,5 +1,5 @@
-//! What the actors of one node share: who the node is, what it runs, its transport, clock and buffers, and how to reach
-//! each other.
+//! What the actors of one node share: who the node is, what it runs, its transport, clock and
+//! buffers, and how to reach each other.
 
 use crate::aggregator::AggregatorMessage;
 use crate::buffers::Pool;
@@ -140,7 +140,8 @@ pub struct Actors {
 }
 
 impl Actors {
-    /// Tells a part of the node. A message to an actor that has stopped is dropped: the node is stopping.
+    /// Tells a part of the node. A message to an actor that has stopped is dropped: the node is
+    /// stopping.
     pub fn tell(&self, mail: impl Into<Mail<Buffers>>) {
         self.tell_holding(mail.into(), None);
     }
@@ -149,8 +150,14 @@ impl Actors {
     pub fn tell_holding(&self, mail: Mail<Buffers>, credit: Option<Credit>) {
         match mail {
             Mail::Membership(message) => tell(&self.membership, Told { message, credit }),
-            Mail::Rounds(message) => tell(&self.coordinator, CoordinatorMessage::Told(Told { message, credit })),
-            Mail::Gossip(message) => tell(&self.gossip_peer, GossipPeerMessage::Told(Told { message, credit })),
+            Mail::Rounds(message) => tell(
+                &self.coordinator,
+                CoordinatorMessage::Told(Told { message, credit }),
+            ),
+            Mail::Gossip(message) => tell(
+                &self.gossip_peer,
+                GossipPeerMessage::Told(Told { message, credit }),
+            ),
             Mail::Aggregator(message) => tell(&self.aggregator, AggregatorMessage::Told(message)),
         }
     }
@@ -169,7 +176,10 @@ impl Actors {
 fn tell<M: ractor::Message>(actor: &OnceLock<ActorRef<M>>, message: M) {
     let delivered = actor.get().is_some_and(|actor| actor.cast(message).is_ok());
     if !delivered {
-        tracing::debug!(actor = std::any::type_name::<M>(), "the actor has stopped: message dropped");
+        tracing::debug!(
+            actor = std::any::type_name::<M>(),
+            "the actor has stopped: message dropped"
+        );
     }
 }
 
@@ -177,14 +187,19 @@ impl NodeContext {
     /// This start of the node, as traces name it.
     #[must_use]
     pub fn start(&self) -> Start {
-        let Identity { node, incarnation, .. } = self.settings.identity;
+        let Identity {
+            node, incarnation, ..
+        } = self.settings.identity;
         Start { node, incarnation }
     }
 
     /// Writes down how this start of the node ended; the first word counts.
     pub fn record_end(&self, end: End) {
         if self.ended.set(end).is_ok() {
-            self.recorder.record(Event::Ended { start: self.start(), end });
+            self.recorder.record(Event::Ended {
+                start: self.start(),
+                end,
+            });
             if end == End::Failed {
                 // The node ends with a flush, which comes after it.
                 _ = self.recorder.dump("the node failed");
@@ -195,13 +210,23 @@ impl NodeContext {
     /// Writes down how full a bounded thing is.
     pub fn gauge(&self, name: &str, value: usize, bound: usize) {
         let (start, name) = (self.start(), name.to_owned());
-        self.recorder.record(Event::Gauge { start, name, value: value as u64, bound: bound as u64 });
+        self.recorder.record(Event::Gauge {
+            start,
+            name,
+            value: value as u64,
+            bound: bound as u64,
+        });
     }
 
-    /// Encodes and queues a control frame; a peer that cannot be reached is the liveness layer's business.
+    /// Encodes and queues a control frame; a peer that cannot be reached is the liveness layer's
+    /// business.
     pub fn send_frame(&self, to: slowmo_protocol::ident::NodeId, frame: &Frame) {
         let sent = frame.encode().map_err(|error| error.to_string());
-        let sent = sent.and_then(|bytes| self.transport.send_control(to, bytes.into()).map_err(|error| error.to_string()));
+        let sent = sent.and_then(|bytes| {
+            self.transport
+                .send_control(to, bytes.into())
+                .map_err(|error| error.to_string())
+        });
         if let Err(error) = sent {
             tracing::debug!(%to, error, "control frame not sent");
         }

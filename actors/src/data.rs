@@ -28,7 +28,9 @@ impl Data for Buffers {
 
     fn renew_anchor(state: &mut ShardState, values: &Assembled, range: Range<usize>) {
         state.anchor = Assembled::default();
-        values.pieces_within(range).for_each(|(start, chunk)| state.anchor.insert(start, chunk.clone()));
+        values
+            .pieces_within(range)
+            .for_each(|(start, chunk)| state.anchor.insert(start, chunk.clone()));
     }
 }
 

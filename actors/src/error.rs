@@ -1,4 +1,5 @@
-//! Why an exchange between nodes failed. Parameters, anchor and momentum are what they were before it.
+//! Why an exchange between nodes failed. Parameters, anchor and momentum are what they were before
+//! it.
 
 use slowmo_protocol::aggregator::Request;
 use slowmo_protocol::coordinator::RoundError;
@@ -38,7 +39,8 @@ pub enum ExchangeError {
     /// Another worker of the node left while this one waited.
     #[error("worker {0} of this node left: the others cannot go on without it")]
     WorkerLeft(usize),
-    /// The gradients were not averaged: this node was passed over, and new parameters wait for it at its next step.
+    /// The gradients were not averaged: this node was passed over, and new parameters wait for it
+    /// at its next step.
     #[error("this node was passed over: new parameters wait for it at its next step")]
     PassedOver,
     /// The node has left the cluster in order.
@@ -55,7 +57,10 @@ impl From<Failure> for ExchangeError {
             Failure::Founding(error) => Self::Founding(error),
             Failure::Round(error) => Self::Round(error),
             Failure::DataMissing(round) => {
-                tracing::error!(round = round.0, "a decided round does not cover the model: the node stops here");
+                tracing::error!(
+                    round = round.0,
+                    "a decided round does not cover the model: the node stops here"
+                );
                 Self::Stopped
             }
         }

@@ -1,4 +1,5 @@
-//! One folder per actor, thin ractor shells around the machines of `slowmo-protocol`, and the ports they speak through.
+//! One folder per actor, thin ractor shells around the machines of `slowmo-protocol`, and the ports
+//! they speak through.
 //!
 //! | folder | actor | one per |
 //! |---|---|---|
@@ -9,10 +10,11 @@
 //! | [`gossip_peer`] | push-sum exchange | node |
 //! | [`coordinator`] | outer rounds, shards, slow momentum | node |
 //!
-//! [`status`], [`timeline`] and [`watching`] are what a node shows of itself and knows of others, and decide nothing.
+//! [`status`], [`timeline`] and [`watching`] are what a node shows of itself and knows of others,
+//! and decide nothing.
 //!
-//! [`ports`] are the traits that runtime implements; [`buffers`] and [`data`] are how bulk values move without travelling
-//! through a mailbox.
+//! [`ports`] are the traits that runtime implements; [`buffers`] and [`data`] are how bulk values
+//! move without travelling through a mailbox.
 #![deny(missing_docs)]
 
 pub mod aggregator;

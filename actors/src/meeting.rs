@@ -1,10 +1,12 @@
-//! Where the workers of a node meet before and within a collective operation. Threads and locks only.
+//! Where the workers of a node meet before and within a collective operation. Threads and locks
+//! only.
 
 use crate::ports::device::{CollectiveError, TensorError};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A barrier at which every worker says how many values it brought, and all leave with the same answer.
-/// The wait ends when all came or one is gone; whoever owns the workers promises one of the two.
+/// A barrier at which every worker says how many values it brought, and all leave with the same
+/// answer. The wait ends when all came or one is gone; whoever owns the workers promises one of the
+/// two.
 #[derive(Debug)]
 pub struct Meeting {
     state: Mutex<State>,
@@ -17,7 +19,8 @@ struct State {
     brought: Vec<Option<Result<usize, TensorError>>>,
     /// Meetings that ended.
     meetings: u64,
-    /// How the last one ended. It cannot be overwritten before everybody read it: the next one needs everybody.
+    /// How the last one ended. It cannot be overwritten before everybody read it: the next one
+    /// needs everybody.
     verdict: Result<usize, CollectiveError>,
     /// The first worker found gone; final.
     gone: Option<usize>,
@@ -27,15 +30,28 @@ impl Meeting {
     /// A barrier of so many workers.
     #[must_use]
     pub fn new(size: usize) -> Self {
-        let state = State { brought: vec![None; size], meetings: 0, verdict: Ok(0), gone: None };
-        Self { state: Mutex::new(state), changed: Condvar::new() }
+        let state = State {
+            brought: vec![None; size],
+            meetings: 0,
+            verdict: Ok(0),
+            gone: None,
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
     }
 
     /// Waits for all workers; the common length, or the error that all of them get.
     ///
     /// # Errors
-    /// Another length than the other workers, what one of them could not read, or a worker that is gone.
-    pub fn meet(&self, rank: usize, brought: Result<usize, TensorError>) -> Result<usize, CollectiveError> {
+    /// Another length than the other workers, what one of them could not read, or a worker that is
+    /// gone.
+    pub fn meet(
+        &self,
+        rank: usize,
+        brought: Result<usize, TensorError>,
+    ) -> Result<usize, CollectiveError> {
         let mut state = self.lock();
         let this = state.meetings;
         state.brought[rank] = Some(brought);
@@ -46,9 +62,18 @@ impl Meeting {
             self.changed.notify_all();
         }
         let waiting = |state: &mut State| state.meetings == this && state.gone.is_none();
-        let state = self.changed.wait_while(state, waiting).unwrap_or_else(PoisonError::into_inner);
+        let state = self
+            .changed
+            .wait_while(state, waiting)
+            .unwrap_or_else(PoisonError::into_inner);
         // A meeting that ended before the abort stays valid, on all workers alike.
-        if state.meetings == this { state.gone.map_or(Ok(0), |gone| Err(CollectiveError::WorkerGone(gone))) } else { state.verdict.clone() }
+        if state.meetings == this {
+            state
+                .gone
+                .map_or(Ok(0), |gone| Err(CollectiveError::WorkerGone(gone)))
+        } else {
+            state.verdict.clone()
+        }
     }
 
     /// Ends this meeting, and all later ones, for everybody: a worker is gone.
@@ -78,8 +103,16 @@ impl State {
         let lengths: Result<Vec<usize>, TensorError> = brought?.into_iter().collect();
         Some(lengths.map_err(CollectiveError::from).and_then(|lengths| {
             let expected = lengths[0];
-            match lengths.iter().enumerate().find(|(_, found)| **found != expected) {
-                Some((rank, &found)) => Err(CollectiveError::Length { rank, found, expected }),
+            match lengths
+                .iter()
+                .enumerate()
+                .find(|(_, found)| **found != expected)
+            {
+                Some((rank, &found)) => Err(CollectiveError::Length {
+                    rank,
+                    found,
+                    expected,
+                }),
                 None => Ok(expected),
             }
         }))

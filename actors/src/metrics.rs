@@ -1,4 +1,5 @@
-//! What a node counts while it works: cheap to update, read by whoever serves metrics. Nobody waits for it.
+//! What a node counts while it works: cheap to update, read by whoever serves metrics. Nobody waits
+//! for it.
 
 use crate::ports::transport::{BulkError, BulkReceiver, BulkSender};
 use async_trait::async_trait;
@@ -17,16 +18,19 @@ pub type Counters = Family<Label, Counter>;
 /// Histograms that differ in one label, in seconds.
 pub type Times = Family<Label, Histogram, fn() -> Histogram>;
 
-/// Upper bounds of the buckets of times, in seconds: from what loopback takes to what a slow network does.
-const SECONDS: [f64; 14] = [0.000_5, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
+/// Upper bounds of the buckets of times, in seconds: from what loopback takes to what a slow
+/// network does.
+const SECONDS: [f64; 14] = [
+    0.000_5, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
+];
 
 /// The counts of one node.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     /// Decided rounds that this node applied, by `kind`.
     pub rounds: Counters,
-    /// How long this node's rounds took, by `phase`: `reduce` from its contribution until the outcome was proposed, `publish` from there
-    /// until it was applied.
+    /// How long this node's rounds took, by `phase`: `reduce` from its contribution until the
+    /// outcome was proposed, `publish` from there until it was applied.
     pub phases: Times,
     /// Values that were sent to other nodes, in bytes, by `kind`.
     pub sent: Counters,
@@ -52,27 +56,49 @@ impl Default for Metrics {
 impl Metrics {
     /// A round was applied.
     pub fn round(&self, kind: RoundKind, reduced: Option<Span>, published: Span) {
-        self.rounds.get_or_create(&[("kind", round_name(kind))]).inc();
-        let phase = |phase, span: Span| self.phases.get_or_create(&[("phase", phase)]).observe(seconds(span));
+        self.rounds
+            .get_or_create(&[("kind", round_name(kind))])
+            .inc();
+        let phase = |phase, span: Span| {
+            self.phases
+                .get_or_create(&[("phase", phase)])
+                .observe(seconds(span))
+        };
         reduced.into_iter().for_each(|span| phase("reduce", span));
         phase("publish", published);
     }
 
     /// The training thread waited for an exchange.
     pub fn waited(&self, exchange: &'static str, seconds: f64) {
-        self.waits.get_or_create(&[("exchange", exchange)]).observe(seconds);
+        self.waits
+            .get_or_create(&[("exchange", exchange)])
+            .observe(seconds);
     }
 
     /// Counts what is sent on a stream.
     #[must_use]
     pub fn counts_sent(&self, content: &Bulk, stream: Box<dyn BulkSender>) -> Box<dyn BulkSender> {
-        Box::new(Sent { stream, bytes: self.sent.get_or_create_owned(&[("kind", bulk_name(content))]) })
+        Box::new(Sent {
+            stream,
+            bytes: self
+                .sent
+                .get_or_create_owned(&[("kind", bulk_name(content))]),
+        })
     }
 
     /// Counts what comes on a stream.
     #[must_use]
-    pub fn counts_received(&self, content: &Bulk, stream: Box<dyn BulkReceiver>) -> Box<dyn BulkReceiver> {
-        Box::new(Received { stream, bytes: self.received.get_or_create_owned(&[("kind", bulk_name(content))]) })
+    pub fn counts_received(
+        &self,
+        content: &Bulk,
+        stream: Box<dyn BulkReceiver>,
+    ) -> Box<dyn BulkReceiver> {
+        Box::new(Received {
+            stream,
+            bytes: self
+                .received
+                .get_or_create_owned(&[("kind", bulk_name(content))]),
+        })
     }
 }
 
@@ -133,7 +159,8 @@ struct Received {
 impl BulkReceiver for Received {
     async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), BulkError> {
         let read = self.stream.read_exact(into).await;
-        self.bytes.inc_by(if read.is_ok() { into.len() as u64 } else { 0 });
+        self.bytes
+            .inc_by(if read.is_ok() { into.len() as u64 } else { 0 });
         read
     }
 
@@ -153,6 +180,9 @@ mod tests {
         metrics.round(RoundKind::Slow, None, Span(1_000));
         metrics.waited("gossip", 0.25);
         assert_eq!(metrics.rounds.get_or_create(&[("kind", "slow")]).get(), 2);
-        assert_eq!(metrics.rounds.get_or_create(&[("kind", "average")]).get(), 0);
+        assert_eq!(
+            metrics.rounds.get_or_create(&[("kind", "average")]).get(),
+            0
+        );
     }
 }

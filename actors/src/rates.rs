@@ -1,4 +1,5 @@
-//! How fast this node's messages reach their peers, for the order of the bandwidth-aware gossip graph.
+//! How fast this node's messages reach their peers, for the order of the bandwidth-aware gossip
+//! graph.
 
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::topology::{RATES_MAX, Rate};
@@ -22,7 +23,8 @@ struct Book {
 }
 
 impl RateBook {
-    /// A message of `bytes` was on its way to a peer for `elapsed`. What took no time, or had no bytes, says nothing.
+    /// A message of `bytes` was on its way to a peer for `elapsed`. What took no time, or had no
+    /// bytes, says nothing.
     pub fn measured(&self, peer: NodeId, bytes: u64, elapsed: Duration) {
         let rate = bytes as f64 / elapsed.as_secs_f64();
         if bytes == 0 || !rate.is_finite() {
@@ -32,9 +34,14 @@ impl RateBook {
         book.measurements += 1;
         let now = book.measurements;
         let known = book.peers.get(&peer).map_or(rate, |(known, _)| *known);
-        book.peers.insert(peer, (known + NEW_SHARE * (rate - known), now));
+        book.peers
+            .insert(peer, (known + NEW_SHARE * (rate - known), now));
         if book.peers.len() > MEMBERS_MAX {
-            let oldest = book.peers.iter().min_by_key(|(_, (_, at))| *at).map(|(peer, _)| *peer);
+            let oldest = book
+                .peers
+                .iter()
+                .min_by_key(|(_, (_, at))| *at)
+                .map(|(peer, _)| *peer);
             oldest.and_then(|peer| book.peers.remove(&peer));
         }
     }
@@ -47,8 +54,13 @@ impl RateBook {
         newest.sort_unstable_by_key(|(_, (_, at))| std::cmp::Reverse(*at));
         newest.truncate(RATES_MAX);
         // The cast saturates.
-        let mut rates: Vec<Rate> =
-            newest.into_iter().map(|(to, (rate, _))| Rate { to: *to, kilobytes: (rate / 1e3).max(1.0) as u32 }).collect();
+        let mut rates: Vec<Rate> = newest
+            .into_iter()
+            .map(|(to, (rate, _))| Rate {
+                to: *to,
+                kilobytes: (rate / 1e3).max(1.0) as u32,
+            })
+            .collect();
         rates.sort_unstable_by_key(|rate| rate.to);
         rates
     }
@@ -61,7 +73,10 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn read(book: &RateBook) -> Vec<(u64, u32)> {
-        book.read().into_iter().map(|rate| (rate.to.0, rate.kilobytes)).collect()
+        book.read()
+            .into_iter()
+            .map(|rate| (rate.to.0, rate.kilobytes))
+            .collect()
     }
 
     #[test]
@@ -99,9 +114,17 @@ mod tests {
         book.measured(NodeId(20), 1_000_000, SECOND);
         let told: Vec<u64> = read(&book).into_iter().map(|(id, _)| id).collect();
         let last = MEMBERS_MAX as u64 + 10;
-        let newest: Vec<u64> = [20].into_iter().chain(last - RATES_MAX as u64 + 1..last).collect();
+        let newest: Vec<u64> = [20]
+            .into_iter()
+            .chain(last - RATES_MAX as u64 + 1..last)
+            .collect();
         assert_eq!(told, newest);
-        let kept = book.0.lock().unwrap_or_else(PoisonError::into_inner).peers.len();
+        let kept = book
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .peers
+            .len();
         assert_eq!(kept, MEMBERS_MAX);
     }
 }

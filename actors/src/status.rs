@@ -1,4 +1,5 @@
-//! What a node shows of itself: written by the shells, read by the admin endpoint. Cheap to update; nobody waits for it.
+//! What a node shows of itself: written by the shells, read by the admin endpoint. Cheap to update;
+//! nobody waits for it.
 
 use crate::timeline::{DISAGREEMENT, Timeline};
 use slowmo_protocol::coordinator::Outcome;
@@ -57,7 +58,8 @@ pub struct Checkpointing {
     pub error: Option<String>,
     /// The inner step that follows the newest checkpoint that is whole, as this node knows.
     pub whole_step: Option<u64>,
-    /// Checkpoints that were due since and did not become whole; the last one that was due is not counted, others may be writing it.
+    /// Checkpoints that were due since and did not become whole; the last one that was due is not
+    /// counted, others may be writing it.
     pub not_whole: u64,
 }
 
@@ -78,7 +80,8 @@ pub struct NodeStatus {
     pub step: Step,
     /// The members of the view.
     pub members: Vec<Member>,
-    /// The view that the last decided round left, and the values of the vector that its members share.
+    /// The view that the last decided round left, and the values of the vector that its members
+    /// share.
     pub view: Option<(View, usize)>,
     /// Members that are thought dead.
     pub dead: BTreeSet<NodeId>,
@@ -90,13 +93,16 @@ pub struct NodeStatus {
     pub members_then: usize,
     /// Members alive when the last round was decided.
     pub alive_then: usize,
-    /// From the moment when all contributions of the last round were on their way until it was decided.
+    /// From the moment when all contributions of the last round were on their way until it was
+    /// decided.
     pub published: Span,
     /// Shards whose momentum restarted at zero since the founding.
     pub momentum_lost: u64,
-    /// Push-sum weight that was in no average: of members that died, were passed over, or had what others had sent them.
+    /// Push-sum weight that was in no average: of members that died, were passed over, or had what
+    /// others had sent them.
     pub push_sum_weight_lost: f64,
-    /// Push-sum weight that was in an average twice: a member was taken for dead that lived, and both answered for it.
+    /// Push-sum weight that was in an average twice: a member was taken for dead that lived, and
+    /// both answered for it.
     pub push_sum_weight_doubled: f64,
     /// `‖x − x̄‖ / ‖x̄‖` of this node at its last contribution.
     pub disagreement: Option<f32>,
@@ -143,26 +149,52 @@ impl StatusBoard {
         self.with(|status| status.clone())
     }
 
-    /// A round was decided, `published` after its publication began; `disagreement` is known if this node contributed.
+    /// A round was decided, `published` after its publication began; `disagreement` is known if
+    /// this node contributed.
     pub fn decided(&self, outcome: &Outcome, disagreement: Option<f32>, published: Span) {
         self.timeline(|timeline| timeline.decided(outcome, disagreement, published));
         self.with(|status| {
             let (before, after) = (ids(&status.members), ids(outcome.view.members()));
             if before.is_empty() {
-                note(status, format!("a member since {}, with {} others", outcome.round, after.len().saturating_sub(1)));
+                note(
+                    status,
+                    format!(
+                        "a member since {}, with {} others",
+                        outcome.round,
+                        after.len().saturating_sub(1)
+                    ),
+                );
             } else {
-                after.difference(&before).for_each(|node| note(status, format!("{node} joined in {}", outcome.round)));
+                after
+                    .difference(&before)
+                    .for_each(|node| note(status, format!("{node} joined in {}", outcome.round)));
             }
-            before.difference(&after).for_each(|node| note(status, format!("{node} left the view in {}", outcome.round)));
-            // Whoever joined, or came back as a new start, lives; who is no member is of no interest.
+            before.difference(&after).for_each(|node| {
+                note(status, format!("{node} left the view in {}", outcome.round))
+            });
+            // Whoever joined, or came back as a new start, lives; who is no member is of no
+            // interest.
             let then = std::mem::take(&mut status.dead);
-            status.members_then = if before.is_empty() { after.len() } else { before.len() };
+            status.members_then = if before.is_empty() {
+                after.len()
+            } else {
+                before.len()
+            };
             status.alive_then = status.members_then - before.intersection(&then).count();
-            let stayed = |id: &NodeId| status.members.iter().any(|member| member.id == *id && outcome.view.members().contains(member));
+            let stayed = |id: &NodeId| {
+                status
+                    .members
+                    .iter()
+                    .any(|member| member.id == *id && outcome.view.members().contains(member))
+            };
             status.dead = then.into_iter().filter(stayed).collect();
-            status.view_changes += u64::from(!status.members.is_empty() && status.epoch != outcome.view.epoch());
+            status.view_changes +=
+                u64::from(!status.members.is_empty() && status.epoch != outcome.view.epoch());
             status.members = outcome.view.members().to_vec();
-            status.view = Some((outcome.view.clone(), usize::try_from(outcome.spec.elements).unwrap_or(usize::MAX)));
+            status.view = Some((
+                outcome.view.clone(),
+                usize::try_from(outcome.spec.elements).unwrap_or(usize::MAX),
+            ));
             (status.lineage, status.epoch) = (outcome.lineage, outcome.view.epoch());
             (status.round, status.step) = (outcome.round.next(), outcome.spec.next_step());
             status.contributors.clone_from(&outcome.contributors);
@@ -191,10 +223,17 @@ impl StatusBoard {
     /// A node was declared dead, or is back.
     pub fn lives(&self, node: NodeId, lives: bool) {
         self.with(|status| {
-            let changed = if lives { status.dead.remove(&node) } else { status.dead.insert(node) };
+            let changed = if lives {
+                status.dead.remove(&node)
+            } else {
+                status.dead.insert(node)
+            };
             if changed {
                 status.deaths += u64::from(!lives);
-                note(status, format!("{node} is {}", if lives { "back" } else { "dead" }));
+                note(
+                    status,
+                    format!("{node} is {}", if lives { "back" } else { "dead" }),
+                );
             }
         });
     }
@@ -209,17 +248,22 @@ impl StatusBoard {
         self.with(|status| status.gossip = Some(gossip));
     }
 
-    /// What the training reports under a name. Refused where the name is empty, too long, taken by the runtime, or one too many.
+    /// What the training reports under a name. Refused where the name is empty, too long, taken by
+    /// the runtime, or one too many.
     pub fn measure(&self, name: &str, step: Step, value: f64) -> bool {
         let taken = self.with(|status| {
             if let Some(measure) = status.measures.get_mut(name) {
                 *measure = (step, value);
                 return true;
             }
-            let fits = (1..=MEASURE_NAME_BYTES_MAX).contains(&name.len()) && status.measures.len() < MEASURES_MAX;
+            let fits = (1..=MEASURE_NAME_BYTES_MAX).contains(&name.len())
+                && status.measures.len() < MEASURES_MAX;
             // The runtime's own curve has that name.
             let fits = fits && name != DISAGREEMENT;
-            fits && status.measures.insert(name.to_owned(), (step, value)).is_none()
+            fits && status
+                .measures
+                .insert(name.to_owned(), (step, value))
+                .is_none()
         });
         if taken {
             self.timeline(|timeline| timeline.measured(name, step, value));
@@ -235,9 +279,19 @@ impl StatusBoard {
     /// What became of parts of checkpoints. What goes wrong is noted.
     pub fn checkpoints(&self, checkpoints: Checkpointing) {
         self.with(|status| {
-            let failed = status.checkpoints.as_ref().map_or(0, |before| before.failed);
-            if let Some(error) = checkpoints.error.as_ref().filter(|_| checkpoints.failed > failed) {
-                note(status, format!("a part of a checkpoint was not written: {error}"));
+            let failed = status
+                .checkpoints
+                .as_ref()
+                .map_or(0, |before| before.failed);
+            if let Some(error) = checkpoints
+                .error
+                .as_ref()
+                .filter(|_| checkpoints.failed > failed)
+            {
+                note(
+                    status,
+                    format!("a part of a checkpoint was not written: {error}"),
+                );
             }
             status.checkpoints = Some(checkpoints);
         });
@@ -271,15 +325,21 @@ fn note(status: &mut NodeStatus, what: String) {
     if status.events.len() == EVENTS_MAX {
         status.events.pop_front();
     }
-    // No two have the same time, and none goes back with the clock: whoever asks for what came later misses nothing.
+    // No two have the same time, and none goes back with the clock: whoever asks for what came
+    // later misses nothing.
     let after = status.events.back().map_or(0, |last| last.at_us + 1);
-    status.events.push_back(Event { at_us: unix_us().max(after), what });
+    status.events.push_back(Event {
+        at_us: unix_us().max(after),
+        what,
+    });
 }
 
 /// Microseconds since 1970.
 #[must_use]
 pub fn unix_us() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
@@ -293,11 +353,21 @@ mod tests {
 
     fn decided(board: &StatusBoard, round: u64, members: &[(u64, u64)]) {
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 7000));
-        let member = |(id, start): &(u64, u64)| Member { id: NodeId(*id), incarnation: Incarnation(*start), address, devices: 1 };
+        let member = |(id, start): &(u64, u64)| Member {
+            id: NodeId(*id),
+            incarnation: Incarnation(*start),
+            address,
+            devices: 1,
+        };
         let outcome = Outcome {
             lineage: Lineage(7),
             round: Round(round),
-            spec: RoundSpec { kind: RoundKind::Average, step: Step(round), gamma: 0.1, elements: 23 },
+            spec: RoundSpec {
+                kind: RoundKind::Average,
+                step: Step(round),
+                gamma: 0.1,
+                elements: 23,
+            },
             contributors: members.iter().map(|(id, _)| NodeId(*id)).collect(),
             view: View::new(Epoch(round), members.iter().map(member).collect()).unwrap(),
             absent: Vec::new(),
@@ -321,11 +391,19 @@ mod tests {
         board.lives(NodeId(3), false);
         decided(&board, 2, &[(1, 1), (2, 1), (3, 2)]);
         let status = board.read();
-        assert_eq!((status.members_then, status.alive_then, status.dead.len()), (3, 1, 1), "node 3 came back as a new start: {status:?}");
+        assert_eq!(
+            (status.members_then, status.alive_then, status.dead.len()),
+            (3, 1, 1),
+            "node 3 came back as a new start: {status:?}"
+        );
         decided(&board, 3, &[(1, 1), (3, 2)]);
         decided(&board, 4, &[(1, 1), (2, 1), (3, 2)]);
         decided(&board, 5, &[(1, 1), (2, 1), (3, 2)]);
         let status = board.read();
-        assert_eq!((status.members_then, status.alive_then, status.dead.len()), (3, 3, 0), "{status:?}");
+        assert_eq!(
+            (status.members_then, status.alive_then, status.dead.len()),
+            (3, 3, 0),
+            "{status:?}"
+        );
     }
 }

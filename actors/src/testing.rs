@@ -18,6 +18,10 @@ impl BulkReceiver for Whole {
     }
 
     async fn expect_end(&mut self) -> Result<(), BulkError> {
-        if self.0.is_empty() { Ok(()) } else { Err(BulkError::TooLong) }
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(BulkError::TooLong)
+        }
     }
 }

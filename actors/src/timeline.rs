@@ -1,4 +1,5 @@
-//! What a node saw over time, for whoever opens its page later: the last decided rounds, and what the training reported, thinned out.
+//! What a node saw over time, for whoever opens its page later: the last decided rounds, and what
+//! the training reported, thinned out.
 
 use crate::metrics::round_name;
 use crate::status::unix_us;
@@ -30,7 +31,8 @@ pub struct RoundNote {
     pub members: Vec<NodeId>,
     /// Whose contributions it averaged.
     pub contributors: Vec<NodeId>,
-    /// From the moment when all contributions were on their way until it was decided, in microseconds.
+    /// From the moment when all contributions were on their way until it was decided, in
+    /// microseconds.
     pub published_us: u64,
 }
 
@@ -44,7 +46,11 @@ pub struct Curve {
 
 impl Default for Curve {
     fn default() -> Self {
-        Self { points: Vec::new(), every: 1, left_out: 0 }
+        Self {
+            points: Vec::new(),
+            every: 1,
+            left_out: 0,
+        }
     }
 }
 
@@ -116,7 +122,10 @@ impl Timeline {
         if let Some(curve) = self.curves.get_mut(name) {
             curve.push(step, value);
         } else if self.curves.len() <= MEASURES_MAX {
-            self.curves.entry(name.to_owned()).or_default().push(step, value);
+            self.curves
+                .entry(name.to_owned())
+                .or_default()
+                .push(step, value);
         }
     }
 
@@ -127,7 +136,9 @@ impl Timeline {
 
     /// The curves by name.
     pub fn curves(&self) -> impl Iterator<Item = (&str, &Curve)> {
-        self.curves.iter().map(|(name, curve)| (name.as_str(), curve))
+        self.curves
+            .iter()
+            .map(|(name, curve)| (name.as_str(), curve))
     }
 }
 
@@ -142,7 +153,11 @@ mod tests {
             curve.push(Step(step), step as f64);
         }
         let points = curve.points();
-        assert!((CURVE_POINTS_MAX / 2..=CURVE_POINTS_MAX).contains(&points.len()), "{}", points.len());
+        assert!(
+            (CURVE_POINTS_MAX / 2..=CURVE_POINTS_MAX).contains(&points.len()),
+            "{}",
+            points.len()
+        );
         assert!(points[0].0 < 512 && points[points.len() - 1].0 > 99_000);
         assert!(points.windows(2).all(|pair| pair[0].0 < pair[1].0));
     }

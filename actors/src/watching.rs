@@ -1,5 +1,6 @@
-//! What this node knows of the others while somebody watches its page: it asks them every second, and each tells of itself in one
-//! datagram. Where nobody watches, nothing is sent. Nothing is decided by it.
+//! What this node knows of the others while somebody watches its page: it asks them every second,
+//! and each tells of itself in one datagram. Where nobody watches, nothing is sent. Nothing is
+//! decided by it.
 
 use crate::context::NodeContext;
 use crate::status::{NodeStatus, Standing, unix_us};
@@ -68,14 +69,26 @@ impl Watching {
     pub fn ask(&self, context: &NodeContext) {
         let now = context.clock.now();
         let mut state = self.lock();
-        if state.asked.is_some_and(|asked| now.since(asked) < ASK_INTERVAL) {
+        if state
+            .asked
+            .is_some_and(|asked| now.since(asked) < ASK_INTERVAL)
+        {
             return;
         }
         state.asked = Some(now);
-        let members: Vec<NodeId> = context.status.read().members.iter().map(|member| member.id).collect();
+        let members: Vec<NodeId> = context
+            .status
+            .read()
+            .members
+            .iter()
+            .map(|member| member.id)
+            .collect();
         state.seen.retain(|node, _| members.contains(node));
         state.heard.retain(|node, _| members.contains(node));
-        for node in members.into_iter().filter(|node| *node != context.settings.identity.node) {
+        for node in members
+            .into_iter()
+            .filter(|node| *node != context.settings.identity.node)
+        {
             let since_us = state.heard.get(&node).map_or(0, |(_, until_us)| *until_us);
             send(context, node, &Datagram::V1(Content::AskBrief { since_us }));
         }
@@ -86,7 +99,11 @@ impl Watching {
         let second = context.clock.now().0 / 1_000_000;
         let told = {
             let mut state = self.lock();
-            let told = if state.told.0 == second { state.told.1 } else { 0 };
+            let told = if state.told.0 == second {
+                state.told.1
+            } else {
+                0
+            };
             state.told = (second, told.saturating_add(1));
             told
         };
@@ -102,16 +119,32 @@ impl Watching {
         }
         let mut state = self.lock();
         // Another start counts its time anew.
-        let heard =
-            state.heard.get(&from).filter(|(incarnation, _)| *incarnation == brief.incarnation).map_or(0, |(_, until_us)| *until_us);
-        let news: Vec<_> =
-            brief.happened.iter().filter(|happened| happened.at_us > heard).map(|happened| (from, happened.clone())).collect();
-        let until_us = news.iter().map(|(_, happened)| happened.at_us).fold(heard, u64::max);
+        let heard = state
+            .heard
+            .get(&from)
+            .filter(|(incarnation, _)| *incarnation == brief.incarnation)
+            .map_or(0, |(_, until_us)| *until_us);
+        let news: Vec<_> = brief
+            .happened
+            .iter()
+            .filter(|happened| happened.at_us > heard)
+            .map(|happened| (from, happened.clone()))
+            .collect();
+        let until_us = news
+            .iter()
+            .map(|(_, happened)| happened.at_us)
+            .fold(heard, u64::max);
         state.heard.insert(from, (brief.incarnation, until_us));
         state.events.extend(news);
         let over = state.events.len().saturating_sub(EVENTS_KEPT_MAX);
         state.events.drain(..over);
-        state.seen.insert(from, Seen { brief, at: context.clock.now() });
+        state.seen.insert(
+            from,
+            Seen {
+                brief,
+                at: context.clock.now(),
+            },
+        );
     }
 
     /// The members that were heard of.
@@ -130,10 +163,22 @@ impl Watching {
     #[must_use]
     pub fn brief(&self, context: &NodeContext, since_us: u64) -> Brief {
         let (status, traffic) = (context.status.read(), context.transport.traffic());
-        let measures = status.measures.iter().map(|(name, (step, value))| Measure { name: name.clone(), step: *step, value: *value });
+        let measures = status.measures.iter().map(|(name, (step, value))| Measure {
+            name: name.clone(),
+            step: *step,
+            value: *value,
+        });
         // Who asks for the first time is told the newest.
-        let oldest = if since_us == 0 { status.events.len().saturating_sub(HAPPENED_MAX) } else { 0 };
-        let happened = status.events.iter().skip(oldest).filter(|event| event.at_us > since_us);
+        let oldest = if since_us == 0 {
+            status.events.len().saturating_sub(HAPPENED_MAX)
+        } else {
+            0
+        };
+        let happened = status
+            .events
+            .iter()
+            .skip(oldest)
+            .filter(|event| event.at_us > since_us);
         let waits = status.waiting_for.is_some() || status.waiting_to_join.is_some();
         Brief {
             incarnation: context.settings.identity.incarnation,
@@ -142,7 +187,11 @@ impl Watching {
             lineage: status.lineage,
             epoch: status.epoch,
             round: status.round,
-            step: status.measures.values().map(|(step, _)| *step).fold(status.step, Ord::max),
+            step: status
+                .measures
+                .values()
+                .map(|(step, _)| *step)
+                .fold(status.step, Ord::max),
             measures: measures.collect(),
             disagreement: status.disagreement,
             weight: status.gossip.as_ref().map(|gossip| gossip.weight),
@@ -150,22 +199,33 @@ impl Watching {
             http: self.served_at(),
             sent_bytes: traffic.sent_bytes,
             received_bytes: traffic.received_bytes,
-            happened: happened.map(|event| Happened { at_us: event.at_us, what: event.what.clone() }).collect(),
+            happened: happened
+                .map(|event| Happened {
+                    at_us: event.at_us,
+                    what: event.what.clone(),
+                })
+                .collect(),
             links: links(context, &status),
         }
     }
 
-    /// Asks this start of another member, again and again for a moment, to hand over and leave. Whether there is such a member. Must be
-    /// called inside a tokio runtime.
+    /// Asks this start of another member, again and again for a moment, to hand over and leave.
+    /// Whether there is such a member. Must be called inside a tokio runtime.
     pub fn order_drain(context: &Arc<NodeContext>, node: NodeId) -> bool {
-        let Some(incarnation) = member(context, node) else { return false };
+        let Some(incarnation) = member(context, node) else {
+            return false;
+        };
         let context = Arc::clone(context);
         tokio::spawn(async move {
             for _ in 0..ORDERS_SENT {
                 if member(&context, node) != Some(incarnation) {
                     return;
                 }
-                send(&context, node, &Datagram::V1(Content::Drain { incarnation }));
+                send(
+                    &context,
+                    node,
+                    &Datagram::V1(Content::Drain { incarnation }),
+                );
                 tokio::time::sleep(ORDER_INTERVAL).await;
             }
         });
@@ -174,8 +234,14 @@ impl Watching {
 
     /// Another node passes an operator's order on.
     pub fn ordered_to_drain(context: &NodeContext, from: NodeId, incarnation: Incarnation) {
-        let leaves = matches!(context.status.read().standing, Standing::Leaving | Standing::Left);
-        if leaves || incarnation != context.settings.identity.incarnation || member(context, from).is_none() {
+        let leaves = matches!(
+            context.status.read().standing,
+            Standing::Leaving | Standing::Left
+        );
+        if leaves
+            || incarnation != context.settings.identity.incarnation
+            || member(context, from).is_none()
+        {
             return;
         }
         context.status.event(format!("told by {from} to drain"));
@@ -189,12 +255,23 @@ impl Watching {
 
 /// Which start of a node is a member, if one is.
 fn member(context: &NodeContext, node: NodeId) -> Option<Incarnation> {
-    context.status.read().members.iter().find(|member| member.id == node).map(|member| member.incarnation)
+    context
+        .status
+        .read()
+        .members
+        .iter()
+        .find(|member| member.id == node)
+        .map(|member| member.incarnation)
 }
 
 fn send(context: &NodeContext, to: NodeId, datagram: &Datagram) {
     let sent = datagram.encode().map_err(|error| error.to_string());
-    let sent = sent.and_then(|bytes| context.transport.send_datagram(to, Bytes::from(bytes)).map_err(|error| error.to_string()));
+    let sent = sent.and_then(|bytes| {
+        context
+            .transport
+            .send_datagram(to, Bytes::from(bytes))
+            .map_err(|error| error.to_string())
+    });
     if let Err(error) = sent {
         tracing::trace!(%to, error, "datagram not sent");
     }
@@ -203,11 +280,19 @@ fn send(context: &NodeContext, to: NodeId, datagram: &Datagram) {
 /// This node's links to the members, the busiest first.
 fn links(context: &NodeContext, status: &NodeStatus) -> Vec<Link> {
     let own = context.settings.identity.node;
-    let others = status.members.iter().map(|member| member.id).filter(|node| *node != own);
+    let others = status
+        .members
+        .iter()
+        .map(|member| member.id)
+        .filter(|node| *node != own);
     let link = |to| {
         let round_trip = context.transport.round_trip(to).unwrap_or_default();
         let round_trip_us = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX);
-        Link { to, sent_bytes: context.transport.sent_to(to), round_trip_us }
+        Link {
+            to,
+            sent_bytes: context.transport.sent_to(to),
+            round_trip_us,
+        }
     };
     let mut links: Vec<Link> = others.map(link).collect();
     links.sort_by_key(|link| std::cmp::Reverse(link.sent_bytes));

@@ -1,4 +1,5 @@
-//! Several real nodes in one process: real runtimes and actors, over QUIC on loopback or the in-memory transport.
+//! Several real nodes in one process: real runtimes and actors, over QUIC on loopback or the
+//! in-memory transport.
 
 use slowmo::config::ClusterKey;
 use slowmo::transport::memory::MemoryHub;
@@ -29,7 +30,8 @@ pub enum ClusterError {
     Machine(String),
 }
 
-/// Running nodes, and the folder in which those over QUIC find each other: keep it until they have synchronized.
+/// Running nodes, and the folder in which those over QUIC find each other: keep it until they have
+/// synchronized.
 #[derive(Debug)]
 pub struct Cluster {
     /// In the order of the ids given.
@@ -62,17 +64,36 @@ pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, Clu
     };
     let mut nodes = Vec::new();
     for (index, id) in ids.iter().enumerate() {
-        let mut config = Config { node_id: Some(*id), min_nodes: ids.len(), runtime_threads: 1, ..configure.clone() };
+        let mut config = Config {
+            node_id: Some(*id),
+            min_nodes: ids.len(),
+            runtime_threads: 1,
+            ..configure.clone()
+        };
         let mut builder = Runtime::builder();
         match &hub {
             Some(hub) => {
-                let peers = (0..ids.len()).filter(|other| *other != index).map(in_memory).collect();
-                builder = builder.network(Network { hub: hub.clone(), address: in_memory(index), peers });
+                let peers = (0..ids.len())
+                    .filter(|other| *other != index)
+                    .map(in_memory)
+                    .collect();
+                builder = builder.network(Network {
+                    hub: hub.clone(),
+                    address: in_memory(index),
+                    peers,
+                });
             }
             // Ports that are free: nobody can take one between looking for it and listening.
-            None => (config.rendezvous, config.cluster_key) = (Some(rendezvous.path().to_owned()), Some(key.clone())),
+            None => {
+                (config.rendezvous, config.cluster_key) =
+                    (Some(rendezvous.path().to_owned()), Some(key.clone()))
+            }
         }
-        let builder = if link == Link::Faulty { builder.faulty() } else { builder };
+        let builder = if link == Link::Faulty {
+            builder.faulty()
+        } else {
+            builder
+        };
         nodes.push(builder.config(config).spawn()?);
     }
     Ok(Cluster { nodes, rendezvous })
@@ -82,7 +103,10 @@ pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, Clu
 fn log_if_asked() {
     if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("SLOWMO_LOG") {
         // It may have been set up already.
-        _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+        _ = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .try_init();
     }
 }
 

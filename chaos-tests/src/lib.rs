@@ -1,4 +1,5 @@
-//! Tests of the whole: reference trajectories through real runtimes (fault injection and simulation join them here).
+//! Tests of the whole: reference trajectories through real runtimes (fault injection and simulation
+//! join them here).
 //!
 //! | module | does |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! The recorded trajectories as a test: over QUIC, over memory with several orders of arrival, and what the tool refuses.
+//! The recorded trajectories as a test: over QUIC, over memory with several orders of arrival, and
+//! what the tool refuses.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use slowmo_chaos::cluster::Link;
@@ -18,7 +19,12 @@ fn assert_every_file_passes(link: Link) {
     assert_eq!(files.len(), FILES);
     for file in files {
         let verdict = check(&file, link);
-        assert!(verdict.passes(), "{} over {link:?}: {:?}, at most {ERROR_MAX:e} passes", verdict.name, verdict.result);
+        assert!(
+            verdict.passes(),
+            "{} over {link:?}: {:?}, at most {ERROR_MAX:e} passes",
+            verdict.name,
+            verdict.result
+        );
     }
 }
 
@@ -43,7 +49,12 @@ fn every_trajectory_in_memory_in_seeded_order() {
 }
 
 fn tool(folder: &Path, more: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_conformance")).arg(folder).args(more).env_remove("SLOWMO_LOG").output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_conformance"))
+        .arg(folder)
+        .args(more)
+        .env_remove("SLOWMO_LOG")
+        .output()
+        .unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -67,11 +78,18 @@ fn refusal(folder: &Path) -> String {
 #[test]
 fn the_tool_prints_a_line_a_file_and_exits_0() {
     let folder = folder_with(|recorded| recorded);
-    for more in [&["--transport", "quic"][..], &["--transport", "memory"], &["--transport", "memory", "--seed", "5"], &[]] {
+    for more in [
+        &["--transport", "quic"][..],
+        &["--transport", "memory"],
+        &["--transport", "memory", "--seed", "5"],
+        &[],
+    ] {
         let output = tool(folder.path(), more);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let printed = text(&output.stdout);
-        let [line] = printed.lines().collect::<Vec<_>>()[..] else { panic!("one line, not {printed}") };
+        let [line] = printed.lines().collect::<Vec<_>>()[..] else {
+            panic!("one line, not {printed}")
+        };
         let (name, error) = line.split_once(' ').unwrap();
         assert_eq!(name, "localsgd_only");
         assert!(error.parse::<f32>().unwrap() <= ERROR_MAX);
@@ -82,7 +100,12 @@ fn the_tool_prints_a_line_a_file_and_exits_0() {
 fn the_tool_refuses_a_wrong_trajectory() {
     let folder = folder_with(|recorded| recorded.replacen("\"lr\":0.1", "\"lr\":0.2", 1));
     let printed = refusal(folder.path());
-    let error: f32 = printed.trim().strip_prefix("localsgd_only ").unwrap().parse().unwrap();
+    let error: f32 = printed
+        .trim()
+        .strip_prefix("localsgd_only ")
+        .unwrap()
+        .parse()
+        .unwrap();
     assert!(error > ERROR_MAX, "{error}");
 }
 
@@ -91,21 +114,35 @@ fn the_tool_refuses_a_broken_file_and_goes_on() {
     let folder = folder_with(|recorded| recorded);
     std::fs::write(folder.path().join("broken.json"), "{\"name\": \"broken\"").unwrap();
     let printed = refusal(folder.path());
-    assert!(printed.contains("broken.json failed: is not a trajectory: "), "{printed}");
+    assert!(
+        printed.contains("broken.json failed: is not a trajectory: "),
+        "{printed}"
+    );
     assert!(printed.contains("\nlocalsgd_only "), "{printed}");
 }
 
 #[test]
 fn the_tool_refuses_a_file_that_contradicts_itself() {
-    let printed = refusal(folder_with(|text| text.replacen("\"gpus_per_node\":1", "\"gpus_per_node\":3", 1)).path());
-    assert!(printed.contains("contradicts itself: workers do not divide into nodes"), "{printed}");
+    let printed = refusal(
+        folder_with(|text| text.replacen("\"gpus_per_node\":1", "\"gpus_per_node\":3", 1)).path(),
+    );
+    assert!(
+        printed.contains("contradicts itself: workers do not divide into nodes"),
+        "{printed}"
+    );
 }
 
 #[test]
 fn the_tool_refuses_an_empty_folder_and_one_that_is_not_there() {
     let folder = tempfile::tempdir().unwrap();
     let printed = refusal(folder.path());
-    assert!(printed.contains("holds no .json file: name a folder with trajectory files"), "{printed}");
+    assert!(
+        printed.contains("holds no .json file: name a folder with trajectory files"),
+        "{printed}"
+    );
     let printed = refusal(&folder.path().join("missing"));
-    assert!(printed.contains("missing") && printed.contains("name a folder"), "{printed}");
+    assert!(
+        printed.contains("missing") && printed.contains("name a folder"),
+        "{printed}"
+    );
 }

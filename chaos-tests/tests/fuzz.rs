@@ -1,8 +1,8 @@
-//! Every decoder over its committed corpus and seeded changes of it, on any compiler: a few seconds of what `chaos-tests/fuzz`
-//! does for hours.
+//! Every decoder over its committed corpus and seeded changes of it, on any compiler: a few seconds
+//! of what `chaos-tests/fuzz` does for hours.
 //!
-//! `SLOWMO_FUZZ_SECONDS` sets how long the changes take in all, `SLOWMO_FUZZ_SEED` another seed. `SLOWMO_WRITE_CORPORA=1` writes
-//! the seeds of [`slowmo_chaos::fuzz::TARGETS`] into the corpora.
+//! `SLOWMO_FUZZ_SECONDS` sets how long the changes take in all, `SLOWMO_FUZZ_SEED` another seed.
+//! `SLOWMO_WRITE_CORPORA=1` writes the seeds of [`slowmo_chaos::fuzz::TARGETS`] into the corpora.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use slowmo_chaos::fuzz::{TARGETS, Target, mutate};
@@ -21,24 +21,40 @@ const CHANGES_MAX: u64 = 100_000;
 
 fn corpus(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = Path::new(FOLDER).join("corpus").join(target.name);
-    let files = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let files =
+        std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
     files.sort();
-    files.into_iter().map(|file| (file.clone(), std::fs::read(file).unwrap())).collect()
+    files
+        .into_iter()
+        .map(|file| (file.clone(), std::fs::read(file).unwrap()))
+        .collect()
 }
 
 fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).ok().map_or(default, |text| text.parse().unwrap())
+    std::env::var(variable)
+        .ok()
+        .map_or(default, |text| text.parse().unwrap())
 }
 
 /// Runs an input; a failure is told with the bytes that led to it.
 fn run(target: &Target, data: &[u8], what: &str) -> bool {
-    catch_unwind(AssertUnwindSafe(|| (target.run)(data))).unwrap_or_else(|failure: Box<dyn Any + Send>| {
-        let file = std::env::temp_dir().join(format!("slowmo-fuzz-{}-{}", target.name, std::process::id()));
-        std::fs::write(&file, data).unwrap();
-        let _ = failure;
-        panic!("{}, {what}: see above; the input is in {}", target.name, file.display())
-    })
+    catch_unwind(AssertUnwindSafe(|| (target.run)(data))).unwrap_or_else(
+        |failure: Box<dyn Any + Send>| {
+            let file = std::env::temp_dir().join(format!(
+                "slowmo-fuzz-{}-{}",
+                target.name,
+                std::process::id()
+            ));
+            std::fs::write(&file, data).unwrap();
+            let _ = failure;
+            panic!(
+                "{}, {what}: see above; the input is in {}",
+                target.name,
+                file.display()
+            )
+        },
+    )
 }
 
 #[test]
@@ -46,12 +62,22 @@ fn every_corpus_and_seeded_changes_of_it() {
     if std::env::var_os("SLOWMO_WRITE_CORPORA").is_some() {
         write_corpora();
     }
-    let (seed, seconds) = (number("SLOWMO_FUZZ_SEED", 1), number("SLOWMO_FUZZ_SECONDS", 10));
+    let (seed, seconds) = (
+        number("SLOWMO_FUZZ_SEED", 1),
+        number("SLOWMO_FUZZ_SECONDS", 10),
+    );
     let each = Duration::from_secs(seconds) / u32::try_from(TARGETS.len()).unwrap();
     for (index, target) in TARGETS.iter().enumerate() {
         let corpus = corpus(target);
-        let accepted = corpus.iter().filter(|(file, data)| run(target, data, &file.display().to_string())).count();
-        assert!(accepted > 0, "{}: no file of the corpus is accepted", target.name);
+        let accepted = corpus
+            .iter()
+            .filter(|(file, data)| run(target, data, &file.display().to_string()))
+            .count();
+        assert!(
+            accepted > 0,
+            "{}: no file of the corpus is accepted",
+            target.name
+        );
         let (begun, mut random) = (Instant::now(), Random::new(seed, index as u64));
         let (mut made, mut changed) = (0, 0);
         while made < CHANGES_MAX * seconds.max(1) / 10 && begun.elapsed() < each {
@@ -60,7 +86,11 @@ fn every_corpus_and_seeded_changes_of_it() {
             changed += u64::from(run(target, &data, &format!("change {made} of seed {seed}")));
             made += 1;
         }
-        println!("{:15} {accepted:3} of {:3} files accepted, {changed:6} of {made:6} changes", target.name, corpus.len());
+        println!(
+            "{:15} {accepted:3} of {:3} files accepted, {changed:6} of {made:6} changes",
+            target.name,
+            corpus.len()
+        );
     }
 }
 
@@ -76,17 +106,39 @@ fn write_corpora() {
 
 #[test]
 fn the_table_the_corpora_and_the_libfuzzer_targets_agree() {
-    let names: BTreeSet<String> = TARGETS.iter().map(|target| target.name.to_owned()).collect();
+    let names: BTreeSet<String> = TARGETS
+        .iter()
+        .map(|target| target.name.to_owned())
+        .collect();
     let listed = |folder: &str| {
         let files = std::fs::read_dir(Path::new(FOLDER).join(folder)).unwrap();
-        files.map(|file| file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned()).collect::<BTreeSet<String>>()
+        files
+            .map(|file| {
+                file.unwrap()
+                    .path()
+                    .file_stem()
+                    .unwrap()
+                    .to_str()
+                    .unwrap()
+                    .to_owned()
+            })
+            .collect::<BTreeSet<String>>()
     };
     assert_eq!(listed("corpus"), names);
     assert_eq!(listed("fuzz_targets"), names);
     let manifest = std::fs::read_to_string(Path::new(FOLDER).join("Cargo.toml")).unwrap();
     for name in &names {
-        assert!(manifest.contains(&format!("name = \"{name}\"\npath = \"fuzz_targets/{name}.rs\"")), "{name} is not in fuzz/Cargo.toml");
+        assert!(
+            manifest.contains(&format!(
+                "name = \"{name}\"\npath = \"fuzz_targets/{name}.rs\""
+            )),
+            "{name} is not in fuzz/Cargo.toml"
+        );
     }
-    let bytes: usize = TARGETS.iter().flat_map(corpus).map(|(_, data)| data.len()).sum();
+    let bytes: usize = TARGETS
+        .iter()
+        .flat_map(corpus)
+        .map(|(_, data)| data.len())
+        .sum();
     assert!(bytes <= CORPORA_BYTES_MAX, "the corpora have {bytes} bytes");
 }

@@ -1,6 +1,8 @@
-//! Model checking: every reachable state of small clusters is right, and every planted bug is found.
+//! Model checking: every reachable state of small clusters is right, and every planted bug is
+//! found.
 //!
-//! `SLOWMO_MODEL=long cargo test --release -p slowmo-chaos --test model -- --nocapture` explores larger ones, which takes hours.
+//! `SLOWMO_MODEL=long cargo test --release -p slowmo-chaos --test model -- --nocapture` explores
+//! larger ones, which takes hours.
 #![allow(clippy::panic)]
 
 use slowmo_chaos::model::rounds::{Planted, Setup};
@@ -25,7 +27,10 @@ fn all(configs: Vec<Config>) -> Vec<Report> {
                     // The path to what was found was taken again, on this thread.
                     plant(None);
                     println!("{report}");
-                    reports.lock().into_iter().for_each(|mut reports| reports.push(report.clone()));
+                    reports
+                        .lock()
+                        .into_iter()
+                        .for_each(|mut reports| reports.push(report.clone()));
                 }
             });
         }
@@ -36,11 +41,19 @@ fn all(configs: Vec<Config>) -> Vec<Report> {
 #[test]
 fn every_state_of_small_clusters_is_right() {
     let long = std::env::var("SLOWMO_MODEL").is_ok_and(|which| which == "long");
-    let configs = if long { Config::long(1) } else { Config::short(1) };
+    let configs = if long {
+        Config::long(1)
+    } else {
+        Config::short(1)
+    };
     let expected = configs.len();
     let reports = all(configs);
     assert_eq!(reports.len(), expected);
-    let wrong: Vec<String> = reports.iter().filter(|report| !report.holds()).map(Report::to_string).collect();
+    let wrong: Vec<String> = reports
+        .iter()
+        .filter(|report| !report.holds())
+        .map(Report::to_string)
+        .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -58,22 +71,38 @@ fn calm() -> Setup {
 
 /// One member may crash, and one may wrongly take the leader for dead.
 fn crash() -> Setup {
-    Setup { crashes: 1, ..calm() }
+    Setup {
+        crashes: 1,
+        ..calm()
+    }
 }
 
 /// Two members, of which each may be wrong about the other.
 fn two() -> Setup {
-    Setup { members: 2, wrong_verdicts: 2, ..calm() }
+    Setup {
+        members: 2,
+        wrong_verdicts: 2,
+        ..calm()
+    }
 }
 
 const DOUBT: [(NodeId, NodeId); 1] = [(NodeId(2), NodeId(1))];
 
 fn doubt() -> Setup {
-    Setup { wrong_verdicts: 1, doubts: &DOUBT, ..calm() }
+    Setup {
+        wrong_verdicts: 1,
+        doubts: &DOUBT,
+        ..calm()
+    }
 }
 
 fn cases() -> Vec<Case> {
-    let case = |name, setup, planted, property| Case { name, setup, planted, property };
+    let case = |name, setup, planted, property| Case {
+        name,
+        setup,
+        planted,
+        property,
+    };
     let machine = Planted::Machine;
     vec![
         case(
@@ -82,8 +111,18 @@ fn cases() -> Vec<Case> {
             machine(|| plant(Some(Bug::DecideWithoutQuorum))),
             "a quorum of the voters that the entry before names decides",
         ),
-        case("holds nothing", calm(), Planted::HoldsNothing, "who is ready holds all it must"),
-        case("forgets its votes", doubt(), Planted::ForgetsVotes, "members of a decided view hold what was decided"),
+        case(
+            "holds nothing",
+            calm(),
+            Planted::HoldsNothing,
+            "who is ready holds all it must",
+        ),
+        case(
+            "forgets its votes",
+            doubt(),
+            Planted::ForgetsVotes,
+            "members of a decided view hold what was decided",
+        ),
         case(
             "attempts after it asked for votes",
             crash(),
@@ -115,14 +154,28 @@ fn cases() -> Vec<Case> {
 #[test]
 fn every_planted_bug_is_found() {
     let config = |case: &Case| {
-        let setup = Setup { planted: Some(case.planted), ..case.setup.clone() };
-        Config { name: case.name, setup, threads: 1, limit: Duration::from_secs(120) }
+        let setup = Setup {
+            planted: Some(case.planted),
+            ..case.setup.clone()
+        };
+        Config {
+            name: case.name,
+            setup,
+            threads: 1,
+            limit: Duration::from_secs(120),
+        }
     };
     let cases = cases();
     let reports = all(cases.iter().map(config).collect());
     for case in cases {
-        let report = reports.iter().find(|report| report.name == case.name).unwrap_or_else(|| panic!("{}: no report", case.name));
-        let found = report.violations.iter().any(|finding| finding.property == case.property);
+        let report = reports
+            .iter()
+            .find(|report| report.name == case.name)
+            .unwrap_or_else(|| panic!("{}: no report", case.name));
+        let found = report
+            .violations
+            .iter()
+            .any(|finding| finding.property == case.property);
         assert!(found, "not found: {report}");
     }
 }

@@ -1,4 +1,5 @@
-//! Orders of events that lie too deep for an exhaustive search, step by step through the model of rounds: each must end well.
+//! Orders of events that lie too deep for an exhaustive search, step by step through the model of
+//! rounds: each must end well.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use slowmo_chaos::model::rounds::Step::{self, Back, Break, Crash, Deliver, Hold, Lost, Tick};
@@ -16,7 +17,14 @@ struct Run {
 
 impl Run {
     fn new(planted: Option<Planted>) -> Self {
-        let setup = Setup { crashes: 1, wrong_verdicts: 6, breaks: 1, counter_max: 3, planted, ..Setup::calm(&[RoundKind::Average]) };
+        let setup = Setup {
+            crashes: 1,
+            wrong_verdicts: 6,
+            breaks: 1,
+            counter_max: 3,
+            planted,
+            ..Setup::calm(&[RoundKind::Average])
+        };
         let model = Cluster::new(setup);
         let state = model.init_states().remove(0);
         Self { model, state }
@@ -28,7 +36,10 @@ impl Run {
         self.model.actions(&self.state, &mut steps);
         let possible = steps.contains(&step);
         if possible {
-            self.state = self.model.next_state(&self.state, step).unwrap_or_else(|| self.state.clone());
+            self.state = self
+                .model
+                .next_state(&self.state, step)
+                .unwrap_or_else(|| self.state.clone());
             assert!(self.model.within_boundary(&self.state));
         }
         possible
@@ -37,7 +48,10 @@ impl Run {
     /// Takes a step that must be possible, unless something is wrong already.
     fn step(&mut self, step: Step) {
         let possible = self.try_step(step);
-        assert!(possible || self.state.violation().is_some(), "{step:?} is not possible");
+        assert!(
+            possible || self.state.violation().is_some(),
+            "{step:?} is not possible"
+        );
     }
 
     /// Delivers all that is on its way from one node to another.
@@ -61,7 +75,14 @@ impl Run {
     fn go_on(&mut self, one: u64, other: u64) {
         let one = NodeId(one);
         let other = NodeId(other);
-        let steps = [Deliver(one, other), Deliver(other, one), Hold(one), Hold(other), Tick(one), Tick(other)];
+        let steps = [
+            Deliver(one, other),
+            Deliver(other, one),
+            Hold(one),
+            Hold(other),
+            Tick(one),
+            Tick(other),
+        ];
         for _ in 0..500 {
             if !steps.iter().any(|step| self.try_step(*step)) {
                 return;
@@ -79,8 +100,8 @@ impl Run {
     }
 }
 
-/// {1,3}: 1 begins an attempt without 2; 3 holds its data and says so, and 1 does not hear it. {2,3}: 2 takes over with the promise of 3,
-/// which accepted nothing, and 3 dies. {1,2} heal.
+/// {1,3}: 1 begins an attempt without 2; 3 holds its data and says so, and 1 does not hear it.
+/// {2,3}: 2 takes over with the promise of 3, which accepted nothing, and 3 dies. {1,2} heal.
 #[test]
 fn what_is_decided_after_a_healed_cut_is_held_by_somebody() {
     let mut run = Run::new(None);
@@ -102,8 +123,8 @@ fn what_is_decided_after_a_healed_cut_is_held_by_somebody() {
     assert!(run.model.is_over(&run.state));
 }
 
-/// The same, but 1 heard 3 and asked for votes, and 3 voted: 2 is bound to an entry whose data it does not have, and finishes it with 1,
-/// which has it.
+/// The same, but 1 heard 3 and asked for votes, and 3 voted: 2 is bound to an entry whose data it
+/// does not have, and finishes it with 1, which has it.
 #[test]
 fn who_takes_over_finishes_an_entry_whose_data_it_does_not_hold() {
     let mut run = Run::new(None);
@@ -135,7 +156,8 @@ fn found(schedule: impl Fn(Option<Planted>) -> Run, bug: fn()) -> Option<Violati
     violation
 }
 
-/// All three are ready for the first attempt; 1 asks for votes, and only it has voted. 2 takes 1 for dead, and asks for promises.
+/// All three are ready for the first attempt; 1 asks for votes, and only it has voted. 2 takes 1
+/// for dead, and asks for promises.
 fn until_one_voted(planted: Option<Planted>) -> Run {
     let mut run = Run::new(planted);
     for other in [2, 3] {
@@ -159,7 +181,8 @@ fn one_takes_over(run: &mut Run) {
     run.deliver(3, 1);
 }
 
-/// 2 opens its term with the promise of 3, and both drop the entry that 1 voted for. 1 takes over with 3: that entry is void.
+/// 2 opens its term with the promise of 3, and both drop the entry that 1 voted for. 1 takes over
+/// with 3: that entry is void.
 fn voided(planted: Option<Planted>) -> Run {
     let mut run = until_one_voted(planted);
     for _ in 0..2 {
@@ -172,8 +195,8 @@ fn voided(planted: Option<Planted>) -> Run {
     run
 }
 
-/// 2 is about to open its term with the promise of 3. Before 3 hears that, 1 takes over with it and is bound to its entry: 3 must not
-/// acknowledge the lower term any more, as 2 would drop the data.
+/// 2 is about to open its term with the promise of 3. Before 3 hears that, 1 takes over with it and
+/// is bound to its entry: 3 must not acknowledge the lower term any more, as 2 would drop the data.
 fn opened_too_late(planted: Option<Planted>) -> Run {
     let mut run = until_one_voted(planted);
     run.deliver(2, 3);
@@ -199,8 +222,9 @@ fn a_voter_acknowledges_no_term_below_its_promise() {
     assert_eq!(found, Some(Violation::MemberWithoutData));
 }
 
-/// 3 is ready under the terms of 1 and of 2, and nobody hears it. 1 takes over with 3, whose third attempt waits until a quorum knows
-/// that the newest term is open; 3 does not hear that either, as the connection breaks.
+/// 3 is ready under the terms of 1 and of 2, and nobody hears it. 1 takes over with 3, whose third
+/// attempt waits until a quorum knows that the newest term is open; 3 does not hear that either, as
+/// the connection breaks.
 #[test]
 fn who_keeps_two_attempts_hears_again_that_they_may_go() {
     let mut run = Run::new(None);

@@ -1,4 +1,5 @@
-//! The simulation finds every bug that is planted on purpose: otherwise its silence would prove nothing.
+//! The simulation finds every bug that is planted on purpose: otherwise its silence would prove
+//! nothing.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use slowmo_chaos::sim::{Look, search};
@@ -35,15 +36,20 @@ fn known(bug: Bug) -> u64 {
 
 /// The first seed that finds a bug and holds without it, and which invariant it breaks.
 fn found(bug: Bug) -> Option<(u64, String)> {
-    std::iter::once(known(bug)).chain(0..SEEDS_MAX).find_map(|seed| {
-        plant(Some(bug));
-        let report = search::seed(seed, &(1..=8), Look::default());
-        plant(None);
-        let violation = report.violation?;
-        // A seed that fails anyway says nothing of the bug.
-        let without = search::seed(seed, &(1..=8), Look::default());
-        without.violation.is_none().then_some((seed, violation.invariant))
-    })
+    std::iter::once(known(bug))
+        .chain(0..SEEDS_MAX)
+        .find_map(|seed| {
+            plant(Some(bug));
+            let report = search::seed(seed, &(1..=8), Look::default());
+            plant(None);
+            let violation = report.violation?;
+            // A seed that fails anyway says nothing of the bug.
+            let without = search::seed(seed, &(1..=8), Look::default());
+            without
+                .violation
+                .is_none()
+                .then_some((seed, violation.invariant))
+        })
 }
 
 #[test]
@@ -53,7 +59,10 @@ fn every_planted_bug_is_found() {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
                 while let Some(bug) = BUGS.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    results.lock().unwrap().insert(format!("{bug:?}"), found(*bug));
+                    results
+                        .lock()
+                        .unwrap()
+                        .insert(format!("{bug:?}"), found(*bug));
                 }
             });
         }
@@ -62,6 +71,12 @@ fn every_planted_bug_is_found() {
     for (bug, found) in &results {
         println!("{bug}: {found:?}");
     }
-    let missed: Vec<_> = results.iter().filter(|(_, found)| found.is_none()).collect();
-    assert!(missed.is_empty(), "not found within {SEEDS_MAX} seeds: {missed:?}");
+    let missed: Vec<_> = results
+        .iter()
+        .filter(|(_, found)| found.is_none())
+        .collect();
+    assert!(
+        missed.is_empty(),
+        "not found within {SEEDS_MAX} seeds: {missed:?}"
+    );
 }

@@ -32,9 +32,13 @@ fn config(folder: &Path) -> Config {
     }
 }
 
-/// Trains until `STEPS`, or until the node crashes as it begins `crashes_at`; whether it came through.
+/// Trains until `STEPS`, or until the node crashes as it begins `crashes_at`; whether it came
+/// through.
 fn train(node: &Runtime, crashes_at: Option<u64>) -> bool {
-    let (mut worker, mut parameters) = (node.worker(0).unwrap(), vec![node.node_id() as f32; PARAMETERS]);
+    let (mut worker, mut parameters) = (
+        node.worker(0).unwrap(),
+        vec![node.node_id() as f32; PARAMETERS],
+    );
     let mut sampler = ElasticSampler::new(SAMPLES, 3, 7).unwrap();
     worker.attach_sampler(&sampler);
     let mut step = worker.synchronize(&mut parameters).unwrap().step;
@@ -42,8 +46,14 @@ fn train(node: &Runtime, crashes_at: Option<u64>) -> bool {
         if crashes_at == Some(step) {
             node.faults().unwrap().crash();
         }
-        let gradient: f32 = sampler.next_batch().iter().map(|sample| *sample as f32 / SAMPLES as f32).sum();
-        parameters.iter_mut().for_each(|value| *value -= 0.1 * (gradient + *value / 8.0));
+        let gradient: f32 = sampler
+            .next_batch()
+            .iter()
+            .map(|sample| *sample as f32 / SAMPLES as f32)
+            .sum();
+        parameters
+            .iter_mut()
+            .for_each(|value| *value -= 0.1 * (gradient + *value / 8.0));
         worker.report_loss(f64::from(gradient));
         match worker.step(&mut parameters, 0.1) {
             Ok(report) => step = report.step + 1,
@@ -55,7 +65,8 @@ fn train(node: &Runtime, crashes_at: Option<u64>) -> bool {
     true
 }
 
-/// What becomes of every rule over what is in the folder; nodes that say nothing of their end were killed.
+/// What becomes of every rule over what is in the folder; nodes that say nothing of their end were
+/// killed.
 fn judge(folder: &Path, replicas: usize) -> (BTreeMap<&'static str, Verdict>, Vec<Line>) {
     let (mut found, mut open) = (Vec::new(), BTreeMap::new());
     collect::merge(folder, &mut |line| found.push(line)).unwrap();
@@ -63,7 +74,9 @@ fn judge(folder: &Path, replicas: usize) -> (BTreeMap<&'static str, Verdict>, Ve
         match &line.event {
             Event::Started(start) => _ = open.insert(*start, index),
             Event::Ended { start, .. } => _ = open.remove(start),
-            Event::Applied { start, .. } | Event::Contributed { start, .. } => _ = open.insert(*start, index),
+            Event::Applied { start, .. } | Event::Contributed { start, .. } => {
+                _ = open.insert(*start, index)
+            }
             _ => {}
         }
     }
@@ -77,15 +90,27 @@ fn judge(folder: &Path, replicas: usize) -> (BTreeMap<&'static str, Verdict>, Ve
         recovers_within: Span::from_millis(PATIENCE_MS),
         samples: Some(SAMPLES as u64),
     };
-    let mut lines = vec![Line { at: Instant(0), event: Event::Begun(setup) }];
+    let mut lines = vec![Line {
+        at: Instant(0),
+        event: Event::Begun(setup),
+    }];
     for (index, line) in found.into_iter().enumerate() {
         let at = line.at;
         lines.push(line);
         let killed = open.iter().filter(|(_, last)| **last == index);
-        lines.extend(killed.map(|(start, _)| Line { at, event: Event::Ended { start: *start, end: End::Killed } }));
+        lines.extend(killed.map(|(start, _)| Line {
+            at,
+            event: Event::Ended {
+                start: *start,
+                end: End::Killed,
+            },
+        }));
     }
     let end = lines.last().unwrap().at;
-    lines.push(Line { at: end, event: Event::Over });
+    lines.push(Line {
+        at: end,
+        event: Event::Over,
+    });
     let mut judge = Judge::default();
     lines.iter().for_each(|line| _ = judge.observe(line));
     (judge.finish().into_iter().collect(), lines)
@@ -106,13 +131,19 @@ fn run(link: Link, crashes_at: Option<u64>) -> (BTreeMap<&'static str, Verdict>,
         thread::spawn(move || train(&node, crashes_at))
     };
     let threads: Vec<_> = cluster.nodes.into_iter().map(begin).collect();
-    let through: Vec<bool> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    let through: Vec<bool> = threads
+        .into_iter()
+        .map(|thread| thread.join().unwrap())
+        .collect();
     assert_eq!(through, [true, crashes_at.is_none(), true]);
     judge(folder.path(), 1)
 }
 
 fn assert_nothing_is_violated(verdicts: &BTreeMap<&'static str, Verdict>) {
-    let violated: Vec<_> = verdicts.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Violated(_))).collect();
+    let violated: Vec<_> = verdicts
+        .iter()
+        .filter(|(_, verdict)| matches!(verdict, Verdict::Violated(_)))
+        .collect();
     assert!(violated.is_empty(), "{violated:?}");
 }
 
@@ -122,12 +153,24 @@ fn a_calm_run_holds_every_rule_that_it_shows() {
         let (verdicts, lines) = run(link, None);
         assert_nothing_is_violated(&verdicts);
         // The founding, twelve averages on three nodes.
-        assert_eq!((held(&verdicts, "one_outcome"), held(&verdicts, "identical_parameters")), (39, 39));
+        assert_eq!(
+            (
+                held(&verdicts, "one_outcome"),
+                held(&verdicts, "identical_parameters")
+            ),
+            (39, 39)
+        );
         assert_eq!(held(&verdicts, "fresh_parameters"), 36);
         assert_eq!(held(&verdicts, "samples_once"), STEPS * 3 * 3);
         assert!(held(&verdicts, "bounds") >= 39 * 3);
-        let losses = lines.iter().filter(|line| matches!(line.event, Event::Loss { .. })).count();
-        let left = lines.iter().filter(|line| matches!(line.event, Event::Ended { end: End::Left, .. })).count();
+        let losses = lines
+            .iter()
+            .filter(|line| matches!(line.event, Event::Loss { .. }))
+            .count();
+        let left = lines
+            .iter()
+            .filter(|line| matches!(line.event, Event::Ended { end: End::Left, .. }))
+            .count();
         assert_eq!((losses as u64, left), (3 * STEPS, 3));
     }
 }
@@ -136,22 +179,46 @@ fn a_calm_run_holds_every_rule_that_it_shows() {
 fn a_node_that_crashes_says_nothing_more_and_the_others_keep_the_rules() {
     let (verdicts, lines) = run(Link::Faulty, Some(11));
     assert_nothing_is_violated(&verdicts);
-    assert!(held(&verdicts, "majority") >= 13 && held(&verdicts, "momentum_kept") >= 13 && held(&verdicts, "samples_once") > 0);
-    let of_the_dead = lines.iter().rev().find(|line| matches!(&line.event, Event::Loss { start, .. } if start.node.0 == 9)).unwrap();
-    assert!(matches!(of_the_dead.event, Event::Loss { step, .. } if step.0 == 10), "{of_the_dead:?}");
+    assert!(
+        held(&verdicts, "majority") >= 13
+            && held(&verdicts, "momentum_kept") >= 13
+            && held(&verdicts, "samples_once") > 0
+    );
+    let of_the_dead = lines
+        .iter()
+        .rev()
+        .find(|line| matches!(&line.event, Event::Loss { start, .. } if start.node.0 == 9))
+        .unwrap();
+    assert!(
+        matches!(of_the_dead.event, Event::Loss { step, .. } if step.0 == 10),
+        "{of_the_dead:?}"
+    );
 }
 
 #[test]
 fn a_torn_last_line_is_left_out_and_the_rest_is_judged() {
     let folder = tempfile::tempdir().unwrap();
     let cluster = start(&[4, 9], Link::Memory(None), &config(folder.path())).unwrap();
-    let threads: Vec<_> = cluster.nodes.into_iter().map(|node| thread::spawn(move || train(&node, None))).collect();
-    threads.into_iter().for_each(|thread| assert!(thread.join().unwrap()));
-    let mut paths: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let threads: Vec<_> = cluster
+        .nodes
+        .into_iter()
+        .map(|node| thread::spawn(move || train(&node, None)))
+        .collect();
+    threads
+        .into_iter()
+        .for_each(|thread| assert!(thread.join().unwrap()));
+    let mut paths: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     paths.sort();
     // As SIGKILL may leave it.
-    let mut file = std::fs::OpenOptions::new().append(true).open(&paths[0]).unwrap();
-    file.write_all(b"{\"at\":17000000000000,\"event\":\"applied\",\"node\":4,\"incar").unwrap();
+    let mut file = std::fs::OpenOptions::new()
+        .append(true)
+        .open(&paths[0])
+        .unwrap();
+    file.write_all(b"{\"at\":17000000000000,\"event\":\"applied\",\"node\":4,\"incar")
+        .unwrap();
     let (verdicts, _) = judge(folder.path(), 1);
     assert_nothing_is_violated(&verdicts);
     assert_eq!(held(&verdicts, "identical_parameters"), 26);

@@ -18,8 +18,15 @@ fn folder() -> PathBuf {
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
-    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|extension| extension == "toml")).collect();
+    let paths = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = paths
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "toml")
+        })
+        .collect();
     files.sort();
     files
 }
@@ -30,7 +37,12 @@ fn schedules_that_failed_once_hold() {
     assert!(!files.is_empty());
     for path in files {
         let report = run(&Schedule::read(&path).unwrap(), Look::default());
-        assert!(report.violation.is_none(), "{}: {:?}", path.display(), report.violation);
+        assert!(
+            report.violation.is_none(),
+            "{}: {:?}",
+            path.display(),
+            report.violation
+        );
     }
 }
 
@@ -39,11 +51,23 @@ fn schedules_that_failed_once_hold() {
 fn schedules_say_what_they_are_for() {
     for path in files(&folder()) {
         let schedule = Schedule::read(&path).unwrap();
-        assert!(schedule.what.len() > 20, "{} does not say what it is for", path.display());
-        let is_drawn = path.file_stem().and_then(|name| name.to_str()).is_some_and(|name| name.ends_with(char::is_numeric));
+        assert!(
+            schedule.what.len() > 20,
+            "{} does not say what it is for",
+            path.display()
+        );
+        let is_drawn = path
+            .file_stem()
+            .and_then(|name| name.to_str())
+            .is_some_and(|name| name.ends_with(char::is_numeric));
         if !is_drawn {
             let report = run(&schedule, Look::default());
-            assert!(report.passed_over.is_empty(), "{}: {:?} was not done", path.display(), report.passed_over);
+            assert!(
+                report.passed_over.is_empty(),
+                "{}: {:?} was not done",
+                path.display(),
+                report.passed_over
+            );
         }
     }
 }
@@ -55,9 +79,16 @@ fn a_seed_and_its_schedule_are_the_same_run() {
         let text = drawn.text().unwrap();
         let read = Schedule::parse(&text, "a schedule").unwrap();
         assert_eq!(read, drawn, "seed {seed}: {text}");
-        let look = Look { keeps_trace: true, verbose: false };
+        let look = Look {
+            keeps_trace: true,
+            verbose: false,
+        };
         let (one, other) = (run(&drawn, look), run(&read, look));
-        assert_eq!((one.rounds, one.events), (other.rounds, other.events), "seed {seed}");
+        assert_eq!(
+            (one.rounds, one.events),
+            (other.rounds, other.events),
+            "seed {seed}"
+        );
         assert_eq!(one.verdicts, other.verdicts, "seed {seed}");
         assert!(one.trace == other.trace, "seed {seed}");
     }
@@ -67,7 +98,11 @@ fn a_seed_and_its_schedule_are_the_same_run() {
 fn what_a_swarm_draws_is_written_and_read() {
     for seed in 0..SEEDS {
         let drawn = generator::draw(seed, &(1..=8), Kinds::Swarm);
-        assert_eq!(Schedule::parse(&drawn.text().unwrap(), "a schedule").unwrap(), drawn, "seed {seed}");
+        assert_eq!(
+            Schedule::parse(&drawn.text().unwrap(), "a schedule").unwrap(),
+            drawn,
+            "seed {seed}"
+        );
     }
 }
 
@@ -77,7 +112,14 @@ fn a_short_file_is_enough() {
     let schedule = Schedule::parse(text, "short").unwrap();
     assert_eq!(schedule.config.min_nodes, 2);
     assert_eq!(schedule.faults[0].at.0, 500);
-    assert_eq!(schedule.faults[0].act, Act::Start { node: NodeId(3), settings: Settings::Founds, clock_back: 0 });
+    assert_eq!(
+        schedule.faults[0].act,
+        Act::Start {
+            node: NodeId(3),
+            settings: Settings::Founds,
+            clock_back: 0
+        }
+    );
 }
 
 #[test]
@@ -86,13 +128,25 @@ fn bad_files_are_refused_by_name() {
     for (text, line) in [
         ("founders = [1, 2\n", 1),
         ("founders = [1]\nfunders = [1]\n", 2),
-        ("founders = [1]\nfaults = [\n{ at_ms = 1, do = \"explode\", node = 1 }]\n", 2),
-        ("founders = [1]\nfaults = [\n{ at_ms = 1, do = \"kill\", node = 1, twice = true }]\n", 2),
-        ("founders = [1]\nfaults = [\n{ at_ms = -1, do = \"kill\", node = 1 }]\n", 2),
+        (
+            "founders = [1]\nfaults = [\n{ at_ms = 1, do = \"explode\", node = 1 }]\n",
+            2,
+        ),
+        (
+            "founders = [1]\nfaults = [\n{ at_ms = 1, do = \"kill\", node = 1, twice = true }]\n",
+            2,
+        ),
+        (
+            "founders = [1]\nfaults = [\n{ at_ms = -1, do = \"kill\", node = 1 }]\n",
+            2,
+        ),
         ("founders = [1]\nhorizon_ms = -2\n", 2),
     ] {
         let error = error(text);
-        assert!(matches!(&error, ScheduleError::Syntax { line: at, .. } if *at >= line), "{text}: {error}");
+        assert!(
+            matches!(&error, ScheduleError::Syntax { line: at, .. } if *at >= line),
+            "{text}: {error}"
+        );
         assert!(error.to_string().starts_with("bad, line "), "{error}");
     }
     for (text, word) in [
@@ -100,13 +154,28 @@ fn bad_files_are_refused_by_name() {
         ("founders = [1, 1]\n", "founders"),
         ("founders = [1]\nmin_nodes = 2\n", "min_nodes"),
         ("founders = [1]\nparameters = 0\n", "parameters"),
-        ("founders = [1, 2]\nfaults = [{ at_ms = 9, do = \"cut\", from = [1], to = [2], until_ms = 8 }]\n", "over before it begins"),
-        ("founders = [1]\nfaults = [{ at_ms = 9, do = \"start\", node = 1, clock_back = 1 }]\n", "first_incarnation"),
-        ("founders = [1]\nfaults = [{ at_ms = 9, do = \"slow\", node = 1, hundredths = 0 }]\n", "hundredths"),
+        (
+            "founders = [1, 2]\nfaults = [{ at_ms = 9, do = \"cut\", from = [1], to = [2], until_ms = 8 }]\n",
+            "over before it begins",
+        ),
+        (
+            "founders = [1]\nfaults = [{ at_ms = 9, do = \"start\", node = 1, clock_back = 1 }]\n",
+            "first_incarnation",
+        ),
+        (
+            "founders = [1]\nfaults = [{ at_ms = 9, do = \"slow\", node = 1, hundredths = 0 }]\n",
+            "hundredths",
+        ),
     ] {
         let error = error(text);
-        assert!(matches!(&error, ScheduleError::Value { what, .. } if what.contains(word)), "{text}: {error}");
+        assert!(
+            matches!(&error, ScheduleError::Value { what, .. } if what.contains(word)),
+            "{text}: {error}"
+        );
     }
     let missing = Schedule::read(Path::new("no such file.toml")).unwrap_err();
-    assert!(matches!(missing, ScheduleError::Unreadable { .. }), "{missing}");
+    assert!(
+        matches!(missing, ScheduleError::Unreadable { .. }),
+        "{missing}"
+    );
 }

@@ -1,7 +1,8 @@
-//! Whole nodes in virtual time: a fixed number of seeds with every build. Runs that failed once are kept as schedules.
+//! Whole nodes in virtual time: a fixed number of seeds with every build. Runs that failed once are
+//! kept as schedules.
 //!
-//! `SLOWMO_SEEDS=5000` runs more; `cargo run --release -p slowmo-chaos -- sim --first-seed 123456 --seeds 20000` hunts among seeds that
-//! nobody tried, and shows and shrinks what fails.
+//! `SLOWMO_SEEDS=5000` runs more; `cargo run --release -p slowmo-chaos -- sim --first-seed 123456
+//! --seeds 20000` hunts among seeds that nobody tried, and shows and shrinks what fails.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use slowmo_chaos::sim::counters::{Counters, RUNS_MIN};
@@ -20,10 +21,17 @@ fn seed(seed: u64, look: Look) -> Report {
 
 #[test]
 fn no_seed_breaks_an_invariant() {
-    let seeds = std::env::var("SLOWMO_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS);
+    let seeds = std::env::var("SLOWMO_SEEDS")
+        .ok()
+        .and_then(|seeds| seeds.parse().ok())
+        .unwrap_or(SEEDS);
     let found = search::search(&Search::usual(0..seeds, NODES), &|_| {});
     let first = found.failures.first();
-    assert!(first.is_none(), "{first:?}: cargo run --release -p slowmo-chaos -- sim --first-seed {} --seeds 1", first.unwrap().0);
+    assert!(
+        first.is_none(),
+        "{first:?}: cargo run --release -p slowmo-chaos -- sim --first-seed {} --seeds 1",
+        first.unwrap().0
+    );
     assert!(found.rounds > 50 * seeds, "rounds go on: {}", found.rounds);
 }
 
@@ -33,7 +41,11 @@ const SWARM: u64 = 300;
 #[test]
 fn no_seed_of_a_swarm_breaks_an_invariant() {
     let found = search::search(&Search::swarm(0..SWARM, NODES), &|_| {});
-    assert!(found.failures.is_empty(), "{:?}: cargo run --release -p slowmo-chaos -- sim --all --first-seed N --seeds 1", found.failures);
+    assert!(
+        found.failures.is_empty(),
+        "{:?}: cargo run --release -p slowmo-chaos -- sim --all --first-seed N --seeds 1",
+        found.failures
+    );
 }
 
 #[test]
@@ -46,7 +58,10 @@ fn few_runs_need_not_show_everything_and_many_must() {
         counters.take(&report);
     }
     let missed = counters.missed();
-    assert!(missed.contains(&"clock stepped back") && !missed.contains(&"one_outcome"), "{missed:?}");
+    assert!(
+        missed.contains(&"clock stepped back") && !missed.contains(&"one_outcome"),
+        "{missed:?}"
+    );
     assert!(counters.table().contains("too few"));
 }
 
@@ -61,7 +76,10 @@ fn a_thousand_nodes() {
 #[test]
 fn a_seed_is_the_same_run_every_time() {
     for number in [3, 7, 42] {
-        let look = Look { keeps_trace: true, verbose: false };
+        let look = Look {
+            keeps_trace: true,
+            verbose: false,
+        };
         let (one, other) = (seed(number, look), seed(number, look));
         assert_eq!(one.events, other.events, "seed {number}");
         assert!(one.trace == other.trace, "seed {number}");
@@ -70,7 +88,13 @@ fn a_seed_is_the_same_run_every_time() {
 
 #[test]
 fn a_trace_is_read_as_it_was_written() {
-    let report = seed(2, Look { keeps_trace: true, verbose: false });
+    let report = seed(
+        2,
+        Look {
+            keeps_trace: true,
+            verbose: false,
+        },
+    );
     for line in report.trace.unwrap() {
         let text = serde_json::to_string(&line).unwrap();
         let read: slowmo_protocol::trace::Line = serde_json::from_str(&text).unwrap();

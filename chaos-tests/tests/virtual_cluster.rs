@@ -1,4 +1,5 @@
-//! A few seeds of real nodes in simulated time: no rule is broken, and a seed is the same run every time.
+//! A few seeds of real nodes in simulated time: no rule is broken, and a seed is the same run every
+//! time.
 #![allow(clippy::unwrap_used)]
 
 use slowmo_chaos::virtual_cluster::search::search;
@@ -14,7 +15,12 @@ fn a_planted_bug_is_found() {
     let found = search(SEEDS, &(2..=5), false, |_| {});
     plant(None);
     let failures = found.unwrap().failures;
-    assert!(failures.iter().any(|(_, violation)| violation.invariant == "samples_once"), "{failures:?}");
+    assert!(
+        failures
+            .iter()
+            .any(|(_, violation)| violation.invariant == "samples_once"),
+        "{failures:?}"
+    );
 }
 
 #[test]
@@ -23,5 +29,9 @@ fn no_seed_breaks_a_rule_and_each_is_the_same_run_twice() {
     assert!(found.failures.is_empty(), "{:?}", found.failures);
     assert!(found.unequal.is_empty(), "{:?}", found.unequal);
     assert!(found.rounds > 100, "{found:?}");
-    assert_eq!(found.rules["progress"], (found.runs, 0), "every run has time to recover");
+    assert_eq!(
+        found.rules["progress"],
+        (found.runs, 0),
+        "every run has time to recover"
+    );
 }

@@ -1,7 +1,8 @@
-//! Parses a binary's own flags; those that begin with `--slowmo-` are left to `slowmo::Config::load`.
+//! Parses a binary's own flags; those that begin with `--slowmo-` are left to
+//! `slowmo::Config::load`.
 
-/// Parses this process's command line with clap, the runtime's flags and their values taken out. Ends the process
-/// with clap's message if the rest cannot be parsed, as `Parser::parse` does.
+/// Parses this process's command line with clap, the runtime's flags and their values taken out.
+/// Ends the process with clap's message if the rest cannot be parsed, as `Parser::parse` does.
 ///
 /// # Errors
 /// A `--slowmo-…` flag without its value.

@@ -15,7 +15,8 @@ pub enum Base {
     },
     /// Push-sum gossip with one peer every step.
     Sgp {
-        /// Steps that a message may be late: 0 is synchronous, from 1 on it travels behind the computation of the next step.
+        /// Steps that a message may be late: 0 is synchronous, from 1 on it travels behind the
+        /// computation of the next step.
         staleness: u64,
     },
 }
@@ -70,14 +71,26 @@ pub struct Method {
 
 const fn method(name: &'static str, base: Base, tau: Option<u64>) -> Method {
     let slow = match tau {
-        Some(tau) => Some(SlowMo { tau, alpha: 1.0, beta: 0.5 }),
+        Some(tau) => Some(SlowMo {
+            tau,
+            alpha: 1.0,
+            beta: 0.5,
+        }),
         None => None,
     };
-    Method { name, base, slow, wire: Wire::Float32 }
+    Method {
+        name,
+        base,
+        slow,
+        wire: Wire::Float32,
+    }
 }
 
 const fn encoded(name: &'static str, base: Base, wire: Wire) -> Method {
-    Method { wire, ..method(name, base, Some(12)) }
+    Method {
+        wire,
+        ..method(name, base, Some(12))
+    }
 }
 
 const LOCAL: Base = Base::LocalSgd { frequency: 12 };
@@ -96,8 +109,11 @@ pub const METHODS: [Method; 7] = [
 ];
 
 /// Gossip behind the computation, which the peers lack.
-pub const OVERLAPPED: [Method; 3] =
-    [method("OSGP", OSGP, None), method("OSGP + SlowMo τ=12", OSGP, Some(12)), method("OSGP + SlowMo τ=48", OSGP, Some(48))];
+pub const OVERLAPPED: [Method; 3] = [
+    method("OSGP", OSGP, None),
+    method("OSGP + SlowMo τ=12", OSGP, Some(12)),
+    method("OSGP + SlowMo τ=48", OSGP, Some(48)),
+];
 
 /// Each base with SlowMo in every wire type: gossip as well as rounds.
 pub const ENCODED: [Method; 9] = [
@@ -167,7 +183,11 @@ impl Method {
         config.set("round_wire", self.wire.word())?;
         config.set("outer", "slowmo")?;
         // α = 1 with β = 0 turns the outer rounds off.
-        let slow = self.slow.unwrap_or(SlowMo { tau: 48, alpha: 1.0, beta: 0.0 });
+        let slow = self.slow.unwrap_or(SlowMo {
+            tau: 48,
+            alpha: 1.0,
+            beta: 0.0,
+        });
         config.set("tau", &slow.tau.to_string())?;
         config.set("alpha", &slow.alpha.to_string())?;
         config.set("beta", &slow.beta.to_string())

@@ -1,9 +1,13 @@
-//! All replicas in one process, one after the other, without runtime or network: the yardstick for what the
-//! cluster must learn. The same model, shards, batches and optimizer as `digits`; averages and slow steps by the book.
+//! All replicas in one process, one after the other, without runtime or network: the yardstick for
+//! what the cluster must learn. The same model, shards, batches and optimizer as `digits`; averages
+//! and slow steps by the book.
 //!
-//! All replicas keep step, so that a message of overlapped gossip is always mixed one step after it was sent. Nothing is encoded.
+//! All replicas keep step, so that a message of overlapped gossip is always mixed one step after it
+//! was sent. Nothing is encoded.
 
-use crate::digits::{Batches, Dataset, MOMENTUM, Mlp, NesterovSgd, Options, SourceError, TrainError, deal, flatten};
+use crate::digits::{
+    Batches, Dataset, MOMENTUM, Mlp, NesterovSgd, Options, SourceError, TrainError, deal, flatten,
+};
 use crate::method::{Base, Method, SlowMo, Wire};
 use slowmo::tensors::CandleGradients;
 use slowmo::tensors::flat::restore;
@@ -13,7 +17,8 @@ use slowmo::tensors::flat::restore;
 pub struct OracleRun {
     /// After the last step.
     pub parameters: Vec<f32>,
-    /// Completed inner steps and the averaged parameters then, as [`Options::steps_per_snapshot`] asked.
+    /// Completed inner steps and the averaged parameters then, as [`Options::steps_per_snapshot`]
+    /// asked.
     pub snapshots: Vec<(u64, Vec<f32>)>,
 }
 
@@ -36,8 +41,17 @@ pub fn train(nodes: usize, method: &Method, options: &Options) -> Result<OracleR
     let mut exchange = Exchange::new(*method, flatten(Mlp::seeded(options.seed)?.variables())?);
     let mut snapshots = Vec::new();
     for step in 0..options.steps {
-        inner_step(&mut replicas, &data, options, step, method.base == Base::AllReduce)?;
-        let mut values = replicas.iter().map(|replica| flatten(replica.model.variables())).collect::<Result<Vec<_>, _>>()?;
+        inner_step(
+            &mut replicas,
+            &data,
+            options,
+            step,
+            method.base == Base::AllReduce,
+        )?;
+        let mut values = replicas
+            .iter()
+            .map(|replica| flatten(replica.model.variables()))
+            .collect::<Result<Vec<_>, _>>()?;
         if exchange.after(step, &mut values, options.learning_rate) {
             for (replica, values) in replicas.iter_mut().zip(&values) {
                 restore(values, replica.model.variables_mut())?;
@@ -47,34 +61,58 @@ pub fn train(nodes: usize, method: &Method, options: &Options) -> Result<OracleR
             snapshots.push((step + 1, mean(&values)));
         }
     }
-    let values = replicas.iter().map(|replica| flatten(replica.model.variables())).collect::<Result<Vec<_>, _>>()?;
-    Ok(OracleRun { parameters: mean(&values), snapshots })
+    let values = replicas
+        .iter()
+        .map(|replica| flatten(replica.model.variables()))
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok(OracleRun {
+        parameters: mean(&values),
+        snapshots,
+    })
 }
 
 fn found(nodes: usize, data: &Dataset, options: &Options) -> Result<Vec<Replica>, TrainError> {
     let dealt = deal(data.labels(), nodes, options.shards, options.seed).into_iter();
     let replica = |(rank, samples): (usize, Vec<usize>)| {
         if samples.is_empty() {
-            return Err(SourceError::NoSamples { worker: rank, workers: nodes }.into());
+            return Err(SourceError::NoSamples {
+                worker: rank,
+                workers: nodes,
+            }
+            .into());
         }
         let model = Mlp::seeded(options.seed)?;
         let optimizer = NesterovSgd::new(model.variables().to_vars(), MOMENTUM)?;
-        Ok(Replica { batches: Batches::new(samples, options.batch, options.seed, rank as u32), model, optimizer })
+        Ok(Replica {
+            batches: Batches::new(samples, options.batch, options.seed, rank as u32),
+            model,
+            optimizer,
+        })
     };
     dealt.enumerate().map(replica).collect()
 }
 
-fn inner_step(replicas: &mut [Replica], data: &Dataset, options: &Options, step: u64, share: bool) -> Result<(), TrainError> {
+fn inner_step(
+    replicas: &mut [Replica],
+    data: &Dataset,
+    options: &Options,
+    step: u64,
+    share: bool,
+) -> Result<(), TrainError> {
     let mut stores = Vec::with_capacity(replicas.len());
     for replica in replicas.iter_mut() {
         let (pixels, labels) = data.batch(replica.batches.at(step))?;
         stores.push(replica.model.loss_and_gradients(&pixels, &labels)?.1);
     }
     if share {
-        let mut lent: Vec<_> =
-            replicas.iter().zip(&mut stores).map(|(replica, store)| CandleGradients::new(replica.model.variables(), store)).collect();
+        let mut lent: Vec<_> = replicas
+            .iter()
+            .zip(&mut stores)
+            .map(|(replica, store)| CandleGradients::new(replica.model.variables(), store))
+            .collect();
         let mean = mean(&lent.iter().map(flatten).collect::<Result<Vec<_>, _>>()?);
-        lent.iter_mut().try_for_each(|gradients| restore(&mean, gradients))?;
+        lent.iter_mut()
+            .try_for_each(|gradients| restore(&mean, gradients))?;
     }
     for (replica, gradients) in replicas.iter_mut().zip(&stores) {
         replica.optimizer.step(gradients, options.learning_rate)?;
@@ -95,7 +133,8 @@ struct Exchange {
     left: Vec<Vec<f32>>,
 }
 
-/// Half of every replica's `values` on their way to the replica `hop` further; of what it keeps, it gave away half too.
+/// Half of every replica's `values` on their way to the replica `hop` further; of what it keeps, it
+/// gave away half too.
 struct Sent {
     values: Vec<Vec<f32>>,
     kept: Vec<Vec<f32>>,
@@ -105,7 +144,14 @@ struct Sent {
 impl Exchange {
     fn new(method: Method, anchor: Vec<f32>) -> Self {
         let slow_momentum = vec![0.0; anchor.len()];
-        Self { method, anchor, slow_momentum, gossips: 0, sent: None, left: Vec::new() }
+        Self {
+            method,
+            anchor,
+            slow_momentum,
+            gossips: 0,
+            sent: None,
+            left: Vec::new(),
+        }
     }
 
     /// Whether the parameters of the replicas changed after inner step `step`, counted from 0.
@@ -115,11 +161,15 @@ impl Exchange {
             (Some(slow), _) if closes(slow.tau) => {
                 self.mix_sent(replicas);
                 self.slow_step(slow, &mean(replicas), learning_rate);
-                replicas.iter_mut().for_each(|values| values.clone_from(&self.anchor));
+                replicas
+                    .iter_mut()
+                    .for_each(|values| values.clone_from(&self.anchor));
             }
             (_, Base::LocalSgd { frequency }) if closes(frequency) => {
                 let mean = mean(replicas);
-                replicas.iter_mut().for_each(|values| values.clone_from(&mean));
+                replicas
+                    .iter_mut()
+                    .for_each(|values| values.clone_from(&mean));
             }
             (_, Base::Sgp { staleness: 0 }) => self.gossip(replicas),
             (_, Base::Sgp { .. }) => self.gossip_overlapped(replicas),
@@ -131,16 +181,24 @@ impl Exchange {
 
     /// `u ← βu + (o − x̄)/γ; o ← o − αγu`.
     fn slow_step(&mut self, slow: SlowMo, mean: &[f32], learning_rate: f32) {
-        for ((anchor, momentum), mean) in self.anchor.iter_mut().zip(&mut self.slow_momentum).zip(mean) {
+        for ((anchor, momentum), mean) in self
+            .anchor
+            .iter_mut()
+            .zip(&mut self.slow_momentum)
+            .zip(mean)
+        {
             *momentum = slow.beta * *momentum + (*anchor - mean) / learning_rate;
             *anchor -= slow.alpha * learning_rate * *momentum;
         }
     }
 
-    /// How far the messages of this gossip go on the directed exponential graph; nowhere if a replica is alone. Every push-sum
-    /// weight is 1 after a mix, because each replica sends and receives once.
+    /// How far the messages of this gossip go on the directed exponential graph; nowhere if a
+    /// replica is alone. Every push-sum weight is 1 after a mix, because each replica sends and
+    /// receives once.
     fn next_hop(&mut self, size: usize) -> Option<usize> {
-        let hops: Vec<usize> = std::iter::successors(Some(1), |hop| Some(hop * 2)).take_while(|hop| *hop < size).collect();
+        let hops: Vec<usize> = std::iter::successors(Some(1), |hop| Some(hop * 2))
+            .take_while(|hop| *hop < size)
+            .collect();
         let hop = hops.get(self.gossips as usize % hops.len().max(1)).copied();
         self.gossips += 1;
         hop
@@ -148,33 +206,60 @@ impl Exchange {
 
     /// What was sent at this step is mixed at this step.
     fn gossip(&mut self, replicas: &mut [Vec<f32>]) {
-        self.sent = self.next_hop(replicas.len()).map(|hop| Sent { values: replicas.to_vec(), kept: replicas.to_vec(), hop });
+        self.sent = self.next_hop(replicas.len()).map(|hop| Sent {
+            values: replicas.to_vec(),
+            kept: replicas.to_vec(),
+            hop,
+        });
         self.mix_sent(replicas);
     }
 
-    /// What was sent at the step before is mixed at this step. What this step moved a replica by is shared as its model was at the step
-    /// before: half of it stays, and half of it goes with what is sent; all of it stays where nothing was sent.
+    /// What was sent at the step before is mixed at this step. What this step moved a replica by is
+    /// shared as its model was at the step before: half of it stays, and half of it goes with what
+    /// is sent; all of it stays where nothing was sent.
     fn gossip_overlapped(&mut self, replicas: &mut [Vec<f32>]) {
         let before = std::mem::take(&mut self.left);
-        let before = if before.is_empty() { vec![self.anchor.clone(); replicas.len()] } else { before };
-        let difference = |(now, before): (&Vec<f32>, &Vec<f32>)| now.iter().zip(before).map(|(now, before)| now - before).collect();
+        let before = if before.is_empty() {
+            vec![self.anchor.clone(); replicas.len()]
+        } else {
+            before
+        };
+        let difference = |(now, before): (&Vec<f32>, &Vec<f32>)| {
+            now.iter()
+                .zip(before)
+                .map(|(now, before)| now - before)
+                .collect()
+        };
         let moved: Vec<Vec<f32>> = replicas.iter().zip(&before).map(difference).collect();
         let goes = if self.sent.is_some() { 0.5 } else { 0.0 };
         self.mix_sent(replicas);
-        let Some(hop) = self.next_hop(replicas.len()) else { return };
+        let Some(hop) = self.next_hop(replicas.len()) else {
+            return;
+        };
         let mut values = replicas.to_vec();
         for ((replica, value), moved) in replicas.iter_mut().zip(&mut values).zip(&moved) {
             for ((kept, sent), moved) in replica.iter_mut().zip(value).zip(moved) {
                 (*kept, *sent) = (*kept - goes * moved, *sent + goes * moved);
             }
         }
-        self.sent = Some(Sent { values, kept: replicas.to_vec(), hop });
+        self.sent = Some(Sent {
+            values,
+            kept: replicas.to_vec(),
+            hop,
+        });
     }
 
-    /// Each replica gave away half of what it was when it sent, and receives half of what another sent then; what it has learnt since
-    /// is its own.
+    /// Each replica gave away half of what it was when it sent, and receives half of what another
+    /// sent then; what it has learnt since is its own.
     fn mix_sent(&mut self, replicas: &mut [Vec<f32>]) {
-        let Some(Sent { values: sent, kept, hop }) = self.sent.take() else { return };
+        let Some(Sent {
+            values: sent,
+            kept,
+            hop,
+        }) = self.sent.take()
+        else {
+            return;
+        };
         let size = replicas.len();
         for (rank, values) in replicas.iter_mut().enumerate() {
             let (given, received) = (&kept[rank], &sent[(rank + size - hop) % size]);
@@ -190,7 +275,9 @@ impl Exchange {
 pub fn mean(vectors: &[Vec<f32>]) -> Vec<f32> {
     let mut sum = vectors.first().cloned().unwrap_or_default();
     for vector in vectors.iter().skip(1) {
-        sum.iter_mut().zip(vector).for_each(|(sum, value)| *sum += value);
+        sum.iter_mut()
+            .zip(vector)
+            .for_each(|(sum, value)| *sum += value);
     }
     let count = vectors.len().max(1) as f32;
     sum.iter_mut().for_each(|sum| *sum /= count);
@@ -203,10 +290,19 @@ mod tests {
 
     const fn method(base: Base, tau: Option<u64>) -> Method {
         let slow = match tau {
-            Some(tau) => Some(SlowMo { tau, alpha: 1.0, beta: 0.5 }),
+            Some(tau) => Some(SlowMo {
+                tau,
+                alpha: 1.0,
+                beta: 0.5,
+            }),
             None => None,
         };
-        Method { name: "", base, slow, wire: Wire::Float32 }
+        Method {
+            name: "",
+            base,
+            slow,
+            wire: Wire::Float32,
+        }
     }
 
     /// Scalar replicas on ½a(x − c)² from 0, γ = 0.1; the values after each step.
@@ -228,35 +324,86 @@ mod tests {
         for (found, expected) in found.iter().zip(expected) {
             for (index, value) in found.iter().enumerate() {
                 let expected = expected[index % expected.len()];
-                assert!((value - expected).abs() < 1e-6, "{value} against {expected}");
+                assert!(
+                    (value - expected).abs() < 1e-6,
+                    "{value} against {expected}"
+                );
             }
         }
     }
 
     #[test]
     fn golden_values_of_local_sgd_with_slowmo() {
-        let found = trajectory(method(Base::LocalSgd { frequency: 1 }, Some(2)), &[1.0, 2.0], &[1.0, 3.0], 6);
-        assert_close(&found, &[&[0.35], &[0.6475], &[0.900_375], &[1.439_068_8], &[1.573_208_4], &[2.083_011_5]]);
+        let found = trajectory(
+            method(Base::LocalSgd { frequency: 1 }, Some(2)),
+            &[1.0, 2.0],
+            &[1.0, 3.0],
+            6,
+        );
+        assert_close(
+            &found,
+            &[
+                &[0.35],
+                &[0.6475],
+                &[0.900_375],
+                &[1.439_068_8],
+                &[1.573_208_4],
+                &[2.083_011_5],
+            ],
+        );
     }
 
     #[test]
     fn golden_values_of_gossip_with_slowmo() {
-        let found = trajectory(method(Base::Sgp { staleness: 0 }, Some(2)), &[1.0; 4], &[1.0, 2.0, 3.0, 4.0], 4);
-        assert_close(&found, &[&[0.25, 0.15, 0.25, 0.35], &[0.475], &[0.6275, 0.7275, 0.6275, 0.7275], &[1.09725]]);
+        let found = trajectory(
+            method(Base::Sgp { staleness: 0 }, Some(2)),
+            &[1.0; 4],
+            &[1.0, 2.0, 3.0, 4.0],
+            4,
+        );
+        assert_close(
+            &found,
+            &[
+                &[0.25, 0.15, 0.25, 0.35],
+                &[0.475],
+                &[0.6275, 0.7275, 0.6275, 0.7275],
+                &[1.09725],
+            ],
+        );
     }
 
-    /// By hand: all of the first movement stays, half of the others; hop 1 of step 0 arrives at step 1, hop 2 of step 1 at step 2, hop 1 of step 2 in the average of step 3.
+    /// By hand: all of the first movement stays, half of the others; hop 1 of step 0 arrives at
+    /// step 1, hop 2 of step 1 at step 2, hop 1 of step 2 in the average of step 3.
     #[test]
     fn overlapped_gossip_mixes_one_step_later() {
-        let found = trajectory(method(Base::Sgp { staleness: 1 }, Some(4)), &[1.0; 4], &[1.0, 2.0, 3.0, 4.0], 4);
-        assert_close(&found, &[&[0.1, 0.2, 0.3, 0.4], &[0.295, 0.24, 0.385, 0.53], &[0.510_25, 0.653, 0.515_75, 0.6485], &[0.880_562_5]]);
+        let found = trajectory(
+            method(Base::Sgp { staleness: 1 }, Some(4)),
+            &[1.0; 4],
+            &[1.0, 2.0, 3.0, 4.0],
+            4,
+        );
+        assert_close(
+            &found,
+            &[
+                &[0.1, 0.2, 0.3, 0.4],
+                &[0.295, 0.24, 0.385, 0.53],
+                &[0.510_25, 0.653, 0.515_75, 0.6485],
+                &[0.880_562_5],
+            ],
+        );
     }
 
     #[test]
     fn encoded_messages_are_not_simulated() {
         for wire in [Wire::BFloat16, Wire::Int8] {
-            let method = Method { wire, ..method(Base::AllReduce, None) };
-            assert!(matches!(train(2, &method, &Options::default()), Err(TrainError::NotSimulated(_))));
+            let method = Method {
+                wire,
+                ..method(Base::AllReduce, None)
+            };
+            assert!(matches!(
+                train(2, &method, &Options::default()),
+                Err(TrainError::NotSimulated(_))
+            ));
         }
     }
 }

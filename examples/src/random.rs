@@ -1,4 +1,5 @@
-//! Seeded randomness: one seed drives a run, one stream of it per purpose, the same numbers on every machine.
+//! Seeded randomness: one seed drives a run, one stream of it per purpose, the same numbers on
+//! every machine.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -26,7 +27,9 @@ pub fn generator(seed: u64, purpose: Purpose) -> ChaCha8Rng {
     generator.set_stream(match purpose {
         Purpose::Weights => 0,
         Purpose::Shards => 1,
-        Purpose::Order { worker, epoch } => (1 << 63) | ((epoch & 0x00FF_FFFF) << 32) | u64::from(worker),
+        Purpose::Order { worker, epoch } => {
+            (1 << 63) | ((epoch & 0x00FF_FFFF) << 32) | u64::from(worker)
+        }
     });
     generator
 }
@@ -36,7 +39,8 @@ pub fn unit(generator: &mut impl Rng) -> f32 {
     (generator.next_u32() >> 8) as f32 / (1u32 << 24) as f32
 }
 
-/// Fisher and Yates' shuffle, the index taken from 64 random bits (its bias is below 2^-32 for any list that fits).
+/// Fisher and Yates' shuffle, the index taken from 64 random bits (its bias is below 2^-32 for any
+/// list that fits).
 pub fn shuffle<T>(items: &mut [T], generator: &mut impl Rng) {
     for last in (1..items.len()).rev() {
         let scaled = u128::from(generator.next_u64()) * (last as u128 + 1);
@@ -44,7 +48,8 @@ pub fn shuffle<T>(items: &mut [T], generator: &mut impl Rng) {
     }
 }
 
-/// A well-mixed number for a number (the finalizer of SplitMix64): sums of hashes tell sets of numbers apart.
+/// A well-mixed number for a number (the finalizer of SplitMix64): sums of hashes tell sets of
+/// numbers apart.
 #[must_use]
 pub fn hash(value: u64) -> u64 {
     let mixed = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -68,7 +73,16 @@ mod tests {
         let first = shuffled(7, Purpose::Shards);
         assert_eq!(first, shuffled(7, Purpose::Shards));
         assert_ne!(first, shuffled(8, Purpose::Shards));
-        assert_ne!(first, shuffled(7, Purpose::Order { worker: 0, epoch: 0 }));
+        assert_ne!(
+            first,
+            shuffled(
+                7,
+                Purpose::Order {
+                    worker: 0,
+                    epoch: 0
+                }
+            )
+        );
         let mut sorted = first;
         sorted.sort_unstable();
         assert_eq!(sorted, (0..100).collect::<Vec<_>>());
@@ -77,7 +91,11 @@ mod tests {
     #[test]
     fn units_stay_below_one() {
         let mut generator = generator(1, Purpose::Weights);
-        let mean = (0..10_000).map(|_| unit(&mut generator)).inspect(|x| assert!((0.0..1.0).contains(x))).sum::<f32>() / 10_000.0;
+        let mean = (0..10_000)
+            .map(|_| unit(&mut generator))
+            .inspect(|x| assert!((0.0..1.0).contains(x)))
+            .sum::<f32>()
+            / 10_000.0;
         assert!((mean - 0.5).abs() < 0.02, "{mean}");
     }
 }

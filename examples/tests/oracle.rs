@@ -1,4 +1,5 @@
-//! What the digits must learn, on the oracle: model, shards, batches and optimizer without any network.
+//! What the digits must learn, on the oracle: model, shards, batches and optimizer without any
+//! network.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use slowmo::tensors::flat::restore;
@@ -7,15 +8,29 @@ use slowmo_examples::method::{METHODS, Method};
 use slowmo_examples::oracle;
 
 fn method(name: &str) -> Method {
-    *METHODS.iter().find(|method| method.name == name).expect("a method of the table")
+    *METHODS
+        .iter()
+        .find(|method| method.name == name)
+        .expect("a method of the table")
 }
 
 fn evaluate(name: &str, shards: Shards) -> Evaluation {
-    let run = oracle::train(4, &method(name), &Options { shards, ..Options::default() }).unwrap();
+    let run = oracle::train(
+        4,
+        &method(name),
+        &Options {
+            shards,
+            ..Options::default()
+        },
+    )
+    .unwrap();
     let mut model = Mlp::seeded(0).unwrap();
     restore(&run.parameters, model.variables_mut()).unwrap();
     let loss = model.evaluate(&Dataset::train().unwrap()).unwrap().loss;
-    Evaluation { loss, accuracy: model.evaluate(&Dataset::test().unwrap()).unwrap().accuracy }
+    Evaluation {
+        loss,
+        accuracy: model.evaluate(&Dataset::test().unwrap()).unwrap().accuracy,
+    }
 }
 
 #[test]
@@ -24,7 +39,13 @@ fn slowmo_halves_the_loss_of_its_base() {
         let base = evaluate("LocalSGD f=12", shards);
         let slow = evaluate("LocalSGD + SlowMo τ=12", shards);
         println!("{shards:?}: {base:?} to {slow:?}");
-        assert!(slow.loss < 0.6 * base.loss, "{shards:?}: {base:?} to {slow:?}");
-        assert!(base.loss < 0.15 && base.accuracy > 0.92, "{shards:?}: {base:?}");
+        assert!(
+            slow.loss < 0.6 * base.loss,
+            "{shards:?}: {base:?} to {slow:?}"
+        );
+        assert!(
+            base.loss < 0.15 && base.accuracy > 0.92,
+            "{shards:?}: {base:?}"
+        );
     }
 }

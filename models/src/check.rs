@@ -1,6 +1,7 @@
 //! Runs one search and says what it found and how far it got.
 //!
-//! A state is remembered by a fingerprint of 64 bits, so that one of `n` states is missed with a chance of about `n² / 2⁶⁵`.
+//! A state is remembered by a fingerprint of 64 bits, so that one of `n` states is missed with a
+//! chance of about `n² / 2⁶⁵`.
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 use std::collections::BTreeSet;
@@ -47,7 +48,13 @@ impl Search {
     /// A search of everything, nearest first, for ten minutes at most.
     #[must_use]
     pub fn new(name: &'static str) -> Self {
-        Self { name, order: Order::Breadth, until: Until::AnyFails, time: Duration::from_secs(600), steps: usize::MAX }
+        Self {
+            name,
+            order: Order::Breadth,
+            until: Until::AnyFails,
+            time: Duration::from_secs(600),
+            steps: usize::MAX,
+        }
     }
 }
 
@@ -64,10 +71,14 @@ impl Limit {
     /// A limit that passes after `time`.
     #[must_use]
     pub fn after(time: Duration) -> Self {
-        Self { until: Instant::now() + time, passed: Arc::default() }
+        Self {
+            until: Instant::now() + time,
+            passed: Arc::default(),
+        }
     }
 
-    /// Whether the search goes on. What is asked about after the limit is left out, and the report says that not all was explored.
+    /// Whether the search goes on. What is asked about after the limit is left out, and the report
+    /// says that not all was explored.
     #[must_use]
     pub fn allows(&self) -> bool {
         if Instant::now() < self.until {
@@ -149,18 +160,37 @@ impl Report {
     /// Whether `property` failed.
     #[must_use]
     pub fn violates(&self, property: &str) -> bool {
-        self.violations.iter().any(|finding| finding.property == property)
+        self.violations
+            .iter()
+            .any(|finding| finding.property == property)
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, states, steps, depth, took, end, .. } = self;
-        write!(f, "{name}: {}, {states} states, {steps} steps, depth {depth}, {:.1} s", end.word(), took.as_secs_f64())?;
-        self.impossible.iter().try_for_each(|property| write!(f, "\n  never found: {property}"))?;
+        let Self {
+            name,
+            states,
+            steps,
+            depth,
+            took,
+            end,
+            ..
+        } = self;
+        write!(
+            f,
+            "{name}: {}, {states} states, {steps} steps, depth {depth}, {:.1} s",
+            end.word(),
+            took.as_secs_f64()
+        )?;
+        self.impossible
+            .iter()
+            .try_for_each(|property| write!(f, "\n  never found: {property}"))?;
         for Finding { property, steps } in &self.violations {
             write!(f, "\n  violated: {property}")?;
-            steps.iter().try_for_each(|step| write!(f, "\n    {step}"))?;
+            steps
+                .iter()
+                .try_for_each(|step| write!(f, "\n    {step}"))?;
         }
         Ok(())
     }
@@ -180,7 +210,11 @@ where
         Until::AnyFails => HasDiscoveries::AnyFailures,
         Until::Fails(property) => HasDiscoveries::AnyOf(BTreeSet::from([property])),
     };
-    let builder = model.checker().threads(1).target_state_count(search.steps).finish_when(finish);
+    let builder = model
+        .checker()
+        .threads(1)
+        .target_state_count(search.steps)
+        .finish_when(finish);
     match search.order {
         Order::Breadth => report(search, &limit, builder.spawn_bfs()),
         Order::Depth => report(search, &limit, builder.spawn_dfs()),
@@ -211,8 +245,16 @@ where
     for property in properties {
         match (found.get(property.name), property.expectation) {
             (Some(path), Expectation::Always | Expectation::Eventually) => {
-                let steps = path.clone().into_actions().iter().map(|action| format!("{action:?}")).collect();
-                report.violations.push(Finding { property: property.name, steps });
+                let steps = path
+                    .clone()
+                    .into_actions()
+                    .iter()
+                    .map(|action| format!("{action:?}"))
+                    .collect();
+                report.violations.push(Finding {
+                    property: property.name,
+                    steps,
+                });
             }
             (None, Expectation::Sometimes) => report.impossible.push(property.name),
             (Some(_), Expectation::Sometimes) | (None, _) => {}

@@ -1,7 +1,8 @@
 //! Forks of a history, and how histories come together again, under `quorum = "survivors"`.
 //!
-//! The votes of one round are kept without terms: that a round has one outcome in its history is what [`crate::round`] explores. An attempt, who
-//! holds its data, who voted, and who learned the decision are steps of their own, because a fork or a merge may come between any two of them.
+//! The votes of one round are kept without terms: that a round has one outcome in its history is
+//! what [`crate::round`] explores. An attempt, who holds its data, who voted, and who learned the
+//! decision are steps of their own, because a fork or a merge may come between any two of them.
 
 use crate::check::{Limit, Report, Search, Until, check};
 use crate::order::{self, Fork};
@@ -23,17 +24,21 @@ const MOST_ROUNDS: u8 = 2;
 const FOUNDERS: usize = 2;
 
 /// P2 and P3.
-pub const MEMBERS_HOLD: &str = "P3: who is a member of the newest view holds it, or what came of it";
+pub const MEMBERS_HOLD: &str =
+    "P3: who is a member of the newest view holds it, or what came of it";
 /// P5.
-pub const NOTHING_GIVEN_UP: &str = "P5: nobody gives up state before it holds newer state of the history that it joins";
+pub const NOTHING_GIVEN_UP: &str =
+    "P5: nobody gives up state before it holds newer state of the history that it joins";
 /// P7.
 pub const FRESH_NEVER_ABSORBS: &str = "P7: no run absorbs a member of another bootstrap's";
 /// The order of histories is strict and constant.
 pub const ONE_ORDER: &str = "P4: of two histories always the same one wins";
 /// Whoever kept its quorum goes on.
-pub const TRUNK_STAYS: &str = "P4: a history that kept its quorum and decided is not left for its own fork";
+pub const TRUNK_STAYS: &str =
+    "P4: a history that kept its quorum and decided is not left for its own fork";
 /// Faults over, one history of each bootstrap is left.
-pub const COMES_TOGETHER: &str = "P4: without faults each bootstrap ends in one history with everybody in it";
+pub const COMES_TOGETHER: &str =
+    "P4: without faults each bootstrap ends in one history with everybody in it";
 /// Forks happen at all.
 pub const FORKS: &str = "two histories of one bootstrap are possible";
 
@@ -48,7 +53,8 @@ pub enum Planted {
     RankGrows,
     /// Runs of different bootstraps merge as histories of one do.
     MergesAcrossBootstraps,
-    /// A fork starts from an undecided outcome only if one of the group voted for it, and else makes the round anew.
+    /// A fork starts from an undecided outcome only if one of the group voted for it, and else
+    /// makes the round anew.
     ForksFromVotedOnly,
     /// A joiner counts before it holds the data.
     AdmittedUnready,
@@ -78,9 +84,11 @@ impl Planted {
     #[must_use]
     pub fn found_by(self) -> &'static str {
         match self {
-            Self::DropsBeforeAdmitted | Self::ForksFromVotedOnly | Self::AdmittedUnready | Self::TwoForks | Self::ForgetsOnReturn => {
-                MEMBERS_HOLD
-            }
+            Self::DropsBeforeAdmitted
+            | Self::ForksFromVotedOnly
+            | Self::AdmittedUnready
+            | Self::TwoForks
+            | Self::ForgetsOnReturn => MEMBERS_HOLD,
             Self::ForksOutrank | Self::RankGrows | Self::NoOrder => TRUNK_STAYS,
             Self::MergesAcrossBootstraps => FRESH_NEVER_ABSORBS,
         }
@@ -96,7 +104,10 @@ impl Planted {
             Self::TwoForks | Self::AdmittedUnready | Self::ForgetsOnReturn => ALL,
             Self::ForksOutrank | Self::RankGrows | Self::NoOrder => TRUNK,
         };
-        Space { planted: Some(self), ..space }
+        Space {
+            planted: Some(self),
+            ..space
+        }
     }
 }
 
@@ -122,25 +133,77 @@ pub struct Space {
 }
 
 /// Three nodes and a cut.
-pub const CUT: Space = Space { name: "three, a cut", nodes: 3, kills: 0, restarts: 0, cuts: 1, rounds: 0, histories: 3, planted: None };
+pub const CUT: Space = Space {
+    name: "three, a cut",
+    nodes: 3,
+    kills: 0,
+    restarts: 0,
+    cuts: 1,
+    rounds: 0,
+    histories: 3,
+    planted: None,
+};
 /// Three nodes, one is killed, no cut.
-pub const CRASH: Space = Space { name: "three, a restart, a round, no cut", kills: 1, restarts: 1, cuts: 0, rounds: 1, ..CUT };
+pub const CRASH: Space = Space {
+    name: "three, a restart, a round, no cut",
+    kills: 1,
+    restarts: 1,
+    cuts: 0,
+    rounds: 1,
+    ..CUT
+};
 /// Three nodes, one is killed, one cut, two histories.
-pub const CRASH_AND_CUT: Space = Space { name: "three, a crash, a cut, two histories", kills: 1, histories: 2, ..CUT };
+pub const CRASH_AND_CUT: Space = Space {
+    name: "three, a crash, a cut, two histories",
+    kills: 1,
+    histories: 2,
+    ..CUT
+};
 /// As before, and three histories: both sides may fork.
-pub const FORKS_APART: Space = Space { name: "three, a crash, a cut, three histories", histories: 3, ..CRASH_AND_CUT };
+pub const FORKS_APART: Space = Space {
+    name: "three, a crash, a cut, three histories",
+    histories: 3,
+    ..CRASH_AND_CUT
+};
 /// Three nodes, two of them killed and started again, and a cut.
-pub const RESTARTED_APART: Space = Space { name: "three, two restart apart, two histories", kills: 2, restarts: 2, histories: 2, ..CUT };
+pub const RESTARTED_APART: Space = Space {
+    name: "three, two restart apart, two histories",
+    kills: 2,
+    restarts: 2,
+    histories: 2,
+    ..CUT
+};
 /// Three nodes, a cut and a round.
-pub const TRAIN: Space = Space { name: "three, a cut, a round", rounds: 1, ..CUT };
+pub const TRAIN: Space = Space {
+    name: "three, a cut, a round",
+    rounds: 1,
+    ..CUT
+};
 /// As before, and two histories: one fork, and a trunk that goes on.
-pub const TRUNK: Space = Space { name: "three, a cut, a round, two histories", histories: 2, ..TRAIN };
+pub const TRUNK: Space = Space {
+    name: "three, a cut, a round, two histories",
+    histories: 2,
+    ..TRAIN
+};
 /// Three nodes, a crash, a cut and a round.
-pub const ALL: Space = Space { name: "three, a restart, a cut, a round", kills: 1, restarts: 1, ..TRAIN };
+pub const ALL: Space = Space {
+    name: "three, a restart, a cut, a round",
+    kills: 1,
+    restarts: 1,
+    ..TRAIN
+};
 /// Three nodes and two cuts.
-pub const CUT_TWICE: Space = Space { name: "three, two cuts", cuts: 2, ..CUT };
+pub const CUT_TWICE: Space = Space {
+    name: "three, two cuts",
+    cuts: 2,
+    ..CUT
+};
 /// Four nodes and a cut.
-pub const FOUR: Space = Space { name: "four, a cut", nodes: 4, ..CUT };
+pub const FOUR: Space = Space {
+    name: "four, a cut",
+    nodes: 4,
+    ..CUT
+};
 
 /// Spaces explored in every run, whole.
 pub const SHORT: [Space; 4] = [CUT, CRASH_AND_CUT, FORKS_APART, TRUNK];
@@ -151,20 +214,33 @@ pub const LONG: [Space; 6] = [CRASH, RESTARTED_APART, TRAIN, CUT_TWICE, FOUR, AL
 #[must_use]
 pub fn run(long: bool) -> Vec<Report> {
     let wide = if long { LONG.as_slice() } else { &[] };
-    SHORT.iter().chain(wide).map(|space| explore(*space)).collect()
+    SHORT
+        .iter()
+        .chain(wide)
+        .map(|space| explore(*space))
+        .collect()
 }
 
 /// Explores one space.
 #[must_use]
 pub fn explore(space: Space) -> Report {
-    check(&Search { time: LONGEST, ..Search::new(space.name) }, |limit| Histories { space, limit })
+    check(
+        &Search {
+            time: LONGEST,
+            ..Search::new(space.name)
+        },
+        |limit| Histories { space, limit },
+    )
 }
 
 /// Explores until the planted bug is found.
 #[must_use]
 pub fn run_planted(planted: Planted) -> Report {
     let space = planted.space();
-    let search = Search { until: Until::Fails(planted.found_by()), ..Search::new(space.name) };
+    let search = Search {
+        until: Until::Fails(planted.found_by()),
+        ..Search::new(space.name)
+    };
     check(&search, |limit| Histories { space, limit })
 }
 
@@ -248,7 +324,8 @@ pub struct State {
     trunk_left: bool,
 }
 
-/// One step. A side is the lower or the upper one of a division; without one there is only the first.
+/// One step. A side is the lower or the upper one of a division; without one there is only the
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A history starts a round on a side.
@@ -290,7 +367,9 @@ fn bit(id: u8) -> u8 {
 impl Node {
     /// Everything that it holds whole.
     fn outcomes(&self) -> impl Iterator<Item = Outcome> {
-        self.held.into_iter().chain(self.pending.iter().map(|pending| pending.outcome))
+        self.held
+            .into_iter()
+            .chain(self.pending.iter().map(|pending| pending.outcome))
     }
 
     fn holds(&self, outcome: Outcome) -> bool {
@@ -299,7 +378,11 @@ impl Node {
 
     /// The history that it goes with: the last to which it said `Ready`.
     fn follows(&self) -> Option<u8> {
-        self.pending.last().map(|pending| pending.outcome).or(self.held).map(|outcome| outcome.history)
+        self.pending
+            .last()
+            .map(|pending| pending.outcome)
+            .or(self.held)
+            .map(|outcome| outcome.history)
     }
 }
 
@@ -313,7 +396,9 @@ impl State {
         if outcome.history == earlier.history {
             return outcome == earlier || outcome.round > earlier.round;
         }
-        self.history(outcome.history).base.is_some_and(|base| self.contains(base, earlier))
+        self.history(outcome.history)
+            .base
+            .is_some_and(|base| self.contains(base, earlier))
     }
 
     /// The histories from which `number` descends, itself first.
@@ -328,7 +413,11 @@ impl State {
     }
 
     fn everybody(&self) -> u8 {
-        self.nodes.iter().enumerate().filter(|(_, node)| node.alive).fold(0, |all, (id, _)| all | bit(id as u8))
+        self.nodes
+            .iter()
+            .enumerate()
+            .filter(|(_, node)| node.alive)
+            .fold(0, |all, (id, _)| all | bit(id as u8))
     }
 
     /// The living of a side.
@@ -347,20 +436,32 @@ impl State {
     }
 
     fn among(&self, mask: u8) -> impl Iterator<Item = (u8, &Node)> {
-        self.nodes.iter().enumerate().map(|(id, node)| (id as u8, node)).filter(move |(id, _)| mask & bit(*id) != 0)
+        self.nodes
+            .iter()
+            .enumerate()
+            .map(|(id, node)| (id as u8, node))
+            .filter(move |(id, _)| mask & bit(*id) != 0)
     }
 
-    /// Whether `fork` descends from `trunk`, which decided the fork's first round too and of which a quorum on that side still goes with it.
+    /// Whether `fork` descends from `trunk`, which decided the fork's first round too and of which
+    /// a quorum on that side still goes with it.
     fn stands_before(&self, trunk: u8, fork: u8, side: u8) -> bool {
-        let with = self.among(side).filter(|(_, node)| node.follows() == Some(trunk)).fold(0, |all, (id, _)| all | bit(id));
+        let with = self
+            .among(side)
+            .filter(|(_, node)| node.follows() == Some(trunk))
+            .fold(0, |all, (id, _)| all | bit(id));
         let voters = self.history(trunk).voters;
         let decided_it = self.history(trunk).newest.round >= self.history(fork).first_round;
-        trunk != fork && decided_it && self.line(fork).contains(&trunk) && Self::carries(voters, voters & with)
+        trunk != fork
+            && decided_it
+            && self.line(fork).contains(&trunk)
+            && Self::carries(voters, voters & with)
     }
 
     /// More than half, or half with the lowest.
     fn carries(voters: u8, votes: u8) -> bool {
-        let half = votes.count_ones() * 2 == voters.count_ones() && votes & (1 << voters.trailing_zeros().min(7)) != 0;
+        let half = votes.count_ones() * 2 == voters.count_ones()
+            && votes & (1 << voters.trailing_zeros().min(7)) != 0;
         votes != 0 && (votes.count_ones() * 2 > voters.count_ones() || half)
     }
 }
@@ -370,7 +471,8 @@ impl Histories {
         self.space.planted == Some(planted)
     }
 
-    /// The forks between the bootstrap and a history, each with its round and its contributors; the last history's slot keeps them apart.
+    /// The forks between the bootstrap and a history, each with its round and its contributors; the
+    /// last history's slot keeps them apart.
     fn forks(state: &State, number: u8) -> Vec<Fork> {
         let mut forks: Vec<Fork> = Vec::new();
         for line in state.line(number) {
@@ -391,7 +493,11 @@ impl Histories {
         }
         let path = |number: u8| {
             let forks_outrank = self.planted(Planted::ForksOutrank);
-            let towards = if forks_outrank { 0 } else { state.history(number).newest.round + 1 };
+            let towards = if forks_outrank {
+                0
+            } else {
+                state.history(number).newest.round + 1
+            };
             (Self::forks(state, number), towards)
         };
         order::goes_on(&path(one), &path(other))
@@ -404,17 +510,30 @@ impl Histories {
         one != other && (self.goes_before(state, one, other) || self.planted(Planted::NoOrder))
     }
 
-    /// Whether whoever holds `outcome` may give up `earlier`: it is contained, or a higher history won over it.
+    /// Whether whoever holds `outcome` may give up `earlier`: it is contained, or a higher history
+    /// won over it.
     fn replaces(&self, state: &State, outcome: Outcome, earlier: Outcome) -> bool {
-        state.contains(outcome, earlier) || state.line(outcome.history).iter().any(|number| self.wins(state, *number, earlier.history))
+        state.contains(outcome, earlier)
+            || state
+                .line(outcome.history)
+                .iter()
+                .any(|number| self.wins(state, *number, earlier.history))
     }
 
-    /// Whether a node takes part in a fork that is not decided: it goes with it, or still with the history that forks, and holds nothing newer.
+    /// Whether a node takes part in a fork that is not decided: it goes with it, or still with the
+    /// history that forks, and holds nothing newer.
     fn forks_with(&self, state: &State, node: &Node, number: u8) -> bool {
         let history = state.history(number);
-        let goes_with = node.follows().is_some_and(|followed| followed == number || Some(followed) == history.from);
-        let newest = history.attempt.map_or(history.newest, |attempt| attempt.outcome);
-        goes_with && node.held.is_none_or(|held| self.replaces(state, newest, held))
+        let goes_with = node
+            .follows()
+            .is_some_and(|followed| followed == number || Some(followed) == history.from);
+        let newest = history
+            .attempt
+            .map_or(history.newest, |attempt| attempt.outcome);
+        goes_with
+            && node
+                .held
+                .is_none_or(|held| self.replaces(state, newest, held))
     }
 
     /// Whether those of `side` decide for a history.
@@ -422,42 +541,84 @@ impl Histories {
         let history = state.history(number);
         let votes = |node: &Node| {
             let follower = node.outcomes().any(|outcome| outcome.history == number);
-            if history.decided { follower } else { self.forks_with(state, node, number) }
+            if history.decided {
+                follower
+            } else {
+                self.forks_with(state, node, number)
+            }
         };
-        let count = state.among(side & history.voters).filter(|(_, node)| votes(node)).fold(0, |all, (id, _)| all | bit(id));
+        let count = state
+            .among(side & history.voters)
+            .filter(|(_, node)| votes(node))
+            .fold(0, |all, (id, _)| all | bit(id));
         State::carries(history.voters, count)
     }
 
-    /// Whether a history goes on among those of `side`: they decide for it, and one knows and holds its last outcome, or all that are asked hold the next.
+    /// Whether a history goes on among those of `side`: they decide for it, and one knows and holds
+    /// its last outcome, or all that are asked hold the next.
     fn goes_on(&self, state: &State, number: u8, side: u8) -> bool {
         let history = state.history(number);
-        let complete = history.attempt.filter(|attempt| attempt.ready == attempt.members).map(|attempt| attempt.outcome);
+        let complete = history
+            .attempt
+            .filter(|attempt| attempt.ready == attempt.members)
+            .map(|attempt| attempt.outcome);
         let knows = |node: &Node| {
-            let voted = node.pending.iter().any(|pending| pending.outcome == history.newest && pending.voted);
-            voted || node.held == Some(history.newest) || (!history.decided && node.holds(history.newest))
+            let voted = node
+                .pending
+                .iter()
+                .any(|pending| pending.outcome == history.newest && pending.voted);
+            voted
+                || node.held == Some(history.newest)
+                || (!history.decided && node.holds(history.newest))
         };
-        let source = |node: &Node| knows(node) || node.outcomes().any(|outcome| Some(outcome) == complete);
+        let source =
+            |node: &Node| knows(node) || node.outcomes().any(|outcome| Some(outcome) == complete);
         self.quorum(state, number, side) && state.among(side).any(|(_, node)| source(node))
     }
 
     fn attempt(&self, state: &State, number: u8, upper: bool) -> Option<State> {
         let history = state.histories.get(usize::from(number))?;
         let side = state.side(upper);
-        if !self.goes_on(state, number, side) || history.attempt.is_some_and(|attempt| attempt.voted & side != 0) {
+        if !self.goes_on(state, number, side)
+            || history
+                .attempt
+                .is_some_and(|attempt| attempt.voted & side != 0)
+        {
             return None;
         }
-        let current = state.among(side).filter(|(_, node)| node.holds(history.newest)).fold(0, |all, (id, _)| all | bit(id));
+        let current = state
+            .among(side)
+            .filter(|(_, node)| node.holds(history.newest))
+            .fold(0, |all, (id, _)| all | bit(id));
         let members = if history.decided {
-            let comes = |node: &Node| node.follows().is_none_or(|followed| followed == number || self.wins(state, number, followed));
-            state.among(side).filter(|(_, node)| comes(node)).fold(0, |all, (id, _)| all | bit(id))
+            let comes = |node: &Node| {
+                node.follows()
+                    .is_none_or(|followed| followed == number || self.wins(state, number, followed))
+            };
+            state
+                .among(side)
+                .filter(|(_, node)| comes(node))
+                .fold(0, |all, (id, _)| all | bit(id))
         } else {
             let stays = |node: &Node| self.forks_with(state, node, number);
-            state.among(side & history.voters).filter(|(_, node)| stays(node)).fold(0, |all, (id, _)| all | bit(id))
+            state
+                .among(side & history.voters)
+                .filter(|(_, node)| stays(node))
+                .fold(0, |all, (id, _)| all | bit(id))
         };
-        let source = state.among(side).any(|(_, node)| node.holds(history.newest));
-        let stands =
-            |attempt: Attempt| attempt.members == members && state.among(attempt.ready).all(|(_, node)| node.holds(attempt.outcome));
-        if !source || history.attempt.is_some_and(stands) || (history.attempt.is_none() && !history.decided) {
+        let source = state
+            .among(side)
+            .any(|(_, node)| node.holds(history.newest));
+        let stands = |attempt: Attempt| {
+            attempt.members == members
+                && state
+                    .among(attempt.ready)
+                    .all(|(_, node)| node.holds(attempt.outcome))
+        };
+        if !source
+            || history.attempt.is_some_and(stands)
+            || (history.attempt.is_none() && !history.decided)
+        {
             return None;
         }
         let mut next = state.clone();
@@ -465,10 +626,26 @@ impl Histories {
         if history.attempt.is_none() && state.among(members).all(|(_, node)| settled(node)) {
             next.rounds = state.rounds.checked_sub(1)?;
         }
-        let contributions = if history.decided { history.newest.contributions + current.count_ones() as u8 } else { history.contributions };
-        let attempt = history.attempt.map_or(0, |attempt| attempt.outcome.attempt + 1);
-        let outcome = Outcome { history: number, round: history.newest.round + 1, attempt, contributions };
-        next.histories[usize::from(number)].attempt = Some(Attempt { members, outcome, ready: 0, voted: 0 });
+        let contributions = if history.decided {
+            history.newest.contributions + current.count_ones() as u8
+        } else {
+            history.contributions
+        };
+        let attempt = history
+            .attempt
+            .map_or(0, |attempt| attempt.outcome.attempt + 1);
+        let outcome = Outcome {
+            history: number,
+            round: history.newest.round + 1,
+            attempt,
+            contributions,
+        };
+        next.histories[usize::from(number)].attempt = Some(Attempt {
+            members,
+            outcome,
+            ready: 0,
+            voted: 0,
+        });
         Some(next)
     }
 
@@ -477,7 +654,9 @@ impl Histories {
         let attempt = history.attempt?;
         let node = &state.nodes[usize::from(id)];
         let side = state.side_of(id);
-        let data = state.among(side).any(|(_, other)| other.holds(history.newest) || other.holds(attempt.outcome));
+        let data = state
+            .among(side)
+            .any(|(_, other)| other.holds(history.newest) || other.holds(attempt.outcome));
         if attempt.members & !attempt.ready & bit(id) == 0 || !node.alive || !data {
             return None;
         }
@@ -485,18 +664,28 @@ impl Histories {
         if !history.decided && !forks_with && !self.planted(Planted::TwoForks) {
             return None;
         }
-        let goes_over = node.follows().is_none_or(|followed| followed == number || self.wins(state, number, followed));
+        let goes_over = node
+            .follows()
+            .is_none_or(|followed| followed == number || self.wins(state, number, followed));
         if history.decided && !goes_over {
             return None;
         }
         let mut next = state.clone();
-        next.trunk_left |= history.group & bit(id) == 0 && node.follows().is_some_and(|trunk| state.stands_before(trunk, number, side));
+        next.trunk_left |= history.group & bit(id) == 0
+            && node
+                .follows()
+                .is_some_and(|trunk| state.stands_before(trunk, number, side));
         let changed = &mut next.nodes[usize::from(id)];
-        changed.pending.retain(|pending| pending.outcome.history != number);
+        changed
+            .pending
+            .retain(|pending| pending.outcome.history != number);
         if !history.decided && self.planted(Planted::TwoForks) {
             changed.pending.clear();
         }
-        changed.pending.push(Pending { outcome: attempt.outcome, voted: false });
+        changed.pending.push(Pending {
+            outcome: attempt.outcome,
+            voted: false,
+        });
         let changed = next.histories[usize::from(number)].attempt.as_mut()?;
         changed.ready |= bit(id);
         Some(next)
@@ -506,9 +695,11 @@ impl Histories {
         let history = state.histories.get(usize::from(number))?;
         let attempt = history.attempt?;
         let node = &state.nodes[usize::from(id)];
-        let asked = attempt.ready == attempt.members || (self.planted(Planted::AdmittedUnready) && attempt.ready != 0);
-        let votes =
-            history.voters & !attempt.voted & bit(id) != 0 && node.alive && node.outcomes().any(|outcome| outcome.history == number);
+        let asked = attempt.ready == attempt.members
+            || (self.planted(Planted::AdmittedUnready) && attempt.ready != 0);
+        let votes = history.voters & !attempt.voted & bit(id) != 0
+            && node.alive
+            && node.outcomes().any(|outcome| outcome.history == number);
         if !asked || !votes {
             return None;
         }
@@ -519,8 +710,13 @@ impl Histories {
         let voted = attempt.voted | bit(id);
         let carried = State::carries(history.voters, voted);
         let unready = self.planted(Planted::AdmittedUnready);
-        let lives = |(id, node): (u8, &Node)| (node.holds(attempt.outcome) || (unready && node.alive)).then(|| bit(id));
-        let faithful = state.among(attempt.members).filter_map(lives).fold(0, |all, one| all | one);
+        let lives = |(id, node): (u8, &Node)| {
+            (node.holds(attempt.outcome) || (unready && node.alive)).then(|| bit(id))
+        };
+        let faithful = state
+            .among(attempt.members)
+            .filter_map(lives)
+            .fold(0, |all, one| all | one);
         let changed = &mut next.histories[usize::from(number)];
         changed.attempt = Some(Attempt { voted, ..attempt });
         if carried {
@@ -537,18 +733,39 @@ impl Histories {
         let history = state.histories.get(usize::from(number))?;
         let outcome = history.newest;
         let node = &state.nodes[usize::from(id)];
-        let ready = node.alive && node.pending.iter().any(|pending| pending.outcome == outcome);
+        let ready = node.alive
+            && node
+                .pending
+                .iter()
+                .any(|pending| pending.outcome == outcome);
         if !history.decided || !ready {
             return None;
         }
-        let knows =
-            |other: &Node| other.held == Some(outcome) || other.pending.iter().any(|pending| pending.outcome == outcome && pending.voted);
-        if needs_witness && !state.among(state.side_of(id)).any(|(_, other)| knows(other)) {
+        let knows = |other: &Node| {
+            other.held == Some(outcome)
+                || other
+                    .pending
+                    .iter()
+                    .any(|pending| pending.outcome == outcome && pending.voted)
+        };
+        if needs_witness
+            && !state
+                .among(state.side_of(id))
+                .any(|(_, other)| knows(other))
+        {
             return None;
         }
         let mut next = state.clone();
-        let mut kept: Vec<Pending> = node.pending.iter().copied().filter(|pending| pending.outcome != outcome).collect();
-        kept.retain(|pending| !self.replaces(state, outcome, pending.outcome) && !self.planted(Planted::ForksFromVotedOnly));
+        let mut kept: Vec<Pending> = node
+            .pending
+            .iter()
+            .copied()
+            .filter(|pending| pending.outcome != outcome)
+            .collect();
+        kept.retain(|pending| {
+            !self.replaces(state, outcome, pending.outcome)
+                && !self.planted(Planted::ForksFromVotedOnly)
+        });
         next.nodes[usize::from(id)].pending = kept;
         next.nodes[usize::from(id)].held = Some(outcome);
         let line = state.line(number);
@@ -560,7 +777,8 @@ impl Histories {
         if let Some(before) = node.held {
             next.gave_up |= !self.replaces(state, outcome, before);
             next.absorbed |= state.history(before.history).bootstrap != history.bootstrap;
-            // A fork may descend from a history that the node had gone over to in between; only a merge says who won.
+            // A fork may descend from a history that the node had gone over to in between; only a
+            // merge says who won.
             if !line.contains(&before.history) && history.group & bit(id) == 0 {
                 next.won[usize::from(number)] |= 1 << before.history;
             }
@@ -571,13 +789,24 @@ impl Histories {
     fn fork(&self, state: &State, number: u8, upper: bool) -> Option<State> {
         let history = state.histories.get(usize::from(number))?;
         let side = state.side(upper);
-        let group = state.among(side).filter(|(_, node)| node.follows() == Some(number)).fold(0, |all, (id, _)| all | bit(id));
+        let group = state
+            .among(side)
+            .filter(|(_, node)| node.follows() == Some(number))
+            .fold(0, |all, (id, _)| all | bit(id));
         let higher = |other: u8| {
-            let related = state.history(other).bootstrap == history.bootstrap && state.history(other).decided;
-            related && other != number && self.wins(state, other, number) && self.goes_on(state, other, side)
+            let related =
+                state.history(other).bootstrap == history.bootstrap && state.history(other).decided;
+            related
+                && other != number
+                && self.wins(state, other, number)
+                && self.goes_on(state, other, side)
         };
         let full = state.histories.len() >= MOST_HISTORIES;
-        if group == 0 || full || self.goes_on(state, number, side) || (0..state.histories.len() as u8).any(higher) {
+        if group == 0
+            || full
+            || self.goes_on(state, number, side)
+            || (0..state.histories.len() as u8).any(higher)
+        {
             return None;
         }
         let better = |one: Outcome, other: Outcome| {
@@ -585,13 +814,24 @@ impl Histories {
                 return other;
             }
             let key = |outcome: Outcome| (outcome.round, outcome.attempt);
-            let first =
-                if one.history == other.history { key(one) > key(other) } else { self.goes_before(state, one.history, other.history) };
-            if state.contains(one, other) || first { one } else { other }
+            let first = if one.history == other.history {
+                key(one) > key(other)
+            } else {
+                self.goes_before(state, one.history, other.history)
+            };
+            if state.contains(one, other) || first {
+                one
+            } else {
+                other
+            }
         };
         let voted_only = self.planted(Planted::ForksFromVotedOnly);
         let held = state.among(group).flat_map(|(_, node)| {
-            let pending = node.pending.iter().filter(move |pending| !voted_only || pending.voted).map(|pending| pending.outcome);
+            let pending = node
+                .pending
+                .iter()
+                .filter(move |pending| !voted_only || pending.voted)
+                .map(|pending| pending.outcome);
             node.held.into_iter().chain(pending)
         });
         let base = held.reduce(better)?;
@@ -599,7 +839,12 @@ impl Histories {
         let mut next = state.clone();
         let slot = state.histories.len() as u8;
         let contributions = base.contributions + group.count_ones() as u8;
-        let outcome = Outcome { history: slot, round: base.round + 1, attempt: 0, contributions };
+        let outcome = Outcome {
+            history: slot,
+            round: base.round + 1,
+            attempt: 0,
+            contributions,
+        };
         // What the group holds without knowing that it is decided is decided anew.
         let knows = state.among(group).any(|(_, node)| node.held == Some(base));
         let first_round = if knows { outcome.round } else { base.round };
@@ -615,21 +860,37 @@ impl Histories {
             faithful: 0,
             newest: base,
             decided: false,
-            attempt: Some(Attempt { members: group, outcome, ready: bit(leader), voted: 0 }),
+            attempt: Some(Attempt {
+                members: group,
+                outcome,
+                ready: bit(leader),
+                voted: 0,
+            }),
         });
-        next.nodes[usize::from(leader)].pending.push(Pending { outcome, voted: false });
+        next.nodes[usize::from(leader)].pending.push(Pending {
+            outcome,
+            voted: false,
+        });
         Some(next)
     }
 
     fn found(&self, state: &State, upper: bool) -> Option<State> {
         let side = state.side(upper);
         let anybody_runs = state.among(side).any(|(_, node)| node.follows().is_some());
-        if anybody_runs || side.count_ones() < FOUNDERS as u32 || state.histories.len() >= MOST_HISTORIES {
+        if anybody_runs
+            || side.count_ones() < FOUNDERS as u32
+            || state.histories.len() >= MOST_HISTORIES
+        {
             return None;
         }
         let mut next = state.clone();
         let contributions = side.count_ones() as u8;
-        let newest = Outcome { history: state.histories.len() as u8, round: 0, attempt: 0, contributions };
+        let newest = Outcome {
+            history: state.histories.len() as u8,
+            round: 0,
+            attempt: 0,
+            contributions,
+        };
         next.histories.push(first(state.bootstraps, side, newest));
         next.bootstraps += 1;
         for (id, node) in next.nodes.iter_mut().enumerate() {
@@ -642,9 +903,13 @@ impl Histories {
 
     /// Whether a history above the one that it follows can admit `id`.
     fn could_go_over(&self, state: &State, id: u8) -> bool {
-        let Some(followed) = state.nodes[usize::from(id)].follows() else { return false };
+        let Some(followed) = state.nodes[usize::from(id)].follows() else {
+            return false;
+        };
         (0..state.histories.len() as u8).any(|number| {
-            state.history(number).decided && self.wins(state, number, followed) && self.goes_on(state, number, state.side_of(id))
+            state.history(number).decided
+                && self.wins(state, number, followed)
+                && self.goes_on(state, number, state.side_of(id))
         })
     }
 
@@ -656,39 +921,58 @@ impl Histories {
             Action::Learn(id, number) => self.learn(state, id, number, false),
             Action::Fork(number, upper) => self.fork(state, number, upper),
             Action::Found(upper) => self.found(state, upper),
-            Action::Drop(id) => (self.planted(Planted::DropsBeforeAdmitted) && self.could_go_over(state, id)).then(|| {
+            Action::Drop(id) => (self.planted(Planted::DropsBeforeAdmitted)
+                && self.could_go_over(state, id))
+            .then(|| {
                 let mut next = state.clone();
-                next.nodes[usize::from(id)] = Node { alive: true, ..Node::default() };
+                next.nodes[usize::from(id)] = Node {
+                    alive: true,
+                    ..Node::default()
+                };
                 next
             }),
             Action::Return(id) => {
                 let node = &state.nodes[usize::from(id)];
-                let lost = node.follows().is_some_and(|number| !self.goes_on(state, number, state.side_of(id)));
-                (self.planted(Planted::ForgetsOnReturn) && lost && node.held.is_some() && !node.pending.is_empty()).then(|| {
+                let lost = node
+                    .follows()
+                    .is_some_and(|number| !self.goes_on(state, number, state.side_of(id)));
+                (self.planted(Planted::ForgetsOnReturn)
+                    && lost
+                    && node.held.is_some()
+                    && !node.pending.is_empty())
+                .then(|| {
                     let mut next = state.clone();
                     next.nodes[usize::from(id)].pending.clear();
                     next
                 })
             }
-            Action::Kill(id) => (state.nodes[usize::from(id)].alive && state.kills > 0).then(|| {
-                let mut next = state.clone();
-                next.kills -= 1;
-                next.nodes[usize::from(id)] = Node::default();
-                for history in &mut next.histories {
-                    history.faithful &= !bit(id);
-                }
-                next
-            }),
-            Action::Restart(id) => (!state.nodes[usize::from(id)].alive && state.restarts > 0).then(|| {
-                let mut next = state.clone();
-                next.restarts -= 1;
-                next.nodes[usize::from(id)].alive = true;
-                next
-            }),
-            Action::Cut(lower) => {
-                (state.cut.is_none() && state.cuts > 0).then(|| State { cut: Some(lower), cuts: state.cuts - 1, ..state.clone() })
+            Action::Kill(id) => {
+                (state.nodes[usize::from(id)].alive && state.kills > 0).then(|| {
+                    let mut next = state.clone();
+                    next.kills -= 1;
+                    next.nodes[usize::from(id)] = Node::default();
+                    for history in &mut next.histories {
+                        history.faithful &= !bit(id);
+                    }
+                    next
+                })
             }
-            Action::Heal => state.cut.is_some().then(|| State { cut: None, ..state.clone() }),
+            Action::Restart(id) => (!state.nodes[usize::from(id)].alive && state.restarts > 0)
+                .then(|| {
+                    let mut next = state.clone();
+                    next.restarts -= 1;
+                    next.nodes[usize::from(id)].alive = true;
+                    next
+                }),
+            Action::Cut(lower) => (state.cut.is_none() && state.cuts > 0).then(|| State {
+                cut: Some(lower),
+                cuts: state.cuts - 1,
+                ..state.clone()
+            }),
+            Action::Heal => state.cut.is_some().then(|| State {
+                cut: None,
+                ..state.clone()
+            }),
         }
     }
 
@@ -697,7 +981,11 @@ impl Histories {
         let ids = 0..state.nodes.len() as u8;
         for number in 0..state.histories.len() as u8 {
             for id in ids.clone() {
-                out.extend([Action::Learn(id, number), Action::Vote(id, number), Action::Ready(id, number)]);
+                out.extend([
+                    Action::Learn(id, number),
+                    Action::Vote(id, number),
+                    Action::Ready(id, number),
+                ]);
             }
             for upper in [false, true] {
                 out.extend([Action::Attempt(number, upper), Action::Fork(number, upper)]);
@@ -709,12 +997,21 @@ impl Histories {
 
     /// The state in which a run without further faults comes to rest, if it does.
     fn rest(&self, state: &State) -> Option<State> {
-        let mut now = State { cut: None, kills: 0, restarts: 0, cuts: 0, rounds: 0, ..state.clone() };
+        let mut now = State {
+            cut: None,
+            kills: 0,
+            restarts: 0,
+            cuts: 0,
+            rounds: 0,
+            ..state.clone()
+        };
         for _ in 0..PASSES {
             let mut steps = Vec::new();
             Self::steps(&now, &mut steps);
             // A fork waits until nothing else moves: its time is longer than any other.
-            let (forks, steps): (Vec<Action>, Vec<Action>) = steps.into_iter().partition(|step| matches!(step, Action::Fork(..)));
+            let (forks, steps): (Vec<Action>, Vec<Action>) = steps
+                .into_iter()
+                .partition(|step| matches!(step, Action::Fork(..)));
             let mut moved = false;
             for step in steps {
                 let next = match step {
@@ -740,7 +1037,9 @@ impl Histories {
         let living = || state.nodes.iter().filter(|node| node.alive);
         let runs = living().any(|node| node.held.is_some());
         let one_each = (0..state.bootstraps).all(|bootstrap| {
-            let mut held = living().filter_map(|node| node.held).filter(|held| state.history(held.history).bootstrap == bootstrap);
+            let mut held = living()
+                .filter_map(|node| node.held)
+                .filter(|held| state.history(held.history).bootstrap == bootstrap);
             let first = held.next();
             held.all(|other| Some(other) == first)
         });
@@ -771,8 +1070,17 @@ impl Model for Histories {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let newest = Outcome { history: 0, round: 0, attempt: 0, contributions: self.space.nodes };
-        let node = Node { alive: true, held: Some(newest), pending: Vec::new() };
+        let newest = Outcome {
+            history: 0,
+            round: 0,
+            attempt: 0,
+            contributions: self.space.nodes,
+        };
+        let node = Node {
+            alive: true,
+            held: Some(newest),
+            pending: Vec::new(),
+        };
         vec![State {
             nodes: vec![node; usize::from(self.space.nodes)],
             histories: vec![first(0, bit(self.space.nodes) - 1, newest)],
@@ -791,9 +1099,14 @@ impl Model for Histories {
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         Self::steps(state, actions);
-        actions.extend((0..self.space.nodes).flat_map(|id| [Action::Kill(id), Action::Restart(id)]));
+        actions
+            .extend((0..self.space.nodes).flat_map(|id| [Action::Kill(id), Action::Restart(id)]));
         // The side of the first node, which is not everybody.
-        actions.extend((1..bit(self.space.nodes) - 1).filter(|lower| lower & 1 != 0).map(Action::Cut));
+        actions.extend(
+            (1..bit(self.space.nodes) - 1)
+                .filter(|lower| lower & 1 != 0)
+                .map(Action::Cut),
+        );
         actions.push(Action::Heal);
     }
 
@@ -805,8 +1118,14 @@ impl Model for Histories {
         vec![
             Property::always(MEMBERS_HOLD, |model: &Self, state: &State| {
                 let keeps = |history: &History| {
-                    let replaces = |node: &Node| node.outcomes().any(|outcome| model.replaces(state, outcome, history.newest));
-                    !history.decided || state.among(history.faithful).all(|(_, node)| replaces(node))
+                    let replaces = |node: &Node| {
+                        node.outcomes()
+                            .any(|outcome| model.replaces(state, outcome, history.newest))
+                    };
+                    !history.decided
+                        || state
+                            .among(history.faithful)
+                            .all(|(_, node)| replaces(node))
                 };
                 state.histories.iter().all(keeps)
             }),
@@ -814,18 +1133,38 @@ impl Model for Histories {
             Property::always(FRESH_NEVER_ABSORBS, |_, state: &State| !state.absorbed),
             Property::always(ONE_ORDER, |_, state: &State| {
                 let won = |one: usize, other: usize| state.won[one] & (1 << other) != 0;
-                (0..MOST_HISTORIES).all(|one| (0..MOST_HISTORIES).all(|other| !(won(one, other) && won(other, one))))
+                (0..MOST_HISTORIES).all(|one| {
+                    (0..MOST_HISTORIES).all(|other| !(won(one, other) && won(other, one)))
+                })
             }),
             Property::always(TRUNK_STAYS, |_, state: &State| !state.trunk_left),
-            Property::always(COMES_TOGETHER, |model: &Self, state: &State| model.rest(state).is_some_and(|rest| Self::together(&rest))),
-            Property::sometimes(FORKS, |_, state: &State| state.histories.iter().filter(|history| history.decided).count() > 1),
+            Property::always(COMES_TOGETHER, |model: &Self, state: &State| {
+                model.rest(state).is_some_and(|rest| Self::together(&rest))
+            }),
+            Property::sometimes(FORKS, |_, state: &State| {
+                state
+                    .histories
+                    .iter()
+                    .filter(|history| history.decided)
+                    .count()
+                    > 1
+            }),
         ]
     }
 
     fn within_boundary(&self, state: &State) -> bool {
-        let few_attempts =
-            state.histories.iter().filter_map(|history| history.attempt).all(|attempt| attempt.outcome.attempt <= MOST_ATTEMPTS);
-        let few_rounds = state.histories.iter().all(|history| history.newest.round <= MOST_ROUNDS);
-        state.histories.len() <= self.space.histories && few_attempts && few_rounds && self.limit.allows()
+        let few_attempts = state
+            .histories
+            .iter()
+            .filter_map(|history| history.attempt)
+            .all(|attempt| attempt.outcome.attempt <= MOST_ATTEMPTS);
+        let few_rounds = state
+            .histories
+            .iter()
+            .all(|history| history.newest.round <= MOST_ROUNDS);
+        state.histories.len() <= self.space.histories
+            && few_attempts
+            && few_rounds
+            && self.limit.allows()
     }
 }

@@ -1,4 +1,5 @@
-//! Models of the rules by which a cluster decides, searched exhaustively: of the rules, not of the product's code.
+//! Models of the rules by which a cluster decides, searched exhaustively: of the rules, not of the
+//! product's code.
 //!
 //! | module | explores |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! Runs the models and prints what they found: `slowmo-models [round|bootstrap|histories] [--long]`.
+//! Runs the models and prints what they found: `slowmo-models [round|bootstrap|histories]
+//! [--long]`.
 
 use slowmo_models::check::Report;
 use slowmo_models::{bootstrap, histories, round};
@@ -7,7 +8,11 @@ use std::process::ExitCode;
 /// A model's name and how to run it.
 type Subject = (&'static str, fn(bool) -> Vec<Report>);
 
-const SUBJECTS: [Subject; 3] = [("round", round::run), ("bootstrap", bootstrap::run), ("histories", histories::run)];
+const SUBJECTS: [Subject; 3] = [
+    ("round", round::run),
+    ("bootstrap", bootstrap::run),
+    ("histories", histories::run),
+];
 
 fn main() -> ExitCode {
     let mut long = false;
@@ -32,13 +37,29 @@ fn main() -> ExitCode {
         println!("|---|---|---|---|---|---|");
         let reports = run(long);
         for report in &reports {
-            let Report { name, states, steps, depth, took, end, .. } = report;
-            println!("| {name} | {} | {states} | {steps} | {depth} | {:.1} |", end.word(), took.as_secs_f64());
+            let Report {
+                name,
+                states,
+                steps,
+                depth,
+                took,
+                end,
+                ..
+            } = report;
+            println!(
+                "| {name} | {} | {states} | {steps} | {depth} | {:.1} |",
+                end.word(),
+                took.as_secs_f64()
+            );
         }
         for report in reports.iter().filter(|report| !report.holds()) {
             all_hold = false;
             println!("{report}");
         }
     }
-    if all_hold { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if all_hold {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

@@ -1,4 +1,5 @@
-//! Which of two histories of one bootstrap goes on where they meet: the order by itself, over all small histories.
+//! Which of two histories of one bootstrap goes on where they meet: the order by itself, over all
+//! small histories.
 
 use std::cmp::Reverse;
 
@@ -8,26 +9,40 @@ pub type Fork = (u8, u8, u8);
 /// A history: its forks since the bootstrap, and the round that it works towards.
 pub type Path = (Vec<Fork>, u8);
 
-/// Whether `one` goes on: it kept the quorum where they part, else it forked later, then with more contributors, then under the lower id.
-/// A history that kept on and has not decided the fork's first round is only behind.
+/// Whether `one` goes on: it kept the quorum where they part, else it forked later, then with more
+/// contributors, then under the lower id. A history that kept on and has not decided the fork's
+/// first round is only behind.
 #[must_use]
 pub fn goes_on(one: &Path, other: &Path) -> bool {
-    let shared = one.0.iter().zip(&other.0).take_while(|(ours, theirs)| ours == theirs).count();
+    let shared = one
+        .0
+        .iter()
+        .zip(&other.0)
+        .take_while(|(ours, theirs)| ours == theirs)
+        .count();
     match (one.0.get(shared), other.0.get(shared)) {
         (None, None) => one.1 > other.1,
         (None, Some(fork)) => one.1 > fork.0,
         (Some(fork), None) => other.1 <= fork.0,
-        (Some(ours), Some(theirs)) => (ours.0, ours.1, Reverse(ours.2)) > (theirs.0, theirs.1, Reverse(theirs.2)),
+        (Some(ours), Some(theirs)) => {
+            (ours.0, ours.1, Reverse(ours.2)) > (theirs.0, theirs.1, Reverse(theirs.2))
+        }
     }
 }
 
-/// Broken: the one that forked least often goes on, then the one with more contributors, unless it is only behind.
+/// Broken: the one that forked least often goes on, then the one with more contributors, unless it
+/// is only behind.
 #[must_use]
 pub fn fewest_forks_first(one: &Path, other: &Path) -> bool {
     if one.0.starts_with(&other.0) || other.0.starts_with(&one.0) {
         return goes_on(one, other);
     }
-    let key = |path: &Path| (Reverse(path.0.len()), path.0.last().map(|fork| (fork.1, Reverse(fork.2))));
+    let key = |path: &Path| {
+        (
+            Reverse(path.0.len()),
+            path.0.last().map(|fork| (fork.1, Reverse(fork.2))),
+        )
+    };
     key(one) > key(other)
 }
 
@@ -58,7 +73,8 @@ pub fn circle(order: impl Fn(&Path, &Path) -> bool) -> Option<Vec<Path>> {
             if order(one, other) == order(other, one) {
                 return Some(vec![one.clone(), other.clone()]);
             }
-            let closes = |third: &&Path| order(one, other) && order(other, third) && order(third, one);
+            let closes =
+                |third: &&Path| order(one, other) && order(other, third) && order(third, one);
             if let Some(third) = all.iter().find(closes) {
                 return Some(vec![one.clone(), other.clone(), third.clone()]);
             }

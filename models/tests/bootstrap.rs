@@ -1,6 +1,9 @@
-//! Who founds a run: every space is explored whole, every rule left out is found, and so is what the rules do not promise.
+//! Who founds a run: every space is explored whole, every rule left out is found, and so is what
+//! the rules do not promise.
 
-use slowmo_models::bootstrap::{APART, LONG, ONE_RUN, PLANTED, SHORT, explore, run_apart, run_planted};
+use slowmo_models::bootstrap::{
+    APART, LONG, ONE_RUN, PLANTED, SHORT, explore, run_apart, run_planted,
+};
 
 #[test]
 fn the_rules_hold() {
@@ -25,7 +28,11 @@ fn the_rules_hold_in_wider_spaces() {
 fn each_rule_left_out_is_found() {
     for planted in PLANTED {
         let report = run_planted(planted);
-        assert!(report.violates(planted.found_by()), "{planted:?} should break {:?}\n{report}", planted.found_by());
+        assert!(
+            report.violates(planted.found_by()),
+            "{planted:?} should break {:?}\n{report}",
+            planted.found_by()
+        );
     }
 }
 

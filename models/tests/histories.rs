@@ -26,12 +26,19 @@ fn the_rules_hold_in_wider_spaces() {
 fn each_rule_left_out_is_found() {
     for planted in PLANTED {
         let report = run_planted(planted);
-        assert!(report.violates(planted.found_by()), "{planted:?} should break {:?}\n{report}", planted.found_by());
+        assert!(
+            report.violates(planted.found_by()),
+            "{planted:?} should break {:?}\n{report}",
+            planted.found_by()
+        );
     }
 }
 
 #[test]
 fn the_order_has_no_circles_and_fewest_forks_first_has() {
     assert_eq!(circle(goes_on), None);
-    assert_eq!(circle(fewest_forks_first).map(|circle| circle.len()), Some(3));
+    assert_eq!(
+        circle(fewest_forks_first).map(|circle| circle.len()),
+        Some(3)
+    );
 }

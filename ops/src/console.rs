@@ -1,5 +1,5 @@
-//! What people and programs see. With `--json` standard output carries one JSON object as its last line, and everything
-//! for people goes to standard error.
+//! What people and programs see. With `--json` standard output carries one JSON object as its last
+//! line, and everything for people goes to standard error.
 
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::ProgressDrawTarget;
@@ -34,7 +34,11 @@ impl Console {
 
     /// A line for people. A closed pipe is no error: nobody wants the line.
     pub fn say(self, text: impl std::fmt::Display) {
-        let _nobody_reads = if self.json { writeln!(std::io::stderr(), "{text}") } else { writeln!(std::io::stdout(), "{text}") };
+        let _nobody_reads = if self.json {
+            writeln!(std::io::stderr(), "{text}")
+        } else {
+            writeln!(std::io::stdout(), "{text}")
+        };
     }
 
     /// A line about what is going on, for people who wait; always on standard error.
@@ -48,7 +52,11 @@ impl Console {
     }
 
     /// The result: a table or text for people, an object for programs.
-    pub fn result(self, text: impl std::fmt::Display, object: &impl Serialize) -> anyhow::Result<()> {
+    pub fn result(
+        self,
+        text: impl std::fmt::Display,
+        object: &impl Serialize,
+    ) -> anyhow::Result<()> {
         self.say(text);
         if self.json {
             let _nobody_reads = writeln!(std::io::stdout(), "{}", serde_json::to_string(object)?);
@@ -68,7 +76,11 @@ impl Console {
     /// A node's line behind its prefix, on the stream where the node wrote it.
     pub fn node_line(self, line: &Line) {
         let to_error = self.json || line.stream == Stream::Error;
-        let coloured = is_coloured(if to_error { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() });
+        let coloured = is_coloured(if to_error {
+            std::io::stderr().is_terminal()
+        } else {
+            std::io::stdout().is_terminal()
+        });
         let prefix = match NODE_COLOURS.get((line.node - 1) % NODE_COLOURS.len()) {
             Some(colour) if coloured => format!("\x1b[{colour}m[node {}]\x1b[0m", line.node),
             _ => format!("[node {}]", line.node),
@@ -82,16 +94,26 @@ impl Console {
 
     /// Where progress bars go; `None` if the output is no terminal, or programs read it.
     pub fn bars(self) -> Option<ProgressDrawTarget> {
-        let watched = std::io::stderr().is_terminal() && (self.json || std::io::stdout().is_terminal());
+        let watched =
+            std::io::stderr().is_terminal() && (self.json || std::io::stdout().is_terminal());
         watched.then(ProgressDrawTarget::stderr)
     }
 }
 
 /// A table with a header; all columns but the first to the right.
-pub fn table<const COLUMNS: usize>(header: [&str; COLUMNS], rows: impl IntoIterator<Item = [String; COLUMNS]>) -> Table {
+pub fn table<const COLUMNS: usize>(
+    header: [&str; COLUMNS],
+    rows: impl IntoIterator<Item = [String; COLUMNS]>,
+) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED.with_rounded_corners()).set_header(header).add_rows(rows);
-    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
+        .load_style(presets::UTF8_FULL_CONDENSED.with_rounded_corners())
+        .set_header(header)
+        .add_rows(rows);
+    table
+        .column_iter_mut()
+        .skip(1)
+        .for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     table
 }
 

@@ -11,7 +11,9 @@ use std::path::Path;
 /// # Errors
 /// The system has no randomness to give.
 pub fn generate() -> Result<String, Error> {
-    ClusterKey::generate().map(|key| key.to_hex()).map_err(Error::other)
+    ClusterKey::generate()
+        .map(|key| key.to_hex())
+        .map_err(Error::other)
 }
 
 /// Writes `key` into a file that does not exist yet, with mode 0600.
@@ -19,7 +21,11 @@ pub fn generate() -> Result<String, Error> {
 /// # Errors
 /// The file exists or cannot be written; a file that exists is unchanged.
 pub fn write_new(file: &Path, key: &str) -> Result<(), Error> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(file)?;
     file.write_all(format!("{key}\n").as_bytes())?;
     file.sync_all()
 }

@@ -1,4 +1,5 @@
-//! The `slowmo` command line: reads the arguments, runs one command, turns its result into an exit code.
+//! The `slowmo` command line: reads the arguments, runs one command, turns its result into an exit
+//! code.
 //!
 //! 0: done. 1: it failed, and standard error says why. 2: the arguments make no sense.
 
@@ -26,9 +27,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Warnings and worse of the runtime go to standard error; `SLOWMO_LOG` asks for more, as in `SLOWMO_LOG=slowmo=debug`.
+/// Warnings and worse of the runtime go to standard error; `SLOWMO_LOG` asks for more, as in
+/// `SLOWMO_LOG=slowmo=debug`.
 fn log() {
     let filter = EnvFilter::try_from_env("SLOWMO_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     let coloured = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(coloured).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(coloured)
+        .with_writer(std::io::stderr)
+        .init();
 }

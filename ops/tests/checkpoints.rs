@@ -1,4 +1,5 @@
-//! Checkpoints of real processes: all killed at once, at any moment of writing, and going on with another number of nodes.
+//! Checkpoints of real processes: all killed at once, at any moment of writing, and going on with
+//! another number of nodes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::Value;
@@ -14,17 +15,35 @@ const KILLS: u64 = 20;
 
 fn slowmo() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slowmo"));
-    command.env("SLOWMO_LOG", "error").env_remove("SLOWMO_CLUSTER_KEY");
+    command
+        .env("SLOWMO_LOG", "error")
+        .env_remove("SLOWMO_CLUSTER_KEY");
     command
 }
 
-/// Nodes that train with a checkpoint after every outer round, in a process group with their launcher.
+/// Nodes that train with a checkpoint after every outer round, in a process group with their
+/// launcher.
 fn launch(nodes: usize, folder: &Path, training: &[&str]) -> Child {
     let mut command = slowmo();
-    command.args(["launch", "--nodes", &nodes.to_string(), "--", env!("CARGO_BIN_EXE_slowmo")]).args(training);
-    command.env("SLOWMO_CHECKPOINTS", folder).env("SLOWMO_CHECKPOINT_EVERY", "1").env("XDG_RUNTIME_DIR", folder.parent().unwrap());
+    command
+        .args([
+            "launch",
+            "--nodes",
+            &nodes.to_string(),
+            "--",
+            env!("CARGO_BIN_EXE_slowmo"),
+        ])
+        .args(training);
+    command
+        .env("SLOWMO_CHECKPOINTS", folder)
+        .env("SLOWMO_CHECKPOINT_EVERY", "1")
+        .env("XDG_RUNTIME_DIR", folder.parent().unwrap());
     command.env("SLOWMO_BASE", "none").env("SLOWMO_TAU", "6");
-    command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 /// A demo node of a run without end.
@@ -49,14 +68,24 @@ fn kill(mut launcher: Child) {
 
 /// Digests of all values and of all momentum, in the order of the model.
 fn digests(checkpoint: &Checkpoint) -> (Vec<u128>, Vec<Option<u128>>) {
-    let mut shards: Vec<_> = checkpoint.parts().iter().flat_map(|part| &part.shards).cloned().collect();
+    let mut shards: Vec<_> = checkpoint
+        .parts()
+        .iter()
+        .flat_map(|part| &part.shards)
+        .cloned()
+        .collect();
     shards.sort_by_key(|shard| shard.shard);
-    shards.into_iter().map(|shard| (shard.values, shard.momentum)).unzip()
+    shards
+        .into_iter()
+        .map(|shard| (shard.values, shard.momentum))
+        .unzip()
 }
 
 /// The nodes' events until the job ends, or is dropped.
 fn events(launcher: &mut Child) -> impl Iterator<Item = Value> + use<> {
-    let lines = BufReader::new(launcher.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let lines = BufReader::new(launcher.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
     lines.filter_map(|line| serde_json::from_str(line.split_once("] ")?.1).ok())
 }
 
@@ -71,17 +100,29 @@ fn killed_at_any_moment_of_writing_a_run_goes_on() {
         let before = list(&folder).unwrap();
         let launcher = launch(nodes, &folder, &DIGITS);
         // Every start is a history of its own.
-        until("a part is being written", || list(&folder).unwrap().into_iter().find(|listed| !before.contains(listed)));
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        until("a part is being written", || {
+            list(&folder)
+                .unwrap()
+                .into_iter()
+                .find(|listed| !before.contains(listed))
+        });
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_micros((random >> 40) % 60_000));
         kill(launcher);
-        // Another process may be writing still, for as long as it takes to hear that its launcher is gone.
+        // Another process may be writing still, for as long as it takes to hear that its launcher
+        // is gone.
         std::thread::sleep(Duration::from_millis(300));
         let (found, refused) = newest_whole(&folder).unwrap();
-        let torn = refused.iter().find(|refused| !matches!(refused.error, CheckpointError::Incomplete { .. }));
+        let torn = refused
+            .iter()
+            .find(|refused| !matches!(refused.error, CheckpointError::Incomplete { .. }));
         assert!(torn.is_none(), "a part was there but not whole: {torn:?}");
         // The very first may not have become whole.
-        let now = found.map_or((0, 0), |checkpoint| (checkpoint.header().run, checkpoint.header().step));
+        let now = found.map_or((0, 0), |checkpoint| {
+            (checkpoint.header().run, checkpoint.header().step)
+        });
         assert!(now >= reached, "{now:?} after {reached:?}");
         reached = now;
     }
@@ -93,17 +134,29 @@ fn another_number_of_nodes_holds_what_was_kept() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("checkpoints");
     let first = launch(3, &folder, &DIGITS);
-    until("the third checkpoint", || list(&folder).ok()?.into_iter().find(|listed| listed.name.step >= 18));
+    until("the third checkpoint", || {
+        list(&folder)
+            .ok()?
+            .into_iter()
+            .find(|listed| listed.name.step >= 18)
+    });
     kill(first);
     std::thread::sleep(Duration::from_millis(500));
     let kept = newest_whole(&folder).unwrap().0.unwrap();
     let mut second = launch(2, &folder, &DIGITS);
     let mut events = events(&mut second);
     let started = events.find(|event| event["event"] == "start").unwrap();
-    assert_eq!((started["step"].as_u64(), started["nodes"].as_u64()), (Some(kept.header().step), Some(2)));
+    assert_eq!(
+        (started["step"].as_u64(), started["nodes"].as_u64()),
+        (Some(kept.header().step), Some(2))
+    );
     // The founding's round has the kept parameters; what it kept of momentum shows in the next.
     let next = until("a checkpoint of the second run", || {
-        let listed = list(&folder).ok()?.into_iter().rev().find(|listed| listed.name.run == 1)?;
+        let listed = list(&folder)
+            .ok()?
+            .into_iter()
+            .rev()
+            .find(|listed| listed.name.run == 1)?;
         Checkpoint::open(&listed.path).ok()
     });
     kill(second);
@@ -118,16 +171,27 @@ fn one_node_goes_on_bit_for_bit() {
     let train = |folder: &str, steps: &str| {
         let folder = parent.path().join(folder);
         let mut job = launch(1, &folder, &["demo-node", "--steps", steps]);
-        let finished = events(&mut job).find(|event| event["event"] == "done").unwrap();
+        let finished = events(&mut job)
+            .find(|event| event["event"] == "done")
+            .unwrap();
         assert!(job.wait().unwrap().success());
-        (finished["digest"].clone(), newest_whole(&folder).unwrap().0.unwrap())
+        (
+            finished["digest"].clone(),
+            newest_whole(&folder).unwrap().0.unwrap(),
+        )
     };
     let (straight, _) = train("straight", "60");
     let (half, kept) = train("halves", "30");
     // The optimizer's own momentum is kept with the rest.
-    assert_eq!(kept.optimizer(0).unwrap().map(|values| values.len() as u64), Some(kept.header().parameters));
+    assert_eq!(
+        kept.optimizer(0).unwrap().map(|values| values.len() as u64),
+        Some(kept.header().parameters)
+    );
     let (whole, _) = train("halves", "60");
-    assert!(straight.is_string() && straight == whole && straight != half, "{straight} {half} {whole}");
+    assert!(
+        straight.is_string() && straight == whole && straight != half,
+        "{straight} {half} {whole}"
+    );
 }
 
 #[test]
@@ -135,28 +199,68 @@ fn the_command_line_shows_checks_and_exports() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("checkpoints");
     let path = folder.to_str().unwrap();
-    let missing = slowmo().args(["checkpoint", "inspect", path]).output().unwrap();
-    assert!(!missing.status.success() && String::from_utf8_lossy(&missing.stderr).contains("there is no folder"));
+    let missing = slowmo()
+        .args(["checkpoint", "inspect", path])
+        .output()
+        .unwrap();
+    assert!(
+        !missing.status.success()
+            && String::from_utf8_lossy(&missing.stderr).contains("there is no folder")
+    );
     let mut job = launch(2, &folder, &["demo-node", "--steps", "12"]);
     assert!(job.wait().unwrap().success());
-    let inspected = slowmo().args(["checkpoint", "inspect", path, "--json"]).output().unwrap();
+    let inspected = slowmo()
+        .args(["checkpoint", "inspect", path, "--json"])
+        .output()
+        .unwrap();
     let inspected: Value = serde_json::from_slice(&inspected.stdout).unwrap();
-    let steps: Vec<u64> = inspected["checkpoints"].as_array().unwrap().iter().filter_map(|row| row["step"].as_u64()).collect();
+    let steps: Vec<u64> = inspected["checkpoints"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|row| row["step"].as_u64())
+        .collect();
     assert_eq!(steps, [6, 12]);
     let model = parent.path().join("model.safetensors");
-    let exported = slowmo().args(["checkpoint", "export", path, "--out", model.to_str().unwrap()]).output().unwrap();
-    assert!(exported.status.success(), "{}", String::from_utf8_lossy(&exported.stderr));
+    let exported = slowmo()
+        .args([
+            "checkpoint",
+            "export",
+            path,
+            "--out",
+            model.to_str().unwrap(),
+        ])
+        .output()
+        .unwrap();
+    assert!(
+        exported.status.success(),
+        "{}",
+        String::from_utf8_lossy(&exported.stderr)
+    );
     let exported = std::fs::read(&model).unwrap();
     let length = u64::from_le_bytes(exported[..8].try_into().unwrap()) as usize;
     let header: Value = serde_json::from_slice(&exported[8..8 + length]).unwrap();
-    let shapes: Vec<_> = header.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__").collect();
-    assert!(shapes.iter().any(|(_, tensor)| tensor["shape"] == serde_json::json!([128, 64])), "{header}");
+    let shapes: Vec<_> = header
+        .as_object()
+        .unwrap()
+        .iter()
+        .filter(|(name, _)| *name != "__metadata__")
+        .collect();
+    assert!(
+        shapes
+            .iter()
+            .any(|(_, tensor)| tensor["shape"] == serde_json::json!([128, 64])),
+        "{header}"
+    );
     // The newest one loses its tail.
     let newest = list(&folder).unwrap().pop().unwrap();
     let part = newest.path.join("node-1.safetensors");
     let bytes = std::fs::read(&part).unwrap();
     std::fs::write(&part, &bytes[..bytes.len() - 1]).unwrap();
-    let verified = slowmo().args(["checkpoint", "verify", path]).output().unwrap();
+    let verified = slowmo()
+        .args(["checkpoint", "verify", path])
+        .output()
+        .unwrap();
     assert_eq!(verified.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&verified.stdout).contains("node-1.safetensors is torn"));
 }

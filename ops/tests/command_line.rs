@@ -1,11 +1,15 @@
-//! The binary as a user meets it: keys, usage errors, exit codes, JSON. Starts processes, writes into temporary folders.
+//! The binary as a user meets it: keys, usage errors, exit codes, JSON. Starts processes, writes
+//! into temporary folders.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
 fn slowmo(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_slowmo")).args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_slowmo"))
+        .args(arguments)
+        .output()
+        .unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -17,7 +21,10 @@ fn last_object(output: &Output) -> serde_json::Value {
 }
 
 fn is_key(key: &str) -> bool {
-    key.len() == 64 && key.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+    key.len() == 64
+        && key
+            .bytes()
+            .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[test]
@@ -38,10 +45,17 @@ fn keygen_writes_a_private_file_and_never_overwrites() {
     assert!(slowmo(&["keygen", "--out", path]).status.success());
     let key = std::fs::read_to_string(&file).unwrap();
     assert!(is_key(key.trim_end()));
-    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(
+        std::fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
     let again = slowmo(&["keygen", "--out", path, "--json"]);
     assert_eq!(again.status.code(), Some(1));
-    assert!(text(&again.stderr).contains("was left as it is"), "{}", text(&again.stderr));
+    assert!(
+        text(&again.stderr).contains("was left as it is"),
+        "{}",
+        text(&again.stderr)
+    );
     assert_eq!(last_object(&again)["succeeded"], false);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), key);
 }
@@ -55,43 +69,90 @@ fn arguments_that_make_no_sense_exit_with_2() {
         &["launch", "--", "true"],
         &["launch", "--nodes", "0", "--", "true"],
         &["launch", "--nodes", "1000", "--", "true"],
-        &["launch", "--nodes", "2", "--gpus", "1", "--workers", "1", "--", "true"],
+        &[
+            "launch",
+            "--nodes",
+            "2",
+            "--gpus",
+            "1",
+            "--workers",
+            "1",
+            "--",
+            "true",
+        ],
         &["demo", "--steps", "0"],
         &["bench", "round", "--mib", "many"],
     ];
     for case in cases {
         let output = slowmo(case);
-        assert_eq!(output.status.code(), Some(2), "{case:?}: {}", text(&output.stderr));
-        assert!(text(&output.stderr).contains("Usage:") || text(&output.stderr).contains("--help"), "{case:?}");
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{case:?}: {}",
+            text(&output.stderr)
+        );
+        assert!(
+            text(&output.stderr).contains("Usage:") || text(&output.stderr).contains("--help"),
+            "{case:?}"
+        );
     }
 }
 
 #[test]
 fn what_cannot_be_launched_is_told_once_and_exits_with_1() {
     let cases: [(&[&str], &str); 3] = [
-        (&["launch", "--nodes", "2", "--", "./no-such-binary"], "there is no binary ./no-such-binary"),
-        (&["launch", "--nodes", "2", "--", "no-such-binary"], "there is no binary no-such-binary in PATH"),
-        (&["launch", "--nodes", "2", "--cluster-key-file", "no-such-key", "--", "true"], "cannot read the cluster key file no-such-key"),
+        (
+            &["launch", "--nodes", "2", "--", "./no-such-binary"],
+            "there is no binary ./no-such-binary",
+        ),
+        (
+            &["launch", "--nodes", "2", "--", "no-such-binary"],
+            "there is no binary no-such-binary in PATH",
+        ),
+        (
+            &[
+                "launch",
+                "--nodes",
+                "2",
+                "--cluster-key-file",
+                "no-such-key",
+                "--",
+                "true",
+            ],
+            "cannot read the cluster key file no-such-key",
+        ),
     ];
     for (case, expected) in cases {
         let output = slowmo(case);
         assert_eq!(output.status.code(), Some(1), "{case:?}");
         let error = text(&output.stderr);
-        assert!(error.contains(expected) && error.lines().count() == 1, "{case:?}: {error}");
+        assert!(
+            error.contains(expected) && error.lines().count() == 1,
+            "{case:?}: {error}"
+        );
     }
 }
 
-/// On a machine without GPUs everything that is missing is named at once; on one that has some, the launch goes on.
+/// On a machine without GPUs everything that is missing is named at once; on one that has some, the
+/// launch goes on.
 #[test]
 fn gpus_that_are_not_there_are_told_with_all_that_is_missing() {
-    for case in [&["launch", "--nodes", "2", "--gpus", "2", "--", "true"][..], &["selftest", "--gpu", "--mib", "1"]] {
+    for case in [
+        &["launch", "--nodes", "2", "--gpus", "2", "--", "true"][..],
+        &["selftest", "--gpu", "--mib", "1"],
+    ] {
         let output = slowmo(case);
         let error = text(&output.stderr);
         if slowmo_cuda::missing(2).is_empty() {
             println!("skipped: this machine has GPUs");
         } else if !slowmo_cuda::Library::Driver.is_present() {
             assert_eq!(output.status.code(), Some(1), "{case:?}");
-            assert!(error.contains("the CUDA driver is missing (libcuda.so.1): install the NVIDIA driver"), "{error}");
+            assert!(
+                error.contains(
+                    "the CUDA driver is missing (libcuda.so.1): install the NVIDIA driver"
+                ),
+                "{error}"
+            );
             assert_eq!(error.lines().count(), 1, "{error}");
         }
     }
@@ -103,7 +164,10 @@ fn the_cpu_passes_the_selftest() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report = last_object(&output);
     assert_eq!(report["devices"][0]["device"], "cpu");
-    assert_eq!(report["devices"][0]["kernels"].as_array().map(Vec::len), Some(slowmo_cuda::kernels::KERNELS.len()));
+    assert_eq!(
+        report["devices"][0]["kernels"].as_array().map(Vec::len),
+        Some(slowmo_cuda::kernels::KERNELS.len())
+    );
 }
 
 #[test]
@@ -112,10 +176,18 @@ fn raw_limits_are_reported_as_one_object() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout).lines().count(), 1);
     let report = last_object(&output);
-    for limit in ["quic_stream_gb_per_s", "tcp_stream_gb_per_s", "memory_copy_gb_per_s"] {
+    for limit in [
+        "quic_stream_gb_per_s",
+        "tcp_stream_gb_per_s",
+        "memory_copy_gb_per_s",
+    ] {
         assert!(report["limits"][limit].as_f64().unwrap() > 0.0, "{report}");
     }
-    for time in ["plain_quinn_average_ms", "plain_quinn_outer_round_ms", "plain_quinn_gossip_ms"] {
+    for time in [
+        "plain_quinn_average_ms",
+        "plain_quinn_outer_round_ms",
+        "plain_quinn_gossip_ms",
+    ] {
         assert!(report[time].as_f64().unwrap() > 0.0, "{report}");
     }
 }

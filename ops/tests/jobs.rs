@@ -1,4 +1,5 @@
-//! Running jobs under the commands that change them: `scale`, `drain`, `kill`, `status`, over real processes on loopback.
+//! Running jobs under the commands that change them: `scale`, `drain`, `kill`, `status`, over real
+//! processes on loopback.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::Value;
@@ -26,20 +27,38 @@ impl Job {
         let folder = tempfile::tempdir().unwrap();
         let slowmo = env!("CARGO_BIN_EXE_slowmo");
         let mut command = Command::new(slowmo);
-        command.args(["launch", "--nodes", &nodes.to_string(), "--", slowmo]).args(arguments);
-        command.envs(settings.iter().copied()).env("SLOWMO_LOG", "error").env("XDG_RUNTIME_DIR", folder.path());
-        let launcher = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        command
+            .args(["launch", "--nodes", &nodes.to_string(), "--", slowmo])
+            .args(arguments);
+        command
+            .envs(settings.iter().copied())
+            .env("SLOWMO_LOG", "error")
+            .env("XDG_RUNTIME_DIR", folder.path());
+        let launcher = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         Self { launcher, folder }
     }
 
     fn ask(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_slowmo"));
-        command.args(arguments).arg("--json").env("XDG_RUNTIME_DIR", self.folder.path()).output().unwrap()
+        command
+            .args(arguments)
+            .arg("--json")
+            .env("XDG_RUNTIME_DIR", self.folder.path())
+            .output()
+            .unwrap()
     }
 
     fn change(&self, arguments: &[&str]) -> Value {
         let output = self.ask(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
@@ -59,17 +78,34 @@ impl Job {
 
     /// Until so many nodes are members and all of them contributed to a round after this one.
     fn until_all(&self, nodes: u64, after: u64) -> Value {
-        let of = |status: &Value| [status["alive"].as_u64(), status["members"].as_u64(), status["contributors"].as_u64()];
+        let of = |status: &Value| {
+            [
+                status["alive"].as_u64(),
+                status["members"].as_u64(),
+                status["contributors"].as_u64(),
+            ]
+        };
         let later = |status: &Value| status["round"].as_u64().is_some_and(|round| round > after);
-        self.until("all contribute", |status| of(status) == [Some(nodes); 3] && later(status))
+        self.until("all contribute", |status| {
+            of(status) == [Some(nodes); 3] && later(status)
+        })
     }
 
     /// The lines of the nodes until the end of the job.
     fn finish(mut self) -> Vec<Value> {
-        let lines = BufReader::new(self.launcher.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let events = lines.filter_map(|line| serde_json::from_str(line.split_once("] ")?.1).ok()).collect();
+        let lines = BufReader::new(self.launcher.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
+        let events = lines
+            .filter_map(|line| serde_json::from_str(line.split_once("] ")?.1).ok())
+            .collect();
         let mut error = String::new();
-        self.launcher.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+        self.launcher
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut error)
+            .unwrap();
         assert!(self.launcher.wait().unwrap().success(), "{error}");
         events
     }
@@ -92,8 +128,13 @@ fn uses(folder: &Path) -> BTreeMap<(u64, u64), u64> {
     for file in std::fs::read_dir(folder).unwrap() {
         let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
         for line in text.lines() {
-            let mut fields = line.split(' ').skip(1).map(|field| field.parse::<u64>().unwrap());
-            *uses.entry((fields.next().unwrap(), fields.next().unwrap())).or_insert(0) += 1;
+            let mut fields = line
+                .split(' ')
+                .skip(1)
+                .map(|field| field.parse::<u64>().unwrap());
+            *uses
+                .entry((fields.next().unwrap(), fields.next().unwrap()))
+                .or_insert(0) += 1;
         }
     }
     uses
@@ -103,62 +144,141 @@ fn uses(folder: &Path) -> BTreeMap<(u64, u64), u64> {
 fn two_nodes_become_six_and_then_three_and_every_image_is_used_once_an_epoch() {
     let folder = tempfile::tempdir().unwrap();
     let samples = folder.path().join("samples");
-    let settings = [("SLOWMO_BASE", "local_sgd"), ("SLOWMO_FREQUENCY", "3"), ("SLOWMO_TAU", "12"), ("SLOWMO_BETA", "0.5")];
-    let arguments = ["demo-node", "--epochs", "60", "--rounds-per-evaluation", "1", "--samples-log", samples.to_str().unwrap()];
+    let settings = [
+        ("SLOWMO_BASE", "local_sgd"),
+        ("SLOWMO_FREQUENCY", "3"),
+        ("SLOWMO_TAU", "12"),
+        ("SLOWMO_BETA", "0.5"),
+    ];
+    let arguments = [
+        "demo-node",
+        "--epochs",
+        "60",
+        "--rounds-per-evaluation",
+        "1",
+        "--samples-log",
+        samples.to_str().unwrap(),
+    ];
     let job = Job::start(2, &settings, &arguments);
     job.until_all(2, 1);
-    assert_eq!(job.change(&["scale", "6"])["joined"], serde_json::json!([3, 4, 5, 6]));
+    assert_eq!(
+        job.change(&["scale", "6"])["joined"],
+        serde_json::json!([3, 4, 5, 6])
+    );
     let six = job.until_all(6, 1);
     assert_eq!(six["momentum_lost"], 0);
-    assert_eq!(job.change(&["scale", "3"])["drained"], serde_json::json!([6, 5, 4]));
+    assert_eq!(
+        job.change(&["scale", "3"])["drained"],
+        serde_json::json!([6, 5, 4])
+    );
     let three = job.until_all(3, round(&six));
-    assert!(three["lineage"] == six["lineage"] && three["momentum_lost"] == 0, "{three}");
+    assert!(
+        three["lineage"] == six["lineage"] && three["momentum_lost"] == 0,
+        "{three}"
+    );
     let events = job.finish();
     let mut digests: BTreeMap<u64, &Value> = BTreeMap::new();
     for event in events.iter().filter(|event| event["event"] == "round") {
-        assert_eq!(*digests.entry(event["round"].as_u64().unwrap()).or_insert(&event["digest"]), &event["digest"]);
+        assert_eq!(
+            *digests
+                .entry(event["round"].as_u64().unwrap())
+                .or_insert(&event["digest"]),
+            &event["digest"]
+        );
     }
     assert_no_jump(&events);
-    let ended: Vec<_> = events.iter().filter(|event| event["event"] == "done").collect();
+    let ended: Vec<_> = events
+        .iter()
+        .filter(|event| event["event"] == "done")
+        .collect();
     assert_eq!(ended.len(), 6, "those that were drained end in order too");
     let uses = uses(&samples);
     for epoch in 0..60 {
         for image in 0..IMAGES {
-            assert_eq!(uses.get(&(epoch, image)), Some(&1), "epoch {epoch}, image {image}");
+            assert_eq!(
+                uses.get(&(epoch, image)),
+                Some(&1),
+                "epoch {epoch}, image {image}"
+            );
         }
     }
 }
 
-/// Where nodes come or go the loss goes on as if nothing had happened. (It rises by 0.07 once, early, also if nothing does; a
-/// newcomer that was averaged as it began would raise it far more.)
+/// Where nodes come or go the loss goes on as if nothing had happened. (It rises by 0.07 once,
+/// early, also if nothing does; a newcomer that was averaged as it began would raise it far more.)
 fn assert_no_jump(events: &[Value]) {
-    let of = |event: &Value| Some((event["round"].as_u64()?, (event["contributors"].as_u64()?, event["train_loss"].as_f64()?)));
+    let of = |event: &Value| {
+        Some((
+            event["round"].as_u64()?,
+            (
+                event["contributors"].as_u64()?,
+                event["train_loss"].as_f64()?,
+            ),
+        ))
+    };
     let rounds: BTreeMap<u64, (u64, f64)> = events.iter().filter_map(of).collect();
     let pairs = || rounds.values().zip(rounds.values().skip(1));
-    assert!(pairs().any(|((before, _), (after, _))| before != after), "nobody came or went");
-    for ((before, loss), (after, next)) in pairs().filter(|((before, _), (after, _))| before != after) {
-        assert!(next - loss < 0.1, "from {before} to {after} nodes the loss rose from {loss} to {next}");
+    assert!(
+        pairs().any(|((before, _), (after, _))| before != after),
+        "nobody came or went"
+    );
+    for ((before, loss), (after, next)) in
+        pairs().filter(|((before, _), (after, _))| before != after)
+    {
+        assert!(
+            next - loss < 0.1,
+            "from {before} to {after} nodes the loss rose from {loss} to {next}"
+        );
     }
 }
 
 #[test]
 fn a_job_below_its_quorum_says_what_would_release_it_and_goes_on_when_nodes_return() {
-    let settings = [("SLOWMO_BASE", "none"), ("SLOWMO_TAU", "1"), ("SLOWMO_BETA", "0.5"), ("SLOWMO_ON_QUORUM_LOSS", "fork")];
-    let job = Job::start(4, &settings, &["bench-churn-node", "--parameters", "5000", "--compute-ms", "10"]);
+    let settings = [
+        ("SLOWMO_BASE", "none"),
+        ("SLOWMO_TAU", "1"),
+        ("SLOWMO_BETA", "0.5"),
+        ("SLOWMO_ON_QUORUM_LOSS", "fork"),
+    ];
+    let job = Job::start(
+        4,
+        &settings,
+        &[
+            "bench-churn-node",
+            "--parameters",
+            "5000",
+            "--compute-ms",
+            "10",
+        ],
+    );
     job.until_all(4, 1);
     for node in ["1", "2", "4"] {
-        assert_eq!(job.change(&["kill", node])["killed"].as_array().unwrap().len(), 1);
+        assert_eq!(
+            job.change(&["kill", node])["killed"]
+                .as_array()
+                .unwrap()
+                .len(),
+            1
+        );
     }
     let waits = job.until("it waits", |status| {
-        status["waiting_for"].as_str().is_some_and(|why| why.starts_with("1 of 4 voters live (node 3): no quorum."))
+        status["waiting_for"]
+            .as_str()
+            .is_some_and(|why| why.starts_with("1 of 4 voters live (node 3): no quorum."))
     });
     let why = waits["waiting_for"].as_str().unwrap();
     assert!(why.contains("Bring back node 1, node 2, node 4"), "{why}");
-    assert_eq!(job.change(&["scale", "4"])["joined"], serde_json::json!([1, 2, 4]));
+    assert_eq!(
+        job.change(&["scale", "4"])["joined"],
+        serde_json::json!([1, 2, 4])
+    );
     let again = job.until_all(4, round(&waits));
     assert!(again["waiting_for"].is_null(), "{again}");
     let refused = job.ask(&["drain", "9"]);
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("no node 9 is running; running: [1, 2, 3, 4]"));
+    assert!(
+        String::from_utf8_lossy(&refused.stderr)
+            .contains("no node 9 is running; running: [1, 2, 3, 4]")
+    );
     for node in ["4", "3", "2", "1"] {
         job.change(&["drain", node]);
     }
@@ -167,49 +287,112 @@ fn a_job_below_its_quorum_says_what_would_release_it_and_goes_on_when_nodes_retu
 
 #[test]
 fn survivors_go_on_alone() {
-    let settings = [("SLOWMO_BASE", "none"), ("SLOWMO_TAU", "1"), ("SLOWMO_BETA", "0.5"), ("SLOWMO_QUORUM", "survivors")];
-    let job = Job::start(4, &settings, &["bench-churn-node", "--parameters", "5000", "--compute-ms", "10"]);
+    let settings = [
+        ("SLOWMO_BASE", "none"),
+        ("SLOWMO_TAU", "1"),
+        ("SLOWMO_BETA", "0.5"),
+        ("SLOWMO_QUORUM", "survivors"),
+    ];
+    let job = Job::start(
+        4,
+        &settings,
+        &[
+            "bench-churn-node",
+            "--parameters",
+            "5000",
+            "--compute-ms",
+            "10",
+        ],
+    );
     let before = job.until_all(4, 1);
     // Rounds may be decided between the deaths; the highest id of what is left is never a quorum.
     for node in ["1", "2", "3"] {
         job.change(&["kill", node]);
     }
     let alone = job.until_all(1, round(&before));
-    assert_ne!(alone["lineage"], before["lineage"], "fewer than a quorum decide under another history");
+    assert_ne!(
+        alone["lineage"], before["lineage"],
+        "fewer than a quorum decide under another history"
+    );
     job.change(&["drain", "4"]);
     job.finish();
 }
 
 #[test]
 fn nodes_that_leave_do_not_count_when_a_job_grows_again_and_one_that_joins_can_be_drained() {
-    let settings = [("SLOWMO_BASE", "none"), ("SLOWMO_TAU", "1"), ("SLOWMO_BETA", "0.5")];
-    let job = Job::start(2, &settings, &["bench-churn-node", "--parameters", "5000", "--compute-ms", "10"]);
+    let settings = [
+        ("SLOWMO_BASE", "none"),
+        ("SLOWMO_TAU", "1"),
+        ("SLOWMO_BETA", "0.5"),
+    ];
+    let job = Job::start(
+        2,
+        &settings,
+        &[
+            "bench-churn-node",
+            "--parameters",
+            "5000",
+            "--compute-ms",
+            "10",
+        ],
+    );
     job.until_all(2, 1);
-    assert_eq!(job.change(&["scale", "4"])["joined"], serde_json::json!([3, 4]));
+    assert_eq!(
+        job.change(&["scale", "4"])["joined"],
+        serde_json::json!([3, 4])
+    );
     // Their sockets are open before they are members; until then they say so.
     let begun = Instant::now();
     while !job.ask(&["drain", "4"]).status.success() {
         assert!(begun.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(job.change(&["scale", "3"])["drained"], serde_json::json!([]), "node 4 leaves already");
+    assert_eq!(
+        job.change(&["scale", "3"])["drained"],
+        serde_json::json!([]),
+        "node 4 leaves already"
+    );
     let three = job.until_all(3, 1);
-    assert_eq!(job.change(&["scale", "2"])["drained"], serde_json::json!([3]));
+    assert_eq!(
+        job.change(&["scale", "2"])["drained"],
+        serde_json::json!([3])
+    );
     let grown = job.change(&["scale", "3"])["joined"].clone();
-    assert_eq!(grown.as_array().unwrap().len(), 1, "node 3 does not stay: {grown}");
-    // The round in which node 3 leaves has three contributors too, and its process may still be ending.
+    assert_eq!(
+        grown.as_array().unwrap().len(),
+        1,
+        "node 3 does not stay: {grown}"
+    );
+    // The round in which node 3 leaves has three contributors too, and its process may still be
+    // ending.
     let members = |status: &Value| {
         let nodes = status["nodes"].as_array().into_iter().flatten();
         nodes.filter(|node| node["standing"] == "member").count()
     };
-    let again = job.until("three members go on", |status| members(status) == 3 && round(status) > round(&three));
+    let again = job.until("three members go on", |status| {
+        members(status) == 3 && round(status) > round(&three)
+    });
     assert_eq!(again["waiting_for"], Value::Null, "{again}");
 }
 
 #[test]
 fn a_node_that_dies_before_the_founding_can_be_started_again() {
-    let settings = [("SLOWMO_BASE", "none"), ("SLOWMO_TAU", "1"), ("SLOWMO_BETA", "0.5")];
-    let job = Job::start(3, &settings, &["bench-churn-node", "--parameters", "5000", "--compute-ms", "10"]);
+    let settings = [
+        ("SLOWMO_BASE", "none"),
+        ("SLOWMO_TAU", "1"),
+        ("SLOWMO_BETA", "0.5"),
+    ];
+    let job = Job::start(
+        3,
+        &settings,
+        &[
+            "bench-churn-node",
+            "--parameters",
+            "5000",
+            "--compute-ms",
+            "10",
+        ],
+    );
     let begun = Instant::now();
     while !job.ask(&["kill", "2"]).status.success() {
         assert!(begun.elapsed() < PATIENCE);
@@ -217,9 +400,15 @@ fn a_node_that_dies_before_the_founding_can_be_started_again() {
     job.until("the others wait for it", |status| {
         let nodes: Vec<_> = status["nodes"].as_array().into_iter().flatten().collect();
         // The founding was faster where they are members.
-        nodes.len() == 2 && nodes.iter().all(|node| node["standing"] == "founding" || node["standing"] == "member")
+        nodes.len() == 2
+            && nodes
+                .iter()
+                .all(|node| node["standing"] == "founding" || node["standing"] == "member")
     });
-    assert_eq!(job.change(&["scale", "3"])["joined"], serde_json::json!([2]));
+    assert_eq!(
+        job.change(&["scale", "3"])["joined"],
+        serde_json::json!([2])
+    );
     job.until_all(3, 1);
 }
 
@@ -228,11 +417,31 @@ fn a_node_without_a_launcher_answers_on_its_own_socket() {
     let folder = tempfile::tempdir().unwrap();
     let (slowmo, socket) = (env!("CARGO_BIN_EXE_slowmo"), folder.path().join("node"));
     let mut command = Command::new(slowmo);
-    command.args(["bench-churn-node", "--parameters", "5000", "--compute-ms", "10"]).stdout(Stdio::null());
-    let mut node = command.env("SLOWMO_ADMIN", &socket).env("SLOWMO_NODE_ID", "7").env("SLOWMO_TAU", "1").spawn().unwrap();
+    command
+        .args([
+            "bench-churn-node",
+            "--parameters",
+            "5000",
+            "--compute-ms",
+            "10",
+        ])
+        .stdout(Stdio::null());
+    let mut node = command
+        .env("SLOWMO_ADMIN", &socket)
+        .env("SLOWMO_NODE_ID", "7")
+        .env("SLOWMO_TAU", "1")
+        .spawn()
+        .unwrap();
     let ask = |what: &str| {
-        let output = Command::new(slowmo).args([what, "--json", "--admin"]).arg(&socket).output().unwrap();
-        (output.status.success(), serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default())
+        let output = Command::new(slowmo)
+            .args([what, "--json", "--admin"])
+            .arg(&socket)
+            .output()
+            .unwrap();
+        (
+            output.status.success(),
+            serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default(),
+        )
     };
     let begun = Instant::now();
     while ask("status").1["nodes"][0]["standing"] != "member" {
@@ -240,15 +449,36 @@ fn a_node_without_a_launcher_answers_on_its_own_socket() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(ask("status").1["nodes"][0]["node"], 7);
-    let probe = |what: &str| Command::new(slowmo).args(["status", "--probe", what, "--admin"]).arg(&socket).output().unwrap();
+    let probe = |what: &str| {
+        Command::new(slowmo)
+            .args(["status", "--probe", what, "--admin"])
+            .arg(&socket)
+            .output()
+            .unwrap()
+    };
     assert!(probe("live").status.success() && probe("ready").status.success());
-    let drained = Command::new(slowmo).args(["drain", "--wait", "60", "--admin"]).arg(&socket).output().unwrap();
-    assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
+    let drained = Command::new(slowmo)
+        .args(["drain", "--wait", "60", "--admin"])
+        .arg(&socket)
+        .output()
+        .unwrap();
+    assert!(
+        drained.status.success(),
+        "{}",
+        String::from_utf8_lossy(&drained.stderr)
+    );
     assert!(!socket.exists(), "it was waited for");
     assert!(node.wait().unwrap().success());
     assert!(!probe("live").status.success());
     let (answered, report) = ask("status");
-    assert!(!answered && report["error"].as_str().unwrap().contains("does not answer"), "{report}");
+    assert!(
+        !answered
+            && report["error"]
+                .as_str()
+                .unwrap()
+                .contains("does not answer"),
+        "{report}"
+    );
 }
 
 #[test]
@@ -257,13 +487,42 @@ fn a_node_that_founds_is_live_and_not_ready_and_one_that_cannot_leave_is_named()
     let (slowmo, socket) = (env!("CARGO_BIN_EXE_slowmo"), folder.path().join("node"));
     let (key, list) = (folder.path().join("key"), folder.path().join("nodes"));
     std::fs::write(&list, "127.0.0.1:9  # nobody\n").unwrap();
-    assert!(Command::new(slowmo).args(["keygen", "--out"]).arg(&key).output().unwrap().status.success());
+    assert!(
+        Command::new(slowmo)
+            .args(["keygen", "--out"])
+            .arg(&key)
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
     let mut command = Command::new(slowmo);
-    command.args(["bench-churn-node", "--parameters", "5000", "--compute-ms", "10"]).stdout(Stdio::null());
-    command.env("SLOWMO_ADMIN", &socket).env("SLOWMO_NODE_ID", "7").env("SLOWMO_TAU", "1").env("SLOWMO_MIN_NODES", "2");
-    command.env("SLOWMO_CLUSTER_KEY_FILE", &key).env("SLOWMO_DISCOVER", format!("file:{}", list.display()));
+    command
+        .args([
+            "bench-churn-node",
+            "--parameters",
+            "5000",
+            "--compute-ms",
+            "10",
+        ])
+        .stdout(Stdio::null());
+    command
+        .env("SLOWMO_ADMIN", &socket)
+        .env("SLOWMO_NODE_ID", "7")
+        .env("SLOWMO_TAU", "1")
+        .env("SLOWMO_MIN_NODES", "2");
+    command
+        .env("SLOWMO_CLUSTER_KEY_FILE", &key)
+        .env("SLOWMO_DISCOVER", format!("file:{}", list.display()));
     let mut node = command.spawn().unwrap();
-    let ask = |arguments: &[&str]| Command::new(slowmo).args(arguments).arg("--admin").arg(&socket).output().unwrap();
+    let ask = |arguments: &[&str]| {
+        Command::new(slowmo)
+            .args(arguments)
+            .arg("--admin")
+            .arg(&socket)
+            .output()
+            .unwrap()
+    };
     let begun = Instant::now();
     while !ask(&["status", "--probe", "live"]).status.success() {
         assert!(begun.elapsed() < PATIENCE && node.try_wait().unwrap().is_none());
@@ -271,11 +530,17 @@ fn a_node_that_founds_is_live_and_not_ready_and_one_that_cannot_leave_is_named()
     }
     let ready = ask(&["status", "--probe", "ready"]);
     assert_eq!(ready.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&ready.stderr).contains("node 7 is no member: founding"), "{ready:?}");
+    assert!(
+        String::from_utf8_lossy(&ready.stderr).contains("node 7 is no member: founding"),
+        "{ready:?}"
+    );
     node.kill().unwrap();
     node.wait().unwrap();
     // A killed process leaves its socket behind.
     assert!(socket.exists() && !ask(&["status", "--probe", "live"]).status.success());
-    let without_socket = Command::new(slowmo).args(["status", "--probe", "ready"]).output().unwrap();
+    let without_socket = Command::new(slowmo)
+        .args(["status", "--probe", "ready"])
+        .output()
+        .unwrap();
     assert_eq!(without_socket.status.code(), Some(2));
 }

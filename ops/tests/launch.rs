@@ -1,4 +1,5 @@
-//! Launches of real processes (shell scripts): what they are told, how they are shown, and that none is ever left.
+//! Launches of real processes (shell scripts): what they are told, how they are shown, and that
+//! none is ever left.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nix::errno::Errno;
@@ -11,36 +12,70 @@ use std::time::{Duration, Instant};
 /// Prints its process id, then waits; `exec` keeps the id.
 const SLEEPER: &str = "echo pid $$; exec sleep 60";
 /// The same, deaf to SIGTERM; a background process makes it a whole group.
-const DEAF_SLEEPER: &str = "trap '' TERM; sleep 60 & echo pid $!; echo pid $$; while true; do sleep 1; done";
+const DEAF_SLEEPER: &str =
+    "trap '' TERM; sleep 60 & echo pid $!; echo pid $$; while true; do sleep 1; done";
 /// Everything here ends well before this.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn launcher(nodes: usize, script: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slowmo"));
-    command.args(["launch", "--nodes", &nodes.to_string(), "--", "sh", "-c", script]);
-    command.env_remove("SLOWMO_CLUSTER_KEY").env_remove("SLOWMO_CLUSTER_KEY_FILE");
+    command.args([
+        "launch",
+        "--nodes",
+        &nodes.to_string(),
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    command
+        .env_remove("SLOWMO_CLUSTER_KEY")
+        .env_remove("SLOWMO_CLUSTER_KEY_FILE");
     command
 }
 
 /// A launch that one failure ends.
 fn launch_failing_fast(nodes: usize, script: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slowmo"));
-    command.args(["launch", "--fail-fast", "--nodes", &nodes.to_string(), "--", "sh", "-c", script]);
+    command.args([
+        "launch",
+        "--fail-fast",
+        "--nodes",
+        &nodes.to_string(),
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
     command.output().unwrap()
 }
 
 fn sorted_lines(bytes: &[u8]) -> Vec<String> {
-    let mut lines: Vec<String> = String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect();
+    let mut lines: Vec<String> = String::from_utf8_lossy(bytes)
+        .lines()
+        .map(str::to_owned)
+        .collect();
     lines.sort();
     lines
 }
 
 /// Starts a launch and waits until `processes` ids were printed.
 fn start(nodes: usize, script: &str, processes: usize) -> (Child, Vec<Pid>) {
-    let mut child = launcher(nodes, script).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = launcher(nodes, script)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
-    let pid = |line: String| line.split_once("] pid ").map(|(_, pid)| Pid::from_raw(pid.parse().unwrap()));
-    let pids = lines.map_while(Result::ok).filter_map(pid).take(processes).collect();
+    let pid = |line: String| {
+        line.split_once("] pid ")
+            .map(|(_, pid)| Pid::from_raw(pid.parse().unwrap()))
+    };
+    let pids = lines
+        .map_while(Result::ok)
+        .filter_map(pid)
+        .take(processes)
+        .collect();
     (child, pids)
 }
 
@@ -55,32 +90,61 @@ fn until(what: &str, mut reached: impl FnMut() -> bool) {
 fn is_gone(pid: Pid) -> bool {
     // A process that nobody has reaped yet is a zombie: it has ended too.
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    kill(pid, None) == Err(Errno::ESRCH) || status.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
+    kill(pid, None) == Err(Errno::ESRCH)
+        || status
+            .rsplit(") ")
+            .next()
+            .is_some_and(|rest| rest.starts_with('Z'))
 }
 
 fn finish(mut launcher: Child) -> (Option<i32>, String) {
-    until("the launcher's end", || launcher.try_wait().unwrap().is_some());
+    until("the launcher's end", || {
+        launcher.try_wait().unwrap().is_some()
+    });
     let output = launcher.wait_with_output().unwrap();
-    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
 }
 
 #[test]
 fn nodes_are_told_who_they_are_and_shown_behind_prefixes() {
     let script = r#"echo "$SLOWMO_NODE_ID of $SLOWMO_MIN_NODES at $SLOWMO_LISTEN, launcher $SLOWMO_LAUNCHER_PID is $PPID"
         stat -c %a "$SLOWMO_CLUSTER_KEY_FILE" >&2; test -d "$SLOWMO_RENDEZVOUS" && echo "devices ${SLOWMO_DEVICES:-unset}""#;
-    let child = launcher(3, script).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let child = launcher(3, script)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let id = child.id();
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let mut expected = vec![];
     for node in 1..=3 {
-        expected.push(format!("[node {node}] {node} of 3 at 127.0.0.1:0, launcher {id} is {id}"));
+        expected.push(format!(
+            "[node {node}] {node} of 3 at 127.0.0.1:0, launcher {id} is {id}"
+        ));
         expected.push(format!("[node {node}] devices unset"));
     }
     let lines = sorted_lines(&output.stdout);
-    assert!(lines.last().unwrap().starts_with("all nodes ended well after "), "{lines:?}");
+    assert!(
+        lines
+            .last()
+            .unwrap()
+            .starts_with("all nodes ended well after "),
+        "{lines:?}"
+    );
     assert_eq!(lines[..6], expected);
-    assert_eq!(sorted_lines(&output.stderr), ["[node 1] 600", "[node 2] 600", "[node 3] 600"]);
+    assert_eq!(
+        sorted_lines(&output.stderr),
+        ["[node 1] 600", "[node 2] 600", "[node 3] 600"]
+    );
 }
 
 #[test]
@@ -89,19 +153,44 @@ fn workers_and_key_file_reach_the_nodes_and_json_keeps_standard_output_clean() {
     let file = folder.path().join("key");
     std::fs::write(&file, "secret\n").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_slowmo"));
-    command.args(["--json", "launch", "--nodes", "2", "--workers", "3", "--cluster-key-file"]).arg(&file);
-    command.args(["--", "sh", "-c", "echo $SLOWMO_DEVICES $(cat $SLOWMO_CLUSTER_KEY_FILE)"]).env("SLOWMO_CLUSTER_KEY", "another");
+    command
+        .args([
+            "--json",
+            "launch",
+            "--nodes",
+            "2",
+            "--workers",
+            "3",
+            "--cluster-key-file",
+        ])
+        .arg(&file);
+    command
+        .args([
+            "--",
+            "sh",
+            "-c",
+            "echo $SLOWMO_DEVICES $(cat $SLOWMO_CLUSTER_KEY_FILE)",
+        ])
+        .env("SLOWMO_CLUSTER_KEY", "another");
     let output = command.output().unwrap();
-    assert_eq!(sorted_lines(&output.stderr)[..2], ["[node 1] 3 secret", "[node 2] 3 secret"]);
+    assert_eq!(
+        sorted_lines(&output.stderr)[..2],
+        ["[node 1] 3 secret", "[node 2] 3 secret"]
+    );
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((report["succeeded"].as_bool(), report["nodes"].as_u64()), (Some(true), Some(2)));
+    assert_eq!(
+        (report["succeeded"].as_bool(), report["nodes"].as_u64()),
+        (Some(true), Some(2))
+    );
 }
 
 #[test]
 fn with_fail_fast_a_failing_node_ends_the_others_and_is_named() {
     let start = Instant::now();
-    let output =
-        launch_failing_fast(3, "echo pid $$; if [ $SLOWMO_NODE_ID = 2 ]; then sleep 0.2; echo the reason >&2; exit 7; fi; exec sleep 60");
+    let output = launch_failing_fast(
+        3,
+        "echo pid $$; if [ $SLOWMO_NODE_ID = 2 ]; then sleep 0.2; echo the reason >&2; exit 7; fi; exec sleep 60",
+    );
     assert!(start.elapsed() < PATIENCE);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8_lossy(&output.stderr);
@@ -111,18 +200,31 @@ fn with_fail_fast_a_failing_node_ends_the_others_and_is_named() {
     );
     let pids = sorted_lines(&output.stdout);
     assert_eq!(pids.len(), 3);
-    assert!(pids.iter().all(|line| is_gone(Pid::from_raw(line.split_once("] pid ").unwrap().1.parse().unwrap()))));
+    assert!(pids.iter().all(|line| is_gone(Pid::from_raw(
+        line.split_once("] pid ").unwrap().1.parse().unwrap()
+    ))));
 }
 
 #[test]
 fn a_failing_node_is_named_and_the_others_go_on() {
-    let output = launcher(3, "if [ $SLOWMO_NODE_ID = 2 ]; then exit 7; fi; sleep 0.3; echo done").output().unwrap();
+    let output = launcher(
+        3,
+        "if [ $SLOWMO_NODE_ID = 2 ]; then exit 7; fi; sleep 0.3; echo done",
+    )
+    .output()
+    .unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{error}");
-    assert!(error.contains("node 2 failed (exit status: 7); the others go on without it"), "{error}");
+    assert!(
+        error.contains("node 2 failed (exit status: 7); the others go on without it"),
+        "{error}"
+    );
     let lines = sorted_lines(&output.stdout);
     assert_eq!(lines[..2], ["[node 1] done", "[node 3] done"]);
-    assert!(lines[2].starts_with("the job ended; nodes [2] had failed after "), "{lines:?}");
+    assert!(
+        lines[2].starts_with("the job ended; nodes [2] had failed after "),
+        "{lines:?}"
+    );
 }
 
 #[test]
@@ -130,12 +232,19 @@ fn a_job_in_which_no_node_ends_well_has_failed() {
     let output = launcher(2, "echo the reason >&2; exit 3").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("error: no node ended well; the last lines of node") && error.ends_with("    the reason\n"), "{error}");
+    assert!(
+        error.contains("error: no node ended well; the last lines of node")
+            && error.ends_with("    the reason\n"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_killed_node_is_named_with_its_signal() {
-    let output = launch_failing_fast(2, "if [ $SLOWMO_NODE_ID = 1 ]; then kill -KILL $$; fi; exec sleep 60");
+    let output = launch_failing_fast(
+        2,
+        "if [ $SLOWMO_NODE_ID = 1 ]; then kill -KILL $$; fi; exec sleep 60",
+    );
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("node 1 failed (killed by SIGKILL); the other nodes were ended; it wrote nothing to standard error"), "{error}");
 }
@@ -146,7 +255,13 @@ fn an_interrupt_ends_all_nodes() {
         let (child, pids) = start(3, SLEEPER, 3);
         kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
         let (code, error) = finish(child);
-        assert_eq!((code, error.as_str()), (Some(1), format!("error: ended by {signal}; all nodes were ended\n").as_str()));
+        assert_eq!(
+            (code, error.as_str()),
+            (
+                Some(1),
+                format!("error: ended by {signal}; all nodes were ended\n").as_str()
+            )
+        );
         assert!(pids.into_iter().all(is_gone));
     }
 }
@@ -157,22 +272,33 @@ fn a_second_interrupt_kills_nodes_that_do_not_listen_with_all_they_started() {
     let launcher = Pid::from_raw(child.id().cast_signed());
     kill(launcher, Signal::SIGINT).unwrap();
     std::thread::sleep(Duration::from_millis(200));
-    assert!(pids.iter().any(|pid| !is_gone(*pid)), "they are deaf to SIGTERM");
+    assert!(
+        pids.iter().any(|pid| !is_gone(*pid)),
+        "they are deaf to SIGTERM"
+    );
     kill(launcher, Signal::SIGINT).unwrap();
     assert_eq!(finish(child).0, Some(1));
-    until("the end of all processes", || pids.iter().all(|pid| is_gone(*pid)));
+    until("the end of all processes", || {
+        pids.iter().all(|pid| is_gone(*pid))
+    });
 }
 
 #[test]
 fn what_a_node_leaves_running_ends_with_it() {
     let (child, pids) = start(2, "sleep 60 & echo pid $!", 2);
     assert_eq!(finish(child).0, Some(0));
-    until("the end of what was left", || pids.iter().all(|pid| is_gone(*pid)));
+    until("the end of what was left", || {
+        pids.iter().all(|pid| is_gone(*pid))
+    });
 }
 
 #[test]
 fn a_node_that_never_stops_writing_can_be_interrupted() {
-    let mut child = launcher(2, "exec yes").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = launcher(2, "exec yes")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     std::thread::sleep(Duration::from_millis(100));
     assert!(child.try_wait().unwrap().is_none());
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();

@@ -12,9 +12,19 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn replay(arguments: &[&str], paths: &[&Path]) -> (Option<i32>, Value, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_slowmo")).arg("replay").args(paths).args(arguments).arg("--json").output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_slowmo"))
+        .arg("replay")
+        .args(paths)
+        .args(arguments)
+        .arg("--json")
+        .output()
+        .unwrap();
     let report = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    (output.status.code(), report, String::from_utf8_lossy(&output.stderr).into_owned())
+    (
+        output.status.code(),
+        report,
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
 }
 
 fn until<T>(what: &str, mut reached: impl FnMut() -> Option<T>) -> T {
@@ -36,7 +46,11 @@ fn node(folder: &Path, key: &str) -> Child {
 /// The same, which takes orders.
 fn node_at(folder: &Path, key: &str, socket: Option<&Path>) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slowmo"));
-    command.args(["demo-node", "--steps", "100000000"]).env("SLOWMO_NODE_ID", "5").env("SLOWMO_BASE", "none").env("SLOWMO_TAU", "2");
+    command
+        .args(["demo-node", "--steps", "100000000"])
+        .env("SLOWMO_NODE_ID", "5")
+        .env("SLOWMO_BASE", "none")
+        .env("SLOWMO_TAU", "2");
     command
         .env(key, folder)
         .envs(socket.map(|socket| ("SLOWMO_ADMIN", socket)))
@@ -48,7 +62,13 @@ fn node_at(folder: &Path, key: &str, socket: Option<&Path>) -> Child {
 
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten();
-    entries.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_some_and(|extension| extension == "jsonl")).collect()
+    entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "jsonl")
+        })
+        .collect()
 }
 
 #[test]
@@ -62,25 +82,47 @@ fn a_signal_writes_the_last_events_down() {
     let file = until("a dump", || {
         kill(process, Signal::SIGUSR1).unwrap();
         std::thread::sleep(Duration::from_millis(100));
-        files(&folder).pop().filter(|file| std::fs::read_to_string(file).unwrap().lines().count() > 20)
+        files(&folder)
+            .pop()
+            .filter(|file| std::fs::read_to_string(file).unwrap().lines().count() > 20)
     });
     child.kill().unwrap();
     child.wait().unwrap();
     let (status, report, _) = replay(&[], &[&file]);
-    assert_eq!((status, &report["succeeded"]), (Some(0), &Value::Bool(true)), "{report}");
+    assert_eq!(
+        (status, &report["succeeded"]),
+        (Some(0), &Value::Bool(true)),
+        "{report}"
+    );
     assert!(report["events"].as_u64().unwrap() > 20);
 }
 
 #[test]
 fn an_order_writes_them_down_and_a_node_that_keeps_none_says_so() {
     let parent = tempfile::tempdir().unwrap();
-    let (folder, socket) = (parent.path().join("flight"), parent.path().join("admin.sock"));
-    let dump = |socket: &Path| Command::new(env!("CARGO_BIN_EXE_slowmo")).args(["dump", "--admin"]).arg(socket).output().unwrap();
+    let (folder, socket) = (
+        parent.path().join("flight"),
+        parent.path().join("admin.sock"),
+    );
+    let dump = |socket: &Path| {
+        Command::new(env!("CARGO_BIN_EXE_slowmo"))
+            .args(["dump", "--admin"])
+            .arg(socket)
+            .output()
+            .unwrap()
+    };
     for key in ["SLOWMO_FLIGHT", "SLOWMO_CHECKPOINTS"] {
         let mut child = node_at(&folder, key, Some(&socket));
-        let output =
-            until("an answer", || Some(dump(&socket)).filter(|output| output.status.success() || output.stderr.ends_with(b"a folder\n")));
-        assert_eq!(output.status.success(), key == "SLOWMO_FLIGHT", "{}", String::from_utf8_lossy(&output.stderr));
+        let output = until("an answer", || {
+            Some(dump(&socket))
+                .filter(|output| output.status.success() || output.stderr.ends_with(b"a folder\n"))
+        });
+        assert_eq!(
+            output.status.success(),
+            key == "SLOWMO_FLIGHT",
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         if output.status.success() {
             until("a dump", || files(&folder).pop());
         }
@@ -94,9 +136,15 @@ fn a_signal_does_not_end_a_node_that_keeps_nothing() {
     let parent = tempfile::tempdir().unwrap();
     let socket = parent.path().join("admin.sock");
     let mut child = node_at(parent.path(), "SLOWMO_CHECKPOINTS", Some(&socket));
-    until("the node", || std::os::unix::net::UnixStream::connect(&socket).ok());
+    until("the node", || {
+        std::os::unix::net::UnixStream::connect(&socket).ok()
+    });
     std::thread::sleep(Duration::from_millis(200));
-    kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGUSR1).unwrap();
+    kill(
+        Pid::from_raw(child.id().try_into().unwrap()),
+        Signal::SIGUSR1,
+    )
+    .unwrap();
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(child.try_wait().unwrap(), None);
     child.kill().unwrap();
@@ -122,17 +170,34 @@ fn a_trace_is_gone_through_and_what_is_broken_is_named() {
     });
     child.kill().unwrap();
     child.wait().unwrap();
-    let (status, report, shown) = replay(&["--from", "2", "--count", "3", "--node", "5"], &[folder.path()]);
-    assert_eq!((status, &report["from_the_beginning"]), (Some(0), &Value::Bool(true)), "{report}");
-    assert_eq!(shown.lines().filter(|line| line.contains("node 5")).count(), 3, "{shown}");
+    let (status, report, shown) = replay(
+        &["--from", "2", "--count", "3", "--node", "5"],
+        &[folder.path()],
+    );
+    assert_eq!(
+        (status, &report["from_the_beginning"]),
+        (Some(0), &Value::Bool(true)),
+        "{report}"
+    );
+    assert_eq!(
+        shown.lines().filter(|line| line.contains("node 5")).count(),
+        3,
+        "{shown}"
+    );
     // Another node that says to have applied the same round with other values.
     let text = std::fs::read_to_string(&file).unwrap();
-    let applied = text.lines().find(|line| line.contains("\"applied\"") && line.contains("\"round\":3")).unwrap();
+    let applied = text
+        .lines()
+        .find(|line| line.contains("\"applied\"") && line.contains("\"round\":3"))
+        .unwrap();
     let mut forged: Value = serde_json::from_str(applied).unwrap();
     (forged["node"], forged["digest"]) = (9.into(), "0000000000000001".into());
     let other = folder.path().join("9-1.jsonl");
     writeln!(std::fs::File::create(&other).unwrap(), "{forged}").unwrap();
     let (status, report, shown) = replay(&[], &[&file, &other]);
-    assert_eq!((status, &report["succeeded"]), (Some(1), &Value::Bool(false)));
+    assert_eq!(
+        (status, &report["succeeded"]),
+        (Some(1), &Value::Bool(false))
+    );
     assert!(shown.contains("BROKEN identical_parameters"), "{shown}");
 }

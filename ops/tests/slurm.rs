@@ -1,5 +1,6 @@
-//! The batch scripts of ops/slurm under Slurm's variables, with stand-ins for its commands: what they would run, and then for real,
-//! with local processes as the tasks. Starts processes, writes into temporary folders.
+//! The batch scripts of ops/slurm under Slurm's variables, with stand-ins for its commands: what
+//! they would run, and then for real, with local processes as the tasks. Starts processes, writes
+//! into temporary folders.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nix::sys::signal::{Signal, kill};
@@ -14,7 +15,8 @@ use tempfile::TempDir;
 
 /// Everything here happens well before this.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Runs its command once for each task of the job, on this machine, and notes what it was asked for.
+/// Runs its command once for each task of the job, on this machine, and notes what it was asked
+/// for.
 const SRUN: &str = r#"#!/usr/bin/env bash
 printf '%s\n' "$*" >>"$TRAIN_FOLDER/srun"
 while [[ $1 == --* ]]; do shift; done
@@ -55,12 +57,21 @@ impl Cluster {
         let user = fs::metadata(folder.path()).unwrap().uid();
         let cluster = Self { folder, user };
         fs::create_dir(cluster.path("bin")).unwrap();
-        for (name, text) in [("srun", SRUN), ("scontrol", SCONTROL), ("squeue", SQUEUE), ("train", TRAIN)] {
+        for (name, text) in [
+            ("srun", SRUN),
+            ("scontrol", SCONTROL),
+            ("squeue", SQUEUE),
+            ("train", TRAIN),
+        ] {
             let path = cluster.path("bin").join(name);
             fs::write(&path, text).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         }
-        let keygen = Command::new(slowmo()).args(["keygen", "--out"]).arg(cluster.path("cluster.key")).output().unwrap();
+        let keygen = Command::new(slowmo())
+            .args(["keygen", "--out"])
+            .arg(cluster.path("cluster.key"))
+            .output()
+            .unwrap();
         assert!(keygen.status.success());
         cluster
     }
@@ -73,18 +84,30 @@ impl Cluster {
         fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// What `sbatch` would run on the first host of job `id`, as bash gets it: a copy of the script somewhere else.
+    /// What `sbatch` would run on the first host of job `id`, as bash gets it: a copy of the script
+    /// somewhere else.
     fn batch(&self, script: &str, id: &str, tasks: u16, port: u16) -> Command {
         let spool = self.path(&format!("spool-{id}"));
         fs::copy(scripts().join(script), &spool).unwrap();
-        let path = std::env::join_paths(
-            [self.path("bin")].into_iter().chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
-        );
+        let path = std::env::join_paths([self.path("bin")].into_iter().chain(
+            std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()),
+        ));
         let mut command = Command::new("bash");
-        command.arg(spool).env("PATH", path.unwrap()).env("TRAIN_FOLDER", self.folder.path()).env("TRAIN_SLOWMO", slowmo());
-        command.env("TRAIN_SCRIPTS", scripts()).env("TRAIN_PORT", port.to_string());
-        command.env("SLURM_JOB_ID", id).env("SLURM_JOB_NODELIST", "localhost").env("SLURM_NTASKS", tasks.to_string());
-        command.env("SLURM_TASKS_PER_NODE", tasks.to_string()).env_remove("SLURM_SUBMIT_DIR");
+        command
+            .arg(spool)
+            .env("PATH", path.unwrap())
+            .env("TRAIN_FOLDER", self.folder.path())
+            .env("TRAIN_SLOWMO", slowmo());
+        command
+            .env("TRAIN_SCRIPTS", scripts())
+            .env("TRAIN_PORT", port.to_string());
+        command
+            .env("SLURM_JOB_ID", id)
+            .env("SLURM_JOB_NODELIST", "localhost")
+            .env("SLURM_NTASKS", tasks.to_string());
+        command
+            .env("SLURM_TASKS_PER_NODE", tasks.to_string())
+            .env_remove("SLURM_SUBMIT_DIR");
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -111,7 +134,9 @@ fn job(of: u32) -> String {
 fn free_ports(count: u16) -> u16 {
     let is_free = |port: u16| UdpSocket::bind(("127.0.0.1", port)).is_ok();
     let first = 20_000 + u16::try_from(std::process::id() % 10_000).unwrap();
-    (first..first + 20_000).find(|from| (*from..from + count).all(is_free)).unwrap()
+    (first..first + 20_000)
+        .find(|from| (*from..from + count).all(is_free))
+        .unwrap()
 }
 
 fn told(output: &Output) -> String {
@@ -120,7 +145,11 @@ fn told(output: &Output) -> String {
 
 /// The `SLOWMO_*` variables that a task got, one a line.
 fn keys_of(told: &str) -> Vec<String> {
-    let mut keys: Vec<String> = told.lines().filter(|line| line.starts_with("SLOWMO_")).map(str::to_owned).collect();
+    let mut keys: Vec<String> = told
+        .lines()
+        .filter(|line| line.starts_with("SLOWMO_"))
+        .map(str::to_owned)
+        .collect();
     keys.sort();
     keys
 }
@@ -129,7 +158,11 @@ fn keys_of(told: &str) -> Vec<String> {
 fn every_task_becomes_a_node_with_its_own_id_and_port() {
     let (cluster, id) = (Cluster::new(), job(1));
     let mut command = cluster.batch("start.sbatch", &id, 3, 7000);
-    let output = command.args(["train", "--epochs", "9 0"]).env("SLOWMO_TAU", "24").output().unwrap();
+    let output = command
+        .args(["train", "--epochs", "9 0"])
+        .env("SLOWMO_TAU", "24")
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", told(&output));
     let folder = cluster.folder.path().display();
     for task in 0..3 {
@@ -146,38 +179,88 @@ fn every_task_becomes_a_node_with_its_own_id_and_port() {
             format!("SLOWMO_NODE_ID={}", task + 1),
             "SLOWMO_TAU=24".to_owned(),
         ];
-        assert_eq!(keys_of(&cluster.text(&format!("told-{task}-{id}"))), expected);
-        let config = expected.iter().map(|line| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())).unwrap());
+        assert_eq!(
+            keys_of(&cluster.text(&format!("told-{task}-{id}"))),
+            expected
+        );
+        let config = expected.iter().map(|line| {
+            line.split_once('=')
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .unwrap()
+        });
         slowmo::Config::from_sources(None, config, std::iter::empty()).unwrap();
     }
     assert_eq!(cluster.text("arguments"), "--epochs\n9 0\n");
     assert_eq!(cluster.text("nodes"), "localhost:7000\n");
     let node = scripts().join("node");
-    assert_eq!(cluster.text("srun"), format!("--no-kill --kill-on-bad-exit=0 --wait=0 {} train --epochs 9 0\n", node.display()));
+    assert_eq!(
+        cluster.text("srun"),
+        format!(
+            "--no-kill --kill-on-bad-exit=0 --wait=0 {} train --epochs 9 0\n",
+            node.display()
+        )
+    );
     assert_eq!(cluster.text("scontrol"), "show hostnames localhost\n");
-    assert!(!cluster.path("jobs").join(&id).exists(), "the job has ended");
+    assert!(
+        !cluster.path("jobs").join(&id).exists(),
+        "the job has ended"
+    );
     fs::remove_dir(cluster.socket(&id, 0).parent().unwrap()).unwrap();
 }
 
 #[test]
 fn added_nodes_have_the_keys_of_the_founders_and_join() {
     let (cluster, ids) = (Cluster::new(), [job(2), job(3)]);
-    let early = cluster.batch("add-nodes.sbatch", &ids[1], 1, 7100).arg("train").output().unwrap();
-    assert!(!early.status.success() && told(&early).contains("no training was started in"), "{}", told(&early));
-    let start = cluster.batch("start.sbatch", &ids[0], 5, 7000).arg("train").env("SLOWMO_TAU", "24").output().unwrap();
+    let early = cluster
+        .batch("add-nodes.sbatch", &ids[1], 1, 7100)
+        .arg("train")
+        .output()
+        .unwrap();
+    assert!(
+        !early.status.success() && told(&early).contains("no training was started in"),
+        "{}",
+        told(&early)
+    );
+    let start = cluster
+        .batch("start.sbatch", &ids[0], 5, 7000)
+        .arg("train")
+        .env("SLOWMO_TAU", "24")
+        .output()
+        .unwrap();
     assert!(start.status.success(), "{}", told(&start));
-    let add = cluster.batch("add-nodes.sbatch", &ids[1], 1, 7100).arg("train").output().unwrap();
+    let add = cluster
+        .batch("add-nodes.sbatch", &ids[1], 1, 7100)
+        .arg("train")
+        .output()
+        .unwrap();
     assert!(add.status.success(), "{}", told(&add));
     let keys = keys_of(&cluster.text(&format!("told-0-{}", ids[1])));
     let has = |line: &str| keys.iter().any(|key| key == line);
-    assert!(has("SLOWMO_JOIN=true") && has("SLOWMO_MIN_NODES=3") && has("SLOWMO_TAU=24") && has("SLOWMO_CHECKPOINT_EVERY=10"), "{keys:?}");
-    assert!(has(&format!("SLOWMO_DISCOVER=file:{}", cluster.path("nodes").display())), "{keys:?}");
-    assert!(!keys.iter().any(|key| key.starts_with("SLOWMO_NODE_ID")), "{keys:?}");
+    assert!(
+        has("SLOWMO_JOIN=true")
+            && has("SLOWMO_MIN_NODES=3")
+            && has("SLOWMO_TAU=24")
+            && has("SLOWMO_CHECKPOINT_EVERY=10"),
+        "{keys:?}"
+    );
+    assert!(
+        has(&format!(
+            "SLOWMO_DISCOVER=file:{}",
+            cluster.path("nodes").display()
+        )),
+        "{keys:?}"
+    );
+    assert!(
+        !keys.iter().any(|key| key.starts_with("SLOWMO_NODE_ID")),
+        "{keys:?}"
+    );
     assert_eq!(cluster.text("nodes"), "localhost:7000\nlocalhost:7100\n");
-    ids.iter().for_each(|id| fs::remove_dir(cluster.socket(id, 0).parent().unwrap()).unwrap());
+    ids.iter()
+        .for_each(|id| fs::remove_dir(cluster.socket(id, 0).parent().unwrap()).unwrap());
 }
 
-/// Founders that come back must not found a second training beside the nodes that were added and still train.
+/// Founders that come back must not found a second training beside the nodes that were added and
+/// still train.
 #[test]
 fn founders_that_are_started_again_join_the_jobs_that_go_on() {
     let (cluster, ids) = (Cluster::new(), [job(8), job(9), job(10)]);
@@ -187,13 +270,33 @@ fn founders_that_are_started_again_join_the_jobs_that_go_on() {
     }
     fs::write(cluster.path("running"), format!("{}\n", ids[1])).unwrap();
     fs::write(cluster.path("keys"), "left as it is").unwrap();
-    let output = cluster.batch("start.sbatch", &ids[0], 2, 7000).arg("train").output().unwrap();
-    assert!(output.status.success() && told(&output).contains(&format!("other jobs ({})", ids[1])), "{}", told(&output));
+    let output = cluster
+        .batch("start.sbatch", &ids[0], 2, 7000)
+        .arg("train")
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success() && told(&output).contains(&format!("other jobs ({})", ids[1])),
+        "{}",
+        told(&output)
+    );
     let keys = keys_of(&cluster.text(&format!("told-0-{}", ids[0])));
     let found_by = format!("SLOWMO_DISCOVER=file:{}", cluster.path("nodes").display());
-    assert!(keys.contains(&"SLOWMO_JOIN=true".to_owned()) && keys.contains(&found_by), "{keys:?}");
-    assert!(!keys.iter().any(|key| key.starts_with("SLOWMO_NODE_ID")), "{keys:?}");
-    assert_eq!((cluster.text("nodes").as_str(), cluster.text("keys").as_str()), ("localhost:7000\nadded:7000\n", "left as it is"));
+    assert!(
+        keys.contains(&"SLOWMO_JOIN=true".to_owned()) && keys.contains(&found_by),
+        "{keys:?}"
+    );
+    assert!(
+        !keys.iter().any(|key| key.starts_with("SLOWMO_NODE_ID")),
+        "{keys:?}"
+    );
+    assert_eq!(
+        (
+            cluster.text("nodes").as_str(),
+            cluster.text("keys").as_str()
+        ),
+        ("localhost:7000\nadded:7000\n", "left as it is")
+    );
     fs::remove_dir(cluster.socket(&ids[0], 0).parent().unwrap()).unwrap();
 }
 
@@ -202,15 +305,32 @@ fn what_is_missing_is_named_before_anything_runs() {
     let cluster = Cluster::new();
     let refused = |command: &mut Command, expected: &str| {
         let output = command.output().unwrap();
-        assert!(!output.status.success() && told(&output).contains(expected), "{expected}: {}", told(&output));
+        assert!(
+            !output.status.success() && told(&output).contains(expected),
+            "{expected}: {}",
+            told(&output)
+        );
         assert!(!cluster.path("srun").exists());
     };
     let batch = || cluster.batch("start.sbatch", "1", 2, 7000);
     refused(&mut batch(), "no training binary was named");
-    refused(batch().arg("train").env_remove("TRAIN_FOLDER"), "TRAIN_FOLDER is not set");
-    refused(batch().arg("train").env_remove("SLURM_JOB_ID"), "start it with sbatch");
-    refused(batch().arg("train").env_remove("TRAIN_SCRIPTS"), "set TRAIN_SCRIPTS");
-    fs::set_permissions(cluster.path("cluster.key"), fs::Permissions::from_mode(0o644)).unwrap();
+    refused(
+        batch().arg("train").env_remove("TRAIN_FOLDER"),
+        "TRAIN_FOLDER is not set",
+    );
+    refused(
+        batch().arg("train").env_remove("SLURM_JOB_ID"),
+        "start it with sbatch",
+    );
+    refused(
+        batch().arg("train").env_remove("TRAIN_SCRIPTS"),
+        "set TRAIN_SCRIPTS",
+    );
+    fs::set_permissions(
+        cluster.path("cluster.key"),
+        fs::Permissions::from_mode(0o644),
+    )
+    .unwrap();
     refused(batch().arg("train"), "others may read it");
     fs::remove_file(cluster.path("cluster.key")).unwrap();
     refused(batch().arg("train"), "there is no cluster key");
@@ -221,13 +341,32 @@ struct Job(Child);
 
 impl Job {
     fn start(mut command: Command) -> Self {
-        command.args([slowmo(), "bench-churn-node", "--parameters", "5000", "--compute-ms", "10"]).env("SLOWMO_LOG", "error");
-        Self(command.env("SLOWMO_TAU", "1").env("TRAIN_REQUEUE", "yes").spawn().unwrap())
+        command
+            .args([
+                slowmo(),
+                "bench-churn-node",
+                "--parameters",
+                "5000",
+                "--compute-ms",
+                "10",
+            ])
+            .env("SLOWMO_LOG", "error");
+        Self(
+            command
+                .env("SLOWMO_TAU", "1")
+                .env("TRAIN_REQUEUE", "yes")
+                .spawn()
+                .unwrap(),
+        )
     }
 
     /// Slurm's signal before the end: to the batch script alone.
     fn warn(&self) {
-        kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), Signal::SIGTERM).unwrap();
+        kill(
+            Pid::from_raw(i32::try_from(self.0.id()).unwrap()),
+            Signal::SIGTERM,
+        )
+        .unwrap();
     }
 
     fn finish(self) -> Output {
@@ -238,12 +377,19 @@ impl Job {
 fn until_members(socket: &Path, members: usize, job: &mut Job) {
     let begun = Instant::now();
     loop {
-        let output = Command::new(slowmo()).args(["status", "--json", "--admin"]).arg(socket).output().unwrap();
+        let output = Command::new(slowmo())
+            .args(["status", "--json", "--admin"])
+            .arg(socket)
+            .output()
+            .unwrap();
         let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         if status["contributors"] == members && status["members"] == members {
             return;
         }
-        assert!(begun.elapsed() < PATIENCE && job.0.try_wait().unwrap().is_none(), "{members} members: {status}");
+        assert!(
+            begun.elapsed() < PATIENCE && job.0.try_wait().unwrap().is_none(),
+            "{members} members: {status}"
+        );
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -259,7 +405,11 @@ fn a_warning_before_the_end_drains_the_nodes_of_that_job_and_the_others_go_on() 
     added.warn();
     let ended = added.finish();
     assert!(ended.status.success(), "{}", told(&ended));
-    assert!(told(&ended).contains("its nodes hand over and leave"), "{}", told(&ended));
+    assert!(
+        told(&ended).contains("its nodes hand over and leave"),
+        "{}",
+        told(&ended)
+    );
     until_members(&first, 3, &mut founders);
     founders.warn();
     let ended = founders.finish();
@@ -269,6 +419,10 @@ fn a_warning_before_the_end_drains_the_nodes_of_that_job_and_the_others_go_on() 
         assert!(scontrol.contains(&format!("requeue {id}\n")), "{scontrol}");
         fs::remove_dir(cluster.socket(id, 0).parent().unwrap()).unwrap();
     }
-    let drains = cluster.text("srun").lines().filter(|line| line.starts_with("--overlap") && line.ends_with("node --drain 110")).count();
+    let drains = cluster
+        .text("srun")
+        .lines()
+        .filter(|line| line.starts_with("--overlap") && line.ends_with("node --drain 110"))
+        .count();
     assert_eq!(drains, 2);
 }

@@ -1,5 +1,5 @@
-//! How fast values pass through memory: freezing, digesting, and the mean over a node's workers, beside a plain copy.
-//! Touches memory only. Under `cargo test` it does nothing.
+//! How fast values pass through memory: freezing, digesting, and the mean over a node's workers,
+//! beside a plain copy. Touches memory only. Under `cargo test` it does nothing.
 #![allow(clippy::unwrap_used)]
 
 use slowmo::device::cpu::SharedMemory;
@@ -32,7 +32,9 @@ fn mean() {
             let collective = &collective;
             scope.spawn(move || {
                 let mut values = vec![1.0f32; ELEMENTS];
-                best(&format!("mean of 2 workers, worker {rank}"), || collective.mean(rank, &mut values).unwrap());
+                best(&format!("mean of 2 workers, worker {rank}"), || {
+                    collective.mean(rank, &mut values).unwrap()
+                });
             });
         }
     });

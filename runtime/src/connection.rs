@@ -34,17 +34,40 @@ pub(crate) struct Connected {
 }
 
 /// The network that the configuration asks for, or the given one.
-pub(crate) fn connect(config: &Config, network: Option<Network>, me: (NodeId, Incarnation)) -> Result<Connected, SpawnError> {
-    if let Some(Network { hub, address, peers }) = network {
+pub(crate) fn connect(
+    config: &Config,
+    network: Option<Network>,
+    me: (NodeId, Incarnation),
+) -> Result<Connected, SpawnError> {
+    if let Some(Network {
+        hub,
+        address,
+        peers,
+    }) = network
+    {
         let (transport, events) = hub.join(me.0, me.1, address);
-        return Ok(Connected { cluster: ALONE, transport, events, discovery: Arc::new(StaticList::new(peers)) });
+        return Ok(Connected {
+            cluster: ALONE,
+            transport,
+            events,
+            discovery: Arc::new(StaticList::new(peers)),
+        });
     }
     let Some((credential, cluster)) = credential(config, me)? else {
-        if config.min_nodes > 1 || !config.peers.is_empty() || config.rendezvous.is_some() || config.discover.is_some() {
+        if config.min_nodes > 1
+            || !config.peers.is_empty()
+            || config.rendezvous.is_some()
+            || config.discover.is_some()
+        {
             return Err(SpawnError::NoCredentials);
         }
         let (transport, events) = MemoryHub::new(None).join(me.0, me.1, config.listen);
-        return Ok(Connected { cluster: ALONE, transport, events, discovery: Arc::new(StaticList::default()) });
+        return Ok(Connected {
+            cluster: ALONE,
+            transport,
+            events,
+            discovery: Arc::new(StaticList::default()),
+        });
     };
     let discovery = discovery(config)?;
     let mut settings = QuicSettings::new(me.0, me.1, config.listen, credential);
@@ -55,11 +78,24 @@ pub(crate) fn connect(config: &Config, network: Option<Network>, me: (NodeId, In
         tracing::warn!(listen = %config.listen, "nodes that join are told this address and cannot dial it: set advertise, or listen at an address of this machine");
     }
     let (transport, events) = quic::bind(settings)?;
-    Ok(Connected { cluster, transport, events, discovery })
+    Ok(Connected {
+        cluster,
+        transport,
+        events,
+        discovery,
+    })
 }
 
-fn credential(config: &Config, (node, incarnation): (NodeId, Incarnation)) -> Result<Option<(Credential, ClusterId)>, SpawnError> {
-    let of_key = |key: &ClusterKey| Ok(Some((Credential::issue(key, node, incarnation)?, key.cluster_id())));
+fn credential(
+    config: &Config,
+    (node, incarnation): (NodeId, Incarnation),
+) -> Result<Option<(Credential, ClusterId)>, SpawnError> {
+    let of_key = |key: &ClusterKey| {
+        Ok(Some((
+            Credential::issue(key, node, incarnation)?,
+            key.cluster_id(),
+        )))
+    };
     match config.credentials() {
         Credentials::None => Ok(None),
         Credentials::ClusterKey(key) => of_key(key),
@@ -68,9 +104,16 @@ fn credential(config: &Config, (node, incarnation): (NodeId, Incarnation)) -> Re
             let key: ClusterKey = String::from_utf8_lossy(&text).parse()?;
             of_key(&key)
         }
-        Credentials::Files { ca, certificate, key } => {
+        Credentials::Files {
+            ca,
+            certificate,
+            key,
+        } => {
             let ca = read("tls_ca_file", ca)?;
-            let (certificate, key) = (read("tls_certificate_file", certificate)?, read("tls_key_file", key)?);
+            let (certificate, key) = (
+                read("tls_certificate_file", certificate)?,
+                read("tls_key_file", key)?,
+            );
             let credential = Credential::from_pem(&ca, &certificate, &key)?;
             let cluster = credential.cluster_id();
             Ok(Some((credential, cluster)))
@@ -81,12 +124,19 @@ fn credential(config: &Config, (node, incarnation): (NodeId, Incarnation)) -> Re
 /// Reads a key or certificate file, at most [`CREDENTIAL_BYTES_MAX`].
 fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, SpawnError> {
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(CREDENTIAL_BYTES_MAX + 1).read_to_end(&mut bytes));
+    let read = File::open(path)
+        .and_then(|file| file.take(CREDENTIAL_BYTES_MAX + 1).read_to_end(&mut bytes));
     let checked = match read {
-        Ok(length) if length as u64 > CREDENTIAL_BYTES_MAX => Err(io::Error::other("larger than 1 MiB, no key or certificate is")),
+        Ok(length) if length as u64 > CREDENTIAL_BYTES_MAX => Err(io::Error::other(
+            "larger than 1 MiB, no key or certificate is",
+        )),
         other => other,
     };
-    checked.map(|_| bytes).map_err(|error| SpawnError::File { key, path: path.to_owned(), error })
+    checked.map(|_| bytes).map_err(|error| SpawnError::File {
+        key,
+        path: path.to_owned(),
+        error,
+    })
 }
 
 fn discovery(config: &Config) -> Result<Arc<dyn Discovery>, SpawnError> {
@@ -101,25 +151,45 @@ fn discovery(config: &Config) -> Result<Arc<dyn Discovery>, SpawnError> {
     }
     let mut addresses = Vec::new();
     for peer in &config.peers {
-        let resolved = peer.to_socket_addrs().map_err(|error| SpawnError::Peer { peer: peer.clone(), error })?;
+        let resolved = peer.to_socket_addrs().map_err(|error| SpawnError::Peer {
+            peer: peer.clone(),
+            error,
+        })?;
         addresses.extend(resolved.filter(|address| address.is_ipv4() == config.listen.is_ipv4()));
     }
     let source = match &config.discover {
         None => return Ok(Arc::new(StaticList::new(addresses))),
         Some(Discover::Dns(name)) => Source::Name(name.clone()),
         Some(Discover::File(path)) => Source::File(path.clone()),
-        Some(Discover::Slurm(port)) => Source::Listed(slurm::names(*port, |name| std::env::var(name).ok())?.into()),
+        Some(Discover::Slurm(port)) => {
+            Source::Listed(slurm::names(*port, |name| std::env::var(name).ok())?.into())
+        }
     };
-    Ok(Arc::new(LookedUp::new(source, config.listen.is_ipv4(), addresses)))
+    Ok(Arc::new(LookedUp::new(
+        source,
+        config.listen.is_ipv4(),
+        addresses,
+    )))
 }
 
 /// What other nodes are told to dial, resolved once.
 fn advertised(config: &Config) -> Result<Option<SocketAddr>, SpawnError> {
-    let Some(advertise) = &config.advertise else { return Ok(None) };
-    let wrong = |reason: String| SpawnError::Advertise { advertise: advertise.clone(), reason };
-    let mut resolved = advertise.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
-    let usable = resolved.find(|address| address.is_ipv4() == config.listen.is_ipv4() && !address.ip().is_unspecified());
-    usable.map(Some).ok_or_else(|| wrong("it has no address of the family of listen".to_owned()))
+    let Some(advertise) = &config.advertise else {
+        return Ok(None);
+    };
+    let wrong = |reason: String| SpawnError::Advertise {
+        advertise: advertise.clone(),
+        reason,
+    };
+    let mut resolved = advertise
+        .to_socket_addrs()
+        .map_err(|error| wrong(error.to_string()))?;
+    let usable = resolved.find(|address| {
+        address.is_ipv4() == config.listen.is_ipv4() && !address.ip().is_unspecified()
+    });
+    usable
+        .map(Some)
+        .ok_or_else(|| wrong("it has no address of the family of listen".to_owned()))
 }
 
 fn tuning(config: &Config) -> Tuning {
@@ -129,5 +199,11 @@ fn tuning(config: &Config) -> Tuning {
         Congestion::NewReno => quic::Congestion::NewReno,
     };
     let (idle_timeout, keep_alive) = (config.idle_timeout(), config.keep_alive());
-    Tuning { mtu_bytes_max: config.mtu_bytes_max, congestion, idle_timeout, keep_alive, ..Tuning::default() }
+    Tuning {
+        mtu_bytes_max: config.mtu_bytes_max,
+        congestion,
+        idle_timeout,
+        keep_alive,
+        ..Tuning::default()
+    }
 }

@@ -1,4 +1,5 @@
-//! What can go wrong, one enum an operation. Each error says what was left unchanged and what to do next.
+//! What can go wrong, one enum an operation. Each error says what was left unchanged and what to do
+//! next.
 
 use crate::checkpoints::CheckpointError;
 use crate::config::ConfigError;
@@ -67,7 +68,9 @@ pub enum SpawnError {
     )]
     NoCredentials,
     /// More than one node and no way to find the others.
-    #[error("min_nodes = {0} needs a way to find the others: set peers = [\"host:port\", …], rendezvous = \"/shared/folder\" or discover")]
+    #[error(
+        "min_nodes = {0} needs a way to find the others: set peers = [\"host:port\", …], rendezvous = \"/shared/folder\" or discover"
+    )]
     NoPeers(usize),
     /// The address that a rendezvous folder would name cannot be dialed.
     #[error(
@@ -75,7 +78,9 @@ pub enum SpawnError {
     )]
     RendezvousUnspecified(std::net::SocketAddr),
     /// The address to be announced is none that can be dialed.
-    #[error("advertise = {advertise}: {reason}; name the address and port under which other nodes reach this one")]
+    #[error(
+        "advertise = {advertise}: {reason}; name the address and port under which other nodes reach this one"
+    )]
     Advertise {
         /// The key's value.
         advertise: String,
@@ -104,7 +109,8 @@ pub enum SpawnError {
     System(String),
 }
 
-/// By hand: an error that is shown in full here is no source, or whoever shows the whole chain shows it twice.
+/// By hand: an error that is shown in full here is no source, or whoever shows the whole chain
+/// shows it twice.
 impl From<CheckpointError> for SpawnError {
     fn from(error: CheckpointError) -> Self {
         Self::Checkpoint(error)
@@ -162,28 +168,35 @@ pub enum SynchronizeError {
     #[error(transparent)]
     Sampler(#[from] SamplerError),
     /// The checkpoint to go on from is of another model, or cannot be read any more.
-    #[error("synchronize: {0}; resume = none begins anew, resume = NAME goes on from another checkpoint")]
+    #[error(
+        "synchronize: {0}; resume = none begins anew, resume = NAME goes on from another checkpoint"
+    )]
     Checkpoint(String),
     /// An async call was cancelled while it waited: its exchange may have gone on without it.
     #[error(
         "an earlier call was cancelled while it waited, and its exchange may have gone on without it: drop this worker and restart the node"
     )]
     Abandoned,
-    /// The nodes came together, and their values could not be written: tensors before this one have them, the others do not.
+    /// The nodes came together, and their values could not be written: tensors before this one have
+    /// them, the others do not.
     #[error(
         "synchronize: {0}; the tensors before it hold the values of all nodes and the others do not: leave and start the node again, which joins the others"
     )]
     NotWritten(TensorError),
     /// An earlier call could not write the values of all nodes, as its error said.
-    #[error("an earlier synchronize could not write its result, as its error said: leave and start the node again, which joins the others")]
+    #[error(
+        "an earlier synchronize could not write its result, as its error said: leave and start the node again, which joins the others"
+    )]
     Broken,
 }
 
-/// Why `step` failed. The step counter did not move. Tensors, anchor and momentum are unchanged, but for [`StepError::NotSent`],
-/// which leaves the parameters mixed, and [`StepError::NotWritten`], which leaves them useless. After a refused value mend it and
-/// call `step` again. Nodes that die, leave or come are no error: the round is decided by those that are left, or waits for a quorum. An
-/// exchange that failed ended this node's part in the run (other nodes run another script, momentum was lost and may not be, a
-/// round took too long): see its text, leave, and start the node again, which joins the others.
+/// Why `step` failed. The step counter did not move. Tensors, anchor and momentum are unchanged,
+/// but for [`StepError::NotSent`], which leaves the parameters mixed, and
+/// [`StepError::NotWritten`], which leaves them useless. After a refused value mend it and call
+/// `step` again. Nodes that die, leave or come are no error: the round is decided by those that are
+/// left, or waits for a quorum. An exchange that failed ended this node's part in the run (other
+/// nodes run another script, momentum was lost and may not be, a round took too long): see its
+/// text, leave, and start the node again, which joins the others.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum StepError {
     /// The nodes could not exchange.
@@ -202,9 +215,11 @@ pub enum StepError {
         /// Which value of which tensor.
         error: FreezeError,
     },
-    /// Overlapped gossip: a value is not finite. What had arrived was mixed into the parameters, nothing was sent, and the step
-    /// counter did not move.
-    #[error("step {step}: {error}; what had arrived was mixed into the parameters, and nothing was sent")]
+    /// Overlapped gossip: a value is not finite. What had arrived was mixed into the parameters,
+    /// nothing was sent, and the step counter did not move.
+    #[error(
+        "step {step}: {error}; what had arrived was mixed into the parameters, and nothing was sent"
+    )]
     NotSent {
         /// The inner step.
         step: u64,
@@ -222,7 +237,9 @@ pub enum StepError {
         learning_rate: f32,
     },
     /// Another number of values than at `synchronize`.
-    #[error("step {step}: the {what} hold {found} values, {expected} at synchronize: lend the same tensors at every call")]
+    #[error(
+        "step {step}: the {what} hold {found} values, {expected} at synchronize: lend the same tensors at every call"
+    )]
     Length {
         /// The inner step.
         step: u64,
@@ -239,8 +256,8 @@ pub enum StepError {
     /// A tensor cannot be read; nothing was sent.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// The exchange was made, and its result could not be written: tensors before this one have it, the others do not. Nothing of
-    /// this model is sent any more: this worker only leaves.
+    /// The exchange was made, and its result could not be written: tensors before this one have it,
+    /// the others do not. Nothing of this model is sent any more: this worker only leaves.
     #[error(
         "step {step}: {error}; the tensors before it hold the result of the exchange and the others do not: leave and start the node again, which joins the others"
     )]
@@ -251,9 +268,12 @@ pub enum StepError {
         error: TensorError,
     },
     /// An earlier step's result was not taken, as that step's error said.
-    #[error("the result of an earlier step was not taken, as its error said: leave and start the node again, which joins the others")]
+    #[error(
+        "the result of an earlier step was not taken, as its error said: leave and start the node again, which joins the others"
+    )]
     Broken,
-    /// The attached sampler hands out other samples than the cluster's; the result of the exchange was not taken.
+    /// The attached sampler hands out other samples than the cluster's; the result of the exchange
+    /// was not taken.
     #[error(transparent)]
     Sampler(#[from] SamplerError),
     /// An async call was cancelled while it waited: its exchange may have gone on without it.
@@ -263,7 +283,8 @@ pub enum StepError {
     Abandoned,
 }
 
-/// Why `average_gradients` failed. The gradients are unchanged, or the node's mean where only the mean over all nodes failed.
+/// Why `average_gradients` failed. The gradients are unchanged, or the node's mean where only the
+/// mean over all nodes failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GradientError {
     /// The node's workers could not average.
@@ -276,13 +297,19 @@ pub enum GradientError {
     #[error(transparent)]
     Tensor(#[from] TensorError),
     /// `synchronize` comes first.
-    #[error("average_gradients was called before synchronize: call synchronize once, before the first step")]
+    #[error(
+        "average_gradients was called before synchronize: call synchronize once, before the first step"
+    )]
     NotSynchronized,
     /// Several async workers on a single-threaded executor would wait for each other for ever.
-    #[error("several async workers need a multi-threaded executor, or one plain thread each with `Worker`")]
+    #[error(
+        "several async workers need a multi-threaded executor, or one plain thread each with `Worker`"
+    )]
     NeedsThreads,
     /// An earlier step's result was not taken, as that step's error said.
-    #[error("the result of an earlier step was not taken, as its error said: leave and start the node again, which joins the others")]
+    #[error(
+        "the result of an earlier step was not taken, as its error said: leave and start the node again, which joins the others"
+    )]
     Broken,
     /// The attached sampler hands out other samples than the cluster's.
     #[error(transparent)]

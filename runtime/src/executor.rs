@@ -13,14 +13,24 @@ pub(crate) struct Executor {
 impl Executor {
     /// One of the node's own, with so many threads.
     pub(crate) fn own(threads: usize) -> Result<Self, SpawnError> {
-        let built = Builder::new_multi_thread().worker_threads(threads).thread_name("slowmo").enable_all().build();
+        let built = Builder::new_multi_thread()
+            .worker_threads(threads)
+            .thread_name("slowmo")
+            .enable_all()
+            .build();
         let own = built.map_err(|error| SpawnError::System(error.to_string()))?;
-        Ok(Self { handle: own.handle().clone(), own: Some(own) })
+        Ok(Self {
+            handle: own.handle().clone(),
+            own: Some(own),
+        })
     }
 
     /// The one that calls this.
     pub(crate) fn current() -> Self {
-        Self { handle: Handle::current(), own: None }
+        Self {
+            handle: Handle::current(),
+            own: None,
+        }
     }
 
     pub(crate) fn handle(&self) -> &Handle {
@@ -42,7 +52,11 @@ impl Executor {
             // The receiver waits below.
             _ = done.send(work.await);
         });
-        result.recv().unwrap_or_else(|_| Err(SpawnError::System("the node's start was cancelled".to_owned())))
+        result.recv().unwrap_or_else(|_| {
+            Err(SpawnError::System(
+                "the node's start was cancelled".to_owned(),
+            ))
+        })
     }
 }
 
@@ -54,11 +68,16 @@ impl Drop for Executor {
     }
 }
 
-/// Runs work that takes its time beside the executor's own threads. An executor of one thread runs it in place: it has no other that could
-/// go on meanwhile, and what others do there would come before or after it by chance.
-pub(crate) async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, SpawnError> {
+/// Runs work that takes its time beside the executor's own threads. An executor of one thread runs
+/// it in place: it has no other that could go on meanwhile, and what others do there would come
+/// before or after it by chance.
+pub(crate) async fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, SpawnError> {
     match Handle::current().runtime_flavor() {
         RuntimeFlavor::CurrentThread => Ok(work()),
-        _ => tokio::task::spawn_blocking(work).await.map_err(|error| SpawnError::System(error.to_string())),
+        _ => tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| SpawnError::System(error.to_string())),
     }
 }

@@ -1,5 +1,5 @@
-//! The launcher that started this process: when it is gone this process ends, so that no training process is ever left behind. And it is
-//! who starts further nodes.
+//! The launcher that started this process: when it is gone this process ends, so that no training
+//! process is ever left behind. And it is who starts further nodes.
 
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -23,22 +23,33 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// The exit code of a process whose launcher is gone.
 const ORPHANED: i32 = 86;
 
-/// Watches the launcher that [`LAUNCHER_VARIABLE`] names, if any: when it is gone, this process ends with exit code 86. A
-/// process between launcher and node (a shell script) is allowed; the node also ends when that one dies. Every
-/// [`crate::Runtime`] calls it; calling it again does nothing. Starts one thread.
+/// Watches the launcher that [`LAUNCHER_VARIABLE`] names, if any: when it is gone, this process
+/// ends with exit code 86. A process between launcher and node (a shell script) is allowed; the
+/// node also ends when that one dies. Every [`crate::Runtime`] calls it; calling it again does
+/// nothing. Starts one thread.
 pub fn watch() {
     static WATCHING: Once = Once::new();
-    let Some(launcher) = std::env::var(LAUNCHER_VARIABLE).ok().and_then(|text| text.parse::<u32>().ok()) else { return };
+    let Some(launcher) = std::env::var(LAUNCHER_VARIABLE)
+        .ok()
+        .and_then(|text| text.parse::<u32>().ok())
+    else {
+        return;
+    };
     WATCHING.call_once(|| {
         let parent_at_start = parent_id();
-        let watching = std::thread::Builder::new().name("slowmo-launcher".to_owned()).spawn(move || {
-            while !launcher_is_gone(launcher, parent_at_start) {
-                std::thread::sleep(LOOK_INTERVAL);
-            }
-            // Standard error may be a broken pipe by now: nothing may stop the exit.
-            _ = writeln!(std::io::stderr(), "the launcher (process {launcher}) is gone: this process ends");
-            std::process::exit(ORPHANED);
-        });
+        let watching = std::thread::Builder::new()
+            .name("slowmo-launcher".to_owned())
+            .spawn(move || {
+                while !launcher_is_gone(launcher, parent_at_start) {
+                    std::thread::sleep(LOOK_INTERVAL);
+                }
+                // Standard error may be a broken pipe by now: nothing may stop the exit.
+                _ = writeln!(
+                    std::io::stderr(),
+                    "the launcher (process {launcher}) is gone: this process ends"
+                );
+                std::process::exit(ORPHANED);
+            });
         // Without the thread the node still trains; it only outlives a launcher that was killed.
         if let Err(error) = watching {
             tracing::warn!(%error, "the launcher is not watched");
@@ -51,7 +62,8 @@ fn launcher_is_gone(launcher: u32, parent_at_start: u32) -> bool {
     if parent == launcher {
         return false;
     }
-    parent != parent_at_start || (cfg!(target_os = "linux") && !PathBuf::from(format!("/proc/{launcher}")).exists())
+    parent != parent_at_start
+        || (cfg!(target_os = "linux") && !PathBuf::from(format!("/proc/{launcher}")).exists())
 }
 
 /// Why the number of nodes was not changed.
@@ -81,9 +93,16 @@ enum Request {
 #[derive(Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 enum Answer {
-    Changed { joined: Vec<usize>, drained: Vec<usize> },
-    Count { nodes: usize },
-    Refused { error: String },
+    Changed {
+        joined: Vec<usize>,
+        drained: Vec<usize>,
+    },
+    Count {
+        nodes: usize,
+    },
+    Refused {
+        error: String,
+    },
 }
 
 /// The socket of this process's launcher.
@@ -91,18 +110,24 @@ pub(crate) fn socket() -> Option<PathBuf> {
     std::env::var_os(SOCKET_VARIABLE).map(PathBuf::from)
 }
 
-/// Asks the launcher for so many nodes: it starts further ones, or drains those with the highest ids. What it did, for a person.
+/// Asks the launcher for so many nodes: it starts further ones, or drains those with the highest
+/// ids. What it did, for a person.
 pub(crate) async fn scale(nodes: usize) -> Result<String, ScaleError> {
     match ask(&Request::Scale { nodes }).await? {
         Answer::Count { .. } => Err(ScaleError::Silent("it answered something else".to_owned())),
-        Answer::Changed { joined, drained } if joined.is_empty() && drained.is_empty() => Ok(format!("{nodes} nodes run already")),
-        Answer::Changed { joined, drained } if drained.is_empty() => Ok(format!("nodes {joined:?} are being started")),
+        Answer::Changed { joined, drained } if joined.is_empty() && drained.is_empty() => {
+            Ok(format!("{nodes} nodes run already"))
+        }
+        Answer::Changed { joined, drained } if drained.is_empty() => {
+            Ok(format!("nodes {joined:?} are being started"))
+        }
         Answer::Changed { drained, .. } => Ok(format!("nodes {drained:?} hand over and leave")),
         Answer::Refused { error } => Err(ScaleError::Refused(error)),
     }
 }
 
-/// Lets the launcher drain one of its nodes, so that it knows who leaves; refused where it has no such node.
+/// Lets the launcher drain one of its nodes, so that it knows who leaves; refused where it has no
+/// such node.
 pub(crate) async fn drain(node: u64) -> Result<(), ScaleError> {
     match ask(&Request::Drain { node }).await? {
         Answer::Refused { error } => Err(ScaleError::Refused(error)),
@@ -122,7 +147,9 @@ async fn ask(request: &Request) -> Result<Answer, ScaleError> {
     let socket = socket().ok_or(ScaleError::NoLauncher)?;
     let answer = tokio::time::timeout(ANSWER_MAX, exchange(socket, request)).await;
     let silent = |error: &dyn std::fmt::Display| ScaleError::Silent(error.to_string());
-    answer.map_err(|error| silent(&error))?.map_err(|error| silent(&error))
+    answer
+        .map_err(|error| silent(&error))?
+        .map_err(|error| silent(&error))
 }
 
 async fn exchange(socket: PathBuf, request: &Request) -> std::io::Result<Answer> {
@@ -130,7 +157,9 @@ async fn exchange(socket: PathBuf, request: &Request) -> std::io::Result<Answer>
     let line = serde_json::to_string(request)? + "\n";
     stream.write_all(line.as_bytes()).await?;
     let mut answer = String::new();
-    BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut answer).await?;
+    BufReader::new(stream.take(ANSWER_BYTES_MAX))
+        .read_line(&mut answer)
+        .await?;
     Ok(serde_json::from_str(&answer)?)
 }
 
@@ -142,9 +171,18 @@ mod tests {
     fn a_parent_that_changed_or_a_launcher_that_ended_is_noticed() {
         let parent = parent_id();
         assert!(!launcher_is_gone(parent, parent));
-        assert!(!launcher_is_gone(std::process::id(), parent), "a process in between is allowed");
-        assert!(launcher_is_gone(std::process::id(), parent + 1), "the parent changed");
+        assert!(
+            !launcher_is_gone(std::process::id(), parent),
+            "a process in between is allowed"
+        );
+        assert!(
+            launcher_is_gone(std::process::id(), parent + 1),
+            "the parent changed"
+        );
         #[cfg(target_os = "linux")]
-        assert!(launcher_is_gone(u32::MAX, parent), "the launcher was gone before this process looked");
+        assert!(
+            launcher_is_gone(u32::MAX, parent),
+            "the launcher was gone before this process looked"
+        );
     }
 }

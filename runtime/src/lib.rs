@@ -18,8 +18,9 @@
 //! # }
 //! ```
 //!
-//! This crate wires the actors of `slowmo-actors` to real parts: QUIC, devices, configuration, discovery. With the feature `cuda`
-//! the model may live on GPUs: lend `cuda::Slices` with `device = "cuda"`.
+//! This crate wires the actors of `slowmo-actors` to real parts: QUIC, devices, configuration,
+//! discovery. With the feature `cuda` the model may live on GPUs: lend `cuda::Slices` with `device
+//! = "cuda"`.
 #![deny(missing_docs)]
 
 pub mod admin;

@@ -1,5 +1,6 @@
-//! The file that says that a node is a member of a run (key `marker`): whoever finds it at its start was started again, and looks for
-//! that run before it founds another one. Touches that file only.
+//! The file that says that a node is a member of a run (key `marker`): whoever finds it at its
+//! start was started again, and looks for that run before it founds another one. Touches that file
+//! only.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
@@ -19,13 +20,19 @@ impl Marker {
     /// Whether an earlier process was a member and did not leave.
     #[must_use]
     pub fn exists(&self) -> bool {
-        self.0.as_deref().is_some_and(|path| std::fs::symlink_metadata(path).is_ok())
+        self.0
+            .as_deref()
+            .is_some_and(|path| std::fs::symlink_metadata(path).is_ok())
     }
 
     /// This node has become a member of the run of this name.
     pub fn make(&self, run: &str) {
         let Some(path) = &self.0 else { return };
-        let made = OpenOptions::new().write(true).create_new(true).open(path).and_then(|mut file| writeln!(file, "{run}"));
+        let made = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .and_then(|mut file| writeln!(file, "{run}"));
         if let Err(error) = made
             && error.kind() != ErrorKind::AlreadyExists
         {
@@ -57,7 +64,10 @@ mod tests {
         marker.make("run");
         marker.make("another");
         assert!(marker.exists());
-        assert_eq!(std::fs::read_to_string(folder.path().join("member")).unwrap(), "run\n");
+        assert_eq!(
+            std::fs::read_to_string(folder.path().join("member")).unwrap(),
+            "run\n"
+        );
         marker.remove();
         marker.remove();
         assert!(!marker.exists() && !Marker::default().exists());

@@ -1,5 +1,5 @@
-//! A running node: the executor, the actor tree, the transport and the collective. Lives while the runtime or any worker's
-//! handle does.
+//! A running node: the executor, the actor tree, the transport and the collective. Lives while the
+//! runtime or any worker's handle does.
 
 use crate::admin::{Endpoint, Report, report};
 use crate::checkpoints::Checkpoints;
@@ -25,10 +25,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a stopping node may take to let what it sent arrive and to tell its peers: what the transport may take, and a
-/// little for the executor to begin.
+/// How long a stopping node may take to let what it sent arrive and to tell its peers: what the
+/// transport may take, and a little for the executor to begin.
 pub const CLOSE_WAIT_MAX: Duration = quic::CLOSE_MAX.saturating_add(Duration::from_millis(200));
-/// How long a stopping node waits for a rendezvous folder to forget it; a network file system may hang.
+/// How long a stopping node waits for a rendezvous folder to forget it; a network file system may
+/// hang.
 const WITHDRAW_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// One running node.
@@ -73,7 +74,11 @@ impl Node {
     }
 
     /// Keeps the endpoints for as long as the node lives.
-    pub(crate) fn with_admin(mut self, admin: Option<Endpoint>, http: Option<telemetry::Endpoint>) -> Self {
+    pub(crate) fn with_admin(
+        mut self,
+        admin: Option<Endpoint>,
+        http: Option<telemetry::Endpoint>,
+    ) -> Self {
         (self._admin, self.http) = (admin, http);
         self
     }
@@ -102,8 +107,12 @@ impl Node {
         let checkpoints = Arc::clone(&self.checkpoints);
         let flushing = {
             let executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(executor) = executor.as_ref() else { return };
-            executor.handle().spawn_blocking(move || checkpoints.flush())
+            let Some(executor) = executor.as_ref() else {
+                return;
+            };
+            executor
+                .handle()
+                .spawn_blocking(move || checkpoints.flush())
         };
         // The executor ends: nobody waits any more.
         _ = flushing.await;
@@ -116,7 +125,9 @@ impl Node {
 
     /// Takes note of how long the training thread waited for other nodes.
     pub(crate) fn waited(&self, exchange: &'static str, since: std::time::Instant) {
-        self.context.metrics.waited(exchange, since.elapsed().as_secs_f64());
+        self.context
+            .metrics
+            .waited(exchange, since.elapsed().as_secs_f64());
     }
 
     /// Whether somebody keeps what this node does.
@@ -128,7 +139,11 @@ impl Node {
     pub(crate) fn report_loss(&self, step: Step, loss: f64) {
         self.context.status.measure(LOSS, step, loss);
         if self.is_recorded() {
-            self.context.recorder.record(Event::Loss { start: self.context.start(), step, loss });
+            self.context.recorder.record(Event::Loss {
+                start: self.context.start(),
+                step,
+                loss,
+            });
         }
     }
 
@@ -144,7 +159,9 @@ impl Node {
     }
 
     pub(crate) fn drain(&self) {
-        self.context.actors.tell(slowmo_protocol::membership::In::Drain);
+        self.context
+            .actors
+            .tell(slowmo_protocol::membership::In::Drain);
     }
 
     pub(crate) fn status(&self) -> Report {
@@ -154,7 +171,9 @@ impl Node {
     /// Waits for the coordinator's answer, from a plain thread.
     pub(crate) fn inspect(&self) -> Option<Inspection> {
         let (reply, answer) = tokio::sync::oneshot::channel();
-        self.context.actors.tell_coordinator(CoordinatorMessage::Inspect(reply));
+        self.context
+            .actors
+            .tell_coordinator(CoordinatorMessage::Inspect(reply));
         block_on(answer).ok()
     }
 
@@ -192,19 +211,23 @@ impl Node {
         self.context.transport.traffic()
     }
 
-    /// Tells a worker's actor; if the node has stopped, the message and the reply channel in it are dropped, which its sender
-    /// notices.
+    /// Tells a worker's actor; if the node has stopped, the message and the reply channel in it are
+    /// dropped, which its sender notices.
     pub(crate) fn tell_worker(&self, index: usize, message: WorkerMessage) {
         if matches!(message, WorkerMessage::Gone | WorkerMessage::Leave { .. }) {
             self.collective.abort(index);
         }
-        let told = self.workers.get(index).is_some_and(|worker| worker.cast(message).is_ok());
+        let told = self
+            .workers
+            .get(index)
+            .is_some_and(|worker| worker.cast(message).is_ok());
         if !told {
             tracing::debug!(worker = index, "the node has stopped: message dropped");
         }
     }
 
-    /// Closes the connections after what was sent has arrived. Works on any executor: the node's own does it.
+    /// Closes the connections after what was sent has arrived. Works on any executor: the node's
+    /// own does it.
     pub(crate) async fn close_async(&self) {
         let (done, closed) = tokio::sync::oneshot::channel();
         // Nobody waits any more, or this node is closed already: both are fine.
@@ -225,16 +248,26 @@ impl Node {
 
     /// Whether the executor is the node's own.
     fn is_host(&self) -> bool {
-        self.executor.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(Executor::is_own)
+        self.executor
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            .is_some_and(Executor::is_own)
     }
 
     /// Starts closing on the node's executor; `false` if that was done before.
     fn begin_close(&self, done: impl FnOnce() + Send + 'static) -> bool {
         let executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(executor) = executor.as_ref().filter(|_| !self.closed.swap(true, Ordering::Relaxed)) else { return false };
+        let Some(executor) = executor
+            .as_ref()
+            .filter(|_| !self.closed.swap(true, Ordering::Relaxed))
+        else {
+            return false;
+        };
         let context = Arc::clone(&self.context);
         executor.handle().spawn(async move {
-            // Together: nobody should dial a node that stops, and a hanging folder should not keep it from its peers.
+            // Together: nobody should dial a node that stops, and a hanging folder should not keep
+            // it from its peers.
             tokio::join!(withdraw(&context), context.transport.close());
             done();
         });
@@ -244,11 +277,16 @@ impl Node {
 
 /// Takes this node's address out of the rendezvous folder, if there is one.
 async fn withdraw(context: &NodeContext) {
-    let withdrawing = context.discovery.withdraw(context.settings.identity.node, context.transport.local().announced);
+    let withdrawing = context.discovery.withdraw(
+        context.settings.identity.node,
+        context.transport.local().announced,
+    );
     match tokio::time::timeout(WITHDRAW_WAIT_MAX, withdrawing).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, "this node's address stays announced"),
-        Err(_) => tracing::warn!("the rendezvous folder does not answer: this node's address stays announced"),
+        Err(_) => tracing::warn!(
+            "the rendezvous folder does not answer: this node's address stays announced"
+        ),
     }
 }
 
@@ -259,7 +297,12 @@ impl Drop for Node {
         self.close();
         // A supervisor that stopped already needs no message.
         _ = self.supervisor.cast(NodeSupervisorMessage::Stop);
-        if let Some(executor) = self.executor.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(executor) = self
+            .executor
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             drop(executor);
         }
         if self.is_recorded() {

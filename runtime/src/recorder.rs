@@ -1,8 +1,10 @@
-//! Writes down what this node does, one JSON line an event, in a file of this start's own: the key `trace`. Or keeps the last events in
-//! memory, and writes them when something goes wrong or somebody asks: the key `flight`.
+//! Writes down what this node does, one JSON line an event, in a file of this start's own: the key
+//! `trace`. Or keeps the last events in memory, and writes them when something goes wrong or
+//! somebody asks: the key `flight`.
 //!
-//! Touches those files only, from a thread of its own. Training never waits for it: what does not fit into the queue, or onto the
-//! disk, is counted, and the count is written as soon as something can be.
+//! Touches those files only, from a thread of its own. Training never waits for it: what does not
+//! fit into the queue, or onto the disk, is counted, and the count is written as soon as something
+//! can be.
 
 use crate::transport::faulty::Faults;
 use slowmo_actors::ports::recorder::{Dumped, Later, QueueUse, Recorder};
@@ -24,7 +26,8 @@ use flight::Flight;
 
 /// Events that may wait to be written.
 pub const QUEUE_EVENTS_MAX: usize = 4096;
-/// Bytes of models that events may keep alive until they are made. One event may always wait, however large its model.
+/// Bytes of models that events may keep alive until they are made. One event may always wait,
+/// however large its model.
 pub const QUEUE_BYTES_MAX: usize = 256 << 20;
 /// How long a node that ends waits for its last events to be written.
 pub const FLUSH_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -70,28 +73,48 @@ impl FileRecorder {
     /// Opens the file of `start` in `folder`, which is made if it is not there.
     ///
     /// # Errors
-    /// The folder or the file cannot be written to. Nothing was changed but, perhaps, the folder made.
+    /// The folder or the file cannot be written to. Nothing was changed but, perhaps, the folder
+    /// made.
     pub fn open(folder: &Path, start: Start) -> io::Result<Self> {
         Self::of(Some(folder), None, start)
     }
 
-    /// The same with what is kept in memory for `flight`, a folder that is made with its first dump; the file is left out without `trace`.
+    /// The same with what is kept in memory for `flight`, a folder that is made with its first
+    /// dump; the file is left out without `trace`.
     ///
     /// # Errors
     /// As [`FileRecorder::open`].
     pub fn of(trace: Option<&Path>, flight: Option<&Path>, start: Start) -> io::Result<Self> {
         let open = |folder: &Path| {
             std::fs::create_dir_all(folder)?;
-            OpenOptions::new().create(true).append(true).open(file_in(folder, start))
+            OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(file_in(folder, start))
         };
         let file = trace.map(open).transpose()?;
         let (sender, receiver) = sync_channel(QUEUE_EVENTS_MAX);
         let usage = Arc::<Usage>::default();
         let flight = flight.map(|folder| Flight::new(folder, start));
         let (brief, keeps_the_last) = (trace.is_none(), flight.is_some());
-        let writer = Writer { start, file, flight, usage: Arc::clone(&usage), told: 0, torn: false };
-        std::thread::Builder::new().name("slowmo-recorder".to_owned()).spawn(move || writer.run(&receiver))?;
-        Ok(Self { start, queue: Mutex::new((sender, Instant(0))), brief, keeps_the_last, usage })
+        let writer = Writer {
+            start,
+            file,
+            flight,
+            usage: Arc::clone(&usage),
+            told: 0,
+            torn: false,
+        };
+        std::thread::Builder::new()
+            .name("slowmo-recorder".to_owned())
+            .spawn(move || writer.run(&receiver))?;
+        Ok(Self {
+            start,
+            queue: Mutex::new((sender, Instant(0))),
+            brief,
+            keeps_the_last,
+            usage,
+        })
     }
 
     fn put(&self, entry: impl FnOnce(Instant) -> Entry) {
@@ -107,7 +130,9 @@ impl FileRecorder {
 
 impl std::fmt::Debug for FileRecorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FileRecorder").field("start", &self.start).finish_non_exhaustive()
+        f.debug_struct("FileRecorder")
+            .field("start", &self.start)
+            .finish_non_exhaustive()
     }
 }
 
@@ -135,18 +160,31 @@ impl Recorder for FileRecorder {
     }
 
     fn queue(&self) -> Option<QueueUse> {
-        Some(QueueUse { waiting: self.usage.waiting.load(Ordering::Relaxed), bound: QUEUE_EVENTS_MAX })
+        Some(QueueUse {
+            waiting: self.usage.waiting.load(Ordering::Relaxed),
+            bound: QUEUE_EVENTS_MAX,
+        })
     }
 
     fn dump(&self, why: &str) -> Option<Dumped> {
         let (done, dumped) = sync_channel(1);
-        self.keeps_the_last.then(|| self.put(|_| Entry::Dump(why.to_owned(), done))).map(|()| dumped)
+        self.keeps_the_last
+            .then(|| self.put(|_| Entry::Dump(why.to_owned(), done)))
+            .map(|()| dumped)
     }
 
     fn flush(&self) {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
+        let queue = self
+            .queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .0
+            .clone();
         let (done, written) = sync_channel(1);
-        let (mut entry, give_up) = (Entry::Flush(done), std::time::Instant::now() + FLUSH_WAIT_MAX);
+        let (mut entry, give_up) = (
+            Entry::Flush(done),
+            std::time::Instant::now() + FLUSH_WAIT_MAX,
+        );
         // A full queue moves as long as the disk does.
         while let Err(TrySendError::Full(again)) = queue.try_send(entry) {
             if std::time::Instant::now() >= give_up {
@@ -155,7 +193,10 @@ impl Recorder for FileRecorder {
             std::thread::sleep(Duration::from_millis(1));
             entry = again;
         }
-        if written.recv_timeout(give_up.saturating_duration_since(std::time::Instant::now())).is_err() {
+        if written
+            .recv_timeout(give_up.saturating_duration_since(std::time::Instant::now()))
+            .is_err()
+        {
             tracing::warn!("the trace's last events were not written in time");
         }
     }
@@ -206,12 +247,18 @@ impl Writer {
         let lost = self.usage.lost.load(Ordering::Relaxed);
         if lost > self.told && !self.torn {
             self.told = lost;
-            let event = Event::Gauge { start: self.start, name: LOST_EVENTS.to_owned(), value: lost, bound: 0 };
+            let event = Event::Gauge {
+                start: self.start,
+                name: LOST_EVENTS.to_owned(),
+                value: lost,
+                bound: 0,
+            };
             self.write(&Line { at, event });
         }
     }
 
-    /// Writes a line with one call, so that a process that is killed loses no more than the end of its last one.
+    /// Writes a line with one call, so that a process that is killed loses no more than the end of
+    /// its last one.
     fn write(&mut self, line: &Line) {
         let mut bytes = if self.torn { vec![b'\n'] } else { Vec::new() };
         let written = serde_json::to_writer(&mut bytes, line).map_err(io::Error::from);
@@ -220,7 +267,9 @@ impl Writer {
             if let Some(flight) = &mut self.flight {
                 flight.keep(bytes.trim_ascii_start());
             }
-            self.file.as_mut().map_or(Ok(()), |file| file.write_all(&bytes))
+            self.file
+                .as_mut()
+                .map_or(Ok(()), |file| file.write_all(&bytes))
         });
         if let Err(error) = &written
             && self.usage.lost.fetch_add(1, Ordering::Relaxed) == 0
@@ -233,7 +282,9 @@ impl Writer {
 
 /// Microseconds of the wall clock since 1970, which all nodes of a machine share.
 fn now() -> Instant {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     Instant(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
@@ -271,7 +322,11 @@ impl Recorder for UntilCrashed {
     }
 
     fn dump(&self, why: &str) -> Option<Dumped> {
-        if self.faults.has_crashed() { None } else { self.inner.dump(why) }
+        if self.faults.has_crashed() {
+            None
+        } else {
+            self.inner.dump(why)
+        }
     }
 
     fn flush(&self) {
@@ -285,11 +340,16 @@ mod tests {
     use super::*;
     use slowmo_protocol::ident::{Incarnation, NodeId, Step};
 
-    const START: Start = Start { node: NodeId(7), incarnation: Incarnation(11) };
+    const START: Start = Start {
+        node: NodeId(7),
+        incarnation: Incarnation(11),
+    };
 
     fn lines(folder: &Path) -> Vec<Line> {
         let text = std::fs::read_to_string(file_in(folder, START)).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     #[test]
@@ -298,14 +358,29 @@ mod tests {
         let folder = parent.path().join("traces");
         let recorder = FileRecorder::open(&folder, START).unwrap();
         recorder.record(Event::Started(START));
-        recorder.record_later(Later { bytes: 5, make: Box::new(|| Event::Resigned(START)) });
+        recorder.record_later(Later {
+            bytes: 5,
+            make: Box::new(|| Event::Resigned(START)),
+        });
         recorder.record(Event::Quiet);
         recorder.flush();
         let lines = lines(&folder);
         let events: Vec<Event> = lines.iter().map(|line| line.event.clone()).collect();
-        assert_eq!(events, [Event::Started(START), Event::Resigned(START), Event::Quiet]);
-        assert!(lines.windows(2).all(|pair| pair[0].at <= pair[1].at) && lines[0].at > Instant(1_700_000_000_000_000));
-        assert_eq!(recorder.queue(), Some(QueueUse { waiting: 0, bound: QUEUE_EVENTS_MAX }));
+        assert_eq!(
+            events,
+            [Event::Started(START), Event::Resigned(START), Event::Quiet]
+        );
+        assert!(
+            lines.windows(2).all(|pair| pair[0].at <= pair[1].at)
+                && lines[0].at > Instant(1_700_000_000_000_000)
+        );
+        assert_eq!(
+            recorder.queue(),
+            Some(QueueUse {
+                waiting: 0,
+                bound: QUEUE_EVENTS_MAX
+            })
+        );
         assert!(folder.join("7-11.jsonl").exists());
     }
 
@@ -322,7 +397,10 @@ mod tests {
             }),
         };
         recorder.record_later(slow);
-        let too_large = Later { bytes: QUEUE_BYTES_MAX, make: Box::new(|| Event::Over) };
+        let too_large = Later {
+            bytes: QUEUE_BYTES_MAX,
+            make: Box::new(|| Event::Over),
+        };
         recorder.record_later(too_large);
         // One may be with the writer already.
         (0..QUEUE_EVENTS_MAX + 10).for_each(|_| recorder.record(Event::Resigned(START)));
@@ -330,12 +408,22 @@ mod tests {
         recorder.flush();
         let lines = lines(folder.path());
         let last = lines.iter().rev().find_map(|line| match &line.event {
-            Event::Gauge { name, value, bound: 0, .. } if name == LOST_EVENTS => Some(*value),
+            Event::Gauge {
+                name,
+                value,
+                bound: 0,
+                ..
+            } if name == LOST_EVENTS => Some(*value),
             _ => None,
         });
-        let written = lines.iter().filter(|line| matches!(line.event, Event::Resigned(_))).count();
+        let written = lines
+            .iter()
+            .filter(|line| matches!(line.event, Event::Resigned(_)))
+            .count();
         assert_eq!(last, Some(1 + (QUEUE_EVENTS_MAX + 10 - written) as u64));
-        assert!(written < QUEUE_EVENTS_MAX + 10 && lines.iter().all(|line| line.event != Event::Over));
+        assert!(
+            written < QUEUE_EVENTS_MAX + 10 && lines.iter().all(|line| line.event != Event::Over)
+        );
     }
 
     #[test]
@@ -345,30 +433,78 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         let usage = Arc::<Usage>::default();
         // Opened for reading: every write fails, as on a full disk.
-        let mut writer =
-            Writer { start: START, file: Some(File::open(&path).unwrap()), flight: None, usage: Arc::clone(&usage), told: 0, torn: false };
-        writer.write(&Line { at: Instant(1), event: Event::Quiet });
-        writer.write(&Line { at: Instant(2), event: Event::Quiet });
+        let mut writer = Writer {
+            start: START,
+            file: Some(File::open(&path).unwrap()),
+            flight: None,
+            usage: Arc::clone(&usage),
+            told: 0,
+            torn: false,
+        };
+        writer.write(&Line {
+            at: Instant(1),
+            event: Event::Quiet,
+        });
+        writer.write(&Line {
+            at: Instant(2),
+            event: Event::Quiet,
+        });
         writer.tell_what_was_lost(Instant(2));
         assert_eq!((usage.lost.load(Ordering::Relaxed), writer.torn), (2, true));
         writer.file = Some(OpenOptions::new().append(true).open(&path).unwrap());
-        writer.write(&Line { at: Instant(3), event: Event::Over });
+        writer.write(&Line {
+            at: Instant(3),
+            event: Event::Over,
+        });
         writer.tell_what_was_lost(Instant(3));
         let text = std::fs::read_to_string(&path).unwrap();
-        let lines: Vec<Line> = text.lines().filter(|line| !line.is_empty()).map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines: Vec<Line> = text
+            .lines()
+            .filter(|line| !line.is_empty())
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
         assert_eq!(lines[0].event, Event::Over);
-        assert!(matches!(&lines[1].event, Event::Gauge { value: 2, bound: 0, .. }), "{lines:?}");
+        assert!(
+            matches!(
+                &lines[1].event,
+                Event::Gauge {
+                    value: 2,
+                    bound: 0,
+                    ..
+                }
+            ),
+            "{lines:?}"
+        );
     }
 
     #[test]
     fn a_loss_that_is_no_number_is_told_and_read() {
         for loss in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.25, -3.0] {
-            let line = Line { at: Instant(3), event: Event::Loss { start: START, step: Step(4), loss } };
+            let line = Line {
+                at: Instant(3),
+                event: Event::Loss {
+                    start: START,
+                    step: Step(4),
+                    loss,
+                },
+            };
             let text = serde_json::to_string(&line).unwrap();
-            let Ok(Line { event: Event::Loss { loss: read, .. }, .. }) = serde_json::from_str(&text) else { panic!("{text}") };
-            assert!(read.to_bits() == loss.to_bits() || read.is_nan() && loss.is_nan(), "{text}");
+            let Ok(Line {
+                event: Event::Loss { loss: read, .. },
+                ..
+            }) = serde_json::from_str(&text)
+            else {
+                panic!("{text}")
+            };
+            assert!(
+                read.to_bits() == loss.to_bits() || read.is_nan() && loss.is_nan(),
+                "{text}"
+            );
             let wrong = text.replace("\"loss\":", "\"loss\":\"much\",\"was\":");
-            assert!(serde_json::from_str::<Line>(&wrong).is_err() || wrong == text, "{wrong}");
+            assert!(
+                serde_json::from_str::<Line>(&wrong).is_err() || wrong == text,
+                "{wrong}"
+            );
         }
     }
 

@@ -38,7 +38,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
 
-/// A node: the actors, the transport and the workers of this process. Lives until it and every worker's handle are dropped.
+/// A node: the actors, the transport and the workers of this process. Lives until it and every
+/// worker's handle are dropped.
 pub struct Runtime {
     node: Arc<Node>,
     taken: Mutex<Vec<bool>>,
@@ -47,7 +48,10 @@ pub struct Runtime {
 
 impl std::fmt::Debug for Runtime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Runtime").field("node", &self.node.id()).field("address", &self.address()).finish()
+        f.debug_struct("Runtime")
+            .field("node", &self.node.id())
+            .field("address", &self.address())
+            .finish()
     }
 }
 
@@ -64,7 +68,10 @@ pub struct RuntimeBuilder {
 
 impl std::fmt::Debug for RuntimeBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RuntimeBuilder").field("config", &self.config).field("network", &self.network).finish_non_exhaustive()
+        f.debug_struct("RuntimeBuilder")
+            .field("config", &self.config)
+            .field("network", &self.network)
+            .finish_non_exhaustive()
     }
 }
 
@@ -81,12 +88,19 @@ pub struct Network {
 
 impl std::fmt::Debug for Network {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Network").field("address", &self.address).field("peers", &self.peers).finish_non_exhaustive()
+        f.debug_struct("Network")
+            .field("address", &self.address)
+            .field("peers", &self.peers)
+            .finish_non_exhaustive()
     }
 }
 
 impl Runtime {
-    fn of(config: &Config, (parts, faults): (Parts, Option<Faults>), executor: Executor) -> Result<Self, SpawnError> {
+    fn of(
+        config: &Config,
+        (parts, faults): (Parts, Option<Faults>),
+        executor: Executor,
+    ) -> Result<Self, SpawnError> {
         let (context, devices, checkpoints, supervisor, workers) = parts;
         let admin = match &config.admin {
             Some(path) => Some(serve_admin(path, &context, &executor)?),
@@ -97,17 +111,32 @@ impl Runtime {
             None => None,
         };
         if config.drain_on_sigterm && executor.is_own() {
-            executor.handle().spawn(admin::drain_on_sigterm(Arc::clone(&context)));
+            executor
+                .handle()
+                .spawn(admin::drain_on_sigterm(Arc::clone(&context)));
         }
         // Without a handler the signal would end the process.
         if config.flight.is_some() || executor.is_own() {
-            executor.handle().spawn(admin::dump_on_sigusr1(Arc::clone(&context)));
+            executor
+                .handle()
+                .spawn(admin::dump_on_sigusr1(Arc::clone(&context)));
         }
         let taken = Mutex::new(vec![false; workers.len()]);
-        let node = Node::new(context, (devices.each, devices.collective), checkpoints, supervisor, workers, executor)
-            .with_admin(admin, http)
-            .with_marker(Marker::new(config.marker.clone()));
-        Ok(Self { node: Arc::new(node), taken, faults })
+        let node = Node::new(
+            context,
+            (devices.each, devices.collective),
+            checkpoints,
+            supervisor,
+            workers,
+            executor,
+        )
+        .with_admin(admin, http)
+        .with_marker(Marker::new(config.marker.clone()));
+        Ok(Self {
+            node: Arc::new(node),
+            taken,
+            faults,
+        })
     }
 
     /// Starts describing a node.
@@ -123,7 +152,9 @@ impl Runtime {
     pub fn worker(&self, index: usize) -> Result<Worker, WorkerError> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let devices = taken.len();
-        let slot = taken.get_mut(index).ok_or(WorkerError::NoSuchWorker { index, devices })?;
+        let slot = taken
+            .get_mut(index)
+            .ok_or(WorkerError::NoSuchWorker { index, devices })?;
         if std::mem::replace(slot, true) {
             return Err(WorkerError::Taken(index));
         }
@@ -148,8 +179,8 @@ impl Runtime {
         self.node.http_address()
     }
 
-    /// Hands over in the next round and leaves: the training loop sees `drained` in a step's report. As SIGTERM and
-    /// `slowmo drain` do.
+    /// Hands over in the next round and leaves: the training loop sees `drained` in a step's
+    /// report. As SIGTERM and `slowmo drain` do.
     pub fn drain(&self) {
         self.node.drain();
     }
@@ -166,7 +197,8 @@ impl Runtime {
         self.node.inspect()
     }
 
-    /// What can be set to go wrong on this node's network; `None` unless it was built [`RuntimeBuilder::faulty`].
+    /// What can be set to go wrong on this node's network; `None` unless it was built
+    /// [`RuntimeBuilder::faulty`].
     #[must_use]
     pub fn faults(&self) -> Option<&Faults> {
         self.faults.as_ref()
@@ -194,7 +226,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Lets [`Runtime::faults`] cut, delay and throttle what this node sends, watch it, and end the node at once: for tests.
+    /// Lets [`Runtime::faults`] cut, delay and throttle what this node sends, watch it, and end the
+    /// node at once: for tests.
     #[must_use]
     pub fn faulty(mut self) -> Self {
         self.faulty = true;
@@ -208,7 +241,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Which start of the node this is, a larger number for a later one; the time unless given: for tests.
+    /// Which start of the node this is, a larger number for a later one; the time unless given: for
+    /// tests.
     #[must_use]
     pub fn incarnation(mut self, incarnation: u64) -> Self {
         self.incarnation = Some(incarnation);
@@ -222,11 +256,12 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Starts the node: binds its endpoint and looks for its peers in the background. With `min_nodes = 1` and neither peers
-    /// nor credentials nothing listens at all.
+    /// Starts the node: binds its endpoint and looks for its peers in the background. With
+    /// `min_nodes = 1` and neither peers nor credentials nothing listens at all.
     ///
     /// # Errors
-    /// Bad configuration, unreadable key, port taken, unusable peer address. Nothing runs afterwards.
+    /// Bad configuration, unreadable key, port taken, unusable peer address. Nothing runs
+    /// afterwards.
     pub fn spawn(self) -> Result<Runtime, SpawnError> {
         self.check()?;
         launcher::watch();
@@ -236,8 +271,9 @@ impl RuntimeBuilder {
         Runtime::of(&config, built, executor)
     }
 
-    /// Starts the node on the executor that calls this, which moves its data and must not be blocked: for tests that simulate time.
-    /// Take the workers' handles with [`Worker::into_async`].
+    /// Starts the node on the executor that calls this, which moves its data and must not be
+    /// blocked: for tests that simulate time. Take the workers' handles with
+    /// [`Worker::into_async`].
     ///
     /// # Errors
     /// As [`RuntimeBuilder::spawn`].
@@ -252,19 +288,38 @@ impl RuntimeBuilder {
         self.config.check()?;
         if self.config.may_found_twice() {
             let (min_nodes, nodes) = (self.config.min_nodes, self.config.peers.len() + 1);
-            tracing::warn!(min_nodes, nodes, "two clusters may be founded: min_nodes is not more than half of this node and its peers");
+            tracing::warn!(
+                min_nodes,
+                nodes,
+                "two clusters may be founded: min_nodes is not more than half of this node and its peers"
+            );
         }
         Ok(())
     }
 
     async fn build(self) -> Result<(Parts, Option<Faults>), SpawnError> {
-        let Self { config, network, faulty, recorder, incarnation, discovery: given } = self;
+        let Self {
+            config,
+            network,
+            faulty,
+            recorder,
+            incarnation,
+            discovery: given,
+        } = self;
         let opened = config.clone();
         let devices = beside(move || device::open(&opened)).await??;
         let incarnation = Incarnation(incarnation.unwrap_or_else(now_micros));
-        let me = (NodeId(config.node_id.map_or_else(random_id, Ok)?), incarnation);
+        let me = (
+            NodeId(config.node_id.map_or_else(random_id, Ok)?),
+            incarnation,
+        );
         let hub = network.as_ref().map(|network| network.hub.clone());
-        let Connected { cluster, mut transport, mut events, discovery } = connect(&config, network, me)?;
+        let Connected {
+            cluster,
+            mut transport,
+            mut events,
+            discovery,
+        } = connect(&config, network, me)?;
         let discovery = given.unwrap_or(discovery);
         let mut faults: Option<Faults> = None;
         if faulty {
@@ -275,13 +330,26 @@ impl RuntimeBuilder {
         let recorder = recorder_of(&config, recorder, me, faults.as_ref())?;
         let status = StatusBoard::new();
         let checkpoints = checkpoints_of(&config, me, &status).await?;
-        let mut settings = settings(&config, Identity { cluster, node: me.0, incarnation: me.1 })?;
+        let mut settings = settings(
+            &config,
+            Identity {
+                cluster,
+                node: me.0,
+                incarnation: me.1,
+            },
+        )?;
         if !settings.join {
             // Nodes that found together go on from the same one, or name the difference.
-            let resumed = checkpoints.resumed().map_or_else(|| "none".to_owned(), |resumed| resumed.name().to_string());
-            settings.shared.push_str(&format!("{RESUME_KEY} = {resumed}\n"));
+            let resumed = checkpoints
+                .resumed()
+                .map_or_else(|| "none".to_owned(), |resumed| resumed.name().to_string());
+            settings
+                .shared
+                .push_str(&format!("{RESUME_KEY} = {resumed}\n"));
         }
-        discovery.announce(me.0, transport.local().announced).await?;
+        discovery
+            .announce(me.0, transport.local().announced)
+            .await?;
         let context = Arc::new(NodeContext {
             settings,
             transport,
@@ -299,11 +367,21 @@ impl RuntimeBuilder {
             credits: Arc::new(Semaphore::new(MAILBOX_CREDITS_MAX)),
         });
         let workers = Arc::new(OnceLock::new());
-        let arguments = NodeArguments { context: Arc::clone(&context), events, workers: Arc::clone(&workers) };
-        let (supervisor, _) = Actor::spawn(None, NodeSupervisor, arguments).await.map_err(|error| SpawnError::System(error.to_string()))?;
+        let arguments = NodeArguments {
+            context: Arc::clone(&context),
+            events,
+            workers: Arc::clone(&workers),
+        };
+        let (supervisor, _) = Actor::spawn(None, NodeSupervisor, arguments)
+            .await
+            .map_err(|error| SpawnError::System(error.to_string()))?;
         let workers = workers.get().cloned().unwrap_or_default();
         if let Some(faults) = &faults {
-            tokio::spawn(die(faults.clone(), hub.map(|hub| (hub, context.transport.local())), supervisor.clone()));
+            tokio::spawn(die(
+                faults.clone(),
+                hub.map(|hub| (hub, context.transport.local())),
+                supervisor.clone(),
+            ));
         }
         context.status.runs_on(devices.names.clone());
         Ok(((context, devices, checkpoints, supervisor, workers), faults))
@@ -311,7 +389,11 @@ impl RuntimeBuilder {
 }
 
 /// A node that crashes is gone from its hub, and whoever waits in it is told that it has stopped.
-async fn die(faults: Faults, seat: Option<(MemoryHub, LocalPeer)>, supervisor: ractor::ActorRef<NodeSupervisorMessage>) {
+async fn die(
+    faults: Faults,
+    seat: Option<(MemoryHub, LocalPeer)>,
+    supervisor: ractor::ActorRef<NodeSupervisorMessage>,
+) {
     faults.crashed().await;
     if let Some((hub, node)) = seat {
         hub.vanish(node);
@@ -328,9 +410,16 @@ type Parts = (
     Vec<ractor::ActorRef<slowmo_actors::worker::WorkerMessage>>,
 );
 
-fn serve_admin(path: &Path, context: &Arc<NodeContext>, executor: &Executor) -> Result<admin::Endpoint, SpawnError> {
+fn serve_admin(
+    path: &Path,
+    context: &Arc<NodeContext>,
+    executor: &Executor,
+) -> Result<admin::Endpoint, SpawnError> {
     let _inside = executor.handle().enter();
-    admin::Endpoint::serve(path, Arc::clone(context)).map_err(|error| SpawnError::Admin { path: path.to_owned(), error })
+    admin::Endpoint::serve(path, Arc::clone(context)).map_err(|error| SpawnError::Admin {
+        path: path.to_owned(),
+        error,
+    })
 }
 
 fn serve_http(
@@ -339,7 +428,11 @@ fn serve_http(
     context: &Arc<NodeContext>,
     executor: &Executor,
 ) -> Result<telemetry::Endpoint, SpawnError> {
-    let token = config.http_token_file.as_deref().map(telemetry::Token::read).transpose()?;
+    let token = config
+        .http_token_file
+        .as_deref()
+        .map(telemetry::Token::read)
+        .transpose()?;
     let _inside = executor.handle().enter();
     let endpoint = telemetry::Endpoint::serve(address, token, Arc::clone(context))?;
     let mut reached = endpoint.address();
@@ -361,6 +454,8 @@ fn random_id() -> Result<u64, SpawnError> {
 
 /// Microseconds since 1970: a later start has a larger incarnation.
 fn now_micros() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,5 +1,5 @@
-//! The elastic sampler: which samples a worker trains on, whatever nodes join, leave or are lost. Follows the worker that it is
-//! attached to; every decision is `slowmo_protocol::sampler`'s.
+//! The elastic sampler: which samples a worker trains on, whatever nodes join, leave or are lost.
+//! Follows the worker that it is attached to; every decision is `slowmo_protocol::sampler`'s.
 
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::ident::{NodeId, Step};
@@ -9,14 +9,17 @@ use slowmo_protocol::view::Member;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Ranges of positions that are remembered for a record of one round, about one a step; steps beyond go unrecorded.
+/// Ranges of positions that are remembered for a record of one round, about one a step; steps
+/// beyond go unrecorded.
 const HANDED_OUT_MAX: usize = 1 << 20;
 
-/// Hands each worker the batches of its inner steps so that every sample of an epoch is used exactly once in the decided rounds
-/// of the cluster. What a node trained on in a round that was decided without it is handed out again, to whoever is there then.
+/// Hands each worker the batches of its inner steps so that every sample of an epoch is used
+/// exactly once in the decided rounds of the cluster. What a node trained on in a round that was
+/// decided without it is handed out again, to whoever is there then.
 ///
-/// Make one a worker, with the same samples, batch and seed on every node, and attach it before the worker synchronizes. All else
-/// follows: the worker's steps move it on, and its state travels with the rounds.
+/// Make one a worker, with the same samples, batch and seed on every node, and attach it before the
+/// worker synchronizes. All else follows: the worker's steps move it on, and its state travels with
+/// the rounds.
 ///
 /// ```no_run
 /// # fn train(_: &[usize]) {}
@@ -46,7 +49,8 @@ pub struct ElasticSampler {
 struct State {
     /// As of the last decided round.
     progress: Progress,
-    /// The view that the current round began with, ascending by id; empty until the worker synchronized.
+    /// The view that the current round began with, ascending by id; empty until the worker
+    /// synchronized.
     members: Arc<[Member]>,
     node: NodeId,
     index: u16,
@@ -70,7 +74,8 @@ impl HandedOut {
     fn note(&mut self, step: Step, positions: &[Range<u64>]) {
         if step >= self.next && self.ranges.len() < HANDED_OUT_MAX {
             self.next = Step(step.0.saturating_add(1));
-            self.ranges.extend(positions.iter().map(|range| (range.start, range.end)));
+            self.ranges
+                .extend(positions.iter().map(|range| (range.start, range.end)));
         }
     }
 }
@@ -90,46 +95,83 @@ impl ElasticSampler {
     /// # Errors
     /// No samples or an empty batch.
     pub fn new(samples: usize, batch: usize, seed: u64) -> Result<Self, SamplerError> {
-        let progress = Progress::new(Settings { samples: samples as u64, batch: batch as u64, seed })?;
+        let progress = Progress::new(Settings {
+            samples: samples as u64,
+            batch: batch as u64,
+            seed,
+        })?;
         let members = Vec::new().into();
-        let state = State { progress, members, node: NodeId(0), index: 0, step: Step(0), handed_out: None, used: None };
-        Ok(Self { shared: Arc::new(Mutex::new(state)), batch: Vec::new() })
+        let state = State {
+            progress,
+            members,
+            node: NodeId(0),
+            index: 0,
+            step: Step(0),
+            handed_out: None,
+            used: None,
+        };
+        Ok(Self {
+            shared: Arc::new(Mutex::new(state)),
+            batch: Vec::new(),
+        })
     }
 
-    /// Keeps which samples this node used in decided rounds, for [`ElasticSampler::take_used`]; they pile up until taken.
+    /// Keeps which samples this node used in decided rounds, for [`ElasticSampler::take_used`];
+    /// they pile up until taken.
     #[must_use]
     pub fn recording(self) -> Self {
         lock(&self.shared).used = Some(Vec::new());
         self
     }
 
-    /// The indices of the samples for the worker's current inner step, always `batch` of them. Empty while the sampler is attached
-    /// to no worker that has synchronized, and once the worker's node has left the view.
+    /// The indices of the samples for the worker's current inner step, always `batch` of them.
+    /// Empty while the sampler is attached to no worker that has synchronized, and once the
+    /// worker's node has left the view.
     pub fn next_batch(&mut self) -> &[usize] {
         let state = &mut *lock(&self.shared);
-        let positions = state.progress.batch(&state.members, state.node, state.index, state.step);
+        let positions = state
+            .progress
+            .batch(&state.members, state.node, state.index, state.step);
         self.batch.clear();
         if let Some(handed_out) = &mut state.handed_out {
             handed_out.note(state.step, &positions);
         }
-        self.batch.extend(positions.into_iter().flatten().map(|position| index(&state.progress, position).1));
+        self.batch.extend(
+            positions
+                .into_iter()
+                .flatten()
+                .map(|position| index(&state.progress, position).1),
+        );
         &self.batch
     }
 
-    /// How many epochs are used up whole in decided rounds; the same on every node after the same round.
+    /// How many epochs are used up whole in decided rounds; the same on every node after the same
+    /// round.
     #[must_use]
     pub fn epochs_completed(&self) -> u64 {
         lock(&self.shared).progress.epochs_completed()
     }
 
-    /// The samples that this node used in decided rounds since the last call, one entry a round; of a node with several workers
-    /// each sampler tells the whole node's. Empty without [`ElasticSampler::recording`].
+    /// The samples that this node used in decided rounds since the last call, one entry a round; of
+    /// a node with several workers each sampler tells the whole node's. Empty without
+    /// [`ElasticSampler::recording`].
     #[must_use]
     pub fn take_used(&mut self) -> Vec<UsedSamples> {
         let mut state = lock(&self.shared);
         let used = state.used.as_mut().map(std::mem::take).unwrap_or_default();
-        let samples = |positions: Vec<Range<u64>>| positions.into_iter().flatten().map(|at| index(&state.progress, at)).collect();
-        used.into_iter().map(|(round, positions)| UsedSamples { round, samples: samples(positions) }).collect()
+        let samples = |positions: Vec<Range<u64>>| {
+            positions
+                .into_iter()
+                .flatten()
+                .map(|at| index(&state.progress, at))
+                .collect()
+        };
+        used.into_iter()
+            .map(|(round, positions)| UsedSamples {
+                round,
+                samples: samples(positions),
+            })
+            .collect()
     }
 
     pub(crate) fn follower(&self) -> Follower {
@@ -169,24 +211,38 @@ impl Follower {
         Ok(())
     }
 
-    /// The positions that were handed out since the last decided round, ascending by step; nothing where that is not recorded.
+    /// The positions that were handed out since the last decided round, ascending by step; nothing
+    /// where that is not recorded.
     pub fn handed_out(&self) -> Vec<(u64, u64)> {
         let state = lock(&self.0);
-        state.handed_out.iter().flat_map(|handed_out| handed_out.ranges.iter().copied()).collect()
+        state
+            .handed_out
+            .iter()
+            .flat_map(|handed_out| handed_out.ranges.iter().copied())
+            .collect()
     }
 
     /// A round was decided, between members `before` and `after`, both ascending by id.
     ///
     /// # Errors
     /// The cluster's sampler has other settings. The sampler is unchanged.
-    pub fn decided(&self, outcome: &Outcome, before: &[Member], after: &Arc<[Member]>) -> Result<(), SamplerError> {
+    pub fn decided(
+        &self,
+        outcome: &Outcome,
+        before: &[Member],
+        after: &Arc<[Member]>,
+    ) -> Result<(), SamplerError> {
         let mut state = lock(&self.0);
         let start = outcome.samples.as_ref().unwrap_or(&state.progress);
         let (cluster, own) = (start.settings(), state.progress.settings());
         if cluster != own {
             return Err(SamplerError::Differs { cluster, own });
         }
-        let round = DecidedRound { until: samples_until(&outcome.spec), contributors: &outcome.contributors, members: before };
+        let round = DecidedRound {
+            until: samples_until(&outcome.spec),
+            contributors: &outcome.contributors,
+            members: before,
+        };
         let (used, next) = (start.used(&round, state.node), start.after(&round));
         if let Some(kept) = state.used.as_mut().filter(|_| !used.is_empty()) {
             kept.push((outcome.round.0, used));

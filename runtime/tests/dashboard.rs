@@ -1,4 +1,5 @@
-//! The page that a node serves: its files, what its stream tells of the whole cluster, and orders that reach any member.
+//! The page that a node serves: its files, what its stream tells of the whole cluster, and orders
+//! that reach any member.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod http;
@@ -52,7 +53,10 @@ fn trains(id: u64, folder: &Path) -> (SocketAddr, JoinHandle<bool>) {
 }
 
 fn order(address: SocketAddr, path: &str) -> (u16, String) {
-    ask(address, &format!("POST {path} HTTP/1.1\r\nAuthorization: Bearer {TOKEN}"))
+    ask(
+        address,
+        &format!("POST {path} HTTP/1.1\r\nAuthorization: Bearer {TOKEN}"),
+    )
 }
 
 #[test]
@@ -61,40 +65,95 @@ fn one_node_tells_of_all_and_passes_orders_on() {
     std::fs::create_dir(folder.path().join("rendezvous")).unwrap();
     let nodes: Vec<_> = (1..=3).map(|id| trains(id, folder.path())).collect();
     let address = nodes[0].0;
-    let ids = |value: &Value| value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect::<Vec<_>>();
+    let ids = |value: &Value| {
+        value
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|id| id.as_u64().unwrap())
+            .collect::<Vec<_>>()
+    };
     let mut told = messages(address);
-    let first = told.find(|told| told["report"]["round"].as_u64() > Some(0)).unwrap();
-    let complete = |told: &Value| told["nodes"].as_array().unwrap().iter().all(|node| node["brief"]["links"].as_array().is_some());
-    let whole = if complete(&first) { first.clone() } else { told.find(complete).unwrap() };
+    let first = told
+        .find(|told| told["report"]["round"].as_u64() > Some(0))
+        .unwrap();
+    let complete = |told: &Value| {
+        told["nodes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|node| node["brief"]["links"].as_array().is_some())
+    };
+    let whole = if complete(&first) {
+        first.clone()
+    } else {
+        told.find(complete).unwrap()
+    };
     for (node, id) in whole["nodes"].as_array().unwrap().iter().zip(1..) {
         let brief = &node["brief"];
-        assert_eq!((node["node"].as_u64(), node["alive"].as_bool()), (Some(id), Some(true)));
-        assert!(brief["measures"]["loss"][1].as_f64().is_some() && brief["measures"]["accuracy"][1] == 0.5, "{brief}");
+        assert_eq!(
+            (node["node"].as_u64(), node["alive"].as_bool()),
+            (Some(id), Some(true))
+        );
+        assert!(
+            brief["measures"]["loss"][1].as_f64().is_some()
+                && brief["measures"]["accuracy"][1] == 0.5,
+            "{brief}"
+        );
         assert_eq!(brief["links"].as_array().unwrap().len(), 2);
-        assert!(brief["links"][0]["sent_bytes"].as_u64() > Some(0) && brief["http"].as_str().is_some(), "{brief}");
+        assert!(
+            brief["links"][0]["sent_bytes"].as_u64() > Some(0) && brief["http"].as_str().is_some(),
+            "{brief}"
+        );
     }
     let again = told.next().unwrap();
-    assert!(again.get("before").is_none() && again.get("shards").is_none(), "what did not change is told once");
+    assert!(
+        again.get("before").is_none() && again.get("shards").is_none(),
+        "what did not change is told once"
+    );
     let rounds = again["rounds"].as_array().unwrap();
-    assert!(rounds.iter().all(|round| ids(&round["contributors"]) == [1, 2, 3] && ids(&round["members"]) == [1, 2, 3]), "{rounds:?}");
+    assert!(
+        rounds
+            .iter()
+            .all(|round| ids(&round["contributors"]) == [1, 2, 3]
+                && ids(&round["members"]) == [1, 2, 3]),
+        "{rounds:?}"
+    );
 
-    let (status, before) = (ask(address, "POST /drain?node=3 HTTP/1.1").0, order(address, "/drain?node=9"));
+    let (status, before) = (
+        ask(address, "POST /drain?node=3 HTTP/1.1").0,
+        order(address, "/drain?node=9"),
+    );
     assert_eq!((status, before.0), (401, 404));
-    assert_eq!(order(address, "/scale?nodes=4").0, 409, "no launcher started it");
+    assert_eq!(
+        order(address, "/scale?nodes=4").0,
+        409,
+        "no launcher started it"
+    );
     assert_eq!(order(address, "/drain?nodes=3").0, 400);
     assert_eq!(order(address, "/drain?node=3").0, 202);
-    let left = told.find(|told| told["nodes"].as_array().unwrap().len() == 2).unwrap();
+    let left = told
+        .find(|told| told["nodes"].as_array().unwrap().len() == 2)
+        .unwrap();
     assert_eq!(left["nodes"][1]["node"], 2);
     for drained in ["/drain?node=2", "/drain?node=1"] {
         assert_eq!(order(address, drained).0, 202);
         std::thread::sleep(Duration::from_millis(500));
     }
-    assert!(nodes.into_iter().all(|(_, training)| training.join().unwrap()));
+    assert!(
+        nodes
+            .into_iter()
+            .all(|(_, training)| training.join().unwrap())
+    );
 }
 
 #[test]
 fn the_page_needs_nothing_from_elsewhere_and_is_for_this_machine() {
-    let config = Config { base: BaseName::None, http: Some("127.0.0.1:0".parse().unwrap()), ..Config::default() };
+    let config = Config {
+        base: BaseName::None,
+        http: Some("127.0.0.1:0".parse().unwrap()),
+        ..Config::default()
+    };
     let runtime = Runtime::builder().config(config).spawn().unwrap();
     let address = runtime.http_address().unwrap();
     let (status, page) = ask(address, "GET / HTTP/1.1");
@@ -102,14 +161,33 @@ fn the_page_needs_nothing_from_elsewhere_and_is_for_this_machine() {
     for file in ["dashboard.js", "state.js", "draw.js", "dashboard.css"] {
         let (status, text) = ask(address, &format!("GET /{file} HTTP/1.1"));
         assert_eq!(status, 200, "{file}");
-        for elsewhere in ["http://", "https://", "//cdn"].into_iter().filter(|_| file != "dashboard.js") {
-            assert!(!text.contains(elsewhere) && !page.contains(elsewhere), "{file} names {elsewhere}");
+        for elsewhere in ["http://", "https://", "//cdn"]
+            .into_iter()
+            .filter(|_| file != "dashboard.js")
+        {
+            assert!(
+                !text.contains(elsewhere) && !page.contains(elsewhere),
+                "{file} names {elsewhere}"
+            );
         }
     }
-    assert_eq!(ask(address, "GET / HTTP/1.1\r\nHost: pages.example").0, 421, "another host");
+    assert_eq!(
+        ask(address, "GET / HTTP/1.1\r\nHost: pages.example").0,
+        421,
+        "another host"
+    );
     let first = messages(address).next().unwrap();
-    assert_eq!((&first["before"]["orders"], first["nodes"].as_array().map(Vec::len)), (&Value::Bool(false), Some(0)));
-    let open: Vec<_> = (0..slowmo::telemetry::PAGES_MAX).map(|_| messages(address)).map(|mut page| (page.next().is_some(), page)).collect();
+    assert_eq!(
+        (
+            &first["before"]["orders"],
+            first["nodes"].as_array().map(Vec::len)
+        ),
+        (&Value::Bool(false), Some(0))
+    );
+    let open: Vec<_> = (0..slowmo::telemetry::PAGES_MAX)
+        .map(|_| messages(address))
+        .map(|mut page| (page.next().is_some(), page))
+        .collect();
     assert!(open.iter().all(|(told, _)| *told));
     assert_eq!(ask(address, "GET /stream HTTP/1.1").0, 503);
     assert_eq!(ask(address, "GET /live HTTP/1.1").0, 200);

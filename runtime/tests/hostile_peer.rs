@@ -1,4 +1,5 @@
-//! Over QUIC: what an authenticated peer sends that no correct peer would does not end or change the others' training.
+//! Over QUIC: what an authenticated peer sends that no correct peer would does not end or change
+//! the others' training.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[expect(dead_code, reason = "shared with the tests of who is refused")]
@@ -36,15 +37,27 @@ fn node(id: u64, rendezvous: &Path) -> Runtime {
     Runtime::builder().config(config).spawn().unwrap()
 }
 
-/// Each kind of nonsense on a connection of its own: what breaks the framing ends it, what only fails to decode does not.
+/// Each kind of nonsense on a connection of its own: what breaks the framing ends it, what only
+/// fails to decode does not.
 async fn attack(stranger: &RawPeer, address: SocketAddr) {
-    for (bulk, bound) in [(false, CONTROL_FRAME_BYTES_MAX), (true, BULK_HEADER_BYTES_MAX)] {
+    for (bulk, bound) in [
+        (false, CONTROL_FRAME_BYTES_MAX),
+        (true, BULK_HEADER_BYTES_MAX),
+    ] {
         for length in [u32::MAX, bound as u32 + 1] {
             let connection = stranger.admitted(address, bulk).await;
             raw_peer::write(&connection, &length.to_le_bytes()).await;
-            timeout(PATIENCE, connection.closed()).await.expect("an oversized message ends the connection");
+            timeout(PATIENCE, connection.closed())
+                .await
+                .expect("an oversized message ends the connection");
         }
-        for bytes in [&[9, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff][..], &[5, 0, 0, 0, 1], &[0, 0, 0, 0]] {
+        for bytes in [
+            &[
+                9, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+            ][..],
+            &[5, 0, 0, 0, 1],
+            &[0, 0, 0, 0],
+        ] {
             let connection = stranger.admitted(address, bulk).await;
             raw_peer::write(&connection, bytes).await;
             sleep(READ_WAIT).await;
@@ -60,13 +73,16 @@ fn training_goes_on_while_an_authenticated_peer_sends_nonsense() {
     let (founded, attacked) = (Barrier::new(3), Barrier::new(3));
     let seen = thread::scope(|scope| {
         let training = [0, 1].map(|rank| {
-            let (mut worker, founded, attacked) = (nodes[rank].worker(0).unwrap(), &founded, &attacked);
+            let (mut worker, founded, attacked) =
+                (nodes[rank].worker(0).unwrap(), &founded, &attacked);
             scope.spawn(move || {
                 let mut values = vec![0.0f32; 2_000];
                 worker.synchronize(&mut values).unwrap();
                 founded.wait();
                 for step in 0..40 {
-                    values.iter_mut().for_each(|value| *value += [1.0, 3.0][rank]);
+                    values
+                        .iter_mut()
+                        .for_each(|value| *value += [1.0, 3.0][rank]);
                     assert_eq!(worker.step(&mut values, 1.0).unwrap().step, step);
                     if step == 20 {
                         attacked.wait();
@@ -76,7 +92,10 @@ fn training_goes_on_while_an_authenticated_peer_sends_nonsense() {
                 values
             })
         });
-        let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let executor = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         founded.wait();
         executor.block_on(async {
             let stranger = RawPeer::new(&KEY, NodeId(99), Incarnation(1));
@@ -86,12 +105,19 @@ fn training_goes_on_while_an_authenticated_peer_sends_nonsense() {
         attacked.wait();
         training.map(|thread| thread.join().unwrap())
     });
-    // Blocks of two steps move the average by 4; momentum 0.5 doubles that in the limit: 20 rounds by hand.
+    // Blocks of two steps move the average by 4; momentum 0.5 doubles that in the limit: 20 rounds
+    // by hand.
     let (mut value, mut update) = (0.0f32, 0.0f32);
     for _ in 0..20 {
         update = 0.5 * update + 4.0;
         value += update;
     }
-    assert!(seen.iter().flatten().all(|found| (found - value).abs() < 1e-3), "{} against {value}", seen[0][0]);
+    assert!(
+        seen.iter()
+            .flatten()
+            .all(|found| (found - value).abs() < 1e-3),
+        "{} against {value}",
+        seen[0][0]
+    );
     assert_eq!(seen[0], seen[1]);
 }

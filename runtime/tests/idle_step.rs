@@ -9,7 +9,11 @@ const STEP_MAX: Duration = Duration::from_micros(20);
 const CALLS: usize = 4_001;
 
 fn median_step<P: Tensors>(parameters: &mut P) -> Duration {
-    let config = Config { frequency: 1 << 40, tau: 1 << 40, ..Config::default() };
+    let config = Config {
+        frequency: 1 << 40,
+        tau: 1 << 40,
+        ..Config::default()
+    };
     let runtime = Runtime::builder().config(config).spawn().unwrap();
     let mut worker = runtime.worker(0).unwrap();
     worker.synchronize(parameters).unwrap();
@@ -24,7 +28,11 @@ fn median_step<P: Tensors>(parameters: &mut P) -> Duration {
         .collect();
     worker.leave().unwrap();
     costs.sort();
-    println!("median {:?}, slowest {:?}", costs[CALLS / 2], costs[CALLS - 1]);
+    println!(
+        "median {:?}, slowest {:?}",
+        costs[CALLS / 2],
+        costs[CALLS - 1]
+    );
     costs[CALLS / 2]
 }
 

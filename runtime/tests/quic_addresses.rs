@@ -24,11 +24,16 @@ fn node(id: u64, listen: IpAddr, tuning: Tuning) -> Node {
 }
 
 async fn next(events: &mut Receiver<TransportEvent>) -> TransportEvent {
-    timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("a live transport")
+    timeout(PATIENCE, events.recv())
+        .await
+        .expect("an event in time")
+        .expect("a live transport")
 }
 
 async fn assert_up(node: &mut Node, id: u64, at: SocketAddr) {
-    let TransportEvent::PeerUp { node, address, .. } = next(&mut node.1).await else { panic!("up") };
+    let TransportEvent::PeerUp { node, address, .. } = next(&mut node.1).await else {
+        panic!("up")
+    };
     assert_eq!((node, address), (NodeId(id), at));
 }
 
@@ -42,10 +47,18 @@ async fn aliases_of_a_peer_and_of_oneself_do_nothing() {
     assert_up(&mut other, 1, at(1)).await;
     other.0.connect(at(2), PATIENCE);
     wide.0.connect(at(1), PATIENCE);
-    assert!(timeout(SHORT, other.1.recv()).await.is_err(), "an alias of a peer that is up");
-    assert!(timeout(SHORT, wide.1.recv()).await.is_err(), "an alias of oneself");
+    assert!(
+        timeout(SHORT, other.1.recv()).await.is_err(),
+        "an alias of a peer that is up"
+    );
+    assert!(
+        timeout(SHORT, wide.1.recv()).await.is_err(),
+        "an alias of oneself"
+    );
     other.0.send_control(NodeId(1), "still up".into()).unwrap();
-    assert!(matches!(next(&mut wide.1).await, TransportEvent::Control { frame, .. } if frame == "still up"));
+    assert!(
+        matches!(next(&mut wide.1).await, TransportEvent::Control { frame, .. } if frame == "still up")
+    );
 }
 
 #[tokio::test]
@@ -65,8 +78,18 @@ async fn ipv6_works_like_ipv4() {
 #[test]
 fn a_peer_that_vanishes_is_found_silent() {
     let idle_timeout = Duration::from_millis(400);
-    let tuning = Tuning { idle_timeout, keep_alive: Duration::from_millis(100), ..Tuning::default() };
-    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let tuning = Tuning {
+        idle_timeout,
+        keep_alive: Duration::from_millis(100),
+        ..Tuning::default()
+    };
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     let (here, there) = (runtime(), runtime());
     let vanishing = there.block_on(async { node(2, Ipv4Addr::LOCALHOST.into(), tuning) });
     let address = vanishing.0.local().address;
@@ -74,10 +97,18 @@ fn a_peer_that_vanishes_is_found_silent() {
         let mut one = node(1, Ipv4Addr::LOCALHOST.into(), tuning);
         one.0.connect(address, PATIENCE);
         assert_up(&mut one, 2, address).await;
-        assert!(timeout(2 * idle_timeout, one.1.recv()).await.is_err(), "a peer with nothing to say is not silent");
+        assert!(
+            timeout(2 * idle_timeout, one.1.recv()).await.is_err(),
+            "a peer with nothing to say is not silent"
+        );
         there.shutdown_background();
-        let TransportEvent::PeerDown { node, reason, .. } = next(&mut one.1).await else { panic!("down") };
-        assert_eq!((node, reason), (NodeId(2), DownReason::Silent(idle_timeout)));
+        let TransportEvent::PeerDown { node, reason, .. } = next(&mut one.1).await else {
+            panic!("down")
+        };
+        assert_eq!(
+            (node, reason),
+            (NodeId(2), DownReason::Silent(idle_timeout))
+        );
     });
     drop(vanishing);
 }

@@ -1,4 +1,5 @@
-//! Over QUIC: attempts that take long or are given up half-way take nothing down, and what was finished arrives before the end.
+//! Over QUIC: attempts that take long or are given up half-way take nothing down, and what was
+//! finished arrives before the end.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[expect(dead_code, reason = "shared with the conformance of all transports")]
@@ -25,7 +26,10 @@ const NEEDLESS: u32 = 6;
 /// Carries datagrams to `target` and back, each `delay` late. Serves one dialer.
 async fn slow_path(target: SocketAddr, delay: Duration) -> SocketAddr {
     let local = SocketAddr::from(([127, 0, 0, 1], 0));
-    let (near, far) = (Arc::new(UdpSocket::bind(local).await.unwrap()), Arc::new(UdpSocket::bind(local).await.unwrap()));
+    let (near, far) = (
+        Arc::new(UdpSocket::bind(local).await.unwrap()),
+        Arc::new(UdpSocket::bind(local).await.unwrap()),
+    );
     let address = near.local_addr().unwrap();
     tokio::spawn(async move {
         let (mut there, mut back) = (vec![0; 65_536], vec![0; 65_536]);
@@ -52,20 +56,38 @@ async fn slow_path(target: SocketAddr, delay: Duration) -> SocketAddr {
 async fn a_long_round_trip_is_no_reason_to_begin_anew() {
     let (mut one, mut two) = (Kind::Quic.node(1, 1), Kind::Quic.node(2, 1));
     one.transport.connect(two.address(), PATIENCE);
-    assert!(matches!(one.next().await, TransportEvent::PeerUp { node: NodeId(2), .. }));
+    assert!(matches!(
+        one.next().await,
+        TransportEvent::PeerUp {
+            node: NodeId(2),
+            ..
+        }
+    ));
     // Six round trips of 300 ms: longer than the first attempt waits for its first answer.
     let path = slow_path(one.address(), Duration::from_millis(150)).await;
     two.transport.connect(path, PATIENCE);
-    assert!(matches!(two.next().await, TransportEvent::PeerUp { node: NodeId(1), .. }));
+    assert!(matches!(
+        two.next().await,
+        TransportEvent::PeerUp {
+            node: NodeId(1),
+            ..
+        }
+    ));
     two.transport.send_control(one.id, "here".into()).unwrap();
-    assert_eq!(one.next_control().await, (two.id, "here".into()), "nothing went down on the way");
+    assert_eq!(
+        one.next_control().await,
+        (two.id, "here".into()),
+        "nothing went down on the way"
+    );
 }
 
 #[tokio::test]
 async fn a_peer_that_is_heard_is_dialed_anew_at_once() {
     let mut early = Kind::Quic.node(1, 1);
     // Takes what is sent to it and never answers, as the address of a machine that is down.
-    let mute = UdpSocket::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let mute = UdpSocket::bind(SocketAddr::from(([127, 0, 0, 1], 0)))
+        .await
+        .unwrap();
     let address = mute.local_addr().unwrap();
     early.transport.connect(address, PATIENCE);
     mute.recv(&mut [0; 2048]).await.unwrap();
@@ -74,11 +96,19 @@ async fn a_peer_that_is_heard_is_dialed_anew_at_once() {
     let late = Kind::Quic.node_at(2, 1, address);
     late.transport.connect(early.address(), PATIENCE);
     assert_eq!(early.wait_up(late.id).await, Incarnation(1));
-    while early.transport.send_control(late.id, "here".into()).is_err() {
+    while early
+        .transport
+        .send_control(late.id, "here".into())
+        .is_err()
+    {
         sleep(Duration::from_millis(1)).await;
     }
     // What was sent to nobody is repeated after a second only.
-    assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_millis(900),
+        "{:?}",
+        begun.elapsed()
+    );
 }
 
 #[tokio::test]
@@ -94,11 +124,18 @@ async fn an_attempt_that_was_given_up_takes_no_later_one_down() {
     assert_eq!(node.next_control().await, (NodeId(2), "one".into()));
     // The earlier one's end was never heard of; the node closed it when the later one came.
     unheard.closed().await;
-    frames.write_all(&[3, 0, 0, 0, b't', b'w', b'o']).await.unwrap();
+    frames
+        .write_all(&[3, 0, 0, 0, b't', b'w', b'o'])
+        .await
+        .unwrap();
     assert_eq!(node.next_control().await, (NodeId(2), "two".into()));
     assert!(control.close_reason().is_none() && bulk.close_reason().is_none());
     control.close(1u32.into(), b"leaves");
-    assert_eq!(node.next_down().await.0, NodeId(2), "the end of a connection that carried something counts");
+    assert_eq!(
+        node.next_down().await.0,
+        NodeId(2),
+        "the end of a connection that carried something counts"
+    );
 }
 
 #[tokio::test]
@@ -106,7 +143,11 @@ async fn a_large_last_stream_arrives_although_its_sender_closes() {
     let (one, mut two) = Kind::Quic.pair().await;
     // All of it fits the window of a stream, so that it is under way when the sender closes.
     let message = pattern(12 << 20, 5);
-    let mut stream = one.transport.open_bulk(two.id, "last".into()).await.unwrap();
+    let mut stream = one
+        .transport
+        .open_bulk(two.id, "last".into())
+        .await
+        .unwrap();
     stream.send(message.clone()).await.unwrap();
     stream.finish().await.unwrap();
     let closing = tokio::spawn(async move { one.transport.close().await });

@@ -1,4 +1,5 @@
-//! What a node serves over HTTP: metrics in a form that Prometheus reads, status, orders only with the token.
+//! What a node serves over HTTP: metrics in a form that Prometheus reads, status, orders only with
+//! the token.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod http;
@@ -14,15 +15,22 @@ use std::time::Duration;
 const TOKEN: &str = "a token of more than sixteen bytes";
 
 fn node(change: impl FnOnce(Config) -> Config) -> (Runtime, Worker, SocketAddr) {
-    let config = Config { base: BaseName::None, tau: 2, http: Some("127.0.0.1:0".parse().unwrap()), ..Config::default() };
+    let config = Config {
+        base: BaseName::None,
+        tau: 2,
+        http: Some("127.0.0.1:0".parse().unwrap()),
+        ..Config::default()
+    };
     let runtime = Runtime::builder().config(change(config)).spawn().unwrap();
     let (worker, address) = (runtime.worker(0).unwrap(), runtime.http_address().unwrap());
     (runtime, worker, address)
 }
 
-/// Checks what `promtool check metrics` checks of the text, and more of the format; every sample by its name and labels.
+/// Checks what `promtool check metrics` checks of the text, and more of the format; every sample by
+/// its name and labels.
 fn samples(text: &str) -> BTreeMap<String, f64> {
-    let (mut types, mut samples, mut families) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+    let (mut types, mut samples, mut families) =
+        (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
         if line == "# EOF" {
@@ -33,20 +41,35 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
             let (kind, rest) = comment.split_once(' ').unwrap();
             let (name, rest) = rest.split_once(' ').unwrap();
             assert!(
-                name.starts_with("slowmo_") && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'),
+                name.starts_with("slowmo_")
+                    && name.bytes().all(|byte| byte.is_ascii_lowercase()
+                        || byte.is_ascii_digit()
+                        || byte == b'_'),
                 "{name}"
             );
             match kind {
-                "HELP" => assert!(families.insert(name.to_owned()) && !rest.is_empty(), "{name} has two helps or none"),
-                "TYPE" => assert!(types.insert(name.to_owned(), rest.to_owned()).is_none(), "{name} has two types"),
-                "UNIT" => assert!(name.ends_with(rest), "{name} does not end with its unit {rest}"),
+                "HELP" => assert!(
+                    families.insert(name.to_owned()) && !rest.is_empty(),
+                    "{name} has two helps or none"
+                ),
+                "TYPE" => assert!(
+                    types.insert(name.to_owned(), rest.to_owned()).is_none(),
+                    "{name} has two types"
+                ),
+                "UNIT" => assert!(
+                    name.ends_with(rest),
+                    "{name} does not end with its unit {rest}"
+                ),
                 other => panic!("{other}"),
             }
             continue;
         }
         let (series, value) = line.rsplit_once(' ').unwrap();
         let name = series.split('{').next().unwrap();
-        let family = types.keys().filter(|family| name.starts_with(family.as_str())).max_by_key(|family| family.len());
+        let family = types
+            .keys()
+            .filter(|family| name.starts_with(family.as_str()))
+            .max_by_key(|family| family.len());
         let family = family.unwrap_or_else(|| panic!("{name} has no type"));
         let suffix = &name[family.len()..];
         let allowed: &[&str] = match types[family].as_str() {
@@ -58,7 +81,10 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
         assert!(allowed.contains(&suffix), "{name} as a {}", types[family]);
         let value: f64 = value.parse().unwrap();
         assert!(types[family] == "gauge" || value >= 0.0);
-        assert!(samples.insert(series.to_owned(), value).is_none(), "{series} comes twice");
+        assert!(
+            samples.insert(series.to_owned(), value).is_none(),
+            "{series} comes twice"
+        );
     }
     panic!("the text does not end");
 }
@@ -66,7 +92,10 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
 #[test]
 fn metrics_are_well_formed_and_follow_the_training() {
     let (_runtime, mut worker, address) = node(|config| config);
-    assert_eq!(ask(address, "GET /ready HTTP/1.1"), (503, "founding\n".to_owned()));
+    assert_eq!(
+        ask(address, "GET /ready HTTP/1.1"),
+        (503, "founding\n".to_owned())
+    );
     let mut parameters = vec![0.5f32; 100];
     worker.synchronize(&mut parameters).unwrap();
     for _ in 0..6 {
@@ -80,7 +109,10 @@ fn metrics_are_well_formed_and_follow_the_training() {
         ("slowmo_rounds_total{kind=\"slow\"}", 3.0),
         ("slowmo_rounds_total{kind=\"found\"}", 1.0),
         ("slowmo_round_phase_seconds_count{phase=\"publish\"}", 4.0),
-        ("slowmo_exchange_wait_seconds_count{exchange=\"slow_round\"}", 3.0),
+        (
+            "slowmo_exchange_wait_seconds_count{exchange=\"slow_round\"}",
+            3.0,
+        ),
         ("slowmo_members", 1.0),
         ("slowmo_contributors", 1.0),
         ("slowmo_inner_step", 6.0),
@@ -103,22 +135,39 @@ fn metrics_are_well_formed_and_follow_the_training() {
 /// A panel that asks for a metric which no node has shows nothing, and nobody knows why.
 #[test]
 fn the_grafana_dashboard_asks_for_metrics_that_there_are() {
-    let board: serde_json::Value = serde_json::from_str(include_str!("../../ops/grafana/slowmo.json")).unwrap();
+    let board: serde_json::Value =
+        serde_json::from_str(include_str!("../../ops/grafana/slowmo.json")).unwrap();
     let source = include_str!("../src/telemetry/metrics.rs");
     let mut asked = BTreeSet::new();
-    for target in board["panels"].as_array().unwrap().iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten()) {
+    for target in board["panels"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().into_iter().flatten())
+    {
         let expression = target["expr"].as_str().unwrap();
-        let names = expression.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-        asked.extend(names.filter(|name| name.starts_with("slowmo_")).map(str::to_owned));
+        let names =
+            expression.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        asked.extend(
+            names
+                .filter(|name| name.starts_with("slowmo_"))
+                .map(str::to_owned),
+        );
     }
     assert!(asked.len() > 25, "{asked:?}");
     let suffixes = ["_total", "_bucket", "_sum", "_bytes", "_seconds", "_ratio"];
     for name in asked {
         let mut plain = name.trim_start_matches("slowmo_");
-        while let Some(shorter) = suffixes.iter().find_map(|suffix| plain.strip_suffix(suffix)) {
+        while let Some(shorter) = suffixes
+            .iter()
+            .find_map(|suffix| plain.strip_suffix(suffix))
+        {
             plain = shorter;
         }
-        assert!(source.contains(&format!("\"{plain}\"")), "{name} is no metric");
+        assert!(
+            source.contains(&format!("\"{plain}\"")),
+            "{name} is no metric"
+        );
     }
 }
 
@@ -128,30 +177,63 @@ fn orders_want_the_token() {
     let file = folder.path().join("token");
     std::fs::write(&file, format!(" {TOKEN}\n")).unwrap();
     let (_open, _worker, address) = node(|config| config);
-    assert_eq!(ask(address, "POST /drain HTTP/1.1\r\nAuthorization: Bearer ").0, 403);
-    let (_node, mut worker, address) = node(|config| Config { http_token_file: Some(file.clone()), ..config });
+    assert_eq!(
+        ask(address, "POST /drain HTTP/1.1\r\nAuthorization: Bearer ").0,
+        403
+    );
+    let (_node, mut worker, address) = node(|config| Config {
+        http_token_file: Some(file.clone()),
+        ..config
+    });
     let mut parameters = vec![0.5f32; 10];
     worker.synchronize(&mut parameters).unwrap();
     assert_eq!(ask(address, "POST /drain HTTP/1.1").0, 401);
-    assert_eq!(ask(address, "POST /drain HTTP/1.1\r\nAuthorization: Bearer wrong").0, 401);
+    assert_eq!(
+        ask(
+            address,
+            "POST /drain HTTP/1.1\r\nAuthorization: Bearer wrong"
+        )
+        .0,
+        401
+    );
     assert_eq!(ask(address, "GET /drain HTTP/1.1").0, 405);
-    assert_eq!(ask(address, &format!("POST /drain HTTP/1.1\r\nAuthorization: Bearer {TOKEN}")).0, 202);
+    assert_eq!(
+        ask(
+            address,
+            &format!("POST /drain HTTP/1.1\r\nAuthorization: Bearer {TOKEN}")
+        )
+        .0,
+        202
+    );
     assert!((0..50).any(|_| worker.step(&mut parameters, 0.1).unwrap().drained));
 }
 
 #[test]
 fn an_address_that_others_reach_wants_a_token() {
-    let config = Config { http: Some("0.0.0.0:0".parse().unwrap()), ..Config::default() };
-    let error = Runtime::builder().config(config).spawn().unwrap_err().to_string();
+    let config = Config {
+        http: Some("0.0.0.0:0".parse().unwrap()),
+        ..Config::default()
+    };
+    let error = Runtime::builder()
+        .config(config)
+        .spawn()
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("http_token_file"), "{error}");
 }
 
 #[test]
 fn who_asks_too_often_is_put_off() {
     let (_runtime, _worker, address) = node(|config| config);
-    let answers: Vec<u16> = (0..400).map(|_| ask(address, "GET /status HTTP/1.1").0).collect();
+    let answers: Vec<u16> = (0..400)
+        .map(|_| ask(address, "GET /status HTTP/1.1").0)
+        .collect();
     assert!(answers[0] == 200 && answers.contains(&429), "{answers:?}");
-    assert_eq!(ask(address, "GET /live HTTP/1.1").0, 200, "probes are answered whatever else is asked");
+    assert_eq!(
+        ask(address, "GET /live HTTP/1.1").0,
+        200,
+        "probes are answered whatever else is asked"
+    );
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(ask(address, "GET /status HTTP/1.1").0, 200);
 }
@@ -164,7 +246,11 @@ fn a_loss_that_is_no_number_leaves_the_status_readable() {
     worker.report("rate", f64::INFINITY).unwrap();
     let (status, report) = ask(address, "GET /status HTTP/1.1");
     let report: slowmo::admin::Report = serde_json::from_str(&report).unwrap();
-    assert!(status == 200 && report.loss.unwrap().loss.is_nan() && report.measures["rate"].value.is_infinite());
+    assert!(
+        status == 200
+            && report.loss.unwrap().loss.is_nan()
+            && report.measures["rate"].value.is_infinite()
+    );
     samples(&ask(address, "GET /metrics HTTP/1.1").1);
 }
 
@@ -173,14 +259,19 @@ fn a_loss_that_is_no_number_leaves_the_status_readable() {
 fn the_admin_socket_too_answers_only_so_often() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("admin.sock");
-    let (_runtime, _worker, _) = node(|config| Config { admin: Some(socket.clone()), ..config });
+    let (_runtime, _worker, _) = node(|config| Config {
+        admin: Some(socket.clone()),
+        ..config
+    });
     let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
     let mut answers = std::io::BufRead::lines(std::io::BufReader::new(stream.try_clone().unwrap()));
     let mut ask = || {
         writeln!(stream, "{{\"request\":\"status\"}}").unwrap();
         answers.next().unwrap().unwrap()
     };
-    let refused = (0..2000).filter(|_| ask().contains("asked too often")).count();
+    let refused = (0..2000)
+        .filter(|_| ask().contains("asked too often"))
+        .count();
     assert!(refused > 0, "every one was answered");
     std::thread::sleep(Duration::from_millis(100));
     assert!(ask().contains("\"answer\":\"status\""));
@@ -191,11 +282,20 @@ fn measures_are_shown_and_too_many_are_refused() {
     let (_runtime, mut worker, address) = node(|config| config);
     worker.synchronize(&mut vec![0.5f32; 10]).unwrap();
     worker.report("accuracy", 0.75).unwrap();
-    assert_eq!(samples(&ask(address, "GET /metrics HTTP/1.1").1)["slowmo_measure{name=\"accuracy\"}"], 0.75);
-    for wrong in ["", "a name that is longer than a name may be", "disagreement"] {
+    assert_eq!(
+        samples(&ask(address, "GET /metrics HTTP/1.1").1)["slowmo_measure{name=\"accuracy\"}"],
+        0.75
+    );
+    for wrong in [
+        "",
+        "a name that is longer than a name may be",
+        "disagreement",
+    ] {
         assert!(worker.report(wrong, 1.0).is_err(), "{wrong:?}");
     }
-    let refused = (0..10).filter(|number| worker.report(&format!("m{number}"), 1.0).is_err()).count();
+    let refused = (0..10)
+        .filter(|number| worker.report(&format!("m{number}"), 1.0).is_err())
+        .count();
     assert_eq!(refused, 7, "three more beside the accuracy");
 }
 
@@ -203,18 +303,34 @@ fn measures_are_shown_and_too_many_are_refused() {
 fn a_node_that_fails_leaves_its_last_events() {
     let folder = tempfile::tempdir().unwrap();
     let flight = folder.path().join("flight");
-    let (runtime, mut worker, _) = node(|config| Config { flight: Some(flight.clone()), ..config });
+    let (runtime, mut worker, _) = node(|config| Config {
+        flight: Some(flight.clone()),
+        ..config
+    });
     let mut parameters = vec![0.5f32; 10];
     worker.synchronize(&mut parameters).unwrap();
     (0..4).for_each(|_| _ = worker.step(&mut parameters, 0.1).unwrap());
     parameters[3] = f32::NAN;
     let failed = (0..4).any(|_| worker.step(&mut parameters, 0.1).is_err());
     assert!(failed, "a value that is no number was averaged");
-    assert!(std::fs::read_dir(&flight).is_err(), "nothing is written before it fails");
+    assert!(
+        std::fs::read_dir(&flight).is_err(),
+        "nothing is written before it fails"
+    );
     drop((worker, runtime));
-    let file = std::fs::read_dir(&flight).unwrap().next().unwrap().unwrap().path();
+    let file = std::fs::read_dir(&flight)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
     let text = std::fs::read_to_string(file).unwrap();
-    assert!(text.contains("\"contributed\"") && text.contains("\"applied\"") && text.contains("\"failed\""), "{text}");
+    assert!(
+        text.contains("\"contributed\"")
+            && text.contains("\"applied\"")
+            && text.contains("\"failed\""),
+        "{text}"
+    );
 }
 
 /// Answers that nobody reads must not keep the others waiting.
@@ -243,7 +359,13 @@ fn a_dump_says_where_it_is_or_why_it_is_not() {
     let (token, flight) = (folder.path().join("token"), folder.path().join("flight"));
     std::fs::write(&token, TOKEN).unwrap();
     let order = format!("POST /dump HTTP/1.1\r\nAuthorization: bearer {TOKEN}");
-    let with = |flight: Option<std::path::PathBuf>| node(|config| Config { http_token_file: Some(token.clone()), flight, ..config });
+    let with = |flight: Option<std::path::PathBuf>| {
+        node(|config| Config {
+            http_token_file: Some(token.clone()),
+            flight,
+            ..config
+        })
+    };
     let (_plain, _worker, address) = with(None);
     assert_eq!(ask(address, &order).0, 409);
     let (_node, _worker, address) = with(Some(flight.clone()));
@@ -253,7 +375,19 @@ fn a_dump_says_where_it_is_or_why_it_is_not() {
     assert!(told.contains(&flight.display().to_string()), "{told}");
     let (_node, _worker, address) = with(Some("/proc/none".into()));
     let (status, told) = ask(address, &order);
-    assert!(status == 409 && told.contains("could not be written"), "{told}");
-    let both = Config { trace: Some(flight.clone()), flight: Some(flight), ..Config::default() };
-    assert!(both.check().unwrap_err().to_string().contains("same folder"));
+    assert!(
+        status == 409 && told.contains("could not be written"),
+        "{told}"
+    );
+    let both = Config {
+        trace: Some(flight.clone()),
+        flight: Some(flight),
+        ..Config::default()
+    };
+    assert!(
+        both.check()
+            .unwrap_err()
+            .to_string()
+            .contains("same folder")
+    );
 }

@@ -1,4 +1,5 @@
-//! One suite of promises, kept by every transport: in memory, in memory with seeded delays, behind faults, and QUIC.
+//! One suite of promises, kept by every transport: in memory, in memory with seeded delays, behind
+//! faults, and QUIC.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[expect(dead_code, reason = "shared with the promises about who is alive")]
@@ -8,7 +9,8 @@ use bytes::Bytes;
 use nodes::{Kind, PATIENCE, pattern};
 use slowmo::transport::memory::MemoryHub;
 use slowmo_actors::ports::transport::{
-    BulkError, CONTROL_QUEUE_FRAMES_MAX, DATAGRAM_BYTES_MAX, DialError, DownReason, SendError, TransportEvent,
+    BulkError, CONTROL_QUEUE_FRAMES_MAX, DATAGRAM_BYTES_MAX, DialError, DownReason, SendError,
+    TransportEvent,
 };
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX};
@@ -18,7 +20,9 @@ use tokio::time::timeout;
 async fn control_frames_arrive_in_order_once(kind: Kind) {
     let (one, mut two) = kind.pair().await;
     for index in 0..1000u32 {
-        one.transport.send_control(two.id, Bytes::copy_from_slice(&index.to_le_bytes())).unwrap();
+        one.transport
+            .send_control(two.id, Bytes::copy_from_slice(&index.to_le_bytes()))
+            .unwrap();
     }
     for index in 0..1000u32 {
         let (from, frame) = two.next_control().await;
@@ -32,8 +36,14 @@ async fn three_nodes_reach_each_other(kind: Kind) {
     let mut nodes = kind.cluster(3).await;
     for from in &nodes {
         for to in 0..3 {
-            let sent = from.transport.send_control(NodeId(to), Bytes::from(format!("{} to {to}", from.id.0)));
-            assert_eq!(sent.is_ok(), NodeId(to) != from.id, "nobody is connected to itself");
+            let sent = from
+                .transport
+                .send_control(NodeId(to), Bytes::from(format!("{} to {to}", from.id.0)));
+            assert_eq!(
+                sent.is_ok(),
+                NodeId(to) != from.id,
+                "nobody is connected to itself"
+            );
         }
     }
     for node in &mut nodes {
@@ -54,18 +64,42 @@ async fn oversize_is_refused_by_the_sender(kind: Kind) {
     let refused = one.transport.send_datagram(two.id, vec![0; length].into());
     assert_eq!(refused, Err(too_large(length, DATAGRAM_BYTES_MAX)));
     let length = BULK_HEADER_BYTES_MAX + 1;
-    let refused = one.transport.open_bulk(two.id, vec![0; length].into()).await.err();
-    assert_eq!(refused, Some(BulkError::HeaderTooLarge { length, bound: BULK_HEADER_BYTES_MAX }));
-    one.transport.send_control(two.id, pattern(CONTROL_FRAME_BYTES_MAX, 1)).unwrap();
-    assert_eq!(two.next_control().await.1, pattern(CONTROL_FRAME_BYTES_MAX, 1));
+    let refused = one
+        .transport
+        .open_bulk(two.id, vec![0; length].into())
+        .await
+        .err();
+    assert_eq!(
+        refused,
+        Some(BulkError::HeaderTooLarge {
+            length,
+            bound: BULK_HEADER_BYTES_MAX
+        })
+    );
+    one.transport
+        .send_control(two.id, pattern(CONTROL_FRAME_BYTES_MAX, 1))
+        .unwrap();
+    assert_eq!(
+        two.next_control().await.1,
+        pattern(CONTROL_FRAME_BYTES_MAX, 1)
+    );
 }
 
 async fn strangers_are_not_connected(kind: Kind) {
     let one = kind.node(1, 1);
     let nobody = NodeId(9);
-    assert_eq!(one.transport.send_control(nobody, Bytes::new()), Err(SendError::NotConnected(nobody)));
-    assert_eq!(one.transport.send_datagram(nobody, Bytes::new()), Err(SendError::NotConnected(nobody)));
-    assert_eq!(one.transport.open_bulk(nobody, Bytes::new()).await.err(), Some(BulkError::NotConnected(nobody)));
+    assert_eq!(
+        one.transport.send_control(nobody, Bytes::new()),
+        Err(SendError::NotConnected(nobody))
+    );
+    assert_eq!(
+        one.transport.send_datagram(nobody, Bytes::new()),
+        Err(SendError::NotConnected(nobody))
+    );
+    assert_eq!(
+        one.transport.open_bulk(nobody, Bytes::new()).await.err(),
+        Some(BulkError::NotConnected(nobody))
+    );
 }
 
 async fn bulk_streams_arrive_whole(kind: Kind) {
@@ -76,10 +110,16 @@ async fn bulk_streams_arrive_whole(kind: Kind) {
     for stream in 0..STREAMS {
         let (transport, to) = (one.transport.clone(), two.id);
         tasks.push(tokio::spawn(async move {
-            let mut sender = transport.open_bulk(to, Bytes::from(stream.to_string())).await.unwrap();
+            let mut sender = transport
+                .open_bulk(to, Bytes::from(stream.to_string()))
+                .await
+                .unwrap();
             let values = pattern(BYTES, stream);
             for start in (0..BYTES).step_by(1 << 20) {
-                sender.send(values.slice(start..start + (1 << 20))).await.unwrap();
+                sender
+                    .send(values.slice(start..start + (1 << 20)))
+                    .await
+                    .unwrap();
             }
             sender.finish().await.unwrap();
         }));
@@ -109,7 +149,10 @@ async fn a_sender_waits_for_its_receiver(kind: Kind) {
     let (_, mut stream) = two.next_bulk().await;
     let chunk = pattern(CHUNK, 0);
     let mut sent = 0;
-    while timeout(Duration::from_millis(150), sender.send(chunk.clone())).await.is_ok() {
+    while timeout(Duration::from_millis(150), sender.send(chunk.clone()))
+        .await
+        .is_ok()
+    {
         sent += CHUNK;
         assert!(sent <= BUFFERED_MAX, "nothing bounds what is buffered");
     }
@@ -132,13 +175,24 @@ async fn a_full_control_queue_is_an_error(kind: Kind) {
 
 async fn a_reset_stream_ends_with_reset(kind: Kind) {
     let (one, mut two) = kind.pair().await;
-    let mut explicit = one.transport.open_bulk(two.id, Bytes::from_static(b"reset")).await.unwrap();
+    let mut explicit = one
+        .transport
+        .open_bulk(two.id, Bytes::from_static(b"reset"))
+        .await
+        .unwrap();
     explicit.send(pattern(1000, 0)).await.unwrap();
     let (_, mut stream) = two.next_bulk().await;
     explicit.reset();
-    assert_eq!(stream.read_exact(&mut vec![0; 2000]).await, Err(BulkError::Reset));
+    assert_eq!(
+        stream.read_exact(&mut vec![0; 2000]).await,
+        Err(BulkError::Reset)
+    );
 
-    let dropped = one.transport.open_bulk(two.id, Bytes::from_static(b"drop")).await.unwrap();
+    let dropped = one
+        .transport
+        .open_bulk(two.id, Bytes::from_static(b"drop"))
+        .await
+        .unwrap();
     let (_, mut stream) = two.next_bulk().await;
     drop(dropped);
     assert_eq!(stream.expect_end().await, Err(BulkError::Reset));
@@ -179,15 +233,24 @@ async fn a_stream_of_another_length_is_an_error(kind: Kind) {
 async fn closing_delivers_what_was_queued_and_tells_peers(kind: Kind) {
     let (one, mut two) = kind.pair().await;
     for index in 0..100u8 {
-        one.transport.send_control(two.id, Bytes::from(vec![index])).unwrap();
+        one.transport
+            .send_control(two.id, Bytes::from(vec![index]))
+            .unwrap();
     }
     one.transport.close().await;
     for index in 0..100u8 {
         assert_eq!(two.next_control().await.1[..], [index]);
     }
     let (node, reason) = two.next_down().await;
-    assert_eq!((node, reason.contains("leaves")), (one.id, true), "{reason}");
-    assert_eq!(two.transport.send_control(one.id, Bytes::new()), Err(SendError::NotConnected(one.id)));
+    assert_eq!(
+        (node, reason.contains("leaves")),
+        (one.id, true),
+        "{reason}"
+    );
+    assert_eq!(
+        two.transport.send_control(one.id, Bytes::new()),
+        Err(SendError::NotConnected(one.id))
+    );
 }
 
 async fn dropping_a_transport_takes_it_down(kind: Kind) {
@@ -196,7 +259,10 @@ async fn dropping_a_transport_takes_it_down(kind: Kind) {
     let id = one.id;
     drop(one);
     assert_eq!(two.next_down().await.0, id);
-    assert!(matches!(sender.send(pattern(10, 0)).await, Err(BulkError::Broken(_))));
+    assert!(matches!(
+        sender.send(pattern(10, 0)).await,
+        Err(BulkError::Broken(_))
+    ));
     two.quiet(Duration::from_millis(50)).await;
 }
 
@@ -204,13 +270,28 @@ async fn a_disconnected_peer_can_connect_again(kind: Kind) {
     let (mut one, mut two) = kind.pair().await;
     one.transport.disconnect(two.id, "it misbehaved");
     let (node, reason) = one.next_down().await;
-    assert_eq!((node, reason.contains("it misbehaved")), (two.id, true), "{reason}");
-    assert_eq!(two.wait_down(one.id).await, DownReason::Dropped("it misbehaved".into()), "it knows to dial again");
+    assert_eq!(
+        (node, reason.contains("it misbehaved")),
+        (two.id, true),
+        "{reason}"
+    );
+    assert_eq!(
+        two.wait_down(one.id).await,
+        DownReason::Dropped("it misbehaved".into()),
+        "it knows to dial again"
+    );
     one.transport.connect(two.address(), PATIENCE);
-    let TransportEvent::PeerUp { node, .. } = one.next().await else { panic!("up again") };
+    let TransportEvent::PeerUp { node, .. } = one.next().await else {
+        panic!("up again")
+    };
     assert_eq!(node, two.id);
-    one.transport.send_control(two.id, Bytes::from_static(b"again")).unwrap();
-    assert_eq!(two.next_control().await, (one.id, Bytes::from_static(b"again")));
+    one.transport
+        .send_control(two.id, Bytes::from_static(b"again"))
+        .unwrap();
+    assert_eq!(
+        two.next_control().await,
+        (one.id, Bytes::from_static(b"again"))
+    );
 }
 
 async fn connecting_twice_or_to_oneself_does_nothing(kind: Kind) {
@@ -221,17 +302,32 @@ async fn connecting_twice_or_to_oneself_does_nothing(kind: Kind) {
     }
     one.quiet(Duration::from_millis(60)).await;
     two.quiet(Duration::from_millis(1)).await;
-    one.transport.send_control(two.id, Bytes::from_static(b"still here")).unwrap();
+    one.transport
+        .send_control(two.id, Bytes::from_static(b"still here"))
+        .unwrap();
     assert_eq!(two.next_control().await.1, "still here");
 }
 
 async fn dialing_is_given_up(kind: Kind) {
     let mut one = kind.node(1, 1);
-    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     one.transport.connect(nobody, Duration::from_millis(120));
-    let TransportEvent::DialFailed { address, tried_for, error } = one.next().await else { panic!("given up") };
+    let TransportEvent::DialFailed {
+        address,
+        tried_for,
+        error,
+    } = one.next().await
+    else {
+        panic!("given up")
+    };
     assert_eq!((address, error), (nobody, DialError::NoAnswer));
-    assert!(tried_for >= Duration::from_millis(60) && tried_for < Duration::from_secs(1), "{tried_for:?}");
+    assert!(
+        tried_for >= Duration::from_millis(60) && tried_for < Duration::from_secs(1),
+        "{tried_for:?}"
+    );
 }
 
 async fn a_late_listener_is_found(kind: Kind) {
@@ -243,15 +339,24 @@ async fn a_late_listener_is_found(kind: Kind) {
     one.transport.connect(address, PATIENCE);
     one.quiet(Duration::from_millis(50)).await;
     let later = kind.node_at(2, 2, address);
-    let TransportEvent::PeerUp { node, incarnation, .. } = one.next().await else { panic!("up") };
+    let TransportEvent::PeerUp {
+        node, incarnation, ..
+    } = one.next().await
+    else {
+        panic!("up")
+    };
     assert_eq!((node, incarnation), (later.id, Incarnation(2)));
 }
 
 async fn datagrams_arrive(kind: Kind) {
     let (one, mut two) = kind.pair().await;
     for size in [0, 1, DATAGRAM_BYTES_MAX] {
-        one.transport.send_datagram(two.id, pattern(size, size)).unwrap();
-        let TransportEvent::Datagram { from, datagram } = two.next().await else { panic!("a datagram") };
+        one.transport
+            .send_datagram(two.id, pattern(size, size))
+            .unwrap();
+        let TransportEvent::Datagram { from, datagram } = two.next().await else {
+            panic!("a datagram")
+        };
         assert_eq!((from, datagram), (one.id, pattern(size, size)));
     }
 }
@@ -269,7 +374,10 @@ async fn traffic_is_counted(kind: Kind) {
     let sent = one.transport.traffic().sent_bytes - before_one.sent_bytes;
     let received = two.transport.traffic().received_bytes - before_two.received_bytes;
     for counted in [sent, received] {
-        assert!(counted >= BYTES as u64 && counted < BYTES as u64 * 13 / 10, "{counted} bytes for {BYTES}");
+        assert!(
+            counted >= BYTES as u64 && counted < BYTES as u64 * 13 / 10,
+            "{counted} bytes for {BYTES}"
+        );
     }
 }
 
@@ -322,7 +430,9 @@ async fn arrivals(seed: u64) -> Vec<NodeId> {
     let mut nodes = Kind::Memory(MemoryHub::new(Some(seed))).cluster(3).await;
     for index in 0..20u8 {
         for from in &nodes[1..] {
-            from.transport.send_control(NodeId(0), vec![index].into()).unwrap();
+            from.transport
+                .send_control(NodeId(0), vec![index].into())
+                .unwrap();
         }
     }
     let mut order = Vec::new();

@@ -37,16 +37,31 @@ struct Shell {
 
 impl Shell {
     fn start(node: Node, members: &[NodeId], downs: mpsc::UnboundedSender<Down>) -> JoinHandle<()> {
-        let identity = Identity { cluster: ClusterId(1), node: node.id, incarnation: INCARNATION };
+        let identity = Identity {
+            cluster: ClusterId(1),
+            node: node.id,
+            incarnation: INCARNATION,
+        };
         let begun = tokio::time::Instant::now();
-        let mut shell = Self { machine: Liveness::new(Settings::new(identity)), node, begun, heard: BTreeMap::new(), downs };
-        shell.feed(In::Members(members.iter().map(|id| (*id, INCARNATION)).collect()));
+        let mut shell = Self {
+            machine: Liveness::new(Settings::new(identity)),
+            node,
+            begun,
+            heard: BTreeMap::new(),
+            downs,
+        };
+        shell.feed(In::Members(
+            members.iter().map(|id| (*id, INCARNATION)).collect(),
+        ));
         tokio::spawn(async move { shell.run().await })
     }
 
     async fn run(&mut self) {
         loop {
-            let due = self.machine.next_deadline().map(|deadline| self.begun + Duration::from_micros(deadline.0));
+            let due = self
+                .machine
+                .next_deadline()
+                .map(|deadline| self.begun + Duration::from_micros(deadline.0));
             tokio::select! {
                 biased;
                 () = sleep_until(due.unwrap_or(self.begun)), if due.is_some() => {
@@ -86,12 +101,20 @@ impl Shell {
 
     fn feed(&mut self, event: In) {
         let mut out = Outbox::default();
-        self.machine.handle(event, Instant(self.begun.elapsed().as_micros() as u64), &mut out);
+        self.machine.handle(
+            event,
+            Instant(self.begun.elapsed().as_micros() as u64),
+            &mut out,
+        );
         for effect in out.take() {
             match effect {
-                Effect::Datagram { to, bytes } => drop(self.node.transport.send_datagram(to, bytes.into())),
+                Effect::Datagram { to, bytes } => {
+                    drop(self.node.transport.send_datagram(to, bytes.into()))
+                }
                 Effect::Knock(node) => self.node.transport.knock(node),
-                Effect::Down(node, _, cause) => self.downs.send((self.node.id, node, cause)).unwrap(),
+                Effect::Down(node, _, cause) => {
+                    self.downs.send((self.node.id, node, cause)).unwrap()
+                }
                 Effect::Up(..) => {}
             }
         }
@@ -102,7 +125,9 @@ impl Shell {
 fn saturate(transport: Arc<dyn Transport>, to: NodeId) -> JoinHandle<()> {
     tokio::spawn(async move {
         let chunk = pattern(1 << 20, 0);
-        let Ok(mut sender) = transport.open_bulk(to, Bytes::new()).await else { return };
+        let Ok(mut sender) = transport.open_bulk(to, Bytes::new()).await else {
+            return;
+        };
         while sender.send(chunk.clone()).await.is_ok() {}
     })
 }
@@ -113,7 +138,11 @@ async fn nobody_is_buried_alive_behind_a_saturated_slow_link() {
     let mut nodes = Kind::Memory(MemoryHub::new(None)).cluster(4).await;
     for node in &mut nodes {
         let (_, unused) = mpsc::channel(1);
-        let (transport, events, fault) = faulty::wrap(node.transport.clone(), std::mem::replace(&mut node.events, unused), nodes::PATIENCE);
+        let (transport, events, fault) = faulty::wrap(
+            node.transport.clone(),
+            std::mem::replace(&mut node.events, unused),
+            nodes::PATIENCE,
+        );
         (node.transport, node.events) = (transport, events);
         fault.throttle(Some(SLOW_LINK));
         faults.push(fault);
@@ -121,19 +150,37 @@ async fn nobody_is_buried_alive_behind_a_saturated_slow_link() {
     let members: Vec<NodeId> = nodes.iter().map(|node| node.id).collect();
     let transports: Vec<_> = nodes.iter().map(|node| node.transport.clone()).collect();
     let (downs, mut told) = mpsc::unbounded_channel();
-    let shells: Vec<_> = nodes.into_iter().map(|node| Shell::start(node, &members, downs.clone())).collect();
+    let shells: Vec<_> = nodes
+        .into_iter()
+        .map(|node| Shell::start(node, &members, downs.clone()))
+        .collect();
     let mut bulk = Vec::new();
     for (from, transport) in transports.iter().enumerate() {
-        bulk.extend(members.iter().filter(|to| to.0 != from as u64).map(|to| saturate(transport.clone(), *to)));
+        bulk.extend(
+            members
+                .iter()
+                .filter(|to| to.0 != from as u64)
+                .map(|to| saturate(transport.clone(), *to)),
+        );
     }
     let mut waits = Vec::new();
     for _ in 0..40 {
-        assert_eq!(timeout(Duration::from_millis(100), told.recv()).await.ok(), None, "nobody is down");
+        assert_eq!(
+            timeout(Duration::from_millis(100), told.recv()).await.ok(),
+            None,
+            "nobody is down"
+        );
         waits.extend(transports[0].round_trip(NodeId(1)));
     }
     waits.sort();
-    println!("the queue before the link: p50 {:?}, max {:?}", waits[20], waits[39]);
-    assert!(waits[20] >= Duration::from_millis(80), "{waits:?}: the link is full");
+    println!(
+        "the queue before the link: p50 {:?}, max {:?}",
+        waits[20], waits[39]
+    );
+    assert!(
+        waits[20] >= Duration::from_millis(80),
+        "{waits:?}: the link is full"
+    );
     bulk.into_iter().chain(shells).for_each(|task| task.abort());
 }
 
@@ -143,14 +190,21 @@ async fn a_process_that_ends_without_a_word_is_found_at_once() {
         let nodes = kind.cluster(4).await;
         let members: Vec<NodeId> = nodes.iter().map(|node| node.id).collect();
         let (downs, mut told) = mpsc::unbounded_channel();
-        let mut shells: Vec<_> = nodes.into_iter().map(|node| Shell::start(node, &members, downs.clone())).collect();
+        let mut shells: Vec<_> = nodes
+            .into_iter()
+            .map(|node| Shell::start(node, &members, downs.clone()))
+            .collect();
         sleep(Duration::from_millis(300)).await;
-        // The shell owns its transport; the peers' machines here are told nothing of the connections' ends.
+        // The shell owns its transport; the peers' machines here are told nothing of the
+        // connections' ends.
         let victim = shells.remove(2);
         victim.abort();
         let begun = std::time::Instant::now();
         for _ in 0..3 {
-            let (_, node, _) = timeout(Duration::from_secs(2), told.recv()).await.unwrap().unwrap();
+            let (_, node, _) = timeout(Duration::from_secs(2), told.recv())
+                .await
+                .unwrap()
+                .unwrap();
             assert_eq!(node, NodeId(2));
         }
         let took = begun.elapsed();

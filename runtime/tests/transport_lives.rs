@@ -1,4 +1,5 @@
-//! What every transport promises about who is alive: restarts, duplicates, returns, signs of life, knocks.
+//! What every transport promises about who is alive: restarts, duplicates, returns, signs of life,
+//! knocks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[expect(dead_code, reason = "shared with the conformance of all transports")]
@@ -21,8 +22,18 @@ async fn a_restarted_peer_replaces_its_predecessor(kind: Kind) {
     restarted.transport.connect(two.address(), PATIENCE);
     two.wait_down(id).await;
     two.transport.connect(restarted.address(), PATIENCE);
-    let TransportEvent::PeerUp { node, incarnation, address } = two.next().await else { panic!("up again") };
-    assert_eq!((node, incarnation, address), (id, Incarnation(2), restarted.address()));
+    let TransportEvent::PeerUp {
+        node,
+        incarnation,
+        address,
+    } = two.next().await
+    else {
+        panic!("up again")
+    };
+    assert_eq!(
+        (node, incarnation, address),
+        (id, Incarnation(2), restarted.address())
+    );
 }
 
 async fn a_duplicate_of_a_live_peer_waits_until_it_is_dropped(kind: Kind) {
@@ -37,20 +48,33 @@ async fn a_duplicate_of_a_live_peer_waits_until_it_is_dropped(kind: Kind) {
         }
     });
     let begun = std::time::Instant::now();
-    twin.transport.connect(two.address(), Duration::from_millis(250));
-    let TransportEvent::DialFailed { error, .. } = twin.next().await else { panic!("refused") };
+    twin.transport
+        .connect(two.address(), Duration::from_millis(250));
+    let TransportEvent::DialFailed { error, .. } = twin.next().await else {
+        panic!("refused")
+    };
     assert_eq!(error, DialError::DuplicateId(one.id));
-    assert!(!error.is_final() && begun.elapsed() >= Duration::from_millis(150), "it was tried again");
-    assert!(one.transport.send_control(two.id, Bytes::new()).is_ok(), "the live one is not harmed");
+    assert!(
+        !error.is_final() && begun.elapsed() >= Duration::from_millis(150),
+        "it was tried again"
+    );
+    assert!(
+        one.transport.send_control(two.id, Bytes::new()).is_ok(),
+        "the live one is not harmed"
+    );
 
     twin.transport.connect(two.address(), PATIENCE);
     tokio::time::sleep(Duration::from_millis(50)).await;
     two.transport.disconnect(one.id, "it is taken for dead");
-    assert_eq!(two.wait_down(one.id).await, DownReason::ClosedHere("it is taken for dead".into()));
+    assert_eq!(
+        two.wait_down(one.id).await,
+        DownReason::ClosedHere("it is taken for dead".into())
+    );
     assert_eq!(twin.wait_up(two.id).await, Incarnation(1));
     showing_life.await.unwrap();
     // Now that the other one is connected and alive, this one is not let in again.
-    one.transport.connect(two.address(), Duration::from_millis(250));
+    one.transport
+        .connect(two.address(), Duration::from_millis(250));
     let mut one = one;
     one.wait_down(two.id).await;
     loop {
@@ -86,8 +110,12 @@ async fn peers_come_and_go_in_both_directions(kind: Kind) {
         two.transport.connect(one.address(), PATIENCE);
         one.wait_up(two.id).await;
         two.wait_up(one.id).await;
-        one.transport.send_control(two.id, vec![round].into()).unwrap();
-        two.transport.send_control(one.id, vec![round].into()).unwrap();
+        one.transport
+            .send_control(two.id, vec![round].into())
+            .unwrap();
+        two.transport
+            .send_control(one.id, vec![round].into())
+            .unwrap();
         assert_eq!(one.next_control().await.1[..], [round]);
         assert_eq!(two.next_control().await.1[..], [round]);
     }
@@ -108,7 +136,11 @@ async fn signs_of_life_are_counted(kind: Kind) {
     let (_, mut stream) = two.next_bulk().await;
     stream.read_exact(&mut vec![0; 200_000]).await.unwrap();
     assert!(two.transport.heard(one.id) > heard, "bulk counts too");
-    assert!(one.transport.round_trip(two.id).is_some_and(|took| took < Duration::from_secs(1)));
+    assert!(
+        one.transport
+            .round_trip(two.id)
+            .is_some_and(|took| took < Duration::from_secs(1))
+    );
     assert_eq!(one.transport.round_trip(NodeId(9)), None);
 }
 
@@ -119,7 +151,10 @@ async fn knocking_tells_whether_anybody_listens(kind: Kind) {
         one.transport.knock(two.id);
     }
     one.quiet(Duration::from_millis(60)).await;
-    assert!(one.transport.send_control(two.id, Bytes::new()).is_ok(), "knocking does no harm");
+    assert!(
+        one.transport.send_control(two.id, Bytes::new()).is_ok(),
+        "knocking does no harm"
+    );
     let id = two.id;
     drop(two);
     one.wait_down(id).await;
@@ -127,7 +162,9 @@ async fn knocking_tells_whether_anybody_listens(kind: Kind) {
     for attempt in 0.. {
         assert!(attempt < 100, "never refused");
         one.transport.knock(id);
-        if let Ok(Some(TransportEvent::KnockRefused { node })) = timeout(Duration::from_millis(20), one.events.recv()).await {
+        if let Ok(Some(TransportEvent::KnockRefused { node })) =
+            timeout(Duration::from_millis(20), one.events.recv()).await
+        {
             return assert_eq!(node, id);
         }
     }
@@ -168,7 +205,13 @@ conformance! {
 /// Over QUIC, a process that is stopped: it answers nothing, and its host refuses nothing.
 #[test]
 fn a_later_start_of_a_stopped_process_is_let_in_after_a_while() {
-    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     let (here, there) = (runtime(), runtime());
     let stopped = there.block_on(async { Kind::Quic.node(7, 1) });
     here.block_on(async {
@@ -182,13 +225,17 @@ fn a_later_start_of_a_stopped_process_is_let_in_after_a_while() {
         later.transport.connect(one.address(), PATIENCE);
         later.wait_up(NodeId(1)).await;
         let took = begun.elapsed();
-        assert!(took >= Duration::from_millis(900) && took < Duration::from_millis(2_500), "{took:?}");
+        assert!(
+            took >= Duration::from_millis(900) && took < Duration::from_millis(2_500),
+            "{took:?}"
+        );
         one.wait_down(NodeId(7)).await;
     });
     drop(stopped);
 }
 
-/// Over QUIC: control has its own connection, so that bulk which fills the line does not hold it up.
+/// Over QUIC: control has its own connection, so that bulk which fills the line does not hold it
+/// up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn control_is_quick_while_bulk_saturates() {
     let (one, mut two) = Kind::Quic.pair().await;
@@ -205,7 +252,9 @@ async fn control_is_quick_while_bulk_saturates() {
     let mut times = Vec::new();
     for _ in 0..100 {
         let begun = std::time::Instant::now();
-        one.transport.send_control(two.id, Bytes::from_static(b"now")).unwrap();
+        one.transport
+            .send_control(two.id, Bytes::from_static(b"now"))
+            .unwrap();
         two.next_control().await;
         times.push(begun.elapsed());
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -213,6 +262,9 @@ async fn control_is_quick_while_bulk_saturates() {
     sending.abort();
     reading.abort();
     times.sort();
-    println!("control while bulk saturates: p50 {:?}, p99 {:?}", times[50], times[98]);
+    println!(
+        "control while bulk saturates: p50 {:?}, p99 {:?}",
+        times[50], times[98]
+    );
     assert!(times[90] < Duration::from_millis(100), "{:?}", times[90]);
 }

@@ -1,5 +1,5 @@
-//! How fast values are encoded and decoded, in bytes of float32 that pass. Chunk by chunk, as rounds and gossip do it.
-//! Touches memory only. Under `cargo test` it does nothing.
+//! How fast values are encoded and decoded, in bytes of float32 that pass. Chunk by chunk, as
+//! rounds and gossip do it. Touches memory only. Under `cargo test` it does nothing.
 
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::encoding::Contribution;
@@ -14,9 +14,13 @@ fn main() {
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }
-    let values: Vec<f32> = (0..CHUNK).map(|i| ((i * 7_919) % 1_000) as f32 * 1e-3 - 0.5).collect();
+    let values: Vec<f32> = (0..CHUNK)
+        .map(|i| ((i * 7_919) % 1_000) as f32 * 1e-3 - 0.5)
+        .collect();
     let mut copy = vec![0.0; CHUNK];
-    best("copy", || black_box(&mut copy).copy_from_slice(black_box(&values)));
+    best("copy", || {
+        black_box(&mut copy).copy_from_slice(black_box(&values))
+    });
     for wire in [WireType::Float32, WireType::BFloat16, WireType::Int8] {
         each(wire, &values);
     }
@@ -24,20 +28,39 @@ fn main() {
 
 fn each(wire: WireType, values: &[f32]) {
     let mut bytes = vec![0; wire.encoded_bytes(CHUNK)];
-    let (mut residual, mut target, reference) = (vec![0.0; CHUNK], vec![0.0; CHUNK], vec![0.1; CHUNK]);
-    best(&format!("{wire:?} encode gossip"), || wire.encode_gossip(black_box(values), &mut residual, 0.5, black_box(&mut bytes)));
+    let (mut residual, mut target, reference) =
+        (vec![0.0; CHUNK], vec![0.0; CHUNK], vec![0.1; CHUNK]);
+    best(&format!("{wire:?} encode gossip"), || {
+        wire.encode_gossip(black_box(values), &mut residual, 0.5, black_box(&mut bytes))
+    });
     best(&format!("{wire:?} encode contribution"), || {
-        let contribution = Contribution { values, weight: 1.0, reference: &reference, residual: Some(&residual) };
+        let contribution = Contribution {
+            values,
+            weight: 1.0,
+            reference: &reference,
+            residual: Some(&residual),
+        };
         wire.encode_contribution(black_box(contribution), &mut bytes, &mut target);
     });
     target.copy_from_slice(values);
     let mut dropped = vec![0.0; CHUNK];
     best(&format!("{wire:?} encode publication"), || {
-        wire.encode_publication(black_box(&mut target), &reference, black_box(&mut bytes), &mut dropped);
+        wire.encode_publication(
+            black_box(&mut target),
+            &reference,
+            black_box(&mut bytes),
+            &mut dropped,
+        );
     });
-    best(&format!("{wire:?} encode in place"), || wire.encode_in_place(black_box(&mut target), black_box(&mut bytes)));
-    best(&format!("{wire:?} decode"), || wire.decode(black_box(&bytes), black_box(&mut target)));
-    best(&format!("{wire:?} mix"), || wire.mix(black_box(&bytes), 0.5, black_box(&mut target)));
+    best(&format!("{wire:?} encode in place"), || {
+        wire.encode_in_place(black_box(&mut target), black_box(&mut bytes))
+    });
+    best(&format!("{wire:?} decode"), || {
+        wire.decode(black_box(&bytes), black_box(&mut target))
+    });
+    best(&format!("{wire:?} mix"), || {
+        wire.mix(black_box(&bytes), 0.5, black_box(&mut target))
+    });
 }
 
 fn best(what: &str, mut run: impl FnMut()) {
@@ -47,5 +70,8 @@ fn best(what: &str, mut run: impl FnMut()) {
         start.elapsed().as_secs_f64()
     };
     let seconds = (0..REPETITIONS).map(once).fold(f64::MAX, f64::min);
-    println!("{what}: {:.1} GB/s", (CHUNKS * CHUNK) as f64 * 4e-9 / seconds);
+    println!(
+        "{what}: {:.1} GB/s",
+        (CHUNKS * CHUNK) as f64 * 4e-9 / seconds
+    );
 }

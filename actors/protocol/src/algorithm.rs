@@ -1,4 +1,5 @@
-//! What the user asked for: the base algorithm, the outer optimizer and their frequencies, checked once.
+//! What the user asked for: the base algorithm, the outer optimizer and their frequencies, checked
+//! once.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,8 +27,8 @@ pub const STALENESS_MAX: u32 = 64;
 pub struct Gossip {
     /// `p`, out-peers of one gossip.
     pub peers_per_step: u32,
-    /// Inner steps that a message may be late before a node waits for it. 0 is synchronous: a step ends when the messages sent in
-    /// it are mixed.
+    /// Inner steps that a message may be late before a node waits for it. 0 is synchronous: a step
+    /// ends when the messages sent in it are mixed.
     pub staleness: u32,
     /// Who gossips with whom.
     pub topology: TopologyName,
@@ -40,7 +41,13 @@ pub struct Gossip {
 impl Default for Gossip {
     /// One peer a step over the directed exponential graph, one step behind, as float32.
     fn default() -> Self {
-        Self { peers_per_step: 1, staleness: 1, topology: TopologyName::Exponential, late_peers: LatePeers::Wait, wire: WireType::Float32 }
+        Self {
+            peers_per_step: 1,
+            staleness: 1,
+            topology: TopologyName::Exponential,
+            late_peers: LatePeers::Wait,
+            wire: WireType::Float32,
+        }
     }
 }
 
@@ -48,7 +55,11 @@ impl Gossip {
     /// Synchronous gossip with `peers_per_step` out-peers.
     #[must_use]
     pub fn synchronous(peers_per_step: u32) -> Self {
-        Self { peers_per_step, staleness: 0, ..Self::default() }
+        Self {
+            peers_per_step,
+            staleness: 0,
+            ..Self::default()
+        }
     }
 }
 
@@ -71,7 +82,8 @@ pub enum TopologyName {
 /// What a node does about a peer whose message is later than the staleness bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LatePeers {
-    /// It waits for the message, at most the grace, and does without that peer then until it is in time again.
+    /// It waits for the message, at most the grace, and does without that peer then until it is in
+    /// time again.
     #[default]
     Wait,
     /// It does without that peer at once until it is in time again.
@@ -123,9 +135,11 @@ pub struct Outer {
     pub frequency: u64,
     /// The optimizer of the slow step.
     pub optimizer: OuterOptimizer,
-    /// Anchor and momentum are sharded over the nodes. `false` keeps them whole on every node (compatibility).
+    /// Anchor and momentum are sharded over the nodes. `false` keeps them whole on every node
+    /// (compatibility).
     pub sharded: bool,
-    /// The slow step of SGP averages exactly first. `false` is the paper's SGP-SlowMo-noaverage (unsharded).
+    /// The slow step of SGP averages exactly first. `false` is the paper's SGP-SlowMo-noaverage
+    /// (unsharded).
     pub average: bool,
 }
 
@@ -142,8 +156,8 @@ pub enum BufferStrategy {
 }
 
 impl BufferStrategy {
-    /// Whether every node has buffers of its own after a round, one with the slow step or a plain average; otherwise all have
-    /// the same, and a joiner needs nobody's.
+    /// Whether every node has buffers of its own after a round, one with the slow step or a plain
+    /// average; otherwise all have the same, and a joiner needs nobody's.
     #[must_use]
     pub fn leaves_own(self, slow_step: bool) -> bool {
         self == Self::Maintain || !slow_step
@@ -161,7 +175,8 @@ pub struct Algorithm {
     pub average_every: Option<u64>,
     /// What a round does to the base optimizer's buffers.
     pub buffers: BufferStrategy,
-    /// How parameters travel in rounds. The founding, what joiners get, slow momentum, buffers and gradients always travel as float32.
+    /// How parameters travel in rounds. The founding, what joiners get, slow momentum, buffers and
+    /// gradients always travel as float32.
     pub round_wire: WireType,
 }
 
@@ -169,10 +184,14 @@ pub struct Algorithm {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum AlgorithmError {
     /// `τ = 0`.
-    #[error("tau = 0: an outer round needs at least one inner step; set tau to 1 or more (default 48)")]
+    #[error(
+        "tau = 0: an outer round needs at least one inner step; set tau to 1 or more (default 48)"
+    )]
     TauZero,
     /// `f = 0`.
-    #[error("frequency = 0: LocalSGD averages every `frequency` steps; set it to 1 or more (default 3)")]
+    #[error(
+        "frequency = 0: LocalSGD averages every `frequency` steps; set it to 1 or more (default 3)"
+    )]
     FrequencyZero,
     /// `average_every = 0`.
     #[error("average_every = 0: leave it out to switch it off, or set it to 1 or more")]
@@ -181,7 +200,9 @@ pub enum AlgorithmError {
     #[error("peers_per_step = 0: SGP sends to at least one peer; set it to 1 or more (default 1)")]
     PeersZero,
     /// `staleness` above its bound.
-    #[error("staleness = {0}: a message may be at most {STALENESS_MAX} steps late; set staleness to 0 (synchronous) … {STALENESS_MAX}")]
+    #[error(
+        "staleness = {0}: a message may be at most {STALENESS_MAX} steps late; set staleness to 0 (synchronous) … {STALENESS_MAX}"
+    )]
     Staleness(u32),
     /// `late_peers = "skip"` with synchronous gossip.
     #[error(
@@ -194,7 +215,9 @@ pub enum AlgorithmError {
     )]
     OrderNeedsAverages,
     /// `no_average` with overlapped gossip.
-    #[error("no_average takes the slow step on what the same step's gossip brought: set staleness = 0")]
+    #[error(
+        "no_average takes the slow step on what the same step's gossip brought: set staleness = 0"
+    )]
     NoAverageIsSynchronous,
     /// `β` or `μ` outside `[0, 1)`.
     #[error("{name} = {value}: a momentum must lie in [0, 1)")]
@@ -213,16 +236,24 @@ pub enum AlgorithmError {
         value: f32,
     },
     /// `no_average` with another base.
-    #[error("no_average works with base = \"sgp\" only: the other bases average exactly by definition; remove no_average")]
+    #[error(
+        "no_average works with base = \"sgp\" only: the other bases average exactly by definition; remove no_average"
+    )]
     NoAverageNeedsSgp,
     /// Buffers reset or averaged without slow steps.
-    #[error("buffers = \"reset\" or \"average\" acts at slow steps, and SlowMo is off (alpha = 1, beta = 0): set buffers = \"maintain\"")]
+    #[error(
+        "buffers = \"reset\" or \"average\" acts at slow steps, and SlowMo is off (alpha = 1, beta = 0): set buffers = \"maintain\""
+    )]
     BuffersNeedOuterRounds,
     /// Buffers averaged without exact averages.
-    #[error("buffers = \"average\" needs slow steps that average, and no_average is set: set buffers = \"maintain\" or \"reset\"")]
+    #[error(
+        "buffers = \"average\" needs slow steps that average, and no_average is set: set buffers = \"maintain\" or \"reset\""
+    )]
     BuffersNeedAverage,
     /// `no_average` with sharded state.
-    #[error("no_average keeps momentum on each node's own parameters and cannot be sharded: set sharded = false")]
+    #[error(
+        "no_average keeps momentum on each node's own parameters and cannot be sharded: set sharded = false"
+    )]
     NoAverageIsUnsharded,
 }
 
@@ -233,7 +264,8 @@ impl OuterOptimizer {
         matches!(self, Self::SlowMo { alpha, beta } if *alpha == 1.0 && *beta == 0.0)
     }
 
-    /// Whether the slow step divides by the inner learning rate, so that `γ` must be finite and not 0.
+    /// Whether the slow step divides by the inner learning rate, so that `γ` must be finite and not
+    /// 0.
     #[must_use]
     pub fn needs_gamma(&self) -> bool {
         matches!(self, Self::SlowMo { .. })
@@ -245,10 +277,16 @@ impl OuterOptimizer {
             Self::Nesterov { eta, mu } | Self::BmufNbm { eta, mu } => (("eta", eta), ("mu", mu)),
         };
         if !(rate.1.is_finite() && rate.1 > 0.0) {
-            return Err(AlgorithmError::Rate { name: rate.0, value: rate.1 });
+            return Err(AlgorithmError::Rate {
+                name: rate.0,
+                value: rate.1,
+            });
         }
         if !(0.0..1.0).contains(&momentum.1) {
-            return Err(AlgorithmError::Momentum { name: momentum.0, value: momentum.1 });
+            return Err(AlgorithmError::Momentum {
+                name: momentum.0,
+                value: momentum.1,
+            });
         }
         Ok(())
     }
@@ -258,7 +296,13 @@ impl Algorithm {
     /// Whether the gossip graph stands on an order of the members by measured rates.
     #[must_use]
     pub fn orders_by_rate(&self) -> bool {
-        matches!(self.base, Base::Sgp(Gossip { topology: TopologyName::BandwidthAware, .. }))
+        matches!(
+            self.base,
+            Base::Sgp(Gossip {
+                topology: TopologyName::BandwidthAware,
+                ..
+            })
+        )
     }
 
     /// Checks every value; an algorithm that passes never fails in the schedule.
@@ -268,20 +312,33 @@ impl Algorithm {
     pub fn check(&self) -> Result<(), AlgorithmError> {
         match self.base {
             Base::LocalSgd { frequency: 0 } => return Err(AlgorithmError::FrequencyZero),
-            Base::Sgp(Gossip { peers_per_step: 0, .. }) => return Err(AlgorithmError::PeersZero),
-            Base::Sgp(Gossip { staleness, .. }) if staleness > STALENESS_MAX => return Err(AlgorithmError::Staleness(staleness)),
-            Base::Sgp(Gossip { staleness: 0, late_peers: LatePeers::Skip, .. }) => return Err(AlgorithmError::SynchronousSkips),
+            Base::Sgp(Gossip {
+                peers_per_step: 0, ..
+            }) => return Err(AlgorithmError::PeersZero),
+            Base::Sgp(Gossip { staleness, .. }) if staleness > STALENESS_MAX => {
+                return Err(AlgorithmError::Staleness(staleness));
+            }
+            Base::Sgp(Gossip {
+                staleness: 0,
+                late_peers: LatePeers::Skip,
+                ..
+            }) => return Err(AlgorithmError::SynchronousSkips),
             _ => {}
         }
         if self.average_every == Some(0) {
             return Err(AlgorithmError::AverageEveryZero);
         }
-        let averages = self.average_every.is_some() || self.outer.is_some_and(|outer| outer.average);
+        let averages =
+            self.average_every.is_some() || self.outer.is_some_and(|outer| outer.average);
         if self.orders_by_rate() && !averages {
             return Err(AlgorithmError::OrderNeedsAverages);
         }
         let Some(outer) = &self.outer else {
-            return if self.buffers == BufferStrategy::Maintain { Ok(()) } else { Err(AlgorithmError::BuffersNeedOuterRounds) };
+            return if self.buffers == BufferStrategy::Maintain {
+                Ok(())
+            } else {
+                Err(AlgorithmError::BuffersNeedOuterRounds)
+            };
         };
         if outer.frequency == 0 {
             return Err(AlgorithmError::TauZero);
@@ -289,7 +346,9 @@ impl Algorithm {
         outer.optimizer.check()?;
         match self.base {
             _ if outer.average => {}
-            Base::Sgp(gossip) if gossip.staleness > 0 => return Err(AlgorithmError::NoAverageIsSynchronous),
+            Base::Sgp(gossip) if gossip.staleness > 0 => {
+                return Err(AlgorithmError::NoAverageIsSynchronous);
+            }
             Base::Sgp(_) => {}
             _ => return Err(AlgorithmError::NoAverageNeedsSgp),
         }

@@ -1,7 +1,9 @@
-//! When decided state is kept for good, and who writes which part of it: functions of what every member knows, so nobody asks anybody.
+//! When decided state is kept for good, and who writes which part of it: functions of what every
+//! member knows, so nobody asks anybody.
 //!
-//! Kept is what an outer round left: there every member has the same parameters, the anchor is those parameters, and the slow momentum
-//! is the shards' (with `sharded = false` every node's, all alike). Without an outer optimizer it is what an exact average left.
+//! Kept is what an outer round left: there every member has the same parameters, the anchor is
+//! those parameters, and the slow momentum is the shards' (with `sharded = false` every node's, all
+//! alike). Without an outer optimizer it is what an exact average left.
 
 use crate::algorithm::{Algorithm, Base};
 use crate::coordinator::{RoundKind, RoundSpec};
@@ -9,8 +11,8 @@ use crate::ident::{NodeId, ShardId, Step};
 use crate::shards::{Layout, ShardMap};
 use crate::view::View;
 
-/// Inner steps from one point where state can be kept to the next; `None` where nodes never are at the same parameters, or the slow
-/// momentum is not the same on all.
+/// Inner steps from one point where state can be kept to the next; `None` where nodes never are at
+/// the same parameters, or the slow momentum is not the same on all.
 #[must_use]
 pub fn period(algorithm: &Algorithm) -> Option<u64> {
     let frequency = match algorithm.base {
@@ -19,23 +21,30 @@ pub fn period(algorithm: &Algorithm) -> Option<u64> {
     };
     match algorithm.outer {
         Some(outer) if outer.sharded => Some(outer.frequency),
-        // fairscale's unsharded path: the whole step follows an average only where LocalSGD's own frequency says so.
+        // fairscale's unsharded path: the whole step follows an average only where LocalSGD's own
+        // frequency says so.
         Some(outer) => match frequency {
-            Some(frequency) => (outer.frequency.checked_rem(frequency) == Some(0)).then_some(outer.frequency),
+            Some(frequency) => {
+                (outer.frequency.checked_rem(frequency) == Some(0)).then_some(outer.frequency)
+            }
             None => outer.average.then_some(outer.frequency),
         },
         None => frequency.or(algorithm.average_every),
     }
 }
 
-/// Inner steps from one checkpoint to the next, where every `every`-th point is one; `None` where nothing is kept.
+/// Inner steps from one checkpoint to the next, where every `every`-th point is one; `None` where
+/// nothing is kept.
 #[must_use]
 pub fn spacing(algorithm: &Algorithm, every: u64) -> Option<u64> {
-    period(algorithm).and_then(|period| period.checked_mul(every)).filter(|spacing| *spacing > 0)
+    period(algorithm)
+        .and_then(|period| period.checked_mul(every))
+        .filter(|spacing| *spacing > 0)
 }
 
-/// The rank of the checkpoint that `step` follows: how often the number of checkpoints up to it can be halved. Half of all have rank 0,
-/// half of the rest rank 1, and so on: whoever cannot write all agrees with the others on which.
+/// The rank of the checkpoint that `step` follows: how often the number of checkpoints up to it can
+/// be halved. Half of all have rank 0, half of the rest rank 1, and so on: whoever cannot write all
+/// agrees with the others on which.
 #[must_use]
 pub fn rank(step: Step, spacing: u64) -> u32 {
     match (step.0.checked_div(spacing), step.0.checked_rem(spacing)) {
@@ -44,11 +53,14 @@ pub fn rank(step: Step, spacing: u64) -> u32 {
     }
 }
 
-/// Whether a writer that is behind, and where `waiting` waits already, writes `next` in its place: where that is of no lower rank.
+/// Whether a writer that is behind, and where `waiting` waits already, writes `next` in its place:
+/// where that is of no lower rank.
 ///
-/// If a part takes no longer to write than 2^r checkpoints are apart, all of rank r and above are written: one of them is begun before the
-/// next of them is due, and nothing of a lower rank takes its place. So nodes that are behind by different amounts, each at another moment,
-/// skip alike: whole becomes every 2^r-th checkpoint, r being the slowest node's. Were the newest always taken, each would write others.
+/// If a part takes no longer to write than 2^r checkpoints are apart, all of rank r and above are
+/// written: one of them is begun before the next of them is due, and nothing of a lower rank takes
+/// its place. So nodes that are behind by different amounts, each at another moment, skip alike:
+/// whole becomes every 2^r-th checkpoint, r being the slowest node's. Were the newest always taken,
+/// each would write others.
 #[must_use]
 pub fn replaces(next: Step, waiting: Step, spacing: u64) -> bool {
     rank(next, spacing) >= rank(waiting, spacing)
@@ -57,17 +69,26 @@ pub fn replaces(next: Step, waiting: Step, spacing: u64) -> bool {
 /// Whether what a round of this spec decided is kept, where every `every`-th one is. 0 keeps none.
 #[must_use]
 pub fn is_due(algorithm: &Algorithm, every: u64, spec: &RoundSpec) -> bool {
-    let kind = if algorithm.outer.is_some_and(|outer| outer.sharded) { RoundKind::Slow } else { RoundKind::Average };
+    let kind = if algorithm.outer.is_some_and(|outer| outer.sharded) {
+        RoundKind::Slow
+    } else {
+        RoundKind::Average
+    };
     let steps = spec.step.0.saturating_add(1);
-    spec.kind == kind && spacing(algorithm, every).and_then(|spacing| steps.checked_rem(spacing)) == Some(0)
+    spec.kind == kind
+        && spacing(algorithm, every).and_then(|spacing| steps.checked_rem(spacing)) == Some(0)
 }
 
-/// The shards of a vector of `elements` values that `node` writes: those that it owns in the view that was decided, ascending.
+/// The shards of a vector of `elements` values that `node` writes: those that it owns in the view
+/// that was decided, ascending.
 #[must_use]
 pub fn written_by(node: NodeId, view: &View, elements: usize, replicas: usize) -> Vec<ShardId> {
     let layout = Layout::new(elements);
     let map = ShardMap::new(view, &layout, replicas);
-    layout.shards().filter(|shard| map.owner(*shard) == Some(node)).collect()
+    layout
+        .shards()
+        .filter(|shard| map.owner(*shard) == Some(node))
+        .collect()
 }
 
 #[cfg(test)]
@@ -78,15 +99,40 @@ mod tests {
     use crate::ident::{Epoch, Incarnation};
     use crate::view::Member;
 
-    fn algorithm(base: Base, outer: Option<(u64, bool, bool)>, average_every: Option<u64>) -> Algorithm {
-        let optimizer = OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.5 };
-        let outer = outer.map(|(frequency, sharded, average)| Outer { frequency, optimizer, sharded, average });
-        Algorithm { base, outer, average_every, buffers: BufferStrategy::Maintain, round_wire: WireType::Float32 }
+    fn algorithm(
+        base: Base,
+        outer: Option<(u64, bool, bool)>,
+        average_every: Option<u64>,
+    ) -> Algorithm {
+        let optimizer = OuterOptimizer::SlowMo {
+            alpha: 1.0,
+            beta: 0.5,
+        };
+        let outer = outer.map(|(frequency, sharded, average)| Outer {
+            frequency,
+            optimizer,
+            sharded,
+            average,
+        });
+        Algorithm {
+            base,
+            outer,
+            average_every,
+            buffers: BufferStrategy::Maintain,
+            round_wire: WireType::Float32,
+        }
     }
 
     fn kept(algorithm: &Algorithm, every: u64, kind: RoundKind) -> Vec<u64> {
-        let spec = |step| RoundSpec { kind, step: Step(step), gamma: 0.1, elements: 3 };
-        (0..24).filter(|step| is_due(algorithm, every, &spec(*step))).collect()
+        let spec = |step| RoundSpec {
+            kind,
+            step: Step(step),
+            gamma: 0.1,
+            elements: 3,
+        };
+        (0..24)
+            .filter(|step| is_due(algorithm, every, &spec(*step)))
+            .collect()
     }
 
     #[test]
@@ -96,28 +142,62 @@ mod tests {
         let sharded = algorithm(local(3), Some((6, true, true)), None);
         assert_eq!(kept(&sharded, 1, RoundKind::Slow), [5, 11, 17, 23]);
         assert_eq!(kept(&sharded, 2, RoundKind::Slow), [11, 23]);
-        assert_eq!(kept(&sharded, 1, RoundKind::Average), [], "between outer rounds the anchor is not the parameters");
+        assert_eq!(
+            kept(&sharded, 1, RoundKind::Average),
+            [],
+            "between outer rounds the anchor is not the parameters"
+        );
         assert_eq!(kept(&sharded, 0, RoundKind::Slow), []);
-        assert_eq!(kept(&algorithm(local(3), Some((6, false, true)), None), 1, RoundKind::Average), [5, 11, 17, 23]);
-        assert_eq!(kept(&algorithm(sgp, Some((8, false, true)), None), 1, RoundKind::Average), [7, 15, 23]);
-        assert_eq!(kept(&algorithm(local(8), None, None), 2, RoundKind::Average), [15]);
-        assert_eq!(kept(&algorithm(sgp, None, Some(12)), 1, RoundKind::Average), [11, 23]);
+        assert_eq!(
+            kept(
+                &algorithm(local(3), Some((6, false, true)), None),
+                1,
+                RoundKind::Average
+            ),
+            [5, 11, 17, 23]
+        );
+        assert_eq!(
+            kept(
+                &algorithm(sgp, Some((8, false, true)), None),
+                1,
+                RoundKind::Average
+            ),
+            [7, 15, 23]
+        );
+        assert_eq!(
+            kept(&algorithm(local(8), None, None), 2, RoundKind::Average),
+            [15]
+        );
+        assert_eq!(
+            kept(&algorithm(sgp, None, Some(12)), 1, RoundKind::Average),
+            [11, 23]
+        );
     }
 
     #[test]
     fn ranks_halve() {
-        let ranks = |spacing| (0..=8).map(|number| rank(Step(number * 6), spacing)).collect::<Vec<_>>();
+        let ranks = |spacing| {
+            (0..=8)
+                .map(|number| rank(Step(number * 6), spacing))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(ranks(6), [0, 0, 1, 0, 2, 0, 1, 0, 3]);
-        assert_eq!(ranks(12), [0, 0, 0, 0, 1, 0, 0, 0, 2], "another spacing before");
+        assert_eq!(
+            ranks(12),
+            [0, 0, 0, 0, 1, 0, 0, 0, 2],
+            "another spacing before"
+        );
         assert_eq!(rank(Step(7), 0), 0);
     }
 
-    /// What a writer writes of the checkpoints 1 to `until`, and when it is done with each, in tenths of the time between two of them. A part
-    /// takes any time up to `slowest` of these.
+    /// What a writer writes of the checkpoints 1 to `until`, and when it is done with each, in
+    /// tenths of the time between two of them. A part takes any time up to `slowest` of these.
     fn written(until: u64, slowest: u64, random: &mut u64, newest: bool) -> Vec<(u64, u64)> {
         let (mut done, mut busy, mut waiting) = (Vec::new(), None, None);
         let mut begin = |number: u64, at: u64| {
-            *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (number, at + 1 + (*random >> 33) % slowest)
         };
         for at in 10..until * 10 {
@@ -128,7 +208,8 @@ mod tests {
             if at % 10 == 0 {
                 match (busy, waiting) {
                     (None, _) => busy = Some(begin(at / 10, at)),
-                    (Some(_), Some(before)) if !newest && !replaces(Step(at / 10), Step(before), 1) => {}
+                    (Some(_), Some(before))
+                        if !newest && !replaces(Step(at / 10), Step(before), 1) => {}
                     _ => waiting = Some(at / 10),
                 }
             }
@@ -144,9 +225,15 @@ mod tests {
             for _ in 0..20 {
                 let written = written(400, slowest, &mut random, false);
                 for number in (rank_of_all..300).step_by(rank_of_all as usize) {
-                    let end = written.iter().find(|(one, _)| *one == number).map(|(_, end)| *end);
+                    let end = written
+                        .iter()
+                        .find(|(one, _)| *one == number)
+                        .map(|(_, end)| *end);
                     // Nobody gives it up before.
-                    assert!(end.is_some_and(|end| end <= (number + 2 * rank_of_all) * 10), "{number} of {slowest}: {end:?}");
+                    assert!(
+                        end.is_some_and(|end| end <= (number + 2 * rank_of_all) * 10),
+                        "{number} of {slowest}: {end:?}"
+                    );
                 }
             }
         }
@@ -159,7 +246,10 @@ mod tests {
             counts.values().filter(|count| **count == 8).count()
         };
         let (by_rank, by_age) = (whole(false), whole(true));
-        assert!(by_rank >= 95 && by_age < by_rank / 4, "{by_rank} instead of {by_age}");
+        assert!(
+            by_rank >= 95 && by_age < by_rank / 4,
+            "{by_rank} instead of {by_age}"
+        );
     }
 
     #[test]
@@ -168,16 +258,31 @@ mod tests {
         assert_eq!(period(&algorithm(sgp, None, None)), None);
         assert_eq!(period(&algorithm(sgp, Some((8, false, false)), None)), None);
         assert_eq!(period(&algorithm(Base::AllReduce, None, None)), None);
-        assert_eq!(period(&algorithm(Base::LocalSgd { frequency: 4 }, Some((6, false, true)), None)), None);
+        assert_eq!(
+            period(&algorithm(
+                Base::LocalSgd { frequency: 4 },
+                Some((6, false, true)),
+                None
+            )),
+            None
+        );
     }
 
     #[test]
     fn every_shard_is_written_once_by_a_member() {
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 7000));
-        let member = |id| Member { id: NodeId(id), incarnation: Incarnation(1), address, devices: 1 };
+        let member = |id| Member {
+            id: NodeId(id),
+            incarnation: Incarnation(1),
+            address,
+            devices: 1,
+        };
         let view = View::new(Epoch(1), (3..8).map(member).collect()).unwrap();
         for replicas in 0..3 {
-            let mut written: Vec<_> = view.ids().flat_map(|node| written_by(node, &view, 10_000, replicas)).collect();
+            let mut written: Vec<_> = view
+                .ids()
+                .flat_map(|node| written_by(node, &view, 10_000, replicas))
+                .collect();
             written.sort_unstable();
             assert_eq!(written, Layout::new(10_000).shards().collect::<Vec<_>>());
         }

@@ -1,15 +1,16 @@
 //! Which of two histories of one bootstrap goes on where they meet.
 //!
-//! A history forks where a group goes on without a quorum. It is named by its forks since the bootstrap, each fixed by the fork's first
-//! entry; so two nodes that compare two histories at different times agree, and the order has no circles.
+//! A history forks where a group goes on without a quorum. It is named by its forks since the
+//! bootstrap, each fixed by the fork's first entry; so two nodes that compare two histories at
+//! different times agree, and the order has no circles.
 //!
 //! ```text
 //!   bootstrap ──1──2──3──┬──4──5──▶  kept its quorum: outranks every fork of a round that it decided itself
 //!                        ├──4'──5'─▶ forked at round 4 with two contributors
 //!                        └──4"──▶    forked at round 4 with one: outranked
 //! ```
-//! A node that stands in the history before a fork, and has decided no more than the fork began with, is only behind: the fork is how its
-//! history goes on.
+//! A node that stands in the history before a fork, and has decided no more than the fork began
+//! with, is only behind: the fork is how its history goes on.
 
 use crate::ident::{Lineage, Round};
 use serde::{Deserialize, Serialize};
@@ -29,12 +30,17 @@ pub struct Fork {
     pub lineage: Lineage,
 }
 
-/// Compares histories of one bootstrap, each as its forks and the round that it works towards. The greater one goes on.
+/// Compares histories of one bootstrap, each as its forks and the round that it works towards. The
+/// greater one goes on.
 #[must_use]
 pub fn rank(one: (&[Fork], Round), other: (&[Fork], Round)) -> Ordering {
     let ours = one.0;
     let theirs = other.0;
-    let shared = ours.iter().zip(theirs).take_while(|(ours, theirs)| ours == theirs).count();
+    let shared = ours
+        .iter()
+        .zip(theirs)
+        .take_while(|(ours, theirs)| ours == theirs)
+        .count();
     match (ours.get(shared), theirs.get(shared)) {
         (None, None) => one.1.cmp(&other.1),
         (None, Some(fork)) => kept_on(one.1, fork),
@@ -48,7 +54,11 @@ pub fn rank(one: (&[Fork], Round), other: (&[Fork], Round)) -> Ordering {
 
 /// A history that works towards `round` beside a fork of it.
 fn kept_on(round: Round, fork: &Fork) -> Ordering {
-    if round > fork.round { Ordering::Greater } else { Ordering::Less }
+    if round > fork.round {
+        Ordering::Greater
+    } else {
+        Ordering::Less
+    }
 }
 
 #[cfg(test)]
@@ -56,11 +66,17 @@ mod tests {
     use super::*;
 
     fn fork(round: u64, contributors: u32, lineage: u128) -> Fork {
-        Fork { round: Round(round), contributors, lineage: Lineage(lineage) }
+        Fork {
+            round: Round(round),
+            contributors,
+            lineage: Lineage(lineage),
+        }
     }
 
     fn best<'a>(histories: &[(&'a [Fork], u64)]) -> (&'a [Fork], u64) {
-        let ranked = |one: &&(&[Fork], u64), other: &&(&[Fork], u64)| rank((one.0, Round(one.1)), (other.0, Round(other.1)));
+        let ranked = |one: &&(&[Fork], u64), other: &&(&[Fork], u64)| {
+            rank((one.0, Round(one.1)), (other.0, Round(other.1)))
+        };
         *histories.iter().max_by(ranked).unwrap_or(&(&[], 0))
     }
 
@@ -90,8 +106,14 @@ mod tests {
                 let first = fork(round, contributors, lineage + 10 * u128::from(round));
                 paths.push(vec![first]);
                 for later in round + 1..5 {
-                    paths.push(vec![first, fork(later, 1, 100 * first.lineage.0 + u128::from(later))]);
-                    paths.push(vec![first, fork(later, 2, 100 * first.lineage.0 + u128::from(later) + 50)]);
+                    paths.push(vec![
+                        first,
+                        fork(later, 1, 100 * first.lineage.0 + u128::from(later)),
+                    ]);
+                    paths.push(vec![
+                        first,
+                        fork(later, 2, 100 * first.lineage.0 + u128::from(later) + 50),
+                    ]);
                 }
             }
         }
@@ -105,14 +127,30 @@ mod tests {
     #[test]
     fn the_order_is_total_and_has_no_circles() {
         let all = histories();
-        let compare = |one: &(Vec<Fork>, u64), other: &(Vec<Fork>, u64)| rank((&one.0, Round(one.1)), (&other.0, Round(other.1)));
+        let compare = |one: &(Vec<Fork>, u64), other: &(Vec<Fork>, u64)| {
+            rank((&one.0, Round(one.1)), (&other.0, Round(other.1)))
+        };
         for one in &all {
             for other in &all {
-                assert_eq!(compare(one, other), compare(other, one).reverse(), "{one:?} {other:?}");
-                assert_eq!(compare(one, other) == Ordering::Equal, one == other, "{one:?} {other:?}");
+                assert_eq!(
+                    compare(one, other),
+                    compare(other, one).reverse(),
+                    "{one:?} {other:?}"
+                );
+                assert_eq!(
+                    compare(one, other) == Ordering::Equal,
+                    one == other,
+                    "{one:?} {other:?}"
+                );
                 for third in &all {
-                    if compare(one, other) == Ordering::Less && compare(other, third) == Ordering::Less {
-                        assert_eq!(compare(one, third), Ordering::Less, "{one:?} {other:?} {third:?}");
+                    if compare(one, other) == Ordering::Less
+                        && compare(other, third) == Ordering::Less
+                    {
+                        assert_eq!(
+                            compare(one, third),
+                            Ordering::Less,
+                            "{one:?} {other:?} {third:?}"
+                        );
                     }
                 }
             }

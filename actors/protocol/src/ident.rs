@@ -1,4 +1,5 @@
-//! Identities and counters. Plain integers with their own types, so that an epoch is never mistaken for a round.
+//! Identities and counters. Plain integers with their own types, so that an epoch is never mistaken
+//! for a round.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -19,11 +20,13 @@ macro_rules! counter {
 }
 
 counter!(
-    /// A node: one process, the workers that share a fast interconnect. Given or random; stays the same over restarts.
+    /// A node: one process, the workers that share a fast interconnect. Given or random; stays the
+    /// same over restarts.
     NodeId(u64), "node"
 );
 counter!(
-    /// Tells a restarted process from its predecessor under the same [`NodeId`]; a later start has a larger value.
+    /// Tells a restarted process from its predecessor under the same [`NodeId`]; a later start has
+    /// a larger value.
     Incarnation(u64), "incarnation"
 );
 counter!(
@@ -61,7 +64,9 @@ impl fmt::Display for Nodes<'_> {
 }
 
 /// Which model history a node belongs to. Zero means "none yet": such a node never donates state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Lineage(pub u128);
 
 impl Lineage {
@@ -74,13 +79,15 @@ impl Lineage {
         self != Self::NONE
     }
 
-    /// The lineage of a founding: `of` is a hash of what only that one has. Never [`Lineage::NONE`], also where it goes on.
+    /// The lineage of a founding: `of` is a hash of what only that one has. Never
+    /// [`Lineage::NONE`], also where it goes on.
     #[must_use]
     pub fn founded(of: u128) -> Self {
         Self(of | 1 << Self::FOUNDING_SHIFT)
     }
 
-    /// The lineage under which this history goes on beside others of the same founding: `of` is a hash of what sets it apart.
+    /// The lineage under which this history goes on beside others of the same founding: `of` is a
+    /// hash of what sets it apart.
     #[must_use]
     pub fn parted(self, of: u128) -> Self {
         let low = (1 << Self::FOUNDING_SHIFT) - 1;
@@ -103,8 +110,11 @@ impl fmt::Display for Lineage {
     }
 }
 
-/// A proposal number. Ordered by counter, then by the node that owns it, so no two leaders share one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// A proposal number. Ordered by counter, then by the node that owns it, so no two leaders share
+/// one.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Term {
     /// Grows with every take-over.
     pub counter: u64,
@@ -116,7 +126,10 @@ impl Term {
     /// The smallest term of `node` above this one.
     #[must_use]
     pub fn next_of(self, node: NodeId) -> Self {
-        Self { counter: self.counter.saturating_add(1), node }
+        Self {
+            counter: self.counter.saturating_add(1),
+            node,
+        }
     }
 }
 

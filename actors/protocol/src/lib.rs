@@ -1,8 +1,8 @@
 //! Every decision of slowmo as pure state machines and pure arithmetic.
 //!
-//! Nothing here touches a socket, a clock, a thread or a global: time comes in as [`time::Instant`],
-//! randomness as a seeded generator, and effects go out as data. So the same code runs in production
-//! and, far faster than real time, in a simulator.
+//! Nothing here touches a socket, a clock, a thread or a global: time comes in as
+//! [`time::Instant`], randomness as a seeded generator, and effects go out as data. So the same
+//! code runs in production and, far faster than real time, in a simulator.
 //!
 //! | module | decides |
 //! |---|---|

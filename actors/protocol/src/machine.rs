@@ -75,13 +75,31 @@ impl Identity {
     /// The header of a frame or stream sent from `place`.
     #[must_use]
     pub fn header(&self, place: Place) -> Header {
-        let Place { lineage, epoch, round, term, attempt } = place;
-        Header { cluster: self.cluster, lineage, epoch, round, term, attempt, sender: self.node, incarnation: self.incarnation }
+        let Place {
+            lineage,
+            epoch,
+            round,
+            term,
+            attempt,
+        } = place;
+        Header {
+            cluster: self.cluster,
+            lineage,
+            epoch,
+            round,
+            term,
+            attempt,
+            sender: self.node,
+            incarnation: self.incarnation,
+        }
     }
 
     /// A frame sent from `place`.
     #[must_use]
     pub fn frame(&self, place: Place, message: Message) -> Frame {
-        Frame::V1 { header: self.header(place), message: Box::new(message) }
+        Frame::V1 {
+            header: self.header(place),
+            message: Box::new(message),
+        }
     }
 }

@@ -1,5 +1,6 @@
-//! Sums, means and push-sum mixes of float32 slices. Callers fix the order (ascending node id), so results are the same
-//! bits on every run and every node. Slices of one call have the same length; a longer one's tail is left alone.
+//! Sums, means and push-sum mixes of float32 slices. Callers fix the order (ascending node id), so
+//! results are the same bits on every run and every node. Slices of one call have the same length;
+//! a longer one's tail is left alone.
 
 /// `sum += values`.
 pub fn add(sum: &mut [f32], values: &[f32]) {
@@ -8,7 +9,8 @@ pub fn add(sum: &mut [f32], values: &[f32]) {
     }
 }
 
-/// Ends an exact average: `x̄ = Σx / Σw` (algorithm section 3). A weight of 1 leaves every bit as it is.
+/// Ends an exact average: `x̄ = Σx / Σw` (algorithm section 3). A weight of 1 leaves every bit as
+/// it is.
 pub fn divide(sum: &mut [f32], weight: f64) {
     let weight = weight as f32;
     if weight != 1.0 {
@@ -32,15 +34,16 @@ pub fn scale(target: &mut [f32], values: &[f32], scale: f32) {
     }
 }
 
-/// `target = scale · target + factor · values`: the node's own part is mixed into a message in its place.
+/// `target = scale · target + factor · values`: the node's own part is mixed into a message in its
+/// place.
 pub fn blend(target: &mut [f32], scale: f32, values: &[f32], factor: f32) {
     for (target, value) in target.iter_mut().zip(values) {
         *target = scale * *target + factor * value;
     }
 }
 
-/// Overlapped gossip (algorithm section 5): the numerators `x = stays·model + correction`, of which `x / weight` is left in the model.
-/// `false` if one of these is not finite.
+/// Overlapped gossip (algorithm section 5): the numerators `x = stays·model + correction`, of which
+/// `x / weight` is left in the model. `false` if one of these is not finite.
 #[must_use]
 pub fn correct(model: &mut [f32], correction: &[f32], stays: f32, weight: f64) -> bool {
     let weight = weight as f32;
@@ -55,7 +58,13 @@ pub fn correct(model: &mut [f32], correction: &[f32], stays: f32, weight: f64) -
 
 /// The same, and `before` becomes what the model was: one pass over memory.
 #[must_use]
-pub fn correct_and_keep(model: &mut [f32], before: &mut [f32], correction: &[f32], stays: f32, weight: f64) -> bool {
+pub fn correct_and_keep(
+    model: &mut [f32],
+    before: &mut [f32],
+    correction: &[f32],
+    stays: f32,
+    weight: f64,
+) -> bool {
     let weight = weight as f32;
     let mut exponents = 0;
     for ((value, before), correction) in model.iter_mut().zip(before).zip(correction) {
@@ -66,9 +75,16 @@ pub fn correct_and_keep(model: &mut [f32], before: &mut [f32], correction: &[f32
     exponents == 0
 }
 
-/// The same on a copy of the model, which becomes the numerators `x`; and what is sent of them: `last`, the numerators before (of push-sum
-/// weight `weight`), becomes `x + goes·Δ`, where `Δ` is what the inner step moved the model by.
-pub fn share_out(model: &mut [f32], last: &mut [f32], correction: &[f32], (stays, goes): (f32, f32), weight: f64) {
+/// The same on a copy of the model, which becomes the numerators `x`; and what is sent of them:
+/// `last`, the numerators before (of push-sum weight `weight`), becomes `x + goes·Δ`, where `Δ` is
+/// what the inner step moved the model by.
+pub fn share_out(
+    model: &mut [f32],
+    last: &mut [f32],
+    correction: &[f32],
+    (stays, goes): (f32, f32),
+    weight: f64,
+) {
     let weight = weight as f32;
     for ((model, last), correction) in model.iter_mut().zip(last).zip(correction) {
         let x = *correction + stays * *model;
@@ -94,14 +110,21 @@ mod tests {
 
     #[test]
     fn a_correction_steps_on_the_numerator() {
-        // w = 0.5, z = 4, so x = 2; the optimizer moved z by −1, and 0.25 · 6 arrived with weight 0.25.
+        // w = 0.5, z = 4, so x = 2; the optimizer moved z by −1, and 0.25 · 6 arrived with weight
+        // 0.25.
         let (moved, z, w, after) = (-1.0f32, 4.0f32, 0.5f64, 0.75);
         for (stays, x) in [(1.0, 2.5), (0.5, 3.0)] {
             let (mut model, mut correction) = ([z + moved], [6.0f32]);
             blend(&mut correction, 0.25, &[z], w as f32 - stays);
             let (mut numerators, mut sent) = (model, [z * w as f32]);
             let (mut kept, mut before) = (model, [0.0]);
-            assert!(correct_and_keep(&mut kept, &mut before, &correction, stays, after));
+            assert!(correct_and_keep(
+                &mut kept,
+                &mut before,
+                &correction,
+                stays,
+                after
+            ));
             assert_eq!((kept, before), ([x / after as f32], model), "stays {stays}");
             assert!(correct(&mut model, &correction, stays, after));
             assert_eq!(model, kept, "stays {stays}");
@@ -117,7 +140,13 @@ mod tests {
     fn values_that_are_not_finite_are_noticed() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             assert!(!correct(&mut [1.0, bad, 2.0], &[0.0; 3], 1.0, 1.0));
-            assert!(!correct_and_keep(&mut [1.0, bad, 2.0], &mut [0.0; 3], &[0.0; 3], 1.0, 1.0));
+            assert!(!correct_and_keep(
+                &mut [1.0, bad, 2.0],
+                &mut [0.0; 3],
+                &[0.0; 3],
+                1.0,
+                1.0
+            ));
             assert!(!correct(&mut [1.0, 3.0, 2.0], &[0.0, 0.0, bad], 0.5, 1.0));
         }
         assert!(!correct(&mut [f32::MAX], &[f32::MAX], 1.0, 1.0), "overflow");

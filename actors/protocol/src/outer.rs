@@ -1,7 +1,8 @@
 //! The outer optimizers, element by element (algorithm section 4). All arithmetic is float32.
 //!
-//! Each takes the exact average and the decided state of a piece of a shard and writes the new parameters and the new
-//! momentum beside it: the decided state stays untouched until the round is decided.
+//! Each takes the exact average and the decided state of a piece of a shard and writes the new
+//! parameters and the new momentum beside it: the decided state stays untouched until the round is
+//! decided.
 
 use crate::algorithm::OuterOptimizer;
 
@@ -83,7 +84,8 @@ impl OuterStep for BmufNbm {
 }
 
 impl OuterOptimizer {
-    /// How far a pseudo-gradient of 1 moves the parameters, this slow step and all later ones together (with constant `γ`).
+    /// How far a pseudo-gradient of 1 moves the parameters, this slow step and all later ones
+    /// together (with constant `γ`).
     #[must_use]
     pub fn gain(&self) -> f32 {
         match *self {
@@ -104,10 +106,13 @@ impl OuterStep for OuterOptimizer {
     }
 }
 
-/// Applies `rule(average, anchor, momentum) -> (parameters, next momentum)` to every element, in one pass.
+/// Applies `rule(average, anchor, momentum) -> (parameters, next momentum)` to every element, in
+/// one pass.
 fn each(piece: Piece<'_>, rule: impl Fn(f32, f32, f32) -> (f32, f32)) {
     let state = piece.anchor.iter().zip(piece.momentum);
-    for ((value, next), (anchor, momentum)) in piece.values.iter_mut().zip(piece.next_momentum).zip(state) {
+    for ((value, next), (anchor, momentum)) in
+        piece.values.iter_mut().zip(piece.next_momentum).zip(state)
+    {
         (*value, *next) = rule(*value, *anchor, *momentum);
     }
 }
@@ -117,13 +122,26 @@ mod tests {
     use super::*;
 
     /// Runs `rounds` slow steps on one element whose inner steps move it by `inner(x)`.
-    fn run(optimizer: &impl OuterStep, gammas: &[f32], start: f32, inner: impl Fn(f32, f32) -> f32) -> Vec<f32> {
+    fn run(
+        optimizer: &impl OuterStep,
+        gammas: &[f32],
+        start: f32,
+        inner: impl Fn(f32, f32) -> f32,
+    ) -> Vec<f32> {
         let (mut anchor, mut momentum) = ([start], [0.0]);
         let mut seen = Vec::new();
         for gamma in gammas {
             let mut values = [inner(anchor[0], *gamma)];
             let mut next = [0.0];
-            optimizer.step(Piece { values: &mut values, anchor: &anchor, momentum: &momentum, next_momentum: &mut next }, *gamma);
+            optimizer.step(
+                Piece {
+                    values: &mut values,
+                    anchor: &anchor,
+                    momentum: &momentum,
+                    next_momentum: &mut next,
+                },
+                *gamma,
+            );
             (anchor, momentum) = (values, next);
             seen.push(values[0]);
         }
@@ -137,7 +155,15 @@ mod tests {
 
     #[test]
     fn tau_one_alpha_one_is_sgd_with_momentum() {
-        let seen = run(&SlowMo { alpha: 1.0, beta: 0.5 }, &[0.1; 20], 0.0, descend);
+        let seen = run(
+            &SlowMo {
+                alpha: 1.0,
+                beta: 0.5,
+            },
+            &[0.1; 20],
+            0.0,
+            descend,
+        );
         let (mut x, mut velocity) = (0.0f32, 0.0f32);
         for value in seen {
             velocity = 0.5 * velocity + (x - 3.0);
@@ -148,18 +174,44 @@ mod tests {
 
     #[test]
     fn alpha_one_beta_zero_is_switched_off_and_would_return_the_average() {
-        assert!(OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.0 }.is_off());
+        assert!(
+            OuterOptimizer::SlowMo {
+                alpha: 1.0,
+                beta: 0.0
+            }
+            .is_off()
+        );
         for value in [0.25f32, -7.5, 1e-3] {
             let (mut values, mut next) = ([value], [0.0]);
-            let piece = Piece { values: &mut values, anchor: &[1.0], momentum: &[0.0], next_momentum: &mut next };
-            SlowMo { alpha: 1.0, beta: 0.0 }.step(piece, 0.125);
-            assert!((values[0] - value).abs() < 1e-6, "one rounding of o − (o − x̄)");
+            let piece = Piece {
+                values: &mut values,
+                anchor: &[1.0],
+                momentum: &[0.0],
+                next_momentum: &mut next,
+            };
+            SlowMo {
+                alpha: 1.0,
+                beta: 0.0,
+            }
+            .step(piece, 0.125);
+            assert!(
+                (values[0] - value).abs() < 1e-6,
+                "one rounding of o − (o − x̄)"
+            );
         }
     }
 
     #[test]
     fn beta_zero_alpha_below_one_is_lookahead() {
-        let seen = run(&SlowMo { alpha: 0.5, beta: 0.0 }, &[0.1; 10], 0.0, descend);
+        let seen = run(
+            &SlowMo {
+                alpha: 0.5,
+                beta: 0.0,
+            },
+            &[0.1; 10],
+            0.0,
+            descend,
+        );
         let mut slow = 0.0f32;
         for value in seen {
             slow += 0.5 * (descend(slow, 0.1) - slow);
@@ -171,7 +223,15 @@ mod tests {
     fn momentum_follows_the_learning_rate_as_in_the_paper() {
         // m = γu: m ← β(γ_t/γ_{t−1})m + Δ.
         let gammas = [0.1, 0.1, 0.01, 0.01];
-        let seen = run(&SlowMo { alpha: 1.0, beta: 0.5 }, &gammas, 0.0, descend);
+        let seen = run(
+            &SlowMo {
+                alpha: 1.0,
+                beta: 0.5,
+            },
+            &gammas,
+            0.0,
+            descend,
+        );
         let (mut x, mut m, mut before) = (0.0f32, 0.0f32, gammas[0]);
         for (value, gamma) in seen.iter().zip(gammas) {
             m = 0.5 * (gamma / before) * m + (x - descend(x, gamma));
@@ -184,23 +244,48 @@ mod tests {
     #[test]
     fn the_gain_is_what_one_push_moves_in_the_end() {
         let optimizers = [
-            OuterOptimizer::SlowMo { alpha: 0.8, beta: 0.6 },
+            OuterOptimizer::SlowMo {
+                alpha: 0.8,
+                beta: 0.6,
+            },
             OuterOptimizer::Nesterov { eta: 0.7, mu: 0.9 },
             OuterOptimizer::BmufNbm { eta: 0.7, mu: 0.5 },
         ];
         for optimizer in optimizers {
             let mut first = true;
             // The inner steps move by one in the first round, and not at all later.
-            let seen = run_with(&optimizer, 300, |anchor| if std::mem::take(&mut first) { anchor + 1.0 } else { anchor });
-            assert!((seen - optimizer.gain()).abs() < 1e-4, "{optimizer:?}: {seen} against {}", optimizer.gain());
+            let seen = run_with(&optimizer, 300, |anchor| {
+                if std::mem::take(&mut first) {
+                    anchor + 1.0
+                } else {
+                    anchor
+                }
+            });
+            assert!(
+                (seen - optimizer.gain()).abs() < 1e-4,
+                "{optimizer:?}: {seen} against {}",
+                optimizer.gain()
+            );
         }
     }
 
-    fn run_with(optimizer: &impl OuterStep, rounds: usize, mut inner: impl FnMut(f32) -> f32) -> f32 {
+    fn run_with(
+        optimizer: &impl OuterStep,
+        rounds: usize,
+        mut inner: impl FnMut(f32) -> f32,
+    ) -> f32 {
         let (mut anchor, mut momentum) = ([0.0], [0.0]);
         for _ in 0..rounds {
             let (mut values, mut next) = ([inner(anchor[0])], [0.0]);
-            optimizer.step(Piece { values: &mut values, anchor: &anchor, momentum: &momentum, next_momentum: &mut next }, 0.1);
+            optimizer.step(
+                Piece {
+                    values: &mut values,
+                    anchor: &anchor,
+                    momentum: &momentum,
+                    next_momentum: &mut next,
+                },
+                0.1,
+            );
             (anchor, momentum) = (values, next);
         }
         anchor[0]
@@ -211,12 +296,26 @@ mod tests {
         // o = 1, x̄ = 0.5, v = 0.25: Δ = 0.5.
         let piece = |optimizer: OuterOptimizer| {
             let (mut values, mut next) = ([0.5], [0.0]);
-            optimizer.step(Piece { values: &mut values, anchor: &[1.0], momentum: &[0.25], next_momentum: &mut next }, f32::NAN);
+            optimizer.step(
+                Piece {
+                    values: &mut values,
+                    anchor: &[1.0],
+                    momentum: &[0.25],
+                    next_momentum: &mut next,
+                },
+                f32::NAN,
+            );
             (values[0], next[0])
         };
         // v = 0.5·0.25 + 0.5 = 0.625; x = 1 − 0.5(0.5 + 0.5·0.625) = 0.59375.
-        assert_eq!(piece(OuterOptimizer::Nesterov { eta: 0.5, mu: 0.5 }), (0.59375, 0.625));
+        assert_eq!(
+            piece(OuterOptimizer::Nesterov { eta: 0.5, mu: 0.5 }),
+            (0.59375, 0.625)
+        );
         // v = 0.5·0.25 + 0.5·0.5 = 0.375; x = 1 − 0.375 − 0.1875 = 0.4375.
-        assert_eq!(piece(OuterOptimizer::BmufNbm { eta: 0.5, mu: 0.5 }), (0.4375, 0.375));
+        assert_eq!(
+            piece(OuterOptimizer::BmufNbm { eta: 0.5, mu: 0.5 }),
+            (0.4375, 0.375)
+        );
     }
 }

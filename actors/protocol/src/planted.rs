@@ -1,5 +1,6 @@
-//! Bugs that are here on purpose, to prove that the simulation finds such: each is switched on by a test, for its own thread. Without
-//! the feature `planted`, which only tests turn on, nothing of them is compiled in.
+//! Bugs that are here on purpose, to prove that the simulation finds such: each is switched on by a
+//! test, for its own thread. Without the feature `planted`, which only tests turn on, nothing of
+//! them is compiled in.
 
 /// One bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +58,8 @@ pub const BUGS: [Bug; 11] = [
     Bug::LostStreamsUnnoticed,
 ];
 
-/// Those that need an order of events which the simulation meets too seldom: the model of rounds finds them.
+/// Those that need an order of events which the simulation meets too seldom: the model of rounds
+/// finds them.
 pub const MODEL_BUGS: [Bug; 7] = [
     Bug::AttemptAfterAccept,
     Bug::AcceptBeforeReady,

@@ -5,14 +5,17 @@ use serde::{Deserialize, Serialize};
 /// Who may decide a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Quorum {
-    /// More than half of the view, or exactly half with its lowest id: two sides of a cut network never both go on.
+    /// More than half of the view, or exactly half with its lowest id: two sides of a cut network
+    /// never both go on.
     #[default]
     Majority,
-    /// Whoever is alive. Two sides of a cut network both go on; on healing one joins the other: see [`crate::forks`].
+    /// Whoever is alive. Two sides of a cut network both go on; on healing one joins the other: see
+    /// [`crate::forks`].
     Survivors,
 }
 
-/// Whether this process may found a run. Exactly one of those that start together bootstraps; the others wait for it.
+/// Whether this process may found a run. Exactly one of those that start together bootstraps; the
+/// others wait for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Bootstrap {
     /// If its address is the smallest of those that it knows.
@@ -30,8 +33,8 @@ pub enum OnQuorumLoss {
     /// Wait, and say so.
     #[default]
     Wait,
-    /// Go on in a history of their own once every missing voter came back as a new start. If voters that these know nothing of went
-    /// on meanwhile, there are two histories then.
+    /// Go on in a history of their own once every missing voter came back as a new start. If voters
+    /// that these know nothing of went on meanwhile, there are two histories then.
     Fork,
 }
 

@@ -1,7 +1,7 @@
 //! Push-sum weights (algorithm section 5): how a gossip splits them.
 
-/// How one gossip with out-degree `d` splits a node's mass: every part is `1/(d+1)` of it. What stays is
-/// the rest of what is sent, so that rounding neither makes nor loses mass.
+/// How one gossip with out-degree `d` splits a node's mass: every part is `1/(d+1)` of it. What
+/// stays is the rest of what is sent, so that rounding neither makes nor loses mass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Split {
     /// What values are multiplied by at each receiver.
@@ -14,9 +14,10 @@ pub struct Split {
     pub kept: f64,
 }
 
-/// A node with less weight than this gives nothing away. Every weight is 1 as long as all members gossip; where the peers that a
-/// node would receive from are dead or late, it would give half of the rest away at every step, and `x / w`, with the inner steps
-/// taken on `x`, would soon be anything.
+/// A node with less weight than this gives nothing away. Every weight is 1 as long as all members
+/// gossip; where the peers that a node would receive from are dead or late, it would give half of
+/// the rest away at every step, and `x / w`, with the inner steps taken on `x`, would soon be
+/// anything.
 pub const WEIGHT_MIN: f64 = 0.25;
 
 /// Splits `weight` over `out_degree` peers and the node itself.
@@ -25,7 +26,12 @@ pub fn split(weight: f64, out_degree: usize) -> Split {
     let sent = out_degree as f64;
     let part = 1.0 / (sent + 1.0);
     let (scale, share) = (part as f32, weight * part);
-    Split { scale, kept_scale: 1.0 - out_degree as f32 * scale, share, kept: weight - sent * share }
+    Split {
+        scale,
+        kept_scale: 1.0 - out_degree as f32 * scale,
+        share,
+        kept: weight - sent * share,
+    }
 }
 
 #[cfg(test)]
@@ -38,17 +44,38 @@ mod tests {
             let split = split(0.75, degree);
             assert!((split.share * degree as f64 + split.kept - 0.75).abs() < 1e-15);
             let scales = f64::from(split.scale) * degree as f64 + f64::from(split.kept_scale);
-            assert!((scales - 1.0).abs() < 1e-7 && (degree > 2 || (scales - 1.0).abs() < 1e-15), "{degree}: {scales}");
+            assert!(
+                (scales - 1.0).abs() < 1e-7 && (degree > 2 || (scales - 1.0).abs() < 1e-15),
+                "{degree}: {scales}"
+            );
         }
-        assert_eq!(split(1.0, 1), Split { scale: 0.5, kept_scale: 0.5, share: 0.5, kept: 0.5 });
+        assert_eq!(
+            split(1.0, 1),
+            Split {
+                scale: 0.5,
+                kept_scale: 0.5,
+                share: 0.5,
+                kept: 0.5
+            }
+        );
     }
 
     #[test]
     fn shares_and_scales_by_out_degree() {
-        let cases = [(1.0, 0, 1.0, 1.0), (1.0, 1, 0.5, 0.5), (1.0, 3, 0.25, 0.25), (2.0, 1, 0.5, 1.0), (0.75, 2, 1.0 / 3.0, 0.25)];
+        let cases = [
+            (1.0, 0, 1.0, 1.0),
+            (1.0, 1, 0.5, 0.5),
+            (1.0, 3, 0.25, 0.25),
+            (2.0, 1, 0.5, 1.0),
+            (0.75, 2, 1.0 / 3.0, 0.25),
+        ];
         for (weight, degree, scale, share) in cases {
             let split = split(weight, degree);
-            assert!((f64::from(split.scale) - scale).abs() < 1e-7 && (split.share - share).abs() < 1e-15, "{weight} over {degree}");
+            assert!(
+                (f64::from(split.scale) - scale).abs() < 1e-7
+                    && (split.share - share).abs() < 1e-15,
+                "{weight} over {degree}"
+            );
         }
     }
 }

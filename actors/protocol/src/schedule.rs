@@ -27,9 +27,13 @@ pub struct Due {
 
 impl Due {
     /// Nothing at all: `step` returns at once.
-    pub const NOTHING: Self = Self { exchange: Exchange::Nothing, whole_slow_step: false };
+    pub const NOTHING: Self = Self {
+        exchange: Exchange::Nothing,
+        whole_slow_step: false,
+    };
 
-    /// Whether this closes an outer round or another exact average, where the model's buffers travel.
+    /// Whether this closes an outer round or another exact average, where the model's buffers
+    /// travel.
     #[must_use]
     pub fn is_boundary(self) -> bool {
         self.whole_slow_step || matches!(self.exchange, Exchange::SlowRound | Exchange::Average)
@@ -56,10 +60,16 @@ pub fn due(algorithm: &Algorithm, step: Step) -> Due {
         _ => Exchange::Nothing,
     };
     let Some(outer) = algorithm.outer.filter(|outer| closes(outer.frequency)) else {
-        return Due { exchange: base, whole_slow_step: false };
+        return Due {
+            exchange: base,
+            whole_slow_step: false,
+        };
     };
     if outer.sharded {
-        return Due { exchange: Exchange::SlowRound, whole_slow_step: false };
+        return Due {
+            exchange: Exchange::SlowRound,
+            whole_slow_step: false,
+        };
     }
     // fairscale's unsharded path: LocalSGD averages only when its own frequency says so.
     let exchange = match algorithm.base {
@@ -67,33 +77,58 @@ pub fn due(algorithm: &Algorithm, step: Step) -> Due {
         Base::Sgp(_) if !outer.average => base,
         _ => Exchange::Average,
     };
-    Due { exchange, whole_slow_step: true }
+    Due {
+        exchange,
+        whole_slow_step: true,
+    }
 }
 
-/// The first step after `step` that closes a round or is an exact average; `None` if there never is one.
+/// The first step after `step` that closes a round or is an exact average; `None` if there never is
+/// one.
 #[must_use]
 pub fn next_boundary(algorithm: &Algorithm, step: Step) -> Option<Step> {
     let frequency = match algorithm.base {
         Base::LocalSgd { frequency } => Some(frequency),
         _ => None,
     };
-    let frequencies = [frequency, algorithm.average_every, algorithm.outer.map(|outer| outer.frequency)];
+    let frequencies = [
+        frequency,
+        algorithm.average_every,
+        algorithm.outer.map(|outer| outer.frequency),
+    ];
     // Step `n` closes where `n + 1` is a multiple.
-    let next = |frequency: u64| step.0.saturating_add(1).checked_div(frequency)?.saturating_add(1).checked_mul(frequency)?.checked_sub(1);
-    frequencies.into_iter().flatten().filter_map(next).min().map(Step)
+    let next = |frequency: u64| {
+        step.0
+            .saturating_add(1)
+            .checked_div(frequency)?
+            .saturating_add(1)
+            .checked_mul(frequency)?
+            .checked_sub(1)
+    };
+    frequencies
+        .into_iter()
+        .flatten()
+        .filter_map(next)
+        .min()
+        .map(Step)
 }
 
-/// How many gossips fire before inner step `step`: where the walk over the gossip graph stands, the same on every node, also on
-/// one that jumped here past steps that it never took.
+/// How many gossips fire before inner step `step`: where the walk over the gossip graph stands, the
+/// same on every node, also on one that jumped here past steps that it never took.
 #[must_use]
 pub fn gossips_before(algorithm: &Algorithm, step: Step) -> u64 {
     if !matches!(algorithm.base, Base::Sgp(_)) {
         return 0;
     }
-    let slow = algorithm.outer.filter(|outer| outer.sharded || outer.average).map(|outer| outer.frequency);
+    let slow = algorithm
+        .outer
+        .filter(|outer| outer.sharded || outer.average)
+        .map(|outer| outer.frequency);
     let times = |frequency: u64| step.0.checked_div(frequency).unwrap_or(0);
     let exact = match (algorithm.average_every, slow) {
-        (Some(average), Some(slow)) => times(average) + times(slow) - times(least_common_multiple(average, slow)),
+        (Some(average), Some(slow)) => {
+            times(average) + times(slow) - times(least_common_multiple(average, slow))
+        }
         (one, other) => one.or(other).map_or(0, times),
     };
     step.0 - exact
@@ -105,7 +140,9 @@ fn least_common_multiple(a: u64, b: u64) -> u64 {
     while rest > 0 {
         (divisor, rest) = (rest, divisor % rest);
     }
-    a.checked_div(divisor).and_then(|share| share.checked_mul(b)).unwrap_or(0)
+    a.checked_div(divisor)
+        .and_then(|share| share.checked_mul(b))
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -114,13 +151,30 @@ mod tests {
     use crate::algorithm::{BufferStrategy, Gossip, Outer, OuterOptimizer, WireType};
 
     fn algorithm(base: Base, outer: Option<(u64, bool, bool)>) -> Algorithm {
-        let optimizer = OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.5 };
-        let outer = outer.map(|(frequency, sharded, average)| Outer { frequency, optimizer, sharded, average });
-        Algorithm { base, outer, average_every: None, buffers: BufferStrategy::Maintain, round_wire: WireType::Float32 }
+        let optimizer = OuterOptimizer::SlowMo {
+            alpha: 1.0,
+            beta: 0.5,
+        };
+        let outer = outer.map(|(frequency, sharded, average)| Outer {
+            frequency,
+            optimizer,
+            sharded,
+            average,
+        });
+        Algorithm {
+            base,
+            outer,
+            average_every: None,
+            buffers: BufferStrategy::Maintain,
+            round_wire: WireType::Float32,
+        }
     }
 
     fn trace(algorithm: &Algorithm, steps: u64) -> String {
-        (0..steps).map(|n| due(algorithm, Step(n))).map(letter).collect()
+        (0..steps)
+            .map(|n| due(algorithm, Step(n)))
+            .map(letter)
+            .collect()
     }
 
     fn letter(due: Due) -> &'static str {
@@ -154,13 +208,20 @@ mod tests {
             (Base::AllReduce, None, "............"),
         ];
         for (base, outer, expected) in cases {
-            assert_eq!(trace(&algorithm(base, outer), 12), expected, "{base:?} {outer:?}");
+            assert_eq!(
+                trace(&algorithm(base, outer), 12),
+                expected,
+                "{base:?} {outer:?}"
+            );
         }
     }
 
     #[test]
     fn average_every_wakes_up_whatever_the_base() {
-        let (local, sgp) = (Base::LocalSgd { frequency: 3 }, Base::Sgp(Gossip::synchronous(1)));
+        let (local, sgp) = (
+            Base::LocalSgd { frequency: 3 },
+            Base::Sgp(Gossip::synchronous(1)),
+        );
         let cases = [
             (sgp, None, 4, "gggaggga"),
             (sgp, None, 1, "aaaaaaaa"),
@@ -178,8 +239,15 @@ mod tests {
             (Base::AllReduce, None, 3, "..a..a.."),
         ];
         for (base, outer, every, expected) in cases {
-            let algorithm = Algorithm { average_every: Some(every), ..algorithm(base, outer) };
-            assert_eq!(trace(&algorithm, 8), expected, "{base:?} {outer:?} every {every}");
+            let algorithm = Algorithm {
+                average_every: Some(every),
+                ..algorithm(base, outer)
+            };
+            assert_eq!(
+                trace(&algorithm, 8),
+                expected,
+                "{base:?} {outer:?} every {every}"
+            );
         }
     }
 
@@ -189,7 +257,12 @@ mod tests {
         assert_eq!(trace(&local, 4), "SSSS");
         // Step u64::MAX wraps to the start of a cycle instead of panicking.
         assert_eq!(letter(due(&local, Step(u64::MAX))), "S");
-        let rare = algorithm(Base::LocalSgd { frequency: u64::MAX }, None);
+        let rare = algorithm(
+            Base::LocalSgd {
+                frequency: u64::MAX,
+            },
+            None,
+        );
         assert_eq!(letter(due(&rare, Step(u64::MAX - 1))), "a");
         assert_eq!(trace(&rare, 4), "....");
     }
@@ -197,13 +270,28 @@ mod tests {
     #[test]
     fn gossips_are_counted_without_walking_there() {
         let sgp = Base::Sgp(Gossip::synchronous(1));
-        let outers = [None, Some((1, true, true)), Some((4, true, true)), Some((6, false, true)), Some((4, false, false))];
+        let outers = [
+            None,
+            Some((1, true, true)),
+            Some((4, true, true)),
+            Some((6, false, true)),
+            Some((4, false, false)),
+        ];
         for outer in outers {
             for average_every in [None, Some(1), Some(3), Some(4), Some(u64::MAX)] {
-                let algorithm = Algorithm { average_every, ..algorithm(sgp, outer) };
+                let algorithm = Algorithm {
+                    average_every,
+                    ..algorithm(sgp, outer)
+                };
                 for step in 0..40 {
-                    let walked = (0..step).filter(|n| due(&algorithm, Step(*n)).exchange == Exchange::Gossip).count() as u64;
-                    assert_eq!(gossips_before(&algorithm, Step(step)), walked, "{outer:?} {average_every:?} at {step}");
+                    let walked = (0..step)
+                        .filter(|n| due(&algorithm, Step(*n)).exchange == Exchange::Gossip)
+                        .count() as u64;
+                    assert_eq!(
+                        gossips_before(&algorithm, Step(step)),
+                        walked,
+                        "{outer:?} {average_every:?} at {step}"
+                    );
                 }
             }
         }
@@ -212,31 +300,94 @@ mod tests {
 
     #[test]
     fn the_next_boundary_is_found_without_walking_there() {
-        let bases = [Base::Sgp(Gossip::synchronous(1)), Base::LocalSgd { frequency: 5 }, Base::None];
+        let bases = [
+            Base::Sgp(Gossip::synchronous(1)),
+            Base::LocalSgd { frequency: 5 },
+            Base::None,
+        ];
         for base in bases {
-            for (outer, average_every) in [(None, None), (Some((4, true, true)), None), (Some((6, true, true)), Some(7)), (None, Some(1))] {
-                let algorithm = Algorithm { average_every, ..algorithm(base, outer) };
+            for (outer, average_every) in [
+                (None, None),
+                (Some((4, true, true)), None),
+                (Some((6, true, true)), Some(7)),
+                (None, Some(1)),
+            ] {
+                let algorithm = Algorithm {
+                    average_every,
+                    ..algorithm(base, outer)
+                };
                 for step in 0..30 {
-                    let walked = (step + 1..100).find(|n| due(&algorithm, Step(*n)).is_boundary()).map(Step);
-                    assert_eq!(next_boundary(&algorithm, Step(step)), walked, "{base:?} {outer:?} {average_every:?} at {step}");
+                    let walked = (step + 1..100)
+                        .find(|n| due(&algorithm, Step(*n)).is_boundary())
+                        .map(Step);
+                    assert_eq!(
+                        next_boundary(&algorithm, Step(step)),
+                        walked,
+                        "{base:?} {outer:?} {average_every:?} at {step}"
+                    );
                 }
             }
         }
-        assert_eq!(next_boundary(&algorithm(Base::None, Some((4, true, true))), Step(u64::MAX)), None);
+        assert_eq!(
+            next_boundary(
+                &algorithm(Base::None, Some((4, true, true))),
+                Step(u64::MAX)
+            ),
+            None
+        );
     }
 
     #[test]
     fn boundaries_and_slow_steps_are_what_the_letters_say() {
         let cases = [
             (Due::NOTHING, false, false),
-            (Due { exchange: Exchange::Gossip, whole_slow_step: false }, false, false),
-            (Due { exchange: Exchange::Average, whole_slow_step: false }, true, false),
-            (Due { exchange: Exchange::SlowRound, whole_slow_step: false }, true, true),
-            (Due { exchange: Exchange::Gossip, whole_slow_step: true }, true, true),
-            (Due { exchange: Exchange::Average, whole_slow_step: true }, true, true),
+            (
+                Due {
+                    exchange: Exchange::Gossip,
+                    whole_slow_step: false,
+                },
+                false,
+                false,
+            ),
+            (
+                Due {
+                    exchange: Exchange::Average,
+                    whole_slow_step: false,
+                },
+                true,
+                false,
+            ),
+            (
+                Due {
+                    exchange: Exchange::SlowRound,
+                    whole_slow_step: false,
+                },
+                true,
+                true,
+            ),
+            (
+                Due {
+                    exchange: Exchange::Gossip,
+                    whole_slow_step: true,
+                },
+                true,
+                true,
+            ),
+            (
+                Due {
+                    exchange: Exchange::Average,
+                    whole_slow_step: true,
+                },
+                true,
+                true,
+            ),
         ];
         for (due, boundary, slow) in cases {
-            assert_eq!((due.is_boundary(), due.takes_slow_step()), (boundary, slow), "{due:?}");
+            assert_eq!(
+                (due.is_boundary(), due.takes_slow_step()),
+                (boundary, slow),
+                "{due:?}"
+            );
         }
     }
 }

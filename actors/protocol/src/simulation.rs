@@ -1,4 +1,5 @@
-//! What simulations run on: one queue of events in virtual time, ways that keep their order, seeded randomness.
+//! What simulations run on: one queue of events in virtual time, ways that keep their order, seeded
+//! randomness.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap};
@@ -19,7 +20,10 @@ struct Planned<E> {
 
 impl<E> Default for Queue<E> {
     fn default() -> Self {
-        Self { events: BinaryHeap::new(), planned: 0 }
+        Self {
+            events: BinaryHeap::new(),
+            planned: 0,
+        }
     }
 }
 
@@ -27,7 +31,11 @@ impl<E> Queue<E> {
     /// Plans an event.
     pub fn push(&mut self, at: u64, event: E) {
         self.planned += 1;
-        self.events.push(Reverse(Planned { at, number: self.planned, event }));
+        self.events.push(Reverse(Planned {
+            at,
+            number: self.planned,
+            event,
+        }));
     }
 
     /// The next event and its time, if that is `until` at the latest.
@@ -35,7 +43,9 @@ impl<E> Queue<E> {
         if self.events.peek()?.0.at > until {
             return None;
         }
-        self.events.pop().map(|Reverse(Planned { at, event, .. })| (at, event))
+        self.events
+            .pop()
+            .map(|Reverse(Planned { at, event, .. })| (at, event))
     }
 }
 

@@ -1,7 +1,9 @@
-//! Who takes part: an epoch and its members in ascending id. Views change only as part of a decided outcome.
+//! Who takes part: an epoch and its members in ascending id. Views change only as part of a decided
+//! outcome.
 //!
-//! Each member has a seat, from 0 without gaps, and keeps it while others come and go: the holders of shards are placed on
-//! seats, so that few of them move. Only the next view of an outcome ([`View::succeeded_by`]) hands seats on.
+//! Each member has a seat, from 0 without gaps, and keeps it while others come and go: the holders
+//! of shards are placed on seats, so that few of them move. Only the next view of an outcome
+//! ([`View::succeeded_by`]) hands seats on.
 
 use crate::ident::{Epoch, Incarnation, NodeId};
 use serde::{Deserialize, Serialize};
@@ -58,13 +60,20 @@ impl TryFrom<Unchecked> for View {
         if sorted[..] != view.seats[..] {
             return Err(ViewError::Seats);
         }
-        Ok(Self { seats: value.seats.into(), ..view })
+        Ok(Self {
+            seats: value.seats.into(),
+            ..view
+        })
     }
 }
 
 impl From<View> for Unchecked {
     fn from(view: View) -> Self {
-        Self { epoch: view.epoch, members: view.members.to_vec(), seats: view.seats.to_vec() }
+        Self {
+            epoch: view.epoch,
+            members: view.members.to_vec(),
+            seats: view.seats.to_vec(),
+        }
     }
 }
 
@@ -106,33 +115,57 @@ impl View {
             None => {
                 // At most `MEMBERS_MAX` members, which fits.
                 let seats = (0..members.len() as u16).collect();
-                Ok(Self { epoch, members: members.into(), seats })
+                Ok(Self {
+                    epoch,
+                    members: members.into(),
+                    seats,
+                })
             }
         }
     }
 
-    /// Builds the view that follows this one. Who stays keeps the seat; new members, ascending, sit down in the seats of those
-    /// that left and then behind the others; seats that are still free go to those who sit last.
+    /// Builds the view that follows this one. Who stays keeps the seat; new members, ascending, sit
+    /// down in the seats of those that left and then behind the others; seats that are still free
+    /// go to those who sit last.
     ///
     /// # Errors
     /// As [`View::new`].
     pub fn succeeded_by(&self, epoch: Epoch, members: Vec<Member>) -> Result<Self, ViewError> {
         let mut next = Self::new(epoch, members)?;
-        let mut new = next.ids().filter(|id| !self.contains(*id)).collect::<Vec<_>>().into_iter();
-        let mut seated: Vec<Option<NodeId>> =
-            self.seated().map(|id| Some(id).filter(|id| next.contains(*id)).or_else(|| new.next())).collect();
+        let mut new = next
+            .ids()
+            .filter(|id| !self.contains(*id))
+            .collect::<Vec<_>>()
+            .into_iter();
+        let mut seated: Vec<Option<NodeId>> = self
+            .seated()
+            .map(|id| {
+                Some(id)
+                    .filter(|id| next.contains(*id))
+                    .or_else(|| new.next())
+            })
+            .collect();
         seated.extend(new.map(Some));
         let (kept, beyond) = seated.split_at(next.size().min(seated.len()));
         let mut last = beyond.iter().rev().copied().flatten();
-        let seated: Vec<NodeId> = kept.iter().filter_map(|seat| seat.or_else(|| last.next())).collect();
+        let seated: Vec<NodeId> = kept
+            .iter()
+            .filter_map(|seat| seat.or_else(|| last.next()))
+            .collect();
         // At most `MEMBERS_MAX` members, which fits.
-        next.seats = seated.iter().filter_map(|id| next.rank(*id)).map(|rank| rank as u16).collect();
+        next.seats = seated
+            .iter()
+            .filter_map(|id| next.rank(*id))
+            .map(|rank| rank as u16)
+            .collect();
         Ok(next)
     }
 
     /// The ids in the order of their seats.
     pub fn seated(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.seats.iter().map(|rank| self.members[usize::from(*rank)].id)
+        self.seats
+            .iter()
+            .map(|rank| self.members[usize::from(*rank)].id)
     }
 
     /// The view's number.
@@ -158,10 +191,13 @@ impl View {
         self.members.len()
     }
 
-    /// The place of `node` among the ascending ids. Ranks are for topology and loads, never identities.
+    /// The place of `node` among the ascending ids. Ranks are for topology and loads, never
+    /// identities.
     #[must_use]
     pub fn rank(&self, node: NodeId) -> Option<usize> {
-        self.members.binary_search_by_key(&node, |member| member.id).ok()
+        self.members
+            .binary_search_by_key(&node, |member| member.id)
+            .ok()
     }
 
     /// Whether `node` is a member.
@@ -182,10 +218,12 @@ impl View {
         self.members[0].id
     }
 
-    /// Whether `group` is a quorum: more than half of the members, or exactly half with the lowest id among them.
+    /// Whether `group` is a quorum: more than half of the members, or exactly half with the lowest
+    /// id among them.
     #[must_use]
     pub fn is_quorum(&self, group: impl IntoIterator<Item = NodeId>) -> bool {
-        let group: std::collections::BTreeSet<_> = group.into_iter().filter(|id| self.contains(*id)).collect();
+        let group: std::collections::BTreeSet<_> =
+            group.into_iter().filter(|id| self.contains(*id)).collect();
         let twice = group.len() * 2;
         twice > self.size() || (twice == self.size() && group.contains(&self.lowest()))
     }
@@ -199,7 +237,12 @@ pub(crate) mod tests {
     /// A view of the given ids, every other field made up.
     pub(crate) fn view(ids: &[u64]) -> View {
         let address = SocketAddr::from(([127, 0, 0, 1], 7000));
-        let member = |id: &u64| Member { id: NodeId(*id), incarnation: Incarnation(1), address, devices: 1 };
+        let member = |id: &u64| Member {
+            id: NodeId(*id),
+            incarnation: Incarnation(1),
+            address,
+            devices: 1,
+        };
         View::new(Epoch::FOUNDING, ids.iter().map(member).collect()).unwrap()
     }
 
@@ -218,7 +261,11 @@ pub(crate) mod tests {
         ];
         for (members, group, expected) in cases {
             let ids = group.iter().copied().map(NodeId);
-            assert_eq!(view(members).is_quorum(ids), *expected, "{members:?} {group:?}");
+            assert_eq!(
+                view(members).is_quorum(ids),
+                *expected,
+                "{members:?} {group:?}"
+            );
         }
     }
 
@@ -228,8 +275,16 @@ pub(crate) mod tests {
             let ids: Vec<u64> = (10..10 + size).collect();
             let whole = view(&ids);
             for mask in 0u32..1 << size {
-                let side = |wanted: u32| ids.iter().enumerate().filter(move |(i, _)| mask >> i & 1 == wanted).map(|(_, id)| NodeId(*id));
-                assert!(!(whole.is_quorum(side(0)) && whole.is_quorum(side(1))), "{size} {mask:b}");
+                let side = |wanted: u32| {
+                    ids.iter()
+                        .enumerate()
+                        .filter(move |(i, _)| mask >> i & 1 == wanted)
+                        .map(|(_, id)| NodeId(*id))
+                };
+                assert!(
+                    !(whole.is_quorum(side(0)) && whole.is_quorum(side(1))),
+                    "{size} {mask:b}"
+                );
             }
         }
     }
@@ -237,22 +292,39 @@ pub(crate) mod tests {
     #[test]
     fn duplicates_and_empty_are_refused() {
         let address = SocketAddr::from(([127, 0, 0, 1], 7000));
-        let member = Member { id: NodeId(4), incarnation: Incarnation(1), address, devices: 1 };
+        let member = Member {
+            id: NodeId(4),
+            incarnation: Incarnation(1),
+            address,
+            devices: 1,
+        };
         assert_eq!(View::new(Epoch(1), vec![]), Err(ViewError::Empty));
-        assert_eq!(View::new(Epoch(1), vec![member.clone(), member]), Err(ViewError::Duplicate(4)));
+        assert_eq!(
+            View::new(Epoch(1), vec![member.clone(), member]),
+            Err(ViewError::Duplicate(4))
+        );
     }
 
     #[test]
     fn seats_are_kept_and_handed_on() {
         let seats = |view: &View| view.seated().map(|id| id.0).collect::<Vec<_>>();
-        let next = |view: &View, ids: &[u64]| view.succeeded_by(Epoch(2), super::tests::view(ids).members().to_vec()).unwrap();
+        let next = |view: &View, ids: &[u64]| {
+            view.succeeded_by(Epoch(2), super::tests::view(ids).members().to_vec())
+                .unwrap()
+        };
         let founding = view(&[10, 20, 30, 40]);
         assert_eq!(seats(&founding), [10, 20, 30, 40]);
         assert_eq!(next(&founding, &[10, 20, 30, 40]).seats, founding.seats);
         let joined = next(&founding, &[5, 10, 20, 25, 30, 40]);
         assert_eq!(seats(&joined), [10, 20, 30, 40, 5, 25]);
-        assert_eq!(seats(&next(&joined, &[5, 10, 25, 30, 40])), [10, 25, 30, 40, 5]);
-        assert_eq!(seats(&next(&joined, &[5, 10, 15, 25, 30, 40])), [10, 15, 30, 40, 5, 25]);
+        assert_eq!(
+            seats(&next(&joined, &[5, 10, 25, 30, 40])),
+            [10, 25, 30, 40, 5]
+        );
+        assert_eq!(
+            seats(&next(&joined, &[5, 10, 15, 25, 30, 40])),
+            [10, 15, 30, 40, 5, 25]
+        );
         assert_eq!(seats(&next(&joined, &[5, 40])), [5, 40]);
         assert_eq!(seats(&next(&joined, &[7, 8, 25])), [7, 8, 25]);
         assert_eq!(seats(&next(&joined, &[25])), [25]);
@@ -260,10 +332,24 @@ pub(crate) mod tests {
 
     #[test]
     fn received_seats_are_one_each() {
-        let unchecked = |seats: &[u16]| Unchecked { epoch: Epoch(1), members: view(&[1, 2, 3]).members.to_vec(), seats: seats.to_vec() };
-        assert_eq!(View::try_from(unchecked(&[2, 0, 1])).unwrap().seated().collect::<Vec<_>>(), [NodeId(3), NodeId(1), NodeId(2)]);
+        let unchecked = |seats: &[u16]| Unchecked {
+            epoch: Epoch(1),
+            members: view(&[1, 2, 3]).members.to_vec(),
+            seats: seats.to_vec(),
+        };
+        assert_eq!(
+            View::try_from(unchecked(&[2, 0, 1]))
+                .unwrap()
+                .seated()
+                .collect::<Vec<_>>(),
+            [NodeId(3), NodeId(1), NodeId(2)]
+        );
         for bad in [&[0, 1][..], &[0, 1, 1], &[0, 1, 3], &[0, 1, 2, 2], &[]] {
-            assert_eq!(View::try_from(unchecked(bad)), Err(ViewError::Seats), "{bad:?}");
+            assert_eq!(
+                View::try_from(unchecked(bad)),
+                Err(ViewError::Seats),
+                "{bad:?}"
+            );
         }
     }
 }

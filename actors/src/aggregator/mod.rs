@@ -1,5 +1,5 @@
-//! The aggregator actor: one per node. Gathers the workers' requests, hands the node's contribution to the coordinator or
-//! the gossip peer, and gives every worker the result.
+//! The aggregator actor: one per node. Gathers the workers' requests, hands the node's contribution
+//! to the coordinator or the gossip peer, and gives every worker the result.
 
 mod messages;
 mod whole;
@@ -20,13 +20,17 @@ use slowmo_protocol::aggregator::Task;
 use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::machine::Outbox;
-use slowmo_protocol::node::{AggregatorEffect, AggregatorPart, Contribute, Contributing, Released, Source, ToAggregator, ToRounds};
+use slowmo_protocol::node::{
+    AggregatorEffect, AggregatorPart, Contribute, Contributing, Released, Source, ToAggregator,
+    ToRounds,
+};
 use slowmo_protocol::policy::JoinerBuffers;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Spare buffers kept for reuse, in models: a frozen contribution, the published parameters, and one round of momentum.
+/// Spare buffers kept for reuse, in models: a frozen contribution, the published parameters, and
+/// one round of momentum.
 const SPARE_MODELS_MAX: usize = 3;
 /// With gossip, one that cycles through it in chunks comes on top.
 const SPARE_GOSSIP_MODELS_MAX: usize = 1;
@@ -61,7 +65,11 @@ impl Actor for AggregatorActor {
     type State = AggregatorState;
     type Arguments = Arc<NodeContext>;
 
-    async fn pre_start(&self, myself: ActorRef<Self::Msg>, context: Arc<NodeContext>) -> Result<AggregatorState, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        context: Arc<NodeContext>,
+    ) -> Result<AggregatorState, ActorProcessingErr> {
         Ok(AggregatorState::new(context, myself))
     }
 
@@ -82,7 +90,12 @@ impl Actor for AggregatorActor {
             AggregatorMessage::Gone { worker, error } => state.gone(worker, error),
         }
         let tick = || AggregatorMessage::Told(ToAggregator::Tick);
-        state.timer.arm(state.part.next_deadline(), state.context.clock.now(), &state.myself, tick);
+        state.timer.arm(
+            state.part.next_deadline(),
+            state.context.clock.now(),
+            &state.myself,
+            tick,
+        );
         Ok(())
     }
 }
@@ -92,7 +105,11 @@ impl AggregatorState {
         let settings = &context.settings;
         let gossips = matches!(settings.algorithm.base, Base::Sgp(_));
         Self {
-            part: AggregatorPart::new(settings.workers, gossips, NodeContext::span(settings.round_timeout)),
+            part: AggregatorPart::new(
+                settings.workers,
+                gossips,
+                NodeContext::span(settings.round_timeout),
+            ),
             context,
             myself,
             replies: BTreeMap::new(),
@@ -111,7 +128,13 @@ impl AggregatorState {
     }
 
     fn arrive(&mut self, arrival: Arrival) {
-        let Arrival { arrive, donation, momentum, basis, reply } = arrival;
+        let Arrival {
+            arrive,
+            donation,
+            momentum,
+            basis,
+            reply,
+        } = arrival;
         if let Some(error) = &self.gone {
             // A handle that stopped waiting needs no answer, here and below.
             _ = reply.send(Err(error.clone()));
@@ -127,7 +150,10 @@ impl AggregatorState {
     }
 
     fn tell(&mut self, message: ToAggregator<Buffers>) {
-        let founds = self.part.request().is_some_and(|(request, _)| request.task == Task::Found);
+        let founds = self
+            .part
+            .request()
+            .is_some_and(|(request, _)| request.task == Task::Found);
         match &message {
             // A joiner's whole state starts from the parameters that it joined with.
             ToAggregator::Decided(decided) if self.whole.is_none() && founds => {
@@ -137,7 +163,8 @@ impl AggregatorState {
             _ => {}
         }
         let mut out = Outbox::default();
-        self.part.handle(message, self.context.clock.now(), &mut out);
+        self.part
+            .handle(message, self.context.clock.now(), &mut out);
         for effect in out.take() {
             self.execute(effect);
         }
@@ -149,13 +176,25 @@ impl AggregatorState {
             AggregatorEffect::Contribute(contributing) => self.contribute(*contributing),
             AggregatorEffect::WholeStep { from, gamma } => self.start_whole_step(from, gamma),
             AggregatorEffect::Release(released) => self.release(*released),
-            AggregatorEffect::Behind => tracing::warn!("this node missed too many means of gradients: it joins again"),
+            AggregatorEffect::Behind => {
+                tracing::warn!("this node missed too many means of gradients: it joins again")
+            }
             AggregatorEffect::Unchanged => self.answer(Err(ExchangeError::PassedOver)),
             AggregatorEffect::Drained => self.answer(Err(ExchangeError::Drained)),
-            AggregatorEffect::Missing { workers, waited } => self.answer(Err(ExchangeError::WorkersMissing { workers, waited })),
-            AggregatorEffect::Disagree { worker, asked, before } => {
+            AggregatorEffect::Missing { workers, waited } => {
+                self.answer(Err(ExchangeError::WorkersMissing { workers, waited }))
+            }
+            AggregatorEffect::Disagree {
+                worker,
+                asked,
+                before,
+            } => {
                 let (asked, before) = (Box::new(asked), Box::new(before));
-                self.answer(Err(ExchangeError::WorkersDisagree { worker, asked, before }));
+                self.answer(Err(ExchangeError::WorkersDisagree {
+                    worker,
+                    asked,
+                    before,
+                }));
             }
             AggregatorEffect::Failed(failure) => self.answer(Err(failure.into())),
             AggregatorEffect::Left => {
@@ -167,36 +206,98 @@ impl AggregatorState {
     }
 
     fn contribute(&mut self, contributing: Contributing<Buffers>) {
-        let Contributing { round, spec, weight, model, frozen, samples } = contributing;
+        let Contributing {
+            round,
+            spec,
+            weight,
+            model,
+            frozen,
+            samples,
+        } = contributing;
         let (donation, basis) = (self.donation.take(), std::mem::take(&mut self.basis));
-        self.lent = if self.whole.is_some() { donation.clone() } else { None };
+        self.lent = if self.whole.is_some() {
+            donation.clone()
+        } else {
+            None
+        };
         let settings = &self.context.settings;
         if spec.kind == RoundKind::Found {
-            let gossip = if matches!(settings.algorithm.base, Base::Sgp(_)) { SPARE_GOSSIP_MODELS_MAX } else { 0 };
-            self.context.pool.keep_at_most((SPARE_MODELS_MAX + gossip) * frozen.values().len());
+            let gossip = if matches!(settings.algorithm.base, Base::Sgp(_)) {
+                SPARE_GOSSIP_MODELS_MAX
+            } else {
+                0
+            };
+            self.context
+                .pool
+                .keep_at_most((SPARE_MODELS_MAX + gossip) * frozen.values().len());
         }
-        let rates = if settings.algorithm.orders_by_rate() { self.context.rates.read() } else { Vec::new() };
-        let buffers = if settings.joiner_buffers == JoinerBuffers::Copy { model.optimizer } else { 0 };
+        let rates = if settings.algorithm.orders_by_rate() {
+            self.context.rates.read()
+        } else {
+            Vec::new()
+        };
+        let buffers = if settings.joiner_buffers == JoinerBuffers::Copy {
+            model.optimizer
+        } else {
+            0
+        };
         let parameters = usize::try_from(model.parameters).unwrap_or(usize::MAX);
-        let contribution = Contributed { weight, parameters, frozen, donation, basis, encoder: None };
-        let contribute = Contribute { round, spec, samples, rates, buffers, parameters, contribution };
-        self.context.actors.tell(ToRounds::Contribute(Box::new(contribute)));
+        let contribution = Contributed {
+            weight,
+            parameters,
+            frozen,
+            donation,
+            basis,
+            encoder: None,
+        };
+        let contribute = Contribute {
+            round,
+            spec,
+            samples,
+            rates,
+            buffers,
+            parameters,
+            contribution,
+        };
+        self.context
+            .actors
+            .tell(ToRounds::Contribute(Box::new(contribute)));
     }
 
-    /// The whole slow state starts from the founding parameters where the outer optimizer is not sharded.
+    /// The whole slow state starts from the founding parameters where the outer optimizer is not
+    /// sharded.
     fn found(&mut self, values: &Assembled, kind: RoundKind) {
-        let outer = self.context.settings.algorithm.outer.filter(|outer| !outer.sharded);
+        let outer = self
+            .context
+            .settings
+            .algorithm
+            .outer
+            .filter(|outer| !outer.sharded);
         // A joiner's momentum begins at zero, whatever it could have founded with.
         let momentum = self.momentum.take().filter(|_| kind == RoundKind::Found);
         let momentum = momentum.as_ref().map(Frozen::values);
-        self.whole = outer.map(|outer| Box::new(WholeState::new(outer.optimizer, values, self.parameters).going_on(momentum)));
+        self.whole = outer.map(|outer| {
+            Box::new(WholeState::new(outer.optimizer, values, self.parameters).going_on(momentum))
+        });
     }
 
     fn release(&mut self, released: Released<Buffers>) {
         if released.stepped {
             self.keep(&released);
         }
-        let Released { values, stays, weight, outcome, donated, contributors, members, members_before, next_step, drained, .. } = released;
+        let Released {
+            values,
+            stays,
+            weight,
+            outcome,
+            donated,
+            contributors,
+            members,
+            members_before,
+            next_step,
+            drained,
+            ..
+        } = released;
         self.answer(Ok(Exchanged {
             values: Arc::new(values.unwrap_or_default()),
             correction: stays.map(|stays| stays as f32),
@@ -213,14 +314,29 @@ impl AggregatorState {
 
     /// Keeps for good what the node's own slow step left, where that is due.
     fn keep(&self, released: &Released<Buffers>) {
-        let (Some(whole), Some(outcome), Some(values), context) = (&self.whole, &released.outcome, &released.values, &self.context) else {
+        let (Some(whole), Some(outcome), Some(values), context) = (
+            &self.whole,
+            &released.outcome,
+            &released.values,
+            &self.context,
+        ) else {
             return;
         };
         let (members, optimizer) = (&released.members_before, self.lent.as_ref());
-        let decided = Decided { outcome, members, values, parameters: self.parameters, optimizer };
+        let decided = Decided {
+            outcome,
+            members,
+            values,
+            parameters: self.parameters,
+            optimizer,
+        };
         let shards = decided.shards(context);
         if !shards.is_empty() {
-            decided.keep(context, shards, Some(|_, range| whole.momentum(range, &context.pool)));
+            decided.keep(
+                context,
+                shards,
+                Some(|_, range| whole.momentum(range, &context.pool)),
+            );
         }
     }
 
@@ -236,7 +352,11 @@ impl AggregatorState {
                 own
             }
         };
-        let (pool, weight, myself) = (Arc::clone(&self.context.pool), self.part.weight(), self.myself.clone());
+        let (pool, weight, myself) = (
+            Arc::clone(&self.context.pool),
+            self.part.weight(),
+            self.myself.clone(),
+        );
         let elements = self.elements;
         let step = compute(move || {
             let result = whole.step(&values, elements, weight, gamma, &pool);
@@ -266,7 +386,8 @@ impl AggregatorState {
         }
     }
 
-    /// The node leaves when all of its workers do; the others are told if one leaves while they wait.
+    /// The node leaves when all of its workers do; the others are told if one leaves while they
+    /// wait.
     fn leave(&mut self, worker: usize, reply: oneshot::Sender<()>) {
         self.leaving.insert(worker, reply);
         self.gone.get_or_insert(ExchangeError::WorkerLeft(worker));

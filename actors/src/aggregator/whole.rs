@@ -1,4 +1,5 @@
-//! The slow step on a node's whole copy (`sharded = false`): anchor and momentum of every parameter, on every node.
+//! The slow step on a node's whole copy (`sharded = false`): anchor and momentum of every
+//! parameter, on every node.
 
 use crate::buffers::{Assembled, Pool, chunks};
 use slowmo_protocol::algorithm::OuterOptimizer;
@@ -20,10 +21,15 @@ impl WholeState {
     pub fn new(optimizer: OuterOptimizer, founding: &Assembled, parameters: usize) -> Self {
         let mut anchor = vec![0.0; parameters];
         founding.copy_to(0, &mut anchor);
-        Self { momentum: vec![0.0; parameters], anchor, optimizer }
+        Self {
+            momentum: vec![0.0; parameters],
+            anchor,
+            optimizer,
+        }
     }
 
-    /// The same with the slow momentum that the founding goes on from; one of another length is not the model's.
+    /// The same with the slow momentum that the founding goes on from; one of another length is not
+    /// the model's.
     #[must_use]
     pub fn going_on(mut self, momentum: Option<&[f32]>) -> Self {
         if let Some(momentum) = momentum.filter(|momentum| momentum.len() == self.momentum.len()) {
@@ -38,28 +44,51 @@ impl WholeState {
         let mut momentum = Assembled::default();
         for range in chunks(parameters) {
             let mut chunk = pool.take(range.len());
-            chunk.values_mut().copy_from_slice(&self.momentum[range.clone()]);
+            chunk
+                .values_mut()
+                .copy_from_slice(&self.momentum[range.clone()]);
             momentum.insert(range.start, chunk.freeze());
         }
         momentum
     }
 
-    /// Takes the slow step from the numerators `values` with push-sum weight `weight`; what follows the parameters in
-    /// `values` is passed through. The result is numerators of the same weight.
-    pub fn step(&mut self, values: &Assembled, elements: usize, weight: f64, gamma: f32, pool: &Arc<Pool>) -> Assembled {
+    /// Takes the slow step from the numerators `values` with push-sum weight `weight`; what follows
+    /// the parameters in `values` is passed through. The result is numerators of the same weight.
+    pub fn step(
+        &mut self,
+        values: &Assembled,
+        elements: usize,
+        weight: f64,
+        gamma: f32,
+        pool: &Arc<Pool>,
+    ) -> Assembled {
         let weight = weight as f32;
         let parameters = self.anchor.len();
         let mut result = Assembled::default();
         for range in chunks(0..parameters) {
             let mut chunk = pool.take(range.len());
             values.copy_to(range.start, chunk.values_mut());
-            chunk.values_mut().iter_mut().for_each(|value| *value /= weight);
+            chunk
+                .values_mut()
+                .iter_mut()
+                .for_each(|value| *value /= weight);
             let mut next = vec![0.0; range.len()];
             let (anchor, momentum) = (&self.anchor[range.clone()], &self.momentum[range.clone()]);
-            self.optimizer.step(Piece { values: chunk.values_mut(), anchor, momentum, next_momentum: &mut next }, gamma);
+            self.optimizer.step(
+                Piece {
+                    values: chunk.values_mut(),
+                    anchor,
+                    momentum,
+                    next_momentum: &mut next,
+                },
+                gamma,
+            );
             self.anchor[range.clone()].copy_from_slice(chunk.values());
             self.momentum[range.clone()].copy_from_slice(&next);
-            chunk.values_mut().iter_mut().for_each(|value| *value *= weight);
+            chunk
+                .values_mut()
+                .iter_mut()
+                .for_each(|value| *value *= weight);
             result.insert(range.start, chunk.freeze());
         }
         for range in chunks(parameters..elements) {

@@ -11,7 +11,11 @@ fn buffers_come_back_when_the_last_slice_is_gone() {
     buffer.values_mut()[0] = 7.0;
     let bytes = buffer.freeze().bytes(0..1);
     assert_eq!(bytes, 7.0f32.to_le_bytes().as_slice());
-    assert_eq!(pool.take(8).values()[0], 0.0, "still referenced by the bytes");
+    assert_eq!(
+        pool.take(8).values()[0],
+        0.0,
+        "still referenced by the bytes"
+    );
     drop(bytes);
     let (one, other) = (pool.take(8).values()[0], pool.take(8).values()[0]);
     assert!(one == 7.0 || other == 7.0);
@@ -48,9 +52,15 @@ fn memory_of_its_own_kind_is_used_as_long_as_there_is_some() {
     pool.keep_at_most(64);
     let kind = |buffer: &Buffer| matches!(buffer.values, Values::Block(_));
     let (mut first, second, third) = (pool.take(8), pool.take(8), pool.take(2));
-    assert_eq!((kind(&first), kind(&second), kind(&third)), (true, false, true));
+    assert_eq!(
+        (kind(&first), kind(&second), kind(&third)),
+        (true, false, true)
+    );
     first.values_mut()[7] = 5.0;
-    assert_eq!((first.freeze().bytes(7..8).as_ref(), second.values().len()), (5.0f32.to_le_bytes().as_slice(), 8));
+    assert_eq!(
+        (first.freeze().bytes(7..8).as_ref(), second.values().len()),
+        (5.0f32.to_le_bytes().as_slice(), 8)
+    );
     // It came back, with what it held.
     let again = pool.take(8);
     assert!(kind(&again) && again.values()[7] == 5.0);
@@ -71,7 +81,14 @@ fn lengths_that_nobody_asks_for_make_room() {
     let (old, newer) = (pool.take(8), pool.take(3));
     drop(old);
     drop(newer);
-    let kept = |length| pool.spare.lock().unwrap().by_length.get(&length).map_or(0, |kept| kept.values.len());
+    let kept = |length| {
+        pool.spare
+            .lock()
+            .unwrap()
+            .by_length
+            .get(&length)
+            .map_or(0, |kept| kept.values.len())
+    };
     assert_eq!((kept(8), kept(3)), (0, 1));
     let (other, newest) = (pool.take(4), pool.take(6));
     drop(other);
@@ -90,7 +107,11 @@ fn pieces_are_copied_across_their_borders() {
     let mut assembled = Assembled::default();
     for start in [0usize, 3, 6] {
         let mut chunk = pool.take(3);
-        chunk.values_mut().iter_mut().enumerate().for_each(|(i, value)| *value = (start + i) as f32);
+        chunk
+            .values_mut()
+            .iter_mut()
+            .enumerate()
+            .for_each(|(i, value)| *value = (start + i) as f32);
         assembled.insert(start, chunk.freeze());
     }
     assert!(assembled.covers(9) && !assembled.covers(10));

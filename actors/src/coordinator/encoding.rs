@@ -1,5 +1,6 @@
-//! How a round's parameters travel where they do not travel as float32 (`round_wire`): as differences from what the round before
-//! decided, which every member holds. What rounding drops stays with the node and is added to its next contribution.
+//! How a round's parameters travel where they do not travel as float32 (`round_wire`): as
+//! differences from what the round before decided, which every member holds. What rounding drops
+//! stays with the node and is added to its next contribution.
 
 use crate::buffers::{Assembled, Buffer, CHUNK_ELEMENTS, Frozen, Pool, VALUE_BYTES, chunks};
 use crate::ports::transport::{BulkError, BulkReceiver};
@@ -13,7 +14,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Whether the parameters of a round may travel in fewer bytes: the founding has no reference, gradients are no parameters.
+/// Whether the parameters of a round may travel in fewer bytes: the founding has no reference,
+/// gradients are no parameters.
 pub fn is_encoded(kind: RoundKind, wire: WireType) -> bool {
     wire != WireType::Float32 && matches!(kind, RoundKind::Average | RoundKind::Slow)
 }
@@ -25,7 +27,8 @@ pub struct Carried {
     residual: Arc<Assembled>,
 }
 
-/// How the values of one round travel: parameters as differences from the reference, what lies behind them as float32.
+/// How the values of one round travel: parameters as differences from the reference, what lies
+/// behind them as float32.
 #[derive(Clone, Debug)]
 pub struct Coding {
     /// Of the parameters.
@@ -36,7 +39,8 @@ pub struct Coding {
     pool: Arc<Pool>,
 }
 
-/// This node's contribution to a round; the same bytes for every attempt, and one residual for all of them.
+/// This node's contribution to a round; the same bytes for every attempt, and one residual for all
+/// of them.
 #[derive(Debug)]
 pub struct Encoder {
     coding: Coding,
@@ -58,27 +62,57 @@ impl Carried {
     /// How a round of `parameters` parameters travels; `None` without the reference for it.
     #[must_use]
     pub fn coding(&self, wire: WireType, parameters: usize, pool: &Arc<Pool>) -> Option<Coding> {
-        let (reference, residual, pool) = (Arc::clone(&self.reference), Arc::clone(&self.residual), Arc::clone(pool));
-        self.reference.covers(parameters).then_some(Coding { wire, parameters, reference, residual, pool })
+        let (reference, residual, pool) = (
+            Arc::clone(&self.reference),
+            Arc::clone(&self.residual),
+            Arc::clone(pool),
+        );
+        self.reference.covers(parameters).then_some(Coding {
+            wire,
+            parameters,
+            reference,
+            residual,
+            pool,
+        })
     }
 
     /// A node that has got its model by founding or joining owes nothing.
     pub fn begin(&mut self, values: &Assembled) {
-        *self = Self { reference: Arc::new(values.clone()), residual: Arc::default() };
+        *self = Self {
+            reference: Arc::new(values.clone()),
+            residual: Arc::default(),
+        };
     }
 
-    /// The round that travelled as `coding` is decided: `own` is this node's contribution if it counts, `part` what this node
-    /// owes for its own shards.
-    pub fn renew(&mut self, plan: &Plan, coding: &Coding, own: Option<&Encoder>, part: &Assembled, values: &Assembled) {
+    /// The round that travelled as `coding` is decided: `own` is this node's contribution if it
+    /// counts, `part` what this node owes for its own shards.
+    pub fn renew(
+        &mut self,
+        plan: &Plan,
+        coding: &Coding,
+        own: Option<&Encoder>,
+        part: &Assembled,
+        values: &Assembled,
+    ) {
         let mut residual = Assembled::default();
-        for range in plan.layout.shards().flat_map(|shard| chunks(plan.layout.range(shard))) {
+        for range in plan
+            .layout
+            .shards()
+            .flat_map(|shard| chunks(plan.layout.range(shard)))
+        {
             let parameters = coding.parameters_of(&range);
             if !parameters.is_empty() {
                 let owed = part.piece(range.start).cloned();
-                residual.insert(range.start, owed.unwrap_or_else(|| coding.owes(own, &range)));
+                residual.insert(
+                    range.start,
+                    owed.unwrap_or_else(|| coding.owes(own, &range)),
+                );
             }
         }
-        *self = Self { reference: Arc::new(values.clone()), residual: Arc::new(residual) };
+        *self = Self {
+            reference: Arc::new(values.clone()),
+            residual: Arc::new(residual),
+        };
     }
 }
 
@@ -115,7 +149,10 @@ impl Coding {
     /// As before this round: a contribution that does not count changes nothing.
     fn owed_before(&self, range: &Range<usize>) -> Frozen {
         let parameters = self.parameters_of(range);
-        let whole = self.residual.piece(range.start).filter(|piece| piece.values().len() == parameters.len());
+        let whole = self
+            .residual
+            .piece(range.start)
+            .filter(|piece| piece.values().len() == parameters.len());
         whole.cloned().unwrap_or_else(|| {
             let mut owed = self.pool.zeros(parameters.len());
             self.residual.copy_to(parameters.start, owed.values_mut());
@@ -134,7 +171,10 @@ impl Coding {
         sum: Sum<'_>,
         scratch: &mut [u8],
     ) -> Result<(), BulkError> {
-        let (parameters, encoded) = (self.parameters_of(range).len(), &mut scratch[..self.encoded_bytes(range)]);
+        let (parameters, encoded) = (
+            self.parameters_of(range).len(),
+            &mut scratch[..self.encoded_bytes(range)],
+        );
         stream.read_exact(encoded).await?;
         self.decode(encoded, &mut sum.values[..parameters], sum.first);
         if parameters < range.len() {
@@ -149,7 +189,11 @@ impl Coding {
     pub fn own_difference(&self, own: &Encoder, range: &Range<usize>, sum: Sum<'_>) {
         let parameters = self.parameters_of(range).len();
         self.decode(&own.chunk(range), &mut sum.values[..parameters], sum.first);
-        sum_up(&mut sum.values[parameters..], &own.frozen.values()[range.start + parameters..range.end], sum.first);
+        sum_up(
+            &mut sum.values[parameters..],
+            &own.frozen.values()[range.start + parameters..range.end],
+            sum.first,
+        );
     }
 
     fn decode(&self, bytes: &[u8], target: &mut [f32], first: bool) {
@@ -167,7 +211,12 @@ impl Coding {
         let mut dropped = self.pool.take(parameters);
         let (values, plain) = chunk.values_mut().split_at_mut(parameters);
         let bytes = self.assemble(range, plain, |encoded| {
-            self.wire.encode_publication(values, &self.reference(range), encoded, dropped.values_mut());
+            self.wire.encode_publication(
+                values,
+                &self.reference(range),
+                encoded,
+                dropped.values_mut(),
+            );
         });
         Update { bytes, dropped }
     }
@@ -176,12 +225,22 @@ impl Coding {
     ///
     /// # Errors
     /// The stream broke.
-    pub async fn read_update(&self, stream: &mut dyn BulkReceiver, range: &Range<usize>, scratch: &mut [u8]) -> Result<Frozen, BulkError> {
-        let (parameters, encoded) = (self.parameters_of(range).len(), &mut scratch[..self.encoded_bytes(range)]);
+    pub async fn read_update(
+        &self,
+        stream: &mut dyn BulkReceiver,
+        range: &Range<usize>,
+        scratch: &mut [u8],
+    ) -> Result<Frozen, BulkError> {
+        let (parameters, encoded) = (
+            self.parameters_of(range).len(),
+            &mut scratch[..self.encoded_bytes(range)],
+        );
         let mut chunk = self.pool.take(range.len());
         stream.read_exact(encoded).await?;
         if parameters < range.len() {
-            stream.read_exact(&mut chunk.bytes_mut()[parameters * VALUE_BYTES..]).await?;
+            stream
+                .read_exact(&mut chunk.bytes_mut()[parameters * VALUE_BYTES..])
+                .await?;
         }
         let values = &mut chunk.values_mut()[..parameters];
         values.copy_from_slice(&self.reference(range));
@@ -190,12 +249,22 @@ impl Coding {
     }
 
     /// A chunk as it travels: the parameters as `encode` writes them, then `plain` as float32.
-    fn assemble(&self, range: &Range<usize>, plain: &[f32], encode: impl FnOnce(&mut [u8])) -> Bytes {
+    fn assemble(
+        &self,
+        range: &Range<usize>,
+        plain: &[f32],
+        encode: impl FnOnce(&mut [u8]),
+    ) -> Bytes {
         let encoded = self.encoded_bytes(range);
         let length = encoded + plain.len() * VALUE_BYTES;
         let mut buffer = self.pool.take(length.div_ceil(VALUE_BYTES));
         encode(&mut buffer.bytes_mut()[..encoded]);
-        WireType::Float32.encode_gossip(plain, &mut [], 1.0, &mut buffer.bytes_mut()[encoded..length]);
+        WireType::Float32.encode_gossip(
+            plain,
+            &mut [],
+            1.0,
+            &mut buffer.bytes_mut()[encoded..length],
+        );
         let whole = 0..buffer.values().len();
         buffer.freeze().bytes(whole).slice(..length)
     }
@@ -221,7 +290,12 @@ impl Encoder {
     /// Encodes a frozen contribution chunk by chunk, when its chunks are asked for.
     #[must_use]
     pub fn new(coding: Coding, weight: f64, frozen: Frozen) -> Self {
-        Self { coding, weight, frozen, owed: Mutex::default() }
+        Self {
+            coding,
+            weight,
+            frozen,
+            owed: Mutex::default(),
+        }
     }
 
     /// Whether it encodes differences from what `coding` does.
@@ -242,20 +316,44 @@ impl Encoder {
         let coding = &self.coding;
         let parameters = coding.parameters_of(range);
         let mut owed = coding.pool.take(parameters.len());
-        let bytes = coding.assemble(range, &self.frozen.values()[parameters.end.max(range.start)..range.end], |encoded| {
-            let (reference, residual) = (coding.reference(range), coding.owed_before(range));
-            let (values, residual) = (&self.frozen.values()[parameters.clone()], Some(residual.values()));
-            let contribution = Contribution { values, weight: self.weight, reference: &reference, residual };
-            coding.wire.encode_contribution(contribution, encoded, owed.values_mut());
-        });
-        self.owed.lock().unwrap_or_else(PoisonError::into_inner).insert(range.start, owed.freeze());
+        let bytes = coding.assemble(
+            range,
+            &self.frozen.values()[parameters.end.max(range.start)..range.end],
+            |encoded| {
+                let (reference, residual) = (coding.reference(range), coding.owed_before(range));
+                let (values, residual) = (
+                    &self.frozen.values()[parameters.clone()],
+                    Some(residual.values()),
+                );
+                let contribution = Contribution {
+                    values,
+                    weight: self.weight,
+                    reference: &reference,
+                    residual,
+                };
+                coding
+                    .wire
+                    .encode_contribution(contribution, encoded, owed.values_mut());
+            },
+        );
+        self.owed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(range.start, owed.freeze());
         bytes
     }
 
     /// What the chunk `range` owes if the round is decided with it.
     #[must_use]
     pub fn owes(&self, range: &Range<usize>) -> Frozen {
-        let known = |encoder: &Self| encoder.owed.lock().unwrap_or_else(PoisonError::into_inner).get(&range.start).cloned();
+        let known = |encoder: &Self| {
+            encoder
+                .owed
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .get(&range.start)
+                .cloned()
+        };
         // Every chunk was sent before the round could be decided; asking again makes the same.
         known(self).unwrap_or_else(|| {
             let _same = self.chunk(range);
@@ -264,9 +362,12 @@ impl Encoder {
     }
 }
 
-/// The values of `range`: as they lie there, or copied together where the rounds are cut differently.
+/// The values of `range`: as they lie there, or copied together where the rounds are cut
+/// differently.
 fn gathered(values: &Assembled, range: Range<usize>) -> Cow<'_, [f32]> {
-    let whole = values.piece(range.start).and_then(|piece| piece.values().get(..range.len()));
+    let whole = values
+        .piece(range.start)
+        .and_then(|piece| piece.values().get(..range.len()));
     whole.map_or_else(
         || {
             let mut copy = vec![0.0; range.len()];

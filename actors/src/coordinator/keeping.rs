@@ -1,4 +1,5 @@
-//! What of a decided round is kept for good by this node, and what a founding brings of what was kept.
+//! What of a decided round is kept for good by this node, and what a founding brings of what was
+//! kept.
 
 use super::reduce::Broken;
 use crate::buffers::{Assembled, Frozen, chunks};
@@ -34,18 +35,32 @@ impl Decided<'_> {
     #[must_use]
     pub fn shards(&self, context: &NodeContext) -> Vec<ShardId> {
         let (settings, spec) = (&context.settings, &self.outcome.spec);
-        if !(context.store.keeps() && is_due(&settings.algorithm, settings.checkpoint_every, spec)) {
+        if !(context.store.keeps() && is_due(&settings.algorithm, settings.checkpoint_every, spec))
+        {
             return Vec::new();
         }
         let elements = usize::try_from(spec.elements).unwrap_or(usize::MAX);
-        written_by(settings.identity.node, &self.outcome.view, elements, settings.replicas)
+        written_by(
+            settings.identity.node,
+            &self.outcome.view,
+            elements,
+            settings.replicas,
+        )
     }
 
     /// Hands this node's part to the store; `momentum` is asked for the parameters of each shard.
-    pub fn keep(&self, context: &NodeContext, shards: Vec<ShardId>, momentum: Option<impl Fn(ShardId, Range<usize>) -> Assembled>) {
+    pub fn keep(
+        &self,
+        context: &NodeContext,
+        shards: Vec<ShardId>,
+        momentum: Option<impl Fn(ShardId, Range<usize>) -> Assembled>,
+    ) {
         let layout = Layout::new(usize::try_from(self.outcome.spec.elements).unwrap_or(usize::MAX));
         let of = |momentum: &dyn Fn(ShardId, Range<usize>) -> Assembled| {
-            shards.iter().map(|shard| momentum(*shard, parameters_of(&layout, *shard, self.parameters))).collect()
+            shards
+                .iter()
+                .map(|shard| momentum(*shard, parameters_of(&layout, *shard, self.parameters)))
+                .collect()
         };
         let momentum = momentum.map(|momentum| of(&momentum));
         context.store.keep(Snapshot {
@@ -59,7 +74,8 @@ impl Decided<'_> {
         });
     }
 
-    /// The same where the momentum is in shards, or there is none. A whole momentum is kept by who has it.
+    /// The same where the momentum is in shards, or there is none. A whole momentum is kept by who
+    /// has it.
     pub fn keep_sharded(&self, context: &NodeContext, states: &Shards<Buffers>) {
         let outer = context.settings.algorithm.outer;
         if outer.is_some_and(|outer| !outer.sharded) {
@@ -67,13 +83,22 @@ impl Decided<'_> {
         }
         let shards = self.shards(context);
         if !shards.is_empty() {
-            self.keep(context, shards, outer.map(|_| |shard: ShardId, _| states.state(shard).momentum));
+            self.keep(
+                context,
+                shards,
+                outer.map(|_| |shard: ShardId, _| states.state(shard).momentum),
+            );
         }
     }
 }
 
 /// The slow momentum of one owned shard, as the checkpoint has it that the founding goes on from.
-pub async fn restore(context: &Arc<NodeContext>, plan: &Plan, shard: ShardId, parameters: usize) -> Result<Assembled, Broken> {
+pub async fn restore(
+    context: &Arc<NodeContext>,
+    plan: &Plan,
+    shard: ShardId,
+    parameters: usize,
+) -> Result<Assembled, Broken> {
     let range = parameters_of(&plan.layout, shard, parameters);
     let Some(restored) = context.store.restored() else {
         tracing::error!("there is nothing that this founding could go on from");
@@ -87,7 +112,9 @@ pub async fn restore(context: &Arc<NodeContext>, plan: &Plan, shard: ShardId, pa
         restored.momentum(range.clone(), &mut whole)?;
         for chunk in chunks(range.clone()) {
             let mut buffer = pool.take(chunk.len());
-            buffer.values_mut().copy_from_slice(&whole[chunk.start - range.start..chunk.end - range.start]);
+            buffer
+                .values_mut()
+                .copy_from_slice(&whole[chunk.start - range.start..chunk.end - range.start]);
             momentum.insert(chunk.start, buffer.freeze());
         }
         Ok::<_, String>(momentum)

@@ -1,4 +1,5 @@
-//! The coordinator actor: one per node. Outer rounds, exact averages, shard ownership, slow momentum, changing views.
+//! The coordinator actor: one per node. Outer rounds, exact averages, shard ownership, slow
+//! momentum, changing views.
 
 mod encoding;
 mod keeping;
@@ -29,14 +30,17 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::algorithm::{Base, WireType};
 use slowmo_protocol::coordinator::{ASK_AGAIN_EVERY, Attempt, In, Plan, RoundKind, Settings};
 use slowmo_protocol::machine::Outbox;
-use slowmo_protocol::node::{Applied, Contribute, Moved, PARKED_MAX, RoundsEffect, RoundsPart, ToRounds};
+use slowmo_protocol::node::{
+    Applied, Contribute, Moved, PARKED_MAX, RoundsEffect, RoundsPart, ToRounds,
+};
 use slowmo_protocol::policy::JoinerBuffers;
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::Event;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Chunks of a contribution that are compared with what became of it, for the disagreement that is shown.
+/// Chunks of a contribution that are compared with what became of it, for the disagreement that is
+/// shown.
 const COMPARED_CHUNKS_MAX: usize = 4;
 
 /// The shell of the coordinator.
@@ -63,7 +67,11 @@ impl Actor for CoordinatorActor {
     type State = CoordinatorState;
     type Arguments = Arc<NodeContext>;
 
-    async fn pre_start(&self, myself: ActorRef<Self::Msg>, context: Arc<NodeContext>) -> Result<CoordinatorState, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        context: Arc<NodeContext>,
+    ) -> Result<CoordinatorState, ActorProcessingErr> {
         Ok(CoordinatorState {
             part: RoundsPart::new(settings(&context)),
             context,
@@ -84,7 +92,10 @@ impl Actor for CoordinatorActor {
         state: &mut CoordinatorState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            CoordinatorMessage::Told(Told { message, credit: _credit }) => state.take(message),
+            CoordinatorMessage::Told(Told {
+                message,
+                credit: _credit,
+            }) => state.take(message),
             // Whoever asked may have gone.
             CoordinatorMessage::Inspect(reply) => _ = reply.send(state.inspect()),
             CoordinatorMessage::Recover(order, reply) => {
@@ -107,21 +118,41 @@ impl CoordinatorState {
             _ => {}
         }
         let mut out = Outbox::default();
-        self.part.handle(message, self.context.clock.now(), &mut out);
+        self.part
+            .handle(message, self.context.clock.now(), &mut out);
         for effect in out.take() {
             self.execute(effect);
         }
-        let tick = || CoordinatorMessage::Told(Told { message: ToRounds::In(In::Tick), credit: None });
-        self.timer.arm(self.part.next_deadline(), self.context.clock.now(), &self.myself, tick);
+        let tick = || {
+            CoordinatorMessage::Told(Told {
+                message: ToRounds::In(In::Tick),
+                credit: None,
+            })
+        };
+        self.timer.arm(
+            self.part.next_deadline(),
+            self.context.clock.now(),
+            &self.myself,
+            tick,
+        );
     }
 
     fn note_contribution(&mut self, contribute: &Contribute<Buffers>) {
-        let Contribute { round, contribution, .. } = contribute;
+        let Contribute {
+            round,
+            contribution,
+            ..
+        } = contribute;
         self.parameters = contribution.parameters;
         self.contributed_at = Some(self.context.clock.now());
         if self.context.recorder.is_on() {
             let place = (self.part.machine().began_in(), *round);
-            let event = recording::contributed(self.context.start(), place, contribution.weight, &contribution.basis);
+            let event = recording::contributed(
+                self.context.start(),
+                place,
+                contribution.weight,
+                &contribution.basis,
+            );
             self.context.recorder.record(event);
         }
     }
@@ -131,7 +162,9 @@ impl CoordinatorState {
         let layout = machine.state_layout();
         Inspection {
             outcome: machine.last_outcome().cloned(),
-            states: layout.map(|layout| shards::copies(self.part.shards(), &layout, self.part.parameters())).unwrap_or_default(),
+            states: layout
+                .map(|layout| shards::copies(self.part.shards(), &layout, self.part.parameters()))
+                .unwrap_or_default(),
             joiners: machine.joiners().collect(),
             leaving: machine.leaving().collect(),
         }
@@ -143,18 +176,29 @@ impl CoordinatorState {
             RoundsEffect::Tell(mail) => self.context.actors.tell(mail),
             RoundsEffect::Open(plan) => self.open(plan),
             RoundsEffect::Contribute(plan, owner) => {
-                if let (Some(movements), Some(own)) = (self.movements.get_mut(&plan.attempt), self.part.contribution()) {
+                if let (Some(movements), Some(own)) = (
+                    self.movements.get_mut(&plan.attempt),
+                    self.part.contribution(),
+                ) {
                     movements.contribute(own, owner);
                 }
             }
             RoundsEffect::Publish(_) => self.publishes_since = self.context.clock.now(),
-            RoundsEffect::SendState { plan, publication, to, states } => {
+            RoundsEffect::SendState {
+                plan,
+                publication,
+                to,
+                states,
+            } => {
                 if let Some(movements) = self.movements.get_mut(&plan.attempt) {
                     movements.send_state(&publication, to, states);
                 }
             }
             RoundsEffect::SendBuffers { plan, to, values } => {
-                let lent = self.part.contribution().and_then(|own| own.donation.clone());
+                let lent = self
+                    .part
+                    .contribution()
+                    .and_then(|own| own.donation.clone());
                 if let Some(movements) = self.movements.get_mut(&plan.attempt) {
                     movements.send_buffers(lent, to, values);
                 }
@@ -163,10 +207,18 @@ impl CoordinatorState {
                 let contributes = reduction.plan.contributes();
                 if let Some(movements) = self.movements.get_mut(&reduction.plan.attempt) {
                     let own = self.part.contribution().map(|own| &*own);
-                    movements.reduce(*reduction, if contributes { own } else { None }, self.parameters);
+                    movements.reduce(
+                        *reduction,
+                        if contributes { own } else { None },
+                        self.parameters,
+                    );
                 }
             }
-            RoundsEffect::Read { plan, publication, stream } => {
+            RoundsEffect::Read {
+                plan,
+                publication,
+                stream,
+            } => {
                 if let Some(movements) = self.movements.get_mut(&plan.attempt) {
                     movements.read(publication.as_deref(), stream);
                 }
@@ -176,14 +228,20 @@ impl CoordinatorState {
             RoundsEffect::Applied(applied) => self.applied(&applied),
             RoundsEffect::Resigned => {
                 if self.context.recorder.is_on() {
-                    self.context.recorder.record(Event::Resigned(self.context.start()));
+                    self.context
+                        .recorder
+                        .record(Event::Resigned(self.context.start()));
                 }
             }
             RoundsEffect::Returned => {
-                tracing::warn!("nobody is left of the history that was to admit this node: it goes on where it stood before");
+                tracing::warn!(
+                    "nobody is left of the history that was to admit this node: it goes on where it stood before"
+                );
                 self.context.status.standing(Standing::Member);
             }
-            RoundsEffect::Stranded => tracing::warn!("a round was decided whose values this node does not hold: it joins again"),
+            RoundsEffect::Stranded => tracing::warn!(
+                "a round was decided whose values this node does not hold: it joins again"
+            ),
             RoundsEffect::Waiting(why) => {
                 match &why {
                     Some(why) => tracing::warn!(why, "no round can be decided"),
@@ -209,7 +267,13 @@ impl CoordinatorState {
             own.encode_as(coding.as_ref());
         }
         let (context, myself) = (Arc::clone(&self.context), self.myself.clone());
-        let movements = Movements::new(context, myself, Arc::clone(&plan), coding, self.part.parameters());
+        let movements = Movements::new(
+            context,
+            myself,
+            Arc::clone(&plan),
+            coding,
+            self.part.parameters(),
+        );
         self.movements.insert(plan.attempt, movements);
     }
 
@@ -219,35 +283,76 @@ impl CoordinatorState {
         if !(is_encoded(plan.spec.kind, wire) && plan.participants.contains(&plan.me)) {
             return Ok(None);
         }
-        let coding = self.carried.coding(wire, self.part.parameters(), &self.context.pool);
+        let coding = self
+            .carried
+            .coding(wire, self.part.parameters(), &self.context.pool);
         coding.map(Some).ok_or_else(|| {
-            // Founding or joining gave it to every member; without it nothing that arrives means anything.
-            tracing::error!(round = plan.attempt.round.0, "what the round before decided is missing");
+            // Founding or joining gave it to every member; without it nothing that arrives means
+            // anything.
+            tracing::error!(
+                round = plan.attempt.round.0,
+                "what the round before decided is missing"
+            );
             reduce::Broken(plan.me)
         })
     }
 
     fn applied(&mut self, applied: &Applied<Buffers>) {
-        let Applied { plan, outcome, members, values, contribution, rest, .. } = applied;
+        let Applied {
+            plan,
+            outcome,
+            members,
+            values,
+            contribution,
+            rest,
+            ..
+        } = applied;
         let movements = std::mem::take(&mut self.movements).remove(&plan.attempt);
         self.record_applied(applied);
         let parameters = self.part.parameters();
         let counts = contribution.as_ref().filter(|_| plan.contributes());
         let optimizer = counts.and_then(|own| own.donation.as_ref());
-        Decided { outcome, members, values, parameters, optimizer }.keep_sharded(&self.context, self.part.shards());
+        Decided {
+            outcome,
+            members,
+            values,
+            parameters,
+            optimizer,
+        }
+        .keep_sharded(&self.context, self.part.shards());
         let own = counts.filter(|_| outcome.spec.carries_parameters());
-        self.carry(plan, movements.as_ref().and_then(|movements| movements.coding.as_ref()), own, &rest.owed, values);
+        self.carry(
+            plan,
+            movements
+                .as_ref()
+                .and_then(|movements| movements.coding.as_ref()),
+            own,
+            &rest.owed,
+            values,
+        );
         movements.into_iter().for_each(Movements::finish);
         let published = self.context.clock.now().since(self.publishes_since);
         let gossips = matches!(self.context.settings.algorithm.base, Base::Sgp(_));
         // One alone contributes to a founding, which begins everybody's weight.
-        if let Some(weight) = rest.weight.filter(|_| gossips && outcome.spec.kind != RoundKind::Found) {
+        if let Some(weight) = rest
+            .weight
+            .filter(|_| gossips && outcome.spec.kind != RoundKind::Found)
+        {
             // Every member began the round with weight 1.
-            self.context.status.push_sum_weight(members.len() as f64 - weight);
+            self.context
+                .status
+                .push_sum_weight(members.len() as f64 - weight);
         }
-        self.context.status.decided(outcome, own.map(|own| disagreement(own, values)), published);
-        let reduced = self.contributed_at.take().map(|at| self.publishes_since.since(at));
-        self.context.metrics.round(outcome.spec.kind, reduced, published);
+        self.context
+            .status
+            .decided(outcome, own.map(|own| disagreement(own, values)), published);
+        let reduced = self
+            .contributed_at
+            .take()
+            .map(|at| self.publishes_since.since(at));
+        self.context
+            .metrics
+            .round(outcome.spec.kind, reduced, published);
         if applied.drained {
             self.context.status.standing(Standing::Left);
         }
@@ -263,23 +368,42 @@ impl CoordinatorState {
         if context.recorder.is_brief() {
             context.recorder.record(recording::in_brief(start, applied));
         } else {
-            context.recorder.record_later(recording::in_full(start, applied, self.part.shards()));
+            context
+                .recorder
+                .record_later(recording::in_full(start, applied, self.part.shards()));
         }
         context.gauge("parked round streams", self.part.fullest(), PARKED_MAX);
-        context.gauge("network events in mailboxes", MAILBOX_CREDITS_MAX - context.credits.available_permits(), MAILBOX_CREDITS_MAX);
+        context.gauge(
+            "network events in mailboxes",
+            MAILBOX_CREDITS_MAX - context.credits.available_permits(),
+            MAILBOX_CREDITS_MAX,
+        );
         if let Some(QueueUse { waiting, bound }) = context.recorder.queue() {
             context.gauge("recorder queue", waiting, bound);
         }
     }
 
     /// Keeps what the next encoded round needs; nothing where rounds are not encoded.
-    fn carry(&mut self, plan: &Plan, coding: Option<&Coding>, own: Option<&Contributed>, owed: &Assembled, values: &Assembled) {
+    fn carry(
+        &mut self,
+        plan: &Plan,
+        coding: Option<&Coding>,
+        own: Option<&Contributed>,
+        owed: &Assembled,
+        values: &Assembled,
+    ) {
         let encodes = self.context.settings.algorithm.round_wire != WireType::Float32;
         if !encodes || !plan.spec.carries_parameters() {
             return;
         }
         match coding {
-            Some(coding) => self.carried.renew(plan, coding, own.and_then(|own| own.encoder.as_deref()), owed, values),
+            Some(coding) => self.carried.renew(
+                plan,
+                coding,
+                own.and_then(|own| own.encoder.as_deref()),
+                owed,
+                values,
+            ),
             None => self.carried.begin(values),
         }
     }
@@ -294,7 +418,8 @@ fn settings(context: &NodeContext) -> Settings {
         orders_by_rate: node.algorithm.orders_by_rate(),
         origin: context.store.origin(),
         restores: context.store.restored().is_some(),
-        copies_buffers: (node.joiner_buffers == JoinerBuffers::Copy).then_some(node.algorithm.buffers),
+        copies_buffers: (node.joiner_buffers == JoinerBuffers::Copy)
+            .then_some(node.algorithm.buffers),
         quorum: node.quorum,
         on_quorum_loss: node.on_quorum_loss,
         fork_after: NodeContext::span(node.fork_after),
@@ -310,7 +435,10 @@ fn settings(context: &NodeContext) -> Settings {
 fn disagreement(own: &Contributed, values: &Assembled) -> f32 {
     let parameters = own.parameters;
     let chunks = parameters.div_ceil(CHUNK_ELEMENTS).max(1);
-    let pieces = values.pieces().filter(|(start, _)| *start < parameters).step_by(chunks.div_ceil(COMPARED_CHUNKS_MAX));
+    let pieces = values
+        .pieces()
+        .filter(|(start, _)| *start < parameters)
+        .step_by(chunks.div_ceil(COMPARED_CHUNKS_MAX));
     let (mut distance, mut norm) = (0.0f64, 0.0f64);
     for (start, chunk) in pieces.take(COMPARED_CHUNKS_MAX) {
         let end = parameters.min(start + chunk.values().len());
@@ -320,5 +448,9 @@ fn disagreement(own: &Contributed, values: &Assembled) -> f32 {
             norm += after.powi(2);
         }
     }
-    if norm > 0.0 { (distance / norm).sqrt() as f32 } else { 0.0 }
+    if norm > 0.0 {
+        (distance / norm).sqrt() as f32
+    } else {
+        0.0
+    }
 }

@@ -1,4 +1,5 @@
-//! The data movements of one attempt: tasks that send, receive and average, and report to the coordinator.
+//! The data movements of one attempt: tasks that send, receive and average, and report to the
+//! coordinator.
 
 use super::encoding::{Coding, Encoder};
 use super::messages::CoordinatorMessage;
@@ -31,7 +32,8 @@ pub struct Movements {
     pub coding: Option<Coding>,
     /// How many of the model's values are parameters.
     model_parameters: usize,
-    /// Open as long as the attempt, and what it still sends, is under way; each movement is a span in it.
+    /// Open as long as the attempt, and what it still sends, is under way; each movement is a span
+    /// in it.
     span: Span,
     /// Dropping the set ends every movement, which resets its streams.
     tasks: JoinSet<()>,
@@ -46,25 +48,61 @@ impl Movements {
         coding: Option<Coding>,
         model_parameters: usize,
     ) -> Self {
-        let (round, term, kind) = (plan.attempt.round.0, plan.attempt.term.counter, round_name(plan.spec.kind));
+        let (round, term, kind) = (
+            plan.attempt.round.0,
+            plan.attempt.term.counter,
+            round_name(plan.spec.kind),
+        );
         let span = tracing::info_span!("round", round, term, kind, step = plan.spec.step.0);
-        Self { context, actor, plan, coding, model_parameters, span, tasks: JoinSet::new() }
+        Self {
+            context,
+            actor,
+            plan,
+            coding,
+            model_parameters,
+            span,
+            tasks: JoinSet::new(),
+        }
     }
 
     /// Streams the contribution to the shards of an owner.
     pub fn contribute(&mut self, own: &Contributed, owner: NodeId) {
         let shards = ranges(&self.plan, owner);
-        let wire = own.encoder.as_ref().map_or(WireType::Float32, |encoder| encoder.wire());
-        let content = Bulk::Contribution(Contribution { spec: self.plan.spec, weight: own.weight, wire });
-        let (context, frozen, encoder, place) = (Arc::clone(&self.context), own.frozen.clone(), own.encoder.clone(), self.plan.place);
+        let wire = own
+            .encoder
+            .as_ref()
+            .map_or(WireType::Float32, |encoder| encoder.wire());
+        let content = Bulk::Contribution(Contribution {
+            spec: self.plan.spec,
+            weight: own.weight,
+            wire,
+        });
+        let (context, frozen, encoder, place) = (
+            Arc::clone(&self.context),
+            own.frozen.clone(),
+            own.encoder.clone(),
+            self.plan.place,
+        );
         let work = async move {
             match encoder {
-                Some(encoder) => transfer::contribute(&context, place, owner, content, &shards, |range| encoder.chunk(&range)).await,
-                None => transfer::contribute(&context, place, owner, content, &shards, |range| frozen.bytes(range)).await,
+                Some(encoder) => {
+                    transfer::contribute(&context, place, owner, content, &shards, |range| {
+                        encoder.chunk(&range)
+                    })
+                    .await
+                }
+                None => {
+                    transfer::contribute(&context, place, owner, content, &shards, |range| {
+                        frozen.bytes(range)
+                    })
+                    .await
+                }
             }
         };
         let span = tracing::debug_span!(parent: &self.span, "contribute", to = %owner);
-        self.spawn(span, async move { work.await.err().map(|error| broken(owner, &error)) });
+        self.spawn(span, async move {
+            work.await.err().map(|error| broken(owner, &error))
+        });
     }
 
     /// Streams the base optimizer's buffers to a node that joins.
@@ -74,31 +112,74 @@ impl Movements {
         let (context, place) = (Arc::clone(&self.context), self.plan.place);
         let span = tracing::debug_span!(parent: &self.span, "send_buffers", %to);
         self.spawn(span, async move {
-            let Some(lent) = lent else { return Some(Moved::Broken(to)) };
-            let sent = transfer::contribute(&context, place, to, Bulk::Buffers, std::slice::from_ref(&whole), |range| lent.bytes(range));
+            let Some(lent) = lent else {
+                return Some(Moved::Broken(to));
+            };
+            let sent = transfer::contribute(
+                &context,
+                place,
+                to,
+                Bulk::Buffers,
+                std::slice::from_ref(&whole),
+                |range| lent.bytes(range),
+            );
             sent.await.err().map(|error| broken(to, &error))
         });
     }
 
     /// Streams the state of shards to a new holder of theirs.
-    pub fn send_state(&mut self, publication: &Publication, to: NodeId, states: Vec<(ShardId, ShardState)>) {
-        let (context, place, cut) = (Arc::clone(&self.context), self.plan.place, self.cut(publication));
-        let span = tracing::debug_span!(parent: &self.span, "send_state", %to);
-        self.spawn(
-            span,
-            async move { transfer::send_state(&context, place, to, &states, cut).await.err().map(|error| broken(to, &error)) },
+    pub fn send_state(
+        &mut self,
+        publication: &Publication,
+        to: NodeId,
+        states: Vec<(ShardId, ShardState)>,
+    ) {
+        let (context, place, cut) = (
+            Arc::clone(&self.context),
+            self.plan.place,
+            self.cut(publication),
         );
+        let span = tracing::debug_span!(parent: &self.span, "send_state", %to);
+        self.spawn(span, async move {
+            transfer::send_state(&context, place, to, &states, cut)
+                .await
+                .err()
+                .map(|error| broken(to, &error))
+        });
     }
 
     fn cut(&self, publication: &Publication) -> StateCut {
-        StateCut { layout: publication.state_layout, parameters: self.model_parameters, anchor: publication.moves_anchor }
+        StateCut {
+            layout: publication.state_layout,
+            parameters: self.model_parameters,
+            anchor: publication.moves_anchor,
+        }
     }
 
     /// Averages the own shards. `parameters`: of the contribution.
-    pub fn reduce(&mut self, reduction: Reduction<Buffers>, own: Option<&Contributed>, parameters: usize) {
-        let own = own.map(|own| OwnContribution { weight: own.weight, frozen: own.frozen.clone(), encoder: own.encoder.clone() });
-        let parameters = if self.coding.is_some() { self.model_parameters } else { parameters };
-        let work = Work { context: Arc::clone(&self.context), reduction, parameters, coding: self.coding.clone(), own };
+    pub fn reduce(
+        &mut self,
+        reduction: Reduction<Buffers>,
+        own: Option<&Contributed>,
+        parameters: usize,
+    ) {
+        let own = own.map(|own| OwnContribution {
+            weight: own.weight,
+            frozen: own.frozen.clone(),
+            encoder: own.encoder.clone(),
+        });
+        let parameters = if self.coding.is_some() {
+            self.model_parameters
+        } else {
+            parameters
+        };
+        let work = Work {
+            context: Arc::clone(&self.context),
+            reduction,
+            parameters,
+            coding: self.coding.clone(),
+            own,
+        };
         let span = tracing::debug_span!(parent: &self.span, "reduce");
         self.spawn(span, async move {
             Some(match reduce::run(work).await {
@@ -113,47 +194,74 @@ impl Movements {
         let (from, context) = (arrived.header.sender, Arc::clone(&self.context));
         match (&arrived.content, publication) {
             (Bulk::State, Some(publication)) => {
-                let shards = publication.moves_to(self.plan.me).filter(|moved| moved.from == from);
-                let shards: Vec<ShardId> = shards.flat_map(|moved| moved.shards.iter().copied()).collect();
+                let shards = publication
+                    .moves_to(self.plan.me)
+                    .filter(|moved| moved.from == from);
+                let shards: Vec<ShardId> = shards
+                    .flat_map(|moved| moved.shards.iter().copied())
+                    .collect();
                 let cut = self.cut(publication);
                 let span = tracing::debug_span!(parent: &self.span, "receive_state", %from);
                 self.spawn(span, async move {
                     let received = transfer::receive_state(&context, arrived, &shards, cut).await;
-                    Some(received.map_or_else(|error| broken(from, &error), |states| Moved::State(from, states)))
+                    Some(received.map_or_else(
+                        |error| broken(from, &error),
+                        |states| Moved::State(from, states),
+                    ))
                 });
             }
             (Bulk::Buffers, Some(publication)) => {
-                let values = publication.donation.as_ref().map_or(0, |donation| donation.values);
+                let values = publication
+                    .donation
+                    .as_ref()
+                    .map_or(0, |donation| donation.values);
                 let whole = 0..usize::try_from(values).unwrap_or(usize::MAX);
                 let span = tracing::debug_span!(parent: &self.span, "receive_buffers", %from);
                 self.spawn(span, async move {
-                    let received = transfer::receive(&context, arrived, std::slice::from_ref(&whole)).await;
-                    Some(received.map_or_else(|error| broken(from, &error), |values| Moved::Buffers(from, values)))
+                    let received =
+                        transfer::receive(&context, arrived, std::slice::from_ref(&whole)).await;
+                    Some(received.map_or_else(
+                        |error| broken(from, &error),
+                        |values| Moved::Buffers(from, values),
+                    ))
                 });
             }
             _ => {
                 let (ranges, coding) = (ranges(&self.plan, from), self.coding.clone());
                 let span = tracing::debug_span!(parent: &self.span, "receive", %from);
                 self.spawn(span, async move {
-                    let received = transfer::receive_parameters(&context, arrived, &ranges, coding.as_ref()).await;
-                    Some(received.map_or_else(|error| broken(from, &error), |values| Moved::Parameters(from, values)))
+                    let received =
+                        transfer::receive_parameters(&context, arrived, &ranges, coding.as_ref())
+                            .await;
+                    Some(received.map_or_else(
+                        |error| broken(from, &error),
+                        |values| Moved::Parameters(from, values),
+                    ))
                 });
             }
         }
     }
 
-    /// The round is decided: sending that is still going on belongs to others' progress and runs on.
+    /// The round is decided: sending that is still going on belongs to others' progress and runs
+    /// on.
     pub fn finish(mut self) {
         self.tasks.detach_all();
     }
 
     /// Runs one movement; what it reports goes to the coordinator with the attempt it belongs to.
-    fn spawn(&mut self, span: Span, work: impl Future<Output = Option<Moved<Buffers>>> + Send + 'static) {
+    fn spawn(
+        &mut self,
+        span: Span,
+        work: impl Future<Output = Option<Moved<Buffers>>> + Send + 'static,
+    ) {
         let (actor, attempt) = (self.actor.clone(), self.plan.attempt);
         let told = async move {
             if let Some(moved) = work.await {
                 // A stopped coordinator needs no event.
-                _ = actor.cast(CoordinatorMessage::Told(Told { message: ToRounds::Moved(attempt, moved), credit: None }));
+                _ = actor.cast(CoordinatorMessage::Told(Told {
+                    message: ToRounds::Moved(attempt, moved),
+                    credit: None,
+                }));
             }
         };
         self.tasks.spawn(told.instrument(span));
@@ -162,14 +270,29 @@ impl Movements {
 
 /// The elements of the shards that `owner` averages.
 fn ranges(plan: &Plan, owner: NodeId) -> Vec<Range<usize>> {
-    plan.owned_by(owner).into_iter().map(|shard| plan.layout.range(shard)).collect()
+    plan.owned_by(owner)
+        .into_iter()
+        .map(|shard| plan.layout.range(shard))
+        .collect()
 }
 
 impl Contributed {
-    /// Gives it an encoder for a round that travels as `coding`: the one it has, unless what it encodes differences from changed.
+    /// Gives it an encoder for a round that travels as `coding`: the one it has, unless what it
+    /// encodes differences from changed.
     pub fn encode_as(&mut self, coding: Option<&Coding>) {
-        let known = self.encoder.take().filter(|encoder| coding.is_some_and(|coding| encoder.is_of(coding)));
-        let fresh = || coding.map(|coding| Arc::new(Encoder::new(coding.clone(), self.weight, self.frozen.clone())));
+        let known = self
+            .encoder
+            .take()
+            .filter(|encoder| coding.is_some_and(|coding| encoder.is_of(coding)));
+        let fresh = || {
+            coding.map(|coding| {
+                Arc::new(Encoder::new(
+                    coding.clone(),
+                    self.weight,
+                    self.frozen.clone(),
+                ))
+            })
+        };
         self.encoder = known.or_else(fresh);
     }
 }

@@ -1,4 +1,5 @@
-//! What a coordinator writes down of itself. Makes events; the shell says when, and somebody else's thread computes digests.
+//! What a coordinator writes down of itself. Makes events; the shell says when, and somebody else's
+//! thread computes digests.
 
 use super::shards::{self, ShardState};
 use crate::buffers::VALUE_BYTES;
@@ -13,22 +14,38 @@ use slowmo_protocol::trace::{Digest, Event, Held, Start};
 const ZEROS: [u8; 4096] = [0; 4096];
 
 /// A contribution to `round`, in history `lineage`.
-pub fn contributed(start: Start, (lineage, round): (Lineage, Round), weight: f64, basis: &Basis) -> Event {
+pub fn contributed(
+    start: Start,
+    (lineage, round): (Lineage, Round),
+    weight: f64,
+    basis: &Basis,
+) -> Event {
     let Basis { after, samples } = basis.clone();
-    Event::Contributed { start, lineage, round, after, weight, values: Vec::new(), samples }
+    Event::Contributed {
+        start,
+        lineage,
+        round,
+        after,
+        weight,
+        values: Vec::new(),
+        samples,
+    }
 }
 
 /// Values of a chunk, and chunks of a model, that a digest in brief is of.
 const SAMPLED_VALUES: usize = 1024;
 const SAMPLED_CHUNKS: usize = 16;
 
-/// A decided outcome with a digest of a sample of the values, the same sample on every member, and nothing of the shards.
+/// A decided outcome with a digest of a sample of the values, the same sample on every member, and
+/// nothing of the shards.
 pub fn in_brief(start: Start, applied: &Applied<Buffers>) -> Event {
     let (elements, mut digest) = (applied.plan.layout.elements(), Digest::default());
     let step = (elements / SAMPLED_CHUNKS).max(SAMPLED_VALUES);
     for first in (0..elements).step_by(step) {
         let sample = SAMPLED_VALUES.min(elements - first);
-        applied.values.visit(first, sample, |_, values| digest.update(bytemuck::cast_slice(values)));
+        applied.values.visit(first, sample, |_, values| {
+            digest.update(bytemuck::cast_slice(values))
+        });
     }
     applied.event(start, digest.finish(), Vec::new(), Vec::new())
 }
@@ -37,31 +54,55 @@ pub fn in_brief(start: Start, applied: &Applied<Buffers>) -> Event {
 pub fn in_full(start: Start, applied: &Applied<Buffers>, shards: &Shards<Buffers>) -> Later {
     let mut event = applied.event(start, 0, Vec::new(), Vec::new());
     let (values, elements) = (applied.values.clone(), applied.plan.layout.elements());
-    let states: Vec<(ShardId, ShardState)> = shards.all().map(|(shard, state)| (shard, state.clone())).collect();
+    let states: Vec<(ShardId, ShardState)> = shards
+        .all()
+        .map(|(shard, state)| (shard, state.clone()))
+        .collect();
     let bytes = elements * VALUE_BYTES + shards::bytes(&states);
     let make = move || {
         if let Event::Applied { digest, holds, .. } = &mut event {
             let mut of = Digest::default();
-            values.visit(0, elements, |_, values| of.update(bytemuck::cast_slice(values)));
+            values.visit(0, elements, |_, values| {
+                of.update(bytemuck::cast_slice(values))
+            });
             *digest = of.finish();
-            *holds = states.iter().map(|(shard, state)| held(*shard, state)).collect();
+            *holds = states
+                .iter()
+                .map(|(shard, state)| held(*shard, state))
+                .collect();
         }
         event
     };
-    Later { bytes, make: Box::new(make) }
+    Later {
+        bytes,
+        make: Box::new(make),
+    }
 }
 
 fn held(shard: ShardId, state: &ShardState) -> Held {
     let mut digest = Digest::default();
-    let anchor: usize = state.anchor.pieces().map(|(_, chunk)| update(&mut digest, chunk.values())).sum();
-    let momentum: usize = state.momentum.pieces().map(|(_, chunk)| update(&mut digest, chunk.values())).sum();
+    let anchor: usize = state
+        .anchor
+        .pieces()
+        .map(|(_, chunk)| update(&mut digest, chunk.values()))
+        .sum();
+    let momentum: usize = state
+        .momentum
+        .pieces()
+        .map(|(_, chunk)| update(&mut digest, chunk.values()))
+        .sum();
     let mut zeros = anchor.saturating_sub(momentum) * VALUE_BYTES;
     while zeros > 0 {
         let part = zeros.min(ZEROS.len());
         digest.update(&ZEROS[..part]);
         zeros -= part;
     }
-    Held { shard, digest: digest.finish(), anchor: Vec::new(), momentum: Vec::new() }
+    Held {
+        shard,
+        digest: digest.finish(),
+        anchor: Vec::new(),
+        momentum: Vec::new(),
+    }
 }
 
 /// Takes values into a digest, and says how many.
@@ -91,12 +132,18 @@ mod tests {
         let whole = assembled(&[(4, &[1.0, 2.0, 3.0])]);
         let cut = assembled(&[(4, &[1.0]), (5, &[2.0, 3.0])]);
         let digest = |anchor: &Assembled, momentum: &Assembled| {
-            let state = ShardState { anchor: anchor.clone(), momentum: momentum.clone() };
+            let state = ShardState {
+                anchor: anchor.clone(),
+                momentum: momentum.clone(),
+            };
             held(ShardId(0), &state).digest
         };
         let zeros = assembled(&[(4, &[0.0, 0.0, 0.0])]);
         assert_eq!(digest(&whole, &Assembled::default()), digest(&cut, &zeros));
         assert_ne!(digest(&whole, &zeros), digest(&whole, &whole));
-        assert_ne!(digest(&whole, &whole), digest(&assembled(&[(4, &[1.0, 2.0, 4.0])]), &whole));
+        assert_ne!(
+            digest(&whole, &whole),
+            digest(&assembled(&[(4, &[1.0, 2.0, 4.0])]), &whole)
+        );
     }
 }

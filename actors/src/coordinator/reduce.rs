@@ -1,5 +1,6 @@
-//! The owner's work: sum the contributions to its shards in ascending node id, divide, take the slow step, publish. Chunk by
-//! chunk, so that receiving, arithmetic and sending overlap and memory stays within a window of chunks.
+//! The owner's work: sum the contributions to its shards in ascending node id, divide, take the
+//! slow step, publish. Chunk by chunk, so that receiving, arithmetic and sending overlap and memory
+//! stays within a window of chunks.
 
 use super::encoding::{Coding, Encoder, Sum, Update};
 use super::keeping::restore;
@@ -66,7 +67,8 @@ pub enum Source {
 enum Published {
     /// The next chunk.
     Chunk(Bytes),
-    /// Nothing more: the stream is complete. Without it the stream is reset, so that nobody takes a part for the whole.
+    /// Nothing more: the stream is complete. Without it the stream is reset, so that nobody takes a
+    /// part for the whole.
     End,
 }
 
@@ -93,23 +95,53 @@ struct Publishing {
 
 /// Runs the reduction.
 pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
-    let Work { context, reduction, parameters, coding, own } = work;
-    let Reduction { plan, publication, contributions, states } = reduction;
+    let Work {
+        context,
+        reduction,
+        parameters,
+        coding,
+        own,
+    } = work;
+    let Reduction {
+        plan,
+        publication,
+        contributions,
+        states,
+    } = reduction;
     let encoder = own.as_ref().and_then(|own| own.encoder.clone());
     if own.is_some() && encoder.is_some() != coding.is_some() {
-        tracing::error!(round = plan.attempt.round.0, "this node's contribution is not encoded as its round is");
+        tracing::error!(
+            round = plan.attempt.round.0,
+            "this node's contribution is not encoded as its round is"
+        );
         return Err(Broken(plan.me));
     }
     let (sources, weight) = gather(plan.me, own, contributions, wire_of(coding.as_ref()))?;
     let parameter_outlets = parameter_outlets(&context, &plan, &publication, coding.as_ref());
     let slow = plan.makes_momentum();
-    let holders = publication.moves_from(plan.me).filter(|_| slow).map(|moved| (moved.to, Some(moved.shards.iter().copied().collect())));
+    let holders = publication
+        .moves_from(plan.me)
+        .filter(|_| slow)
+        .map(|moved| (moved.to, Some(moved.shards.iter().copied().collect())));
     let momentum_outlets = publish_to(&context, plan.place, &Bulk::State, holders);
     let mut sources = Sources::new(&context, &plan, coding.as_ref(), sources);
-    let work = Publishing { context, plan, publication, parameters, coding, encoder, weight, parameter_outlets, momentum_outlets };
+    let work = Publishing {
+        context,
+        plan,
+        publication,
+        parameters,
+        coding,
+        encoder,
+        weight,
+        parameter_outlets,
+        momentum_outlets,
+    };
     let mut part = Assembled::default();
     let mut momenta = Vec::new();
-    let mut left = Left { weight: Some(weight), owed: Assembled::default() };
+    let mut left = Left {
+        weight: Some(weight),
+        owed: Assembled::default(),
+    };
     for (shard, state) in states {
         let mut momentum = Assembled::default();
         if work.plan.restores {
@@ -120,7 +152,9 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
         }
         for range in chunks(work.plan.layout.range(shard)) {
             let mut chunk = work.context.pool.take(range.len());
-            sources.sum(work.coding.as_ref(), &range, &mut chunk).await?;
+            sources
+                .sum(work.coding.as_ref(), &range, &mut chunk)
+                .await?;
             work.average(&range, &mut chunk);
             if let Some(next) = work.slow_step(shard, &state, &range, &mut chunk)? {
                 send(&work.momentum_outlets, shard, &next, None).await;
@@ -132,7 +166,13 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
             part.insert(range.start, chunk);
         }
         if slow {
-            momenta.push((shard, ShardState { momentum, ..ShardState::default() }));
+            momenta.push((
+                shard,
+                ShardState {
+                    momentum,
+                    ..ShardState::default()
+                },
+            ));
         }
     }
     sources.end().await?;
@@ -140,7 +180,11 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
         // As in `send`.
         _ = outlet.queue.send(Published::End).await;
     }
-    Ok(Reduced { part, states: momenta, rest: left })
+    Ok(Reduced {
+        part,
+        states: momenta,
+        rest: left,
+    })
 }
 
 impl Publishing {
@@ -159,8 +203,15 @@ impl Publishing {
         self.parameters.saturating_sub(range.start).min(range.len())
     }
 
-    /// In a slow round, takes the slow step on the parameters of a chunk; returns their new momentum.
-    fn slow_step(&self, shard: ShardId, state: &ShardState, range: &Range<usize>, chunk: &mut Buffer) -> Result<Option<Frozen>, Broken> {
+    /// In a slow round, takes the slow step on the parameters of a chunk; returns their new
+    /// momentum.
+    fn slow_step(
+        &self,
+        shard: ShardId,
+        state: &ShardState,
+        range: &Range<usize>,
+        chunk: &mut Buffer,
+    ) -> Result<Option<Frozen>, Broken> {
         let length = self.parameters_in(range);
         if self.plan.spec.kind != RoundKind::Slow || length == 0 {
             return Ok(None);
@@ -169,15 +220,34 @@ impl Publishing {
             // Nobody has its anchor: a plain average, and momentum starts again.
             return Ok(Some(self.context.pool.zeros(length).freeze()));
         }
-        slow_step(&self.context, &self.plan, state, range.start, &mut chunk.values_mut()[..length]).map(Some)
+        slow_step(
+            &self.context,
+            &self.plan,
+            state,
+            range.start,
+            &mut chunk.values_mut()[..length],
+        )
+        .map(Some)
     }
 
-    /// Where the round is encoded, makes the chunk what every member will have. What that drops is added to what this node owes.
-    fn encode(&self, range: &Range<usize>, chunk: &mut Buffer, owes: &mut Assembled) -> Option<Bytes> {
+    /// Where the round is encoded, makes the chunk what every member will have. What that drops is
+    /// added to what this node owes.
+    fn encode(
+        &self,
+        range: &Range<usize>,
+        chunk: &mut Buffer,
+        owes: &mut Assembled,
+    ) -> Option<Bytes> {
         let coding = self.coding.as_ref()?;
         let Update { bytes, mut dropped } = coding.update(chunk, range);
-        // The next contribution is divided by all weights, and what a slow step is given it gives again in every later one.
-        let outer = self.context.settings.algorithm.outer.filter(|_| self.plan.spec.kind == RoundKind::Slow);
+        // The next contribution is divided by all weights, and what a slow step is given it gives
+        // again in every later one.
+        let outer = self
+            .context
+            .settings
+            .algorithm
+            .outer
+            .filter(|_| self.plan.spec.kind == RoundKind::Slow);
         let gain = outer.map_or(1.0, |outer| outer.optimizer.gain());
         let owed = coding.owes(self.encoder.as_deref(), range);
         let scale = (self.weight / f64::from(gain)) as f32;
@@ -194,13 +264,33 @@ fn wire_of(coding: Option<&Coding>) -> WireType {
 }
 
 /// Who takes part has the reference and gets differences; who joins gets float32.
-fn parameter_outlets(context: &Arc<NodeContext>, plan: &Plan, publication: &Publication, coding: Option<&Coding>) -> Vec<Outlet> {
-    let receivers = publication.receivers.iter().copied().filter(|node| *node != plan.me);
-    let (differences, whole): (Vec<NodeId>, Vec<NodeId>) = receivers.partition(|node| coding.is_some() && plan.participants.contains(node));
+fn parameter_outlets(
+    context: &Arc<NodeContext>,
+    plan: &Plan,
+    publication: &Publication,
+    coding: Option<&Coding>,
+) -> Vec<Outlet> {
+    let receivers = publication
+        .receivers
+        .iter()
+        .copied()
+        .filter(|node| *node != plan.me);
+    let (differences, whole): (Vec<NodeId>, Vec<NodeId>) =
+        receivers.partition(|node| coding.is_some() && plan.participants.contains(node));
     let update = Bulk::Update(wire_of(coding));
-    let mut outlets = publish_to(context, plan.place, &update, differences.into_iter().map(|node| (node, None)));
+    let mut outlets = publish_to(
+        context,
+        plan.place,
+        &update,
+        differences.into_iter().map(|node| (node, None)),
+    );
     outlets.iter_mut().for_each(|outlet| outlet.encoded = true);
-    outlets.extend(publish_to(context, plan.place, &Bulk::Parameters, whole.into_iter().map(|node| (node, None))));
+    outlets.extend(publish_to(
+        context,
+        plan.place,
+        &Bulk::Parameters,
+        whole.into_iter().map(|node| (node, None)),
+    ));
     outlets
 }
 
@@ -214,7 +304,9 @@ pub fn gather(
     let mut sources = Vec::with_capacity(others.len() + 1);
     for arrived in others {
         let node = arrived.header.sender;
-        let Bulk::Contribution(Contribution { weight, wire, .. }) = arrived.content else { return Err(Broken(node)) };
+        let Bulk::Contribution(Contribution { weight, wire, .. }) = arrived.content else {
+            return Err(Broken(node));
+        };
         if wire != expected_wire {
             tracing::warn!(%node, ?wire, ?expected_wire, "a contribution is encoded in another way than this round's");
             return Err(Broken(node));
@@ -226,7 +318,10 @@ pub fn gather(
     }
     sources.sort_by_key(|(node, ..)| *node);
     let weight = sources.iter().map(|(_, weight, _)| weight).sum();
-    Ok((sources.into_iter().map(|(.., source)| source).collect(), weight))
+    Ok((
+        sources.into_iter().map(|(.., source)| source).collect(),
+        weight,
+    ))
 }
 
 /// The contributors' values, and room for a chunk of them on its way into the sum.
@@ -237,17 +332,39 @@ struct Sources {
 }
 
 impl Sources {
-    fn new(context: &NodeContext, plan: &Plan, coding: Option<&Coding>, sources: Vec<Source>) -> Self {
-        let plain = if coding.is_some() { 0 } else { CHUNK_ELEMENTS.min(plan.layout.elements()) };
-        Self { sources, plain: context.pool.take(plain), encoded: coding.map(Coding::scratch).unwrap_or_default() }
+    fn new(
+        context: &NodeContext,
+        plan: &Plan,
+        coding: Option<&Coding>,
+        sources: Vec<Source>,
+    ) -> Self {
+        let plain = if coding.is_some() {
+            0
+        } else {
+            CHUNK_ELEMENTS.min(plan.layout.elements())
+        };
+        Self {
+            sources,
+            plain: context.pool.take(plain),
+            encoded: coding.map(Coding::scratch).unwrap_or_default(),
+        }
     }
 
-    /// `chunk = Σ` of the sources' values of `range`, in their order; of their differences where the round is encoded.
-    async fn sum(&mut self, coding: Option<&Coding>, range: &Range<usize>, chunk: &mut Buffer) -> Result<(), Broken> {
+    /// `chunk = Σ` of the sources' values of `range`, in their order; of their differences where
+    /// the round is encoded.
+    async fn sum(
+        &mut self,
+        coding: Option<&Coding>,
+        range: &Range<usize>,
+        chunk: &mut Buffer,
+    ) -> Result<(), Broken> {
         for (index, source) in self.sources.iter_mut().enumerate() {
             match coding {
                 Some(coding) => {
-                    let sum = Sum { values: chunk.values_mut(), first: index == 0 };
+                    let sum = Sum {
+                        values: chunk.values_mut(),
+                        first: index == 0,
+                    };
                     add_difference(source, coding, range, sum, &mut self.encoded).await?;
                 }
                 None => add(source, index == 0, range, chunk, &mut self.plain).await?,
@@ -259,20 +376,37 @@ impl Sources {
     async fn end(&mut self) -> Result<(), Broken> {
         for source in &mut self.sources {
             if let Source::Stream(node, arrived) = source {
-                arrived.stream.expect_end().await.map_err(|error| broken(*node, &error))?;
+                arrived
+                    .stream
+                    .expect_end()
+                    .await
+                    .map_err(|error| broken(*node, &error))?;
             }
         }
         Ok(())
     }
 }
 
-async fn add(source: &mut Source, first: bool, range: &Range<usize>, chunk: &mut Buffer, scratch: &mut Buffer) -> Result<(), Broken> {
+async fn add(
+    source: &mut Source,
+    first: bool,
+    range: &Range<usize>,
+    chunk: &mut Buffer,
+    scratch: &mut Buffer,
+) -> Result<(), Broken> {
     match source {
-        Source::Own(own) if first => chunk.values_mut().copy_from_slice(&own.frozen.values()[range.clone()]),
+        Source::Own(own) if first => chunk
+            .values_mut()
+            .copy_from_slice(&own.frozen.values()[range.clone()]),
         Source::Own(own) => mean::add(chunk.values_mut(), &own.frozen.values()[range.clone()]),
         Source::Stream(node, arrived) if first => read(*node, arrived, chunk.bytes_mut()).await?,
         Source::Stream(node, arrived) => {
-            read(*node, arrived, &mut scratch.bytes_mut()[..range.len() * VALUE_BYTES]).await?;
+            read(
+                *node,
+                arrived,
+                &mut scratch.bytes_mut()[..range.len() * VALUE_BYTES],
+            )
+            .await?;
             mean::add(chunk.values_mut(), &scratch.values()[..range.len()]);
         }
     }
@@ -287,11 +421,16 @@ async fn add_difference(
     scratch: &mut [u8],
 ) -> Result<(), Broken> {
     match source {
-        Source::Own(OwnContribution { encoder: Some(encoder), .. }) => coding.own_difference(encoder, range, sum),
+        Source::Own(OwnContribution {
+            encoder: Some(encoder),
+            ..
+        }) => coding.own_difference(encoder, range, sum),
         // `run` starts no encoded round without it.
         Source::Own(_) => {}
         Source::Stream(node, arrived) => {
-            let read = coding.read_difference(&mut *arrived.stream, range, sum, scratch).await;
+            let read = coding
+                .read_difference(&mut *arrived.stream, range, sum, scratch)
+                .await;
             read.map_err(|error| broken(*node, &error))?;
         }
     }
@@ -299,7 +438,11 @@ async fn add_difference(
 }
 
 async fn read(node: NodeId, arrived: &mut Arrived, into: &mut [u8]) -> Result<(), Broken> {
-    arrived.stream.read_exact(into).await.map_err(|error| broken(node, &error))
+    arrived
+        .stream
+        .read_exact(into)
+        .await
+        .map_err(|error| broken(node, &error))
 }
 
 fn broken(node: NodeId, error: &BulkError) -> Broken {
@@ -307,13 +450,28 @@ fn broken(node: NodeId, error: &BulkError) -> Broken {
     Broken(node)
 }
 
-/// Takes the slow step on the parameters of the chunk that starts at `start` and returns the new momentum.
-fn slow_step(context: &NodeContext, plan: &Plan, state: &ShardState, start: usize, values: &mut [f32]) -> Result<Frozen, Broken> {
+/// Takes the slow step on the parameters of the chunk that starts at `start` and returns the new
+/// momentum.
+fn slow_step(
+    context: &NodeContext,
+    plan: &Plan,
+    state: &ShardState,
+    start: usize,
+    values: &mut [f32],
+) -> Result<Frozen, Broken> {
     let length = values.len();
-    let decided = context.settings.algorithm.outer.zip(state.anchor.piece(start));
+    let decided = context
+        .settings
+        .algorithm
+        .outer
+        .zip(state.anchor.piece(start));
     let Some((outer, anchor)) = decided else {
         // The founding gave every holder its anchors; without them no slow step can be right.
-        tracing::error!(round = plan.attempt.round.0, start, "the anchor of an owned shard is missing");
+        tracing::error!(
+            round = plan.attempt.round.0,
+            start,
+            "the anchor of an owned shard is missing"
+        );
         return Err(Broken(plan.me));
     };
     let zeros;
@@ -326,11 +484,20 @@ fn slow_step(context: &NodeContext, plan: &Plan, state: &ShardState, start: usiz
     };
     let mut next = context.pool.take(length);
     let (anchor, momentum) = (&anchor.values()[..length], &momentum[..length]);
-    outer.optimizer.step(Piece { values, anchor, momentum, next_momentum: next.values_mut() }, plan.spec.gamma);
+    outer.optimizer.step(
+        Piece {
+            values,
+            anchor,
+            momentum,
+            next_momentum: next.values_mut(),
+        },
+        plan.spec.gamma,
+    );
     Ok(next.freeze())
 }
 
-/// Opens a stream and a bounded queue to each receiver; their tasks end when the queue is dropped and drained.
+/// Opens a stream and a bounded queue to each receiver; their tasks end when the queue is dropped
+/// and drained.
 fn publish_to(
     context: &Arc<NodeContext>,
     place: Place,
@@ -343,11 +510,16 @@ fn publish_to(
             let (context, content) = (Arc::clone(context), content.clone());
             tokio::spawn(async move {
                 if let Err(error) = publish(&context, place, node, content, queue).await {
-                    // The receiver reports what it misses; a receiver that is gone is the liveness layer's business.
+                    // The receiver reports what it misses; a receiver that is gone is the liveness
+                    // layer's business.
                     tracing::debug!(%node, %error, "publication ended early");
                 }
             });
-            Outlet { shards, encoded: false, queue: outlet }
+            Outlet {
+                shards,
+                encoded: false,
+                queue: outlet,
+            }
         })
         .collect()
 }
@@ -373,8 +545,16 @@ async fn publish(
 }
 
 async fn send(outlets: &[Outlet], shard: ShardId, chunk: &Frozen, encoded: Option<&Bytes>) {
-    for outlet in outlets.iter().filter(|outlet| outlet.shards.as_ref().is_none_or(|shards| shards.contains(&shard))) {
-        let bytes = encoded.filter(|_| outlet.encoded).cloned().unwrap_or_else(|| chunk.bytes(0..chunk.values().len()));
+    for outlet in outlets.iter().filter(|outlet| {
+        outlet
+            .shards
+            .as_ref()
+            .is_none_or(|shards| shards.contains(&shard))
+    }) {
+        let bytes = encoded
+            .filter(|_| outlet.encoded)
+            .cloned()
+            .unwrap_or_else(|| chunk.bytes(0..chunk.values().len()));
         // The publication of a receiver that is gone has ended and logged why.
         _ = outlet.queue.send(Published::Chunk(bytes)).await;
     }

@@ -10,7 +10,8 @@ use slowmo_protocol::shards::Layout;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Anchor and slow momentum of one shard, in chunks; immutable, so a round in progress never disturbs what was decided.
+/// Anchor and slow momentum of one shard, in chunks; immutable, so a round in progress never
+/// disturbs what was decided.
 #[derive(Clone, Debug, Default)]
 pub struct ShardState {
     /// The parameters at the start of the outer round.
@@ -48,15 +49,35 @@ pub struct Left {
 /// Bytes of all held anchors and momenta.
 #[must_use]
 pub fn bytes(shards: &[(ShardId, ShardState)]) -> usize {
-    let bytes = |part: &Assembled| part.pieces().map(|(_, chunk)| chunk.values().len() * VALUE_BYTES).sum::<usize>();
-    shards.iter().map(|(_, state)| bytes(&state.anchor) + bytes(&state.momentum)).sum()
+    let bytes = |part: &Assembled| {
+        part.pieces()
+            .map(|(_, chunk)| chunk.values().len() * VALUE_BYTES)
+            .sum::<usize>()
+    };
+    shards
+        .iter()
+        .map(|(_, state)| bytes(&state.anchor) + bytes(&state.momentum))
+        .sum()
 }
 
 /// Copies of anchor and momentum of every held shard, with its elements.
 #[must_use]
-pub fn copies(shards: &Shards<Buffers>, layout: &Layout, parameters: usize) -> Vec<(Range<usize>, Vec<f32>, Vec<f32>)> {
-    let flat = |part: &Assembled| part.pieces().flat_map(|(_, chunk)| chunk.values().iter().copied()).collect();
-    let copy =
-        |(shard, state): (ShardId, &ShardState)| (parameters_of(layout, shard, parameters), flat(&state.anchor), flat(&state.momentum));
+pub fn copies(
+    shards: &Shards<Buffers>,
+    layout: &Layout,
+    parameters: usize,
+) -> Vec<(Range<usize>, Vec<f32>, Vec<f32>)> {
+    let flat = |part: &Assembled| {
+        part.pieces()
+            .flat_map(|(_, chunk)| chunk.values().iter().copied())
+            .collect()
+    };
+    let copy = |(shard, state): (ShardId, &ShardState)| {
+        (
+            parameters_of(layout, shard, parameters),
+            flat(&state.anchor),
+            flat(&state.momentum),
+        )
+    };
     shards.all().map(copy).collect()
 }

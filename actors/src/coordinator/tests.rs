@@ -1,4 +1,5 @@
-//! Encoded rounds without a network: who reads what, what stays with a node, and what a wrong encoding is.
+//! Encoded rounds without a network: who reads what, what stays with a node, and what a wrong
+//! encoding is.
 
 use super::encoding::{Carried, Coding, Encoder, Sum};
 use super::reduce::{Broken, OwnContribution, gather};
@@ -9,7 +10,9 @@ use crate::testing::Whole;
 use bytes::Bytes;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Plan, RoundKind, RoundSpec};
-use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term};
+use slowmo_protocol::ident::{
+    ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term,
+};
 use slowmo_protocol::machine::{Identity, Place};
 use slowmo_protocol::shards::{Layout, ShardMap};
 use slowmo_protocol::view::{Member, View};
@@ -23,31 +26,64 @@ const ME: NodeId = NodeId(1);
 const OTHER: NodeId = NodeId(2);
 
 fn place() -> Place {
-    Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(3), term: Term { counter: 1, node: ME }, attempt: 1 }
+    Place {
+        lineage: Lineage(1),
+        epoch: Epoch(1),
+        round: Round(3),
+        term: Term {
+            counter: 1,
+            node: ME,
+        },
+        attempt: 1,
+    }
 }
 
 fn plan() -> Plan {
-    let member = |id| Member { id, incarnation: Incarnation(1), address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)), devices: 1 };
+    let member = |id| Member {
+        id,
+        incarnation: Incarnation(1),
+        address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
+        devices: 1,
+    };
     let view = View::new(Epoch(1), vec![member(ME), member(OTHER)]).unwrap();
     let layout = Layout::new(ELEMENTS);
     let map = ShardMap::new(&view, &layout, 1);
-    let spec = RoundSpec { kind: RoundKind::Average, step: Step(2), gamma: 0.1, elements: ELEMENTS as u64 };
-    Plan::new(ME, place(), spec, (vec![ME, OTHER], vec![ME, OTHER]), layout, &map)
+    let spec = RoundSpec {
+        kind: RoundKind::Average,
+        step: Step(2),
+        gamma: 0.1,
+        elements: ELEMENTS as u64,
+    };
+    Plan::new(
+        ME,
+        place(),
+        spec,
+        (vec![ME, OTHER], vec![ME, OTHER]),
+        layout,
+        &map,
+    )
 }
 
 fn values(pool: &Arc<Pool>, value: impl Fn(usize) -> f32) -> Frozen {
     let mut buffer = pool.take(ELEMENTS);
-    buffer.values_mut().iter_mut().enumerate().for_each(|(index, to)| *to = value(index));
+    buffer
+        .values_mut()
+        .iter_mut()
+        .enumerate()
+        .for_each(|(index, to)| *to = value(index));
     buffer.freeze()
 }
 
-/// What a node that has just founded or joined carries; in two pieces, which are cut as no round is.
+/// What a node that has just founded or joined carries; in two pieces, which are cut as no round
+/// is.
 fn carried(pool: &Arc<Pool>, reference: impl Fn(usize) -> f32) -> Carried {
     let whole = values(pool, reference);
     let mut pieces = Assembled::default();
     for range in [0..333, 333..ELEMENTS] {
         let mut piece = pool.take(range.len());
-        piece.values_mut().copy_from_slice(&whole.values()[range.clone()]);
+        piece
+            .values_mut()
+            .copy_from_slice(&whole.values()[range.clone()]);
         pieces.insert(range.start, piece.freeze());
     }
     let mut carried = Carried::default();
@@ -60,17 +96,37 @@ fn coding(carried: &Carried, pool: &Arc<Pool>) -> Coding {
 }
 
 fn arrived(content: Bulk) -> Arrived {
-    let identity = Identity { cluster: ClusterId(1), node: OTHER, incarnation: Incarnation(1) };
+    let identity = Identity {
+        cluster: ClusterId(1),
+        node: OTHER,
+        incarnation: Incarnation(1),
+    };
     let header = identity.header(place());
-    Arrived { header, content, stream: Box::new(Whole(Bytes::new())) }
+    Arrived {
+        header,
+        content,
+        stream: Box::new(Whole(Bytes::new())),
+    }
 }
 
 #[test]
 fn a_contribution_in_another_encoding_is_a_broken_stream() {
     let (plan, pool) = (plan(), Pool::new());
-    for (wire, expected) in [(WireType::Float32, WireType::Int8), (WireType::Int8, WireType::BFloat16), (WireType::Int8, WireType::Int8)] {
-        let own = OwnContribution { weight: 1.0, frozen: values(&pool, |_| 0.0), encoder: None };
-        let content = Bulk::Contribution(Contribution { spec: plan.spec, weight: 1.0, wire });
+    for (wire, expected) in [
+        (WireType::Float32, WireType::Int8),
+        (WireType::Int8, WireType::BFloat16),
+        (WireType::Int8, WireType::Int8),
+    ] {
+        let own = OwnContribution {
+            weight: 1.0,
+            frozen: values(&pool, |_| 0.0),
+            encoder: None,
+        };
+        let content = Bulk::Contribution(Contribution {
+            spec: plan.spec,
+            weight: 1.0,
+            wire,
+        });
         let gathered = gather(ME, Some(own), vec![arrived(content)], expected);
         match gathered {
             Err(broken) => assert_eq!((broken, wire == expected), (Broken(OTHER), false)),
@@ -84,20 +140,54 @@ async fn an_owner_reads_of_others_what_it_reads_of_itself() {
     let (plan, pool) = (plan(), Pool::new());
     let carried = carried(&pool, |index| 0.01 * index as f32);
     let coding = coding(&carried, &pool);
-    let encoder = Encoder::new(coding.clone(), 0.75, values(&pool, |index| 0.008 * index as f32 + (index % 7) as f32));
+    let encoder = Encoder::new(
+        coding.clone(),
+        0.75,
+        values(&pool, |index| 0.008 * index as f32 + (index % 7) as f32),
+    );
     let mut scratch = coding.scratch();
-    for range in plan.layout.shards().flat_map(|shard| chunks(plan.layout.range(shard))) {
+    for range in plan
+        .layout
+        .shards()
+        .flat_map(|shard| chunks(plan.layout.range(shard)))
+    {
         let bytes = encoder.chunk(&range);
-        assert_eq!(bytes, encoder.chunk(&range), "another attempt sends the same");
+        assert_eq!(
+            bytes,
+            encoder.chunk(&range),
+            "another attempt sends the same"
+        );
         let (mut own, mut read) = (vec![1.0; range.len()], vec![1.0; range.len()]);
-        coding.own_difference(&encoder, &range, Sum { values: &mut own, first: false });
+        coding.own_difference(
+            &encoder,
+            &range,
+            Sum {
+                values: &mut own,
+                first: false,
+            },
+        );
         let mut stream = Whole(bytes);
-        coding.read_difference(&mut stream, &range, Sum { values: &mut read, first: false }, &mut scratch).await.unwrap();
+        coding
+            .read_difference(
+                &mut stream,
+                &range,
+                Sum {
+                    values: &mut read,
+                    first: false,
+                },
+                &mut scratch,
+            )
+            .await
+            .unwrap();
         stream.expect_end().await.unwrap();
         assert_eq!(own, read);
         let plain = PARAMETERS.clamp(range.start, range.end)..range.end;
         for index in plain {
-            assert_eq!(own[index - range.start], 1.0 + 0.008 * index as f32 + (index % 7) as f32, "what follows the parameters is float32");
+            assert_eq!(
+                own[index - range.start],
+                1.0 + 0.008 * index as f32 + (index % 7) as f32,
+                "what follows the parameters is float32"
+            );
         }
     }
 }
@@ -107,12 +197,23 @@ async fn an_update_is_what_its_owner_has_afterwards() {
     let (plan, pool) = (plan(), Pool::new());
     let carried = carried(&pool, |index| 0.01 * index as f32);
     let coding = coding(&carried, &pool);
-    for range in plan.layout.shards().flat_map(|shard| chunks(plan.layout.range(shard))) {
+    for range in plan
+        .layout
+        .shards()
+        .flat_map(|shard| chunks(plan.layout.range(shard)))
+    {
         let mut chunk = pool.take(range.len());
-        chunk.values_mut().iter_mut().enumerate().for_each(|(index, value)| *value = (index % 13) as f32);
+        chunk
+            .values_mut()
+            .iter_mut()
+            .enumerate()
+            .for_each(|(index, value)| *value = (index % 13) as f32);
         let before = chunk.values().to_vec();
         let update = coding.update(&mut chunk, &range);
-        let received = coding.read_update(&mut Whole(update.bytes), &range, &mut coding.scratch()).await.unwrap();
+        let received = coding
+            .read_update(&mut Whole(update.bytes), &range, &mut coding.scratch())
+            .await
+            .unwrap();
         assert_eq!(received.values(), chunk.values());
         for (index, dropped) in update.dropped.values().iter().enumerate() {
             assert!((before[index] - chunk.values()[index] - dropped).abs() < 1e-6);
@@ -124,20 +225,36 @@ async fn an_update_is_what_its_owner_has_afterwards() {
 fn a_residual_counts_once_the_round_is_decided_with_it() {
     let (plan, pool) = (plan(), Pool::new());
     let mut carried = carried(&pool, |_| 0.0);
-    let first = |range: std::ops::Range<usize>, coding: &Coding| coding.owes(None, &range).values().to_vec();
+    let first = |range: std::ops::Range<usize>, coding: &Coding| {
+        coding.owes(None, &range).values().to_vec()
+    };
     let range = plan.layout.range(ShardId(0));
     let before = coding(&carried, &pool);
-    let encoder = Encoder::new(before.clone(), 1.0, values(&pool, |index| if index % 2 == 0 { 1.0 } else { 1e-3 }));
+    let encoder = Encoder::new(
+        before.clone(),
+        1.0,
+        values(&pool, |index| if index % 2 == 0 { 1.0 } else { 1e-3 }),
+    );
     let _sent = encoder.chunk(&range);
-    assert!(first(range.clone(), &coding(&carried, &pool)).iter().all(|owed| *owed == 0.0), "the round is not decided");
+    assert!(
+        first(range.clone(), &coding(&carried, &pool))
+            .iter()
+            .all(|owed| *owed == 0.0),
+        "the round is not decided"
+    );
     let decided = {
         let mut decided = Assembled::default();
         decided.insert(0, values(&pool, |_| 0.5));
         decided
     };
-    // Decided without it: what was owed stays; then with it, but for the shard that this node published.
+    // Decided without it: what was owed stays; then with it, but for the shard that this node
+    // published.
     carried.renew(&plan, &before, None, &Assembled::default(), &decided);
-    assert!(first(range.clone(), &coding(&carried, &pool)).iter().all(|owed| *owed == 0.0));
+    assert!(
+        first(range.clone(), &coding(&carried, &pool))
+            .iter()
+            .all(|owed| *owed == 0.0)
+    );
     let mut part = Assembled::default();
     let published = plan.layout.range(ShardId(1));
     let mut owed = pool.take(published.len());
@@ -148,6 +265,14 @@ fn a_residual_counts_once_the_round_is_decided_with_it() {
     let owed = first(range.clone(), &now);
     assert!(owed[0].abs() < 1e-6 && owed[1].abs() > 5e-4, "{owed:?}");
     assert!(first(published, &now).iter().all(|owed| *owed == 7.0));
-    assert!(!encoder.is_of(&now), "the next round encodes differences from what this one decided");
-    assert!(Carried::default().coding(WireType::Int8, PARAMETERS, &pool).is_none(), "a node that has not joined has no reference");
+    assert!(
+        !encoder.is_of(&now),
+        "the next round encodes differences from what this one decided"
+    );
+    assert!(
+        Carried::default()
+            .coding(WireType::Int8, PARAMETERS, &pool)
+            .is_none(),
+        "a node that has not joined has no reference"
+    );
 }

@@ -1,5 +1,5 @@
-//! The plain movements of a round: sending the frozen contribution to the owners, receiving what owners publish, moving state to
-//! other holders.
+//! The plain movements of a round: sending the frozen contribution to the owners, receiving what
+//! owners publish, moving state to other holders.
 
 use super::encoding::Coding;
 use super::shards::ShardState;
@@ -17,26 +17,40 @@ use std::ops::Range;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a stream waits for a connection: two nodes that join in one round dial each other when they hear of it.
+/// How long a stream waits for a connection: two nodes that join in one round dial each other when
+/// they hear of it.
 pub const CONNECT_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How often it looks.
 const CONNECT_LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Opens a bulk stream of the round.
-pub async fn open(context: &NodeContext, place: Place, to: NodeId, content: Bulk) -> Result<Box<dyn BulkSender>, BulkError> {
+pub async fn open(
+    context: &NodeContext,
+    place: Place,
+    to: NodeId,
+    content: Bulk,
+) -> Result<Box<dyn BulkSender>, BulkError> {
     let header = context.settings.identity.header(place);
-    let header = BulkHeader::V1 { header, content: content.clone() }.encode().map_err(|error| BulkError::Broken(error.to_string()))?;
+    let header = BulkHeader::V1 {
+        header,
+        content: content.clone(),
+    }
+    .encode()
+    .map_err(|error| BulkError::Broken(error.to_string()))?;
     let header = Bytes::from(header);
     let give_up = Instant::now() + CONNECT_WAIT_MAX;
     loop {
         match context.transport.open_bulk(to, header.clone()).await {
-            Err(BulkError::NotConnected(_)) if Instant::now() < give_up => tokio::time::sleep(CONNECT_LOOK_INTERVAL).await,
+            Err(BulkError::NotConnected(_)) if Instant::now() < give_up => {
+                tokio::time::sleep(CONNECT_LOOK_INTERVAL).await
+            }
             opened => return opened.map(|stream| context.metrics.counts_sent(&content, stream)),
         }
     }
 }
 
-/// Streams `shards` of this node's contribution, chunk by chunk as `chunk` makes them: to their owner, or its buffers to a joiner.
+/// Streams `shards` of this node's contribution, chunk by chunk as `chunk` makes them: to their
+/// owner, or its buffers to a joiner.
 pub async fn contribute(
     context: &NodeContext,
     place: Place,
@@ -52,7 +66,8 @@ pub async fn contribute(
     stream.finish().await
 }
 
-/// Receives the new values of consecutive element ranges as an owner publishes them: as `coding` says, or float32.
+/// Receives the new values of consecutive element ranges as an owner publishes them: as `coding`
+/// says, or float32.
 pub async fn receive_parameters(
     context: &NodeContext,
     mut arrived: Arrived,
@@ -61,7 +76,10 @@ pub async fn receive_parameters(
 ) -> Result<Assembled, BulkError> {
     let expected = coding.map_or(Bulk::Parameters, |coding| Bulk::Update(coding.wire));
     if arrived.content != expected {
-        return Err(BulkError::Broken(format!("{:?} came where {expected:?} was expected", arrived.content)));
+        return Err(BulkError::Broken(format!(
+            "{:?} came where {expected:?} was expected",
+            arrived.content
+        )));
     }
     let mut scratch = coding.map(Coding::scratch).unwrap_or_default();
     let mut values = Assembled::default();
@@ -71,7 +89,12 @@ pub async fn receive_parameters(
             continue;
         };
         for range in chunks(range) {
-            values.insert(range.start, coding.read_update(&mut *arrived.stream, &range, &mut scratch).await?);
+            values.insert(
+                range.start,
+                coding
+                    .read_update(&mut *arrived.stream, &range, &mut scratch)
+                    .await?,
+            );
         }
     }
     arrived.stream.expect_end().await?;
@@ -79,7 +102,11 @@ pub async fn receive_parameters(
 }
 
 /// Receives the values of consecutive element ranges into chunks.
-pub async fn receive(context: &NodeContext, mut arrived: Arrived, ranges: &[Range<usize>]) -> Result<Assembled, BulkError> {
+pub async fn receive(
+    context: &NodeContext,
+    mut arrived: Arrived,
+    ranges: &[Range<usize>],
+) -> Result<Assembled, BulkError> {
     let mut values = Assembled::default();
     for range in ranges.iter().cloned() {
         read_chunks(context, &mut *arrived.stream, range, &mut values).await?;
@@ -102,7 +129,8 @@ async fn read_chunks(
     Ok(())
 }
 
-/// How the state that moves is cut, and whether the anchor travels before the momentum of each shard.
+/// How the state that moves is cut, and whether the anchor travels before the momentum of each
+/// shard.
 #[derive(Clone, Copy, Debug)]
 pub struct StateCut {
     /// Its shards.
@@ -131,7 +159,12 @@ pub async fn send_state(
 }
 
 /// Sends the values of `range`; what is missing is zero.
-async fn send_pieces(context: &NodeContext, stream: &mut dyn BulkSender, values: &Assembled, range: Range<usize>) -> Result<(), BulkError> {
+async fn send_pieces(
+    context: &NodeContext,
+    stream: &mut dyn BulkSender,
+    values: &Assembled,
+    range: Range<usize>,
+) -> Result<(), BulkError> {
     for range in chunks(range) {
         let piece = values.piece(range.start).cloned();
         let piece = piece.unwrap_or_else(|| context.pool.zeros(range.len()).freeze());
@@ -152,7 +185,13 @@ pub async fn receive_state(
         let range = parameters_of(&cut.layout, *shard, cut.parameters);
         let mut state = ShardState::default();
         if cut.anchor {
-            read_chunks(context, &mut *arrived.stream, range.clone(), &mut state.anchor).await?;
+            read_chunks(
+                context,
+                &mut *arrived.stream,
+                range.clone(),
+                &mut state.anchor,
+            )
+            .await?;
         }
         read_chunks(context, &mut *arrived.stream, range, &mut state.momentum).await?;
         states.push((*shard, state));

@@ -1,9 +1,11 @@
-//! The arithmetic of mixes, one job after the other on a thread of its own, while the training threads compute.
+//! The arithmetic of mixes, one job after the other on a thread of its own, while the training
+//! threads compute.
 //!
-//! The training threads hold the de-biased model `z` and move it by `Δ`. Overlapped, the numerators are `x = own·z + stays·Δ + Σ scale·y`,
-//! and what is sent is a part of `x + goes·Δ` (see [`Mix`]). What is added to `stays·(z + Δ)` to get `x` is the *correction*
-//! `(own − stays)·z + Σ scale·y`: it needs nothing of the training thread, which mixes it in and hands over the model as it was. Where
-//! something is sent, `own = stays`, and the correction is no more than the messages.
+//! The training threads hold the de-biased model `z` and move it by `Δ`. Overlapped, the numerators
+//! are `x = own·z + stays·Δ + Σ scale·y`, and what is sent is a part of `x + goes·Δ` (see [`Mix`]).
+//! What is added to `stays·(z + Δ)` to get `x` is the *correction* `(own − stays)·z + Σ scale·y`:
+//! it needs nothing of the training thread, which mixes it in and hands over the model as it was.
+//! Where something is sent, `own = stays`, and the correction is no more than the messages.
 
 use super::messages::GossipPeerMessage;
 use super::payload::Payload;
@@ -34,18 +36,21 @@ pub enum Job {
     Fold(Part),
     /// Overlapped: completes the correction.
     Correct(Mix, Vec<Part>),
-    /// Overlapped: the training threads have mixed it in; the model was this before. Fills in the message, if one is to be sent.
+    /// Overlapped: the training threads have mixed it in; the model was this before. Fills in the
+    /// message, if one is to be sent.
     Moved(Assembled, Option<(Arc<Plan>, Payload)>),
     /// Synchronous: `kept` of the shipped numerators, and what arrived.
     Mix(Mix, Part, Vec<Part>),
     /// Turns numerators into a message to the peers of the plan, and fills it in.
     Encode(Arc<Plan>, Assembled, Payload),
-    /// Adds the correction, and what rounding of earlier messages dropped, to the contribution to an exact average.
+    /// Adds the correction, and what rounding of earlier messages dropped, to the contribution to
+    /// an exact average.
     Settle(Mix, Frozen, Vec<Part>),
-    /// The numerators that the model in the training threads comes from, with their push-sum weight.
+    /// The numerators that the model in the training threads comes from, with their push-sum
+    /// weight.
     Last(Assembled, f64),
-    /// Overlapped: the same as [`Job::Moved`], but not all numerators are finite: those stay what they were, and nothing is sent. The
-    /// training thread has to mend its model there.
+    /// Overlapped: the same as [`Job::Moved`], but not all numerators are finite: those stay what
+    /// they were, and nothing is sent. The training thread has to mend its model there.
     Mend(Assembled),
     /// A decided round: every weight is 1, and nothing is under way.
     Reset,
@@ -64,7 +69,9 @@ pub fn start(pool: Arc<Pool>, actor: ActorRef<GossipPeerMessage>) -> Jobs {
                 let result = arithmetic.run(job);
                 (arithmetic, result)
             });
-            let Some((next, result)) = ran.await else { return };
+            let Some((next, result)) = ran.await else {
+                return;
+            };
             arithmetic = next;
             // A stopped gossip peer needs no result.
             result.into_iter().for_each(|result| _ = actor.cast(result));
@@ -92,19 +99,36 @@ struct Arithmetic {
 
 impl Arithmetic {
     fn new(pool: Arc<Pool>) -> Self {
-        Self { pool, last: None, correction: None, mixing: None, residual: Assembled::default() }
+        Self {
+            pool,
+            last: None,
+            correction: None,
+            mixing: None,
+            residual: Assembled::default(),
+        }
     }
 
     fn run(&mut self, job: Job) -> Option<GossipPeerMessage> {
         match job {
             Job::Fold(part) => self.fold(part),
             Job::Correct(mix, parts) => {
-                // Without the model as it was before the step nobody knows the movement: all of it stays, and is in what is sent.
+                // Without the model as it was before the step nobody knows the movement: all of it
+                // stays, and is in what is sent.
                 let shared = mix.shared && self.last.is_some();
-                let (stays, rest) = if shared && mix.own <= 1.0 { (mix.own as f32, 0.0) } else { (1.0, mix.own - 1.0) };
+                let (stays, rest) = if shared && mix.own <= 1.0 {
+                    (mix.own as f32, 0.0)
+                } else {
+                    (1.0, mix.own - 1.0)
+                };
                 let correction = self.complete(rest, parts);
-                self.mixing = Some(Mixing { correction: correction.clone(), stays, weight: mix.weight });
-                return Some(ToGossip::Mixed(mix, Made::Correction(correction, f64::from(stays))).into());
+                self.mixing = Some(Mixing {
+                    correction: correction.clone(),
+                    stays,
+                    weight: mix.weight,
+                });
+                return Some(
+                    ToGossip::Mixed(mix, Made::Correction(correction, f64::from(stays))).into(),
+                );
             }
             Job::Moved(before, message) => return self.moved(before, message),
             Job::Mix(mix, own, parts) => {
@@ -125,7 +149,8 @@ impl Arithmetic {
             Job::Last(values, weight) => self.last = Some((values, weight)),
             Job::Mend(before) => self.mend(before),
             Job::Reset => {
-                (self.last, self.correction, self.mixing, self.residual) = (None, None, None, Assembled::default());
+                (self.last, self.correction, self.mixing, self.residual) =
+                    (None, None, None, Assembled::default());
             }
         }
         None
@@ -136,13 +161,17 @@ impl Arithmetic {
         let (mut values, scale) = (part.values.into_values(&self.pool), part.scale);
         let Some(correction) = &mut self.correction else {
             if scale != 1.0 {
-                values.update(&self.pool, |_, target| target.iter_mut().for_each(|value| *value *= scale));
+                values.update(&self.pool, |_, target| {
+                    target.iter_mut().for_each(|value| *value *= scale)
+                });
             }
             self.correction = Some(values);
             return;
         };
         correction.update(&self.pool, |start, target| {
-            values.visit(start, target.len(), |at, y| mean::mix(&mut target[at..at + y.len()], y, scale))
+            values.visit(start, target.len(), |at, y| {
+                mean::mix(&mut target[at..at + y.len()], y, scale)
+            })
         });
     }
 
@@ -150,13 +179,17 @@ impl Arithmetic {
     fn complete(&mut self, own: f64, parts: Vec<Part>) -> Assembled {
         parts.into_iter().for_each(|part| self.fold(part));
         let mut correction = self.correction.take().unwrap_or_default();
-        let Some((last, weight)) = self.last.as_ref().filter(|_| own != 0.0) else { return correction };
+        let Some((last, weight)) = self.last.as_ref().filter(|_| own != 0.0) else {
+            return correction;
+        };
         let factor = (own / weight) as f32;
         if correction.is_empty() {
             return scaled(&self.pool, last, factor);
         }
         correction.update(&self.pool, |start, target| {
-            last.visit(start, target.len(), |at, x| mean::mix(&mut target[at..at + x.len()], x, factor))
+            last.visit(start, target.len(), |at, x| {
+                mean::mix(&mut target[at..at + x.len()], x, factor)
+            })
         });
         correction
     }
@@ -164,24 +197,42 @@ impl Arithmetic {
     /// `own.scale · own + Σ scale · part`, in the order of the parts.
     fn mix(&self, own: Part, parts: Vec<Part>) -> Assembled {
         let (own, kept) = (own.values.into_values(&self.pool), own.scale);
-        let mut parts = parts.into_iter().map(|part| (part.values.into_values(&self.pool), part.scale));
+        let mut parts = parts
+            .into_iter()
+            .map(|part| (part.values.into_values(&self.pool), part.scale));
         let Some((mut values, scale)) = parts.next() else {
-            return if kept == 1.0 { own } else { scaled(&self.pool, &own, kept) };
+            return if kept == 1.0 {
+                own
+            } else {
+                scaled(&self.pool, &own, kept)
+            };
         };
         values.update(&self.pool, |start, target| {
-            own.visit(start, target.len(), |at, x| mean::blend(&mut target[at..at + x.len()], scale, x, kept))
+            own.visit(start, target.len(), |at, x| {
+                mean::blend(&mut target[at..at + x.len()], scale, x, kept)
+            })
         });
         for (part, scale) in parts {
             values.update(&self.pool, |start, target| {
-                part.visit(start, target.len(), |at, y| mean::mix(&mut target[at..at + y.len()], y, scale))
+                part.visit(start, target.len(), |at, y| {
+                    mean::mix(&mut target[at..at + y.len()], y, scale)
+                })
             });
         }
         values
     }
 
     /// The numerators of what was mixed, and the message.
-    fn moved(&mut self, before: Assembled, message: Option<(Arc<Plan>, Payload)>) -> Option<GossipPeerMessage> {
-        let Mixing { correction, stays, weight } = self.mixing.take()?;
+    fn moved(
+        &mut self,
+        before: Assembled,
+        message: Option<(Arc<Plan>, Payload)>,
+    ) -> Option<GossipPeerMessage> {
+        let Mixing {
+            correction,
+            stays,
+            weight,
+        } = self.mixing.take()?;
         let known = self.last.is_some();
         let (mut last, last_weight) = self.last.take().unwrap_or((Assembled::default(), 1.0));
         let (mut numerators, mut sent) = (Assembled::default(), Assembled::default());
@@ -191,7 +242,13 @@ impl Arithmetic {
             if let Some((plan, _)) = message.as_ref().filter(|_| known) {
                 let mut last = buffer(&mut last, start, length, &self.pool);
                 let movement = (stays, plan.goes(stays));
-                mean::share_out(model.values_mut(), last.values_mut(), correction.values(), movement, last_weight);
+                mean::share_out(
+                    model.values_mut(),
+                    last.values_mut(),
+                    correction.values(),
+                    movement,
+                    last_weight,
+                );
                 sent.insert(start, last.freeze());
             } else {
                 // Training threads checked that they are finite.
@@ -206,26 +263,45 @@ impl Arithmetic {
         Some(GossipPeerMessage::Encoded(plan, payload))
     }
 
-    /// The numerators where they are finite, what they were where they are not; what was to be sent of the movement stays.
+    /// The numerators where they are finite, what they were where they are not; what was to be sent
+    /// of the movement stays.
     fn mend(&mut self, before: Assembled) {
-        let Some(Mixing { correction, stays, weight }) = self.mixing.take() else { return };
+        let Some(Mixing {
+            correction,
+            stays,
+            weight,
+        }) = self.mixing.take()
+        else {
+            return;
+        };
         let (mut last, last_weight) = self.last.take().unwrap_or((Assembled::default(), 1.0));
         let (mut numerators, mut stayed) = (Assembled::default(), Assembled::default());
         for (start, mut model) in buffers(before, &self.pool) {
             let length = model.values().len();
             let correction = slice(&correction, start, length, &self.pool);
             let mut last = buffer(&mut last, start, length, &self.pool);
-            for ((model, last), correction) in model.values_mut().iter_mut().zip(last.values_mut()).zip(correction.values()) {
+            for ((model, last), correction) in model
+                .values_mut()
+                .iter_mut()
+                .zip(last.values_mut())
+                .zip(correction.values())
+            {
                 let (x, z) = (correction + stays * *model, *last / last_weight as f32);
                 let goes = (1.0 - stays) * (*model - z);
-                (*model, *last) =
-                    if (x / weight as f32).is_finite() { (x, if goes.is_finite() { goes } else { 0.0 }) } else { (z * weight as f32, 0.0) };
+                (*model, *last) = if (x / weight as f32).is_finite() {
+                    (x, if goes.is_finite() { goes } else { 0.0 })
+                } else {
+                    (z * weight as f32, 0.0)
+                };
             }
             numerators.insert(start, model.freeze());
             stayed.insert(start, last.freeze());
         }
         self.last = Some((numerators, weight));
-        self.fold(Part { values: Payload::Float32(stayed), scale: 1.0 });
+        self.fold(Part {
+            values: Payload::Float32(stayed),
+            scale: 1.0,
+        });
     }
 
     /// Adds a correction to the parameters at the front of a contribution.
@@ -236,18 +312,26 @@ impl Arithmetic {
         let mut buffer = frozen.into_buffer(&self.pool);
         let length = buffer.values().len();
         let values = buffer.values_mut();
-        correction.visit(0, length, |at, part| mean::add(&mut values[at..at + part.len()], part));
+        correction.visit(0, length, |at, part| {
+            mean::add(&mut values[at..at + part.len()], part)
+        });
         buffer.freeze()
     }
 }
 
 /// The pieces of `values`, to write.
 fn buffers(mut values: Assembled, pool: &Arc<Pool>) -> Vec<(usize, Buffer)> {
-    let all: Vec<_> = values.pieces().map(|(start, piece)| (start, piece.values().len())).collect();
-    all.into_iter().map(|(start, length)| (start, buffer(&mut values, start, length, pool))).collect()
+    let all: Vec<_> = values
+        .pieces()
+        .map(|(start, piece)| (start, piece.values().len()))
+        .collect();
+    all.into_iter()
+        .map(|(start, length)| (start, buffer(&mut values, start, length, pool)))
+        .collect()
 }
 
-/// A range of `values`, to write: the piece itself where it is one that nobody else has. Zeros where there are no values.
+/// A range of `values`, to write: the piece itself where it is one that nobody else has. Zeros
+/// where there are no values.
 fn buffer(values: &mut Assembled, start: usize, length: usize, pool: &Arc<Pool>) -> Buffer {
     match values.take_piece(start, length) {
         Some(piece) => piece.into_buffer(pool),
@@ -257,7 +341,10 @@ fn buffer(values: &mut Assembled, start: usize, length: usize, pool: &Arc<Pool>)
 
 /// A range of `values`: the piece itself where it is one.
 fn slice(values: &Assembled, start: usize, length: usize, pool: &Arc<Pool>) -> Frozen {
-    match values.piece(start).filter(|piece| piece.values().len() == length) {
+    match values
+        .piece(start)
+        .filter(|piece| piece.values().len() == length)
+    {
         Some(piece) => piece.clone(),
         None => copy(values, start, length, pool).freeze(),
     }
@@ -269,7 +356,8 @@ fn copy(values: &Assembled, start: usize, length: usize, pool: &Arc<Pool>) -> Bu
     buffer
 }
 
-/// The first `elements` of `values`: buffers may follow the parameters. Only a piece across that border is copied.
+/// The first `elements` of `values`: buffers may follow the parameters. Only a piece across that
+/// border is copied.
 pub fn front(pool: &Arc<Pool>, values: &Assembled, elements: usize) -> Assembled {
     let mut front = Assembled::default();
     for (start, piece) in values.pieces_within(0..elements) {
@@ -298,14 +386,24 @@ fn scaled(pool: &Arc<Pool>, values: &Assembled, scale: f32) -> Assembled {
     result
 }
 
-/// Synchronous: the numerators of a node whose training threads left the model at `frozen`; `own` is their push-sum weight.
-pub fn unbiased(pool: &Arc<Pool>, frozen: Frozen, last: Option<&(Assembled, f64)>, own: f64) -> Frozen {
-    let Some((last, weight)) = last.filter(|_| own != 1.0) else { return frozen };
+/// Synchronous: the numerators of a node whose training threads left the model at `frozen`; `own`
+/// is their push-sum weight.
+pub fn unbiased(
+    pool: &Arc<Pool>,
+    frozen: Frozen,
+    last: Option<&(Assembled, f64)>,
+    own: f64,
+) -> Frozen {
+    let Some((last, weight)) = last.filter(|_| own != 1.0) else {
+        return frozen;
+    };
     let factor = ((own - 1.0) / weight) as f32;
     let mut buffer = frozen.into_buffer(pool);
     let length = buffer.values().len();
     let values = buffer.values_mut();
-    last.visit(0, length, |at, x| mean::mix(&mut values[at..at + x.len()], x, factor));
+    last.visit(0, length, |at, x| {
+        mean::mix(&mut values[at..at + x.len()], x, factor)
+    });
     buffer.freeze()
 }
 

@@ -16,6 +16,9 @@ pub enum GossipPeerMessage {
 
 impl From<ToGossip<Buffers>> for GossipPeerMessage {
     fn from(message: ToGossip<Buffers>) -> Self {
-        Self::Told(Told { message, credit: None })
+        Self::Told(Told {
+            message,
+            credit: None,
+        })
     }
 }

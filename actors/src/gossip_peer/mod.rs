@@ -1,4 +1,5 @@
-//! The gossip peer actor: one per node. Push-sum exchange with the peers of each step, behind the computation of the next one.
+//! The gossip peer actor: one per node. Push-sum exchange with the peers of each step, behind the
+//! computation of the next one.
 //!
 //! | file | does |
 //! |---|---|
@@ -56,7 +57,8 @@ pub struct GossipPeerState {
     shipped: Option<Part>,
     /// Synchronous: the push-sum weight of that part.
     kept: f64,
-    /// Synchronous: the numerators that the model in the training threads comes from, with their weight.
+    /// Synchronous: the numerators that the model in the training threads comes from, with their
+    /// weight.
     last: Option<(Assembled, f64)>,
 }
 
@@ -65,7 +67,11 @@ impl Actor for GossipPeerActor {
     type State = GossipPeerState;
     type Arguments = Arc<NodeContext>;
 
-    async fn pre_start(&self, myself: ActorRef<Self::Msg>, context: Arc<NodeContext>) -> Result<GossipPeerState, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        context: Arc<NodeContext>,
+    ) -> Result<GossipPeerState, ActorProcessingErr> {
         Ok(GossipPeerState::new(context, myself))
     }
 
@@ -76,15 +82,27 @@ impl Actor for GossipPeerActor {
         state: &mut GossipPeerState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            GossipPeerMessage::Told(Told { message, credit: _credit }) => state.take(message).await,
+            GossipPeerMessage::Told(Told {
+                message,
+                credit: _credit,
+            }) => state.take(message).await,
             GossipPeerMessage::Encoded(plan, payload) => state.send(&plan, &payload),
         }
         while state.sending.try_join_next().is_some() {}
-        state.timer.arm(state.part.next_deadline(), state.context.clock.now(), &state.myself, || ToGossip::In(In::Tick).into());
+        state.timer.arm(
+            state.part.next_deadline(),
+            state.context.clock.now(),
+            &state.myself,
+            || ToGossip::In(In::Tick).into(),
+        );
         Ok(())
     }
 
-    async fn post_stop(&self, _: ActorRef<Self::Msg>, state: &mut GossipPeerState) -> Result<(), ActorProcessingErr> {
+    async fn post_stop(
+        &self,
+        _: ActorRef<Self::Msg>,
+        state: &mut GossipPeerState,
+    ) -> Result<(), ActorProcessingErr> {
         state.sending.abort_all();
         state.reading.values().for_each(AbortHandle::abort);
         Ok(())
@@ -128,7 +146,8 @@ impl GossipPeerState {
             _ => {}
         }
         let mut out = Outbox::default();
-        self.part.handle(message, self.context.clock.now(), &mut out);
+        self.part
+            .handle(message, self.context.clock.now(), &mut out);
         for effect in out.take() {
             self.execute(effect).await;
         }
@@ -149,8 +168,14 @@ impl GossipPeerState {
             GossipEffect::Freeze(frozen, weight) => {
                 self.kept = weight;
                 let mut values = Assembled::default();
-                values.insert(0, arithmetic::unbiased(&self.context.pool, frozen, self.last.as_ref(), weight));
-                self.shipped = Some(Part { values: Payload::Float32(values), scale: 1.0 });
+                values.insert(
+                    0,
+                    arithmetic::unbiased(&self.context.pool, frozen, self.last.as_ref(), weight),
+                );
+                self.shipped = Some(Part {
+                    values: Payload::Float32(values),
+                    scale: 1.0,
+                });
             }
             GossipEffect::Read(key, arrived) => self.read(key, arrived),
             GossipEffect::Stop(key) => {
@@ -159,7 +184,11 @@ impl GossipPeerState {
                 }
             }
             GossipEffect::Fold(values) => self.work(Job::Fold(whole(values))).await,
-            GossipEffect::Mix { mix, arrived, frozen } => self.mix(mix, arrived, frozen).await,
+            GossipEffect::Mix {
+                mix,
+                arrived,
+                frozen,
+            } => self.mix(mix, arrived, frozen).await,
             GossipEffect::Ship(plan) => self.ship(plan).await,
             GossipEffect::Moved(before, plan) => {
                 let (wire, now) = (self.wire(), self.context.clock.now());
@@ -182,12 +211,16 @@ impl GossipPeerState {
             GossipEffect::Late(nodes) => {
                 let staleness = self.part.settings().map_or(0, |gossip| gossip.staleness);
                 for node in nodes {
-                    let what = format!("{node} is more than {staleness} steps late: gossip goes on without it");
+                    let what = format!(
+                        "{node} is more than {staleness} steps late: gossip goes on without it"
+                    );
                     tracing::info!("{what}");
                     self.context.status.event(what);
                 }
             }
-            GossipEffect::Refused(header) => tracing::warn!(from = %header.sender, round = header.round.0, "gossip stream refused"),
+            GossipEffect::Refused(header) => {
+                tracing::warn!(from = %header.sender, round = header.round.0, "gossip stream refused")
+            }
         }
     }
 
@@ -199,12 +232,21 @@ impl GossipPeerState {
 
     /// How messages travel.
     fn wire(&self) -> WireType {
-        self.part.settings().map_or(WireType::Float32, |gossip| gossip.wire)
+        self.part
+            .settings()
+            .map_or(WireType::Float32, |gossip| gossip.wire)
     }
 
     fn read(&mut self, key: Key, arrived: Arrived) {
-        let Bulk::Gossip { scale, .. } = arrived.content else { return };
-        let (pool, myself, elements, wire) = (Arc::clone(&self.context.pool), self.myself.clone(), self.elements, self.wire());
+        let Bulk::Gossip { scale, .. } = arrived.content else {
+            return;
+        };
+        let (pool, myself, elements, wire) = (
+            Arc::clone(&self.context.pool),
+            self.myself.clone(),
+            self.elements,
+            self.wire(),
+        );
         let task = tokio::spawn(async move {
             let values = transfer::read(&pool, arrived, elements, (wire, scale)).await;
             let values = values.inspect_err(|error| log(key, error));
@@ -221,8 +263,11 @@ impl GossipPeerState {
             Some(frozen) => Job::Settle(mix, frozen, parts),
             None if !self.part.is_synchronous() => Job::Correct(mix, parts),
             None => {
-                let Some(mut own) = self.shipped.take() else { return };
-                // Less of it where this node gives up what was reclaimed from it; else exactly what was kept.
+                let Some(mut own) = self.shipped.take() else {
+                    return;
+                };
+                // Less of it where this node gives up what was reclaimed from it; else exactly what
+                // was kept.
                 own.scale *= (mix.own / self.kept) as f32;
                 Job::Mix(mix, own, parts)
             }
@@ -230,7 +275,8 @@ impl GossipPeerState {
         self.work(job).await;
     }
 
-    /// Synchronous: what is sent is made of the own part. The message is kept from here on: its mass may come back before it leaves.
+    /// Synchronous: what is sent is made of the own part. The message is kept from here on: its
+    /// mass may come back before it leaves.
     async fn ship(&mut self, plan: Plan) {
         if !self.part.is_synchronous() {
             return;
@@ -238,7 +284,9 @@ impl GossipPeerState {
         let Some(own) = &mut self.shipped else { return };
         own.scale = plan.split.kept_scale;
         self.kept = plan.split.kept;
-        let Payload::Float32(values) = own.values.clone() else { return };
+        let Payload::Float32(values) = own.values.clone() else {
+            return;
+        };
         let (plan, now) = (Arc::new(plan), self.context.clock.now());
         match self.wire() {
             // It needs no encoding.
@@ -264,7 +312,12 @@ impl GossipPeerState {
         self.shipments.depart(plan.step, self.context.clock.now());
         let wire = self.wire();
         for to in receivers {
-            let (context, plan, values, myself) = (Arc::clone(&self.context), Arc::clone(plan), values.clone(), self.myself.clone());
+            let (context, plan, values, myself) = (
+                Arc::clone(&self.context),
+                Arc::clone(plan),
+                values.clone(),
+                self.myself.clone(),
+            );
             self.sending.spawn(async move {
                 let sent = transfer::send(&context, &plan, (wire, &values), to).await;
                 if let Err(error) = &sent {
@@ -280,7 +333,9 @@ impl GossipPeerState {
     fn acknowledged(&mut self, sent: Sent) {
         if let Some((bytes, since)) = self.shipments.under_way(sent) {
             let elapsed = self.context.clock.now().since(since);
-            self.context.rates.measured(sent.0, bytes, Duration::from_micros(elapsed.0));
+            self.context
+                .rates
+                .measured(sent.0, bytes, Duration::from_micros(elapsed.0));
         }
         self.shipments.forget(sent);
     }
@@ -289,28 +344,41 @@ impl GossipPeerState {
     fn record_gauges(&mut self) {
         let fullest = self.part.fullest();
         if self.context.recorder.is_on() && self.part.machine().is_some() {
-            self.context.gauge("parked gossip streams", fullest, PARKED_MAX);
+            self.context
+                .gauge("parked gossip streams", fullest, PARKED_MAX);
         }
     }
 
     /// What `status` shows of gossip.
     fn show(&self) {
-        let Some(machine) = self.part.machine() else { return };
+        let Some(machine) = self.part.machine() else {
+            return;
+        };
         let (weight, escrowed) = (machine.own_weight(), machine.escrowed());
         let (step, stragglers) = (machine.step(), machine.stragglers());
-        self.context.status.gossip(Gossiping { weight, escrowed, step, stragglers });
+        self.context.status.gossip(Gossiping {
+            weight,
+            escrowed,
+            step,
+            stragglers,
+        });
     }
 }
 
 /// Values that are mixed in as they are.
 fn whole(values: Assembled) -> Part {
-    Part { values: Payload::Float32(values), scale: 1.0 }
+    Part {
+        values: Payload::Float32(values),
+        scale: 1.0,
+    }
 }
 
 /// A broken stream may be the network's fault, a value that is not finite is the sender's.
 fn log((_, step, from): Key, error: &ReadError) {
     match error {
         ReadError::Stream(_) => tracing::info!(%from, %step, %error, "a gossip message broke off"),
-        ReadError::NotFinite(_) => tracing::warn!(%from, %step, %error, "a gossip message was refused"),
+        ReadError::NotFinite(_) => {
+            tracing::warn!(%from, %step, %error, "a gossip message was refused")
+        }
     }
 }

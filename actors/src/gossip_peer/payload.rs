@@ -16,8 +16,8 @@ pub enum Payload {
     Float32(Assembled),
     /// As they are, once they are known: like [`Payload::Encoded`].
     Awaited(Arc<OnceLock<Assembled>>),
-    /// Encoded. Kept from the moment that the message is owed, because it may come back; the arithmetic fills it in, before
-    /// anything that folds it.
+    /// Encoded. Kept from the moment that the message is owed, because it may come back; the
+    /// arithmetic fills it in, before anything that folds it.
     Encoded(WireType, Arc<OnceLock<Chunks>>),
 }
 
@@ -30,8 +30,9 @@ impl Payload {
         }
     }
 
-    /// Fills in numerators, encoded chunk by chunk. `residual` is mass that earlier messages owe (zeros where it has no chunk), and becomes
-    /// what this one owes; `factor` is the part of the mass that is given away.
+    /// Fills in numerators, encoded chunk by chunk. `residual` is mass that earlier messages owe
+    /// (zeros where it has no chunk), and becomes what this one owes; `factor` is the part of the
+    /// mass that is given away.
     pub fn fill(&self, values: Assembled, residual: &mut Assembled, factor: f32, pool: &Arc<Pool>) {
         let (wire, encoded) = match self {
             Self::Encoded(wire, encoded) => (wire, encoded),
@@ -41,11 +42,15 @@ impl Payload {
             }
             Self::Float32(_) => return,
         };
-        let ranges = values.pieces().flat_map(|(start, piece)| chunks(start..start + piece.values().len()));
+        let ranges = values
+            .pieces()
+            .flat_map(|(start, piece)| chunks(start..start + piece.values().len()));
         let encode = |range: Range<usize>| {
             let mut numerators = pool.take(range.len());
             values.copy_to(range.start, numerators.values_mut());
-            let owed = residual.take_piece(range.start, range.len()).map(|piece| piece.into_buffer(pool));
+            let owed = residual
+                .take_piece(range.start, range.len())
+                .map(|piece| piece.into_buffer(pool));
             let mut owed = owed.unwrap_or_else(|| pool.zeros(range.len()));
             let mut bytes = vec![0; wire.encoded_bytes(range.len())];
             wire.encode_gossip(numerators.values(), owed.values_mut(), factor, &mut bytes);
@@ -57,23 +62,43 @@ impl Payload {
 
     /// How many bytes it has.
     pub fn length(&self) -> usize {
-        let of = |values: &Assembled| values.pieces().map(|(_, piece)| piece.values().len() * VALUE_BYTES).sum();
+        let of = |values: &Assembled| {
+            values
+                .pieces()
+                .map(|(_, piece)| piece.values().len() * VALUE_BYTES)
+                .sum()
+        };
         match self {
             Self::Float32(values) => of(values),
             Self::Awaited(awaited) => awaited.get().map_or(0, of),
-            Self::Encoded(_, encoded) => encoded.get().into_iter().flatten().map(|(_, bytes)| bytes.len()).sum(),
+            Self::Encoded(_, encoded) => encoded
+                .get()
+                .into_iter()
+                .flatten()
+                .map(|(_, bytes)| bytes.len())
+                .sum(),
         }
     }
 
     /// The chunks as bytes, in flat order.
     pub fn bytes(&self) -> Vec<Bytes> {
         let of = |values: &Assembled| {
-            values.pieces().flat_map(|(_, piece)| chunks(0..piece.values().len()).map(|range| piece.bytes(range))).collect()
+            values
+                .pieces()
+                .flat_map(|(_, piece)| {
+                    chunks(0..piece.values().len()).map(|range| piece.bytes(range))
+                })
+                .collect()
         };
         match self {
             Self::Float32(values) => of(values),
             Self::Awaited(awaited) => awaited.get().map_or_else(Vec::new, of),
-            Self::Encoded(_, encoded) => encoded.get().into_iter().flatten().map(|(_, bytes)| bytes.clone()).collect(),
+            Self::Encoded(_, encoded) => encoded
+                .get()
+                .into_iter()
+                .flatten()
+                .map(|(_, bytes)| bytes.clone())
+                .collect(),
         }
     }
 

@@ -1,4 +1,5 @@
-//! What was sent and not answered: the values are kept until their receivers have them, because their mass may come back.
+//! What was sent and not answered: the values are kept until their receivers have them, because
+//! their mass may come back.
 
 use super::arithmetic::Part;
 use super::payload::Payload;
@@ -24,7 +25,12 @@ pub struct Shipments {
 impl Shipments {
     /// Keeps what `plan` sends, from the moment that it is owed.
     pub fn keep(&mut self, plan: &Plan, values: Payload, now: Instant) {
-        let shipment = Shipment { values, scale: plan.split.scale, open: plan.out.iter().copied().collect(), since: now };
+        let shipment = Shipment {
+            values,
+            scale: plan.split.scale,
+            open: plan.out.iter().copied().collect(),
+            since: now,
+        };
         self.by_step.insert(plan.step, shipment);
     }
 
@@ -37,7 +43,10 @@ impl Shipments {
 
     /// How many bytes the message has, and since when it is on its way.
     pub fn under_way(&self, (to, step): Sent) -> Option<(u64, Instant)> {
-        let shipment = self.by_step.get(&step).filter(|shipment| shipment.open.contains(&to))?;
+        let shipment = self
+            .by_step
+            .get(&step)
+            .filter(|shipment| shipment.open.contains(&to))?;
         Some((shipment.values.length() as u64, shipment.since))
     }
 
@@ -54,11 +63,17 @@ impl Shipments {
     /// What comes back, to be mixed again.
     pub fn take_back(&mut self, returned: &[Sent]) -> Vec<Part> {
         let part = |(to, step): &Sent| {
-            let shipment = self.by_step.get(step).filter(|shipment| shipment.open.contains(to));
+            let shipment = self
+                .by_step
+                .get(step)
+                .filter(|shipment| shipment.open.contains(to));
             if shipment.is_none() {
                 tracing::error!(%to, %step, "mass came back whose values are not kept");
             }
-            shipment.map(|shipment| Part { values: shipment.values.clone(), scale: shipment.scale })
+            shipment.map(|shipment| Part {
+                values: shipment.values.clone(),
+                scale: shipment.scale,
+            })
         };
         let parts = returned.iter().filter_map(part).collect();
         returned.iter().for_each(|sent| self.forget(*sent));

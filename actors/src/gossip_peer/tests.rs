@@ -18,7 +18,13 @@ use slowmo_protocol::wire::Bulk;
 use std::sync::Arc;
 
 fn place() -> Place {
-    Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(3), term: Term::default(), attempt: 0 }
+    Place {
+        lineage: Lineage(1),
+        epoch: Epoch(1),
+        round: Round(3),
+        term: Term::default(),
+        attempt: 0,
+    }
 }
 
 fn assembled(pool: &Arc<Pool>, values: &[f32]) -> Assembled {
@@ -36,11 +42,31 @@ fn flat(values: &Assembled, elements: usize) -> Vec<f32> {
 }
 
 /// A message of these bytes, as it is read: half of it.
-async fn received(wire: WireType, elements: usize, bytes: Vec<Bytes>) -> Result<Vec<f32>, ReadError> {
-    let header = Identity { cluster: ClusterId(1), node: NodeId(2), incarnation: Incarnation(1) }.header(place());
-    let content = Bulk::Gossip { step: Step(0), weight: 0.5, scale: 0.5, wire };
-    let arrived = Arrived { header, content, stream: Box::new(Whole(bytes.concat().into())) };
-    read(&Pool::new(), arrived, elements, (wire, 0.5)).await.map(|values| flat(&values, elements))
+async fn received(
+    wire: WireType,
+    elements: usize,
+    bytes: Vec<Bytes>,
+) -> Result<Vec<f32>, ReadError> {
+    let header = Identity {
+        cluster: ClusterId(1),
+        node: NodeId(2),
+        incarnation: Incarnation(1),
+    }
+    .header(place());
+    let content = Bulk::Gossip {
+        step: Step(0),
+        weight: 0.5,
+        scale: 0.5,
+        wire,
+    };
+    let arrived = Arrived {
+        header,
+        content,
+        stream: Box::new(Whole(bytes.concat().into())),
+    };
+    read(&Pool::new(), arrived, elements, (wire, 0.5))
+        .await
+        .map(|values| flat(&values, elements))
 }
 
 /// Values that are encoded, as they travel.
@@ -56,35 +82,75 @@ async fn values_that_are_not_finite_are_not_read() {
     for wire in [WireType::Float32, WireType::BFloat16, WireType::Int8] {
         let values: Vec<f32> = (0..elements).map(|index| (index % 5) as f32).collect();
         let halves: Vec<f32> = values.iter().map(|value| value / 2.0).collect();
-        let found = received(wire, elements, encoded(wire, &values)).await.unwrap();
-        assert!(found.iter().zip(&halves).all(|(found, half)| (found - half).abs() <= 0.01), "{wire:?}");
-        for (at, bad) in [(0, f32::NAN), (elements - 1, f32::INFINITY), (CHUNK_ELEMENTS, f32::NEG_INFINITY)] {
+        let found = received(wire, elements, encoded(wire, &values))
+            .await
+            .unwrap();
+        assert!(
+            found
+                .iter()
+                .zip(&halves)
+                .all(|(found, half)| (found - half).abs() <= 0.01),
+            "{wire:?}"
+        );
+        for (at, bad) in [
+            (0, f32::NAN),
+            (elements - 1, f32::INFINITY),
+            (CHUNK_ELEMENTS, f32::NEG_INFINITY),
+        ] {
             let mut values = values.clone();
             values[at] = bad;
             let found = received(wire, elements, encoded(wire, &values)).await;
             // Int8 has one scale a block.
-            let block = if wire == WireType::Int8 { at - at % 256 } else { at };
-            assert!(matches!(found, Err(ReadError::NotFinite(index)) if index == block), "{wire:?}: {found:?}");
+            let block = if wire == WireType::Int8 {
+                at - at % 256
+            } else {
+                at
+            };
+            assert!(
+                matches!(found, Err(ReadError::NotFinite(index)) if index == block),
+                "{wire:?}: {found:?}"
+            );
         }
     }
     let mut overflows = [f32::MAX.to_le_bytes().to_vec(), vec![0, 127]].concat();
     overflows.resize(WireType::Int8.encoded_bytes(256), 0);
-    assert!(matches!(received(WireType::Int8, 256, vec![overflows.into()]).await, Err(ReadError::NotFinite(1))));
-    assert!(matches!(received(WireType::Float32, 2, encoded(WireType::Float32, &[1.0])).await, Err(ReadError::Stream(_))));
+    assert!(matches!(
+        received(WireType::Int8, 256, vec![overflows.into()]).await,
+        Err(ReadError::NotFinite(1))
+    ));
+    assert!(matches!(
+        received(WireType::Float32, 2, encoded(WireType::Float32, &[1.0])).await,
+        Err(ReadError::Stream(_))
+    ));
 }
 
 #[test]
 fn a_message_comes_back_as_it_was_encoded_also_if_that_was_later() {
     let (pool, mut shipments) = (Pool::new(), Shipments::default());
-    let plan = |step| Plan { step: Step(step), place: place(), out: vec![NodeId(2), NodeId(3)], split: split(1.0, 2) };
+    let plan = |step| Plan {
+        step: Step(step),
+        place: place(),
+        out: vec![NodeId(2), NodeId(3)],
+        split: split(1.0, 2),
+    };
     let payload = Payload::awaited(WireType::Int8);
     shipments.keep(&plan(7), payload.clone(), Instant(1));
     shipments.depart(Step(7), Instant(5));
-    assert_eq!(shipments.under_way((NodeId(2), Step(7))), Some((0, Instant(5))));
+    assert_eq!(
+        shipments.under_way((NodeId(2), Step(7))),
+        Some((0, Instant(5)))
+    );
     let mut parts = shipments.take_back(&[(NodeId(3), Step(7))]);
-    assert!(shipments.take_back(&[(NodeId(3), Step(7))]).is_empty(), "it comes back once");
+    assert!(
+        shipments.take_back(&[(NodeId(3), Step(7))]).is_empty(),
+        "it comes back once"
+    );
     parts.extend(shipments.take_back(&[(NodeId(2), Step(7))]));
-    assert_eq!(shipments.under_way((NodeId(2), Step(7))), None, "nobody is to have it any more");
+    assert_eq!(
+        shipments.under_way((NodeId(2), Step(7))),
+        None,
+        "nobody is to have it any more"
+    );
     shipments.depart(Step(7), Instant(6));
     let (values, mut residual) = ([1.0, -0.3, 0.7], Assembled::default());
     payload.fill(assembled(&pool, &values), &mut residual, 2.0 / 3.0, &pool);
@@ -111,7 +177,16 @@ fn what_follows_the_parameters_is_cut_off() {
     }
     for (elements, pieces) in [(9, 3), (7, 3), (6, 2), (4, 2), (1, 1), (0, 0)] {
         let front = front(&pool, &values, elements);
-        assert_eq!(front.pieces().map(|(_, piece)| piece.values().len()).sum::<usize>(), elements);
-        assert_eq!((front.pieces().count(), flat(&front, elements)), (pieces, flat(&values, elements)));
+        assert_eq!(
+            front
+                .pieces()
+                .map(|(_, piece)| piece.values().len())
+                .sum::<usize>(),
+            elements
+        );
+        assert_eq!(
+            (front.pieces().count(), flat(&front, elements)),
+            (pieces, flat(&values, elements))
+        );
     }
 }

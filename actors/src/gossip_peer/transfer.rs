@@ -12,11 +12,29 @@ use slowmo_protocol::wire::{Bulk, BulkHeader};
 use std::sync::Arc;
 
 /// Sends the numerators to one peer.
-pub async fn send(context: &NodeContext, plan: &Plan, (wire, values): (WireType, &Payload), to: NodeId) -> Result<(), BulkError> {
+pub async fn send(
+    context: &NodeContext,
+    plan: &Plan,
+    (wire, values): (WireType, &Payload),
+    to: NodeId,
+) -> Result<(), BulkError> {
     let header = context.settings.identity.header(plan.place);
-    let content = Bulk::Gossip { step: plan.step, weight: plan.split.share, scale: plan.split.scale, wire };
-    let header = BulkHeader::V1 { header, content: content.clone() }.encode().map_err(|error| BulkError::Broken(error.to_string()))?;
-    let mut stream = context.metrics.counts_sent(&content, context.transport.open_bulk(to, header.into()).await?);
+    let content = Bulk::Gossip {
+        step: plan.step,
+        weight: plan.split.share,
+        scale: plan.split.scale,
+        wire,
+    };
+    let header = BulkHeader::V1 {
+        header,
+        content: content.clone(),
+    }
+    .encode()
+    .map_err(|error| BulkError::Broken(error.to_string()))?;
+    let mut stream = context.metrics.counts_sent(
+        &content,
+        context.transport.open_bulk(to, header.into()).await?,
+    );
     for chunk in values.bytes() {
         stream.send(chunk).await?;
     }
@@ -35,9 +53,21 @@ pub enum ReadError {
 }
 
 /// Reads numerators of `elements` values into chunks, `scale` of them; all of them are finite.
-pub async fn read(pool: &Arc<Pool>, mut arrived: Arrived, elements: usize, (wire, scale): (WireType, f32)) -> Result<Assembled, ReadError> {
+pub async fn read(
+    pool: &Arc<Pool>,
+    mut arrived: Arrived,
+    elements: usize,
+    (wire, scale): (WireType, f32),
+) -> Result<Assembled, ReadError> {
     let mut values = Assembled::default();
-    let mut encoded = vec![0; if wire == WireType::Float32 { 0 } else { wire.encoded_bytes(CHUNK_ELEMENTS.min(elements)) }];
+    let mut encoded = vec![
+        0;
+        if wire == WireType::Float32 {
+            0
+        } else {
+            wire.encoded_bytes(CHUNK_ELEMENTS.min(elements))
+        }
+    ];
     for range in chunks(0..elements) {
         let mut chunk = pool.take(range.len());
         if wire == WireType::Float32 {
@@ -51,17 +81,27 @@ pub async fn read(pool: &Arc<Pool>, mut arrived: Arrived, elements: usize, (wire
             return Err(ReadError::NotFinite(range.start + index));
         }
         // Now, where the chunk is still near the processor.
-        chunk.values_mut().iter_mut().for_each(|value| *value *= scale);
+        chunk
+            .values_mut()
+            .iter_mut()
+            .for_each(|value| *value *= scale);
         values.insert(range.start, chunk.freeze());
     }
     arrived.stream.expect_end().await?;
     Ok(values)
 }
 
-/// The first value that is an infinity or NaN. Where there is none, one pass over their exponents, many at a time.
+/// The first value that is an infinity or NaN. Where there is none, one pass over their exponents,
+/// many at a time.
 fn not_finite(values: &[f32]) -> Option<usize> {
-    let found = values.iter().fold(0, |found, value| found | u32::from(value.to_bits() & INFINITE == INFINITE));
-    if found == 0 { None } else { values.iter().position(|value| !value.is_finite()) }
+    let found = values.iter().fold(0, |found, value| {
+        found | u32::from(value.to_bits() & INFINITE == INFINITE)
+    });
+    if found == 0 {
+        None
+    } else {
+        values.iter().position(|value| !value.is_finite())
+    }
 }
 
 /// All bits of the exponent: infinities and NaN have them set.

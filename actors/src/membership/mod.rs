@@ -1,5 +1,6 @@
-//! The membership actor: one per process. Meets the peers that discovery finds, forms the founding view, says who is dead, who is
-//! ready to join, who leaves. Signs of life are read off the transport.
+//! The membership actor: one per process. Meets the peers that discovery finds, forms the founding
+//! view, says who is dead, who is ready to join, who leaves. Signs of life are read off the
+//! transport.
 
 mod search;
 
@@ -19,7 +20,9 @@ use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::liveness;
 use slowmo_protocol::machine::Outbox;
 use slowmo_protocol::membership::{In, Settings};
-use slowmo_protocol::node::{Mail, MembershipEffect, MembershipPart, Notice, SignsOfLife, ToGossip, ToMembership, ToRounds};
+use slowmo_protocol::node::{
+    Mail, MembershipEffect, MembershipPart, Notice, SignsOfLife, ToGossip, ToMembership, ToRounds,
+};
 use slowmo_protocol::time::Span;
 use slowmo_protocol::wire::JoinRefusal;
 use std::sync::Arc;
@@ -42,31 +45,67 @@ impl Actor for MembershipActor {
     type State = MembershipState;
     type Arguments = Arc<NodeContext>;
 
-    async fn pre_start(&self, myself: ActorRef<Self::Msg>, context: Arc<NodeContext>) -> Result<MembershipState, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        context: Arc<NodeContext>,
+    ) -> Result<MembershipState, ActorProcessingErr> {
         let part = MembershipPart::new(settings(&context), liveness_settings(&context));
-        let mut state = MembershipState { part, context, myself, timer: Timer::default(), search: None, resting: Arc::default() };
+        let mut state = MembershipState {
+            part,
+            context,
+            myself,
+            timer: Timer::default(),
+            search: None,
+            resting: Arc::default(),
+        };
         state.search(true);
         Ok(state)
     }
 
-    async fn handle(&self, _: ActorRef<Self::Msg>, told: Self::Msg, state: &mut MembershipState) -> Result<(), ActorProcessingErr> {
-        let Told { message, credit: _credit } = told;
+    async fn handle(
+        &self,
+        _: ActorRef<Self::Msg>,
+        told: Self::Msg,
+        state: &mut MembershipState,
+    ) -> Result<(), ActorProcessingErr> {
+        let Told {
+            message,
+            credit: _credit,
+        } = told;
         match &message {
             ToMembership::In(In::DialFailed { address, .. }) => state.resting.begin(*address),
             ToMembership::In(In::Tick) => state.timer.disarm(),
             _ => {}
         }
         let mut out = Outbox::default();
-        state.part.handle(message, &Signs(&*state.context.transport), state.context.clock.now(), &mut out);
+        state.part.handle(
+            message,
+            &Signs(&*state.context.transport),
+            state.context.clock.now(),
+            &mut out,
+        );
         for effect in out.take() {
             state.execute(effect);
         }
-        let tick = || Told { message: ToMembership::In(In::Tick), credit: None };
-        state.timer.arm(state.part.next_deadline(), state.context.clock.now(), &state.myself, tick);
+        let tick = || Told {
+            message: ToMembership::In(In::Tick),
+            credit: None,
+        };
+        state.timer.arm(
+            state.part.next_deadline(),
+            state.context.clock.now(),
+            &state.myself,
+            tick,
+        );
         Ok(())
     }
 
-    async fn post_stop(&self, _: ActorRef<Self::Msg>, state: &mut MembershipState) -> Result<(), ActorProcessingErr> {
+    async fn post_stop(
+        &self,
+        _: ActorRef<Self::Msg>,
+        state: &mut MembershipState,
+    ) -> Result<(), ActorProcessingErr> {
         state.search(false);
         Ok(())
     }
@@ -100,8 +139,12 @@ impl MembershipState {
                 }
             }
             MembershipEffect::Knock(node) => transport.knock(node),
-            MembershipEffect::Connect(address) => transport.connect(address, self.context.settings.connect_timeout),
-            MembershipEffect::Disconnect(node) => transport.disconnect(node, "it was declared dead"),
+            MembershipEffect::Connect(address) => {
+                transport.connect(address, self.context.settings.connect_timeout)
+            }
+            MembershipEffect::Disconnect(node) => {
+                transport.disconnect(node, "it was declared dead")
+            }
             MembershipEffect::Search(on) => self.search(on),
             MembershipEffect::Noticed(notice) => self.show(notice),
         }
@@ -113,10 +156,14 @@ impl MembershipState {
             Mail::Rounds(ToRounds::In(coordinator::In::Formed { view, lineage })) => {
                 tracing::info!(nodes = view.size(), epoch = view.epoch().0, %lineage, "the founding view is formed");
             }
-            Mail::Rounds(ToRounds::In(coordinator::In::Leaving { node, .. })) if *node == self.context.settings.identity.node => {
+            Mail::Rounds(ToRounds::In(coordinator::In::Leaving { node, .. }))
+                if *node == self.context.settings.identity.node =>
+            {
                 self.context.status.standing(Standing::Leaving);
             }
-            Mail::Gossip(ToGossip::In(gossip_peer::In::Suspects(suspects))) => self.context.status.suspects(suspects.len()),
+            Mail::Gossip(ToGossip::In(gossip_peer::In::Suspects(suspects))) => {
+                self.context.status.suspects(suspects.len())
+            }
             _ => {}
         }
     }
@@ -133,7 +180,9 @@ impl MembershipState {
                 status.standing(Standing::Joining);
             }
             Notice::Drained => {
-                tracing::warn!("the others went on without this node, which wanted to leave: it has left");
+                tracing::warn!(
+                    "the others went on without this node, which wanted to leave: it has left"
+                );
                 status.standing(Standing::Left);
             }
             Notice::Waiting(why) => {
@@ -142,8 +191,13 @@ impl MembershipState {
                 }
                 status.waiting_to_join(why);
             }
-            Notice::OtherCluster { node, lineage, round } => {
-                let found = format!("{node} belongs to another running cluster ({lineage}, {round})");
+            Notice::OtherCluster {
+                node,
+                lineage,
+                round,
+            } => {
+                let found =
+                    format!("{node} belongs to another running cluster ({lineage}, {round})");
                 tracing::warn!(
                     "{found}: both go on and never become one. Stop one of them, and start all nodes with min_nodes above half of them"
                 );
@@ -154,9 +208,16 @@ impl MembershipState {
 
     fn search(&mut self, on: bool) {
         if !on {
-            self.search.take().into_iter().for_each(|search| search.abort());
+            self.search
+                .take()
+                .into_iter()
+                .for_each(|search| search.abort());
         } else if self.search.is_none() {
-            let searching = search::search(Arc::clone(&self.context), Arc::clone(&self.resting), self.myself.clone());
+            let searching = search::search(
+                Arc::clone(&self.context),
+                Arc::clone(&self.resting),
+                self.myself.clone(),
+            );
             self.search = Some(tokio::spawn(searching).abort_handle());
         }
     }
@@ -164,8 +225,15 @@ impl MembershipState {
 
 fn liveness_settings(context: &NodeContext) -> liveness::Settings {
     let node = &context.settings;
-    let (probe_interval, suspect) = (NodeContext::span(node.probe_interval), NodeContext::span(node.suspect));
-    liveness::Settings { probe_interval, suspect, ..liveness::Settings::new(node.identity) }
+    let (probe_interval, suspect) = (
+        NodeContext::span(node.probe_interval),
+        NodeContext::span(node.suspect),
+    );
+    liveness::Settings {
+        probe_interval,
+        suspect,
+        ..liveness::Settings::new(node.identity)
+    }
 }
 
 fn settings(context: &NodeContext) -> Settings {
@@ -193,6 +261,8 @@ fn settings(context: &NodeContext) -> Settings {
 fn refuses(context: &NodeContext) -> Option<JoinRefusal> {
     let algorithm = &context.settings.algorithm;
     let whole = algorithm.outer.is_some_and(|outer| !outer.sharded);
-    let averages = algorithm.outer.is_some() || algorithm.average_every.is_some() || matches!(algorithm.base, Base::LocalSgd { .. });
+    let averages = algorithm.outer.is_some()
+        || algorithm.average_every.is_some()
+        || matches!(algorithm.base, Base::LocalSgd { .. });
     (whole || !averages).then_some(JoinRefusal::NoParameters)
 }

@@ -13,7 +13,8 @@ use tokio::time::Instant;
 
 /// How often discovery is asked for peers.
 pub const DISCOVERY_INTERVAL: Duration = Duration::from_millis(50);
-/// How long an address that was given up is left alone: it may belong to somebody else by now, who logs every refusal.
+/// How long an address that was given up is left alone: it may belong to somebody else by now, who
+/// logs every refusal.
 pub const REDIAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Addresses that were given up, each until it is dialed again; at most as many as were discovered.
@@ -22,7 +23,10 @@ pub(super) struct Resting(Mutex<BTreeMap<SocketAddr, Instant>>);
 
 impl Resting {
     pub(super) fn begin(&self, address: SocketAddr) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(address, Instant::now() + REDIAL_PAUSE);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(address, Instant::now() + REDIAL_PAUSE);
     }
 
     /// Whether an address may be dialed; forgets every rest that is over.
@@ -34,9 +38,13 @@ impl Resting {
     }
 }
 
-/// Tells the membership of all addresses that it finds, and dials them again and again; dialing an address that is being dialed or up does
-/// nothing.
-pub(super) async fn search(context: Arc<NodeContext>, resting: Arc<Resting>, membership: ActorRef<Told<ToMembership>>) {
+/// Tells the membership of all addresses that it finds, and dials them again and again; dialing an
+/// address that is being dialed or up does nothing.
+pub(super) async fn search(
+    context: Arc<NodeContext>,
+    resting: Arc<Resting>,
+    membership: ActorRef<Told<ToMembership>>,
+) {
     // What fails, fails many times a second.
     let mut told = None;
     let mut found = None;
@@ -47,11 +55,19 @@ pub(super) async fn search(context: Arc<NodeContext>, resting: Arc<Resting>, mem
                 if found.as_ref() != Some(&peers) {
                     found = Some(peers.clone());
                     let message = ToMembership::In(In::Discovered(peers.clone()));
-                    // The search ends with the actor. It may begin before others know the actor, so it is told directly.
-                    _ = membership.cast(Told { message, credit: None });
+                    // The search ends with the actor. It may begin before others know the actor, so
+                    // it is told directly.
+                    _ = membership.cast(Told {
+                        message,
+                        credit: None,
+                    });
                 }
                 let due = peers.into_iter().filter(|peer| resting.is_over(*peer));
-                due.for_each(|peer| context.transport.connect(peer, context.settings.connect_timeout));
+                due.for_each(|peer| {
+                    context
+                        .transport
+                        .connect(peer, context.settings.connect_timeout)
+                });
             }
             Err(error) if told.as_ref() == Some(&error) => {}
             Err(error) => {

@@ -1,5 +1,6 @@
-//! The node supervisor actor: one per process. Spawns the other actors, routes what the network brings to them, and stops the
-//! node when one of them fails (their state cannot be rebuilt from outside; a new start of the node joins the others).
+//! The node supervisor actor: one per process. Spawns the other actors, routes what the network
+//! brings to them, and stops the node when one of them fails (their state cannot be rebuilt from
+//! outside; a new start of the node joins the others).
 
 mod router;
 
@@ -50,27 +51,69 @@ impl Actor for NodeSupervisor {
     type State = NodeState;
     type Arguments = NodeArguments;
 
-    async fn pre_start(&self, myself: ActorRef<Self::Msg>, arguments: NodeArguments) -> Result<NodeState, ActorProcessingErr> {
-        let NodeArguments { context, events, workers } = arguments;
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        arguments: NodeArguments,
+    ) -> Result<NodeState, ActorProcessingErr> {
+        let NodeArguments {
+            context,
+            events,
+            workers,
+        } = arguments;
         let node = context.settings.identity.node.0;
-        // The registry is process-wide: names carry the node and a count, so that many nodes, of equal ids too, can run in one process.
+        // The registry is process-wide: names carry the node and a count, so that many nodes, of
+        // equal ids too, can run in one process.
         let start = STARTED.fetch_add(1, Ordering::Relaxed);
         let name = |actor: &str| Some(format!("slowmo/{node}/{start}/{actor}"));
         context.recorder.record(Event::Started(context.start()));
         let cell = myself.get_cell();
         let actors = &context.actors;
-        let (coordinator, _) = Actor::spawn_linked(name("coordinator"), CoordinatorActor, Arc::clone(&context), cell.clone()).await?;
+        let (coordinator, _) = Actor::spawn_linked(
+            name("coordinator"),
+            CoordinatorActor,
+            Arc::clone(&context),
+            cell.clone(),
+        )
+        .await?;
         _ = actors.coordinator.set(coordinator);
-        let (gossip_peer, _) = Actor::spawn_linked(name("gossip_peer"), GossipPeerActor, Arc::clone(&context), cell.clone()).await?;
+        let (gossip_peer, _) = Actor::spawn_linked(
+            name("gossip_peer"),
+            GossipPeerActor,
+            Arc::clone(&context),
+            cell.clone(),
+        )
+        .await?;
         _ = actors.gossip_peer.set(gossip_peer);
-        let (aggregator, _) = Actor::spawn_linked(name("aggregator"), AggregatorActor, Arc::clone(&context), cell.clone()).await?;
+        let (aggregator, _) = Actor::spawn_linked(
+            name("aggregator"),
+            AggregatorActor,
+            Arc::clone(&context),
+            cell.clone(),
+        )
+        .await?;
         _ = actors.aggregator.set(aggregator);
-        let (membership, _) = Actor::spawn_linked(name("membership"), MembershipActor, Arc::clone(&context), cell.clone()).await?;
+        let (membership, _) = Actor::spawn_linked(
+            name("membership"),
+            MembershipActor,
+            Arc::clone(&context),
+            cell.clone(),
+        )
+        .await?;
         _ = actors.membership.set(membership);
         let mut spawned = Vec::new();
         for index in 0..context.settings.workers {
             let arguments = (index, Arc::clone(&context));
-            spawned.push(Actor::spawn_linked(name(&format!("worker/{index}")), WorkerActor, arguments, cell.clone()).await?.0);
+            spawned.push(
+                Actor::spawn_linked(
+                    name(&format!("worker/{index}")),
+                    WorkerActor,
+                    arguments,
+                    cell.clone(),
+                )
+                .await?
+                .0,
+            );
         }
         _ = workers.set(spawned);
         let router = tokio::spawn(router::route(Arc::clone(&context), events)).abort_handle();
@@ -103,7 +146,11 @@ impl Actor for NodeSupervisor {
         Ok(())
     }
 
-    async fn post_stop(&self, myself: ActorRef<Self::Msg>, state: &mut NodeState) -> Result<(), ActorProcessingErr> {
+    async fn post_stop(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        state: &mut NodeState,
+    ) -> Result<(), ActorProcessingErr> {
         state.router.abort();
         myself.stop_children(None);
         Ok(())

@@ -1,5 +1,6 @@
-//! Decodes what the network brings and hands each piece to its actor. Every piece holds a credit until it is handled, so a
-//! flood stops the reading, not the node. What does not decode is dropped, counted and logged.
+//! Decodes what the network brings and hands each piece to its actor. Every piece holds a credit
+//! until it is handled, so a flood stops the reading, not the node. What does not decode is
+//! dropped, counted and logged.
 
 use crate::context::{Credit, NodeContext};
 use crate::data::Arrived;
@@ -18,30 +19,70 @@ use tokio::sync::mpsc;
 pub async fn route(context: Arc<NodeContext>, mut events: mpsc::Receiver<TransportEvent>) {
     let mut dropped = Dropped::default();
     while let Some(event) = events.recv().await {
-        let Some(credit) = Credit::acquire(&context.credits).await else { return };
+        let Some(credit) = Credit::acquire(&context.credits).await else {
+            return;
+        };
         match event {
-            TransportEvent::Control { from, frame } => control(&context, from, &frame, credit, &mut dropped),
-            TransportEvent::Bulk { from, header, stream } => bulk(&context, (from, &header, stream), credit, &mut dropped),
-            TransportEvent::Datagram { from, datagram: bytes } => datagram(&context, from, bytes, credit),
-            TransportEvent::PeerUp { node, address, incarnation } => {
+            TransportEvent::Control { from, frame } => {
+                control(&context, from, &frame, credit, &mut dropped)
+            }
+            TransportEvent::Bulk {
+                from,
+                header,
+                stream,
+            } => bulk(&context, (from, &header, stream), credit, &mut dropped),
+            TransportEvent::Datagram {
+                from,
+                datagram: bytes,
+            } => datagram(&context, from, bytes, credit),
+            TransportEvent::PeerUp {
+                node,
+                address,
+                incarnation,
+            } => {
                 tracing::debug!(%node, %address, "peer up");
                 context.actors.tell(In::PeerUp(node, incarnation));
             }
-            TransportEvent::PeerDown { node, address, reason } => {
+            TransportEvent::PeerDown {
+                node,
+                address,
+                reason,
+            } => {
                 tracing::info!(%node, %address, %reason, "peer down");
-                context.actors.tell(In::PeerDown { node, departed: reason.is_departure() });
+                context.actors.tell(In::PeerDown {
+                    node,
+                    departed: reason.is_departure(),
+                });
             }
-            TransportEvent::KnockRefused { node } => context.actors.tell(liveness::In::KnockRefused(node)),
-            TransportEvent::DialFailed { address, tried_for, error } => {
+            TransportEvent::KnockRefused { node } => {
+                context.actors.tell(liveness::In::KnockRefused(node))
+            }
+            TransportEvent::DialFailed {
+                address,
+                tried_for,
+                error,
+            } => {
                 let (tried_for, error) = (NodeContext::span(tried_for), error.to_string());
-                context.actors.tell(In::DialFailed { address, tried_for, error });
+                context.actors.tell(In::DialFailed {
+                    address,
+                    tried_for,
+                    error,
+                });
             }
-            TransportEvent::Refused { remote, error } => tracing::warn!(%remote, %error, "connection refused"),
+            TransportEvent::Refused { remote, error } => {
+                tracing::warn!(%remote, %error, "connection refused")
+            }
         }
     }
 }
 
-fn control(context: &NodeContext, from: NodeId, frame: &Bytes, credit: Credit, dropped: &mut Dropped) {
+fn control(
+    context: &NodeContext,
+    from: NodeId,
+    frame: &Bytes,
+    credit: Credit,
+    dropped: &mut Dropped,
+) {
     let Frame::V1 { header, message } = match Frame::decode(frame) {
         Ok(frame) => frame,
         Err(error) => return dropped.one(from, &format!("a control frame: {error}")),
@@ -49,20 +90,39 @@ fn control(context: &NodeContext, from: NodeId, frame: &Bytes, credit: Credit, d
     if !is_from(context, &header, from, dropped) {
         return;
     }
-    context.actors.tell_holding(node::route(header, message), Some(credit));
+    context
+        .actors
+        .tell_holding(node::route(header, message), Some(credit));
 }
 
-/// What is about a node itself is dealt with here; what is about who lives, and what is no datagram at all, goes to the membership.
+/// What is about a node itself is dealt with here; what is about who lives, and what is no datagram
+/// at all, goes to the membership.
 fn datagram(context: &NodeContext, from: NodeId, bytes: Bytes, credit: Credit) {
     match Datagram::decode(&bytes) {
-        Ok(Datagram::V1(Content::AskBrief { since_us })) => context.watching.tell(context, from, since_us),
+        Ok(Datagram::V1(Content::AskBrief { since_us })) => {
+            context.watching.tell(context, from, since_us)
+        }
         Ok(Datagram::V1(Content::Brief(brief))) => context.watching.take(context, from, *brief),
-        Ok(Datagram::V1(Content::Drain { incarnation })) => Watching::ordered_to_drain(context, from, incarnation),
-        _ => context.actors.tell_holding(liveness::In::Datagram { from, bytes: bytes.to_vec() }.into(), Some(credit)),
+        Ok(Datagram::V1(Content::Drain { incarnation })) => {
+            Watching::ordered_to_drain(context, from, incarnation)
+        }
+        _ => context.actors.tell_holding(
+            liveness::In::Datagram {
+                from,
+                bytes: bytes.to_vec(),
+            }
+            .into(),
+            Some(credit),
+        ),
     }
 }
 
-fn bulk(context: &NodeContext, (from, header, stream): (NodeId, &Bytes, Box<dyn BulkReceiver>), credit: Credit, dropped: &mut Dropped) {
+fn bulk(
+    context: &NodeContext,
+    (from, header, stream): (NodeId, &Bytes, Box<dyn BulkReceiver>),
+    credit: Credit,
+    dropped: &mut Dropped,
+) {
     let BulkHeader::V1 { header, content } = match BulkHeader::decode(header) {
         Ok(header) => header,
         Err(error) => return dropped.one(from, &format!("a stream: {error}")),
@@ -71,19 +131,31 @@ fn bulk(context: &NodeContext, (from, header, stream): (NodeId, &Bytes, Box<dyn 
         return;
     }
     let stream = context.metrics.counts_received(&content, stream);
-    context.actors.tell_holding(Arrived { header, content, stream }.into(), Some(credit));
+    context.actors.tell_holding(
+        Arrived {
+            header,
+            content,
+            stream,
+        }
+        .into(),
+        Some(credit),
+    );
 }
 
 /// A header must name its authenticated sender and this cluster.
 fn is_from(context: &NodeContext, header: &Header, from: NodeId, dropped: &mut Dropped) -> bool {
     let right = header.sender == from && header.cluster == context.settings.identity.cluster;
     if !right {
-        dropped.one(from, &format!("a header that names {} or another cluster", header.sender));
+        dropped.one(
+            from,
+            &format!("a header that names {} or another cluster", header.sender),
+        );
     }
     right
 }
 
-/// What was dropped so far. Every power of two is logged, so that a flood of nonsense does not flood the log.
+/// What was dropped so far. Every power of two is logged, so that a flood of nonsense does not
+/// flood the log.
 #[derive(Debug, Default)]
 struct Dropped {
     count: u64,

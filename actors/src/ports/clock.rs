@@ -16,7 +16,9 @@ pub struct TokioClock {
 
 impl Default for TokioClock {
     fn default() -> Self {
-        Self { start: tokio::time::Instant::now() }
+        Self {
+            start: tokio::time::Instant::now(),
+        }
     }
 }
 

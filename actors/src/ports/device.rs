@@ -1,4 +1,5 @@
-//! Devices: where a worker's copy of the model lives, and the exact mean over the workers of a node.
+//! Devices: where a worker's copy of the model lives, and the exact mean over the workers of a
+//! node.
 
 mod tensors;
 
@@ -30,7 +31,8 @@ pub trait Tensors {
     /// A tensor's values cannot be reached; tensors before it were changed.
     fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError>;
 
-    /// Names and dimensions, in registration order: for those who read a checkpoint. One dimension unless the lender knows better.
+    /// Names and dimensions, in registration order: for those who read a checkpoint. One dimension
+    /// unless the lender knows better.
     ///
     /// # Errors
     /// A tensor's values cannot be reached.
@@ -40,21 +42,22 @@ pub trait Tensors {
         Ok(shapes)
     }
 
-    /// Where the values are on a GPU; `None` (the default) in main memory. [`Tensors::read`] and [`Tensors::write`] then go by way of a
-    /// copy.
+    /// Where the values are on a GPU; `None` (the default) in main memory. [`Tensors::read`] and
+    /// [`Tensors::write`] then go by way of a copy.
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
         None
     }
 }
 
-/// Tensors in a GPU's memory, by address: what a device needs to copy and compute there. Whoever lends them keeps them allocated, and
-/// has them read and written by nobody else, for as long as they are borrowed; for a call that changes them that is a `&mut`.
+/// Tensors in a GPU's memory, by address: what a device needs to copy and compute there. Whoever
+/// lends them keeps them allocated, and has them read and written by nobody else, for as long as
+/// they are borrowed; for a call that changes them that is a `&mut`.
 pub trait OnGpu {
     /// Which GPU of this process, from 0.
     fn ordinal(&self) -> usize;
 
-    /// The stream behind whose work the values are complete, and before whose later work slowmo's is done: a `CUstream` of the primary
-    /// context as a number.
+    /// The stream behind whose work the values are complete, and before whose later work slowmo's
+    /// is done: a `CUstream` of the primary context as a number.
     fn stream(&self) -> u64;
 
     /// Calls `visit(name, address, elements)` once a tensor, in registration order.
@@ -99,11 +102,14 @@ pub enum TensorError {
     },
 }
 
-/// Why values were not frozen. The tensors are unchanged; the flat vector may be partly overwritten.
+/// Why values were not frozen. The tensors are unchanged; the flat vector may be partly
+/// overwritten.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FreezeError {
     /// A value that training never recovers from.
-    #[error("{tensor}[{index}] = {value}: averaging would spread it to all nodes; check the learning rate and the loss of this worker")]
+    #[error(
+        "{tensor}[{index}] = {value}: averaging would spread it to all nodes; check the learning rate and the loss of this worker"
+    )]
     NotFinite {
         /// The tensor.
         tensor: String,
@@ -134,8 +140,8 @@ pub struct Mixed {
     pub not_finite: Option<FreezeError>,
 }
 
-/// Where a worker's copy of the model lives: moves values between the lent tensors and the node's flat host buffers. One for
-/// each worker; called from its training thread.
+/// Where a worker's copy of the model lives: moves values between the lent tensors and the node's
+/// flat host buffers. One for each worker; called from its training thread.
 pub trait Device: Send + Sync + fmt::Debug {
     /// The GPU of this process, from 0, if it is one.
     fn gpu(&self) -> Option<usize> {
@@ -145,18 +151,21 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Copies all values into `staging`, in flat order, and refuses infinities and NaN.
     ///
     /// # Errors
-    /// A value that is not finite, another length, or a tensor that cannot be read. `staging` may be partly overwritten.
+    /// A value that is not finite, another length, or a tensor that cannot be read. `staging` may
+    /// be partly overwritten.
     fn freeze(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), FreezeError>;
 
-    /// Copies all values into `staging` as they are: gradients may overflow, which their optimizer handles.
+    /// Copies all values into `staging` as they are: gradients may overflow, which their optimizer
+    /// handles.
     ///
     /// # Errors
     /// A tensor that cannot be read.
     fn copy(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), TensorError>;
 
-    /// One pass of overlapped gossip: the numerators are this part of the values that stays, and `correction` (in flat order;
-    /// nothing at all where it is empty); they are left divided by the push-sum weight in the tensors. Returns the values as they
-    /// were before where `keep` says from where their buffers come.
+    /// One pass of overlapped gossip: the numerators are this part of the values that stays, and
+    /// `correction` (in flat order; nothing at all where it is empty); they are left divided by the
+    /// push-sum weight in the tensors. Returns the values as they were before where `keep` says
+    /// from where their buffers come.
     ///
     /// # Errors
     /// A tensor that cannot be read or written; those before it were mixed.
@@ -172,34 +181,44 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// A tensor that cannot be written; those before it were.
-    fn write_back(&self, values: &Assembled, start: usize, weight: f64, tensors: &mut dyn Tensors) -> Result<(), TensorError>;
+    fn write_back(
+        &self,
+        values: &Assembled,
+        start: usize,
+        weight: f64,
+        tensors: &mut dyn Tensors,
+    ) -> Result<(), TensorError>;
 }
 
-/// The exact mean over the workers of one node. Every worker of the node calls the same operation with its own rank;
-/// calls block until all have.
+/// The exact mean over the workers of one node. Every worker of the node calls the same operation
+/// with its own rank; calls block until all have.
 pub trait Collective: Send + Sync + fmt::Debug {
     /// Workers of the node, `g`.
     fn size(&self) -> usize;
 
-    /// Replaces each worker's `values` by the mean over the workers: the same bits everywhere. In main memory it is summed in ascending
-    /// rank, on GPUs in the order of their library.
+    /// Replaces each worker's `values` by the mean over the workers: the same bits everywhere. In
+    /// main memory it is summed in ascending rank, on GPUs in the order of their library.
     ///
     /// # Errors
-    /// Another length than the other workers: `values` is unchanged. The collective was aborted: on a GPU they may be changed in part.
+    /// Another length than the other workers: `values` is unchanged. The collective was aborted: on
+    /// a GPU they may be changed in part.
     fn mean(&self, rank: usize, values: &mut dyn Tensors) -> Result<(), CollectiveError>;
 
     /// Makes current and later calls fail on every worker: one of them is gone.
     fn abort(&self, rank: usize);
 }
 
-/// Why a collective operation failed. The worker's values are unchanged, but for [`CollectiveError::Device`].
+/// Why a collective operation failed. The worker's values are unchanged, but for
+/// [`CollectiveError::Device`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CollectiveError {
     /// A worker of this node left or panicked.
     #[error("worker {0} of this node is gone: the others cannot average without it")]
     WorkerGone(usize),
     /// Workers brought different lengths.
-    #[error("worker {rank} brought {found} values, worker 0 {expected}: all workers of a node train the same model")]
+    #[error(
+        "worker {rank} brought {found} values, worker 0 {expected}: all workers of a node train the same model"
+    )]
     Length {
         /// The worker.
         rank: usize,

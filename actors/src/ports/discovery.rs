@@ -7,22 +7,26 @@ use std::net::SocketAddr;
 /// Addresses that one discovery may name.
 pub const DISCOVERED_MAX: usize = 4096;
 
-/// Names addresses worth dialing. Names may come and go; whoever answers is authenticated by the transport, not here.
+/// Names addresses worth dialing. Names may come and go; whoever answers is authenticated by the
+/// transport, not here.
 #[async_trait]
 pub trait Discovery: Send + Sync + 'static {
-    /// Makes this node's address known to others, where the implementation can. Called once the transport listens.
+    /// Makes this node's address known to others, where the implementation can. Called once the
+    /// transport listens.
     ///
     /// # Errors
     /// The address could not be made known; nothing was changed.
     async fn announce(&self, node: NodeId, address: SocketAddr) -> Result<(), DiscoveryError>;
 
-    /// Addresses known now, this node's own perhaps among them, ascending, each once. Called again and again.
+    /// Addresses known now, this node's own perhaps among them, ascending, each once. Called again
+    /// and again.
     ///
     /// # Errors
     /// Nothing is known now; asking again later is right.
     async fn peers(&self) -> Result<Vec<SocketAddr>, DiscoveryError>;
 
-    /// Makes an announced address unknown again, where the implementation can. Called when the node stops.
+    /// Makes an announced address unknown again, where the implementation can. Called when the node
+    /// stops.
     ///
     /// # Errors
     /// The address stays known.
@@ -30,7 +34,8 @@ pub trait Discovery: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Whether addresses may be those of nodes that are gone, so that one that cannot be reached is no reason to give up.
+    /// Whether addresses may be those of nodes that are gone, so that one that cannot be reached is
+    /// no reason to give up.
     fn may_be_stale(&self) -> bool {
         false
     }
@@ -40,7 +45,9 @@ pub trait Discovery: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiscoveryError {
     /// A rendezvous folder cannot be read.
-    #[error("cannot read the rendezvous folder {folder} ({reason}); check that it exists and that this user may read it")]
+    #[error(
+        "cannot read the rendezvous folder {folder} ({reason}); check that it exists and that this user may read it"
+    )]
     Unreadable {
         /// The folder.
         folder: String,
@@ -48,7 +55,9 @@ pub enum DiscoveryError {
         reason: String,
     },
     /// A rendezvous folder cannot be written to.
-    #[error("cannot write {file} ({reason}); check that its folder exists and that this user may write to it")]
+    #[error(
+        "cannot write {file} ({reason}); check that its folder exists and that this user may write to it"
+    )]
     Unwritable {
         /// The file.
         file: String,
@@ -56,7 +65,9 @@ pub enum DiscoveryError {
         reason: String,
     },
     /// A name has no address now.
-    #[error("cannot resolve {name} ({reason}); check the name, and that this machine's resolver knows it; it is asked for again")]
+    #[error(
+        "cannot resolve {name} ({reason}); check the name, and that this machine's resolver knows it; it is asked for again"
+    )]
     Unresolved {
         /// The name and port.
         name: String,
@@ -64,7 +75,9 @@ pub enum DiscoveryError {
         reason: String,
     },
     /// A file of addresses cannot be read.
-    #[error("cannot read the addresses in {file} ({reason}); check that it exists and that this user may read it; it is read again")]
+    #[error(
+        "cannot read the addresses in {file} ({reason}); check that it exists and that this user may read it; it is read again"
+    )]
     NoList {
         /// The file.
         file: String,
@@ -72,7 +85,9 @@ pub enum DiscoveryError {
         reason: String,
     },
     /// A line of a file of addresses.
-    #[error("{file} line {line}: {found} is no host:port; nothing of the file is used until it is mended, and it is read again")]
+    #[error(
+        "{file} line {line}: {found} is no host:port; nothing of the file is used until it is mended, and it is read again"
+    )]
     BadLine {
         /// The file.
         file: String,
@@ -82,7 +97,9 @@ pub enum DiscoveryError {
         found: String,
     },
     /// A resolver or a file system that hangs.
-    #[error("{what} was looked up for {seconds} s without an answer; check the resolver, or the disk of the file; it is waited for")]
+    #[error(
+        "{what} was looked up for {seconds} s without an answer; check the resolver, or the disk of the file; it is waited for"
+    )]
     Slow {
         /// What was looked up.
         what: String,

@@ -1,4 +1,5 @@
-//! The traits through which the actors reach the world; implemented in runtime, in memory for tests.
+//! The traits through which the actors reach the world; implemented in runtime, in memory for
+//! tests.
 
 pub mod clock;
 pub mod device;

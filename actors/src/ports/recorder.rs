@@ -1,4 +1,5 @@
-//! Where a node writes down what it does, in the vocabulary of `slowmo_protocol::trace`, so that somebody else may judge it.
+//! Where a node writes down what it does, in the vocabulary of `slowmo_protocol::trace`, so that
+//! somebody else may judge it.
 
 use slowmo_protocol::trace::Event;
 use std::path::PathBuf;
@@ -24,12 +25,14 @@ pub struct QueueUse {
 /// What became of a dump, once it is there: the file, or what the disk said.
 pub type Dumped = Receiver<Result<PathBuf, String>>;
 
-/// Keeps events. No call may wait, neither for a disk nor for anybody else: training goes on whatever becomes of its record.
+/// Keeps events. No call may wait, neither for a disk nor for anybody else: training goes on
+/// whatever becomes of its record.
 pub trait Recorder: Send + Sync + 'static {
     /// Whether events are kept at all. Where they are not, nobody takes the trouble to make them.
     fn is_on(&self) -> bool;
 
-    /// Whether digests of models are to be of a sample of their values only: so many rounds are recorded that whole ones would cost too much.
+    /// Whether digests of models are to be of a sample of their values only: so many rounds are
+    /// recorded that whole ones would cost too much.
     fn is_brief(&self) -> bool {
         false
     }
@@ -45,8 +48,9 @@ pub trait Recorder: Send + Sync + 'static {
     /// Waits, within a bound, until what was recorded is kept for good. For a node that ends.
     fn flush(&self) {}
 
-    /// Writes down what happened last, if it keeps that for the case that something goes wrong; nothing where it does not. `why` is for a
-    /// person. Who wants to know what became of it waits for the answer.
+    /// Writes down what happened last, if it keeps that for the case that something goes wrong;
+    /// nothing where it does not. `why` is for a person. Who wants to know what became of it waits
+    /// for the answer.
     fn dump(&self, _why: &str) -> Option<Dumped> {
         None
     }

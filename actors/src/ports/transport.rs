@@ -1,4 +1,5 @@
-//! Control frames, datagrams and bulk streams between nodes. Bytes in, bytes out: a transport never looks inside.
+//! Control frames, datagrams and bulk streams between nodes. Bytes in, bytes out: a transport never
+//! looks inside.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -8,30 +9,33 @@ use std::time::Duration;
 
 pub use slowmo_protocol::wire::DATAGRAM_BYTES_MAX;
 
-/// Events that wait between the transport and the node supervisor before the transport stops reading.
+/// Events that wait between the transport and the node supervisor before the transport stops
+/// reading.
 pub const TRANSPORT_EVENTS_MAX: usize = 1024;
 /// Control frames that wait for one peer before `send_control` refuses more.
 pub const CONTROL_QUEUE_FRAMES_MAX: usize = 1024;
 
 /// One node's access to the others. Each node id is authenticated before its first event.
 ///
-/// A transport made by a constructor also hands out the only receiver of its [`TransportEvent`]s (capacity
-/// [`TRANSPORT_EVENTS_MAX`]); when nobody reads them, reading from the network stops.
+/// A transport made by a constructor also hands out the only receiver of its [`TransportEvent`]s
+/// (capacity [`TRANSPORT_EVENTS_MAX`]); when nobody reads them, reading from the network stops.
 #[async_trait]
 pub trait Transport: Send + Sync + 'static {
     /// This node.
     fn local(&self) -> LocalPeer;
 
-    /// Dials `address` and keeps at it until `give_up_after`, or until an error that trying again cannot mend
-    /// ([`DialError::is_final`]); then one [`TransportEvent::DialFailed`] follows. [`TransportEvent::PeerUp`] follows when
-    /// frames can be sent. Dialing an address that is being dialed or up, or oneself, does nothing. A peer that went down
-    /// is not dialed again by itself, and dialing is one-way: the peer must dial back to be able to send.
+    /// Dials `address` and keeps at it until `give_up_after`, or until an error that trying again
+    /// cannot mend ([`DialError::is_final`]); then one [`TransportEvent::DialFailed`] follows.
+    /// [`TransportEvent::PeerUp`] follows when frames can be sent. Dialing an address that is being
+    /// dialed or up, or oneself, does nothing. A peer that went down is not dialed again by itself,
+    /// and dialing is one-way: the peer must dial back to be able to send.
     fn connect(&self, address: SocketAddr, give_up_after: Duration);
 
     /// Queues a control frame; frames to one peer arrive in order, once, or the peer goes down.
     ///
     /// # Errors
-    /// No connection to `to`, its queue is full, or the frame exceeds its bound. Nothing was queued.
+    /// No connection to `to`, its queue is full, or the frame exceeds its bound. Nothing was
+    /// queued.
     fn send_control(&self, to: NodeId, frame: Bytes) -> Result<(), SendError>;
 
     /// Sends a datagram that may be lost.
@@ -46,29 +50,33 @@ pub trait Transport: Send + Sync + 'static {
     /// No connection to `to`, or it broke.
     async fn open_bulk(&self, to: NodeId, header: Bytes) -> Result<Box<dyn BulkSender>, BulkError>;
 
-    /// Closes the connections to a peer that is taken for dead or broke the protocol; a [`TransportEvent::PeerDown`] follows
-    /// here, and there with [`DownReason::Dropped`], if it is alive. Both may dial again at once.
+    /// Closes the connections to a peer that is taken for dead or broke the protocol; a
+    /// [`TransportEvent::PeerDown`] follows here, and there with [`DownReason::Dropped`], if it is
+    /// alive. Both may dial again at once.
     fn disconnect(&self, node: NodeId, reason: &str);
 
-    /// Signs of life: authenticated packets (or messages, where there are no packets) that came from the peer over all its
-    /// connections since its session began, whatever they carried. 0 if there is no session; a new session counts anew.
+    /// Signs of life: authenticated packets (or messages, where there are no packets) that came
+    /// from the peer over all its connections since its session began, whatever they carried. 0 if
+    /// there is no session; a new session counts anew.
     fn heard(&self, node: NodeId) -> u64;
 
     /// The smoothed round-trip time to a peer that can be sent to, if it was measured.
     fn round_trip(&self, node: NodeId) -> Option<Duration>;
 
-    /// UDP payload bytes that were sent on the connections to a peer that can be sent to; 0 where they are not counted.
+    /// UDP payload bytes that were sent on the connections to a peer that can be sent to; 0 where
+    /// they are not counted.
     fn sent_to(&self, node: NodeId) -> u64;
 
-    /// Finds out whether anybody listens at the address where the peer listens, or listened when it was last connected.
-    /// [`TransportEvent::KnockRefused`] follows if its host says that nobody does; nothing follows otherwise.
+    /// Finds out whether anybody listens at the address where the peer listens, or listened when it
+    /// was last connected. [`TransportEvent::KnockRefused`] follows if its host says that nobody
+    /// does; nothing follows otherwise.
     fn knock(&self, node: NodeId);
 
     /// What went over the wire so far.
     fn traffic(&self) -> Traffic;
 
-    /// Sends what is queued, closes every connection, waits until peers were told (at most a few seconds, so that
-    /// bulk streams that were finished arrive whole).
+    /// Sends what is queued, closes every connection, waits until peers were told (at most a few
+    /// seconds, so that bulk streams that were finished arrive whole).
     async fn close(&self);
 }
 
@@ -97,7 +105,8 @@ pub trait BulkReceiver: Send {
     /// Fills `into` completely.
     ///
     /// # Errors
-    /// The stream ended early, was reset, or the connection broke; `into` may be partly overwritten.
+    /// The stream ended early, was reset, or the connection broke; `into` may be partly
+    /// overwritten.
     async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), BulkError>;
 
     /// Waits for the end of the stream.
@@ -141,7 +150,8 @@ pub struct Traffic {
 
 /// What a transport reports.
 pub enum TransportEvent {
-    /// Frames and streams can be sent to this peer, which has admitted this node. Its own messages may come before.
+    /// Frames and streams can be sent to this peer, which has admitted this node. Its own messages
+    /// may come before.
     PeerUp {
         /// The authenticated id.
         node: NodeId,
@@ -150,8 +160,9 @@ pub enum TransportEvent {
         /// Where it was dialed.
         address: SocketAddr,
     },
-    /// A connection to or from this peer was lost, and with it all others of this peer. Follows once after `PeerUp` or
-    /// after its first message, whichever came; nothing of the peer follows until it is connected anew.
+    /// A connection to or from this peer was lost, and with it all others of this peer. Follows
+    /// once after `PeerUp` or after its first message, whichever came; nothing of the peer follows
+    /// until it is connected anew.
     PeerDown {
         /// Who.
         node: NodeId,
@@ -212,7 +223,8 @@ pub enum DownReason {
     /// It left, or its process ended in order.
     #[error("it closed the connection: {0}")]
     ClosedByPeer(String),
-    /// It closed the connections because it takes this node for dead or broken; dialing it again shows otherwise.
+    /// It closed the connections because it takes this node for dead or broken; dialing it again
+    /// shows otherwise.
     #[error("it dropped this node: {0}")]
     Dropped(String),
     /// Nothing was heard from it for too long.
@@ -294,10 +306,14 @@ pub enum DialError {
     #[error("no answer; check that a node listens there and that UDP passes")]
     NoAnswer,
     /// The certificate was not issued under this cluster's key or CA.
-    #[error("its certificate was not issued under this cluster's key ({0}); give every node the same cluster_key, or the same CA files")]
+    #[error(
+        "its certificate was not issued under this cluster's key ({0}); give every node the same cluster_key, or the same CA files"
+    )]
     WrongClusterKey(String),
     /// The peers speak different protocol versions.
-    #[error("it speaks protocol version {theirs}, this node {ours}; run the same slowmo release on all nodes")]
+    #[error(
+        "it speaks protocol version {theirs}, this node {ours}; run the same slowmo release on all nodes"
+    )]
     ProtocolVersion {
         /// Its version, as it names it.
         theirs: String,
@@ -310,8 +326,11 @@ pub enum DialError {
     /// Another node with this node's own id.
     #[error("it uses this node's own id {0}; give each node its own node_id")]
     SameId(NodeId),
-    /// A process with the same id is alive and connected there. Tried again: it may be about to end.
-    #[error("another process with the id of {0} is alive; give each node its own node_id, or end that process")]
+    /// A process with the same id is alive and connected there. Tried again: it may be about to
+    /// end.
+    #[error(
+        "another process with the id of {0} is alive; give each node its own node_id, or end that process"
+    )]
     DuplicateId(NodeId),
     /// The peer did not accept this node's introduction.
     #[error("it refused this node: {0}")]

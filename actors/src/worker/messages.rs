@@ -38,13 +38,17 @@ pub enum WorkerMessage {
 pub struct ExchangeRequest {
     /// What is asked for.
     pub request: Request,
-    /// What the node trains; the contribution's parameters come first, averaged buffers follow them.
+    /// What the node trains; the contribution's parameters come first, averaged buffers follow
+    /// them.
     pub model: ModelSize,
-    /// The frozen contribution; brought by worker 0 only, whose values stand for the node. Overlapped gossip needs none.
+    /// The frozen contribution; brought by worker 0 only, whose values stand for the node.
+    /// Overlapped gossip needs none.
     pub frozen: Option<Frozen>,
-    /// The base optimizer's buffers, for whoever joins with the round and for a checkpoint; brought by worker 0 only.
+    /// The base optimizer's buffers, for whoever joins with the round and for a checkpoint; brought
+    /// by worker 0 only.
     pub donation: Option<Frozen>,
-    /// The slow momentum of the whole model that a founding goes on from (`sharded = false`); brought by worker 0 only.
+    /// The slow momentum of the whole model that a founding goes on from (`sharded = false`);
+    /// brought by worker 0 only.
     pub momentum: Option<Frozen>,
     /// Which samples were left when the round began; brought by worker 0 only.
     pub samples: Option<Progress>,
@@ -79,8 +83,8 @@ impl Basis {
 pub struct Exchanged {
     /// The new numerators `x`; the model is `x / weight`.
     pub values: Arc<Assembled>,
-    /// The values are instead what is added to this part of the model to get the numerators; worker 0 answers with the model as it
-    /// was ([`WorkerMessage::Mixed`]).
+    /// The values are instead what is added to this part of the model to get the numerators; worker
+    /// 0 answers with the model as it was ([`WorkerMessage::Mixed`]).
     pub correction: Option<f32>,
     /// A member's buffers of the base optimizer, if this node joined and joiners get a copy.
     pub donated: Option<Arc<Assembled>>,

@@ -1,5 +1,5 @@
-//! The worker actor: one per device. Stands between the training thread's handle and the node's aggregator, so that at most
-//! one exchange of a worker is under way.
+//! The worker actor: one per device. Stands between the training thread's handle and the node's
+//! aggregator, so that at most one exchange of a worker is under way.
 
 use crate::aggregator::{AggregatorMessage, Arrival};
 use crate::context::NodeContext;
@@ -25,24 +25,71 @@ impl Actor for WorkerActor {
     type State = WorkerState;
     type Arguments = (usize, Arc<NodeContext>);
 
-    async fn pre_start(&self, _: ActorRef<Self::Msg>, (index, context): Self::Arguments) -> Result<WorkerState, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        _: ActorRef<Self::Msg>,
+        (index, context): Self::Arguments,
+    ) -> Result<WorkerState, ActorProcessingErr> {
         Ok(WorkerState { index, context })
     }
 
-    async fn handle(&self, _: ActorRef<Self::Msg>, message: WorkerMessage, state: &mut WorkerState) -> Result<(), ActorProcessingErr> {
-        let WorkerState { index: worker, context } = state;
+    async fn handle(
+        &self,
+        _: ActorRef<Self::Msg>,
+        message: WorkerMessage,
+        state: &mut WorkerState,
+    ) -> Result<(), ActorProcessingErr> {
+        let WorkerState {
+            index: worker,
+            context,
+        } = state;
         let message = match message {
             WorkerMessage::Exchange(asked) => {
-                let ExchangeRequest { request, model, frozen, donation, momentum, samples, basis, reply } = *asked;
-                let arrive = Arrive { worker: *worker, request, model, frozen, samples };
-                AggregatorMessage::Arrive(Arrival { arrive, donation, momentum, basis, reply })
+                let ExchangeRequest {
+                    request,
+                    model,
+                    frozen,
+                    donation,
+                    momentum,
+                    samples,
+                    basis,
+                    reply,
+                } = *asked;
+                let arrive = Arrive {
+                    worker: *worker,
+                    request,
+                    model,
+                    frozen,
+                    samples,
+                };
+                AggregatorMessage::Arrive(Arrival {
+                    arrive,
+                    donation,
+                    momentum,
+                    basis,
+                    reply,
+                })
             }
-            WorkerMessage::Mixed { step, before, withheld } => {
-                context.actors.tell(ToGossip::Moved { step, before, withheld });
+            WorkerMessage::Mixed {
+                step,
+                before,
+                withheld,
+            } => {
+                context.actors.tell(ToGossip::Moved {
+                    step,
+                    before,
+                    withheld,
+                });
                 return Ok(());
             }
-            WorkerMessage::Leave { reply } => AggregatorMessage::Leave { worker: *worker, reply },
-            WorkerMessage::Gone => AggregatorMessage::Gone { worker: *worker, error: ExchangeError::WorkerLeft(*worker) },
+            WorkerMessage::Leave { reply } => AggregatorMessage::Leave {
+                worker: *worker,
+                reply,
+            },
+            WorkerMessage::Gone => AggregatorMessage::Gone {
+                worker: *worker,
+                error: ExchangeError::WorkerLeft(*worker),
+            },
         };
         context.actors.tell_aggregator(message);
         Ok(())

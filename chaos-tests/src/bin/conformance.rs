@@ -1,5 +1,6 @@
-//! `conformance DIR [--transport quic|memory] [--seed S]`: runs every recorded trajectory of a folder through the real
-//! runtime and prints `NAME MAX_ABS_ERROR` a line. Exits 1 if a value differs by more than 1e-5 or a file cannot be run.
+//! `conformance DIR [--transport quic|memory] [--seed S]`: runs every recorded trajectory of a
+//! folder through the real runtime and prints `NAME MAX_ABS_ERROR` a line. Exits 1 if a value
+//! differs by more than 1e-5 or a file cannot be run.
 
 use clap::{Parser, ValueEnum};
 use slowmo_chaos::cluster::Link;
@@ -27,15 +28,32 @@ enum Transport {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
-    let Arguments { folder, transport, seed } = Arguments::parse();
-    let filter = tracing_subscriber::EnvFilter::try_from_env("SLOWMO_LOG").unwrap_or_else(|_| "error".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let Arguments {
+        folder,
+        transport,
+        seed,
+    } = Arguments::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("SLOWMO_LOG")
+        .unwrap_or_else(|_| "error".into());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
     let link = match transport {
         Transport::Quic => Link::Quic,
         Transport::Memory => Link::Memory(seed),
     };
-    let files = files(&folder).map_err(|error| anyhow::anyhow!("{}: {error}; name a folder with trajectory files", folder.display()))?;
-    anyhow::ensure!(!files.is_empty(), "{} holds no .json file: name a folder with trajectory files", folder.display());
+    let files = files(&folder).map_err(|error| {
+        anyhow::anyhow!(
+            "{}: {error}; name a folder with trajectory files",
+            folder.display()
+        )
+    })?;
+    anyhow::ensure!(
+        !files.is_empty(),
+        "{} holds no .json file: name a folder with trajectory files",
+        folder.display()
+    );
     let mut passed = true;
     for file in files {
         let verdict = check(&file, link);
@@ -45,5 +63,9 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         passed &= verdict.passes();
     }
-    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

@@ -1,5 +1,6 @@
-//! Trains for minutes where a careless failure detector would bury the living: every node's uplink throttled and kept full with
-//! shard traffic, or every core busy with something else. Counts who was taken for dead; nobody may be.
+//! Trains for minutes where a careless failure detector would bury the living: every node's uplink
+//! throttled and kept full with shard traffic, or every core busy with something else. Counts who
+//! was taken for dead; nobody may be.
 
 use clap::Parser;
 use slowmo::config::BaseName;
@@ -47,9 +48,23 @@ fn main() -> ExitCode {
 /// How many false deaths were seen.
 fn run(arguments: &Arguments) -> Result<u64, Box<dyn std::error::Error>> {
     let ids: Vec<u64> = (1..=arguments.nodes).collect();
-    let config = Config { base: BaseName::None, tau: 1, beta: 0.5, ..Config::default() };
-    let Cluster { nodes, rendezvous: _rendezvous } = start(&ids, Link::Faulty, &config)?;
-    let (stop, workers) = (AtomicBool::new(false), nodes.iter().map(|node| node.worker(0)).collect::<Result<Vec<_>, _>>()?);
+    let config = Config {
+        base: BaseName::None,
+        tau: 1,
+        beta: 0.5,
+        ..Config::default()
+    };
+    let Cluster {
+        nodes,
+        rendezvous: _rendezvous,
+    } = start(&ids, Link::Faulty, &config)?;
+    let (stop, workers) = (
+        AtomicBool::new(false),
+        nodes
+            .iter()
+            .map(|node| node.worker(0))
+            .collect::<Result<Vec<_>, _>>()?,
+    );
     let (mut deaths, mut rounds) = (0, 0);
     thread::scope(|scope| {
         for _ in 0..arguments.busy {
@@ -68,12 +83,20 @@ fn run(arguments: &Arguments) -> Result<u64, Box<dyn std::error::Error>> {
             let founded = nodes.iter().all(|node| node.status().round > 1);
             throttle(&nodes, arguments.mbit, founded);
             deaths += nodes.iter().map(buried).sum::<u64>();
-            rounds = nodes.iter().map(|node| node.status().round).max().unwrap_or(0);
+            rounds = nodes
+                .iter()
+                .map(|node| node.status().round)
+                .max()
+                .unwrap_or(0);
         }
         stop.store(true, Ordering::Relaxed);
         throttle(&nodes, 0, true);
     });
-    let nodes = nodes.iter().map(|node| node.status().members.len()).min().unwrap_or(0);
+    let nodes = nodes
+        .iter()
+        .map(|node| node.status().members.len())
+        .min()
+        .unwrap_or(0);
     println!(
         "{} s, {rounds} rounds decided, {nodes} members at the end, {deaths} sightings of a living node taken for dead",
         arguments.seconds
@@ -84,7 +107,10 @@ fn run(arguments: &Arguments) -> Result<u64, Box<dyn std::error::Error>> {
 /// The founding is not what is measured.
 fn throttle(nodes: &[Runtime], mbit: u64, founded: bool) {
     let rate = Some(mbit * 125_000).filter(|rate| founded && *rate > 0);
-    nodes.iter().filter_map(Runtime::faults).for_each(|faults| faults.throttle(rate));
+    nodes
+        .iter()
+        .filter_map(Runtime::faults)
+        .for_each(|faults| faults.throttle(rate));
 }
 
 /// Members that a node takes for dead now, and those that a decided round went without.
@@ -92,11 +118,24 @@ fn buried(node: &Runtime) -> u64 {
     let status = node.status();
     let dead = status.members.iter().filter(|member| !member.alive).count();
     // The founding has one contributor.
-    let averaged = if status.round < 2 { status.last_round.members } else { status.last_round.contributors };
+    let averaged = if status.round < 2 {
+        status.last_round.members
+    } else {
+        status.last_round.contributors
+    };
     let without = status.last_round.members.saturating_sub(averaged);
     if dead + without > 0 {
-        let events: Vec<_> = status.events.iter().rev().take(3).map(|event| &event.what).collect();
-        eprintln!("node {} in round {}: {dead} taken for dead, {without} passed over; {events:?}", status.node, status.round);
+        let events: Vec<_> = status
+            .events
+            .iter()
+            .rev()
+            .take(3)
+            .map(|event| &event.what)
+            .collect();
+        eprintln!(
+            "node {} in round {}: {dead} taken for dead, {without} passed over; {events:?}",
+            status.node, status.round
+        );
     }
     (dead + without) as u64
 }
@@ -105,7 +144,10 @@ fn train(mut worker: Worker, parameters: usize, stop: &AtomicBool) {
     let mut values = vec![0.5f32; parameters];
     let mut synchronized = worker.synchronize(&mut values).is_ok();
     while synchronized && !stop.load(Ordering::Relaxed) {
-        values.iter_mut().step_by(997).for_each(|value| *value += 0.01);
+        values
+            .iter_mut()
+            .step_by(997)
+            .for_each(|value| *value += 0.01);
         synchronized = worker.step(&mut values, 0.1).is_ok();
     }
     // At the end the others may have left first.

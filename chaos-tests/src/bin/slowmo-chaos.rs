@@ -64,17 +64,20 @@ struct Sim {
     /// Run the schedules in these files, and no seeds.
     #[arg(long, num_args = 1.., value_name = "FILE")]
     schedule: Vec<PathBuf>,
-    /// Write the schedule of the run that failed, or of the only one, to this file: with no more faults than it takes to fail.
+    /// Write the schedule of the run that failed, or of the only one, to this file: with no more
+    /// faults than it takes to fail.
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Once the faults are over, those who live must go on without those who do not, within so many milliseconds.
+    /// Once the faults are over, those who live must go on without those who do not, within so many
+    /// milliseconds.
     #[arg(long, value_name = "MILLISECONDS")]
     goes_on_within: Option<u64>,
     /// Threads; as many as there are cores if it is not given.
     #[arg(long)]
     threads: Option<usize>,
-    /// Every kind of fault: each seed draws which of them there are. At the end those who live go on without the dead. Lists every
-    /// failure, and counts which faults, rules and frames were seen: too few of any is a failure too.
+    /// Every kind of fault: each seed draws which of them there are. At the end those who live go
+    /// on without the dead. Lists every failure, and counts which faults, rules and frames were
+    /// seen: too few of any is a failure too.
     #[arg(long)]
     all: bool,
     /// Print, for every message and phase of a round, under how many kinds of faults they met.
@@ -89,13 +92,22 @@ struct Sim {
 }
 
 fn range(text: &str) -> Result<RangeInclusive<usize>, String> {
-    let number = |text: &str| text.parse::<usize>().ok().filter(|count| (1..=4096).contains(count));
+    let number = |text: &str| {
+        text.parse::<usize>()
+            .ok()
+            .filter(|count| (1..=4096).contains(count))
+    };
     let parsed = match text.split_once("..") {
         Some((from, to)) => number(from).zip(number(to)),
         None => number(text).map(|count| (count, count)),
     };
-    let (from, to) = parsed.ok_or_else(|| format!("'{text}' is no range of 1 to 4096 nodes, like 2..8"))?;
-    if from > to { Err(format!("{from} is more than {to}")) } else { Ok(from..=to) }
+    let (from, to) =
+        parsed.ok_or_else(|| format!("'{text}' is no range of 1 to 4096 nodes, like 2..8"))?;
+    if from > to {
+        Err(format!("{from} is more than {to}"))
+    } else {
+        Ok(from..=to)
+    }
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -104,17 +116,26 @@ fn main() -> anyhow::Result<ExitCode> {
         #[cfg(feature = "virtual-time")]
         Command::Actors(arguments) => return actors(&arguments),
     };
-    let look = Look { keeps_trace: arguments.trace.is_some(), verbose: arguments.verbose };
+    let look = Look {
+        keeps_trace: arguments.trace.is_some(),
+        verbose: arguments.verbose,
+    };
     if !arguments.schedule.is_empty() {
         return files(&arguments, look);
     }
     let begun = Instant::now();
     let seeds = arguments.first_seed..arguments.first_seed.saturating_add(arguments.seeds);
     let nodes = arguments.nodes.clone();
-    let mut search = if arguments.all { Search::swarm(seeds, nodes) } else { Search::usual(seeds, nodes) };
+    let mut search = if arguments.all {
+        Search::swarm(seeds, nodes)
+    } else {
+        Search::usual(seeds, nodes)
+    };
     search.threads = arguments.threads.unwrap_or(search.threads);
     search.goes_on_within = arguments.goes_on_within.map(Span::from_millis);
-    if arguments.verbose || (arguments.seeds == 1 && (look.keeps_trace || arguments.write.is_some())) {
+    if arguments.verbose
+        || (arguments.seeds == 1 && (look.keeps_trace || arguments.write.is_some()))
+    {
         let mut schedule = search.schedule(arguments.first_seed);
         schedule.what = drawn(&arguments, arguments.first_seed);
         return show(&arguments, sim::run(&schedule, look));
@@ -136,7 +157,12 @@ fn main() -> anyhow::Result<ExitCode> {
     if arguments.all {
         print!("{}", found.counters.table());
         for (seed, violation) in &found.failures {
-            println!("seed {seed}: {} at {} ms: {}", violation.invariant, violation.at.0 / 1000, violation.what);
+            println!(
+                "seed {seed}: {} at {} ms: {}",
+                violation.invariant,
+                violation.at.0 / 1000,
+                violation.what
+            );
         }
         missed = found.counters.missed();
     }
@@ -160,17 +186,31 @@ fn files(arguments: &Sim, look: Look) -> anyhow::Result<ExitCode> {
     for path in &arguments.schedule {
         let report = sim::run(&Schedule::read(path)?, look);
         for (at, deed) in &report.passed_over {
-            println!("{}: not done at {} ms: {deed:?}", path.display(), at.0 / 1000);
+            println!(
+                "{}: not done at {} ms: {deed:?}",
+                path.display(),
+                at.0 / 1000
+            );
         }
         if arguments.schedule.len() == 1 {
             return show(arguments, report);
         }
         match &report.violation {
             Some(violation) => {
-                println!("{}: {} at {} ms: {}", path.display(), violation.invariant, violation.at.0 / 1000, violation.what);
+                println!(
+                    "{}: {} at {} ms: {}",
+                    path.display(),
+                    violation.invariant,
+                    violation.at.0 / 1000,
+                    violation.what
+                );
                 code = ExitCode::FAILURE;
             }
-            None => println!("{}: {} rounds, nothing is broken", path.display(), report.rounds),
+            None => println!(
+                "{}: {} rounds, nothing is broken",
+                path.display(),
+                report.rounds
+            ),
         }
     }
     Ok(code)
@@ -179,22 +219,38 @@ fn files(arguments: &Sim, look: Look) -> anyhow::Result<ExitCode> {
 /// Where a schedule came from.
 fn drawn(arguments: &Sim, seed: u64) -> String {
     let (from, to) = (arguments.nodes.start(), arguments.nodes.end());
-    format!("Drawn from seed {seed}, for {from} to {to} nodes{}.", if arguments.all { ", with kinds of faults that it drew" } else { "" })
+    format!(
+        "Drawn from seed {seed}, for {from} to {to} nodes{}.",
+        if arguments.all {
+            ", with kinds of faults that it drew"
+        } else {
+            ""
+        }
+    )
 }
 
 #[cfg(feature = "virtual-time")]
 fn actors(arguments: &Actors) -> anyhow::Result<ExitCode> {
     use slowmo_chaos::virtual_cluster::search;
     if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("SLOWMO_LOG") {
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .init();
     }
     let begun = Instant::now();
     let seeds = arguments.first_seed..arguments.first_seed.saturating_add(arguments.seeds);
     let mut last = None;
     let found = search::search(seeds, &arguments.nodes, arguments.twice, |report| {
         if report.violation.is_some() {
-            println!("seed {} ({:?}, {:?}):", report.config.seed, report.config.class, report.config.algorithm.base);
-            report.schedule.iter().for_each(|timed| println!("  {} us {:?}", timed.at.0, timed.fault));
+            println!(
+                "seed {} ({:?}, {:?}):",
+                report.config.seed, report.config.class, report.config.algorithm.base
+            );
+            report
+                .schedule
+                .iter()
+                .for_each(|timed| println!("  {} us {:?}", timed.at.0, timed.fault));
             report.nodes.iter().for_each(|node| println!("  {node}"));
         }
         if arguments.trace.is_some() {
@@ -203,14 +259,26 @@ fn actors(arguments: &Actors) -> anyhow::Result<ExitCode> {
     })?;
     let seconds = begun.elapsed().as_secs_f64();
     let runs = found.runs * if arguments.twice { 2 } else { 1 };
-    println!("{runs} runs, {} rounds, {} events in {seconds:.1} s: {:.1} runs a second", found.rounds, found.events, runs as f64 / seconds);
+    println!(
+        "{runs} runs, {} rounds, {} events in {seconds:.1} s: {:.1} runs a second",
+        found.rounds,
+        found.events,
+        runs as f64 / seconds
+    );
     for (name, (held, not_shown)) in &found.rules {
         println!("{name}: held in {held}, not shown in {not_shown}");
     }
     if arguments.twice {
-        println!("{} of {} seeds were the same run twice", found.runs - found.unequal.len() as u64, found.runs);
+        println!(
+            "{} of {} seeds were the same run twice",
+            found.runs - found.unequal.len() as u64,
+            found.runs
+        );
         for (seed, parting) in found.unequal.iter().take(3) {
-            println!("seed {seed} parts at line {}:\n  {:?}\n  {:?}", parting.line, parting.one, parting.other);
+            println!(
+                "seed {seed} parts at line {}:\n  {:?}\n  {:?}",
+                parting.line, parting.one, parting.other
+            );
         }
     }
     if let (Some(path), Some(trace)) = (&arguments.trace, &last) {
@@ -218,15 +286,30 @@ fn actors(arguments: &Actors) -> anyhow::Result<ExitCode> {
     }
     let (from, to) = (arguments.nodes.start(), arguments.nodes.end());
     for (seed, violation) in &found.failures {
-        println!("seed {seed}: {} at {} ms: {}", violation.invariant, violation.at.0 / 1000, violation.what);
-        println!("again: cargo run --release -p slowmo-chaos -- actors --first-seed {seed} --seeds 1 --nodes {from}..{to}");
+        println!(
+            "seed {seed}: {} at {} ms: {}",
+            violation.invariant,
+            violation.at.0 / 1000,
+            violation.what
+        );
+        println!(
+            "again: cargo run --release -p slowmo-chaos -- actors --first-seed {seed} --seeds 1 --nodes {from}..{to}"
+        );
     }
-    Ok(if found.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if found.failures.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn print_coverage(coverage: &slowmo_chaos::sim::coverage::Coverage) {
     let pairs = coverage.pairs();
-    println!("coverage: {} of message x phase, {} of message x phase x fault", pairs.len(), coverage.triples());
+    println!(
+        "coverage: {} of message x phase, {} of message x phase x fault",
+        pairs.len(),
+        coverage.triples()
+    );
 }
 
 /// A run that failed, as short as it can be made, and how to see it again.
@@ -239,7 +322,12 @@ fn show(arguments: &Sim, report: Report) -> anyhow::Result<ExitCode> {
         return keep(arguments, &report).map(|()| ExitCode::SUCCESS);
     };
     let (seed, class) = (report.schedule.config.seed, report.schedule.config.class);
-    println!("seed {seed} ({class:?}): {} at {} ms: {}", violation.invariant, violation.at.0 / 1000, violation.what);
+    println!(
+        "seed {seed} ({class:?}): {} at {} ms: {}",
+        violation.invariant,
+        violation.at.0 / 1000,
+        violation.what
+    );
     report.nodes.iter().for_each(|node| println!("  {node}"));
     let all = report.schedule.faults.len();
     let Shortest { report, faults } = shrink::shrink(report);
@@ -252,7 +340,9 @@ fn show(arguments: &Sim, report: Report) -> anyhow::Result<ExitCode> {
         Some(path) => println!("again: {sim} --schedule {}", path.display()),
         None => {
             let again = again(arguments, seed);
-            println!("again: {sim} {again}\nas a schedule: {sim} {again} --write FILE\nand that again: {sim} --schedule FILE");
+            println!(
+                "again: {sim} {again}\nas a schedule: {sim} {again} --write FILE\nand that again: {sim} --schedule FILE"
+            );
         }
     }
     keep(arguments, &report).map(|()| ExitCode::FAILURE)
@@ -276,12 +366,16 @@ fn again(arguments: &Sim, seed: u64) -> String {
 
 /// Writes what the run followed from.
 fn keep(arguments: &Sim, report: &Report) -> anyhow::Result<()> {
-    let Some(path) = &arguments.write else { return Ok(()) };
+    let Some(path) = &arguments.write else {
+        return Ok(());
+    };
     Ok(report.schedule.write(path)?)
 }
 
 fn save(arguments: &Sim, report: &Report) -> anyhow::Result<()> {
-    let (Some(path), Some(trace)) = (&arguments.trace, &report.trace) else { return Ok(()) };
+    let (Some(path), Some(trace)) = (&arguments.trace, &report.trace) else {
+        return Ok(());
+    };
     write(path, trace)
 }
 

@@ -93,7 +93,9 @@ impl Case {
         }
         let mut case = Self::parse(&std::fs::read(path)?)?;
         if case.name.is_empty() {
-            case.name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+            case.name = path
+                .file_stem()
+                .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
         }
         Ok(case)
     }
@@ -110,26 +112,70 @@ impl Case {
 
     fn check(&self) -> Result<(), CaseError> {
         let width = self.initial.len();
-        let product = |shape: &Vec<usize>| shape.iter().fold(1usize, |product, length| product.saturating_mul(*length));
-        let shaped = self.shapes.iter().map(product).fold(0, usize::saturating_add);
+        let product = |shape: &Vec<usize>| {
+            shape
+                .iter()
+                .fold(1usize, |product, length| product.saturating_mul(*length))
+        };
+        let shaped = self
+            .shapes
+            .iter()
+            .map(product)
+            .fold(0, usize::saturating_add);
         let off = self.slowmo_momentum == 0.0 && self.slowmo_lr == 1.0;
         let wide = |values: &Vec<f32>| values.len() == width;
         let checks = [
             (
-                self.workers > 0 && self.gpus_per_node > 0 && self.workers.is_multiple_of(self.gpus_per_node),
+                self.workers > 0
+                    && self.gpus_per_node > 0
+                    && self.workers.is_multiple_of(self.gpus_per_node),
                 "workers do not divide into nodes",
             ),
-            (shaped == width && width > 0, "shapes do not add up to the initial parameters"),
-            (self.curvature.len() == self.workers && self.curvature.iter().all(wide), "curvature has another size"),
-            (self.target.len() == self.workers, "target has another number of workers"),
-            (self.target.iter().all(|steps| !steps.is_empty() && steps.iter().all(wide)), "target has another size"),
-            (self.params.len() == self.workers, "params has another number of workers"),
-            (self.params.iter().all(|steps| steps.len() == self.steps && steps.iter().all(wide)), "params has another size"),
-            (["localsgd", "sgp"].contains(&self.base.as_str()), "base is neither localsgd nor sgp"),
-            (off || self.slowmo_frequency.is_some(), "slowmo_frequency is missing"),
-            (self.lr_drop_at.is_some() == self.lr_drop_to.is_some(), "lr_drop_at and lr_drop_to come together"),
+            (
+                shaped == width && width > 0,
+                "shapes do not add up to the initial parameters",
+            ),
+            (
+                self.curvature.len() == self.workers && self.curvature.iter().all(wide),
+                "curvature has another size",
+            ),
+            (
+                self.target.len() == self.workers,
+                "target has another number of workers",
+            ),
+            (
+                self.target
+                    .iter()
+                    .all(|steps| !steps.is_empty() && steps.iter().all(wide)),
+                "target has another size",
+            ),
+            (
+                self.params.len() == self.workers,
+                "params has another number of workers",
+            ),
+            (
+                self.params
+                    .iter()
+                    .all(|steps| steps.len() == self.steps && steps.iter().all(wide)),
+                "params has another size",
+            ),
+            (
+                ["localsgd", "sgp"].contains(&self.base.as_str()),
+                "base is neither localsgd nor sgp",
+            ),
+            (
+                off || self.slowmo_frequency.is_some(),
+                "slowmo_frequency is missing",
+            ),
+            (
+                self.lr_drop_at.is_some() == self.lr_drop_to.is_some(),
+                "lr_drop_at and lr_drop_to come together",
+            ),
         ];
-        checks.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, why)| Err(CaseError::Inconsistent(why)))
+        checks
+            .iter()
+            .find(|(holds, _)| !holds)
+            .map_or(Ok(()), |(_, why)| Err(CaseError::Inconsistent(why)))
     }
 
     /// Nodes of the case.
@@ -153,7 +199,11 @@ impl Case {
         let sgp = self.base == "sgp";
         let off = self.slowmo_momentum == 0.0 && self.slowmo_lr == 1.0;
         Config {
-            base: if sgp { BaseName::Sgp } else { BaseName::LocalSgd },
+            base: if sgp {
+                BaseName::Sgp
+            } else {
+                BaseName::LocalSgd
+            },
             frequency: self.localsgd_frequency.filter(|_| !sgp).unwrap_or(1),
             staleness: 0,
             peers_per_step: self.peers_per_step.filter(|_| sgp).unwrap_or(1),
@@ -162,7 +212,10 @@ impl Case {
             alpha: self.slowmo_lr,
             beta: self.slowmo_momentum,
             sharded: self.memory_efficient,
-            no_average: sgp && !off && !self.memory_efficient && self.sgp_average_params != Some(true),
+            no_average: sgp
+                && !off
+                && !self.memory_efficient
+                && self.sgp_average_params != Some(true),
             // The recorder refuses more; so does the configuration.
             devices: u16::try_from(self.gpus_per_node).unwrap_or(u16::MAX),
             ..Config::default()

@@ -1,7 +1,9 @@
-//! Runs recorded trajectories through the real runtime, one runtime per node, and compares every value of every step.
+//! Runs recorded trajectories through the real runtime, one runtime per node, and compares every
+//! value of every step.
 //!
-//! The objective makes a base step the same float32 arithmetic in any language: at step `s` worker `i` uses the gradient
-//! `curvature[i][j]·(x[j] − target[i][s mod 7][j])`. The format is described beside the files (`vectors/README.md`).
+//! The objective makes a base step the same float32 arithmetic in any language: at step `s` worker
+//! `i` uses the gradient `curvature[i][j]·(x[j] − target[i][s mod 7][j])`. The format is described
+//! beside the files (`vectors/README.md`).
 
 mod case;
 mod run;
@@ -49,8 +51,11 @@ impl Verdict {
 /// The folder cannot be read.
 pub fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(folder)?.collect::<Result<Vec<_>, _>>()?;
-    let mut files: Vec<_> =
-        entries.into_iter().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "json")).collect();
+    let mut files: Vec<_> = entries
+        .into_iter()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == "json"))
+        .collect();
     files.sort();
     Ok(files)
 }
@@ -59,7 +64,13 @@ pub fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 #[must_use]
 pub fn check(path: &Path, link: Link) -> Verdict {
     match Case::read(path) {
-        Ok(case) => Verdict { name: case.name.clone(), result: run(&case, link).map_err(Failure::Run) },
-        Err(error) => Verdict { name: path.display().to_string(), result: Err(Failure::Case(error)) },
+        Ok(case) => Verdict {
+            name: case.name.clone(),
+            result: run(&case, link).map_err(Failure::Run),
+        },
+        Err(error) => Verdict {
+            name: path.display().to_string(),
+            result: Err(Failure::Case(error)),
+        },
     }
 }

@@ -31,20 +31,35 @@ pub enum RunError {
     Panicked,
 }
 
-/// Runs `case` and returns the largest absolute difference from the recorded parameters (infinite if a value is not finite).
+/// Runs `case` and returns the largest absolute difference from the recorded parameters (infinite
+/// if a value is not finite).
 ///
 /// # Errors
 /// A node or worker failed.
 pub fn run(case: &Case, link: Link) -> Result<f32, RunError> {
     let trajectories = trajectories(case, link)?;
-    let pairs = trajectories.iter().flatten().flatten().zip(case.params.iter().flatten().flatten());
+    let pairs = trajectories
+        .iter()
+        .flatten()
+        .flatten()
+        .zip(case.params.iter().flatten().flatten());
     Ok(pairs
         .map(|(ours, theirs)| (ours - theirs).abs())
-        .fold(0.0, |worst, error| if error <= worst { worst } else { error_or_infinite(error) }))
+        .fold(0.0, |worst, error| {
+            if error <= worst {
+                worst
+            } else {
+                error_or_infinite(error)
+            }
+        }))
 }
 
 fn error_or_infinite(error: f32) -> f32 {
-    if error.is_finite() { error } else { f32::INFINITY }
+    if error.is_finite() {
+        error
+    } else {
+        f32::INFINITY
+    }
 }
 
 /// Every worker's parameters after each step.
@@ -52,9 +67,13 @@ fn error_or_infinite(error: f32) -> f32 {
 /// # Errors
 /// A node or worker failed.
 pub fn trajectories(case: &Case, link: Link) -> Result<Vec<Vec<Vec<f32>>>, RunError> {
-    // Ids are neither consecutive nor in the order of the workers' places on purpose; they ascend, as places do.
+    // Ids are neither consecutive nor in the order of the workers' places on purpose; they ascend,
+    // as places do.
     let ids: Vec<u64> = (0..case.nodes() as u64).map(|node| 10 + node * 7).collect();
-    let Cluster { nodes, rendezvous: _rendezvous } = start(&ids, link, &case.config())?;
+    let Cluster {
+        nodes,
+        rendezvous: _rendezvous,
+    } = start(&ids, link, &case.config())?;
     let mut threads: Vec<JoinHandle<Result<Vec<Vec<f32>>, RunError>>> = Vec::new();
     for index in 0..case.workers {
         let worker = nodes[index / case.gpus_per_node].worker(index % case.gpus_per_node)?;
@@ -62,7 +81,10 @@ pub fn trajectories(case: &Case, link: Link) -> Result<Vec<Vec<Vec<f32>>>, RunEr
         threads.push(spawn(move || train(worker, &case, index)));
     }
     drop(nodes);
-    let results: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap_or(Err(RunError::Panicked))).collect();
+    let results: Vec<_> = threads
+        .into_iter()
+        .map(|thread| thread.join().unwrap_or(Err(RunError::Panicked)))
+        .collect();
     results.into_iter().collect()
 }
 
@@ -75,11 +97,19 @@ fn train(mut worker: Worker, case: &Case, index: usize) -> Result<Vec<Vec<f32>>,
         let flat: Vec<f32> = params.concat();
         let targets = &case.target[index][step % case.target[index].len()];
         let both = case.curvature[index].iter().zip(targets);
-        let mut gradients: Vec<f32> = flat.iter().zip(both).map(|(x, (curvature, target))| curvature * (x - target)).collect();
+        let mut gradients: Vec<f32> = flat
+            .iter()
+            .zip(both)
+            .map(|(x, (curvature, target))| curvature * (x - target))
+            .collect();
         worker.average_gradients(&mut gradients)?;
         let rate = case.learning_rate(step);
         let update = sgd(case, &mut momentum, gradients);
-        let stepped: Vec<f32> = flat.iter().zip(&update).map(|(x, update)| x - rate * update).collect();
+        let stepped: Vec<f32> = flat
+            .iter()
+            .zip(&update)
+            .map(|(x, update)| x - rate * update)
+            .collect();
         params = split(&stepped, &case.shapes);
         worker.step(&mut params, rate)?;
         seen.push(params.concat());
@@ -96,10 +126,18 @@ fn sgd(case: &Case, momentum: &mut Option<Vec<f32>>, gradients: Vec<f32>) -> Vec
     }
     let buffer = match momentum.take() {
         None => gradients.clone(),
-        Some(buffer) => buffer.iter().zip(&gradients).map(|(buffer, gradient)| momentum_rate * buffer + gradient).collect(),
+        Some(buffer) => buffer
+            .iter()
+            .zip(&gradients)
+            .map(|(buffer, gradient)| momentum_rate * buffer + gradient)
+            .collect(),
     };
     let direction = match case.nesterov == Some(true) {
-        true => gradients.iter().zip(&buffer).map(|(gradient, buffer)| gradient + momentum_rate * buffer).collect(),
+        true => gradients
+            .iter()
+            .zip(&buffer)
+            .map(|(gradient, buffer)| gradient + momentum_rate * buffer)
+            .collect(),
         false => buffer.clone(),
     };
     *momentum = Some(buffer);

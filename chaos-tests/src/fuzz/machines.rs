@@ -1,8 +1,9 @@
-//! Bytes of an authenticated but broken peer, handed to the machines that act on them. A machine may do with them what it likes,
-//! but not panic, and what it sends must have an encoding.
+//! Bytes of an authenticated but broken peer, handed to the machines that act on them. A machine
+//! may do with them what it likes, but not panic, and what it sends must have an encoding.
 //!
-//! An input is a list of pieces, each behind two bytes: the sender, and how long the piece is. What a sender cannot choose is
-//! made right, so that the fuzzer gets past it: a frame's cluster and its sender, who is the peer that was authenticated.
+//! An input is a list of pieces, each behind two bytes: the sender, and how long the piece is. What
+//! a sender cannot choose is made right, so that the fuzzer gets past it: a frame's cluster and its
+//! sender, who is the peer that was authenticated.
 
 use slowmo_protocol::coordinator::{self, Attempt, Coordinator, RoundKind, RoundSpec};
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
@@ -20,7 +21,11 @@ const CLUSTER: ClusterId = ClusterId(0x0102_0304_0506_0708);
 pub(super) const LINEAGE: Lineage = Lineage(0x1112_1314_1516_1718_191a_1b1c_1d1e_1f20);
 
 fn identity() -> Identity {
-    Identity { cluster: CLUSTER, node: NodeId(1), incarnation: Incarnation(1) }
+    Identity {
+        cluster: CLUSTER,
+        node: NodeId(1),
+        incarnation: Incarnation(1),
+    }
 }
 
 /// The pieces of an input with their senders; at most 64.
@@ -41,17 +46,28 @@ fn pieces(mut data: &[u8]) -> Vec<(NodeId, &[u8])> {
 /// The view that the machines are in.
 pub(super) fn view() -> View {
     let address = SocketAddr::from(([10, 0, 0, 5], 7400));
-    let member = |id| Member { id: NodeId(id), incarnation: Incarnation(1), address, devices: 1 };
+    let member = |id| Member {
+        id: NodeId(id),
+        incarnation: Incarnation(1),
+        address,
+        devices: 1,
+    };
     #[allow(clippy::expect_used)]
     View::new(Epoch::FOUNDING, (1..=NODES).map(member).collect()).expect("three ids that ascend")
 }
 
 /// What node 1 expects of the round.
 pub(super) fn spec() -> RoundSpec {
-    RoundSpec { kind: RoundKind::Average, step: Step(1), gamma: 0.0, elements: 6 }
+    RoundSpec {
+        kind: RoundKind::Average,
+        step: Step(1),
+        gamma: 0.0,
+        elements: 6,
+    }
 }
 
-/// Control frames, handed to the coordinator of node 1 in a round that it has contributed to, with a tick after each.
+/// Control frames, handed to the coordinator of node 1 in a round that it has contributed to, with
+/// a tick after each.
 pub fn coordinator(data: &[u8]) -> bool {
     let settings = coordinator::Settings {
         orders_by_rate: true,
@@ -60,18 +76,46 @@ pub fn coordinator(data: &[u8]) -> bool {
         ..coordinator::Settings::simulated(identity())
     };
     let mut machine = Coordinator::new(settings);
-    let contribute = coordinator::In::Contribute { round: Round::FOUNDING, spec: spec(), samples: None, rates: Vec::new(), buffers: 0 };
-    tell(&mut machine, coordinator::In::Formed { view: view(), lineage: LINEAGE }, 0);
+    let contribute = coordinator::In::Contribute {
+        round: Round::FOUNDING,
+        spec: spec(),
+        samples: None,
+        rates: Vec::new(),
+        buffers: 0,
+    };
+    tell(
+        &mut machine,
+        coordinator::In::Formed {
+            view: view(),
+            lineage: LINEAGE,
+        },
+        0,
+    );
     tell(&mut machine, contribute, 0);
     let mut accepted = false;
     for (index, (from, piece)) in pieces(data).into_iter().enumerate() {
         let now = index as u64 * 1_000;
-        if let Ok(Frame::V1 { header, message }) = Frame::decode(message_in(piece, |bytes| Frame::decode(bytes).is_ok())) {
-            let header = slowmo_protocol::wire::Header { cluster: CLUSTER, sender: from, incarnation: Incarnation(1), ..header };
+        if let Ok(Frame::V1 { header, message }) =
+            Frame::decode(message_in(piece, |bytes| Frame::decode(bytes).is_ok()))
+        {
+            let header = slowmo_protocol::wire::Header {
+                cluster: CLUSTER,
+                sender: from,
+                incarnation: Incarnation(1),
+                ..header
+            };
             accepted |= machine.admits(&header);
             let attempt = Attempt::of(&header);
-            tell(&mut machine, coordinator::In::Frame { header, message }, now);
-            tell(&mut machine, coordinator::In::ParametersHeld(attempt, from), now);
+            tell(
+                &mut machine,
+                coordinator::In::Frame { header, message },
+                now,
+            );
+            tell(
+                &mut machine,
+                coordinator::In::ParametersHeld(attempt, from),
+                now,
+            );
             tell(&mut machine, coordinator::In::Reduced(attempt), now);
         }
         tell(&mut machine, coordinator::In::Tick, now);
@@ -79,10 +123,16 @@ pub fn coordinator(data: &[u8]) -> bool {
     accepted
 }
 
-/// The part of a piece that is a message. A piece is cut at a multiple of four bytes: up to three that follow belong to none.
+/// The part of a piece that is a message. A piece is cut at a multiple of four bytes: up to three
+/// that follow belong to none.
 fn message_in(piece: &[u8], is_message: impl Fn(&[u8]) -> bool) -> &[u8] {
-    let shorter = (0..4).filter_map(|extra| piece.len().checked_sub(extra)).map(|length| &piece[..length]);
-    shorter.into_iter().find(|bytes| is_message(bytes)).unwrap_or(piece)
+    let shorter = (0..4)
+        .filter_map(|extra| piece.len().checked_sub(extra))
+        .map(|length| &piece[..length]);
+    shorter
+        .into_iter()
+        .find(|bytes| is_message(bytes))
+        .unwrap_or(piece)
 }
 
 fn tell(machine: &mut Coordinator, event: coordinator::In, now: u64) {
@@ -92,7 +142,9 @@ fn tell(machine: &mut Coordinator, event: coordinator::In, now: u64) {
         if let coordinator::Effect::Send { frame, .. } = effect {
             let encoded = frame.encode();
             assert!(
-                encoded.as_deref().is_ok_and(|bytes| Frame::decode(bytes).as_ref() == Ok(&frame)),
+                encoded
+                    .as_deref()
+                    .is_ok_and(|bytes| Frame::decode(bytes).as_ref() == Ok(&frame)),
                 "sends what nobody can read: {frame:?}"
             );
         }
@@ -109,12 +161,24 @@ pub fn liveness(data: &[u8]) -> bool {
     for (from, piece) in pieces(data) {
         let piece = message_in(piece, |bytes| Datagram::decode(bytes).is_ok());
         accepted |= Datagram::decode(piece).is_ok();
-        machine.handle(liveness::In::Datagram { from, bytes: piece.to_vec() }, Instant(now), &mut out);
-        now = machine.next_deadline().map_or(now + 1_000, |deadline| deadline.0.max(now + 1_000));
+        machine.handle(
+            liveness::In::Datagram {
+                from,
+                bytes: piece.to_vec(),
+            },
+            Instant(now),
+            &mut out,
+        );
+        now = machine
+            .next_deadline()
+            .map_or(now + 1_000, |deadline| deadline.0.max(now + 1_000));
         machine.handle(liveness::In::Tick, Instant(now), &mut out);
         for effect in out.take() {
             if let liveness::Effect::Datagram { bytes, .. } = effect {
-                assert!(bytes.len() <= DATAGRAM_BYTES_MAX && Datagram::decode(&bytes).is_ok(), "sends what nobody can read");
+                assert!(
+                    bytes.len() <= DATAGRAM_BYTES_MAX && Datagram::decode(&bytes).is_ok(),
+                    "sends what nobody can read"
+                );
             }
         }
     }

@@ -1,8 +1,10 @@
-//! Fuzzing: one function for each decoder that reads what others sent or wrote. Each takes any bytes, and panics where a decoder
-//! does, where what was decoded is not what is decoded again once it was encoded, and where a bound does not hold.
+//! Fuzzing: one function for each decoder that reads what others sent or wrote. Each takes any
+//! bytes, and panics where a decoder does, where what was decoded is not what is decoded again once
+//! it was encoded, and where a bound does not hold.
 //!
-//! [`TARGETS`] is the one table of them: the libFuzzer targets in `chaos-tests/fuzz`, the committed corpora and the deterministic
-//! run of the test suite all follow it. A new decoder is a function and a line here, plus a file of five lines there.
+//! [`TARGETS`] is the one table of them: the libFuzzer targets in `chaos-tests/fuzz`, the committed
+//! corpora and the deterministic run of the test suite all follow it. A new decoder is a function
+//! and a line here, plus a file of five lines there.
 //!
 //! | module | decodes |
 //! |---|---|
@@ -23,30 +25,103 @@ pub struct Target {
     pub name: &'static str,
     /// Decodes; whether anything was accepted. Panics if anything is wrong.
     pub run: fn(&[u8]) -> bool,
-    /// Inputs to begin with, each with a name; those of the frames come from the protocol's own examples.
+    /// Inputs to begin with, each with a name; those of the frames come from the protocol's own
+    /// examples.
     pub seeds: fn() -> Vec<(String, Vec<u8>)>,
 }
 
 /// All decoders.
 pub const TARGETS: &[Target] = &[
-    Target { name: "control_frame", run: wire::control_frame, seeds: Vec::new },
-    Target { name: "preface", run: wire::preface, seeds: Vec::new },
-    Target { name: "bulk_header", run: wire::bulk_header, seeds: Vec::new },
-    Target { name: "datagram", run: wire::datagram, seeds: Vec::new },
-    Target { name: "values", run: wire::values, seeds: seeds::values },
-    Target { name: "coordinator", run: machines::coordinator, seeds: seeds::coordinator },
-    Target { name: "liveness", run: machines::liveness, seeds: seeds::liveness },
-    Target { name: "config_file", run: text::config_file, seeds: seeds::config_files },
-    Target { name: "config_sources", run: text::config_sources, seeds: seeds::config_sources },
-    Target { name: "credentials", run: text::credentials, seeds: seeds::credentials },
-    Target { name: "certificate", run: text::certificate, seeds: seeds::certificates },
-    Target { name: "admin", run: text::admin, seeds: seeds::admin },
-    Target { name: "trajectory", run: text::trajectory, seeds: seeds::trajectories },
-    Target { name: "trace", run: text::trace, seeds: seeds::traces },
-    Target { name: "manifest", run: text::manifest, seeds: seeds::manifests },
-    Target { name: "tensor_file", run: text::tensor_file, seeds: seeds::tensor_files },
-    Target { name: "address_list", run: text::address_list, seeds: seeds::address_lists },
-    Target { name: "host_list", run: text::host_list, seeds: seeds::host_lists },
+    Target {
+        name: "control_frame",
+        run: wire::control_frame,
+        seeds: Vec::new,
+    },
+    Target {
+        name: "preface",
+        run: wire::preface,
+        seeds: Vec::new,
+    },
+    Target {
+        name: "bulk_header",
+        run: wire::bulk_header,
+        seeds: Vec::new,
+    },
+    Target {
+        name: "datagram",
+        run: wire::datagram,
+        seeds: Vec::new,
+    },
+    Target {
+        name: "values",
+        run: wire::values,
+        seeds: seeds::values,
+    },
+    Target {
+        name: "coordinator",
+        run: machines::coordinator,
+        seeds: seeds::coordinator,
+    },
+    Target {
+        name: "liveness",
+        run: machines::liveness,
+        seeds: seeds::liveness,
+    },
+    Target {
+        name: "config_file",
+        run: text::config_file,
+        seeds: seeds::config_files,
+    },
+    Target {
+        name: "config_sources",
+        run: text::config_sources,
+        seeds: seeds::config_sources,
+    },
+    Target {
+        name: "credentials",
+        run: text::credentials,
+        seeds: seeds::credentials,
+    },
+    Target {
+        name: "certificate",
+        run: text::certificate,
+        seeds: seeds::certificates,
+    },
+    Target {
+        name: "admin",
+        run: text::admin,
+        seeds: seeds::admin,
+    },
+    Target {
+        name: "trajectory",
+        run: text::trajectory,
+        seeds: seeds::trajectories,
+    },
+    Target {
+        name: "trace",
+        run: text::trace,
+        seeds: seeds::traces,
+    },
+    Target {
+        name: "manifest",
+        run: text::manifest,
+        seeds: seeds::manifests,
+    },
+    Target {
+        name: "tensor_file",
+        run: text::tensor_file,
+        seeds: seeds::tensor_files,
+    },
+    Target {
+        name: "address_list",
+        run: text::address_list,
+        seeds: seeds::address_lists,
+    },
+    Target {
+        name: "host_list",
+        run: text::host_list,
+        seeds: seeds::host_lists,
+    },
 ];
 
 /// The target of this name.

@@ -1,4 +1,5 @@
-//! A small seeded mutator, so that a run without libFuzzer still goes beyond the corpus: the same seed, the same inputs.
+//! A small seeded mutator, so that a run without libFuzzer still goes beyond the corpus: the same
+//! seed, the same inputs.
 
 use crate::sim::random::Random;
 
@@ -40,10 +41,16 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
             // A length or a counter of a size that is in use, at an edge.
             let edge = EDGES[random.below(EDGES.len() as u64) as usize].to_le_bytes();
             let width = [1, 2, 4, 8][random.below(4) as usize];
-            bytes.iter_mut().skip(at).zip(&edge[..width]).for_each(|(byte, edge)| *byte = *edge);
+            bytes
+                .iter_mut()
+                .skip(at)
+                .zip(&edge[..width])
+                .for_each(|(byte, edge)| *byte = *edge);
         }
         5 => {
-            let inserted = (0..1 + random.below(16)).map(|_| random.below(256) as u8).collect::<Vec<_>>();
+            let inserted = (0..1 + random.below(16))
+                .map(|_| random.below(256) as u8)
+                .collect::<Vec<_>>();
             bytes.splice(at..at, inserted);
         }
         6 => {

@@ -11,7 +11,8 @@ use slowmo_protocol::coordinator::{Base, Draft, Origin, Outcome, Proposal, Voter
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, Term};
 use slowmo_protocol::sampler::Progress;
 use slowmo_protocol::wire::{
-    Content, Contributed, Datagram, Frame, Header, Life, LifeState, LifeUpdate, Message, RefusalReason, SwimMessage, SwimPacket,
+    Content, Contributed, Datagram, Frame, Header, Life, LifeState, LifeUpdate, Message,
+    RefusalReason, SwimMessage, SwimPacket,
 };
 use std::collections::BTreeSet;
 
@@ -23,17 +24,38 @@ fn named(name: &str, bytes: impl Into<Vec<u8>>) -> (String, Vec<u8>) {
     (name.to_owned(), bytes.into())
 }
 
-/// Values of each wire type: a few, a whole block and one more, with infinities and subnormal numbers among them.
+/// Values of each wire type: a few, a whole block and one more, with infinities and subnormal
+/// numbers among them.
 pub(super) fn values() -> Seeds {
-    let numbers = |count: usize| (0..count).map(|index| (index as f32 - 3.5) * 0.37).collect::<Vec<_>>();
-    let odd = vec![0.0, -0.0, f32::MIN_POSITIVE / 2.0, f32::MAX, f32::INFINITY, f32::NAN, 1e-30];
+    let numbers = |count: usize| {
+        (0..count)
+            .map(|index| (index as f32 - 3.5) * 0.37)
+            .collect::<Vec<_>>()
+    };
+    let odd = vec![
+        0.0,
+        -0.0,
+        f32::MIN_POSITIVE / 2.0,
+        f32::MAX,
+        f32::INFINITY,
+        f32::NAN,
+        1e-30,
+    ];
     let mut seeds = Seeds::new();
-    let wires = [("float32", WireType::Float32), ("bfloat16", WireType::BFloat16), ("int8", WireType::Int8)];
+    let wires = [
+        ("float32", WireType::Float32),
+        ("bfloat16", WireType::BFloat16),
+        ("int8", WireType::Int8),
+    ];
     for (name, values) in [("few", numbers(7)), ("block", numbers(257)), ("odd", odd)] {
         for (number, (wire_name, wire)) in (0u8..).zip(wires) {
-            let (mut values, mut bytes) = (values.clone(), vec![0; wire.encoded_bytes(values.len())]);
+            let (mut values, mut bytes) =
+                (values.clone(), vec![0; wire.encoded_bytes(values.len())]);
             wire.encode_in_place(&mut values, &mut bytes);
-            seeds.push((format!("{name}-{wire_name}"), [vec![number], bytes].concat()));
+            seeds.push((
+                format!("{name}-{wire_name}"),
+                [vec![number], bytes].concat(),
+            ));
         }
     }
     seeds
@@ -49,9 +71,16 @@ fn piece(sender: u8, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn outcome(participants: &[u64]) -> Outcome {
-    let members = view().members().iter().filter(|member| participants.contains(&member.id.0)).cloned().collect::<Vec<_>>();
+    let members = view()
+        .members()
+        .iter()
+        .filter(|member| participants.contains(&member.id.0))
+        .cloned()
+        .collect::<Vec<_>>();
     let changed = members.len() < view().size();
-    let next = view().succeeded_by(Epoch(1 + u64::from(changed)), members).unwrap_or_else(|_| view());
+    let next = view()
+        .succeeded_by(Epoch(1 + u64::from(changed)), members)
+        .unwrap_or_else(|_| view());
     Outcome {
         lineage: LINEAGE,
         round: Round::FOUNDING,
@@ -71,29 +100,80 @@ fn outcome(participants: &[u64]) -> Outcome {
 }
 
 fn frame(round: Round, term: (u64, u64), message: Message) -> Vec<u8> {
-    let term = Term { counter: term.0, node: NodeId(term.1) };
+    let term = Term {
+        counter: term.0,
+        node: NodeId(term.1),
+    };
     // Cluster and sender are made right by the target.
     let (cluster, sender, incarnation) = (ClusterId(1), NodeId(2), Incarnation(1));
-    let header = Header { cluster, lineage: LINEAGE, epoch: Epoch::FOUNDING, round, term, attempt: 0, sender, incarnation };
-    Frame::V1 { header, message: Box::new(message) }.encode().unwrap_or_default()
+    let header = Header {
+        cluster,
+        lineage: LINEAGE,
+        epoch: Epoch::FOUNDING,
+        round,
+        term,
+        attempt: 0,
+        sender,
+        incarnation,
+    };
+    Frame::V1 {
+        header,
+        message: Box::new(message),
+    }
+    .encode()
+    .unwrap_or_default()
 }
 
 /// Rounds as they should go, and what a peer may do to them.
 pub(super) fn coordinator() -> Seeds {
     let (now, next, first, second) = (Round::FOUNDING, Round(1), (0, 1), (1, 2));
-    let contributed = || Contributed { spec: spec(), samples: None, rates: Vec::new() };
+    let contributed = || Contributed {
+        spec: spec(),
+        samples: None,
+        rates: Vec::new(),
+    };
     let contribute = |round| frame(round, first, Message::Contribute(contributed()));
     let outcome = outcome(&[1, 2]);
-    let proposal = Proposal { outcome: outcome.clone(), participants: vec![NodeId(1), NodeId(2)] };
-    let draft = Draft::new(&proposal, Base { round: now, view: &view(), order: &[], forks: &[] });
+    let proposal = Proposal {
+        outcome: outcome.clone(),
+        participants: vec![NodeId(1), NodeId(2)],
+    };
+    let draft = Draft::new(
+        &proposal,
+        Base {
+            round: now,
+            view: &view(),
+            order: &[],
+            forks: &[],
+        },
+    );
     let ready = |round, term| frame(round, term, Message::Ready);
     let accept = |entry| frame(now, second, Message::Accept(entry));
     let decide = |term, entry, leaves| frame(now, term, Message::Decide { entry, leaves });
-    let taken = Some((Term { counter: 0, node: NodeId(1) }, outcome.clone()));
+    let taken = Some((
+        Term {
+            counter: 0,
+            node: NodeId(1),
+        },
+        outcome.clone(),
+    ));
     let voters = view().members().iter().map(Voter::from).collect();
-    let promise = Message::Promise { accepted: taken, floor: Term::default(), contributed: Some(contributed()) };
+    let promise = Message::Promise {
+        accepted: taken,
+        floor: Term::default(),
+        contributed: Some(contributed()),
+    };
     let lists: Vec<(&str, Pieces)> = vec![
-        ("round", vec![(0, contribute(now)), (1, contribute(now)), (0, ready(now, first)), (1, ready(now, first)), (0, contribute(next))]),
+        (
+            "round",
+            vec![
+                (0, contribute(now)),
+                (1, contribute(now)),
+                (0, ready(now, first)),
+                (1, ready(now, first)),
+                (0, contribute(next)),
+            ],
+        ),
         (
             "take-over",
             vec![
@@ -105,7 +185,13 @@ pub(super) fn coordinator() -> Seeds {
                 (0, decide(second, None, false)),
             ],
         ),
-        ("finished", vec![(0, accept(Some(outcome.clone()))), (0, decide(second, Some(outcome.clone()), true))]),
+        (
+            "finished",
+            vec![
+                (0, accept(Some(outcome.clone()))),
+                (0, decide(second, Some(outcome.clone()), true)),
+            ],
+        ),
         (
             "late",
             vec![
@@ -118,53 +204,163 @@ pub(super) fn coordinator() -> Seeds {
         ),
         (
             "promises",
-            vec![(0, frame(now, (1, 1), promise)), (0, frame(now, (1, 1), Message::Opened)), (1, frame(now, (1, 1), Message::Accepted))],
+            vec![
+                (0, frame(now, (1, 1), promise)),
+                (0, frame(now, (1, 1), Message::Opened)),
+                (1, frame(now, (1, 1), Message::Accepted)),
+            ],
         ),
-        ("broken", vec![(0, frame(now, first, Message::Broken(NodeId(3)))), (1, frame(now, (2, 3), Message::Overtaken))]),
-        ("abandoned", vec![(0, frame(now, first, Message::Abandon(RefusalReason::MomentumLost { shards: 1 })))]),
-        ("admitted", vec![(0, frame(next, second, Message::Admit { parent: outcome, draft }))]),
-        ("forked", vec![(0, frame(now, second, Message::Fork { lineage: LINEAGE.parted(1), ordered: false, voters }))]),
+        (
+            "broken",
+            vec![
+                (0, frame(now, first, Message::Broken(NodeId(3)))),
+                (1, frame(now, (2, 3), Message::Overtaken)),
+            ],
+        ),
+        (
+            "abandoned",
+            vec![(
+                0,
+                frame(
+                    now,
+                    first,
+                    Message::Abandon(RefusalReason::MomentumLost { shards: 1 }),
+                ),
+            )],
+        ),
+        (
+            "admitted",
+            vec![(
+                0,
+                frame(
+                    next,
+                    second,
+                    Message::Admit {
+                        parent: outcome,
+                        draft,
+                    },
+                ),
+            )],
+        ),
+        (
+            "forked",
+            vec![(
+                0,
+                frame(
+                    now,
+                    second,
+                    Message::Fork {
+                        lineage: LINEAGE.parted(1),
+                        ordered: false,
+                        voters,
+                    },
+                ),
+            )],
+        ),
     ];
-    let join = |list: Pieces| list.iter().flat_map(|(sender, bytes)| piece(*sender, bytes)).collect::<Vec<_>>();
-    lists.into_iter().map(|(name, list)| (name.to_owned(), join(list))).collect()
+    let join = |list: Pieces| {
+        list.iter()
+            .flat_map(|(sender, bytes)| piece(*sender, bytes))
+            .collect::<Vec<_>>()
+    };
+    lists
+        .into_iter()
+        .map(|(name, list)| (name.to_owned(), join(list)))
+        .collect()
 }
 
 /// Each message of the liveness protocol, and rumours of deaths.
 pub(super) fn liveness() -> Seeds {
-    let life = |node: u64, renewals| Life { node: NodeId(node), incarnation: Incarnation(1), renewals };
-    let rumour = |node, state| LifeUpdate { life: life(node, 0), refutations: 0, state };
+    let life = |node: u64, renewals| Life {
+        node: NodeId(node),
+        incarnation: Incarnation(1),
+        renewals,
+    };
+    let rumour = |node, state| LifeUpdate {
+        life: life(node, 0),
+        refutations: 0,
+        state,
+    };
     let swim = |message, updates| {
-        let packet = SwimPacket { source: life(2, 0), refutations: 0, destination: life(1, 0), message, updates };
-        Datagram::V1(Content::Swim(packet)).encode().unwrap_or_default()
+        let packet = SwimPacket {
+            source: life(2, 0),
+            refutations: 0,
+            destination: life(1, 0),
+            message,
+            updates,
+        };
+        Datagram::V1(Content::Swim(packet))
+            .encode()
+            .unwrap_or_default()
     };
     let bare = |content| Datagram::V1(content).encode().unwrap_or_default();
-    let rumours = vec![rumour(3, LifeState::Down), rumour(1, LifeState::Suspect), rumour(2, LifeState::Alive)];
+    let rumours = vec![
+        rumour(3, LifeState::Down),
+        rumour(1, LifeState::Suspect),
+        rumour(2, LifeState::Alive),
+    ];
     let probe = 1;
     let messages = [
         ("ping", swim(SwimMessage::Ping { probe }, rumours.clone())),
-        ("ping-request", swim(SwimMessage::PingRequest { target: life(3, 0), probe }, vec![])),
-        ("indirect-ping", swim(SwimMessage::IndirectPing { origin: life(3, 0), probe }, vec![])),
+        (
+            "ping-request",
+            swim(
+                SwimMessage::PingRequest {
+                    target: life(3, 0),
+                    probe,
+                },
+                vec![],
+            ),
+        ),
+        (
+            "indirect-ping",
+            swim(
+                SwimMessage::IndirectPing {
+                    origin: life(3, 0),
+                    probe,
+                },
+                vec![],
+            ),
+        ),
         ("announce", swim(SwimMessage::Announce, vec![])),
         ("gossip", swim(SwimMessage::Gossip, rumours)),
         ("believed-dead", swim(SwimMessage::BelievedDead, vec![])),
         ("ask", bare(Content::Ask)),
         ("ask-brief", bare(Content::AskBrief { since_us: 1 })),
     ];
-    let all: Vec<u8> = messages.iter().flat_map(|(_, bytes)| piece(0, bytes)).collect();
-    let mut seeds: Seeds = messages.iter().map(|(name, bytes)| (String::from(*name), piece(0, bytes))).collect();
+    let all: Vec<u8> = messages
+        .iter()
+        .flat_map(|(_, bytes)| piece(0, bytes))
+        .collect();
+    let mut seeds: Seeds = messages
+        .iter()
+        .map(|(name, bytes)| (String::from(*name), piece(0, bytes)))
+        .collect();
     seeds.push(named("all", all));
     seeds
 }
 
 /// Files: one key each way TOML can write it, and all keys with their defaults.
 pub(super) fn config_files() -> Seeds {
-    let defaults: String =
-        KEYS.iter().filter(|key| !key.default.is_empty()).map(|key| format!("{} = \"{}\"\n", key.name, key.default)).collect();
+    let defaults: String = KEYS
+        .iter()
+        .filter(|key| !key.default.is_empty())
+        .map(|key| format!("{} = \"{}\"\n", key.name, key.default))
+        .collect();
     vec![
         named("defaults", defaults),
-        named("plain", "min_nodes = 3\ntau = 12\nbeta = 0.5\npeers = [\"10.0.0.1:7400\", \"node-2:7400\"]\njoin = true\n"),
-        named("numbers", "tau = 0x1f\nmin_nodes = 0b11\nalpha = 1e0\nbeta = 5e-1\n"),
-        named("strings", "listen = '''0.0.0.0:0'''\nquorum = \"sur\\u0076ivors\"\n# a comment\n"),
+        named(
+            "plain",
+            "min_nodes = 3\ntau = 12\nbeta = 0.5\npeers = [\"10.0.0.1:7400\", \"node-2:7400\"]\njoin = true\n",
+        ),
+        named(
+            "numbers",
+            "tau = 0x1f\nmin_nodes = 0b11\nalpha = 1e0\nbeta = 5e-1\n",
+        ),
+        named(
+            "strings",
+            "listen = '''0.0.0.0:0'''\nquorum = \"sur\\u0076ivors\"\n# a comment\n",
+        ),
         named("unknown", "[table]\ntua = 12\n"),
         named("mixed", "peers = [1, \"a\"]\ntau = 1979-05-27\n"),
     ]
@@ -173,9 +369,18 @@ pub(super) fn config_files() -> Seeds {
 /// Variables, then arguments.
 pub(super) fn config_sources() -> Seeds {
     vec![
-        named("variables", "SLOWMO_TAU=12\nSLOWMO_BETA=0.5\nSLOWMO_MIN_NODES=2\nHOME=/root\nSLOWMO_LOG=debug"),
-        named("flags", "\n\n--slowmo-tau=12\n--slowmo-beta\n0.5\n--mine\n--\n--slowmo-tau\n"),
-        named("both", "SLOWMO_TAU=8\n\n--slowmo-tau\n12\n--slowmo_join=true\nfile.bin"),
+        named(
+            "variables",
+            "SLOWMO_TAU=12\nSLOWMO_BETA=0.5\nSLOWMO_MIN_NODES=2\nHOME=/root\nSLOWMO_LOG=debug",
+        ),
+        named(
+            "flags",
+            "\n\n--slowmo-tau=12\n--slowmo-beta\n0.5\n--mine\n--\n--slowmo-tau\n",
+        ),
+        named(
+            "both",
+            "SLOWMO_TAU=8\n\n--slowmo-tau\n12\n--slowmo_join=true\nfile.bin",
+        ),
         named("unknown", "SLOWMO_TUA=8\n\n--slowmo-bteta=1"),
     ]
 }
@@ -187,14 +392,26 @@ fn key() -> ClusterKey {
 
 /// A key, and PEM armour around nothing.
 pub(super) fn credentials() -> Seeds {
-    let armour = |what: &str, body: &str| format!("-----BEGIN {what}-----\n{body}\n-----END {what}-----\n");
-    let files = [armour("CERTIFICATE", "MAMCAQE="), armour("CERTIFICATE", "MAMCAQE="), armour("PRIVATE KEY", "MAMCAQE=")];
-    vec![named("key", key().to_hex()), named("blanks", format!(" {}\n", key().to_hex())), named("pem", files.join("\0"))]
+    let armour =
+        |what: &str, body: &str| format!("-----BEGIN {what}-----\n{body}\n-----END {what}-----\n");
+    let files = [
+        armour("CERTIFICATE", "MAMCAQE="),
+        armour("CERTIFICATE", "MAMCAQE="),
+        armour("PRIVATE KEY", "MAMCAQE="),
+    ];
+    vec![
+        named("key", key().to_hex()),
+        named("blanks", format!(" {}\n", key().to_hex())),
+        named("pem", files.join("\0")),
+    ]
 }
 
 /// A node's certificate, new each time because its key is, and names.
 pub(super) fn certificates() -> Seeds {
-    let mut seeds = vec![named("name", "n18446744073709551615.i3.slowmo"), named("no-name", "n1.i2.slowmo.org")];
+    let mut seeds = vec![
+        named("name", "n18446744073709551615.i3.slowmo"),
+        named("no-name", "n1.i2.slowmo.org"),
+    ];
     if let Ok(identity) = Identity::issue(&key(), NodeId(9), Incarnation(3)) {
         seeds.push(named("issued", identity.certificate_for_tests()));
     }
@@ -211,8 +428,18 @@ pub(super) fn admin() -> Seeds {
         round: 42,
         step: 48,
         devices: vec!["cpu".to_owned()],
-        members: vec![MemberReport { node: 9, address: "10.0.0.9:7400".to_owned(), devices: 2, alive: true }],
-        last_round: LastRound { members: 2, alive: 1, contributors: 1, published_us: 1234 },
+        members: vec![MemberReport {
+            node: 9,
+            address: "10.0.0.9:7400".to_owned(),
+            devices: 2,
+            alive: true,
+        }],
+        last_round: LastRound {
+            members: 2,
+            alive: 1,
+            contributors: 1,
+            published_us: 1234,
+        },
         contributors: vec![9],
         momentum_lost: 0,
         push_sum_weight_lost: 0.1,
@@ -226,17 +453,44 @@ pub(super) fn admin() -> Seeds {
         http: None,
         events: Vec::new(),
     };
-    let answers = [Answer::Done, Answer::Status(Box::new(report)), Answer::Refused { error: "é\n".to_owned() }];
-    let requests = [Request::Status, Request::Drain, Request::Exited { node: u64::MAX }];
-    let answers = answers.iter().filter_map(|answer| serde_json::to_vec(answer).ok());
-    let requests = requests.iter().filter_map(|request| serde_json::to_vec(request).ok());
-    requests.chain(answers).enumerate().map(|(index, bytes)| (format!("{index}"), bytes)).collect()
+    let answers = [
+        Answer::Done,
+        Answer::Status(Box::new(report)),
+        Answer::Refused {
+            error: "é\n".to_owned(),
+        },
+    ];
+    let requests = [
+        Request::Status,
+        Request::Drain,
+        Request::Exited { node: u64::MAX },
+    ];
+    let answers = answers
+        .iter()
+        .filter_map(|answer| serde_json::to_vec(answer).ok());
+    let requests = requests
+        .iter()
+        .filter_map(|request| serde_json::to_vec(request).ok());
+    requests
+        .chain(answers)
+        .enumerate()
+        .map(|(index, bytes)| (format!("{index}"), bytes))
+        .collect()
 }
 
 /// A small part's manifest, with everything optional and without.
 pub(super) fn manifests() -> Seeds {
-    let progress = Progress::new(slowmo_protocol::sampler::Settings { samples: 10, batch: 2, seed: 7 }).ok();
-    let tensors = vec![Tensor { name: "layer.weight".to_owned(), shape: vec![5, 4], kind: Kind::Parameter }];
+    let progress = Progress::new(slowmo_protocol::sampler::Settings {
+        samples: 10,
+        batch: 2,
+        seed: 7,
+    })
+    .ok();
+    let tensors = vec![Tensor {
+        name: "layer.weight".to_owned(),
+        shape: vec![5, 4],
+        kind: Kind::Parameter,
+    }];
     let checkpoint = checkpoints::Header {
         run: 1,
         lineage: LINEAGE.0,
@@ -258,18 +512,45 @@ pub(super) fn manifests() -> Seeds {
         written_at_us: 1_700_000_000_000_000,
         file: "node-9.safetensors".to_owned(),
         bytes: 400,
-        shards: vec![KeptShard { shard: 0, values: 1 << 100, momentum: Some(7) }, KeptShard { shard: 1, values: 3, momentum: Some(8) }],
-        optimizer: Some(Kept { values: 20, digest: 9 }),
+        shards: vec![
+            KeptShard {
+                shard: 0,
+                values: 1 << 100,
+                momentum: Some(7),
+            },
+            KeptShard {
+                shard: 1,
+                values: 3,
+                momentum: Some(8),
+            },
+        ],
+        optimizer: Some(Kept {
+            values: 20,
+            digest: 9,
+        }),
         cursor: Some("é".to_owned()),
-        ancestors: vec![Ancestor { run: 0, lineage: 5, step: 48 }],
+        ancestors: vec![Ancestor {
+            run: 0,
+            lineage: 5,
+            step: 48,
+        }],
         checkpoint,
     };
     let mut bare = whole.clone();
-    (bare.optimizer, bare.cursor, bare.checkpoint.samples, bare.checkpoint.outer) = (None, None, None, None);
+    (
+        bare.optimizer,
+        bare.cursor,
+        bare.checkpoint.samples,
+        bare.checkpoint.outer,
+    ) = (None, None, None, None);
     // The form before had no digest, so that changes of it get further.
     let before = serde_json::to_string(&whole).unwrap_or_default();
     let text = |part: &Part| String::from_utf8(part.text().unwrap_or_default()).unwrap_or_default();
-    vec![named("whole", text(&whole)), named("bare", text(&bare)), named("before", before)]
+    vec![
+        named("whole", text(&whole)),
+        named("bare", text(&bare)),
+        named("before", before),
+    ]
 }
 
 /// Two values of one tensor.
@@ -292,7 +573,10 @@ pub(super) fn trajectories() -> Seeds {
     };
     vec![
         named("localsgd", case("localsgd", "\"localsgd_frequency\":3,")),
-        named("sgp", case("sgp", "\"peers_per_step\":1,\"sgp_average_params\":true,")),
+        named(
+            "sgp",
+            case("sgp", "\"peers_per_step\":1,\"sgp_average_params\":true,"),
+        ),
     ]
 }
 
@@ -300,10 +584,24 @@ pub(super) fn trajectories() -> Seeds {
 pub(super) fn traces() -> Seeds {
     let (mut seeds, mut seen) = (Seeds::new(), BTreeSet::new());
     for seed in [1, 2] {
-        let report = search::seed(seed, &(3..=3), Look { keeps_trace: true, verbose: false });
+        let report = search::seed(
+            seed,
+            &(3..=3),
+            Look {
+                keeps_trace: true,
+                verbose: false,
+            },
+        );
         for line in report.trace.unwrap_or_default() {
-            let Ok(json) = serde_json::to_value(&line) else { continue };
-            let word = |key: &str| json.get(key).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+            let Ok(json) = serde_json::to_value(&line) else {
+                continue;
+            };
+            let word = |key: &str| {
+                json.get(key)
+                    .and_then(serde_json::Value::as_str)
+                    .unwrap_or_default()
+                    .to_owned()
+            };
             let kind = format!("{}{}", word("event"), word("fault"));
             let text = json.to_string();
             if text.len() < 4096 && seen.insert(kind.clone()) {
@@ -317,7 +615,10 @@ pub(super) fn traces() -> Seeds {
 /// Files of addresses.
 pub(super) fn address_lists() -> Seeds {
     vec![
-        named("comments", "# the old rack\n10.0.0.1:7000\n\n  node-2:7001  # slow\n[::1]:7002\r\n"),
+        named(
+            "comments",
+            "# the old rack\n10.0.0.1:7000\n\n  node-2:7001  # slow\n[::1]:7002\r\n",
+        ),
         named("wrong", "node-1:7000\nnode-2\n"),
     ]
 }

@@ -1,4 +1,5 @@
-//! What people and tools write: configurations, keys, admin requests and answers, trajectories, traces, checkpoints, addresses.
+//! What people and tools write: configurations, keys, admin requests and answers, trajectories,
+//! traces, checkpoints, addresses.
 
 use crate::conformance::Case;
 use serde::Serialize;
@@ -20,15 +21,24 @@ fn check_config(config: &Config) {
     let mut again = config.clone();
     for line in config.shared_settings().lines() {
         let (key, value) = line.split_once(" = ").unwrap_or((line, ""));
-        assert!(again.set(key, value).is_ok(), "does not read its own words: {line}");
+        assert!(
+            again.set(key, value).is_ok(),
+            "does not read its own words: {line}"
+        );
     }
     assert_eq!(again, *config, "reads its own words otherwise");
 }
 
 /// A configuration file.
 pub fn config_file(data: &[u8]) -> bool {
-    let Ok(file) = std::str::from_utf8(data) else { return false };
-    match Config::from_sources(Some((Path::new("slowmo.toml"), file)), std::iter::empty(), std::iter::empty()) {
+    let Ok(file) = std::str::from_utf8(data) else {
+        return false;
+    };
+    match Config::from_sources(
+        Some((Path::new("slowmo.toml"), file)),
+        std::iter::empty(),
+        std::iter::empty(),
+    ) {
         Ok(config) => {
             check_config(&config);
             true
@@ -42,9 +52,14 @@ pub fn config_file(data: &[u8]) -> bool {
 
 /// Environment variables, one `NAME=value` a line, and after an empty line arguments, one a line.
 pub fn config_sources(data: &[u8]) -> bool {
-    let Ok(all) = std::str::from_utf8(data) else { return false };
+    let Ok(all) = std::str::from_utf8(data) else {
+        return false;
+    };
     let (variables, arguments) = all.split_once("\n\n").unwrap_or((all, ""));
-    let variables = variables.lines().filter_map(|line| line.split_once('=')).map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let variables = variables
+        .lines()
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
     let arguments: Vec<String> = arguments.lines().map(str::to_owned).collect();
     let kept = user_arguments(arguments.iter().cloned());
     match Config::from_sources(None, variables, arguments.into_iter()) {
@@ -60,7 +75,8 @@ pub fn config_sources(data: &[u8]) -> bool {
     }
 }
 
-/// A cluster key, or the operator's PEM files: CA, certificate and key, with a zero byte between them.
+/// A cluster key, or the operator's PEM files: CA, certificate and key, with a zero byte between
+/// them.
 pub fn credentials(data: &[u8]) -> bool {
     if let Ok(text) = std::str::from_utf8(data)
         && let Ok(key) = text.parse::<ClusterKey>()
@@ -80,13 +96,17 @@ pub fn certificate(data: &[u8]) -> bool {
 
 /// One line that the admin socket reads, or one that it answers.
 pub fn admin(data: &[u8]) -> bool {
-    let Ok(line) = std::str::from_utf8(data) else { return false };
+    let Ok(line) = std::str::from_utf8(data) else {
+        return false;
+    };
     json_round_trip::<Request>(line) | json_round_trip::<Answer>(line)
 }
 
 /// A recorded trajectory: what is accepted can be run.
 pub fn trajectory(data: &[u8]) -> bool {
-    let Ok(case) = Case::parse(data) else { return false };
+    let Ok(case) = Case::parse(data) else {
+        return false;
+    };
     assert!(case.nodes() > 0);
     let _ = (case.learning_rate(0), case.learning_rate(case.steps));
     let _ = case.config().check();
@@ -100,13 +120,28 @@ pub fn trace(data: &[u8]) -> bool {
 
 /// The manifest of a part of a checkpoint.
 pub fn manifest(data: &[u8]) -> bool {
-    let Ok(part) = Part::parse(data) else { return false };
-    let again = part.text().ok().and_then(|written| Part::parse(&written).ok());
+    let Ok(part) = Part::parse(data) else {
+        return false;
+    };
+    let again = part
+        .text()
+        .ok()
+        .and_then(|written| Part::parse(&written).ok());
     // Of an older form the newest is written.
-    assert_eq!(again.map(|again| Part { format: part.format, ..again }).as_ref(), Some(&part));
+    assert_eq!(
+        again
+            .map(|again| Part {
+                format: part.format,
+                ..again
+            })
+            .as_ref(),
+        Some(&part)
+    );
     // Nothing that was accepted reaches beyond the model.
     let elements = usize::try_from(part.checkpoint.elements).unwrap_or(usize::MAX);
-    assert!(part.checkpoint.parameters() <= elements && part.checkpoint.layout().elements() == elements);
+    assert!(
+        part.checkpoint.parameters() <= elements && part.checkpoint.layout().elements() == elements
+    );
     true
 }
 
@@ -116,32 +151,55 @@ pub fn tensor_file(data: &[u8]) -> bool {
 }
 
 fn json_round_trip<T: DeserializeOwned + Serialize + PartialEq + Debug>(line: &str) -> bool {
-    let Ok(value) = serde_json::from_str::<T>(line) else { return false };
+    let Ok(value) = serde_json::from_str::<T>(line) else {
+        return false;
+    };
     let written = serde_json::to_string(&value);
-    let again = written.as_ref().ok().and_then(|written| serde_json::from_str::<T>(written).ok());
-    assert_eq!(again.as_ref(), Some(&value), "is read otherwise once it was written: {written:?}");
+    let again = written
+        .as_ref()
+        .ok()
+        .and_then(|written| serde_json::from_str::<T>(written).ok());
+    assert_eq!(
+        again.as_ref(),
+        Some(&value),
+        "is read otherwise once it was written: {written:?}"
+    );
     true
 }
 
 /// A file of addresses (`discover = file:`).
 pub fn address_list(data: &[u8]) -> bool {
-    let Ok(text) = std::str::from_utf8(data) else { return false };
-    let Ok(names) = list_file::names(text) else { return false };
+    let Ok(text) = std::str::from_utf8(data) else {
+        return false;
+    };
+    let Ok(names) = list_file::names(text) else {
+        return false;
+    };
     assert!(names.len() <= DISCOVERED_MAX);
-    assert_eq!(list_file::names(&names.join("\n")).as_ref(), Ok(&names), "reads its own words otherwise");
+    assert_eq!(
+        list_file::names(&names.join("\n")).as_ref(),
+        Ok(&names),
+        "reads its own words otherwise"
+    );
     true
 }
 
 /// Slurm's host list, and behind the end of the line the tasks of each host.
 pub fn host_list(data: &[u8]) -> bool {
-    let Ok(text) = std::str::from_utf8(data) else { return false };
-    let (hosts, tasks) = text.split_once('\n').map_or((text, None), |(hosts, tasks)| (hosts, Some(tasks)));
+    let Ok(text) = std::str::from_utf8(data) else {
+        return false;
+    };
+    let (hosts, tasks) = text
+        .split_once('\n')
+        .map_or((text, None), |(hosts, tasks)| (hosts, Some(tasks)));
     let variable = |name: &str| match name {
         "SLURM_STEP_NODELIST" => Some(hosts.to_owned()),
         "SLURM_STEP_TASKS_PER_NODE" => tasks.map(str::to_owned),
         _ => None,
     };
-    let Ok(names) = slurm::names(7000, variable) else { return false };
+    let Ok(names) = slurm::names(7000, variable) else {
+        return false;
+    };
     assert!(names.len() <= slurm::HOSTS_MAX);
     for name in &names {
         // A host's name alone is a list of itself.

@@ -1,12 +1,19 @@
-//! What nodes send each other. No two encodings mean the same, so whatever is decoded is encoded to the same bytes again.
+//! What nodes send each other. No two encodings mean the same, so whatever is decoded is encoded to
+//! the same bytes again.
 
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::wire::{BulkHeader, Datagram, DecodeError, EncodeError, Frame, Preface};
 use std::fmt::Debug;
 
 /// Decodes, encodes and compares.
-fn round_trip<T: Debug>(data: &[u8], decode: fn(&[u8]) -> Result<T, DecodeError>, encode: fn(&T) -> Result<Vec<u8>, EncodeError>) -> bool {
-    let Ok(value) = decode(data) else { return false };
+fn round_trip<T: Debug>(
+    data: &[u8],
+    decode: fn(&[u8]) -> Result<T, DecodeError>,
+    encode: fn(&T) -> Result<Vec<u8>, EncodeError>,
+) -> bool {
+    let Ok(value) = decode(data) else {
+        return false;
+    };
     let again = encode(&value);
     assert_eq!(again.as_deref(), Ok(data), "encodes differently: {value:?}");
     true
@@ -32,9 +39,12 @@ pub fn datagram(data: &[u8]) -> bool {
     round_trip(data, Datagram::decode, Datagram::encode)
 }
 
-/// Values of a stream: the first byte names the wire type. What came out of an encoding is encoded without a loss.
+/// Values of a stream: the first byte names the wire type. What came out of an encoding is encoded
+/// without a loss.
 pub fn values(data: &[u8]) -> bool {
-    let Some((first, bytes)) = data.split_first() else { return false };
+    let Some((first, bytes)) = data.split_first() else {
+        return false;
+    };
     let wire = [WireType::Float32, WireType::BFloat16, WireType::Int8][usize::from(*first) % 3];
     let mut elements = bytes.len();
     while wire.encoded_bytes(elements) > bytes.len() {
@@ -46,15 +56,33 @@ pub fn values(data: &[u8]) -> bool {
     let mut mixed = vec![0.0f32; elements];
     wire.mix(bytes, 1.0, &mut mixed);
     // Adding to zero keeps every value but the sign of a zero.
-    assert!(mixed.iter().zip(&received).all(|(one, other)| same(*one, *other + 0.0)), "mixed otherwise than decoded");
+    assert!(
+        mixed
+            .iter()
+            .zip(&received)
+            .all(|(one, other)| same(*one, *other + 0.0)),
+        "mixed otherwise than decoded"
+    );
     let mut encoded = vec![0u8; bytes.len()];
     wire.encode_in_place(&mut received, &mut encoded);
     let mut decoded = vec![0.0f32; elements];
     wire.decode(&encoded, &mut decoded);
-    assert!(decoded.iter().zip(&received).all(|(one, other)| same(*one, *other)), "the sender sees other values than the receiver");
+    assert!(
+        decoded
+            .iter()
+            .zip(&received)
+            .all(|(one, other)| same(*one, *other)),
+        "the sender sees other values than the receiver"
+    );
     let mut again = vec![0u8; bytes.len()];
     wire.encode_in_place(&mut decoded, &mut again);
-    assert!(decoded.iter().zip(&received).all(|(one, other)| same(*one, *other)), "encoded with a loss the second time");
+    assert!(
+        decoded
+            .iter()
+            .zip(&received)
+            .all(|(one, other)| same(*one, *other)),
+        "encoded with a loss the second time"
+    );
     true
 }
 

@@ -1,4 +1,5 @@
-//! 12. A founding never takes a living run's place: what was trained is not given up for fresh weights.
+//! 12. A founding never takes a living run's place: what was trained is not given up for fresh
+//!     weights.
 
 use super::{Checked, History, Invariant};
 use slowmo_protocol::ident::Lineage;
@@ -19,7 +20,11 @@ pub struct Bootstraps {
 impl Bootstraps {
     /// When the founding of a history was decided, by whatever became of it.
     fn founded(&self, lineage: Lineage) -> Option<Instant> {
-        self.begun.iter().filter(|(other, _)| other.is_akin(lineage)).map(|(_, begun)| *begun).min()
+        self.begun
+            .iter()
+            .filter(|(other, _)| other.is_akin(lineage))
+            .map(|(_, begun)| *begun)
+            .min()
     }
 }
 
@@ -29,15 +34,26 @@ impl Invariant for Bootstraps {
     }
 
     fn observe(&mut self, line: &Line, _: &History) -> Result<(), String> {
-        let Event::Applied { start, decided, .. } = &line.event else { return Ok(()) };
+        let Event::Applied { start, decided, .. } = &line.event else {
+            return Ok(());
+        };
         self.checked += 1;
         let lineage = decided.place.lineage;
         self.begun.entry(lineage).or_insert(line.at);
-        let Some(before) = self.applied.insert(*start, lineage).filter(|before| !before.is_akin(lineage)) else { return Ok(()) };
+        let Some(before) = self
+            .applied
+            .insert(*start, lineage)
+            .filter(|before| !before.is_akin(lineage))
+        else {
+            return Ok(());
+        };
         match (self.founded(before), self.founded(lineage)) {
             (Some(earlier), Some(later)) if earlier < later => {
                 let node = start.node;
-                Err(format!("{node} gave up {before} for {lineage}, which was founded {} ms later", later.since(earlier).as_millis()))
+                Err(format!(
+                    "{node} gave up {before} for {lineage}, which was founded {} ms later",
+                    later.since(earlier).as_millis()
+                ))
             }
             _ => Ok(()),
         }

@@ -1,4 +1,5 @@
-//! What all rules need to know of a run: who lives, what was decided after what, who contributed what.
+//! What all rules need to know of a run: who lives, what was decided after what, who contributed
+//! what.
 
 use super::troubles::Troubles;
 use slowmo_protocol::coordinator::RoundKind;
@@ -50,7 +51,8 @@ pub struct History {
     troubles: Troubles,
 }
 
-/// Rounds after which a start's contributions are forgotten: its own rounds, since others may be far ahead in another history.
+/// Rounds after which a start's contributions are forgotten: its own rounds, since others may be
+/// far ahead in another history.
 const REMEMBERED: u64 = 64;
 
 impl History {
@@ -63,14 +65,30 @@ impl History {
             Event::Started(start) => {
                 self.living.insert(*start);
                 if let Some(incarnation) = self.newest.insert(start.node, start.incarnation) {
-                    self.superseded.insert(Start { node: start.node, incarnation });
+                    self.superseded.insert(Start {
+                        node: start.node,
+                        incarnation,
+                    });
                 }
                 self.superseded.remove(start);
             }
             Event::Ended { start, .. } => _ = self.living.remove(start),
             Event::Resigned(start) => _ = self.resigned.insert(*start),
-            Event::Contributed { start, lineage, round, after, weight, values, samples } => {
-                let contribution = Contribution { after: *after, weight: *weight, values: values.clone(), samples: samples.clone() };
+            Event::Contributed {
+                start,
+                lineage,
+                round,
+                after,
+                weight,
+                values,
+                samples,
+            } => {
+                let contribution = Contribution {
+                    after: *after,
+                    weight: *weight,
+                    values: values.clone(),
+                    samples: samples.clone(),
+                };
                 let own = self.contributions.entry(*start).or_default();
                 own.insert((*round, *lineage), contribution);
                 *own = own.split_off(&(Round(round.0.saturating_sub(REMEMBERED)), Lineage::NONE));
@@ -79,7 +97,10 @@ impl History {
                 self.applied.insert(*start, (decided.place, line.at));
                 self.resigned.remove(start);
                 if let Entry::Vacant(entry) = self.outcomes.entry(decided.place) {
-                    entry.insert(Known { decided: (**decided).clone(), at: line.at });
+                    entry.insert(Known {
+                        decided: (**decided).clone(),
+                        at: line.at,
+                    });
                     self.new = Some(decided.place);
                 }
             }
@@ -115,7 +136,10 @@ impl History {
     #[must_use]
     pub fn before(&self, decided: &Decided) -> Option<&Known> {
         let round = Round(decided.place.round.0.checked_sub(1)?);
-        self.outcomes.get(&Place { lineage: decided.began_in, round })
+        self.outcomes.get(&Place {
+            lineage: decided.began_in,
+            round,
+        })
     }
 
     /// The last outcome before `decided` that gave members parameters.
@@ -128,9 +152,15 @@ impl History {
         Some(known)
     }
 
-    /// What a member contributed to a round that began in a history; before the founding there was none.
+    /// What a member contributed to a round that began in a history; before the founding there was
+    /// none.
     #[must_use]
-    pub fn contribution(&self, start: Start, began_in: Lineage, round: Round) -> Option<&Contribution> {
+    pub fn contribution(
+        &self,
+        start: Start,
+        began_in: Lineage,
+        round: Round,
+    ) -> Option<&Contribution> {
         let own = self.contributions.get(&start)?;
         let of = |lineage| own.get(&(round, lineage));
         of(began_in).or_else(|| of(Lineage::NONE).filter(|_| round == Round::FOUNDING))
@@ -148,11 +178,16 @@ impl History {
         self.newest.get(&node).copied()
     }
 
-    /// Whether a start holds nothing of what it was a member of: a later one has taken its place, or it has resigned.
+    /// Whether a start holds nothing of what it was a member of: a later one has taken its place,
+    /// or it has resigned.
     #[must_use]
     pub fn is_void(&self, start: Start) -> bool {
         let superseded = self.superseded.contains(&start);
-        superseded || self.resigned.contains(&start) || self.newest(start.node).is_some_and(|newest| newest > start.incarnation)
+        superseded
+            || self.resigned.contains(&start)
+            || self
+                .newest(start.node)
+                .is_some_and(|newest| newest > start.incarnation)
     }
 
     /// What a start applied last, and when.
@@ -176,13 +211,21 @@ impl History {
     /// The history that went furthest: its last outcome.
     #[must_use]
     pub fn furthest(&self) -> Option<&Known> {
-        self.outcomes.values().max_by_key(|known| (known.decided.place.round, known.at))
+        self.outcomes
+            .values()
+            .max_by_key(|known| (known.decided.place.round, known.at))
     }
 
-    /// The newest outcome that a living start has applied. A newer one may be decided: whoever decided it ended before it could say so.
+    /// The newest outcome that a living start has applied. A newer one may be decided: whoever
+    /// decided it ended before it could say so.
     #[must_use]
     pub fn newest_heard(&self) -> Option<&Known> {
-        let heard = self.living.iter().filter_map(|start| self.applied.get(start));
-        heard.filter_map(|(place, _)| self.outcomes.get(place)).max_by_key(|known| (known.decided.place.round, known.at))
+        let heard = self
+            .living
+            .iter()
+            .filter_map(|start| self.applied.get(start));
+        heard
+            .filter_map(|(place, _)| self.outcomes.get(place))
+            .max_by_key(|known| (known.decided.place.round, known.at))
     }
 }

@@ -18,14 +18,28 @@ impl Invariant for IdenticalParameters {
     }
 
     fn observe(&mut self, line: &Line, _: &History) -> Result<(), String> {
-        let Event::Applied { start, decided, digest, .. } = &line.event else { return Ok(()) };
-        let (known, first) = *self.digests.entry(decided.place).or_insert((*digest, start.node));
+        let Event::Applied {
+            start,
+            decided,
+            digest,
+            ..
+        } = &line.event
+        else {
+            return Ok(());
+        };
+        let (known, first) = *self
+            .digests
+            .entry(decided.place)
+            .or_insert((*digest, start.node));
         self.checked += 1;
         if known == *digest {
             return Ok(());
         }
         let round = decided.place.round;
-        Err(format!("{} holds other values after {round} than {first}: {digest:016x} instead of {known:016x}", start.node))
+        Err(format!(
+            "{} holds other values after {round} than {first}: {digest:016x} instead of {known:016x}",
+            start.node
+        ))
     }
 
     fn finish(&mut self, _: &History) -> Result<Checked, String> {

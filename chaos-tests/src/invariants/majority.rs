@@ -17,7 +17,10 @@ impl Invariant for Majority {
     }
 
     fn observe(&mut self, line: &Line, history: &History) -> Result<(), String> {
-        let (Event::Applied { decided, votes, .. }, Some(setup)) = (&line.event, history.setup()) else { return Ok(()) };
+        let (Event::Applied { decided, votes, .. }, Some(setup)) = (&line.event, history.setup())
+        else {
+            return Ok(());
+        };
         if setup.quorum != Quorum::Majority {
             return Ok(());
         }
@@ -29,22 +32,38 @@ impl Invariant for Majority {
         self.checked += 1;
         let voters = voters(votes);
         if !voters.is_quorum(votes.accepted.iter().copied()) {
-            return Err(format!("{round} was decided by {:?} of {:?}, which are no quorum", votes.accepted, votes.voters));
+            return Err(format!(
+                "{round} was decided by {:?} of {:?}, which are no quorum",
+                votes.accepted, votes.voters
+            ));
         }
-        let named = history.before(decided).map(|before| before.decided.next_voters());
+        let named = history
+            .before(decided)
+            .map(|before| before.decided.next_voters());
         match named {
-            Some(named) if named != voters => Err(format!("{round} was voted on by {voters:?}; the entry before names {named:?}")),
+            Some(named) if named != voters => Err(format!(
+                "{round} was voted on by {voters:?}; the entry before names {named:?}"
+            )),
             _ => Ok(()),
         }
     }
 
     fn finish(&mut self, history: &History) -> Result<Checked, String> {
-        let majority = history.setup().is_none_or(|setup| setup.quorum == Quorum::Majority);
-        Ok(if majority { Checked::Times(self.checked) } else { Checked::NotShown("whoever survives may decide in this run") })
+        let majority = history
+            .setup()
+            .is_none_or(|setup| setup.quorum == Quorum::Majority);
+        Ok(if majority {
+            Checked::Times(self.checked)
+        } else {
+            Checked::NotShown("whoever survives may decide in this run")
+        })
     }
 }
 
 fn voters(votes: &Votes) -> Voters {
-    let voter = |start: &slowmo_protocol::trace::Start| Voter { node: start.node, incarnation: start.incarnation };
+    let voter = |start: &slowmo_protocol::trace::Start| Voter {
+        node: start.node,
+        incarnation: start.incarnation,
+    };
     Voters::new(votes.voters.iter().map(voter).collect(), votes.tie_breaker)
 }

@@ -1,4 +1,5 @@
-//! 5. Push-sum mass (algorithm section 5): over live nodes, what is held, in escrow and in flight is what there should be.
+//! 5. Push-sum mass (algorithm section 5): over live nodes, what is held, in escrow and in flight
+//!    is what there should be.
 
 use super::{Checked, History, Invariant};
 use slowmo_protocol::trace::{Event, Line};
@@ -18,14 +19,39 @@ impl Invariant for Mass {
     }
 
     fn observe(&mut self, line: &Line, _: &History) -> Result<(), String> {
-        let Event::Mass { start, place, found, expected } = &line.event else { return Ok(()) };
+        let Event::Mass {
+            start,
+            place,
+            found,
+            expected,
+        } = &line.event
+        else {
+            return Ok(());
+        };
         self.checked += 1;
-        let scale = expected.iter().fold(1.0f64, |most, value| most.max(value.abs()));
-        let balanced = found.len() == expected.len() && found.iter().zip(expected).all(|(one, other)| (one - other).abs() <= EXACT * scale);
-        if balanced { Ok(()) } else { Err(format!("{} in {}: its mass is {found:?} and should be {expected:?}", start.node, place.round)) }
+        let scale = expected
+            .iter()
+            .fold(1.0f64, |most, value| most.max(value.abs()));
+        let balanced = found.len() == expected.len()
+            && found
+                .iter()
+                .zip(expected)
+                .all(|(one, other)| (one - other).abs() <= EXACT * scale);
+        if balanced {
+            Ok(())
+        } else {
+            Err(format!(
+                "{} in {}: its mass is {found:?} and should be {expected:?}",
+                start.node, place.round
+            ))
+        }
     }
 
     fn finish(&mut self, _: &History) -> Result<Checked, String> {
-        Ok(if self.checked > 0 { Checked::Times(self.checked) } else { Checked::NotShown("the trace has no push-sum masses") })
+        Ok(if self.checked > 0 {
+            Checked::Times(self.checked)
+        } else {
+            Checked::NotShown("the trace has no push-sum masses")
+        })
     }
 }

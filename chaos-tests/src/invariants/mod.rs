@@ -1,5 +1,6 @@
-//! What must hold, whatever happens: one file each, numbered as in the architecture. They judge a trace event by event, be it of the
-//! simulation, of real actors or of real processes; where a trace does not show what one needs, it says so.
+//! What must hold, whatever happens: one file each, numbered as in the architecture. They judge a
+//! trace event by event, be it of the simulation, of real actors or of real processes; where a
+//! trace does not show what one needs, it says so.
 
 mod bootstraps;
 mod bounds;
@@ -33,7 +34,8 @@ pub trait Invariant {
     /// The rule is broken; what is wrong, for a person.
     fn observe(&mut self, line: &Line, history: &History) -> Result<(), String>;
 
-    /// Looks at the whole, when the run is over. How often something was looked at, or what a trace must have for that.
+    /// Looks at the whole, when the run is over. How often something was looked at, or what a trace
+    /// must have for that.
     ///
     /// # Errors
     /// As in [`Invariant::observe`].
@@ -100,7 +102,10 @@ impl Default for Judge {
             Box::new(one_group::OneGroup::default()),
             Box::new(bootstraps::Bootstraps::default()),
         ];
-        Self { history: History::default(), rules: rules.into_iter().map(|rule| (rule, None)).collect() }
+        Self {
+            history: History::default(),
+            rules: rules.into_iter().map(|rule| (rule, None)).collect(),
+        }
     }
 }
 
@@ -112,7 +117,9 @@ impl Judge {
     #[must_use]
     pub fn of_a_part() -> Self {
         let mut judge = Self::default();
-        judge.rules.retain(|(rule, _)| WITHOUT_A_BEGINNING.contains(&rule.name()));
+        judge
+            .rules
+            .retain(|(rule, _)| WITHOUT_A_BEGINNING.contains(&rule.name()));
         judge
     }
 
@@ -120,9 +127,17 @@ impl Judge {
     pub fn observe(&mut self, line: &Line) -> Option<Violation> {
         self.history.observe(line);
         let mut first = None;
-        for (rule, violated) in self.rules.iter_mut().filter(|(_, violated)| violated.is_none()) {
+        for (rule, violated) in self
+            .rules
+            .iter_mut()
+            .filter(|(_, violated)| violated.is_none())
+        {
             if let Err(what) = rule.observe(line, &self.history) {
-                let violation = Violation { invariant: rule.name().to_owned(), at: line.at, what };
+                let violation = Violation {
+                    invariant: rule.name().to_owned(),
+                    at: line.at,
+                    what,
+                };
                 first = first.or_else(|| Some(violation.clone()));
                 *violated = Some(violation);
             }
@@ -143,10 +158,18 @@ impl Judge {
         let at = history.now();
         let verdict = |(mut rule, violated): (Box<dyn Invariant + Send>, Option<Violation>)| {
             let name = rule.name();
-            let verdict = match violated.map_or_else(|| rule.finish(&history), |violation| Err(violation.what)) {
+            let verdict = match violated
+                .map_or_else(|| rule.finish(&history), |violation| Err(violation.what))
+            {
                 Ok(Checked::Times(checked)) => Verdict::Held { checked },
-                Ok(Checked::NotShown(why)) => Verdict::NotShown { why: why.to_owned() },
-                Err(what) => Verdict::Violated(Violation { invariant: name.to_owned(), at, what }),
+                Ok(Checked::NotShown(why)) => Verdict::NotShown {
+                    why: why.to_owned(),
+                },
+                Err(what) => Verdict::Violated(Violation {
+                    invariant: name.to_owned(),
+                    at,
+                    what,
+                }),
             };
             (name, verdict)
         };

@@ -1,4 +1,5 @@
-//! 3. A decided round's momentum equals the single-process oracle's for the same contributors: so do its values and anchors.
+//! 3. A decided round's momentum equals the single-process oracle's for the same contributors: so
+//!    do its values and anchors.
 
 use super::history::{Contribution, Known};
 use super::{Checked, History, Invariant};
@@ -10,7 +11,10 @@ use slowmo_protocol::trace::{Decided, Event, Held, Line, Place};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Of runs that do not say what takes the slow step.
-const OPTIMIZER: OuterOptimizer = OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.5 };
+const OPTIMIZER: OuterOptimizer = OuterOptimizer::SlowMo {
+    alpha: 1.0,
+    beta: 0.5,
+};
 
 /// What one process would have after a round.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +39,16 @@ impl Invariant for MomentumMatches {
     }
 
     fn observe(&mut self, line: &Line, history: &History) -> Result<(), String> {
-        let Event::Applied { start, decided, values, holds, .. } = &line.event else { return Ok(()) };
+        let Event::Applied {
+            start,
+            decided,
+            values,
+            holds,
+            ..
+        } = &line.event
+        else {
+            return Ok(());
+        };
         if values.is_empty() {
             return Ok(());
         }
@@ -44,17 +57,32 @@ impl Invariant for MomentumMatches {
             self.states.insert(decided.place, state);
         }
         for held in holds {
-            self.holders.entry(decided.place).or_default().entry(held.shard).or_default().insert(start.node);
+            self.holders
+                .entry(decided.place)
+                .or_default()
+                .entry(held.shard)
+                .or_default()
+                .insert(start.node);
         }
-        let Some(state) = self.states.get(&decided.place) else { return Ok(()) };
+        let Some(state) = self.states.get(&decided.place) else {
+            return Ok(());
+        };
         self.checked += 1;
         let (node, round) = (start.node, decided.place.round);
         if *values != state.values {
-            return Err(format!("{node} has other values than the oracle after {round}: {values:?} instead of {:?}", state.values));
+            return Err(format!(
+                "{node} has other values than the oracle after {round}: {values:?} instead of {:?}",
+                state.values
+            ));
         }
         let layout = Layout::new(state.anchor.len());
         match holds.iter().find(|held| !matches(held, state, layout)) {
-            Some(Held { shard, momentum, anchor, .. }) => {
+            Some(Held {
+                shard,
+                momentum,
+                anchor,
+                ..
+            }) => {
                 let range = layout.range(*shard);
                 let (anchors, momenta) = (&state.anchor[range.clone()], &state.momentum[range]);
                 Err(format!(
@@ -66,64 +94,125 @@ impl Invariant for MomentumMatches {
     }
 
     fn finish(&mut self, _: &History) -> Result<Checked, String> {
-        Ok(if self.checked > 0 { Checked::Times(self.checked) } else { Checked::NotShown("the trace has digests, not values") })
+        Ok(if self.checked > 0 {
+            Checked::Times(self.checked)
+        } else {
+            Checked::NotShown("the trace has digests, not values")
+        })
     }
 }
 
 impl MomentumMatches {
     fn compute(&self, Known { decided, .. }: &Known, history: &History) -> Result<State, String> {
         let contributions = contributions(decided, history)?;
-        let pieces: Vec<(f64, &[f64])> = contributions.iter().map(|own| (own.weight, own.values.as_slice())).collect();
+        let pieces: Vec<(f64, &[f64])> = contributions
+            .iter()
+            .map(|own| (own.weight, own.values.as_slice()))
+            .collect();
         let mut values = average(&pieces);
-        let before = history.before(decided).and_then(|known| self.states.get(&known.decided.place));
-        let (mut anchor, mut momentum) =
-            before.map_or_else(|| (values.clone(), vec![0.0; values.len()]), |state| (state.anchor.clone(), state.momentum.clone()));
+        let before = history
+            .before(decided)
+            .and_then(|known| self.states.get(&known.decided.place));
+        let (mut anchor, mut momentum) = before.map_or_else(
+            || (values.clone(), vec![0.0; values.len()]),
+            |state| (state.anchor.clone(), state.momentum.clone()),
+        );
         let lost = self.lost(decided, history)?;
         if decided.kind == RoundKind::Slow {
-            let optimizer = history.setup().and_then(|setup| setup.optimizer).unwrap_or(OPTIMIZER);
+            let optimizer = history
+                .setup()
+                .and_then(|setup| setup.optimizer)
+                .unwrap_or(OPTIMIZER);
             let layout = Layout::new(values.len());
             for shard in layout.shards() {
                 for index in layout.range(shard) {
-                    let step = || slow_step(optimizer, values[index], anchor[index], momentum[index], f64::from(decided.gamma));
-                    (values[index], momentum[index]) = if lost.contains(&shard) { (values[index], 0.0) } else { step() };
+                    let step = || {
+                        slow_step(
+                            optimizer,
+                            values[index],
+                            anchor[index],
+                            momentum[index],
+                            f64::from(decided.gamma),
+                        )
+                    };
+                    (values[index], momentum[index]) = if lost.contains(&shard) {
+                        (values[index], 0.0)
+                    } else {
+                        step()
+                    };
                 }
             }
         }
         if matches!(decided.kind, RoundKind::Slow | RoundKind::Found) {
             anchor.clone_from(&values);
         }
-        Ok(State { values, anchor, momentum })
+        Ok(State {
+            values,
+            anchor,
+            momentum,
+        })
     }
 
-    /// The shards of which nobody who took part had the state; how many of them are new must be what was decided.
+    /// The shards of which nobody who took part had the state; how many of them are new must be
+    /// what was decided.
     fn lost(&self, decided: &Decided, history: &History) -> Result<BTreeSet<ShardId>, String> {
-        let Some(before) = history.before(decided).map(|known| &known.decided) else { return Ok(BTreeSet::new()) };
+        let Some(before) = history.before(decided).map(|known| &known.decided) else {
+            return Ok(BTreeSet::new());
+        };
         if self.holders.is_empty() {
             // The trace shows none.
             return Ok(BTreeSet::new());
         }
         let is_held = |shard: &ShardId| {
-            let holders = self.holders.get(&before.place).and_then(|holders| holders.get(shard));
-            holders.is_some_and(|holders| decided.participants.iter().any(|node| holders.contains(node)))
+            let holders = self
+                .holders
+                .get(&before.place)
+                .and_then(|holders| holders.get(shard));
+            holders.is_some_and(|holders| {
+                decided
+                    .participants
+                    .iter()
+                    .any(|node| holders.contains(node))
+            })
         };
-        let shards = Layout::new(self.states.get(&before.place).map_or(0, |state| state.anchor.len())).shards();
+        let shards = Layout::new(
+            self.states
+                .get(&before.place)
+                .map_or(0, |state| state.anchor.len()),
+        )
+        .shards();
         let lost: BTreeSet<ShardId> = shards.filter(|shard| !is_held(shard)).collect();
-        let new = lost.iter().filter(|shard| !before.absent.contains(shard)).count() as u64;
+        let new = lost
+            .iter()
+            .filter(|shard| !before.absent.contains(shard))
+            .count() as u64;
         let counted = decided.momentum_lost.checked_sub(before.momentum_lost);
         let sharded = history.setup().is_some_and(|setup| setup.sharded);
         if sharded && counted != Some(new) {
-            return Err(format!("{} counts {counted:?} shards whose momentum is lost, and it is that of {lost:?}", decided.place.round));
+            return Err(format!(
+                "{} counts {counted:?} shards whose momentum is lost, and it is that of {lost:?}",
+                decided.place.round
+            ));
         }
         Ok(lost)
     }
 }
 
 /// What was averaged, in ascending node id.
-fn contributions<'a>(decided: &Decided, history: &'a History) -> Result<Vec<&'a Contribution>, String> {
+fn contributions<'a>(
+    decided: &Decided,
+    history: &'a History,
+) -> Result<Vec<&'a Contribution>, String> {
     let of = |node| {
         let start = decided.members.iter().find(|start| start.node == node);
-        let contribution = start.and_then(|start| history.contribution(*start, decided.began_in, decided.place.round));
-        contribution.ok_or_else(|| format!("{} was averaged with a contribution of {node} that it never made", decided.place.round))
+        let contribution = start
+            .and_then(|start| history.contribution(*start, decided.began_in, decided.place.round));
+        contribution.ok_or_else(|| {
+            format!(
+                "{} was averaged with a contribution of {node} that it never made",
+                decided.place.round
+            )
+        })
     };
     decided.contributors.iter().map(|node| of(*node)).collect()
 }
@@ -132,13 +221,25 @@ fn contributions<'a>(decided: &Decided, history: &'a History) -> Result<Vec<&'a 
 fn average(contributions: &[(f64, &[f64])]) -> Vec<f64> {
     let weight: f64 = contributions.iter().map(|(weight, _)| weight).sum();
     let elements = contributions.first().map_or(0, |(_, values)| values.len());
-    let sum = |index: usize| contributions.iter().map(|(_, values)| values[index]).reduce(|sum, value| sum + value).unwrap_or(0.0);
+    let sum = |index: usize| {
+        contributions
+            .iter()
+            .map(|(_, values)| values[index])
+            .reduce(|sum, value| sum + value)
+            .unwrap_or(0.0)
+    };
     (0..elements).map(|index| sum(index) / weight).collect()
 }
 
 /// The slow step on one value, as the papers have it: the parameter and its momentum.
 // The judge has an arithmetic of its own: an error in that of the nodes must not hide here.
-fn slow_step(optimizer: OuterOptimizer, average: f64, anchor: f64, momentum: f64, gamma: f64) -> (f64, f64) {
+fn slow_step(
+    optimizer: OuterOptimizer,
+    average: f64,
+    anchor: f64,
+    momentum: f64,
+    gamma: f64,
+) -> (f64, f64) {
     let change = anchor - average;
     match optimizer {
         OuterOptimizer::SlowMo { alpha, beta } => {
@@ -147,7 +248,10 @@ fn slow_step(optimizer: OuterOptimizer, average: f64, anchor: f64, momentum: f64
         }
         OuterOptimizer::Nesterov { eta, mu } => {
             let next = f64::from(mu) * momentum + change;
-            (anchor - f64::from(eta) * (change + f64::from(mu) * next), next)
+            (
+                anchor - f64::from(eta) * (change + f64::from(mu) * next),
+                next,
+            )
         }
         OuterOptimizer::BmufNbm { eta, mu } => {
             let next = f64::from(mu) * momentum + f64::from(eta) * change;

@@ -7,8 +7,8 @@ use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{Event, Line};
 use std::collections::BTreeMap;
 
-/// Of two histories of one founding at most one decides rounds while the other is there: a history may end in another one, but once that
-/// has begun and goes on, the earlier one does not.
+/// Of two histories of one founding at most one decides rounds while the other is there: a history
+/// may end in another one, but once that has begun and goes on, the earlier one does not.
 #[derive(Default)]
 pub struct OneGroup {
     checked: u64,
@@ -22,7 +22,9 @@ impl Invariant for OneGroup {
     }
 
     fn observe(&mut self, line: &Line, history: &History) -> Result<(), String> {
-        let (Event::Applied { .. }, Some(known), Some(setup)) = (&line.event, history.new_outcome(), history.setup()) else {
+        let (Event::Applied { .. }, Some(known), Some(setup)) =
+            (&line.event, history.new_outcome(), history.setup())
+        else {
             return Ok(());
         };
         if setup.quorum != Quorum::Majority {
@@ -34,7 +36,9 @@ impl Invariant for OneGroup {
         own.1 = line.at;
         let (begun, last) = *own;
         let beside = |(other, (other_begun, other_last)): &(&Lineage, &(Instant, Instant))| {
-            **other != lineage && other.is_akin(lineage) && begun.max(*other_begun) < last.min(*other_last)
+            **other != lineage
+                && other.is_akin(lineage)
+                && begun.max(*other_begun) < last.min(*other_last)
         };
         match self.decided.iter().find(beside) {
             Some((other, (_, other_last))) => Err(format!(
@@ -48,7 +52,13 @@ impl Invariant for OneGroup {
     }
 
     fn finish(&mut self, history: &History) -> Result<Checked, String> {
-        let majority = history.setup().is_none_or(|setup| setup.quorum == Quorum::Majority);
-        Ok(if majority { Checked::Times(self.checked) } else { Checked::NotShown("whoever survives may decide in this run") })
+        let majority = history
+            .setup()
+            .is_none_or(|setup| setup.quorum == Quorum::Majority);
+        Ok(if majority {
+            Checked::Times(self.checked)
+        } else {
+            Checked::NotShown("whoever survives may decide in this run")
+        })
     }
 }

@@ -15,16 +15,28 @@ impl Invariant for OneOutcome {
     }
 
     fn observe(&mut self, line: &Line, history: &History) -> Result<(), String> {
-        let Event::Applied { start, decided, .. } = &line.event else { return Ok(()) };
+        let Event::Applied { start, decided, .. } = &line.event else {
+            return Ok(());
+        };
         self.checked += 1;
-        let Some(known) = history.outcomes().get(&decided.place) else { return Ok(()) };
+        let Some(known) = history.outcomes().get(&decided.place) else {
+            return Ok(());
+        };
         if same(&known.decided, decided) {
             return Ok(());
         }
         let (round, node) = (decided.place.round, start.node);
         let (one, other) = (format!("{decided:?}"), format!("{:?}", known.decided));
-        let same = one.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count();
-        Err(format!("two outcomes of {round}: {node} applies …{}, others applied …{}", &one[same..], &other[same..]))
+        let same = one
+            .bytes()
+            .zip(other.bytes())
+            .take_while(|(one, other)| one == other)
+            .count();
+        Err(format!(
+            "two outcomes of {round}: {node} applies …{}, others applied …{}",
+            &one[same..],
+            &other[same..]
+        ))
     }
 
     fn finish(&mut self, _: &History) -> Result<Checked, String> {
@@ -32,10 +44,15 @@ impl Invariant for OneOutcome {
     }
 }
 
-/// Learning rates are compared by their bits: one that is not a number equals itself. Two attempts may have made the same with other
-/// participants: a node holds what it took part in, and applies that.
+/// Learning rates are compared by their bits: one that is not a number equals itself. Two attempts
+/// may have made the same with other participants: a node holds what it took part in, and applies
+/// that.
 fn same(one: &Decided, other: &Decided) -> bool {
     let rates = one.gamma.to_bits() == other.gamma.to_bits();
-    let rest = |decided: &Decided| Decided { gamma: 0.0, participants: Vec::new(), ..decided.clone() };
+    let rest = |decided: &Decided| Decided {
+        gamma: 0.0,
+        participants: Vec::new(),
+        ..decided.clone()
+    };
     rates && rest(one) == rest(other)
 }

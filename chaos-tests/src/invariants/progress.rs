@@ -1,4 +1,5 @@
-//! 8. Progress: once faults stop, a round is decided within a bounded time, and soon all who live are members and contribute.
+//! 8. Progress: once faults stop, a round is decided within a bounded time, and soon all who live
+//!    are members and contribute.
 
 use super::history::Known;
 use super::{Checked, History, Invariant};
@@ -27,14 +28,27 @@ impl Invariant for Progress {
     }
 
     fn observe(&mut self, line: &Line, history: &History) -> Result<(), String> {
-        let Event::Applied { start, drained, .. } = &line.event else { return Ok(()) };
+        let Event::Applied { start, drained, .. } = &line.event else {
+            return Ok(());
+        };
         if *drained {
             self.drained.push(*start);
         }
         if let (Some(known), Some(_)) = (history.new_outcome(), history.quiet()) {
             self.first.get_or_insert(line.at);
-            let of = |node: &_| known.decided.members.iter().find(|start| start.node == *node);
-            known.decided.contributors.iter().filter_map(of).for_each(|start| _ = self.contributed.insert(*start, line.at));
+            let of = |node: &_| {
+                known
+                    .decided
+                    .members
+                    .iter()
+                    .find(|start| start.node == *node)
+            };
+            known
+                .decided
+                .contributors
+                .iter()
+                .filter_map(of)
+                .for_each(|start| _ = self.contributed.insert(*start, line.at));
         }
         Ok(())
     }
@@ -44,17 +58,33 @@ impl Invariant for Progress {
             return Ok(Checked::NotShown("the faults never ended"));
         };
         let by = quiet.after(setup.recovers_within);
-        let waits: Vec<Start> = history.living().iter().copied().filter(|start| !self.drained.contains(start)).collect();
+        let waits: Vec<Start> = history
+            .living()
+            .iter()
+            .copied()
+            .filter(|start| !self.drained.contains(start))
+            .collect();
         if waits.is_empty() {
             return Ok(Checked::Times(1));
         }
-        if history.furthest().is_some_and(|known| known.decided.next.iter().all(|start| self.drained.contains(start))) {
-            // Everybody who was left was asked to leave; who was away waits for a cluster, as it says, and founds none over it.
-            return Ok(Checked::NotShown("the last member was drained, and the run with it"));
+        if history.furthest().is_some_and(|known| {
+            known
+                .decided
+                .next
+                .iter()
+                .all(|start| self.drained.contains(start))
+        }) {
+            // Everybody who was left was asked to leave; who was away waits for a cluster, as it
+            // says, and founds none over it.
+            return Ok(Checked::NotShown(
+                "the last member was drained, and the run with it",
+            ));
         }
         let mut newest = history.furthest().into_iter().chain(history.newest_heard());
         if setup.quorum == Quorum::Majority && newest.any(|known| !has_quorum(known, history)) {
-            return Ok(Checked::NotShown("a quorum of the voters has ended: the others wait for an operator"));
+            return Ok(Checked::NotShown(
+                "a quorum of the voters has ended: the others wait for an operator",
+            ));
         }
         let within = setup.recovers_within.as_millis();
         let recovers = history.now() < by;
@@ -62,12 +92,17 @@ impl Invariant for Progress {
             if recovers {
                 return Ok(Checked::NotShown(UNFINISHED));
             }
-            return Err(format!("no round was decided within {within} ms after the faults; {waits:?} live"));
+            return Err(format!(
+                "no round was decided within {within} ms after the faults; {waits:?} live"
+            ));
         }
         let lineage = history.furthest().map(|known| known.decided.place.lineage);
         for start in &waits {
             let here = history.applied(*start).map(|(place, _)| place.lineage);
-            if here.zip(lineage).is_some_and(|(here, lineage)| !here.is_akin(lineage)) {
+            if here
+                .zip(lineage)
+                .is_some_and(|(here, lineage)| !here.is_akin(lineage))
+            {
                 // Two runs that were founded apart never merge: each names the other.
                 continue;
             }
@@ -75,20 +110,32 @@ impl Invariant for Progress {
                 if recovers {
                     return Ok(Checked::NotShown(UNFINISHED));
                 }
-                return Err(format!("{} does not contribute {within} ms after the faults", start.node));
+                return Err(format!(
+                    "{} does not contribute {within} ms after the faults",
+                    start.node
+                ));
             }
         }
         Ok(Checked::Times(waits.len() as u64))
     }
 }
 
-/// Whether a quorum of those that vote on the round after `known` lives, with a member: voters that were left out hold nothing of it.
+/// Whether a quorum of those that vote on the round after `known` lives, with a member: voters that
+/// were left out hold nothing of it.
 fn has_quorum(known: &Known, history: &History) -> bool {
     let voters = known.decided.next_voters();
     let lives = |start: &Start| history.living().contains(start);
-    if !known.decided.next.iter().any(|start| lives(start) && !history.is_void(*start)) {
+    if !known
+        .decided
+        .next
+        .iter()
+        .any(|start| lives(start) && !history.is_void(*start))
+    {
         return false;
     }
-    let starts = voters.iter().map(|voter| Start { node: voter.node, incarnation: voter.incarnation });
+    let starts = voters.iter().map(|voter| Start {
+        node: voter.node,
+        incarnation: voter.incarnation,
+    });
     voters.is_quorum(starts.filter(lives).map(|start| start.node))
 }

@@ -12,7 +12,8 @@ pub struct SamplesOnce {
 
 struct Used {
     ranges: Vec<(u64, u64)>,
-    /// The lowest sample that the round dealt. The lowest member gets it, so it is known where that one contributed.
+    /// The lowest sample that the round dealt. The lowest member gets it, so it is known where that
+    /// one contributed.
     first: Option<u64>,
 }
 
@@ -22,17 +23,32 @@ impl Invariant for SamplesOnce {
     }
 
     fn observe(&mut self, line: &Line, history: &History) -> Result<(), String> {
-        let (Event::Applied { .. }, Some(known)) = (&line.event, history.new_outcome()) else { return Ok(()) };
+        let (Event::Applied { .. }, Some(known)) = (&line.event, history.new_outcome()) else {
+            return Ok(());
+        };
         if history.setup().is_none_or(|setup| setup.samples.is_none()) {
             return Ok(());
         }
         let decided = &known.decided;
         let contributes = |start: &&Start| decided.contributors.contains(&start.node);
-        let contribution = |start: &_| history.contribution(*start, decided.began_in, decided.place.round);
-        let contributions = decided.members.iter().filter(contributes).filter_map(contribution);
-        let ranges: Vec<(u64, u64)> = contributions.flat_map(|contribution| contribution.samples.iter().copied()).collect();
-        let lowest = decided.members.iter().min().filter(contributes).and_then(contribution);
-        let first = lowest.and_then(|contribution| contribution.samples.iter().map(|(from, _)| *from).min());
+        let contribution =
+            |start: &_| history.contribution(*start, decided.began_in, decided.place.round);
+        let contributions = decided
+            .members
+            .iter()
+            .filter(contributes)
+            .filter_map(contribution);
+        let ranges: Vec<(u64, u64)> = contributions
+            .flat_map(|contribution| contribution.samples.iter().copied())
+            .collect();
+        let lowest = decided
+            .members
+            .iter()
+            .min()
+            .filter(contributes)
+            .and_then(contribution);
+        let first = lowest
+            .and_then(|contribution| contribution.samples.iter().map(|(from, _)| *from).min());
         self.used.insert(decided.place, Used { ranges, first });
         Ok(())
     }
@@ -41,9 +57,12 @@ impl Invariant for SamplesOnce {
         if history.setup().is_none_or(|setup| setup.samples.is_none()) {
             return Ok(Checked::NotShown("this run follows no elastic sampler"));
         }
-        let Some(last) = history.furthest() else { return Ok(Checked::Times(0)) };
+        let Some(last) = history.furthest() else {
+            return Ok(Checked::Times(0));
+        };
         let mut ranges: Vec<(u64, u64)> = Vec::new();
-        // What was left over is dealt again first: all below the first sample of a round was used before it.
+        // What was left over is dealt again first: all below the first sample of a round was used
+        // before it.
         let mut newest = None;
         let mut known = Some(last);
         let mut founding = last;
@@ -57,16 +76,27 @@ impl Invariant for SamplesOnce {
         }
         ranges.sort_unstable();
         if let Some(pair) = ranges.windows(2).find(|pair| pair[0].1 > pair[1].0) {
-            return Err(format!("samples {:?} were used twice: {pair:?}", pair[1].0..pair[0].1.min(pair[1].1)));
+            return Err(format!(
+                "samples {:?} were used twice: {pair:?}",
+                pair[1].0..pair[0].1.min(pair[1].1)
+            ));
         }
         // A training that goes on from a checkpoint used the first ones before.
-        let mut expected = if founding.decided.step.0 > 0 { ranges.first().map_or(0, |(from, _)| *from) } else { 0 };
+        let mut expected = if founding.decided.step.0 > 0 {
+            ranges.first().map_or(0, |(from, _)| *from)
+        } else {
+            0
+        };
         for (from, to) in &ranges {
             if *from > expected && newest.is_some_and(|newest| expected < newest) {
-                return Err(format!("samples {expected}..{from} were never used, though later ones were"));
+                return Err(format!(
+                    "samples {expected}..{from} were never used, though later ones were"
+                ));
             }
             expected = *to;
         }
-        Ok(Checked::Times(ranges.iter().map(|(from, to)| to - from).sum()))
+        Ok(Checked::Times(
+            ranges.iter().map(|(from, to)| to - from).sum(),
+        ))
     }
 }

@@ -1,4 +1,5 @@
-//! Who had trouble when: whoever was killed, stopped, cut off or slowed may have been taken for dead for a while.
+//! Who had trouble when: whoever was killed, stopped, cut off or slowed may have been taken for
+//! dead for a while.
 
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::time::{Instant, Span};
@@ -6,7 +7,8 @@ use slowmo_protocol::trace::{Event, Line, Start};
 use slowmo_protocol::trace::{Fault, Link};
 use std::collections::BTreeMap;
 
-/// How long after its trouble is over a node may still be missed: it must be heard again, or join again.
+/// How long after its trouble is over a node may still be missed: it must be heard again, or join
+/// again.
 const AFTERWARDS: Span = Span::from_millis(4_000);
 
 /// When nodes had trouble.
@@ -44,7 +46,9 @@ impl Troubles {
     fn faulted(&mut self, fault: &Fault, at: Instant) {
         match fault {
             Fault::Pause { node, span } => self.passing_of(*node, at, *span),
-            Fault::Break { one, other } => [one, other].into_iter().for_each(|node| self.passing_of(*node, at, Span(0))),
+            Fault::Break { one, other } => [one, other]
+                .into_iter()
+                .for_each(|node| self.passing_of(*node, at, Span(0))),
             Fault::Links { from, to, link } if *link != Link::default() => {
                 for node in from.iter().chain(to) {
                     *self.links.entry(*node).or_default() += 1;
@@ -55,7 +59,10 @@ impl Troubles {
             }
             // Links to some are well again, perhaps not to all: that is known when all are.
             Fault::Heal => self.heal(at),
-            Fault::Slow { node, .. } | Fault::SlowDisk { node, .. } | Fault::Drift { node, .. } | Fault::Drain { node } => {
+            Fault::Slow { node, .. }
+            | Fault::SlowDisk { node, .. }
+            | Fault::Drift { node, .. }
+            | Fault::Drain { node } => {
                 self.passing_of(*node, at, AFTERWARDS);
             }
             _ => {}
@@ -71,7 +78,10 @@ impl Troubles {
     }
 
     fn start(&self, node: NodeId) -> Option<Start> {
-        self.living.get(&node).map(|incarnation| Start { node, incarnation: *incarnation })
+        self.living.get(&node).map(|incarnation| Start {
+            node,
+            incarnation: *incarnation,
+        })
     }
 
     fn passing_of(&mut self, node: NodeId, at: Instant, span: Span) {
@@ -81,7 +91,10 @@ impl Troubles {
     }
 
     fn passing(&mut self, start: Start, at: Instant, span: Span) {
-        self.of.entry(start).or_default().push((at, Some(at.after(span))));
+        self.of
+            .entry(start)
+            .or_default()
+            .push((at, Some(at.after(span))));
     }
 
     fn begin(&mut self, start: Start, at: Instant) {
@@ -89,7 +102,13 @@ impl Troubles {
     }
 
     fn end(&mut self, start: Start, at: Instant) {
-        for (_, until) in self.of.entry(start).or_default().iter_mut().filter(|(_, until)| until.is_none()) {
+        for (_, until) in self
+            .of
+            .entry(start)
+            .or_default()
+            .iter_mut()
+            .filter(|(_, until)| until.is_none())
+        {
             *until = Some(at);
         }
     }
@@ -97,7 +116,11 @@ impl Troubles {
     /// Whether a start had trouble at some time since, or still felt it.
     #[must_use]
     pub fn since(&self, start: Start, since: Instant) -> bool {
-        let felt = |(_, until): &(Instant, Option<Instant>)| until.is_none_or(|until| until.after(AFTERWARDS) >= since);
-        self.of.get(&start).is_some_and(|troubles| troubles.iter().any(felt))
+        let felt = |(_, until): &(Instant, Option<Instant>)| {
+            until.is_none_or(|until| until.after(AFTERWARDS) >= since)
+        };
+        self.of
+            .get(&start)
+            .is_some_and(|troubles| troubles.iter().any(felt))
     }
 }

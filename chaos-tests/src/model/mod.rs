@@ -1,14 +1,17 @@
-//! Model checking: every reachable state of a small cluster, with the product's own transition functions.
+//! Model checking: every reachable state of a small cluster, with the product's own transition
+//! functions.
 //!
-//! [`rounds`] explores whole rounds of a few members, and of nodes that join and leave: views and voters change, data moves, nodes
-//! die, start again or are thought dead, connections break. Its machines are the product's `coordinator::Coordinator`.
+//! [`rounds`] explores whole rounds of a few members, and of nodes that join and leave: views and
+//! voters change, data moves, nodes die, start again or are thought dead, connections break. Its
+//! machines are the product's `coordinator::Coordinator`.
 //!
-//! It is searched exhaustively up to bounds that its [`rounds::Setup`] names; nothing is sampled.
-//! A state is remembered by a fingerprint of 64 bits, so that one of `n` states is missed with a chance of about `n² / 2⁶⁵`:
-//! less than one in a hundred thousand for ten million states.
+//! It is searched exhaustively up to bounds that its [`rounds::Setup`] names; nothing is sampled. A
+//! state is remembered by a fingerprint of 64 bits, so that one of `n` states is missed with a
+//! chance of about `n² / 2⁶⁵`: less than one in a hundred thousand for ten million states.
 //!
-//! Beside what must never happen the model lists what must be possible, so that a model which does nothing fails. And it knows
-//! planted bugs: rules that are broken on purpose, which the search must find.
+//! Beside what must never happen the model lists what must be possible, so that a model which does
+//! nothing fails. And it knows planted bugs: rules that are broken on purpose, which the search
+//! must find.
 
 mod report;
 pub mod rounds;
@@ -40,15 +43,32 @@ impl Config {
     /// Larger ones: minutes each, hours some.
     #[must_use]
     pub fn long(threads: usize) -> Vec<Self> {
-        Self::all(rounds::Setup::long(), threads, Duration::from_secs(4 * 3600))
+        Self::all(
+            rounds::Setup::long(),
+            threads,
+            Duration::from_secs(4 * 3600),
+        )
     }
 
-    fn all(setups: Vec<(&'static str, rounds::Setup)>, threads: usize, limit: Duration) -> Vec<Self> {
-        setups.into_iter().map(|(name, setup)| Self { name, setup, threads, limit }).collect()
+    fn all(
+        setups: Vec<(&'static str, rounds::Setup)>,
+        threads: usize,
+        limit: Duration,
+    ) -> Vec<Self> {
+        setups
+            .into_iter()
+            .map(|(name, setup)| Self {
+                name,
+                setup,
+                threads,
+                limit,
+            })
+            .collect()
     }
 }
 
-/// Explores every state within the bounds of `config`; a search that meets a state that must not be ends there.
+/// Explores every state within the bounds of `config`; a search that meets a state that must not be
+/// ends there.
 #[must_use]
 pub fn check(config: &Config) -> Report {
     report::search(config, rounds::Cluster::new(config.setup.clone()))

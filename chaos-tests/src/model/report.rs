@@ -48,11 +48,28 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, states, steps, depth, took, .. } = self;
+        let Self {
+            name,
+            states,
+            steps,
+            depth,
+            took,
+            ..
+        } = self;
         let end = if self.complete { "" } else { ", not all" };
-        write!(f, "{name}: {states} states{end}, {steps} steps, depth {depth}, {:.1} s", took.as_secs_f64())?;
-        self.impossible.iter().try_for_each(|property| write!(f, "\n  never found: {property}"))?;
-        self.violations.iter().try_for_each(|Finding { property, steps }| write!(f, "\n  violated: {property}\n{steps}"))
+        write!(
+            f,
+            "{name}: {states} states{end}, {steps} steps, depth {depth}, {:.1} s",
+            took.as_secs_f64()
+        )?;
+        self.impossible
+            .iter()
+            .try_for_each(|property| write!(f, "\n  never found: {property}"))?;
+        self.violations
+            .iter()
+            .try_for_each(|Finding { property, steps }| {
+                write!(f, "\n  violated: {property}\n{steps}")
+            })
     }
 }
 
@@ -64,8 +81,16 @@ where
     M::Action: Clone + Debug + PartialEq + Send + Sync + 'static,
 {
     let began = Instant::now();
-    let properties: Vec<_> = model.properties().iter().map(|property| (property.name, property.expectation.clone())).collect();
-    let builder = model.checker().threads(config.threads.max(1)).timeout(config.limit).finish_when(HasDiscoveries::AnyFailures);
+    let properties: Vec<_> = model
+        .properties()
+        .iter()
+        .map(|property| (property.name, property.expectation.clone()))
+        .collect();
+    let builder = model
+        .checker()
+        .threads(config.threads.max(1))
+        .timeout(config.limit)
+        .finish_when(HasDiscoveries::AnyFailures);
     let checker = builder.spawn_bfs().join();
     let found = checker.discoveries();
     let mut report = Report {
@@ -82,7 +107,12 @@ where
     for (property, expectation) in properties {
         match (found.get(property), expectation) {
             (Some(path), Expectation::Always | Expectation::Eventually) => {
-                let steps = path.clone().into_actions().iter().map(|action| format!("    {action:?}\n")).collect();
+                let steps = path
+                    .clone()
+                    .into_actions()
+                    .iter()
+                    .map(|action| format!("    {action:?}\n"))
+                    .collect();
                 report.violations.push(Finding { property, steps });
             }
             (Some(_), Expectation::Sometimes) => report.possible.push(property),

@@ -1,5 +1,5 @@
-//! Chaos on real processes: what to do to them, the links between them, and what became of it. The processes themselves are started,
-//! signalled and ended by `slowmo chaos`.
+//! Chaos on real processes: what to do to them, the links between them, and what became of it. The
+//! processes themselves are started, signalled and ended by `slowmo chaos`.
 //!
 //! | module | does |
 //! |---|---|
@@ -10,7 +10,8 @@
 //! | [`measure`] | figures of a trace: throughput, recovery, growth |
 //! | [`report`] | verdicts and figures as JSON, text and one HTML page |
 //!
-//! Touches loopback sockets ([`relay`]) and the files that it is told ([`scenario`], [`collect`]); everything else is pure.
+//! Touches loopback sockets ([`relay`]) and the files that it is told ([`scenario`], [`collect`]);
+//! everything else is pure.
 
 pub mod collect;
 pub mod measure;

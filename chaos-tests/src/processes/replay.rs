@@ -1,4 +1,5 @@
-//! A recorded run, event by event, and what the invariants say of it: of one node's flight recorder, of several, or of a whole run.
+//! A recorded run, event by event, and what the invariants say of it: of one node's flight
+//! recorder, of several, or of a whole run.
 
 use super::collect::{self, CollectError};
 use crate::invariants::{Judge, Verdict, Violation};
@@ -23,7 +24,8 @@ pub struct Assumed {
 pub struct Recorded {
     /// What happened, in order.
     pub lines: Vec<Line>,
-    /// Whether it begins with a founding, and what each start of a node did from its beginning; of others less can be judged.
+    /// Whether it begins with a founding, and what each start of a node did from its beginning; of
+    /// others less can be judged.
     pub from_the_beginning: bool,
 }
 
@@ -44,7 +46,11 @@ impl Recorded {
     pub fn read(paths: &[PathBuf], assumed: Assumed) -> Result<Self, CollectError> {
         let mut files = Vec::new();
         for path in paths {
-            if path.is_dir() { files.extend(collect::files(path)?) } else { files.push(path.clone()) }
+            if path.is_dir() {
+                files.extend(collect::files(path)?)
+            } else {
+                files.push(path.clone())
+            }
         }
         let mut lines = Vec::new();
         collect::merge_files(&files, &mut |line| lines.push(line))?;
@@ -61,52 +67,87 @@ impl Recorded {
         if lines.is_empty() {
             return Self::default();
         }
-        let is_whole = lines.iter().any(|line| matches!(line.event, Event::Begun(_)));
-        let from_the_beginning = first_round.is_none_or(|round| round == 0) && (is_whole || all_begin(&lines));
+        let is_whole = lines
+            .iter()
+            .any(|line| matches!(line.event, Event::Begun(_)));
+        let from_the_beginning =
+            first_round.is_none_or(|round| round == 0) && (is_whole || all_begin(&lines));
         if !is_whole {
             let mut setup = setup(assumed);
             let names_samples = |line: &Line| matches!(&line.event, Event::Contributed { samples, .. } if !samples.is_empty());
             setup.samples = (from_the_beginning && lines.iter().any(names_samples)).then_some(0);
-            lines.insert(0, Line { at: Instant(0), event: Event::Begun(setup) });
+            lines.insert(
+                0,
+                Line {
+                    at: Instant(0),
+                    event: Event::Begun(setup),
+                },
+            );
         }
         let mut lines = with_ends(lines);
         if lines.last().is_some_and(|line| line.event != Event::Over) {
             let at = lines.last().map_or(Instant(0), |line| line.at);
-            lines.push(Line { at, event: Event::Over });
+            lines.push(Line {
+                at,
+                event: Event::Over,
+            });
         }
-        Self { lines, from_the_beginning }
+        Self {
+            lines,
+            from_the_beginning,
+        }
     }
 
     /// What the invariants say: what is broken, in order, and what became of each.
     #[must_use]
     pub fn judge(&self) -> (Vec<Broken>, Vec<(&'static str, Verdict)>) {
-        let mut judge = if self.from_the_beginning { Judge::default() } else { Judge::of_a_part() };
+        let mut judge = if self.from_the_beginning {
+            Judge::default()
+        } else {
+            Judge::of_a_part()
+        };
         let mut broken = Vec::new();
         for (index, line) in self.lines.iter().enumerate() {
-            broken.extend(judge.observe(line).map(|violation| Broken { index, violation }));
+            broken.extend(
+                judge
+                    .observe(line)
+                    .map(|violation| Broken { index, violation }),
+            );
         }
         (broken, judge.finish())
     }
 }
 
-/// Whether what each start did is there from its beginning: a recorder that keeps the last events only has forgotten the first ones of one
-/// node, and not those of another.
+/// Whether what each start did is there from its beginning: a recorder that keeps the last events
+/// only has forgotten the first ones of one node, and not those of another.
 fn all_begin(lines: &[Line]) -> bool {
     let mut begun = BTreeSet::new();
-    lines.iter().all(|line| match (&line.event, starts(&line.event)) {
-        (Event::Started(start), _) => begun.insert(*start) || begun.contains(start),
-        (Event::Ended { .. }, _) | (_, None) => true,
-        (_, Some(start)) => begun.contains(&start),
-    })
+    lines
+        .iter()
+        .all(|line| match (&line.event, starts(&line.event)) {
+            (Event::Started(start), _) => begun.insert(*start) || begun.contains(start),
+            (Event::Ended { .. }, _) | (_, None) => true,
+            (_, Some(start)) => begun.contains(&start),
+        })
 }
 
 fn setup(assumed: Assumed) -> Setup {
     let Assumed { quorum, replicas } = assumed;
     // Progress is judged of runs that say when nobody does anything to them any more.
-    Setup { seed: 0, quorum, replicas, parameters: 0, sharded: true, optimizer: None, recovers_within: Span(u64::MAX), samples: None }
+    Setup {
+        seed: 0,
+        quorum,
+        replicas,
+        parameters: 0,
+        sharded: true,
+        optimizer: None,
+        recovers_within: Span(u64::MAX),
+        samples: None,
+    }
 }
 
-/// Whoever says nothing more, and is left out by those who go on, was killed when it said something last.
+/// Whoever says nothing more, and is left out by those who go on, was killed when it said something
+/// last.
 fn with_ends(lines: Vec<Line>) -> Vec<Line> {
     let mut last: BTreeMap<Start, usize> = BTreeMap::new();
     for (index, line) in lines.iter().enumerate() {
@@ -126,7 +167,13 @@ fn with_ends(lines: Vec<Line>) -> Vec<Line> {
         let at = line.at;
         ended.push(line);
         let killed = last.iter().filter(|(_, place)| **place == index);
-        ended.extend(killed.map(|(start, _)| Line { at, event: Event::Ended { start: *start, end: End::Killed } }));
+        ended.extend(killed.map(|(start, _)| Line {
+            at,
+            event: Event::Ended {
+                start: *start,
+                end: End::Killed,
+            },
+        }));
     }
     ended
 }
@@ -155,15 +202,34 @@ pub fn node_of(event: &Event) -> Option<NodeId> {
 pub fn words(event: &Event) -> String {
     let node = |start: &Start| format!("node {}", start.node.0);
     match event {
-        Event::Begun(setup) => format!("the run begins ({:?}, {} replicas)", setup.quorum, setup.replicas).to_lowercase(),
+        Event::Begun(setup) => format!(
+            "the run begins ({:?}, {} replicas)",
+            setup.quorum, setup.replicas
+        )
+        .to_lowercase(),
         Event::Faulted { fault } => format!("fault: {fault:?}"),
         Event::Quiet => "quiet from now on".to_owned(),
         Event::Started(start) => format!("{} starts", node(start)),
         Event::Ended { start, end } => format!("{} ends: {end:?}", node(start)).to_lowercase(),
-        Event::Contributed { start, round, weight, .. } => {
-            format!("{} contributes to round {} with weight {weight}", node(start), round.0)
+        Event::Contributed {
+            start,
+            round,
+            weight,
+            ..
+        } => {
+            format!(
+                "{} contributes to round {} with weight {weight}",
+                node(start),
+                round.0
+            )
         }
-        Event::Applied { start, decided, digest, drained, .. } => {
+        Event::Applied {
+            start,
+            decided,
+            digest,
+            drained,
+            ..
+        } => {
             let members = decided.next.len();
             let left = if *drained { "; it has handed over" } else { "" };
             let kind = format!("{:?}", decided.kind).to_lowercase();
@@ -177,8 +243,15 @@ pub fn words(event: &Event) -> String {
         }
         Event::Resigned(start) => format!("{} resigns and joins again", node(start)),
         Event::Mass { start, .. } => format!("{} answers for its push-sum mass", node(start)),
-        Event::Gauge { start, name, value, bound } => format!("{}: {name} {value} of {bound}", node(start)),
-        Event::Loss { start, step, loss } => format!("{}: loss {loss:.6} at step {}", node(start), step.0),
+        Event::Gauge {
+            start,
+            name,
+            value,
+            bound,
+        } => format!("{}: {name} {value} of {bound}", node(start)),
+        Event::Loss { start, step, loss } => {
+            format!("{}: loss {loss:.6} at step {}", node(start), step.0)
+        }
         Event::Over => "over".to_owned(),
     }
 }
@@ -189,24 +262,56 @@ mod tests {
     use super::*;
     use crate::sim::{Look, search};
 
-    /// What the nodes of a simulated run that follows a sampler did, without what its runner says of it.
+    /// What the nodes of a simulated run that follows a sampler did, without what its runner says
+    /// of it.
     fn lines() -> (Vec<Line>, Assumed) {
-        let runs = (0..).map(|seed| search::seed(seed, &(4..=4), Look { keeps_trace: true, verbose: false }));
-        let report = { runs }.find(|report| report.schedule.config.samples.is_some() && report.rounds > 10).unwrap();
-        let assumed = Assumed { quorum: report.schedule.config.quorum, replicas: report.schedule.config.replicas };
+        let runs = (0..).map(|seed| {
+            search::seed(
+                seed,
+                &(4..=4),
+                Look {
+                    keeps_trace: true,
+                    verbose: false,
+                },
+            )
+        });
+        let report = { runs }
+            .find(|report| report.schedule.config.samples.is_some() && report.rounds > 10)
+            .unwrap();
+        let assumed = Assumed {
+            quorum: report.schedule.config.quorum,
+            replicas: report.schedule.config.replicas,
+        };
         let trace = report.trace.unwrap().into_iter();
-        let said = trace.filter(|line| !matches!(line.event, Event::Begun(_) | Event::Faulted { .. } | Event::Quiet | Event::Over));
+        let said = trace.filter(|line| {
+            !matches!(
+                line.event,
+                Event::Begun(_) | Event::Faulted { .. } | Event::Quiet | Event::Over
+            )
+        });
         let mut begun = BTreeSet::new();
         let with_starts = |line: Line| {
-            let start = starts(&line.event).filter(|start| begun.insert(*start) && !matches!(line.event, Event::Started(_)));
-            start.map(|start| Line { at: line.at, event: Event::Started(start) }).into_iter().chain([line])
+            let start = starts(&line.event)
+                .filter(|start| begun.insert(*start) && !matches!(line.event, Event::Started(_)));
+            start
+                .map(|start| Line {
+                    at: line.at,
+                    event: Event::Started(start),
+                })
+                .into_iter()
+                .chain([line])
         };
         (said.flat_map(with_starts).collect(), assumed)
     }
 
     fn broken((lines, assumed): (Vec<Line>, Assumed)) -> (bool, Vec<String>) {
         let recorded = Recorded::of(lines, assumed);
-        let rules = recorded.judge().0.iter().map(|broken| broken.violation.invariant.to_string()).collect();
+        let rules = recorded
+            .judge()
+            .0
+            .iter()
+            .map(|broken| broken.violation.invariant.to_string())
+            .collect();
         (recorded.from_the_beginning, rules)
     }
 
@@ -214,7 +319,11 @@ mod tests {
     fn dumps_that_begin_at_different_times_are_judged_as_a_part() {
         assert_eq!(broken(lines()), (true, vec![]));
         let (mut late, assumed) = lines();
-        let other = late.iter().filter_map(|line| starts(&line.event)).max().unwrap();
+        let other = late
+            .iter()
+            .filter_map(|line| starts(&line.event))
+            .max()
+            .unwrap();
         // One recorder has forgotten its first half.
         let half = late.len() / 2;
         let mut index = 0;
@@ -239,12 +348,28 @@ mod tests {
         }
         assert!(used.is_some(), "the run follows a sampler");
         let verdicts = Recorded::of(twice, assumed).judge().1;
-        let verdict = verdicts.iter().find(|(name, _)| *name == "samples_once").map(|(_, verdict)| verdict);
-        assert!(matches!(verdict, Some(Verdict::Violated(_))), "{verdicts:?}");
+        let verdict = verdicts
+            .iter()
+            .find(|(name, _)| *name == "samples_once")
+            .map(|(_, verdict)| verdict);
+        assert!(
+            matches!(verdict, Some(Verdict::Violated(_))),
+            "{verdicts:?}"
+        );
     }
 
     #[test]
     fn nothing_is_no_run() {
-        assert!(Recorded::of(Vec::new(), Assumed { quorum: Quorum::Majority, replicas: 1 }).lines.is_empty());
+        assert!(
+            Recorded::of(
+                Vec::new(),
+                Assumed {
+                    quorum: Quorum::Majority,
+                    replicas: 1
+                }
+            )
+            .lines
+            .is_empty()
+        );
     }
 }

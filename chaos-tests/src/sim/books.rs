@@ -1,7 +1,9 @@
-//! Where all push-sum mass is: kept outside of the machines, and compared with what each says that it answers for, after every event.
+//! Where all push-sum mass is: kept outside of the machines, and compared with what each says that
+//! it answers for, after every event.
 //!
-//! A node begins a round with weight 1. What it sends stays its own until its receiver has it; what it accepts is its own from then on.
-//! A message has one owner, unless its sender took the receiver for dead: then it has two, until the receiver gives it up.
+//! A node begins a round with weight 1. What it sends stays its own until its receiver has it; what
+//! it accepts is its own from then on. A message has one owner, unless its sender took the receiver
+//! for dead: then it has two, until the receiver gives it up.
 
 use slowmo_protocol::gossip_peer::Sent;
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round, Step};
@@ -73,11 +75,27 @@ impl Books {
     /// It cannot be, for a person.
     pub fn take(&mut self, start: Start, entry: Entry) -> Result<Option<Event>, String> {
         if let Entry::Stands(place) = entry {
-            self.accounts.insert(start.node, Account { start, stand: stand(&place), weight: 1.0, told: None });
+            self.accounts.insert(
+                start.node,
+                Account {
+                    start,
+                    stand: stand(&place),
+                    weight: 1.0,
+                    told: None,
+                },
+            );
             return Ok(None);
         }
-        let Some(mut account) = self.accounts.get(&start.node).copied().filter(|account| account.start == start) else {
-            return Err(format!("{} moves mass before it stands anywhere: {entry:?}", start.node));
+        let Some(mut account) = self
+            .accounts
+            .get(&start.node)
+            .copied()
+            .filter(|account| account.start == start)
+        else {
+            return Err(format!(
+                "{} moves mass before it stands anywhere: {entry:?}",
+                start.node
+            ));
         };
         let event = self.book(&mut account, entry)?;
         self.accounts.insert(start.node, account);
@@ -90,38 +108,62 @@ impl Books {
             Entry::Stands(_) => {}
             Entry::Shipped(step, to, share) => {
                 for to in to {
-                    let parcel = Parcel { share, ..Parcel::default() };
-                    if self.parcels.insert((account.stand, account.start, to, step), parcel).is_some() {
+                    let parcel = Parcel {
+                        share,
+                        ..Parcel::default()
+                    };
+                    if self
+                        .parcels
+                        .insert((account.stand, account.start, to, step), parcel)
+                        .is_some()
+                    {
                         return Err(format!("{me} sends to {to} twice in {step}"));
                     }
                 }
             }
-            Entry::Withheld(step) => self.mine(account).filter(|((.., of), _)| *of == step).for_each(|(_, parcel)| parcel.back = true),
-            Entry::Accepted(from, place, step) => self.accept(account, (stand(&place), from, me, step))?,
+            Entry::Withheld(step) => self
+                .mine(account)
+                .filter(|((.., of), _)| *of == step)
+                .for_each(|(_, parcel)| parcel.back = true),
+            Entry::Accepted(from, place, step) => {
+                self.accept(account, (stand(&place), from, me, step))?
+            }
             Entry::Released((to, step)) => {
                 let parcel = self.parcel((account.stand, account.start, to, step))?;
                 if !parcel.accepted {
-                    return Err(format!("{me} gives up its message of {step} to {to}, which has not got it"));
+                    return Err(format!(
+                        "{me} gives up its message of {step} to {to}, which has not got it"
+                    ));
                 }
                 account.weight -= parcel.share;
             }
             Entry::Back((to, step)) => {
                 let parcel = self.parcel((account.stand, account.start, to, step))?;
                 if parcel.back || (parcel.accepted && !parcel.reclaimed) {
-                    return Err(format!("{me} takes its message of {step} to {to} back, which is no more its own"));
+                    return Err(format!(
+                        "{me} takes its message of {step} to {to} back, which is no more its own"
+                    ));
                 }
                 parcel.back = true;
             }
             Entry::Lost(to, open) => {
                 if let Some(step) = open.first() {
-                    return Err(format!("{me} takes {to} for dead and does not take back what it sent it in {step}"));
+                    return Err(format!(
+                        "{me} takes {to} for dead and does not take back what it sent it in {step}"
+                    ));
                 }
-                self.mine(account).filter(|((_, _, of, _), _)| *of == to).for_each(|(_, parcel)| parcel.reclaimed = true);
+                self.mine(account)
+                    .filter(|((_, _, of, _), _)| *of == to)
+                    .for_each(|(_, parcel)| parcel.reclaimed = true);
             }
             Entry::Reclaimed(from, place, step) => {
                 let key = (stand(&place), from, me, step);
                 let here = key.0 == account.stand;
-                if let Some(parcel) = self.parcels.get_mut(&key).filter(|parcel| here && parcel.accepted && !parcel.given_up) {
+                if let Some(parcel) = self
+                    .parcels
+                    .get_mut(&key)
+                    .filter(|parcel| here && parcel.accepted && !parcel.given_up)
+                {
                     parcel.given_up = true;
                     account.weight -= parcel.share;
                 }
@@ -131,8 +173,15 @@ impl Books {
                 let known = account.told.replace(weight) == Some(weight);
                 let (lineage, _, round) = account.stand;
                 let place = trace::Place { lineage, round };
-                let event = Event::Mass { start: account.start, place, found: vec![weight], expected: vec![account.weight] };
-                return Ok((!known || (weight - account.weight).abs() > f64::EPSILON).then_some(event));
+                let event = Event::Mass {
+                    start: account.start,
+                    place,
+                    found: vec![weight],
+                    expected: vec![account.weight],
+                };
+                return Ok(
+                    (!known || (weight - account.weight).abs() > f64::EPSILON).then_some(event)
+                );
             }
         }
         Ok(None)
@@ -143,10 +192,15 @@ impl Books {
         let stands = account.stand;
         let parcel = self.parcel(key)?;
         if key.0 != stands {
-            return Err(format!("{me} stands in {stands:?} and mixes what {from} sent in {:?}", key.0));
+            return Err(format!(
+                "{me} stands in {stands:?} and mixes what {from} sent in {:?}",
+                key.0
+            ));
         }
         if parcel.accepted || (parcel.back && !parcel.reclaimed) {
-            return Err(format!("{me} accepts the message of {step} from {from}, which has another owner: {parcel:?}"));
+            return Err(format!(
+                "{me} accepts the message of {step} from {from}, which has another owner: {parcel:?}"
+            ));
         }
         parcel.accepted = true;
         account.weight += parcel.share;
@@ -155,14 +209,17 @@ impl Books {
 
     fn parcel(&mut self, key: Parcelled) -> Result<&mut Parcel, String> {
         let (_, from, to, step) = key;
-        self.parcels.get_mut(&key).ok_or_else(|| format!("{} sent {to} nothing in {step}", from.node))
+        self.parcels
+            .get_mut(&key)
+            .ok_or_else(|| format!("{} sent {to} nothing in {step}", from.node))
     }
 
     /// What this node sent from where it stands.
     fn mine(&mut self, account: &Account) -> impl Iterator<Item = (&Parcelled, &mut Parcel)> {
         let (stand, start) = (account.stand, account.start);
         let first = (stand, start, NodeId(0), Step(0));
-        self.parcels.range_mut(first..=(stand, start, NodeId(u64::MAX), Step(u64::MAX)))
+        self.parcels
+            .range_mut(first..=(stand, start, NodeId(u64::MAX), Step(u64::MAX)))
     }
 }
 

@@ -15,7 +15,11 @@ pub struct Clock {
 
 impl Default for Clock {
     fn default() -> Self {
-        Self { since: 0, read_then: 0, millionths: RIGHT }
+        Self {
+            since: 0,
+            read_then: 0,
+            millionths: RIGHT,
+        }
     }
 }
 
@@ -30,7 +34,8 @@ impl Clock {
     #[must_use]
     pub fn when(&self, local: Instant) -> u64 {
         let ahead = local.0.saturating_sub(self.read_then);
-        self.since.saturating_add(ahead.saturating_mul(RIGHT).div_ceil(self.millionths))
+        self.since
+            .saturating_add(ahead.saturating_mul(RIGHT).div_ceil(self.millionths))
     }
 
     /// It runs at another speed from `now` on.
@@ -52,7 +57,10 @@ mod tests {
         assert_eq!(clock.read(11_000), Instant(10_000));
         for local in [10_001, 12_345, 99_999] {
             let at = clock.when(Instant(local));
-            assert!(clock.read(at) >= Instant(local) && clock.read(at - 1) < Instant(local), "{local}");
+            assert!(
+                clock.read(at) >= Instant(local) && clock.read(at - 1) < Instant(local),
+                "{local}"
+            );
         }
     }
 }

@@ -68,12 +68,14 @@ pub struct Config {
     pub horizon: u64,
     /// How soon all must be well afterwards.
     pub recovers_within: Span,
-    /// How soon those who live must go on without those who do not, before these come back; `None`: that is not looked at.
+    /// How soon those who live must go on without those who do not, before these come back; `None`:
+    /// that is not looked at.
     pub goes_on_within: Option<Span>,
-    /// The run ends once everybody who lives contributes again and so much time has passed since the faults; `None`: when all of
-    /// `recovers_within` has.
+    /// The run ends once everybody who lives contributes again and so much time has passed since
+    /// the faults; `None`: when all of `recovers_within` has.
     pub settles: Option<Span>,
-    /// Control frames are as large on links of limited rate as they are encoded; else all are the same.
+    /// Control frames are as large on links of limited rate as they are encoded; else all are the
+    /// same.
     pub true_sizes: bool,
     /// The incarnation of the first start; each start after it has the next one.
     pub first_incarnation: u64,

@@ -1,5 +1,5 @@
-//! In how many runs each kind of fault, each setting, each rule and each frame was seen, and in how many it must be: a rule that is never
-//! judged and a fault that never happens prove nothing.
+//! In how many runs each kind of fault, each setting, each rule and each frame was seen, and in how
+//! many it must be: a rule that is never judged and a fault that never happens prove nothing.
 
 use super::Report;
 use super::schedule::Timed;
@@ -129,7 +129,10 @@ impl Counters {
         let mut seen: BTreeSet<&'static str> = faults(report).collect();
         seen.extend(settings(report));
         seen.extend(report.coverage.iter().map(|(message, ..)| *message));
-        let judged = report.verdicts.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Held { checked } if *checked > 0));
+        let judged = report
+            .verdicts
+            .iter()
+            .filter(|(_, verdict)| matches!(verdict, Verdict::Held { checked } if *checked > 0));
         seen.extend(judged.map(|(rule, _)| *rule));
         for name in seen {
             *self.seen.entry(name).or_default() += 1;
@@ -163,7 +166,9 @@ impl Counters {
             let shown = if group == before { "" } else { group };
             before = group;
             let short = if runs < least { "  too few" } else { "" };
-            text.push_str(&format!("{shown:20} {name:32} {runs:>8} {least:>8}{short}\n"));
+            text.push_str(&format!(
+                "{shown:20} {name:32} {runs:>8} {least:>8}{short}\n"
+            ));
         }
         text
     }
@@ -171,7 +176,14 @@ impl Counters {
     fn rows(&self) -> impl Iterator<Item = (&'static str, &'static str, u64, u64)> + '_ {
         EXPECTED.iter().flat_map(move |(group, one_in, names)| {
             let least = (self.runs / one_in).max(1);
-            names.iter().map(move |name| (*group, *name, self.seen.get(name).copied().unwrap_or(0), least))
+            names.iter().map(move |name| {
+                (
+                    *group,
+                    *name,
+                    self.seen.get(name).copied().unwrap_or(0),
+                    least,
+                )
+            })
         })
     }
 }
@@ -179,14 +191,35 @@ impl Counters {
 /// The kinds of faults that were carried out.
 fn faults(report: &Report) -> impl Iterator<Item = &'static str> + '_ {
     let horizon = report.schedule.config.horizon;
-    let done = move |timed: &&Timed| timed.at.0 < horizon && timed.deeds().iter().any(|deed| !report.passed_over.contains(deed));
-    report.schedule.faults.iter().filter(done).flat_map(|timed| timed.act.kinds())
+    let done = move |timed: &&Timed| {
+        timed.at.0 < horizon
+            && timed
+                .deeds()
+                .iter()
+                .any(|deed| !report.passed_over.contains(deed))
+    };
+    report
+        .schedule
+        .faults
+        .iter()
+        .filter(done)
+        .flat_map(|timed| timed.act.kinds())
 }
 
 /// What the run was like.
 fn settings(report: &Report) -> Vec<&'static str> {
     let config = &report.schedule.config;
-    let bad_link = |kind: &str| ["cut", "cut one way", "delay", "loss", "narrow link", "break"].contains(&kind);
+    let bad_link = |kind: &str| {
+        [
+            "cut",
+            "cut one way",
+            "delay",
+            "loss",
+            "narrow link",
+            "break",
+        ]
+        .contains(&kind)
+    };
     let mut settings = Vec::new();
     let mut note = |name: &'static str, is: bool| {
         if is {
@@ -195,22 +228,43 @@ fn settings(report: &Report) -> Vec<&'static str> {
     };
     note("quorum = majority", config.quorum == Quorum::Majority);
     note("quorum = survivors", config.quorum == Quorum::Survivors);
-    note("survivors with bad links", config.quorum == Quorum::Survivors && faults(report).any(bad_link));
+    note(
+        "survivors with bad links",
+        config.quorum == Quorum::Survivors && faults(report).any(bad_link),
+    );
     for (replicas, name) in ["R = 0", "R = 1", "R = 2", "R = 3"].into_iter().enumerate() {
         note(name, config.replicas == replicas);
     }
     let optimizer = config.algorithm.outer.map(|outer| outer.optimizer);
-    note("SlowMo", matches!(optimizer, Some(OuterOptimizer::SlowMo { .. })));
-    note("Nesterov", matches!(optimizer, Some(OuterOptimizer::Nesterov { .. })));
-    note("BMUF", matches!(optimizer, Some(OuterOptimizer::BmufNbm { .. })));
+    note(
+        "SlowMo",
+        matches!(optimizer, Some(OuterOptimizer::SlowMo { .. })),
+    );
+    note(
+        "Nesterov",
+        matches!(optimizer, Some(OuterOptimizer::Nesterov { .. })),
+    );
+    note(
+        "BMUF",
+        matches!(optimizer, Some(OuterOptimizer::BmufNbm { .. })),
+    );
     note("push-sum", matches!(config.algorithm.base, Base::Sgp(_)));
-    note("LocalSGD", matches!(config.algorithm.base, Base::LocalSgd { .. }));
-    note("means of gradients", config.algorithm.base == Base::AllReduce);
+    note(
+        "LocalSGD",
+        matches!(config.algorithm.base, Base::LocalSgd { .. }),
+    );
+    note(
+        "means of gradients",
+        config.algorithm.base == Base::AllReduce,
+    );
     note("no base algorithm", config.algorithm.base == Base::None);
     note("elastic sampler", config.samples.is_some());
     note("buffers", config.buffers > 0);
     note("frames of their true size", config.true_sizes);
     note("one node", config.founders.len() == 1);
-    note("fewer found than start", config.min_nodes < config.founders.len());
+    note(
+        "fewer found than start",
+        config.min_nodes < config.founders.len(),
+    );
     settings
 }

@@ -1,4 +1,5 @@
-//! Which messages met which phase of a round under which fault: what a number of seeds has really tried.
+//! Which messages met which phase of a round under which fault: what a number of seeds has really
+//! tried.
 
 use super::mail::Mail;
 use slowmo_protocol::node::{self, ToGossip, ToMembership, ToRounds};
@@ -28,7 +29,8 @@ impl Coverage {
     /// A node in this phase takes a message.
     pub fn seen(&mut self, mail: &Mail, phase: &'static str) {
         if let Some(message) = name(mail) {
-            self.seen.insert((message, phase, self.fault.unwrap_or("none")));
+            self.seen
+                .insert((message, phase, self.fault.unwrap_or("none")));
         }
     }
 
@@ -53,7 +55,8 @@ impl Coverage {
         pairs
     }
 
-    /// A line for every message, a column for every phase: under how many kinds of faults they met, and the kinds there are.
+    /// A line for every message, a column for every phase: under how many kinds of faults they met,
+    /// and the kinds there are.
     #[must_use]
     pub fn table(&self) -> String {
         let (pairs, mut text) = (self.pairs(), String::new());
@@ -62,11 +65,15 @@ impl Coverage {
         let faults: BTreeSet<_> = pairs.values().flatten().copied().collect();
         let width = |phase: &str| phase.len().max(3) + 2;
         text.push_str(&format!("{:16}", ""));
-        phases.iter().for_each(|phase| text.push_str(&format!("{phase:>0$}", width(phase))));
+        phases
+            .iter()
+            .for_each(|phase| text.push_str(&format!("{phase:>0$}", width(phase))));
         for message in messages {
             text.push_str(&format!("\n{message:16}"));
             for phase in &phases {
-                let met = pairs.get(&(message, *phase)).map_or_else(|| "·".to_owned(), |faults| faults.len().to_string());
+                let met = pairs
+                    .get(&(message, *phase))
+                    .map_or_else(|| "·".to_owned(), |faults| faults.len().to_string());
                 text.push_str(&format!("{met:>0$}", width(phase)));
             }
         }
@@ -84,9 +91,16 @@ impl Coverage {
 /// The message's name, if it came over the network.
 fn name(mail: &Mail) -> Option<&'static str> {
     let message = match mail {
-        Mail::Node(node::Mail::Membership(ToMembership::In(membership::In::Frame { message, .. })))
-        | Mail::Node(node::Mail::Rounds(ToRounds::In(coordinator::In::Frame { message, .. })))
-        | Mail::Node(node::Mail::Gossip(ToGossip::In(gossip_peer::In::Frame { message, .. }))) => message,
+        Mail::Node(node::Mail::Membership(ToMembership::In(membership::In::Frame {
+            message,
+            ..
+        })))
+        | Mail::Node(node::Mail::Rounds(ToRounds::In(coordinator::In::Frame {
+            message, ..
+        })))
+        | Mail::Node(node::Mail::Gossip(ToGossip::In(gossip_peer::In::Frame {
+            message, ..
+        }))) => message,
         Mail::Node(node::Mail::Rounds(ToRounds::Stream(_))) => return Some("round stream"),
         Mail::Node(node::Mail::Gossip(ToGossip::Stream(_))) => return Some("gossip stream"),
         _ => return None,

@@ -23,7 +23,11 @@ impl World {
         let (base, more) = self.config.delay;
         let pair = (self.id(from), self.id(to));
         let link = self.network.link(pair.0, pair.1);
-        let mut at = self.now + base + self.random.below(more) + link.delay_us + self.random.below(link.jitter_us);
+        let mut at = self.now
+            + base
+            + self.random.below(more)
+            + link.delay_us
+            + self.random.below(link.jitter_us);
         if let Some(takes) = (bytes * 1_000_000).checked_div(link.bytes_per_second) {
             let busy = self.network.busy.entry(pair).or_default();
             *busy = self.now.max(*busy) + takes;
@@ -34,7 +38,10 @@ impl World {
 
     /// The same for something that is sent again until it arrives.
     fn travel_surely(&mut self, from: Process, to: Process, bytes: u64) -> u64 {
-        let lost = self.network.link(self.id(from), self.id(to)).lost_per_million;
+        let lost = self
+            .network
+            .link(self.id(from), self.id(to))
+            .lost_per_million;
         let mut at = self.travel(from, to, bytes);
         let mut again = RETRANSMISSION;
         while self.random.per_million(lost) && again < 64 * RETRANSMISSION {
@@ -45,10 +52,28 @@ impl World {
     }
 
     pub(super) fn send_frame(&mut self, from: Process, to: NodeId, frame: Frame, encodes: bool) {
-        let Some((frame, size)) = (if encodes { self.through_the_wire(frame) } else { Some((frame, FRAME_BYTES)) }) else { return };
-        let Some(peer) = self.up(from, to) else { return };
-        let at = self.travel_surely(from, peer, if self.config.true_sizes { size } else { FRAME_BYTES });
-        let Some(connection) = self.network.connections.get_mut(&(from, peer)) else { return };
+        let Some((frame, size)) = (if encodes {
+            self.through_the_wire(frame)
+        } else {
+            Some((frame, FRAME_BYTES))
+        }) else {
+            return;
+        };
+        let Some(peer) = self.up(from, to) else {
+            return;
+        };
+        let at = self.travel_surely(
+            from,
+            peer,
+            if self.config.true_sizes {
+                size
+            } else {
+                FRAME_BYTES
+            },
+        );
+        let Some(connection) = self.network.connections.get_mut(&(from, peer)) else {
+            return;
+        };
         let packet = Packet::Frame(Box::new(frame));
         if !connection.held.is_empty() {
             return connection.held.push_back(packet);
@@ -56,7 +81,15 @@ impl World {
         connection.in_order = at.max(connection.in_order);
         connection.last = connection.last.max(connection.in_order);
         let (at, number) = (connection.in_order, connection.number);
-        self.at(at, Event::Packet { from, to: peer, connection: number, packet });
+        self.at(
+            at,
+            Event::Packet {
+                from,
+                to: peer,
+                connection: number,
+                packet,
+            },
+        );
     }
 
     /// Encodes and decodes; with its size.
@@ -64,14 +97,22 @@ impl World {
         let bytes = match frame.encode() {
             Ok(bytes) => bytes,
             Err(error) => {
-                self.watch.broken(self.now, "bounds", format!("a frame does not encode: {error}"));
+                self.watch.broken(
+                    self.now,
+                    "bounds",
+                    format!("a frame does not encode: {error}"),
+                );
                 return None;
             }
         };
         match Frame::decode(&bytes) {
             Ok(decoded) => Some((decoded, bytes.len() as u64)),
             Err(error) => {
-                self.watch.broken(self.now, "bounds", format!("a frame does not decode: {error}"));
+                self.watch.broken(
+                    self.now,
+                    "bounds",
+                    format!("a frame does not decode: {error}"),
+                );
                 None
             }
         }
@@ -79,7 +120,10 @@ impl World {
 
     /// The process that a node can send to.
     fn up(&self, from: Process, to: NodeId) -> Option<Process> {
-        self.network.sessions[from].get(&to).filter(|session| session.up).map(|session| session.peer)
+        self.network.sessions[from]
+            .get(&to)
+            .filter(|session| session.up)
+            .map(|session| session.peer)
     }
 
     pub(super) fn send_stream(&mut self, from: Process, to: NodeId, stream: Box<Stream>) {
@@ -90,7 +134,9 @@ impl World {
         };
         let number = self.network.number();
         let at = self.travel_surely(from, peer, self.config.parameters as u64 * VALUE_BYTES);
-        let Some(connection) = self.network.connections.get_mut(&(from, peer)) else { return };
+        let Some(connection) = self.network.connections.get_mut(&(from, peer)) else {
+            return;
+        };
         connection.streams.insert(number);
         connection.last = connection.last.max(at);
         let on = connection.number;
@@ -100,8 +146,24 @@ impl World {
         {
             self.tell(from, ToGossip::Sent((to, step), true), 0);
         }
-        self.network.in_flight.insert(number, InFlight { from, to: peer, connection: on, stream });
-        self.at(at, Event::Packet { from, to: peer, connection: on, packet: Packet::Stream(number) });
+        self.network.in_flight.insert(
+            number,
+            InFlight {
+                from,
+                to: peer,
+                connection: on,
+                stream,
+            },
+        );
+        self.at(
+            at,
+            Event::Packet {
+                from,
+                to: peer,
+                connection: on,
+                packet: Packet::Stream(number),
+            },
+        );
     }
 
     fn stream_failed(&mut self, at: Process, other: NodeId, stream: &Stream, delay: u64) {
@@ -115,12 +177,26 @@ impl World {
     /// Something arrives, if its connection still lives.
     pub(super) fn arrive(&mut self, from: Process, to: Process, connection: u64, packet: Packet) {
         let (sender, receiver) = (self.id(from), self.id(to));
-        let Some(dialed) = self.network.connections.get_mut(&(from, to)).filter(|dialed| dialed.number == connection) else { return };
-        if self.network.links.get(&(sender, receiver)).is_some_and(|link| link.cut) {
+        let Some(dialed) = self
+            .network
+            .connections
+            .get_mut(&(from, to))
+            .filter(|dialed| dialed.number == connection)
+        else {
+            return;
+        };
+        if self
+            .network
+            .links
+            .get(&(sender, receiver))
+            .is_some_and(|link| link.cut)
+        {
             return dialed.held.push_back(packet);
         }
         // What was received from a process that has died meanwhile was sent before.
-        let attached = self.network.sessions[to].get(&sender).is_some_and(|session| session.peer == from);
+        let attached = self.network.sessions[to]
+            .get(&sender)
+            .is_some_and(|session| session.peer == from);
         if !self.processes[to].alive || !attached {
             return;
         }
@@ -138,7 +214,12 @@ impl World {
     }
 
     fn arrive_stream(&mut self, number: u64) {
-        let Some(InFlight { from, to, stream, .. }) = self.network.in_flight.remove(&number) else { return };
+        let Some(InFlight {
+            from, to, stream, ..
+        }) = self.network.in_flight.remove(&number)
+        else {
+            return;
+        };
         if let Some(connection) = self.network.connections.get_mut(&(from, to)) {
             connection.streams.remove(&number);
         }
@@ -150,23 +231,40 @@ impl World {
         self.tell(to, node::Mail::from(*stream), 0);
     }
 
-    /// The connections between two processes are gone at one of them: what it sent on them, and what it was about to receive, breaks.
+    /// The connections between two processes are gone at one of them: what it sent on them, and
+    /// what it was about to receive, breaks.
     pub(super) fn lose_streams(&mut self, at: Process, peer: Process) {
         let node = self.id(peer);
-        let lost = self.network.connections.get_mut(&(at, peer)).map(|connection| std::mem::take(&mut connection.streams));
+        let lost = self
+            .network
+            .connections
+            .get_mut(&(at, peer))
+            .map(|connection| std::mem::take(&mut connection.streams));
         for number in lost.into_iter().flatten() {
-            let Some(InFlight { stream, .. }) = self.network.in_flight.remove(&number) else { continue };
-            // Whoever sends a round's stream is done with it when its transport has taken it, and then hears of nothing.
+            let Some(InFlight { stream, .. }) = self.network.in_flight.remove(&number) else {
+                continue;
+            };
+            // Whoever sends a round's stream is done with it when its transport has taken it, and
+            // then hears of nothing.
             if matches!(stream.content, Bulk::Gossip { .. }) || self.random.once_in(2) {
                 self.stream_failed(at, node, &stream, 0);
             }
         }
-        let coming: Vec<u64> =
-            self.network.connections.get(&(peer, at)).into_iter().flat_map(|connection| connection.streams.iter().copied()).collect();
+        let coming: Vec<u64> = self
+            .network
+            .connections
+            .get(&(peer, at))
+            .into_iter()
+            .flat_map(|connection| connection.streams.iter().copied())
+            .collect();
         for number in coming {
             // Only of those whose beginning has come it is known that they broke.
             if self.random.once_in(2)
-                && let Some(stream) = self.network.in_flight.get(&number).map(|in_flight| in_flight.stream.clone())
+                && let Some(stream) = self
+                    .network
+                    .in_flight
+                    .get(&number)
+                    .map(|in_flight| in_flight.stream.clone())
                 && !matches!(stream.content, Bulk::Gossip { .. })
             {
                 self.stream_failed(at, node, &stream, 0);
@@ -176,40 +274,77 @@ impl World {
 
     /// What a cut has held back is sent again.
     pub(super) fn open(&mut self, from: NodeId, to: NodeId) {
-        let pairs: Vec<(Process, Process)> =
-            self.network.connections.keys().copied().filter(|(one, other)| self.id(*one) == from && self.id(*other) == to).collect();
+        let pairs: Vec<(Process, Process)> = self
+            .network
+            .connections
+            .keys()
+            .copied()
+            .filter(|(one, other)| self.id(*one) == from && self.id(*other) == to)
+            .collect();
         for (one, other) in pairs {
             let again = self.now + 1 + self.random.below(SENT_AGAIN_MAX);
-            let Some(connection) = self.network.connections.get_mut(&(one, other)) else { continue };
+            let Some(connection) = self.network.connections.get_mut(&(one, other)) else {
+                continue;
+            };
             let held: VecDeque<Packet> = std::mem::take(&mut connection.held);
             connection.in_order = connection.in_order.max(again);
             connection.last = connection.last.max(connection.in_order);
             let (at, number) = (connection.in_order, connection.number);
             for packet in held {
-                self.at(at, Event::Packet { from: one, to: other, connection: number, packet });
+                self.at(
+                    at,
+                    Event::Packet {
+                        from: one,
+                        to: other,
+                        connection: number,
+                        packet,
+                    },
+                );
             }
         }
     }
 
     pub(super) fn send_datagram(&mut self, from: Process, to: NodeId, bytes: Vec<u8>) {
-        let Some(peer) = self.up(from, to) else { return };
+        let Some(peer) = self.up(from, to) else {
+            return;
+        };
         let link = self.network.link(self.id(from), to);
         if link.cut || self.random.per_million(link.lost_per_million) {
             return;
         }
-        let copies = if self.random.per_million(link.doubled_per_million) { 2 } else { 1 };
+        let copies = if self.random.per_million(link.doubled_per_million) {
+            2
+        } else {
+            1
+        };
         for _ in 0..copies {
             let at = self.travel(from, peer, bytes.len() as u64);
-            self.at(at, Event::Datagram { from, to: peer, bytes: bytes.clone() });
+            self.at(
+                at,
+                Event::Datagram {
+                    from,
+                    to: peer,
+                    bytes: bytes.clone(),
+                },
+            );
         }
     }
 
     pub(super) fn receive_datagram(&mut self, from: Process, to: Process, bytes: Vec<u8>) {
         let sender = self.id(from);
-        let attached = self.network.sessions[to].get(&sender).is_some_and(|session| session.peer == from);
+        let attached = self.network.sessions[to]
+            .get(&sender)
+            .is_some_and(|session| session.peer == from);
         if attached && self.processes[to].alive && !self.network.is_cut(sender, self.id(to)) {
             self.network.hear(to, sender);
-            self.tell(to, liveness::In::Datagram { from: sender, bytes }, 0);
+            self.tell(
+                to,
+                liveness::In::Datagram {
+                    from: sender,
+                    bytes,
+                },
+                0,
+            );
         }
     }
 }

@@ -50,13 +50,25 @@ impl World {
             .living()
             .filter_map(|process| {
                 let start = self.processes[process].node.start;
-                self.holds.get(&start).map(|shards| (start.node, shards.as_slice()))
+                self.holds
+                    .get(&start)
+                    .map(|shards| (start.node, shards.as_slice()))
             })
             .collect();
-        let shards: BTreeSet<ShardId> = living.iter().flat_map(|(_, shards)| shards.iter().copied()).collect();
-        let chosen = shards.iter().nth(shard as usize % shards.len().max(1)).copied();
+        let shards: BTreeSet<ShardId> = living
+            .iter()
+            .flat_map(|(_, shards)| shards.iter().copied())
+            .collect();
+        let chosen = shards
+            .iter()
+            .nth(shard as usize % shards.len().max(1))
+            .copied();
         let holds = |shards: &[ShardId]| chosen.is_some_and(|chosen| shards.contains(&chosen));
-        living.into_iter().filter(|(_, shards)| holds(shards)).map(|(node, _)| node).collect()
+        living
+            .into_iter()
+            .filter(|(_, shards)| holds(shards))
+            .map(|(node, _)| node)
+            .collect()
     }
 
     /// Writes a fault down, if it may be.
@@ -65,7 +77,9 @@ impl World {
         if allowed {
             self.coverage.under(Some(fault.name()));
             self.felt_until = self.now + FELT;
-            self.record(Traced::Faulted { fault: fault.clone() });
+            self.record(Traced::Faulted {
+                fault: fault.clone(),
+            });
         }
         allowed
     }
@@ -75,7 +89,9 @@ impl World {
             return false;
         }
         match fault {
-            Fault::Kill { node } => self.with(node, |world, process| world.end(process, End::Killed)),
+            Fault::Kill { node } => {
+                self.with(node, |world, process| world.end(process, End::Killed))
+            }
             Fault::Start { node } => _ = self.start(node, Settings::Joins, 0),
             Fault::Pause { node, span } => self.with(node, |world, process| {
                 let until = world.now + span.0;
@@ -86,14 +102,18 @@ impl World {
             Fault::Slow { node, hundredths } => self.with(node, |world, process| {
                 world.processes[process].node.training.slowness = hundredths.into();
             }),
-            Fault::SlowDisk { node, span } => self.with(node, |world, process| world.processes[process].node.rounds.work = span.0),
+            Fault::SlowDisk { node, span } => self.with(node, |world, process| {
+                world.processes[process].node.rounds.work = span.0
+            }),
             Fault::Drift { node, millionths } => self.with(node, |world, process| {
                 let now = world.now;
                 world.processes[process].clock.drift(now, millionths.into());
             }),
             Fault::Links { from, to, link } => {
                 let opened = self.network.set(&from, &to, link);
-                opened.into_iter().for_each(|(from, to)| self.open(from, to));
+                opened
+                    .into_iter()
+                    .for_each(|(from, to)| self.open(from, to));
             }
             Fault::Break { one, other } => self.break_between(one, other),
             Fault::Heal => self.heal(),
@@ -105,7 +125,10 @@ impl World {
 
     /// The living process of a node.
     pub(super) fn process(&self, node: NodeId) -> Option<Process> {
-        self.newest.get(&node).copied().filter(|process| self.processes[*process].alive)
+        self.newest
+            .get(&node)
+            .copied()
+            .filter(|process| self.processes[*process].alive)
     }
 
     fn with(&mut self, node: NodeId, act: impl FnOnce(&mut Self, Process)) {
@@ -121,7 +144,9 @@ impl World {
 
     fn heal(&mut self) {
         let opened = self.network.heal();
-        opened.into_iter().for_each(|(from, to)| self.open(from, to));
+        opened
+            .into_iter()
+            .for_each(|(from, to)| self.open(from, to));
     }
 
     fn break_between(&mut self, one: NodeId, other: NodeId) {
@@ -131,17 +156,21 @@ impl World {
         }
     }
 
-    /// Whether a fault leaves somebody who holds the model: without anybody there is nothing to go on from.
+    /// Whether a fault leaves somebody who holds the model: without anybody there is nothing to go
+    /// on from.
     fn is_allowed(&self, fault: &Fault) -> bool {
         match fault {
-            Fault::Kill { node } | Fault::Drain { node } => self.process(*node).is_some_and(|process| self.may_go(process)),
+            Fault::Kill { node } | Fault::Drain { node } => self
+                .process(*node)
+                .is_some_and(|process| self.may_go(process)),
             Fault::Start { node } => self.process(*node).is_none(),
             Fault::Pause { node, .. } => self.process(*node).is_some(),
             _ => true,
         }
     }
 
-    /// Somebody else of the furthest history stays: what was decided last must be held by one who can go on from it.
+    /// Somebody else of the furthest history stays: what was decided last must be held by one who
+    /// can go on from it.
     fn may_go(&self, process: Process) -> bool {
         let Some(furthest) = self.watch.history().furthest() else {
             return self.processes[process].node.rounds.applied == 0 && self.now > 0;
@@ -156,24 +185,39 @@ impl World {
         furthest.decided.next.iter().any(|start| stays(&start))
     }
 
-    /// From now on nothing goes wrong. Who died comes back; so does who left, if those that stay cannot go on without: it left while
-    /// they were taken for dead. Founders found still, where nothing was decided.
+    /// From now on nothing goes wrong. Who died comes back; so does who left, if those that stay
+    /// cannot go on without: it left while they were taken for dead. Founders found still, where
+    /// nothing was decided.
     pub(super) fn fall_quiet(&mut self) {
         self.mend();
-        let gone: Vec<NodeId> = self.newest.keys().copied().filter(|node| self.process(*node).is_none()).collect();
+        let gone: Vec<NodeId> = self
+            .newest
+            .keys()
+            .copied()
+            .filter(|node| self.process(*node).is_none())
+            .collect();
         let goes_on = self.goes_on();
         let nothing_decided = self.watch.history().furthest().is_none();
         for node in gone {
             let founds = nothing_decided && self.config.founders.contains(&node);
             if !self.left(node) || !goes_on {
-                self.start(node, if founds { Settings::Founds } else { Settings::Joins }, 0);
+                self.start(
+                    node,
+                    if founds {
+                        Settings::Founds
+                    } else {
+                        Settings::Joins
+                    },
+                    0,
+                );
             }
         }
         self.coverage.under(None);
         self.record(Traced::Quiet);
     }
 
-    /// From now on nothing goes wrong, and who died stays dead until it was seen whether the others go on.
+    /// From now on nothing goes wrong, and who died stays dead until it was seen whether the others
+    /// go on.
     pub(super) fn fall_still(&mut self) {
         self.record(Traced::Faulted { fault: Fault::Heal });
         self.mend();
@@ -194,13 +238,21 @@ impl World {
 
     /// Whether the newest start of a node left in order.
     fn left(&self, node: NodeId) -> bool {
-        self.newest.get(&node).is_some_and(|process| self.processes[*process].ended == Some(End::Left))
+        self.newest
+            .get(&node)
+            .is_some_and(|process| self.processes[*process].ended == Some(End::Left))
     }
 
     /// Whether somebody lives whom the furthest history counts on.
     fn goes_on(&self) -> bool {
         let furthest = self.watch.history().furthest();
-        furthest.is_none_or(|known| known.decided.next.iter().any(|start| self.watch.history().living().contains(start)))
+        furthest.is_none_or(|known| {
+            known
+                .decided
+                .next
+                .iter()
+                .any(|start| self.watch.history().living().contains(start))
+        })
     }
 
     /// After every event: nothing is fuller than its bound.
@@ -211,15 +263,32 @@ impl World {
         let running = &self.processes[process];
         let (start, staleness) = (running.node.start, self.staleness);
         let gauges = [
-            ("parked round streams", running.node.rounds.parked() as u64, STREAMS_PARKED_MAX as u64),
-            ("parked gossip streams", running.node.gossip.parked() as u64, PARKED_MAX as u64),
-            ("models kept for gossip", running.node.gossip.models() as u64, staleness + MODELS_BESIDE),
+            (
+                "parked round streams",
+                running.node.rounds.parked() as u64,
+                STREAMS_PARKED_MAX as u64,
+            ),
+            (
+                "parked gossip streams",
+                running.node.gossip.parked() as u64,
+                PARKED_MAX as u64,
+            ),
+            (
+                "models kept for gossip",
+                running.node.gossip.models() as u64,
+                staleness + MODELS_BESIDE,
+            ),
         ];
         for (name, value, bound) in gauges {
             let most = self.fullest.entry(name).or_default();
             if value > *most {
                 *most = value;
-                self.record(Traced::Gauge { start, name: name.to_owned(), value, bound });
+                self.record(Traced::Gauge {
+                    start,
+                    name: name.to_owned(),
+                    value,
+                    bound,
+                });
             }
         }
     }

@@ -1,10 +1,13 @@
-//! Schedules as files, in TOML: one line a setting, one line a fault, all times in milliseconds. What a file does not say is as in a
-//! plain run, and what that is like stays as it is: files that were written once rely on it.
+//! Schedules as files, in TOML: one line a setting, one line a fault, all times in milliseconds.
+//! What a file does not say is as in a plain run, and what that is like stays as it is: files that
+//! were written once rely on it.
 
 use super::config::{Class, Config, MILLI, Waits};
 use super::schedule::{Act, Millis, Schedule, Timed, is_default};
 use serde::{Deserialize, Serialize};
-use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy, Outer, OuterOptimizer, WireType};
+use slowmo_protocol::algorithm::{
+    Algorithm, Base, BufferStrategy, Outer, OuterOptimizer, WireType,
+};
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::sampler;
@@ -95,7 +98,10 @@ struct File {
     waits_ms: WaitsMillis,
     #[serde(default = "encodes_every")]
     encodes_every: u64,
-    #[serde(default = "first_incarnation", skip_serializing_if = "is_first_incarnation")]
+    #[serde(
+        default = "first_incarnation",
+        skip_serializing_if = "is_first_incarnation"
+    )]
     first_incarnation: u64,
     /// A second after the last fault unless given.
     horizon_ms: Option<Millis>,
@@ -163,7 +169,15 @@ fn parameters() -> usize {
 
 /// An exact average every two steps and a slow step every four.
 fn algorithm() -> Algorithm {
-    let outer = Outer { frequency: 4, optimizer: OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.5 }, sharded: true, average: true };
+    let outer = Outer {
+        frequency: 4,
+        optimizer: OuterOptimizer::SlowMo {
+            alpha: 1.0,
+            beta: 0.5,
+        },
+        sharded: true,
+        average: true,
+    };
     Algorithm {
         base: Base::LocalSgd { frequency: 2 },
         outer: Some(outer),
@@ -207,12 +221,20 @@ impl Schedule {
     /// # Errors
     /// It cannot be read, is no TOML, has unknown or missing keys, or values that make no sense.
     pub fn read(path: &Path) -> Result<Self, ScheduleError> {
-        let unreadable = |source| ScheduleError::Unreadable { path: path.to_owned(), source };
+        let unreadable = |source| ScheduleError::Unreadable {
+            path: path.to_owned(),
+            source,
+        };
         let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
         if bytes > BYTES_MAX {
-            return Err(unreadable(std::io::Error::other(format!("it is larger than {BYTES_MAX} bytes"))));
+            return Err(unreadable(std::io::Error::other(format!(
+                "it is larger than {BYTES_MAX} bytes"
+            ))));
         }
-        Self::parse(&std::fs::read_to_string(path).map_err(unreadable)?, &path.display().to_string())
+        Self::parse(
+            &std::fs::read_to_string(path).map_err(unreadable)?,
+            &path.display().to_string(),
+        )
     }
 
     /// The schedule in a text; `name` is what errors call it.
@@ -222,7 +244,10 @@ impl Schedule {
     pub fn parse(text: &str, name: &str) -> Result<Self, ScheduleError> {
         let file: File = toml::from_str(text).map_err(|error| syntax(name, text, &error))?;
         let schedule = file.schedule();
-        schedule.check().map_err(|what| ScheduleError::Value { name: name.to_owned(), what })?;
+        schedule.check().map_err(|what| ScheduleError::Value {
+            name: name.to_owned(),
+            what,
+        })?;
         Ok(schedule)
     }
 
@@ -232,7 +257,10 @@ impl Schedule {
     /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), ScheduleError> {
         let text = self.text()?;
-        std::fs::write(path, text).map_err(|source| ScheduleError::Unwritable { path: path.to_owned(), source })
+        std::fs::write(path, text).map_err(|source| ScheduleError::Unwritable {
+            path: path.to_owned(),
+            source,
+        })
     }
 
     /// As it is written.
@@ -240,7 +268,8 @@ impl Schedule {
     /// # Errors
     /// A number is larger than TOML's are.
     pub fn text(&self) -> Result<String, ScheduleError> {
-        let mut table = toml::Table::try_from(File::of(self)).map_err(|error| ScheduleError::Unspeakable(error.to_string()))?;
+        let mut table = toml::Table::try_from(File::of(self))
+            .map_err(|error| ScheduleError::Unspeakable(error.to_string()))?;
         let mut text = String::new();
         if let Some(toml::Value::String(what)) = table.remove("what") {
             text.push_str(&prose("what", &what));
@@ -263,20 +292,44 @@ impl Schedule {
     }
 
     fn check(&self) -> Result<(), String> {
-        let Config { founders, min_nodes, parameters, compute, first_incarnation, .. } = &self.config;
+        let Config {
+            founders,
+            min_nodes,
+            parameters,
+            compute,
+            first_incarnation,
+            ..
+        } = &self.config;
         let ids: BTreeSet<&NodeId> = founders.iter().collect();
         if founders.is_empty() || ids.len() != founders.len() {
             return Err("`founders` must name at least one node, and each once".to_owned());
         }
         if !(1..=founders.len()).contains(min_nodes) {
-            return Err(format!("`min_nodes` must be from 1 to the number of founders, {}", founders.len()));
+            return Err(format!(
+                "`min_nodes` must be from 1 to the number of founders, {}",
+                founders.len()
+            ));
         }
         if *parameters == 0 || compute.0 + compute.1 == 0 {
             return Err("`parameters` and `compute_ms` must be more than 0".to_owned());
         }
-        let clock_back = |timed: &Timed| if let Act::Start { clock_back, .. } = timed.act { clock_back } else { 0 };
-        if self.faults.iter().map(clock_back).fold(0, u64::saturating_add) >= *first_incarnation {
-            return Err("`first_incarnation` must be more than all `clock_back` together".to_owned());
+        let clock_back = |timed: &Timed| {
+            if let Act::Start { clock_back, .. } = timed.act {
+                clock_back
+            } else {
+                0
+            }
+        };
+        if self
+            .faults
+            .iter()
+            .map(clock_back)
+            .fold(0, u64::saturating_add)
+            >= *first_incarnation
+        {
+            return Err(
+                "`first_incarnation` must be more than all `clock_back` together".to_owned(),
+            );
         }
         self.faults.iter().try_for_each(Timed::check)
     }
@@ -286,11 +339,18 @@ impl Timed {
     fn check(&self) -> Result<(), String> {
         let at = self.at.0 as f64 / MILLI as f64;
         match &self.act {
-            Act::Cut { until: Some(until), .. } | Act::Links { until: Some(until), .. } if *until < self.at => {
-                Err(format!("the fault at {at} ms is over before it begins"))
+            Act::Cut {
+                until: Some(until), ..
             }
-            Act::Slow { hundredths: 0, .. } => Err(format!("`hundredths` of the fault at {at} ms must be more than 0")),
-            Act::Drift { millionths: 0, .. } => Err(format!("`millionths` of the fault at {at} ms must be more than 0")),
+            | Act::Links {
+                until: Some(until), ..
+            } if *until < self.at => Err(format!("the fault at {at} ms is over before it begins")),
+            Act::Slow { hundredths: 0, .. } => Err(format!(
+                "`hundredths` of the fault at {at} ms must be more than 0"
+            )),
+            Act::Drift { millionths: 0, .. } => Err(format!(
+                "`millionths` of the fault at {at} ms must be more than 0"
+            )),
             _ => Ok(()),
         }
     }
@@ -322,7 +382,12 @@ const KEYS: [&str; 20] = [
 
 impl File {
     fn schedule(self) -> Schedule {
-        let ends = self.faults.iter().map(|timed| timed.ends().0).max().unwrap_or(0);
+        let ends = self
+            .faults
+            .iter()
+            .map(|timed| timed.ends().0)
+            .max()
+            .unwrap_or(0);
         let mut faults = self.faults;
         faults.sort_by_key(|timed| timed.at);
         let span = |millis: Millis| Span(millis.0);
@@ -338,7 +403,17 @@ impl File {
             parameters: self.parameters,
             buffers: self.buffers,
             algorithm: self.algorithm,
-            samples: self.samples.map(|Samples { samples, batch, seed }| sampler::Settings { samples, batch, seed }),
+            samples: self.samples.map(
+                |Samples {
+                     samples,
+                     batch,
+                     seed,
+                 }| sampler::Settings {
+                    samples,
+                    batch,
+                    seed,
+                },
+            ),
             compute: pair(self.compute_ms),
             delay: pair(self.delay_ms),
             mail_delay_max: self.mail_delay_ms.0,
@@ -350,7 +425,9 @@ impl File {
                 probe: span(waits.probe),
                 suspect: span(waits.suspect),
             },
-            horizon: self.horizon_ms.map_or(ends + 1_000 * MILLI, |horizon| horizon.0),
+            horizon: self
+                .horizon_ms
+                .map_or(ends + 1_000 * MILLI, |horizon| horizon.0),
             recovers_within: span(self.recovers_within_ms),
             goes_on_within: self.goes_on_within_ms.map(span),
             settles: self.settles_ms.map(span),
@@ -358,11 +435,19 @@ impl File {
             first_incarnation: self.first_incarnation,
             encodes_every: self.encodes_every,
         };
-        Schedule { what: self.what, config, faults }
+        Schedule {
+            what: self.what,
+            config,
+            faults,
+        }
     }
 
     fn of(schedule: &Schedule) -> Self {
-        let Schedule { what, config, faults } = schedule.clone();
+        let Schedule {
+            what,
+            config,
+            faults,
+        } = schedule.clone();
         let millis = |span: Span| Millis(span.0);
         let waits = config.waits;
         Self {
@@ -376,7 +461,17 @@ impl File {
             parameters: config.parameters,
             buffers: config.buffers,
             algorithm: config.algorithm,
-            samples: config.samples.map(|sampler::Settings { samples, batch, seed }| Samples { samples, batch, seed }),
+            samples: config.samples.map(
+                |sampler::Settings {
+                     samples,
+                     batch,
+                     seed,
+                 }| Samples {
+                    samples,
+                    batch,
+                    seed,
+                },
+            ),
             compute_ms: [Millis(config.compute.0), Millis(config.compute.1)],
             delay_ms: [Millis(config.delay.0), Millis(config.delay.1)],
             mail_delay_ms: Millis(config.mail_delay_max),
@@ -407,12 +502,18 @@ fn prose(key: &str, text: &str) -> String {
     }
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
-        if lines.last().is_some_and(|line| !line.is_empty() && line.len() + word.len() > LINE) {
+        if lines
+            .last()
+            .is_some_and(|line| !line.is_empty() && line.len() + word.len() > LINE)
+        {
             lines.push(String::new());
         }
         if let Some(line) = lines.last_mut() {
             let gap = if line.is_empty() { "" } else { " " };
-            line.push_str(&format!("{gap}{}", word.replace('\\', "\\\\").replace('"', "\\\"")));
+            line.push_str(&format!(
+                "{gap}{}",
+                word.replace('\\', "\\\\").replace('"', "\\\"")
+            ));
         }
     }
     format!("{key} = \"\"\"\n{}\"\"\"\n", lines.join("\n"))
@@ -420,6 +521,14 @@ fn prose(key: &str, text: &str) -> String {
 
 fn syntax(name: &str, text: &str, error: &toml::de::Error) -> ScheduleError {
     let offset = error.span().map_or(0, |span| span.start);
-    let line = 1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count();
-    ScheduleError::Syntax { name: name.to_owned(), line, message: error.message().to_owned() }
+    let line = 1 + text
+        .bytes()
+        .take(offset)
+        .filter(|byte| *byte == b'\n')
+        .count();
+    ScheduleError::Syntax {
+        name: name.to_owned(),
+        line,
+        message: error.message().to_owned(),
+    }
 }

@@ -1,11 +1,14 @@
-//! Draws schedules: a seed, and a number of nodes, are one of them. What an older build drew of a seed is kept as a file where it
-//! matters, so the generator may change.
+//! Draws schedules: a seed, and a number of nodes, are one of them. What an older build drew of a
+//! seed is kept as a file where it matters, so the generator may change.
 
 use super::config::{Class, Config, MILLI, Waits};
 use super::random::Random;
 use super::schedule::{Act, Millis, Schedule, Timed, Way};
 use super::swarm;
-use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy, Gossip, LatePeers, Outer, OuterOptimizer, TopologyName, WireType};
+use slowmo_protocol::algorithm::{
+    Algorithm, Base, BufferStrategy, Gossip, LatePeers, Outer, OuterOptimizer, TopologyName,
+    WireType,
+};
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::sampler;
@@ -17,15 +20,23 @@ const ID_GAP: u64 = 5;
 
 /// See [`CLASSES`].
 const APART_ONCE_IN: u64 = 3;
-/// How much longer the faults of [`Class::Apart`] go on: it takes seconds until a member is parted from, and as long until it is back.
+/// How much longer the faults of [`Class::Apart`] go on: it takes seconds until a member is parted
+/// from, and as long until it is back.
 const APART_LONGER: u64 = 10_000 * MILLI;
 
-/// From more nodes on, time and frames are spared: what is simulated grows with the square of their number.
+/// From more nodes on, time and frames are spared: what is simulated grows with the square of their
+/// number.
 const LARGE: usize = 64;
 
-/// The classes that are drawn first, calm ones first. [`Class::Apart`] takes the place of one in so many of [`Class::Network`], so that
-/// the other seeds stay the runs that they were.
-const CLASSES: [Class; 5] = [Class::Calm, Class::Spaced, Class::Churn, Class::Network, Class::Storm];
+/// The classes that are drawn first, calm ones first. [`Class::Apart`] takes the place of one in so
+/// many of [`Class::Network`], so that the other seeds stay the runs that they were.
+const CLASSES: [Class; 5] = [
+    Class::Calm,
+    Class::Spaced,
+    Class::Churn,
+    Class::Network,
+    Class::Storm,
+];
 
 /// New nodes have ids from here on, and below the founders'.
 const NEW_IDS: u64 = 500;
@@ -63,7 +74,11 @@ pub fn draw(seed: u64, nodes: &RangeInclusive<usize>, kinds: Kinds) -> Schedule 
         planner.plan(at);
     }
     let faults = planner.finish();
-    Schedule { what: String::new(), config, faults }
+    Schedule {
+        what: String::new(),
+        config,
+        faults,
+    }
 }
 
 /// What the run of a seed is like, and how many times something goes wrong in it.
@@ -74,13 +89,27 @@ pub(super) fn settings(seed: u64, nodes: &RangeInclusive<usize>) -> (Config, u64
         class => class,
     };
     let count = random.between(*nodes.start() as u64, *nodes.end() as u64) as usize;
-    let founders: Vec<NodeId> = (0..count as u64).map(|rank| NodeId(rank * ID_GAP + 2)).collect();
+    let founders: Vec<NodeId> = (0..count as u64)
+        .map(|rank| NodeId(rank * ID_GAP + 2))
+        .collect();
     // Fewer than half of them could found two clusters.
-    let min_nodes = if random.once_in(3) { count / 2 + 1 } else { count };
-    let quorum = if matches!(class, Class::Storm | Class::Churn) && random.once_in(4) { Quorum::Survivors } else { Quorum::Majority };
+    let min_nodes = if random.once_in(3) {
+        count / 2 + 1
+    } else {
+        count
+    };
+    let quorum = if matches!(class, Class::Storm | Class::Churn) && random.once_in(4) {
+        Quorum::Survivors
+    } else {
+        Quorum::Majority
+    };
     let algorithm = algorithm(&mut random);
     let compute = 15 * MILLI + random.below(40 * MILLI);
-    let delay_max = if random.once_in(5) { 15 * MILLI } else { 2 * MILLI };
+    let delay_max = if random.once_in(5) {
+        15 * MILLI
+    } else {
+        2 * MILLI
+    };
     let grace = Span(150 * MILLI + random.below(400 * MILLI));
     let config = Config {
         seed,
@@ -104,7 +133,12 @@ pub(super) fn settings(seed: u64, nodes: &RangeInclusive<usize>) -> (Config, u64
             probe: Span(60 * MILLI + random.below(140 * MILLI)),
             suspect: Span(250 * MILLI + random.below(750 * MILLI)),
         },
-        horizon: (2_000 + random.below(3_000)) * MILLI + if class == Class::Apart { APART_LONGER } else { 0 },
+        horizon: (2_000 + random.below(3_000)) * MILLI
+            + if class == Class::Apart {
+                APART_LONGER
+            } else {
+                0
+            },
         recovers_within: Span::from_millis(if count > LARGE { 4_000 } else { 15_000 }),
         // Hellos and outcomes carry whole views.
         encodes_every: if count > LARGE { count as u64 } else { 1 },
@@ -126,21 +160,46 @@ pub(super) fn settings(seed: u64, nodes: &RangeInclusive<usize>) -> (Config, u64
 /// Exact averages close every round, so that joiners can come in.
 fn algorithm(random: &mut Random) -> Algorithm {
     let frequency = 2 + random.below(4);
-    let outer = Outer { frequency, optimizer: OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.5 }, sharded: true, average: true };
+    let outer = Outer {
+        frequency,
+        optimizer: OuterOptimizer::SlowMo {
+            alpha: 1.0,
+            beta: 0.5,
+        },
+        sharded: true,
+        average: true,
+    };
     let base = match random.below(8) {
         0..4 => Base::Sgp(gossip(random)),
-        4..6 => Base::LocalSgd { frequency: 1 + random.below(3) },
+        4..6 => Base::LocalSgd {
+            frequency: 1 + random.below(3),
+        },
         6 => Base::AllReduce,
         _ => Base::None,
     };
-    let average_every = (matches!(base, Base::Sgp(_)) && random.once_in(4)).then(|| 1 + random.below(5));
-    let buffers = if random.once_in(2) { BufferStrategy::Maintain } else { BufferStrategy::Reset };
-    Algorithm { base, outer: Some(outer), average_every, buffers, round_wire: WireType::Float32 }
+    let average_every =
+        (matches!(base, Base::Sgp(_)) && random.once_in(4)).then(|| 1 + random.below(5));
+    let buffers = if random.once_in(2) {
+        BufferStrategy::Maintain
+    } else {
+        BufferStrategy::Reset
+    };
+    Algorithm {
+        base,
+        outer: Some(outer),
+        average_every,
+        buffers,
+        round_wire: WireType::Float32,
+    }
 }
 
 fn gossip(random: &mut Random) -> Gossip {
     let staleness = random.below(4) as u32;
-    let late_peers = if staleness > 0 && random.once_in(3) { LatePeers::Skip } else { LatePeers::Wait };
+    let late_peers = if staleness > 0 && random.once_in(3) {
+        LatePeers::Skip
+    } else {
+        LatePeers::Wait
+    };
     let topology = match random.below(8) {
         0 => TopologyName::Ring,
         1 => TopologyName::BipartiteExponential,
@@ -148,14 +207,25 @@ fn gossip(random: &mut Random) -> Gossip {
         3 => TopologyName::BandwidthAware,
         _ => TopologyName::Exponential,
     };
-    Gossip { peers_per_step: 1 + random.below(5).saturating_sub(3) as u32, staleness, topology, late_peers, wire: WireType::Float32 }
+    Gossip {
+        peers_per_step: 1 + random.below(5).saturating_sub(3) as u32,
+        staleness,
+        topology,
+        late_peers,
+        wire: WireType::Float32,
+    }
 }
 
-/// Only where steps are not left out: a node that jumps to where its peers are has not seen all samples that count as its own.
+/// Only where steps are not left out: a node that jumps to where its peers are has not seen all
+/// samples that count as its own.
 fn samples(random: &mut Random, algorithm: &Algorithm) -> Option<sampler::Settings> {
     let gossips = matches!(algorithm.base, Base::Sgp(_));
     let elastic = random.once_in(2) && !gossips;
-    elastic.then(|| sampler::Settings { samples: 20 + random.below(200), batch: 1 + random.below(4), seed: 7 })
+    elastic.then(|| sampler::Settings {
+        samples: 20 + random.below(200),
+        batch: 1 + random.below(4),
+        seed: 7,
+    })
 }
 
 /// What ways become.
@@ -168,8 +238,19 @@ impl Bad {
     fn act(&self, from: Vec<NodeId>, to: Vec<NodeId>, one_way: bool, healed: u64) -> Act {
         let until = Some(Millis(healed));
         match *self {
-            Self::Cut => Act::Cut { from, to, one_way, until },
-            Self::Way(way) => Act::Links { from, to, one_way, until, way },
+            Self::Cut => Act::Cut {
+                from,
+                to,
+                one_way,
+                until,
+            },
+            Self::Way(way) => Act::Links {
+                from,
+                to,
+                one_way,
+                until,
+                way,
+            },
         }
     }
 }
@@ -184,7 +265,13 @@ pub(super) struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     pub fn new(random: Random, config: &'a Config) -> Self {
-        Self { random, config, ids: config.founders.clone(), new: 0, faults: Vec::new() }
+        Self {
+            random,
+            config,
+            ids: config.founders.clone(),
+            new: 0,
+            faults: Vec::new(),
+        }
     }
 
     /// What was planned, in order.
@@ -194,18 +281,29 @@ impl<'a> Planner<'a> {
     }
 
     fn push(&mut self, at: u64, act: Act) {
-        self.faults.push(Timed { at: Millis(at), act });
+        self.faults.push(Timed {
+            at: Millis(at),
+            act,
+        });
     }
 
     /// Every other fault hits the lowest ids: one of them leads.
     fn victim(&mut self) -> NodeId {
-        let reach = if self.random.once_in(2) { 2 } else { self.ids.len() as u64 };
+        let reach = if self.random.once_in(2) {
+            2
+        } else {
+            self.ids.len() as u64
+        };
         self.ids[self.random.below(reach.min(self.ids.len() as u64)) as usize]
     }
 
     fn newcomer(&mut self) -> NodeId {
         self.new += 1;
-        let id = if self.random.once_in(4) { NodeId(self.new % 2) } else { NodeId(NEW_IDS + self.new) };
+        let id = if self.random.once_in(4) {
+            NodeId(self.new % 2)
+        } else {
+            NodeId(NEW_IDS + self.new)
+        };
         if !self.ids.contains(&id) {
             self.ids.push(id);
         }
@@ -229,7 +327,9 @@ impl<'a> Planner<'a> {
             (Class::Calm, _) => {}
             (Class::Network, choice) => self.plan_links(at, choice),
             (Class::Apart, choice) => self.plan_apart(at, choice),
-            (Class::Storm, choice) if choice < 7 => self.plan_links(at, self.random.clone().below(16)),
+            (Class::Storm, choice) if choice < 7 => {
+                self.plan_links(at, self.random.clone().below(16))
+            }
             (_, 0..3) => {
                 self.push(at, Act::Kill { node });
                 if self.random.once_in(2) {
@@ -296,7 +396,11 @@ impl<'a> Planner<'a> {
             2..4 => {
                 // One node hears nobody, or is heard by nobody.
                 let (alone, rest) = (vec![node], self.ids.clone());
-                let (from, to) = if self.random.once_in(2) { (alone, rest) } else { (rest, alone) };
+                let (from, to) = if self.random.once_in(2) {
+                    (alone, rest)
+                } else {
+                    (rest, alone)
+                };
                 self.links_for(at, healed, (from, to), cut);
             }
             4 | 5 => self.links_for(at, healed, (vec![node], vec![other]), cut),
@@ -317,7 +421,10 @@ impl<'a> Planner<'a> {
                 self.both_ways(at, healed, (one, rest), &link);
             }
             13 => {
-                let link = Bad::Way(Way { bytes_per_second: 2_000 + self.random.below(60_000), ..Way::default() });
+                let link = Bad::Way(Way {
+                    bytes_per_second: 2_000 + self.random.below(60_000),
+                    ..Way::default()
+                });
                 let rest = self.ids.clone();
                 self.links_for(at, healed, (vec![node], rest), &link);
             }
@@ -332,7 +439,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Members that cannot reach each other, in one direction or both, while others reach both of them; now and then one dies meanwhile.
+    /// Members that cannot reach each other, in one direction or both, while others reach both of
+    /// them; now and then one dies meanwhile.
     fn plan_apart(&mut self, at: u64, choice: u64) {
         let node = self.victim();
         let other = self.ids[self.random.below(self.ids.len() as u64) as usize];
@@ -370,11 +478,23 @@ impl<'a> Planner<'a> {
         ids.into_iter().partition(|_| self.random.once_in(3))
     }
 
-    fn both_ways(&mut self, at: u64, healed: u64, (from, to): (Vec<NodeId>, Vec<NodeId>), way: &Bad) {
+    fn both_ways(
+        &mut self,
+        at: u64,
+        healed: u64,
+        (from, to): (Vec<NodeId>, Vec<NodeId>),
+        way: &Bad,
+    ) {
         self.push(at, way.act(from, to, false, healed));
     }
 
-    fn links_for(&mut self, at: u64, healed: u64, (from, to): (Vec<NodeId>, Vec<NodeId>), way: &Bad) {
+    fn links_for(
+        &mut self,
+        at: u64,
+        healed: u64,
+        (from, to): (Vec<NodeId>, Vec<NodeId>),
+        way: &Bad,
+    ) {
         self.push(at, way.act(from, to, true, healed));
     }
 }

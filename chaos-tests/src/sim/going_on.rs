@@ -29,22 +29,33 @@ pub enum GoesOn {
 }
 
 /// What became of the two rules.
-pub(super) fn verdicts(went_on: Option<GoesOn>, violation: Option<&Violation>) -> [(&'static str, Verdict); 2] {
+pub(super) fn verdicts(
+    went_on: Option<GoesOn>,
+    violation: Option<&Violation>,
+) -> [(&'static str, Verdict); 2] {
     let verdict = |how: GoesOn| match violation {
-        Some(violation) if violation.invariant == LIVENESS && how == GoesOn::Decides => Verdict::Violated(violation.clone()),
+        Some(violation) if violation.invariant == LIVENESS && how == GoesOn::Decides => {
+            Verdict::Violated(violation.clone())
+        }
         _ if went_on == Some(how) => Verdict::Held { checked: 1 },
-        _ => Verdict::NotShown { why: "no run came to that".to_owned() },
+        _ => Verdict::NotShown {
+            why: "no run came to that".to_owned(),
+        },
     };
-    [(LIVENESS, verdict(GoesOn::Decides)), (WAITING, verdict(GoesOn::Waits))]
+    [
+        (LIVENESS, verdict(GoesOn::Decides)),
+        (WAITING, verdict(GoesOn::Waits)),
+    ]
 }
 
 impl World {
-    /// Lets the dead come back once everybody who lives is a member and rounds are decided; where no quorum lives, once everybody says why
-    /// it waits. That takes too long: a rule is broken.
+    /// Lets the dead come back once everybody who lives is a member and rounds are decided; where
+    /// no quorum lives, once everybody says why it waits. That takes too long: a rule is broken.
     pub(super) fn judge_going_on(&mut self) {
         let mut within = self.config.goes_on_within.unwrap_or_default();
         if self.config.quorum == Quorum::Survivors && self.nobody_stands() {
-            // Who waits to be admitted finds out first that its connections are dead, and that nobody is left.
+            // Who waits to be admitted finds out first that its connections are dead, and that
+            // nobody is left.
             within = Span(within.0 + self.config.waits.idle.0 + RETURN_WAIT.0);
         }
         match self.going_on() {
@@ -52,7 +63,9 @@ impl World {
                 self.went_on = Some(how);
                 self.fall_quiet();
             }
-            Err(what) if self.now >= self.still.unwrap_or(self.now) + within.0 => self.watch.broken(self.now, LIVENESS, what),
+            Err(what) if self.now >= self.still.unwrap_or(self.now) + within.0 => {
+                self.watch.broken(self.now, LIVENESS, what)
+            }
             Err(_) => self.at(self.now + LOOK_EVERY, Event::GoesOn),
         }
     }
@@ -61,16 +74,23 @@ impl World {
     fn nobody_stands(&self) -> bool {
         let history = self.watch.history();
         let stands = |start: Start| history.applied(start).is_some() && !history.is_void(start);
-        !self.living().any(|process| stands(self.processes[process].node.start))
+        !self
+            .living()
+            .any(|process| stands(self.processes[process].node.start))
     }
 
-    /// Whether everybody who lives contributed to the newest outcome, since nothing goes wrong any more.
+    /// Whether everybody who lives contributed to the newest outcome, since nothing goes wrong any
+    /// more.
     pub(super) fn is_settled(&self) -> bool {
         let history = self.watch.history();
-        let (Some(quiet), Some(known)) = (history.quiet(), history.furthest()) else { return false };
+        let (Some(quiet), Some(known)) = (history.quiet(), history.furthest()) else {
+            return false;
+        };
         let contributed = |process: Process| {
             let start = self.processes[process].node.start;
-            self.processes[process].draining || (known.decided.members.contains(&start) && known.decided.contributors.contains(&start.node))
+            self.processes[process].draining
+                || (known.decided.members.contains(&start)
+                    && known.decided.contributors.contains(&start.node))
         };
         known.at >= quiet && self.living().all(contributed)
     }
@@ -78,23 +98,55 @@ impl World {
     fn going_on(&self) -> Result<GoesOn, String> {
         let still = self.still.unwrap_or(self.now);
         let within = (self.now - still) / 1_000;
-        let living: Vec<Process> = self.living().filter(|process| !self.processes[*process].draining).collect();
-        let starts: Vec<Start> = living.iter().map(|process| self.processes[*process].node.start).collect();
+        let living: Vec<Process> = self
+            .living()
+            .filter(|process| !self.processes[*process].draining)
+            .collect();
+        let starts: Vec<Start> = living
+            .iter()
+            .map(|process| self.processes[*process].node.start)
+            .collect();
         let Some(known) = self.watch.history().furthest() else {
-            let founders = living.iter().filter(|process| self.processes[**process].founding != Founding::Never).count();
+            let founders = living
+                .iter()
+                .filter(|process| self.processes[**process].founding != Founding::Never)
+                .count();
             let can = founders >= self.config.min_nodes;
-            return if can { Err(format!("nobody founded within {within} ms; {starts:?} live")) } else { self.all_wait(&living, still) };
+            return if can {
+                Err(format!(
+                    "nobody founded within {within} ms; {starts:?} live"
+                ))
+            } else {
+                self.all_wait(&living, still)
+            };
         };
-        // Until one of them has heard that the newest is decided, the voters of the round before count too.
-        let heard = if self.config.quorum == Quorum::Majority { self.watch.history().newest_heard() } else { None };
-        if !std::iter::once(known).chain(heard).all(|known| self.can_go_on(&known.decided)) {
+        // Until one of them has heard that the newest is decided, the voters of the round before
+        // count too.
+        let heard = if self.config.quorum == Quorum::Majority {
+            self.watch.history().newest_heard()
+        } else {
+            None
+        };
+        if !std::iter::once(known)
+            .chain(heard)
+            .all(|known| self.can_go_on(&known.decided))
+        {
             return self.all_wait(&living, still);
         }
         if known.at.0 < still {
-            return Err(format!("no round was decided within {within} ms; {starts:?} live, and {:?} are the members", known.decided.next));
+            return Err(format!(
+                "no round was decided within {within} ms; {starts:?} live, and {:?} are the members",
+                known.decided.next
+            ));
         }
-        match starts.iter().find(|start| !known.decided.next.contains(start)) {
-            Some(start) => Err(format!("{} is no member {within} ms after the faults", start.node)),
+        match starts
+            .iter()
+            .find(|start| !known.decided.next.contains(start))
+        {
+            Some(start) => Err(format!(
+                "{} is no member {within} ms after the faults",
+                start.node
+            )),
             None => Ok(GoesOn::Decides),
         }
     }
@@ -103,7 +155,9 @@ impl World {
     fn can_go_on(&self, decided: &Decided) -> bool {
         let history = self.watch.history();
         let goes_on = |start: &Start| {
-            let process = self.process(start.node).filter(|process| self.processes[*process].node.start == *start);
+            let process = self
+                .process(start.node)
+                .filter(|process| self.processes[*process].node.start == *start);
             // Under majority, who has resigned knows of a later entry, which leaves it out.
             let left_out = self.config.quorum == Quorum::Majority && history.is_void(*start);
             process.is_some_and(|process| !self.processes[process].draining) && !left_out
@@ -112,24 +166,47 @@ impl World {
             return false;
         }
         let voters = decided.next_voters();
-        let starts = voters.iter().map(|voter| Start { node: voter.node, incarnation: voter.incarnation });
-        let there = starts.filter(|start| history.living().contains(start) && (decided.next.contains(start) || !self.leaves(*start)));
+        let starts = voters.iter().map(|voter| Start {
+            node: voter.node,
+            incarnation: voter.incarnation,
+        });
+        let there = starts.filter(|start| {
+            history.living().contains(start)
+                && (decided.next.contains(start) || !self.leaves(*start))
+        });
         self.config.quorum == Quorum::Survivors || voters.is_quorum(there.map(|start| start.node))
     }
 
     /// Whether a start left in order, or is about to.
     fn leaves(&self, start: Start) -> bool {
-        let running = self.processes.iter().find(|running| running.node.start == start);
+        let running = self
+            .processes
+            .iter()
+            .find(|running| running.node.start == start);
         running.is_some_and(|running| running.draining || running.ended == Some(End::Left))
     }
 
     fn all_wait(&self, living: &[Process], still: u64) -> Result<GoesOn, String> {
         let silent = |process: &&Process| {
             let node = &self.processes[**process].node;
-            let goes_on = self.watch.history().applied(node.start).is_some_and(|(_, at)| at.0 >= still);
+            let goes_on = self
+                .watch
+                .history()
+                .applied(node.start)
+                .is_some_and(|(_, at)| at.0 >= still);
             !goes_on && node.membership.waiting.is_none() && node.rounds.waiting.is_none()
         };
-        let silent: Vec<NodeId> = living.iter().filter(silent).map(|process| self.processes[*process].node.start.node).collect();
-        if silent.is_empty() { Ok(GoesOn::Waits) } else { Err(format!("no quorum lives, and {silent:?} do not say why they wait")) }
+        let silent: Vec<NodeId> = living
+            .iter()
+            .filter(silent)
+            .map(|process| self.processes[*process].node.start.node)
+            .collect();
+        if silent.is_empty() {
+            Ok(GoesOn::Waits)
+        } else {
+            Err(format!(
+                "no quorum lives, and {silent:?} do not say why they wait"
+            ))
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! What the parts of a simulated node tell each other, and what they want of the world: each part has a mailbox, whose messages arrive in
-//! the order in which they were sent, a moment later.
+//! What the parts of a simulated node tell each other, and what they want of the world: each part
+//! has a mailbox, whose messages arrive in the order in which they were sent, a moment later.
 
 use super::books::Entry;
 use slowmo_protocol::ident::NodeId;

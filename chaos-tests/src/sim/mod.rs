@@ -1,6 +1,7 @@
-//! Whole nodes in virtual time: every machine of every node with shells that do what the actors do, over a network that does what
-//! QUIC does, values small enough to be computed again by an oracle. One schedule is one run, the same every time; schedules are drawn
-//! from seeds, and those that failed once are kept as files.
+//! Whole nodes in virtual time: every machine of every node with shells that do what the actors do,
+//! over a network that does what QUIC does, values small enough to be computed again by an oracle.
+//! One schedule is one run, the same every time; schedules are drawn from seeds, and those that
+//! failed once are kept as files.
 //!
 //! | file | does |
 //! |---|---|
@@ -14,8 +15,8 @@
 //! | `search`, `shrink` | many seeds, the shortest schedule that fails |
 //! | `coverage`, `counters` | what was tried, and how often at least |
 //!
-//! A run has a safety phase with faults. Then all faults stop: who lives goes on without the dead, who come back then, and everybody must
-//! contribute again within a bounded time.
+//! A run has a safety phase with faults. Then all faults stop: who lives goes on without the dead,
+//! who come back then, and everybody must contribute again within a bounded time.
 
 pub mod books;
 mod clock;
@@ -100,11 +101,31 @@ pub fn run(schedule: &Schedule, look: Look) -> Report {
         world.run(until.max(quiet + recovers_within));
     }
     let (rounds, now) = (world.watch.rounds, world.now);
-    let nodes = world.living().map(|process| world.describe(process)).collect();
-    let World { watch, coverage, events, passed_over, went_on, .. } = world;
+    let nodes = world
+        .living()
+        .map(|process| world.describe(process))
+        .collect();
+    let World {
+        watch,
+        coverage,
+        events,
+        passed_over,
+        went_on,
+        ..
+    } = world;
     let (mut verdicts, violation, trace) = watch.finish(now);
     verdicts.extend(going_on::verdicts(went_on, violation.as_ref()));
-    Report { schedule: schedule.clone(), passed_over, violation, verdicts, coverage, rounds, events, nodes, trace }
+    Report {
+        schedule: schedule.clone(),
+        passed_over,
+        violation,
+        verdicts,
+        coverage,
+        rounds,
+        events,
+        nodes,
+        trace,
+    }
 }
 
 /// Runs until everybody who lives contributes again, and has had the time to fail.

@@ -1,6 +1,7 @@
-//! The simulated network between processes. As QUIC does it: each process dials the others; what it sends travels on the connection
-//! that it dialed, in order for control frames; nothing is lost on a connection that lives, only late; datagrams are lost, doubled
-//! and overtaken. A connection over which nothing is heard ends after a while, at each end by itself.
+//! The simulated network between processes. As QUIC does it: each process dials the others; what it
+//! sends travels on the connection that it dialed, in order for control frames; nothing is lost on
+//! a connection that lives, only late; datagrams are lost, doubled and overtaken. A connection over
+//! which nothing is heard ends after a while, at each end by itself.
 
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::node::vectors::Stream;
@@ -93,7 +94,11 @@ impl Network {
     /// What the way from one node to another is like.
     #[must_use]
     pub fn link(&self, from: NodeId, to: NodeId) -> Link {
-        if self.links.is_empty() { Link::default() } else { self.links.get(&(from, to)).copied().unwrap_or_default() }
+        if self.links.is_empty() {
+            Link::default()
+        } else {
+            self.links.get(&(from, to)).copied().unwrap_or_default()
+        }
     }
 
     /// Whether nothing gets from one node to another.
@@ -123,7 +128,11 @@ impl Network {
 
     /// All ways are as at the start; returns those that are open again.
     pub fn heal(&mut self) -> Vec<(NodeId, NodeId)> {
-        std::mem::take(&mut self.links).into_iter().filter(|(_, link)| link.cut).map(|(pair, _)| pair).collect()
+        std::mem::take(&mut self.links)
+            .into_iter()
+            .filter(|(_, link)| link.cut)
+            .map(|(pair, _)| pair)
+            .collect()
     }
 
     /// A number that nothing else has.

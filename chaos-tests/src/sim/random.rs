@@ -8,10 +8,13 @@ use rand_core::{Rng, SeedableRng};
 pub struct Random(ChaCha8Rng);
 
 impl Random {
-    /// The generator of `seed` for one purpose: other purposes draw other numbers from the same seed.
+    /// The generator of `seed` for one purpose: other purposes draw other numbers from the same
+    /// seed.
     #[must_use]
     pub fn new(seed: u64, purpose: u64) -> Self {
-        Self(ChaCha8Rng::seed_from_u64(seed ^ purpose.wrapping_mul(0x9E37_79B9_7F4A_7C15)))
+        Self(ChaCha8Rng::seed_from_u64(
+            seed ^ purpose.wrapping_mul(0x9E37_79B9_7F4A_7C15),
+        ))
     }
 
     /// A number below `bound`; 0 if that is 0.

@@ -1,5 +1,6 @@
-//! Everything that a run follows from, as data: what the run is like and what is done to it. Schedules are drawn from seeds
-//! ([`Schedule::from_seed`]), read from files and written to them ([`super::file`]), and run ([`super::run`]).
+//! Everything that a run follows from, as data: what the run is like and what is done to it.
+//! Schedules are drawn from seeds ([`Schedule::from_seed`]), read from files and written to them
+//! ([`super::file`]), and run ([`super::run`]).
 
 use super::config::{Config, MILLI};
 use super::generator::{self, Kinds};
@@ -20,7 +21,8 @@ pub struct Schedule {
     pub faults: Vec<Timed>,
 }
 
-/// A time, or a length of time, in microseconds; in files in milliseconds, with up to three decimals.
+/// A time, or a length of time, in microseconds; in files in milliseconds, with up to three
+/// decimals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
 
@@ -42,7 +44,8 @@ pub enum Settings {
     /// It joins a cluster and never founds one.
     #[default]
     Joins,
-    /// As the first nodes of the run: it may found a cluster. If an earlier start of it was a member, it knows that.
+    /// As the first nodes of the run: it may found a cluster. If an earlier start of it was a
+    /// member, it knows that.
     Founds,
     /// As the first nodes of the run, on a new disk: it knows nothing of an earlier start.
     Forgets,
@@ -90,8 +93,8 @@ pub enum Act {
         /// With which settings.
         #[serde(default, skip_serializing_if = "is_default")]
         settings: Settings,
-        /// Its incarnation is lower by so many than that of the node's start before: its clock was set back meanwhile. 0: it is the next
-        /// one of the run.
+        /// Its incarnation is lower by so many than that of the node's start before: its clock was
+        /// set back meanwhile. 0: it is the next one of the run.
         #[serde(default, skip_serializing_if = "is_default")]
         clock_back: u64,
     },
@@ -187,11 +190,19 @@ impl Schedule {
         generator::draw(seed, nodes, Kinds::Usual)
     }
 
-    /// With these of its faults alone, by their places; those that it does not have are passed over.
+    /// With these of its faults alone, by their places; those that it does not have are passed
+    /// over.
     #[must_use]
     pub fn with(&self, places: &[usize]) -> Self {
-        let faults = places.iter().filter_map(|place| self.faults.get(*place)).cloned().collect();
-        Self { faults, ..self.clone() }
+        let faults = places
+            .iter()
+            .filter_map(|place| self.faults.get(*place))
+            .cloned()
+            .collect();
+        Self {
+            faults,
+            ..self.clone()
+        }
     }
 
     /// What the world does, and when, in order.
@@ -202,12 +213,16 @@ impl Schedule {
         deeds
     }
 
-    /// The same as far as traces know it, for clusters that are no simulation: a start is one that joins.
+    /// The same as far as traces know it, for clusters that are no simulation: a start is one that
+    /// joins.
     #[must_use]
     pub fn known_faults(&self) -> Vec<trace::Timed> {
         let known = |(at, deed)| match deed {
             Deed::Fault(fault) => Some(trace::Timed { at, fault }),
-            Deed::Start(node, ..) => Some(trace::Timed { at, fault: Fault::Start { node } }),
+            Deed::Start(node, ..) => Some(trace::Timed {
+                at,
+                fault: Fault::Start { node },
+            }),
             Deed::KillHolders(_) => None,
         };
         self.deeds().into_iter().filter_map(known).collect()
@@ -220,19 +235,58 @@ impl Timed {
     pub fn deeds(&self) -> Vec<(Instant, Deed)> {
         let at = Instant(self.at.0);
         let fault = match &self.act {
-            Act::Cut { from, to, one_way, until } => {
-                return changes(from, to, *one_way, (at, *until), Link { cut: true, ..Link::default() });
+            Act::Cut {
+                from,
+                to,
+                one_way,
+                until,
+            } => {
+                return changes(
+                    from,
+                    to,
+                    *one_way,
+                    (at, *until),
+                    Link {
+                        cut: true,
+                        ..Link::default()
+                    },
+                );
             }
-            Act::Links { from, to, one_way, until, way } => return changes(from, to, *one_way, (at, *until), way.link()),
+            Act::Links {
+                from,
+                to,
+                one_way,
+                until,
+                way,
+            } => return changes(from, to, *one_way, (at, *until), way.link()),
             Act::KillHolders { shard } => return vec![(at, Deed::KillHolders(*shard))],
-            Act::Start { node, settings, clock_back } => return vec![(at, Deed::Start(*node, *settings, *clock_back))],
+            Act::Start {
+                node,
+                settings,
+                clock_back,
+            } => return vec![(at, Deed::Start(*node, *settings, *clock_back))],
             Act::Kill { node } => Fault::Kill { node: *node },
-            Act::Pause { node, lasts } => Fault::Pause { node: *node, span: Span(lasts.0) },
+            Act::Pause { node, lasts } => Fault::Pause {
+                node: *node,
+                span: Span(lasts.0),
+            },
             Act::Drain { node } => Fault::Drain { node: *node },
-            Act::Slow { node, hundredths } => Fault::Slow { node: *node, hundredths: *hundredths },
-            Act::SlowDisk { node, takes } => Fault::SlowDisk { node: *node, span: Span(takes.0) },
-            Act::Drift { node, millionths } => Fault::Drift { node: *node, millionths: *millionths },
-            Act::Break { one, other } => Fault::Break { one: *one, other: *other },
+            Act::Slow { node, hundredths } => Fault::Slow {
+                node: *node,
+                hundredths: *hundredths,
+            },
+            Act::SlowDisk { node, takes } => Fault::SlowDisk {
+                node: *node,
+                span: Span(takes.0),
+            },
+            Act::Drift { node, millionths } => Fault::Drift {
+                node: *node,
+                millionths: *millionths,
+            },
+            Act::Break { one, other } => Fault::Break {
+                one: *one,
+                other: *other,
+            },
             Act::Heal => Fault::Heal,
         };
         vec![(at, Deed::Fault(fault))]
@@ -242,7 +296,12 @@ impl Timed {
     #[must_use]
     pub fn ends(&self) -> Millis {
         match &self.act {
-            Act::Cut { until: Some(until), .. } | Act::Links { until: Some(until), .. } => self.at.max(*until),
+            Act::Cut {
+                until: Some(until), ..
+            }
+            | Act::Links {
+                until: Some(until), ..
+            } => self.at.max(*until),
             Act::Pause { lasts, .. } => Millis(self.at.0.saturating_add(lasts.0)),
             _ => self.at,
         }
@@ -250,11 +309,23 @@ impl Timed {
 }
 
 /// Each direction gets worse, and well again.
-fn changes(from: &[NodeId], to: &[NodeId], one_way: bool, (at, until): (Instant, Option<Millis>), link: Link) -> Vec<(Instant, Deed)> {
+fn changes(
+    from: &[NodeId],
+    to: &[NodeId],
+    one_way: bool,
+    (at, until): (Instant, Option<Millis>),
+    link: Link,
+) -> Vec<(Instant, Deed)> {
     let mut deeds = Vec::new();
     let directions = if one_way { 1 } else { 2 };
     for (from, to) in [(from, to), (to, from)].into_iter().take(directions) {
-        let change = |link| Deed::Fault(Fault::Links { from: from.to_vec(), to: to.to_vec(), link });
+        let change = |link| {
+            Deed::Fault(Fault::Links {
+                from: from.to_vec(),
+                to: to.to_vec(),
+                link,
+            })
+        };
         deeds.push((at, change(link)));
         deeds.extend(until.map(|until| (Instant(until.0), change(Link::default()))));
     }
@@ -298,7 +369,11 @@ impl Act {
         match self {
             Self::Kill { .. } => vec!["kill"],
             Self::KillHolders { .. } => vec!["kill all holders of a shard"],
-            Self::Start { settings, clock_back, .. } => {
+            Self::Start {
+                settings,
+                clock_back,
+                ..
+            } => {
                 let mut kinds = vec!["start"];
                 if *settings == Settings::Founds {
                     kinds.push("start with a founder's settings");
@@ -324,7 +399,11 @@ impl Act {
     /// A node starts as one that joins.
     #[must_use]
     pub fn start(node: NodeId) -> Self {
-        Self::Start { node, settings: Settings::Joins, clock_back: 0 }
+        Self::Start {
+            node,
+            settings: Settings::Joins,
+            clock_back: 0,
+        }
     }
 }
 
@@ -355,12 +434,16 @@ impl<'de> Deserialize<'de> for Millis {
 
             fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Millis, E> {
                 let unexpected = serde::de::Unexpected::Unsigned(value);
-                value.checked_mul(MILLI).map(Millis).ok_or_else(|| E::invalid_value(unexpected, &self))
+                value
+                    .checked_mul(MILLI)
+                    .map(Millis)
+                    .ok_or_else(|| E::invalid_value(unexpected, &self))
             }
 
             fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Millis, E> {
                 let unexpected = serde::de::Unexpected::Signed(value);
-                let value = u64::try_from(value).map_err(|_| E::invalid_value(unexpected, &self))?;
+                let value =
+                    u64::try_from(value).map_err(|_| E::invalid_value(unexpected, &self))?;
                 self.visit_u64(value)
             }
 

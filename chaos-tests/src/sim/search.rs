@@ -41,7 +41,8 @@ pub struct Search {
     pub all: bool,
     /// Which faults are drawn.
     pub kinds: Kinds,
-    /// How soon those who live must go on without those who do not; `None`: as the schedules have it.
+    /// How soon those who live must go on without those who do not; `None`: as the schedules have
+    /// it.
     pub goes_on_within: Option<Span>,
 }
 
@@ -50,13 +51,24 @@ impl Search {
     #[must_use]
     pub fn usual(seeds: Range<u64>, nodes: RangeInclusive<usize>) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { seeds, nodes, threads, all: false, kinds: Kinds::Usual, goes_on_within: None }
+        Self {
+            seeds,
+            nodes,
+            threads,
+            all: false,
+            kinds: Kinds::Usual,
+            goes_on_within: None,
+        }
     }
 
     /// These seeds, each with the kinds of faults that it draws, to the last.
     #[must_use]
     pub fn swarm(seeds: Range<u64>, nodes: RangeInclusive<usize>) -> Self {
-        Self { all: true, kinds: Kinds::Swarm, ..Self::usual(seeds, nodes) }
+        Self {
+            all: true,
+            kinds: Kinds::Swarm,
+            ..Self::usual(seeds, nodes)
+        }
     }
 
     /// What a seed of this search stands for.
@@ -76,7 +88,11 @@ pub fn seed(seed: u64, nodes: &RangeInclusive<usize>, look: Look) -> Report {
 
 /// Runs all seeds; `progress` hears of every run that is over.
 pub fn search(search: &Search, progress: &(dyn Fn(u64) + Sync)) -> Found {
-    let (next, stop, found) = (AtomicU64::new(search.seeds.start), AtomicBool::new(false), Mutex::new(Found::default()));
+    let (next, stop, found) = (
+        AtomicU64::new(search.seeds.start),
+        AtomicBool::new(false),
+        Mutex::new(Found::default()),
+    );
     std::thread::scope(|scope| {
         for _ in 0..search.threads.max(1) {
             scope.spawn(|| {
@@ -93,11 +109,16 @@ pub fn search(search: &Search, progress: &(dyn Fn(u64) + Sync)) -> Found {
                     }
                     progress(at);
                 }
-                found.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(own);
+                found
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner)
+                    .add(own);
             });
         }
     });
-    let mut found = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut found = found
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     found.failures.sort_by_key(|(seed, _)| *seed);
     found
 }
@@ -109,7 +130,8 @@ impl Found {
         self.events += report.events;
         self.counters.take(report);
         self.coverage.add(&report.coverage);
-        self.failures.extend(report.violation.clone().map(|violation| (seed, violation)));
+        self.failures
+            .extend(report.violation.clone().map(|violation| (seed, violation)));
     }
 
     fn add(&mut self, other: Self) {

@@ -1,4 +1,5 @@
-//! How simulated processes come to be connected, and how that ends: dialing, duplicate starts, silence, goodbyes.
+//! How simulated processes come to be connected, and how that ends: dialing, duplicate starts,
+//! silence, goodbyes.
 
 use super::event::Event;
 use super::network::{Connection, Process, Session};
@@ -24,15 +25,23 @@ impl World {
 
     /// Whether anything gets from one process to another: both are up, and the way is open.
     pub(super) fn passes(&self, from: Process, to: Process) -> bool {
-        self.processes[from].alive && self.processes[to].alive && !self.network.is_cut(self.id(from), self.id(to))
+        self.processes[from].alive
+            && self.processes[to].alive
+            && !self.network.is_cut(self.id(from), self.id(to))
     }
 
     pub(super) fn dial(&mut self, process: Process, address: SocketAddr) {
         let peer = self.addresses.get(&address).copied();
         let session = peer.and_then(|peer| self.network.sessions[process].get(&self.id(peer)));
         let up = session.is_some_and(|session| session.up && Some(session.peer) == peer);
-        if !up && address != self.processes[process].node.address && self.network.dialing[process].insert(address) {
-            let (at, give_up) = (self.now + 1 + self.random.below(2_000), self.now + self.config.waits.connect.0);
+        if !up
+            && address != self.processes[process].node.address
+            && self.network.dialing[process].insert(address)
+        {
+            let (at, give_up) = (
+                self.now + 1 + self.random.below(2_000),
+                self.now + self.config.waits.connect.0,
+            );
             self.at(at, Event::Dial(process, address, give_up));
         }
     }
@@ -46,7 +55,15 @@ impl World {
         } else if self.now >= give_up {
             self.network.dialing[process].remove(&address);
             let (tried_for, error) = (Span(self.config.waits.connect.0), "no answer".to_owned());
-            self.tell(process, In::DialFailed { address, tried_for, error }, 0);
+            self.tell(
+                process,
+                In::DialFailed {
+                    address,
+                    tried_for,
+                    error,
+                },
+                0,
+            );
         } else {
             let at = self.now + 20_000 + self.random.below(DIAL_AGAIN_MAX);
             self.at(at, Event::Dial(process, address, give_up));
@@ -55,7 +72,9 @@ impl World {
 
     /// One attempt to connect; true if there is no need to try again.
     fn connect(&mut self, process: Process, address: SocketAddr) -> bool {
-        let Some(peer) = self.addresses.get(&address).copied() else { return false };
+        let Some(peer) = self.addresses.get(&address).copied() else {
+            return false;
+        };
         // A handshake needs both directions, and somebody who runs.
         if !(self.passes(process, peer) && self.passes(peer, process)) || self.is_paused(peer) {
             return false;
@@ -66,25 +85,38 @@ impl World {
         if !(self.admits(peer, process) && self.admits(process, peer)) {
             return false;
         }
-        if self.network.sessions[process].get(&self.id(peer)).is_some_and(|session| session.up && session.peer == peer) {
+        if self.network.sessions[process]
+            .get(&self.id(peer))
+            .is_some_and(|session| session.up && session.peer == peer)
+        {
             return true;
         }
         let number = self.network.number();
-        self.network.connections.insert((process, peer), Connection { number, ..Connection::default() });
+        self.network.connections.insert(
+            (process, peer),
+            Connection {
+                number,
+                ..Connection::default()
+            },
+        );
         self.accept(peer, process, number);
         self.attach(process, peer);
         true
     }
 
-    /// Another start of a node that is heard from is turned away. Which of them is the later one nobody can say: clocks step back.
+    /// Another start of a node that is heard from is turned away. Which of them is the later one
+    /// nobody can say: clocks step back.
     fn admits(&self, at: Process, peer: Process) -> bool {
         let known = self.network.sessions[at].get(&self.id(peer));
         known.is_none_or(|known| known.peer == peer || !self.hears(at, known.peer))
     }
 
-    /// Whether a process hears of a peer as long as nothing else is sent: connections are kept alive in both directions.
+    /// Whether a process hears of a peer as long as nothing else is sent: connections are kept
+    /// alive in both directions.
     fn hears(&self, at: Process, peer: Process) -> bool {
-        let has_session = self.network.sessions[peer].get(&self.id(at)).is_some_and(|session| session.peer == at);
+        let has_session = self.network.sessions[peer]
+            .get(&self.id(at))
+            .is_some_and(|session| session.peer == at);
         self.passes(peer, at) && !self.is_paused(peer) && has_session
     }
 
@@ -94,10 +126,16 @@ impl World {
         match self.network.sessions[at].get(&id).copied() {
             // It would not dial again if it still had the connection before.
             // Closing, it tells the other end, which may already count on what this end dialed.
-            Some(session) if session.peer != peer || session.accepted.is_some() => self.end_session(at, session.peer, false),
+            Some(session) if session.peer != peer || session.accepted.is_some() => {
+                self.end_session(at, session.peer, false)
+            }
             _ => {}
         }
-        let session = self.network.sessions[at].entry(id).or_insert(Session { peer, up: false, accepted: None });
+        let session = self.network.sessions[at].entry(id).or_insert(Session {
+            peer,
+            up: false,
+            accepted: None,
+        });
         session.accepted = Some(number);
         self.know(at, peer);
     }
@@ -105,10 +143,20 @@ impl World {
     /// This end has dialed: the peer can be sent to.
     fn attach(&mut self, at: Process, peer: Process) {
         let start = self.processes[peer].node.start;
-        if let Some(session) = self.network.sessions[at].get(&start.node).copied().filter(|session| session.peer != peer) {
+        if let Some(session) = self.network.sessions[at]
+            .get(&start.node)
+            .copied()
+            .filter(|session| session.peer != peer)
+        {
             self.close_session(at, session.peer, false);
         }
-        let session = self.network.sessions[at].entry(start.node).or_insert(Session { peer, up: false, accepted: None });
+        let session = self.network.sessions[at]
+            .entry(start.node)
+            .or_insert(Session {
+                peer,
+                up: false,
+                accepted: None,
+            });
         session.up = true;
         self.know(at, peer);
         self.tell(at, In::PeerUp(start.node, start.incarnation), 0);
@@ -127,12 +175,19 @@ impl World {
         }
         // Who leaves takes its address away.
         let stays = |other: &&Process| self.processes[**other].ended != Some(End::Left);
-        let found: Vec<SocketAddr> = self.newest.values().filter(stays).map(|other| self.processes[*other].node.address).collect();
+        let found: Vec<SocketAddr> = self
+            .newest
+            .values()
+            .filter(stays)
+            .map(|other| self.processes[*other].node.address)
+            .collect();
         if self.processes[process].discovered.as_ref() != Some(&found) {
             self.processes[process].discovered = Some(found.clone());
             self.tell(process, In::Discovered(found.clone()), 0);
         }
-        found.into_iter().for_each(|address| self.dial(process, address));
+        found
+            .into_iter()
+            .for_each(|address| self.dial(process, address));
         let at = self.now + SEARCH_EVERY;
         self.at(at, Event::Search(process));
     }
@@ -145,7 +200,10 @@ impl World {
         let idle = self.config.waits.idle.0;
         let at = self.now + idle / LOOKS;
         self.at(at, Event::Look(process));
-        let peers: Vec<Process> = self.network.sessions[process].values().map(|session| session.peer).collect();
+        let peers: Vec<Process> = self.network.sessions[process]
+            .values()
+            .map(|session| session.peer)
+            .collect();
         for peer in peers {
             if self.hears(process, peer) {
                 self.network.silent.remove(&(process, peer));
@@ -155,11 +213,16 @@ impl World {
                 continue;
             }
             if self.passes(process, peer) && self.passes(peer, process) && !self.is_paused(peer) {
-                // The other end closed the connection and its word was lost: it answers what keeps this one alive with a reset.
+                // The other end closed the connection and its word was lost: it answers what keeps
+                // this one alive with a reset.
                 self.close_session(process, peer, false);
                 continue;
             }
-            let since = *self.network.silent.entry((process, peer)).or_insert(self.now);
+            let since = *self
+                .network
+                .silent
+                .entry((process, peer))
+                .or_insert(self.now);
             if self.now >= since + idle {
                 self.close_session(process, peer, false);
             }
@@ -168,28 +231,52 @@ impl World {
 
     /// Ends the session that `at` has with a process; the other end is told, if it can be.
     pub(super) fn end_session(&mut self, at: Process, peer: Process, departed: bool) {
-        if self.network.sessions[at].get(&self.id(peer)).is_none_or(|session| session.peer != peer) {
+        if self.network.sessions[at]
+            .get(&self.id(peer))
+            .is_none_or(|session| session.peer != peer)
+        {
             return;
         }
         // Whoever is told so by the other end need not tell it.
         if self.passes(at, peer) && !departed {
             let (arrives, connections) = (self.travel(at, peer, 0), self.connections_of(at, peer));
-            self.at(arrives, Event::Closed { at: peer, peer: at, departed: false, connections });
+            self.at(
+                arrives,
+                Event::Closed {
+                    at: peer,
+                    peer: at,
+                    departed: false,
+                    connections,
+                },
+            );
         }
         self.close_session(at, peer, departed);
     }
 
-    /// The connections that a process has with a peer: the one that it dialed, and the one that it accepted.
+    /// The connections that a process has with a peer: the one that it dialed, and the one that it
+    /// accepted.
     fn connections_of(&self, at: Process, peer: Process) -> [Option<u64>; 2] {
-        let dialed = self.network.connection(at, peer).map(|connection| connection.number);
-        let session = self.network.sessions[at].get(&self.id(peer)).filter(|session| session.peer == peer);
+        let dialed = self
+            .network
+            .connection(at, peer)
+            .map(|connection| connection.number);
+        let session = self.network.sessions[at]
+            .get(&self.id(peer))
+            .filter(|session| session.peer == peer);
         [dialed, session.and_then(|session| session.accepted)]
     }
 
     /// The other end has closed connections, if this end has not others already.
-    pub(super) fn hear_closed(&mut self, at: Process, peer: Process, departed: bool, [theirs, ours]: [Option<u64>; 2]) {
+    pub(super) fn hear_closed(
+        &mut self,
+        at: Process,
+        peer: Process,
+        departed: bool,
+        [theirs, ours]: [Option<u64>; 2],
+    ) {
         let [dialed, accepted] = self.connections_of(at, peer);
-        let same = (accepted.is_some() && accepted == theirs) || (dialed.is_some() && dialed == ours);
+        let same =
+            (accepted.is_some() && accepted == theirs) || (dialed.is_some() && dialed == ours);
         if same {
             self.end_session(at, peer, departed);
         }
@@ -197,7 +284,9 @@ impl World {
 
     fn close_session(&mut self, at: Process, peer: Process, departed: bool) {
         let node = self.id(peer);
-        let Some(session) = self.network.sessions[at].remove(&node) else { return };
+        let Some(session) = self.network.sessions[at].remove(&node) else {
+            return;
+        };
         self.network.silent.remove(&(at, peer));
         self.lose_streams(at, peer);
         self.network.connections.remove(&(at, peer));
@@ -208,22 +297,41 @@ impl World {
 
     /// A process says goodbye to all whom it can reach, behind everything that it has sent.
     pub(super) fn depart(&mut self, process: Process) {
-        let peers: Vec<Process> = self.network.sessions[process].values().map(|session| session.peer).collect();
+        let peers: Vec<Process> = self.network.sessions[process]
+            .values()
+            .map(|session| session.peer)
+            .collect();
         for peer in peers {
             if self.processes[peer].alive && !self.network.is_cut(self.id(process), self.id(peer)) {
-                let sent = self.network.connection(process, peer).map_or(0, |connection| connection.last);
+                let sent = self
+                    .network
+                    .connection(process, peer)
+                    .map_or(0, |connection| connection.last);
                 let at = self.travel(process, peer, 0).max(sent + 1);
                 let connections = self.connections_of(process, peer);
-                self.at(at, Event::Closed { at: peer, peer: process, departed: true, connections });
+                self.at(
+                    at,
+                    Event::Closed {
+                        at: peer,
+                        peer: process,
+                        departed: true,
+                        connections,
+                    },
+                );
             }
         }
     }
 
     /// One byte to the port where the node was: its kernel refuses it if nobody listens there.
     pub(super) fn knock(&mut self, process: Process, node: NodeId) {
-        let Some((peer, _)) = self.network.known[process].get(&node).copied() else { return };
+        let Some((peer, _)) = self.network.known[process].get(&node).copied() else {
+            return;
+        };
         let id = self.id(process);
-        if !self.processes[peer].alive && !self.network.is_cut(id, node) && !self.network.is_cut(node, id) {
+        if !self.processes[peer].alive
+            && !self.network.is_cut(id, node)
+            && !self.network.is_cut(node, id)
+        {
             let at = self.travel(process, peer, 0);
             let delay = 2 * (at - self.now);
             self.tell(process, liveness::In::KnockRefused(node), delay);

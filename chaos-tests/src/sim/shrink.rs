@@ -18,13 +18,21 @@ pub struct Shortest {
 #[must_use]
 pub fn shrink(report: Report) -> Shortest {
     let mut faults: Vec<usize> = (0..report.schedule.faults.len()).collect();
-    let Some(invariant) = report.violation.as_ref().map(|violation| violation.invariant.clone()) else {
+    let Some(invariant) = report
+        .violation
+        .as_ref()
+        .map(|violation| violation.invariant.clone())
+    else {
         return Shortest { report, faults };
     };
     let whole: Schedule = report.schedule.clone();
     let fails = |faults: &[usize]| {
         let again = run(&whole.with(faults), Look::default());
-        again.violation.as_ref().is_some_and(|violation| violation.invariant == invariant).then_some(again)
+        again
+            .violation
+            .as_ref()
+            .is_some_and(|violation| violation.invariant == invariant)
+            .then_some(again)
     };
     let (mut report, mut runs) = (report, 0);
     let mut size = faults.len().div_ceil(2);

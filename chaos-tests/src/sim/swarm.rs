@@ -1,5 +1,5 @@
-//! Schedules of which each draws what can go wrong in it at all. A run with few kinds of faults has many of each, and gets to where a run
-//! with all of them never does.
+//! Schedules of which each draws what can go wrong in it at all. A run with few kinds of faults has
+//! many of each, and gets to where a run with all of them never does.
 
 use super::config::{Class, MILLI};
 use super::generator::{Planner, settings};
@@ -23,8 +23,8 @@ const SETTLES: Span = Span::from_millis(1_500);
 
 /// Kinds of faults, by the class of the usual runs that has them and what that chooses them by.
 const KINDS: [(Class, u64); 17] = [
-    // A node dies for long, for a moment, is stopped; another one comes; one drains, or dies as it does; is slow, has a slow disk, a
-    // clock that drifts.
+    // A node dies for long, for a moment, is stopped; another one comes; one drains, or dies as it
+    // does; is slow, has a slow disk, a clock that drifts.
     (Class::Churn, 0),
     (Class::Churn, 3),
     (Class::Churn, 6),
@@ -34,8 +34,8 @@ const KINDS: [(Class, u64); 17] = [
     (Class::Churn, 13),
     (Class::Churn, 14),
     (Class::Churn, 15),
-    // A connection breaks; one node hears nobody, a pair one way, two sides, two sides with a bridge; bad links; a narrow one; one that
-    // comes and goes.
+    // A connection breaks; one node hears nobody, a pair one way, two sides, two sides with a
+    // bridge; bad links; a narrow one; one that comes and goes.
     (Class::Network, 0),
     (Class::Network, 2),
     (Class::Network, 4),
@@ -45,10 +45,17 @@ const KINDS: [(Class, u64); 17] = [
     (Class::Network, 13),
     (Class::Network, 14),
 ];
-/// How much longer faults go on where such kinds may be drawn. No run is so long that who waits to be admitted gives up.
+/// How much longer faults go on where such kinds may be drawn. No run is so long that who waits to
+/// be admitted gives up.
 const LONGER: u64 = 5_000 * MILLI;
 /// Kinds that take longer.
-const LONG_KINDS: [(Class, u64); 5] = [(Class::Apart, 0), (Class::Apart, 6), (Class::Apart, 9), (Class::Apart, 12), (Class::Apart, 14)];
+const LONG_KINDS: [(Class, u64); 5] = [
+    (Class::Apart, 0),
+    (Class::Apart, 6),
+    (Class::Apart, 9),
+    (Class::Apart, 12),
+    (Class::Apart, 14),
+];
 
 /// The schedule of `seed` with a number of nodes in this range.
 pub(super) fn draw(seed: u64, nodes: &RangeInclusive<usize>) -> Schedule {
@@ -62,7 +69,11 @@ pub(super) fn draw(seed: u64, nodes: &RangeInclusive<usize>) -> Schedule {
     let one_in = random.between(ONE_IN.0, ONE_IN.1);
     kinds.retain(|_| random.once_in(one_in));
     config.class = Class::Swarm;
-    config.quorum = if random.once_in(3) { Quorum::Survivors } else { Quorum::Majority };
+    config.quorum = if random.once_in(3) {
+        Quorum::Survivors
+    } else {
+        Quorum::Majority
+    };
     config.replicas = random.below(4) as usize;
     config.first_incarnation = FIRST_INCARNATION;
     config.true_sizes = random.once_in(2);
@@ -85,18 +96,36 @@ pub(super) fn draw(seed: u64, nodes: &RangeInclusive<usize>) -> Schedule {
     change_starts(&mut faults, &config.founders, &mut random);
     if random.once_in(6) {
         let at = Millis(random.between(begins, config.horizon));
-        faults.push(Timed { at, act: Act::KillHolders { shard: random.below(8) as u32 } });
+        faults.push(Timed {
+            at,
+            act: Act::KillHolders {
+                shard: random.below(8) as u32,
+            },
+        });
         faults.sort_by_key(|timed| timed.at);
     }
-    Schedule { what: String::new(), config, faults }
+    Schedule {
+        what: String::new(),
+        config,
+        faults,
+    }
 }
 
-/// Founders come back with the settings of a founder, and with clocks that stepped back, in runs that have either.
-fn change_starts(faults: &mut [Timed], founders: &[slowmo_protocol::ident::NodeId], random: &mut Random) {
+/// Founders come back with the settings of a founder, and with clocks that stepped back, in runs
+/// that have either.
+fn change_starts(
+    faults: &mut [Timed],
+    founders: &[slowmo_protocol::ident::NodeId],
+    random: &mut Random,
+) {
     let founds = random.once_in(3);
     let steps_back = random.once_in(3);
     for timed in faults {
-        if let Act::Start { node, settings, clock_back } = &mut timed.act
+        if let Act::Start {
+            node,
+            settings,
+            clock_back,
+        } = &mut timed.act
             && founders.contains(node)
         {
             if founds && random.once_in(2) {
@@ -112,9 +141,15 @@ fn change_starts(faults: &mut [Timed], founders: &[slowmo_protocol::ident::NodeI
 /// All numbers are powers of two, so that sums are exact.
 fn optimizer(random: &mut Random) -> OuterOptimizer {
     match random.below(4) {
-        0 => OuterOptimizer::SlowMo { alpha: 0.5, beta: 0.75 },
+        0 => OuterOptimizer::SlowMo {
+            alpha: 0.5,
+            beta: 0.75,
+        },
         1 => OuterOptimizer::Nesterov { eta: 0.5, mu: 0.5 },
         2 => OuterOptimizer::BmufNbm { eta: 0.5, mu: 0.5 },
-        _ => OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.5 },
+        _ => OuterOptimizer::SlowMo {
+            alpha: 1.0,
+            beta: 0.5,
+        },
     }
 }

@@ -30,7 +30,13 @@ pub struct Watch {
 impl Watch {
     /// A run begins.
     pub fn new(config: &Config) -> Self {
-        let mut watch = Self { judge: Judge::default(), violation: None, trace: None, verbose: false, rounds: 0 };
+        let mut watch = Self {
+            judge: Judge::default(),
+            violation: None,
+            trace: None,
+            verbose: false,
+            rounds: 0,
+        };
         watch.observe(Instant(0), Event::Begun(setup(config)));
         watch
     }
@@ -63,7 +69,11 @@ impl Watch {
 
     /// Something is wrong that is no event.
     pub fn broken(&mut self, now: u64, invariant: &str, what: String) {
-        let violation = Violation { invariant: invariant.to_owned(), at: Instant(now), what };
+        let violation = Violation {
+            invariant: invariant.to_owned(),
+            at: Instant(now),
+            what,
+        };
         self.violation.get_or_insert(violation);
     }
 
@@ -74,7 +84,11 @@ impl Watch {
 
     /// A training thread failed.
     pub fn failed(&mut self, now: u64, start: Start, failure: &Failure) {
-        self.broken(now, "progress", format!("the training of {} failed: {failure:?}", start.node));
+        self.broken(
+            now,
+            "progress",
+            format!("the training of {} failed: {failure:?}", start.node),
+        );
     }
 
     /// A message is handed to a part.
@@ -89,7 +103,11 @@ impl Watch {
         if self.verbose {
             let Frame::V1 { header, message } = frame;
             let (round, counter, owner) = (header.round.0, header.term.counter, header.term.node.0);
-            print(now, &format!("{node} -> {to} round {round} term {counter}.{owner}"), message);
+            print(
+                now,
+                &format!("{node} -> {to} round {round} term {counter}.{owner}"),
+                message,
+            );
         }
     }
 

@@ -1,5 +1,5 @@
-//! The simulated world: processes, a network between them, one queue of events in virtual time. After every event the invariants are
-//! looked at.
+//! The simulated world: processes, a network between them, one queue of events in virtual time.
+//! After every event the invariants are looked at.
 
 use super::books::{Books, Entry};
 use super::clock::Clock;
@@ -64,7 +64,8 @@ pub struct World {
     pub network: Network,
     /// What is done to it, and when.
     pub deeds: Vec<(Instant, Deed)>,
-    /// What was to be done and could not be: it would have left nobody who holds the model, or met nobody.
+    /// What was to be done and could not be: it would have left nobody who holds the model, or met
+    /// nobody.
     pub passed_over: Vec<(Instant, Deed)>,
     /// What is written down, and who judges it.
     pub watch: Watch,
@@ -113,7 +114,11 @@ impl World {
             passed_over: Vec::new(),
             events: 0,
             felt_until: 0,
-            staleness: if let Base::Sgp(gossip) = config.algorithm.base { gossip.staleness.into() } else { 0 },
+            staleness: if let Base::Sgp(gossip) = config.algorithm.base {
+                gossip.staleness.into()
+            } else {
+                0
+            },
             fullest: BTreeMap::new(),
             random: Random::new(config.seed, 3),
             newest: BTreeMap::new(),
@@ -130,7 +135,11 @@ impl World {
             let at = world.deeds[index].0.0;
             world.at(at, Event::Fault(index));
         }
-        let ends = if world.config.goes_on_within.is_some() { Event::Still } else { Event::Quiet };
+        let ends = if world.config.goes_on_within.is_some() {
+            Event::Still
+        } else {
+            Event::Quiet
+        };
         world.at(world.config.horizon, ends);
         world
     }
@@ -143,7 +152,9 @@ impl World {
     /// Runs until `until`, as long as nothing is violated.
     pub fn run(&mut self, until: u64) {
         while self.watch.violation().is_none() {
-            let Some((at, event)) = self.queue.pop(until) else { break };
+            let Some((at, event)) = self.queue.pop(until) else {
+                break;
+            };
             self.now = self.now.max(at);
             self.events += 1;
             if self.events > EVENTS_MAX * (1 + self.config.founders.len() as u64 / 32) {
@@ -175,14 +186,25 @@ impl World {
             }
             Event::Mail(process, mail) => self.feed(process, mail),
             Event::Tick(process, part) => self.tick(process, part),
-            Event::Packet { from, to, connection, packet } => self.arrive(from, to, connection, packet),
+            Event::Packet {
+                from,
+                to,
+                connection,
+                packet,
+            } => self.arrive(from, to, connection, packet),
             Event::Datagram { from, to, bytes } => self.receive_datagram(from, to, bytes),
             Event::Dial(process, address, give_up) => self.dial_once(process, address, give_up),
             Event::Search(process) => self.search(process),
             Event::Look(process) => self.look(process),
-            Event::Closed { at, peer, departed, connections } => self.hear_closed(at, peer, departed, connections),
+            Event::Closed {
+                at,
+                peer,
+                departed,
+                connections,
+            } => self.hear_closed(at, peer, departed, connections),
             Event::Fault(index) => self.fault(index),
-            // A process that wakes earlier than it was told to would hear of things in another order than they happened.
+            // A process that wakes earlier than it was told to would hear of things in another
+            // order than they happened.
             Event::Quiet | Event::Still if self.wakes() > self.now => {
                 let wakes = self.wakes();
                 self.at(wakes, event);
@@ -201,19 +223,30 @@ impl World {
 
     /// When the last process that is stopped goes on.
     fn wakes(&self) -> u64 {
-        self.living().map(|process| self.processes[process].paused_until).max().unwrap_or(0)
+        self.living()
+            .map(|process| self.processes[process].paused_until)
+            .max()
+            .unwrap_or(0)
     }
 
     /// The incarnation of the next start of a node, by its clock.
     fn incarnation(&self, id: NodeId, clock_back: u64) -> Incarnation {
-        let earlier = self.newest.get(&id).map(|process| self.processes[*process].node.start.incarnation.0);
+        let earlier = self
+            .newest
+            .get(&id)
+            .map(|process| self.processes[*process].node.start.incarnation.0);
         let Some(earlier) = earlier.filter(|_| clock_back > 0) else {
             return Incarnation(self.config.first_incarnation + self.processes.len() as u64);
         };
         // No two starts of a node read the same time.
         let used = |incarnation: &u64| {
-            let start = Start { node: id, incarnation: Incarnation(*incarnation) };
-            self.processes.iter().any(|running| running.node.start == start)
+            let start = Start {
+                node: id,
+                incarnation: Incarnation(*incarnation),
+            };
+            self.processes
+                .iter()
+                .any(|running| running.node.start == start)
         };
         let mut lower = (0..=earlier.saturating_sub(clock_back)).rev();
         Incarnation(lower.find(|incarnation| !used(incarnation)).unwrap_or(0))
@@ -222,8 +255,14 @@ impl World {
     /// Starts a node: a new process under its id. See [`super::schedule::Act::Start`].
     pub fn start(&mut self, id: NodeId, settings: Settings, clock_back: u64) -> Process {
         let process = self.processes.len();
-        let start = Start { node: id, incarnation: self.incarnation(id, clock_back) };
-        let address = SocketAddr::from(([127, 0, (process >> 14) as u8, 1], 7_000 + (process & 0x3fff) as u16));
+        let start = Start {
+            node: id,
+            incarnation: self.incarnation(id, clock_back),
+        };
+        let address = SocketAddr::from((
+            [127, 0, (process >> 14) as u8, 1],
+            7_000 + (process & 0x3fff) as u16,
+        ));
         let founding = self.founding(id, settings);
         let node = Node::new(start, address, founding, &self.config);
         self.processes.push(Running {
@@ -254,9 +293,13 @@ impl World {
         process
     }
 
-    /// Whether a node that is started may found a run. The marker of one that was a member and did not leave tells it so.
+    /// Whether a node that is started may found a run. The marker of one that was a member and did
+    /// not leave tells it so.
     fn founding(&self, id: NodeId, settings: Settings) -> Founding {
-        let earlier = self.newest.get(&id).map(|process| &self.processes[*process]);
+        let earlier = self
+            .newest
+            .get(&id)
+            .map(|process| &self.processes[*process]);
         let was_member = earlier.is_some_and(|earlier| {
             let knows = earlier.node.rounds.applied > 0 || earlier.founding == Founding::Again;
             knows && earlier.ended != Some(End::Left)
@@ -285,7 +328,11 @@ impl World {
     /// Writes something down.
     pub fn record(&mut self, event: Traced) {
         match &event {
-            Traced::Applied { start, holds, .. } => _ = self.holds.insert(*start, holds.iter().map(|held| held.shard).collect()),
+            Traced::Applied { start, holds, .. } => {
+                _ = self
+                    .holds
+                    .insert(*start, holds.iter().map(|held| held.shard).collect())
+            }
             Traced::Resigned(start) => _ = self.holds.remove(start),
             _ => {}
         }
@@ -306,7 +353,10 @@ impl World {
         }
         running.ticks[part as usize] = None;
         let local = running.clock.read(self.now);
-        let due = running.node.next_deadline(part).is_some_and(|deadline| deadline <= local);
+        let due = running
+            .node
+            .next_deadline(part)
+            .is_some_and(|deadline| deadline <= local);
         match node::tick(part).filter(|_| due) {
             Some(mail) => self.feed(process, mail),
             None => self.arm(process, part),
@@ -323,7 +373,9 @@ impl World {
         self.coverage.seen(&mail, running.node.rounds.phase());
         let local = running.clock.read(self.now);
         self.watch.told(self.now, running.node.start.node, &mail);
-        running.node.take(mail, &self.network.heard[process], local, &mut wishes);
+        running
+            .node
+            .take(mail, &self.network.heard[process], local, &mut wishes);
         self.grant(process, wishes);
         self.arm(process, part);
         self.check(process);
@@ -332,7 +384,9 @@ impl World {
     /// Plans a part's next tick.
     fn arm(&mut self, process: Process, part: Part) {
         let running = &mut self.processes[process];
-        let Some(deadline) = running.node.next_deadline(part).filter(|_| running.alive) else { return };
+        let Some(deadline) = running.node.next_deadline(part).filter(|_| running.alive) else {
+            return;
+        };
         let at = running.clock.when(deadline).max(self.now + 1);
         if running.ticks[part as usize].is_none_or(|planned| at < planned) {
             running.ticks[part as usize] = Some(at);
@@ -354,8 +408,14 @@ impl World {
             Wish::Later(delay, mail) => self.tell(process, mail, delay),
             Wish::Frame(to, frame) => {
                 self.frames += 1;
-                let encodes = self.config.encodes_every > 0 && self.frames.is_multiple_of(self.config.encodes_every);
-                self.watch.said(self.now, self.processes[process].node.start.node, to, &frame);
+                let encodes = self.config.encodes_every > 0
+                    && self.frames.is_multiple_of(self.config.encodes_every);
+                self.watch.said(
+                    self.now,
+                    self.processes[process].node.start.node,
+                    to,
+                    &frame,
+                );
                 self.send_frame(process, to, frame, encodes);
             }
             Wish::Datagram(to, bytes) => self.send_datagram(process, to, bytes),
@@ -377,13 +437,15 @@ impl World {
             Wish::Book(entry) => self.book(process, entry),
             Wish::Exit => self.end(process, End::Left),
             Wish::Fail(failure) => {
-                self.watch.failed(self.now, self.processes[process].node.start, &failure);
+                self.watch
+                    .failed(self.now, self.processes[process].node.start, &failure);
                 self.end(process, End::Failed);
             }
         }
     }
 
-    /// Puts a message into a mailbox of the same process. Each mailbox keeps its order; work that takes time does not hold it up.
+    /// Puts a message into a mailbox of the same process. Each mailbox keeps its order; work that
+    /// takes time does not hold it up.
     pub fn tell(&mut self, process: Process, mail: impl Into<Mail>, delay: u64) {
         let mail = mail.into();
         let waits = 1 + self.random.below(self.config.mail_delay_max);
@@ -400,11 +462,19 @@ impl World {
     #[must_use]
     pub fn describe(&self, process: Process) -> String {
         let Running { node, draining, .. } = &self.processes[process];
-        let Start { node: id, incarnation } = node.start;
+        let Start {
+            node: id,
+            incarnation,
+        } = node.start;
         let place = node.rounds.machine().place();
-        let (training, step, phase) = (node.training.doing, node.training.step, node.rounds.phase());
+        let (training, step, phase) =
+            (node.training.doing, node.training.step, node.rounds.phase());
         let (admission, round) = (&node.membership.waiting, &node.rounds.waiting);
-        let up: Vec<u64> = self.network.sessions[process].iter().filter(|(_, session)| session.up).map(|(id, _)| id.0).collect();
+        let up: Vec<u64> = self.network.sessions[process]
+            .iter()
+            .filter(|(_, session)| session.up)
+            .map(|(id, _)| id.0)
+            .collect();
         format!(
             "{id}.{} at {} {} of {:032x}, {phase}, {training:?} {step}, draining {draining}, can send to {up:?}; admission: {admission:?}; round: {round:?}",
             incarnation.0, place.epoch, place.round, place.lineage.0

@@ -1,6 +1,7 @@
-//! Whole clusters of real nodes in one process and in simulated time: the runtime as users get it, its actors and the in-memory
-//! transport with its faults, on one thread whose clock is paused. One seed drives configuration, faults and training, as in the
-//! simulation ([`crate::sim`]), which has the same machines and other shells; here the shells are the product's.
+//! Whole clusters of real nodes in one process and in simulated time: the runtime as users get it,
+//! its actors and the in-memory transport with its faults, on one thread whose clock is paused. One
+//! seed drives configuration, faults and training, as in the simulation ([`crate::sim`]), which has
+//! the same machines and other shells; here the shells are the product's.
 //!
 //! | file | does |
 //! |---|---|
@@ -10,12 +11,14 @@
 //! | `record` | what the nodes write down, judged while they do |
 //! | `search` | many seeds, each once or twice |
 //!
-//! A seed is the same run every time as far as everything happens on this one thread: workers are asynchronous, arithmetic that has
-//! threads of its own elsewhere runs in place, who waits is woken in order. What remains outside: the order in which a supervisor
-//! stops the actors of a node that ends, and whatever of tokio's is random (its channels with several waiters, of which the nodes
+//! A seed is the same run every time as far as everything happens on this one thread: workers are
+//! asynchronous, arithmetic that has threads of its own elsewhere runs in place, who waits is woken
+//! in order. What remains outside: the order in which a supervisor stops the actors of a node that
+//! ends, and whatever of tokio's is random (its channels with several waiters, of which the nodes
 //! here use none). `search` compares runs and says where they part.
 //!
-//! Not carried out: pauses of whole processes, slow and full disks, clocks that drift. Their faults are left out of a schedule.
+//! Not carried out: pauses of whole processes, slow and full disks, clocks that drift. Their faults
+//! are left out of a schedule.
 
 mod record;
 pub mod search;
@@ -64,11 +67,17 @@ pub fn seed(seed: u64, nodes: &RangeInclusive<usize>) -> Result<Report, slowmo::
 /// # Errors
 /// As [`seed`].
 pub fn run(config: Config, schedule: Vec<Timed>) -> Result<Report, slowmo::SpawnError> {
-    let executor = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let executor = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
     let executor = executor.map_err(|error| slowmo::SpawnError::System(error.to_string()))?;
     executor.block_on(world::run(config, schedule))
 }
 
 fn is_carried_out(fault: &Fault) -> bool {
-    !matches!(fault, Fault::Pause { .. } | Fault::SlowDisk { .. } | Fault::FullDisk { .. } | Fault::Drift { .. })
+    !matches!(
+        fault,
+        Fault::Pause { .. } | Fault::SlowDisk { .. } | Fault::FullDisk { .. } | Fault::Drift { .. }
+    )
 }

@@ -19,7 +19,10 @@ impl Record {
     pub fn new(config: &Config) -> Self {
         let mut watch = Watch::new(config);
         watch.trace = Some(Vec::new());
-        Self { begun: tokio::time::Instant::now(), watch: Arc::new(Mutex::new(watch)) }
+        Self {
+            begun: tokio::time::Instant::now(),
+            watch: Arc::new(Mutex::new(watch)),
+        }
     }
 
     /// Since it began.

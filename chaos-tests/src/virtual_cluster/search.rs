@@ -59,9 +59,17 @@ pub fn search(
 /// Where two traces part; nowhere if they are equal.
 #[must_use]
 pub fn part(one: &[Line], other: &[Line]) -> Option<Parting> {
-    let line = one.iter().zip(other).take_while(|(one, other)| same(one, other)).count();
+    let line = one
+        .iter()
+        .zip(other)
+        .take_while(|(one, other)| same(one, other))
+        .count();
     let parts = line < one.len().max(other.len());
-    parts.then(|| Parting { line, one: one.get(line).cloned(), other: other.get(line).cloned() })
+    parts.then(|| Parting {
+        line,
+        one: one.get(line).cloned(),
+        other: other.get(line).cloned(),
+    })
 }
 
 /// As text: a number that is none equals itself there.
@@ -82,6 +90,7 @@ impl Found {
                 Verdict::Violated(_) => {}
             }
         }
-        self.failures.extend(report.violation.clone().map(|violation| (seed, violation)));
+        self.failures
+            .extend(report.violation.clone().map(|violation| (seed, violation)));
     }
 }

@@ -28,7 +28,11 @@ pub fn node(simulated: &Simulated, id: NodeId, founds: bool) -> Config {
         buffers: algorithm.buffers,
         replicas: simulated.replicas,
         quorum: simulated.quorum,
-        joiner_buffers: if simulated.buffers > 0 { JoinerBuffers::Copy } else { JoinerBuffers::Reset },
+        joiner_buffers: if simulated.buffers > 0 {
+            JoinerBuffers::Copy
+        } else {
+            JoinerBuffers::Reset
+        },
         grace_ms: milliseconds(waits.grace),
         probe_interval_ms: milliseconds(waits.probe),
         suspect_ms: milliseconds(waits.suspect),
@@ -41,13 +45,22 @@ pub fn node(simulated: &Simulated, id: NodeId, founds: bool) -> Config {
         ..Config::default()
     };
     if let Some(outer) = algorithm.outer {
-        (config.tau, config.sharded, config.no_average) = (outer.frequency, outer.sharded, !outer.average);
+        (config.tau, config.sharded, config.no_average) =
+            (outer.frequency, outer.sharded, !outer.average);
         if let OuterOptimizer::SlowMo { alpha, beta } = outer.optimizer {
             (config.outer, config.alpha, config.beta) = (OuterName::SlowMo, alpha, beta);
         }
     }
-    if let Some(Gossip { peers_per_step, staleness, topology, late_peers, wire }) = gossip {
-        (config.peers_per_step, config.staleness, config.topology) = (peers_per_step, staleness, topology);
+    if let Some(Gossip {
+        peers_per_step,
+        staleness,
+        topology,
+        late_peers,
+        wire,
+    }) = gossip
+    {
+        (config.peers_per_step, config.staleness, config.topology) =
+            (peers_per_step, staleness, topology);
         (config.late_peers, config.gossip_wire) = (late_peers, wire);
     }
     config

@@ -1,4 +1,5 @@
-//! A cluster and what is done to it: nodes start and end, links are well or not, and in the end all is quiet.
+//! A cluster and what is done to it: nodes start and end, links are well or not, and in the end all
+//! is quiet.
 
 use super::record::Record;
 use super::training::{Training, train};
@@ -39,12 +40,21 @@ struct Addresses(Arc<Mutex<BTreeMap<NodeId, SocketAddr>>>);
 #[async_trait]
 impl Discovery for Addresses {
     async fn announce(&self, node: NodeId, address: SocketAddr) -> Result<(), DiscoveryError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node, address);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(node, address);
         Ok(())
     }
 
     async fn peers(&self) -> Result<Vec<SocketAddr>, DiscoveryError> {
-        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).values().copied().collect())
+        Ok(self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .copied()
+            .collect())
     }
 
     /// Nodes that were killed leave theirs.
@@ -70,7 +80,15 @@ pub async fn run(config: Config, schedule: Vec<Timed>) -> Result<Report, SpawnEr
     let record = Record::new(&config);
     let (hub, seed) = (MemoryHub::new(Some(config.seed)), config.seed);
     let (addresses, nodes, links) = (Addresses::default(), Vec::new(), BTreeMap::new());
-    let mut world = World { config: config.clone(), record, hub, addresses, nodes, links, begun: Instant::now() };
+    let mut world = World {
+        config: config.clone(),
+        record,
+        hub,
+        addresses,
+        nodes,
+        links,
+        begun: Instant::now(),
+    };
     tracing::debug!(seed, class = ?config.class, "a cluster begins");
     for id in config.founders.clone() {
         world.start(id).await?;
@@ -89,22 +107,40 @@ pub async fn run(config: Config, schedule: Vec<Timed>) -> Result<Report, SpawnEr
     }
     let World { record, nodes, .. } = world;
     let now = record.now();
-    let described = nodes.iter().filter(|node| node.alive).map(describe).collect();
-    let watch = record.with(|watch| std::mem::replace(watch, crate::sim::watch::Watch::new(&config)));
+    let described = nodes
+        .iter()
+        .filter(|node| node.alive)
+        .map(describe)
+        .collect();
+    let watch =
+        record.with(|watch| std::mem::replace(watch, crate::sim::watch::Watch::new(&config)));
     let rounds = watch.rounds;
     let (verdicts, violation, trace) = watch.finish(now.0);
-    Ok(Report { config, schedule, violation, verdicts, rounds, trace: trace.unwrap_or_default(), nodes: described })
+    Ok(Report {
+        config,
+        schedule,
+        violation,
+        verdicts,
+        rounds,
+        trace: trace.unwrap_or_default(),
+        nodes: described,
+    })
 }
 
 fn describe(node: &Node) -> String {
     let status = node.runtime.status();
     let (standing, round, members) = (status.standing, status.round, status.members.len());
     let waiting = status.waiting_for.unwrap_or_default();
-    format!("{} {standing} round {round} of {members} members, training ended: {} {waiting}", node.start.node, node.training.is_finished())
+    format!(
+        "{} {standing} round {round} of {members} members, training ended: {} {waiting}",
+        node.start.node,
+        node.training.is_finished()
+    )
 }
 
 impl World {
-    /// Waits until so many microseconds have passed since the beginning; earlier, and true, if a rule is broken.
+    /// Waits until so many microseconds have passed since the beginning; earlier, and true, if a
+    /// rule is broken.
     async fn until(&mut self, micros: u64) -> bool {
         let until = self.begun + Duration::from_micros(micros);
         loop {
@@ -122,44 +158,90 @@ impl World {
 
     /// Who has left, or failed, is gone.
     fn bury(&mut self) {
-        for node in self.nodes.iter_mut().filter(|node| node.alive && node.training.is_finished()) {
+        for node in self
+            .nodes
+            .iter_mut()
+            .filter(|node| node.alive && node.training.is_finished())
+        {
             node.alive = false;
         }
     }
 
     async fn start(&mut self, id: NodeId) -> Result<(), SpawnError> {
         let count = self.nodes.len();
-        let start = Start { node: id, incarnation: Incarnation(count as u64 + 1) };
-        let address = SocketAddr::from(([127, 0, (count >> 14) as u8, 1], 7_000 + (count & 0x3fff) as u16));
+        let start = Start {
+            node: id,
+            incarnation: Incarnation(count as u64 + 1),
+        };
+        let address = SocketAddr::from((
+            [127, 0, (count >> 14) as u8, 1],
+            7_000 + (count & 0x3fff) as u16,
+        ));
         // Whoever comes when the others already train does not found another cluster.
         let founds = count < self.config.founders.len();
-        let network = Network { hub: self.hub.clone(), address, peers: Vec::new() };
-        let builder = Runtime::builder().config(settings::node(&self.config, id, founds)).network(network).faulty();
-        let builder = builder.recorder(Arc::new(self.record.clone())).incarnation(start.incarnation.0);
-        let runtime = builder.discovery(Arc::new(self.addresses.clone())).spawn_here().await?;
+        let network = Network {
+            hub: self.hub.clone(),
+            address,
+            peers: Vec::new(),
+        };
+        let builder = Runtime::builder()
+            .config(settings::node(&self.config, id, founds))
+            .network(network)
+            .faulty();
+        let builder = builder
+            .recorder(Arc::new(self.record.clone()))
+            .incarnation(start.incarnation.0);
+        let runtime = builder
+            .discovery(Arc::new(self.addresses.clone()))
+            .spawn_here()
+            .await?;
         let (slowness, config) = (Arc::new(AtomicU32::new(100)), self.config.clone());
-        let worker = runtime.worker(0).map_err(|error| SpawnError::System(error.to_string()))?.into_async();
-        let training = Training { start, config, worker, slowness: Arc::clone(&slowness) };
+        let worker = runtime
+            .worker(0)
+            .map_err(|error| SpawnError::System(error.to_string()))?
+            .into_async();
+        let training = Training {
+            start,
+            config,
+            worker,
+            slowness: Arc::clone(&slowness),
+        };
         let training = tokio::spawn(train(training, self.record.clone()));
-        self.nodes.push(Node { start, runtime, training, slowness, alive: true, draining: false });
+        self.nodes.push(Node {
+            start,
+            runtime,
+            training,
+            slowness,
+            alive: true,
+            draining: false,
+        });
         self.set_links();
         Ok(())
     }
 
     fn living(&self, id: NodeId) -> Option<&Node> {
-        self.nodes.iter().rfind(|node| node.start.node == id).filter(|node| node.alive)
+        self.nodes
+            .iter()
+            .rfind(|node| node.start.node == id)
+            .filter(|node| node.alive)
     }
 
     async fn fault(&mut self, fault: &Fault) -> Result<(), SpawnError> {
         if !self.is_allowed(fault) {
             return Ok(());
         }
-        self.record.put(Event::Faulted { fault: fault.clone() });
+        self.record.put(Event::Faulted {
+            fault: fault.clone(),
+        });
         match fault {
             Fault::Kill { node } => self.kill(*node),
             Fault::Start { node } => self.start(*node).await?,
             Fault::Drain { node } => {
-                for node in self.nodes.iter_mut().filter(|other| other.alive && other.start.node == *node) {
+                for node in self
+                    .nodes
+                    .iter_mut()
+                    .filter(|other| other.alive && other.start.node == *node)
+                {
                     node.draining = true;
                     node.runtime.drain();
                 }
@@ -170,7 +252,10 @@ impl World {
                 }
             }
             Fault::Links { from, to, link } => {
-                let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (*from, *to))).filter(|(from, to)| from != to);
+                let pairs = from
+                    .iter()
+                    .flat_map(|from| to.iter().map(move |to| (*from, *to)))
+                    .filter(|(from, to)| from != to);
                 self.links.extend(pairs.map(|pair| (pair, *link)));
                 self.set_links();
             }
@@ -183,20 +268,30 @@ impl World {
             }
             Fault::Heal => self.heal(),
             // Left out of every schedule.
-            Fault::Pause { .. } | Fault::SlowDisk { .. } | Fault::FullDisk { .. } | Fault::Drift { .. } => {}
+            Fault::Pause { .. }
+            | Fault::SlowDisk { .. }
+            | Fault::FullDisk { .. }
+            | Fault::Drift { .. } => {}
         }
         Ok(())
     }
 
     fn kill(&mut self, id: NodeId) {
         let record = self.record.clone();
-        for node in self.nodes.iter_mut().filter(|node| node.alive && node.start.node == id) {
+        for node in self
+            .nodes
+            .iter_mut()
+            .filter(|node| node.alive && node.start.node == id)
+        {
             node.alive = false;
             if let Some(faults) = node.runtime.faults() {
                 faults.crash();
             }
             node.training.abort();
-            record.put(Event::Ended { start: node.start, end: End::Killed });
+            record.put(Event::Ended {
+                start: node.start,
+                end: End::Killed,
+            });
         }
     }
 
@@ -209,8 +304,13 @@ impl World {
 
     fn set_links(&self) {
         for node in self.nodes.iter().filter(|node| node.alive) {
-            let Some(faults) = node.runtime.faults() else { continue };
-            for ((_, to), link) in self.links.range((node.start.node, NodeId(0))..=(node.start.node, NodeId(u64::MAX))) {
+            let Some(faults) = node.runtime.faults() else {
+                continue;
+            };
+            for ((_, to), link) in self
+                .links
+                .range((node.start.node, NodeId(0))..=(node.start.node, NodeId(u64::MAX)))
+            {
                 faults.set(*to, fault_of(link));
             }
         }
@@ -219,7 +319,9 @@ impl World {
     /// From now on nothing goes wrong, and whoever died and did not leave is back.
     async fn fall_quiet(&mut self) -> Result<(), SpawnError> {
         self.heal();
-        self.nodes.iter().for_each(|node| node.slowness.store(100, Ordering::Relaxed));
+        self.nodes
+            .iter()
+            .for_each(|node| node.slowness.store(100, Ordering::Relaxed));
         self.bury();
         let all: BTreeSet<NodeId> = self.nodes.iter().map(|node| node.start.node).collect();
         for id in all {
@@ -232,29 +334,44 @@ impl World {
         Ok(())
     }
 
-    /// Whether a fault leaves somebody who holds the model: without anybody there is nothing to go on from.
+    /// Whether a fault leaves somebody who holds the model: without anybody there is nothing to go
+    /// on from.
     fn is_allowed(&mut self, fault: &Fault) -> bool {
         self.bury();
         match fault {
-            Fault::Kill { node } | Fault::Drain { node } => self.living(*node).is_some() && self.may_go(*node),
+            Fault::Kill { node } | Fault::Drain { node } => {
+                self.living(*node).is_some() && self.may_go(*node)
+            }
             Fault::Start { node } => self.living(*node).is_none(),
             _ => true,
         }
     }
 
-    /// Somebody else of the furthest history stays: what was decided last must be held by one who can go on from it.
+    /// Somebody else of the furthest history stays: what was decided last must be held by one who
+    /// can go on from it.
     fn may_go(&self, id: NodeId) -> bool {
-        let furthest = self.record.with(|watch| watch.history().furthest().map(|known| known.decided.next.clone()));
-        let Some(members) = furthest else { return false };
+        let furthest = self.record.with(|watch| {
+            watch
+                .history()
+                .furthest()
+                .map(|known| known.decided.next.clone())
+        });
+        let Some(members) = furthest else {
+            return false;
+        };
         let stays = |start: &Start| {
-            let other = self.living(start.node).filter(|other| other.start == *start && start.node != id);
-            other.is_some_and(|other| !other.draining && other.runtime.status().standing == "member")
+            let other = self
+                .living(start.node)
+                .filter(|other| other.start == *start && start.node != id);
+            other
+                .is_some_and(|other| !other.draining && other.runtime.status().standing == "member")
         };
         members.iter().any(stays)
     }
 }
 
-/// What the transport can do of a link's faults: control frames and streams come once and in order, as over QUIC.
+/// What the transport can do of a link's faults: control frames and streams come once and in order,
+/// as over QUIC.
 fn fault_of(link: &Link) -> faulty::Fault {
     faulty::Fault {
         cut: link.cut,

@@ -1,8 +1,10 @@
-//! Rounds whose parameters travel as bfloat16 or int8: they lead where float32 leads, to the same bits on every node, in fewer
-//! bytes, and nothing that rounding drops is lost.
+//! Rounds whose parameters travel as bfloat16 or int8: they lead where float32 leads, to the same
+//! bits on every node, in fewer bytes, and nothing that rounding drops is lost.
 
 use crate::determinism::assert_same_bits_in_any_order;
-use crate::support::{Gradient, IN_ORDER, Job, RATE, Seen, bits, descend, local_sgd, noise, outer_only, sgp, uneven};
+use crate::support::{
+    Gradient, IN_ORDER, Job, RATE, Seen, bits, descend, local_sgd, noise, outer_only, sgp, uneven,
+};
 use slowmo::Config;
 use slowmo::config::{OuterName, WireType};
 use slowmo_chaos::cluster::start;
@@ -14,40 +16,73 @@ const VALUES: usize = 1_777;
 const WIRES: [WireType; 2] = [WireType::BFloat16, WireType::Int8];
 
 fn with(wire: WireType, config: Config) -> Config {
-    Config { round_wire: wire, ..config }
+    Config {
+        round_wire: wire,
+        ..config
+    }
 }
 
 /// The largest difference of two runs after a step.
 fn apart(one: &[Seen], other: &[Seen], step: usize) -> f32 {
     let values = |run: &[Seen]| run[0].values[step].clone();
-    values(one).iter().zip(values(other)).fold(0.0, |most, (one, other)| most.max((one - other).abs()))
+    values(one)
+        .iter()
+        .zip(values(other))
+        .fold(0.0, |most, (one, other)| most.max((one - other).abs()))
 }
 
 fn assert_agree(run: &[Seen], step: usize) {
     for seen in run {
-        assert_eq!(bits(&seen.values[step]), bits(&run[0].values[step]), "after step {step}");
+        assert_eq!(
+            bits(&seen.values[step]),
+            bits(&run[0].values[step]),
+            "after step {step}"
+        );
     }
 }
 
 /// Every worker pulls to a place of its own, always the same.
 fn steady() -> Gradient {
-    let center = |worker: usize, index: usize| ((worker * 131 + index * 7) % 23) as f32 * 0.173 - 1.9;
-    Arc::new(move |worker, _, x| x.iter().enumerate().map(|(index, x)| x - center(worker, index)).collect())
+    let center =
+        |worker: usize, index: usize| ((worker * 131 + index * 7) % 23) as f32 * 0.173 - 1.9;
+    Arc::new(move |worker, _, x| {
+        x.iter()
+            .enumerate()
+            .map(|(index, x)| x - center(worker, index))
+            .collect()
+    })
 }
 
 #[test]
 fn encoded_rounds_end_where_float32_ends() {
-    for config in [local_sgd(2, 6, 0.9, 0.5), sgp(6, 0.4), outer_only(OuterName::Nesterov, 3, 0.7, 0.5)] {
-        let job = Job { initial: uneven(VALUES), steps: 120, ..Job::new(4, config.clone(), steady()) };
+    for config in [
+        local_sgd(2, 6, 0.9, 0.5),
+        sgp(6, 0.4),
+        outer_only(OuterName::Nesterov, 3, 0.7, 0.5),
+    ] {
+        let job = Job {
+            initial: uneven(VALUES),
+            steps: 120,
+            ..Job::new(4, config.clone(), steady())
+        };
         let exact = job.run();
         for wire in WIRES {
-            let run = Job { config: with(wire, config.clone()), ..job.clone() }.run();
+            let run = Job {
+                config: with(wire, config.clone()),
+                ..job.clone()
+            }
+            .run();
             for step in (5..120).step_by(6) {
                 assert_agree(&run, step);
             }
-            // A few steps of the wire type, which is relative to how far nodes move in a round: ever less.
+            // A few steps of the wire type, which is relative to how far nodes move in a round:
+            // ever less.
             let (middle, end) = (apart(&run, &exact, 59), apart(&run, &exact, 119));
-            assert!(middle < 0.03 && end < 0.01, "{wire:?} with {:?}: {middle} and {end} from float32", config.base);
+            assert!(
+                middle < 0.03 && end < 0.01,
+                "{wire:?} with {:?}: {middle} and {end} from float32",
+                config.base
+            );
             assert_ne!(run[0].values, exact[0].values, "it did travel encoded");
         }
     }
@@ -55,20 +90,43 @@ fn encoded_rounds_end_where_float32_ends() {
 
 #[test]
 fn encoded_rounds_are_the_same_bits_in_any_order() {
-    for (wire, config) in [(WireType::BFloat16, sgp(6, 0.4)), (WireType::Int8, local_sgd(2, 6, 0.9, 0.5))] {
-        let config = with(wire, Config { devices: 2, ..config });
-        assert_same_bits_in_any_order(&Job { ids: vec![77, 5, 21], initial: uneven(VALUES), steps: 14, ..Job::new(3, config, noise()) });
+    for (wire, config) in [
+        (WireType::BFloat16, sgp(6, 0.4)),
+        (WireType::Int8, local_sgd(2, 6, 0.9, 0.5)),
+    ] {
+        let config = with(
+            wire,
+            Config {
+                devices: 2,
+                ..config
+            },
+        );
+        assert_same_bits_in_any_order(&Job {
+            ids: vec![77, 5, 21],
+            initial: uneven(VALUES),
+            steps: 14,
+            ..Job::new(3, config, noise())
+        });
     }
 }
 
-/// In every block one value jumps to and fro, so that a step of int8 is about a hundredth; the others move by `DRIFT` a step.
+/// In every block one value jumps to and fro, so that a step of int8 is about a hundredth; the
+/// others move by `DRIFT` a step.
 const DRIFT: f32 = 2e-4;
 const DRIFTS: usize = 800;
 
 fn drifting() -> Gradient {
     Arc::new(|_, step, x| {
         let jump = if step % 2 == 0 { 1.0 } else { -1.0 };
-        (0..x.len()).map(|index| if index % 5 == 0 { jump / RATE } else { -DRIFT / RATE }).collect()
+        (0..x.len())
+            .map(|index| {
+                if index % 5 == 0 {
+                    jump / RATE
+                } else {
+                    -DRIFT / RATE
+                }
+            })
+            .collect()
     })
 }
 
@@ -77,25 +135,52 @@ fn what_rounding_drops_adds_up() {
     let plain = local_sgd(1, 1, 1.0, 0.0);
     let slow = local_sgd(1, 1, 1.0, 0.5);
     let lookahead = local_sgd(1, 2, 0.5, 0.0);
-    for config in [plain, slow, lookahead, outer_only(OuterName::Nesterov, 1, 0.7, 0.8), outer_only(OuterName::BmufNbm, 1, 0.7, 0.5)] {
-        let job = Job { initial: vec![0.5; 300], steps: DRIFTS, ..Job::new(2, config.clone(), drifting()) };
+    for config in [
+        plain,
+        slow,
+        lookahead,
+        outer_only(OuterName::Nesterov, 1, 0.7, 0.8),
+        outer_only(OuterName::BmufNbm, 1, 0.7, 0.5),
+    ] {
+        let job = Job {
+            initial: vec![0.5; 300],
+            steps: DRIFTS,
+            ..Job::new(2, config.clone(), drifting())
+        };
         let exact = job.run();
         for wire in WIRES {
-            let run = Job { config: with(wire, config.clone()), ..job.clone() }.run();
+            let run = Job {
+                config: with(wire, config.clone()),
+                ..job.clone()
+            }
+            .run();
             let (found, expected) = (run[0].values[DRIFTS - 1][1], exact[0].values[DRIFTS - 1][1]);
             let off = (found - expected).abs();
             // A few steps of int8, whatever the number of rounds.
-            assert!(off < 0.04 && expected > 0.55, "{wire:?} with {:?} {:?}: {found} against {expected}", config.outer, config.beta);
+            assert!(
+                off < 0.04 && expected > 0.55,
+                "{wire:?} with {:?} {:?}: {found} against {expected}",
+                config.outer,
+                config.beta
+            );
         }
     }
 }
 
 /// Bytes that a node sent in rounds, on average.
 fn bytes_of(wire: WireType, values: usize, rounds: usize) -> f64 {
-    let config = Config { replicas: 0, ..with(wire, local_sgd(1, 2, 1.0, 0.5)) };
+    let config = Config {
+        replicas: 0,
+        ..with(wire, local_sgd(1, 2, 1.0, 0.5))
+    };
     let nodes = start(&[3, 5, 9], IN_ORDER, &config).unwrap();
     let (founded, done) = (Barrier::new(4), Barrier::new(4));
-    let sent = || nodes.iter().map(|node| node.traffic().sent_bytes).sum::<u64>() as f64;
+    let sent = || {
+        nodes
+            .iter()
+            .map(|node| node.traffic().sent_bytes)
+            .sum::<u64>() as f64
+    };
     thread::scope(|scope| {
         for node in nodes.iter() {
             let (mut worker, founded, done) = (node.worker(0).unwrap(), &founded, &done);
@@ -128,7 +213,18 @@ fn encoded_rounds_send_a_half_and_a_quarter() {
     let [bfloat16, int8] = WIRES.map(|wire| bytes_of(wire, values, 6));
     // 2(W−1)/W of the model.
     let expected = 4.0 / 3.0 * 4.0 * values as f64;
-    assert!((float32 / expected - 1.0).abs() < 0.02, "{float32} against {expected}");
-    assert!((bfloat16 / float32 - 0.5).abs() < 0.01, "bfloat16: {}", bfloat16 / float32);
-    assert!((int8 / float32 - 260.0 / 1_024.0).abs() < 0.01, "int8: {}", int8 / float32);
+    assert!(
+        (float32 / expected - 1.0).abs() < 0.02,
+        "{float32} against {expected}"
+    );
+    assert!(
+        (bfloat16 / float32 - 0.5).abs() < 0.01,
+        "bfloat16: {}",
+        bfloat16 / float32
+    );
+    assert!(
+        (int8 / float32 - 260.0 / 1_024.0).abs() < 0.01,
+        "int8: {}",
+        int8 / float32
+    );
 }

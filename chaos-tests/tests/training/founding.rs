@@ -1,4 +1,5 @@
-//! What nodes are told when they cannot found a cluster: quickly, on every side, with both sides named and what to do.
+//! What nodes are told when they cannot found a cluster: quickly, on every side, with both sides
+//! named and what to do.
 
 use crate::support::{config, local_sgd};
 use slowmo::config::ClusterKey;
@@ -14,7 +15,8 @@ const SOON: Duration = Duration::from_secs(5);
 
 type Outcome = Result<Synchronized, SynchronizeError>;
 
-/// A node that synchronizes `values` parameters and then ends like a program that stops at its first error.
+/// A node that synchronizes `values` parameters and then ends like a program that stops at its
+/// first error.
 struct Start {
     config: Config,
     network: Option<Network>,
@@ -32,7 +34,11 @@ fn begin(start: Start) -> thread::JoinHandle<Outcome> {
         let mut parameters = vec![1.5; start.values];
         let outcome = worker.synchronize(&mut parameters);
         if outcome.is_err() {
-            assert_eq!(parameters, vec![1.5; start.values], "parameters are unchanged after an error");
+            assert_eq!(
+                parameters,
+                vec![1.5; start.values],
+                "parameters are unchanged after an error"
+            );
         } else {
             worker.leave().unwrap();
         }
@@ -44,8 +50,15 @@ fn begin(start: Start) -> thread::JoinHandle<Outcome> {
 fn told(starts: Vec<Start>) -> Vec<String> {
     let begun = Instant::now();
     let threads: Vec<_> = starts.into_iter().map(begin).collect();
-    let told = threads.into_iter().map(|thread| thread.join().unwrap().unwrap_err().to_string()).collect();
-    assert!(begun.elapsed() < SOON, "told after {:?}: {told:?}", begun.elapsed());
+    let told = threads
+        .into_iter()
+        .map(|thread| thread.join().unwrap().unwrap_err().to_string())
+        .collect();
+    assert!(
+        begun.elapsed() < SOON,
+        "told after {:?}: {told:?}",
+        begun.elapsed()
+    );
     told
 }
 
@@ -61,10 +74,25 @@ fn in_memory(seed: Option<u64>, nodes: Vec<(Config, usize)>) -> Vec<Start> {
     let address = |index: usize| SocketAddr::from((Ipv4Addr::LOCALHOST, 41_000 + index as u16));
     let count = nodes.len();
     let start = |(index, (config, values)): (usize, (Config, usize))| {
-        let peers = (0..count).filter(|other| *other != index).map(address).collect();
-        let network = Some(Network { hub: hub.clone(), address: address(index), peers });
-        let config = Config { node_id: Some(index as u64 + 1), min_nodes: count, ..config };
-        Start { config, network, values }
+        let peers = (0..count)
+            .filter(|other| *other != index)
+            .map(address)
+            .collect();
+        let network = Some(Network {
+            hub: hub.clone(),
+            address: address(index),
+            peers,
+        });
+        let config = Config {
+            node_id: Some(index as u64 + 1),
+            min_nodes: count,
+            ..config
+        };
+        Start {
+            config,
+            network,
+            values,
+        }
     };
     nodes.into_iter().enumerate().map(start).collect()
 }
@@ -73,23 +101,39 @@ fn in_memory(seed: Option<u64>, nodes: Vec<(Config, usize)>) -> Vec<Start> {
 fn over_quic(nodes: Vec<(Config, usize, ClusterKey)>) -> Vec<Start> {
     let addresses: Vec<_> = nodes.iter().map(|_| own_address()).collect();
     let start = |(index, (mut config, values, key)): (usize, (Config, usize, ClusterKey))| {
-        config.peers = addresses.iter().filter(|other| **other != addresses[index]).map(SocketAddr::to_string).collect();
-        (config.node_id, config.min_nodes, config.listen) = (Some(index as u64 + 1), addresses.len(), addresses[index]);
+        config.peers = addresses
+            .iter()
+            .filter(|other| **other != addresses[index])
+            .map(SocketAddr::to_string)
+            .collect();
+        (config.node_id, config.min_nodes, config.listen) =
+            (Some(index as u64 + 1), addresses.len(), addresses[index]);
         config.cluster_key = Some(key);
-        Start { config, network: None, values }
+        Start {
+            config,
+            network: None,
+            values,
+        }
     };
     nodes.into_iter().enumerate().map(start).collect()
 }
 
-/// An address that no other test listens on: peers that are listed must be known before they start. Linux keeps all of
-/// 127/8 for the machine itself, so that each process takes its own part; elsewhere a port is free a moment before.
+/// An address that no other test listens on: peers that are listed must be known before they start.
+/// Linux keeps all of 127/8 for the machine itself, so that each process takes its own part;
+/// elsewhere a port is free a moment before.
 fn own_address() -> SocketAddr {
     static TAKEN: AtomicU8 = AtomicU8::new(2);
     if cfg!(target_os = "linux") {
         let [_, _, high, low] = std::process::id().to_be_bytes();
-        return SocketAddr::from(([127, high, low, TAKEN.fetch_add(1, Ordering::Relaxed)], 7_000));
+        return SocketAddr::from((
+            [127, high, low, TAKEN.fetch_add(1, Ordering::Relaxed)],
+            7_000,
+        ));
     }
-    UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
+    UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
+        .unwrap()
+        .local_addr()
+        .unwrap()
 }
 
 fn key(byte: u8) -> ClusterKey {
@@ -98,47 +142,103 @@ fn key(byte: u8) -> ClusterKey {
 
 #[test]
 fn another_cluster_key() {
-    for told in told(over_quic(vec![(config(), 8, key(1)), (config(), 8, key(2))])) {
-        assert_says(&told, &["no connection to 127.", "not issued under this cluster's key", "give every node the same cluster_key"]);
+    for told in told(over_quic(vec![
+        (config(), 8, key(1)),
+        (config(), 8, key(2)),
+    ])) {
+        assert_says(
+            &told,
+            &[
+                "no connection to 127.",
+                "not issued under this cluster's key",
+                "give every node the same cluster_key",
+            ],
+        );
     }
 }
 
 #[test]
 fn different_configurations() {
     let (ours, theirs) = (local_sgd(3, 12, 1.0, 0.5), local_sgd(2, 12, 1.0, 0.25));
-    let runs: Vec<_> = [None, Some(1), Some(2), Some(3)].map(|seed| in_memory(seed, vec![(ours.clone(), 8), (theirs.clone(), 8)])).into();
+    let runs: Vec<_> = [None, Some(1), Some(2), Some(3)]
+        .map(|seed| in_memory(seed, vec![(ours.clone(), 8), (theirs.clone(), 8)]))
+        .into();
     let quic = over_quic(vec![(ours, 8, key(1)), (theirs, 8, key(1))]);
     for starts in runs.into_iter().chain([quic]) {
         let told = told(starts);
         let both = "were started with different settings";
         assert_says(
             &told[0],
-            &[both, "node 1", "node 2", "frequency is 3 here, 2 there", "beta is 0.5 here, 0.25 there", "the same config"],
+            &[
+                both,
+                "node 1",
+                "node 2",
+                "frequency is 3 here, 2 there",
+                "beta is 0.5 here, 0.25 there",
+                "the same config",
+            ],
         );
         assert_says(
             &told[1],
-            &[both, "node 1", "node 2", "frequency is 2 here, 3 there", "beta is 0.25 here, 0.5 there", "the same config"],
+            &[
+                both,
+                "node 1",
+                "node 2",
+                "frequency is 2 here, 3 there",
+                "beta is 0.25 here, 0.5 there",
+                "the same config",
+            ],
         );
     }
 }
 
 #[test]
 fn one_of_three_is_configured_differently() {
-    let other = Config { replicas: 0, ..config() };
-    let told = told(in_memory(Some(4), vec![(config(), 8), (config(), 8), (other, 8)]));
-    assert_says(&told[0], &["node 1 and node 3", "replicas is 1 here, 0 there"]);
-    assert_says(&told[1], &["node 2 and node 3", "replicas is 1 here, 0 there"]);
-    assert_says(&told[2], &["node 3 and node ", "replicas is 0 here, 1 there"]);
+    let other = Config {
+        replicas: 0,
+        ..config()
+    };
+    let told = told(in_memory(
+        Some(4),
+        vec![(config(), 8), (config(), 8), (other, 8)],
+    ));
+    assert_says(
+        &told[0],
+        &["node 1 and node 3", "replicas is 1 here, 0 there"],
+    );
+    assert_says(
+        &told[1],
+        &["node 2 and node 3", "replicas is 1 here, 0 there"],
+    );
+    assert_says(
+        &told[2],
+        &["node 3 and node ", "replicas is 0 here, 1 there"],
+    );
 }
 
 #[test]
 fn different_parameter_counts() {
-    let runs = [None, Some(1), Some(2), Some(3)].map(|seed| in_memory(seed, vec![(config(), 100), (config(), 101)]));
+    let runs = [None, Some(1), Some(2), Some(3)]
+        .map(|seed| in_memory(seed, vec![(config(), 100), (config(), 101)]));
     let quic = over_quic(vec![(config(), 100, key(1)), (config(), 101, key(1))]);
     for starts in runs.into_iter().chain([quic]) {
         let told = told(starts);
-        assert_says(&told[0], &["node 1 brought 100 parameters", "node 2 101", "all nodes train the same model"]);
-        assert_says(&told[1], &["node 2 brought 101 parameters", "node 1 100", "all nodes train the same model"]);
+        assert_says(
+            &told[0],
+            &[
+                "node 1 brought 100 parameters",
+                "node 2 101",
+                "all nodes train the same model",
+            ],
+        );
+        assert_says(
+            &told[1],
+            &[
+                "node 2 brought 101 parameters",
+                "node 1 100",
+                "all nodes train the same model",
+            ],
+        );
     }
 }
 
@@ -147,11 +247,36 @@ fn an_unreachable_peer() {
     let nobody = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = nobody.local_addr().unwrap().to_string();
     let peers = vec![address.clone()];
-    let config = Config { min_nodes: 2, peers, cluster_key: Some(key(1)), connect_timeout_ms: 250, ..config() };
-    let told = told(vec![Start { config, network: None, values: 8 }]);
-    assert_says(&told[0], &[&address, "no answer; check that a node listens there and that UDP passes"]);
-    let milliseconds = told[0].split(" ms").next().unwrap().rsplit(' ').next().unwrap();
-    assert!((200..2_000).contains(&milliseconds.parse::<u64>().unwrap()), "{told:?} names how long it was tried");
+    let config = Config {
+        min_nodes: 2,
+        peers,
+        cluster_key: Some(key(1)),
+        connect_timeout_ms: 250,
+        ..config()
+    };
+    let told = told(vec![Start {
+        config,
+        network: None,
+        values: 8,
+    }]);
+    assert_says(
+        &told[0],
+        &[
+            &address,
+            "no answer; check that a node listens there and that UDP passes",
+        ],
+    );
+    let milliseconds = told[0]
+        .split(" ms")
+        .next()
+        .unwrap()
+        .rsplit(' ')
+        .next()
+        .unwrap();
+    assert!(
+        (200..2_000).contains(&milliseconds.parse::<u64>().unwrap()),
+        "{told:?} names how long it was tried"
+    );
 }
 
 #[test]
@@ -165,25 +290,56 @@ fn too_few_nodes() {
         connect_timeout_ms: 200,
         ..config()
     };
-    let told = told(vec![Start { config, network: None, values: 8 }]);
-    assert_says(&told[0], &["only 1 of min_nodes = 3 nodes appeared within 200 ms", "node 5", "start the others", "lower min_nodes"]);
+    let told = told(vec![Start {
+        config,
+        network: None,
+        values: 8,
+    }]);
+    assert_says(
+        &told[0],
+        &[
+            "only 1 of min_nodes = 3 nodes appeared within 200 ms",
+            "node 5",
+            "start the others",
+            "lower min_nodes",
+        ],
+    );
 }
 
 #[test]
 fn an_address_of_an_earlier_run_is_no_obstacle() {
     let folder = tempfile::tempdir().unwrap();
-    let keyed = |byte| Config { cluster_key: Some(key(byte)), ..config() };
+    let keyed = |byte| Config {
+        cluster_key: Some(key(byte)),
+        ..config()
+    };
     // A node of another cluster listens where one of an earlier run did.
     let other = Runtime::builder().config(keyed(2)).spawn().unwrap();
     std::fs::write(folder.path().join("77"), other.address().to_string()).unwrap();
-    let start = |id| Config { node_id: Some(id), min_nodes: 2, rendezvous: Some(folder.path().into()), ..keyed(1) };
-    let first = begin(Start { config: start(1), network: None, values: 8 });
+    let start = |id| Config {
+        node_id: Some(id),
+        min_nodes: 2,
+        rendezvous: Some(folder.path().into()),
+        ..keyed(1)
+    };
+    let first = begin(Start {
+        config: start(1),
+        network: None,
+        values: 8,
+    });
     // The other cluster's refusal is known by now.
     thread::sleep(Duration::from_millis(300));
-    let second = begin(Start { config: start(2), network: None, values: 8 });
+    let second = begin(Start {
+        config: start(2),
+        network: None,
+        values: 8,
+    });
     let found = [first, second].map(|thread| thread.join().unwrap().unwrap().nodes);
     assert_eq!(found, [2, 2]);
-    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert_eq!(left, ["77"], "nodes that stop take their address back");
 }
 
@@ -192,22 +348,54 @@ fn a_key_that_is_wrong_in_a_rendezvous_is_named_in_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let start = |id, byte| {
         let (rendezvous, cluster_key) = (Some(folder.path().into()), Some(key(byte)));
-        let config = Config { node_id: Some(id), min_nodes: 2, rendezvous, cluster_key, connect_timeout_ms: 500, ..config() };
-        Start { config, network: None, values: 8 }
+        let config = Config {
+            node_id: Some(id),
+            min_nodes: 2,
+            rendezvous,
+            cluster_key,
+            connect_timeout_ms: 500,
+            ..config()
+        };
+        Start {
+            config,
+            network: None,
+            values: 8,
+        }
     };
     for told in told(vec![start(1, 1), start(2, 2)]) {
-        assert_says(&told, &["only 1 of min_nodes = 2", "last tried in vain", "give every node the same cluster_key"]);
+        assert_says(
+            &told,
+            &[
+                "only 1 of min_nodes = 2",
+                "last tried in vain",
+                "give every node the same cluster_key",
+            ],
+        );
     }
 }
 
 #[test]
 fn a_peer_that_never_synchronizes() {
-    let quick = Config { round_timeout_ms: 300, ..config() };
+    let quick = Config {
+        round_timeout_ms: 300,
+        ..config()
+    };
     let mut starts = in_memory(None, vec![(quick.clone(), 8), (quick, 8)]);
     let silent = starts.pop().unwrap();
-    let silent = Runtime::builder().config(silent.config).network(silent.network.unwrap()).spawn().unwrap();
+    let silent = Runtime::builder()
+        .config(silent.config)
+        .network(silent.network.unwrap())
+        .spawn()
+        .unwrap();
     let told = told(starts);
-    assert_says(&told[0], &["node 2", "did not call synchronize within 300 ms", "see their logs"]);
+    assert_says(
+        &told[0],
+        &[
+            "node 2",
+            "did not call synchronize within 300 ms",
+            "see their logs",
+        ],
+    );
     drop(silent);
 }
 
@@ -218,30 +406,97 @@ fn refusal(config: Config) -> String {
 
 #[test]
 fn a_taken_port() {
-    let taken = Runtime::builder().config(Config { cluster_key: Some(key(1)), ..config() }).spawn().unwrap();
-    let config = Config { listen: taken.address(), cluster_key: Some(key(1)), ..config() };
+    let taken = Runtime::builder()
+        .config(Config {
+            cluster_key: Some(key(1)),
+            ..config()
+        })
+        .spawn()
+        .unwrap();
+    let config = Config {
+        listen: taken.address(),
+        cluster_key: Some(key(1)),
+        ..config()
+    };
     let error = Runtime::builder().config(config).spawn().unwrap_err();
     assert!(matches!(error, SpawnError::Bind(_)), "{error:?}");
-    assert_says(&error.to_string(), &[&taken.address().to_string(), "port 0"]);
+    assert_says(
+        &error.to_string(),
+        &[&taken.address().to_string(), "port 0"],
+    );
 }
 
 #[test]
 fn a_configuration_that_cannot_start() {
     assert_says(
-        &refusal(Config { min_nodes: 2, ..config() }),
-        &["min_nodes, peers, rendezvous or discover", "cluster key", "slowmo keygen"],
+        &refusal(Config {
+            min_nodes: 2,
+            ..config()
+        }),
+        &[
+            "min_nodes, peers, rendezvous or discover",
+            "cluster key",
+            "slowmo keygen",
+        ],
     );
-    let keyed = Config { cluster_key: Some(key(1)), ..config() };
-    assert_says(&refusal(Config { min_nodes: 2, ..keyed.clone() }), &["min_nodes = 2", "peers", "rendezvous"]);
-    let everywhere = Config { rendezvous: Some("/tmp/unused".into()), listen: "0.0.0.0:0".parse().unwrap(), ..keyed.clone() };
-    assert_says(&refusal(everywhere), &["listen = 0.0.0.0:0", "rendezvous", "set listen to an address of this machine"]);
-    let unnamed = Config { peers: vec!["no-such-host.invalid:7000".to_owned()], ..keyed.clone() };
-    assert_says(&refusal(unnamed), &["no-such-host.invalid:7000", "check the name in peers"]);
-    let missing = Config { cluster_key_file: Some("/no/such/key".into()), ..config() };
-    assert_says(&refusal(missing), &["/no/such/key", "check cluster_key_file"]);
-    assert_says(&refusal(Config { beta: 1.0, ..config() }), &["beta = 1", "[0, 1)"]);
-    assert_says(&refusal(Config { tau: 0, ..config() }), &["tau = 0", "1 or more"]);
-    assert_says(&refusal(Config { frequency: 0, ..config() }), &["frequency = 0", "1 or more"]);
+    let keyed = Config {
+        cluster_key: Some(key(1)),
+        ..config()
+    };
+    assert_says(
+        &refusal(Config {
+            min_nodes: 2,
+            ..keyed.clone()
+        }),
+        &["min_nodes = 2", "peers", "rendezvous"],
+    );
+    let everywhere = Config {
+        rendezvous: Some("/tmp/unused".into()),
+        listen: "0.0.0.0:0".parse().unwrap(),
+        ..keyed.clone()
+    };
+    assert_says(
+        &refusal(everywhere),
+        &[
+            "listen = 0.0.0.0:0",
+            "rendezvous",
+            "set listen to an address of this machine",
+        ],
+    );
+    let unnamed = Config {
+        peers: vec!["no-such-host.invalid:7000".to_owned()],
+        ..keyed.clone()
+    };
+    assert_says(
+        &refusal(unnamed),
+        &["no-such-host.invalid:7000", "check the name in peers"],
+    );
+    let missing = Config {
+        cluster_key_file: Some("/no/such/key".into()),
+        ..config()
+    };
+    assert_says(
+        &refusal(missing),
+        &["/no/such/key", "check cluster_key_file"],
+    );
+    assert_says(
+        &refusal(Config {
+            beta: 1.0,
+            ..config()
+        }),
+        &["beta = 1", "[0, 1)"],
+    );
+    assert_says(
+        &refusal(Config { tau: 0, ..config() }),
+        &["tau = 0", "1 or more"],
+    );
+    assert_says(
+        &refusal(Config {
+            frequency: 0,
+            ..config()
+        }),
+        &["frequency = 0", "1 or more"],
+    );
 }
 
 #[test]
@@ -249,7 +504,19 @@ fn a_file_that_is_no_key() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("key");
     std::fs::write(&path, "not a key").unwrap();
-    assert_says(&refusal(Config { cluster_key_file: Some(path), ..config() }), &["64 hexadecimal digits", "keygen"]);
-    let endless = Config { cluster_key_file: Some("/dev/zero".into()), ..config() };
-    assert_says(&refusal(endless), &["/dev/zero", "larger than 1 MiB", "check cluster_key_file"]);
+    assert_says(
+        &refusal(Config {
+            cluster_key_file: Some(path),
+            ..config()
+        }),
+        &["64 hexadecimal digits", "keygen"],
+    );
+    let endless = Config {
+        cluster_key_file: Some("/dev/zero".into()),
+        ..config()
+    };
+    assert_says(
+        &refusal(endless),
+        &["/dev/zero", "larger than 1 MiB", "check cluster_key_file"],
+    );
 }

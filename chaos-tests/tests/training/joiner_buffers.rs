@@ -1,4 +1,5 @@
-//! What a joiner gets of the base optimizer: zeros, or what the lowest contributor has, on each of its workers, bit for bit.
+//! What a joiner gets of the base optimizer: zeros, or what the lowest contributor has, on each of
+//! its workers, bit for bit.
 
 use crate::support::{PATIENCE, in_hub, local_sgd, uneven};
 use slowmo::transport::memory::MemoryHub;
@@ -18,7 +19,12 @@ const LATE: u64 = 2;
 const BUFFERS: usize = 70_000;
 
 fn config(buffers: BufferStrategy, joiner_buffers: JoinerBuffers) -> Config {
-    Config { min_nodes: 2, buffers, joiner_buffers, ..local_sgd(1, 3, 1.0, 0.5) }
+    Config {
+        min_nodes: 2,
+        buffers,
+        joiner_buffers,
+        ..local_sgd(1, 3, 1.0, 0.5)
+    }
 }
 
 /// What a member's optimizer holds after each step.
@@ -28,13 +34,35 @@ type Held = Mutex<BTreeMap<u64, Vec<f32>>>;
 fn found(node: &Runtime, held: &Held, over: &AtomicBool) {
     let (mut worker, id) = (node.worker(0).unwrap(), node.node_id());
     let (mut parameters, mut optimizer) = (uneven(VALUES), vec![0.0f32; BUFFERS]);
-    let lend = |optimizer: &mut Vec<f32>| optimizer.iter_mut().enumerate().for_each(|(at, value)| *value += (id as f32 + at as f32).sqrt());
-    worker.synchronize_with(&mut parameters, Buffers { optimizer: &mut optimizer, model: &mut () }).unwrap();
+    let lend = |optimizer: &mut Vec<f32>| {
+        optimizer
+            .iter_mut()
+            .enumerate()
+            .for_each(|(at, value)| *value += (id as f32 + at as f32).sqrt())
+    };
+    worker
+        .synchronize_with(
+            &mut parameters,
+            Buffers {
+                optimizer: &mut optimizer,
+                model: &mut (),
+            },
+        )
+        .unwrap();
     let begun = Instant::now();
     while !over.load(Ordering::SeqCst) && begun.elapsed() < PATIENCE {
         thread::sleep(Duration::from_millis(1));
         lend(&mut optimizer);
-        let Ok(report) = worker.step_with(&mut parameters, Buffers { optimizer: &mut optimizer, model: &mut () }, 0.1) else { break };
+        let Ok(report) = worker.step_with(
+            &mut parameters,
+            Buffers {
+                optimizer: &mut optimizer,
+                model: &mut (),
+            },
+            0.1,
+        ) else {
+            break;
+        };
         held.lock().unwrap().insert(report.step, optimizer.clone());
     }
     worker.leave().unwrap();
@@ -44,7 +72,15 @@ fn found(node: &Runtime, held: &Held, over: &AtomicBool) {
 fn join(mut worker: Worker) -> (u64, Vec<f32>) {
     // What a joiner brings of its own is of another training.
     let mut optimizer = vec![77.0f32; BUFFERS];
-    let found = worker.synchronize_with(&mut uneven(VALUES), Buffers { optimizer: &mut optimizer, model: &mut () }).unwrap();
+    let found = worker
+        .synchronize_with(
+            &mut uneven(VALUES),
+            Buffers {
+                optimizer: &mut optimizer,
+                model: &mut (),
+            },
+        )
+        .unwrap();
     worker.leave().unwrap();
     (found.step, optimizer)
 }
@@ -61,7 +97,15 @@ fn joined(config: &Config) -> (Vec<(u64, Vec<f32>)>, Vec<f32>) {
         while first.lock().unwrap().len() < 5 {
             thread::sleep(Duration::from_millis(1));
         }
-        let node = in_hub(&hub, LATE, &[1, 2, 3], &Config { devices: 2, ..config.clone() });
+        let node = in_hub(
+            &hub,
+            LATE,
+            &[1, 2, 3],
+            &Config {
+                devices: 2,
+                ..config.clone()
+            },
+        );
         let workers = [0, 1].map(|index| node.worker(index).unwrap());
         let joining = workers.map(|worker| scope.spawn(move || join(worker)));
         let joined = joining.map(|worker| worker.join().unwrap());
@@ -80,10 +124,19 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 #[test]
 fn a_joiner_s_buffers_are_those_of_the_lowest_contributor() {
-    for strategy in [BufferStrategy::Maintain, BufferStrategy::Reset, BufferStrategy::Average] {
+    for strategy in [
+        BufferStrategy::Maintain,
+        BufferStrategy::Reset,
+        BufferStrategy::Average,
+    ] {
         let (workers, donated) = joined(&config(strategy, JoinerBuffers::Copy));
         for (step, held) in workers {
-            assert!(bits(&held) == bits(&donated), "{strategy:?}, at step {step}: {:?} against {:?}", &held[..3], &donated[..3]);
+            assert!(
+                bits(&held) == bits(&donated),
+                "{strategy:?}, at step {step}: {:?} against {:?}",
+                &held[..3],
+                &donated[..3]
+            );
         }
     }
 }
@@ -93,17 +146,52 @@ fn a_joiner_s_buffers_are_zero_where_they_are_reset() {
     let (workers, donated) = joined(&config(BufferStrategy::Maintain, JoinerBuffers::Reset));
     assert!(donated.iter().all(|value| *value > 0.0));
     for (_, held) in workers {
-        assert!(held.iter().all(|value| value.to_bits() == 0), "{:?}", &held[..3]);
+        assert!(
+            held.iter().all(|value| value.to_bits() == 0),
+            "{:?}",
+            &held[..3]
+        );
     }
 }
 
 #[test]
 fn lent_buffers_keep_their_length() {
-    let node = Runtime::builder().config(Config { min_nodes: 1, ..config(BufferStrategy::Maintain, JoinerBuffers::Copy) }).spawn().unwrap();
+    let node = Runtime::builder()
+        .config(Config {
+            min_nodes: 1,
+            ..config(BufferStrategy::Maintain, JoinerBuffers::Copy)
+        })
+        .spawn()
+        .unwrap();
     let (mut worker, mut parameters) = (node.worker(0).unwrap(), [1.0f32; 4]);
-    worker.synchronize_with(&mut parameters, Buffers { optimizer: &mut [0.0; 4], model: &mut () }).unwrap();
+    worker
+        .synchronize_with(
+            &mut parameters,
+            Buffers {
+                optimizer: &mut [0.0; 4],
+                model: &mut (),
+            },
+        )
+        .unwrap();
     let error = worker.step(&mut parameters, 0.1).unwrap_err();
-    assert_eq!(error, StepError::Length { step: 0, what: "optimizer buffers", found: 0, expected: 4 });
-    worker.step_with(&mut parameters, Buffers { optimizer: &mut [0.0; 4], model: &mut () }, 0.1).unwrap();
+    assert_eq!(
+        error,
+        StepError::Length {
+            step: 0,
+            what: "optimizer buffers",
+            found: 0,
+            expected: 4
+        }
+    );
+    worker
+        .step_with(
+            &mut parameters,
+            Buffers {
+                optimizer: &mut [0.0; 4],
+                model: &mut (),
+            },
+            0.1,
+        )
+        .unwrap();
     worker.leave().unwrap();
 }

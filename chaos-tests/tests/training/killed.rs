@@ -1,5 +1,5 @@
-//! Nodes in processes of their own that are killed: a quorum goes on at once; whoever is none waits, says why, and goes on when
-//! the lost nodes are back.
+//! Nodes in processes of their own that are killed: a quorum goes on at once; whoever is none
+//! waits, says why, and goes on when the lost nodes are back.
 
 use crate::support::{PATIENCE, PATIENCE_MS, Training, bits, by_the_book, train};
 use slowmo::admin::{Answer, Report, Request};
@@ -16,7 +16,8 @@ use tempfile::TempDir;
 const VALUES: usize = 600;
 const TAU: usize = 4;
 const BETA: f32 = 0.5;
-/// Far above what a round takes that a node was lost in, far below every time-out of the configuration.
+/// Far above what a round takes that a node was lost in, far below every time-out of the
+/// configuration.
 const SOON: Duration = Duration::from_secs(2);
 /// How long nothing happens where nothing may happen.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -34,7 +35,11 @@ struct Processes {
 
 impl Processes {
     fn new(ids: &'static [u64], quorum: &'static str) -> Self {
-        Self { rendezvous: tempfile::tempdir().unwrap(), ids, quorum }
+        Self {
+            rendezvous: tempfile::tempdir().unwrap(),
+            ids,
+            quorum,
+        }
     }
 
     fn admin(&self, id: u64) -> std::path::PathBuf {
@@ -62,14 +67,25 @@ impl Processes {
     }
 
     fn config(&self, id: u64) -> Config {
-        self.settings(id).into_iter().fold(Config::default(), |config, (key, value)| config.with(key, value).unwrap())
+        self.settings(id)
+            .into_iter()
+            .fold(Config::default(), |config, (key, value)| {
+                config.with(key, value).unwrap()
+            })
     }
 
     /// Starts a node in a process of its own.
     fn start(&self, id: u64) -> Child {
-        let variables = self.settings(id).into_iter().map(|(key, value)| (format!("SLOWMO_{}", key.to_uppercase()), value));
+        let variables = self
+            .settings(id)
+            .into_iter()
+            .map(|(key, value)| (format!("SLOWMO_{}", key.to_uppercase()), value));
         Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "killed::a_node_in_a_process_of_its_own", "--nocapture"])
+            .args([
+                "--exact",
+                "killed::a_node_in_a_process_of_its_own",
+                "--nocapture",
+            ])
             .env(NODE_VARIABLE, "")
             .envs(variables)
             // It ends with this process, also if an assertion fails before it is killed.
@@ -96,7 +112,8 @@ impl Processes {
         (told, training)
     }
 
-    /// The model of `survivor` after each step, made again from who contributed: all, or the survivor alone.
+    /// The model of `survivor` after each step, made again from who contributed: all, or the
+    /// survivor alone.
     fn assert_by_the_book(&self, survivor: u64, Training { first, seen }: &Training) {
         assert_eq!(*first, 0);
         let contributors = |report: &StepReport| match report.contributors {
@@ -107,17 +124,29 @@ impl Processes {
             }
         };
         let recorded: Vec<_> = seen.reports.iter().map(contributors).collect();
-        for (step, (values, expected)) in seen.values.iter().zip(by_the_book(VALUES, TAU, BETA, &recorded)).enumerate() {
+        for (step, (values, expected)) in seen
+            .values
+            .iter()
+            .zip(by_the_book(VALUES, TAU, BETA, &recorded))
+            .enumerate()
+        {
             assert_eq!(bits(values), bits(&expected), "step {step}");
         }
     }
 
     fn status(&self, id: u64) -> Report {
         let mut stream = UnixStream::connect(self.admin(id)).unwrap();
-        writeln!(stream, "{}", serde_json::to_string(&Request::Status).unwrap()).unwrap();
+        writeln!(
+            stream,
+            "{}",
+            serde_json::to_string(&Request::Status).unwrap()
+        )
+        .unwrap();
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).unwrap();
-        let Answer::Status(report) = serde_json::from_str(&line).unwrap() else { panic!("no status: {line}") };
+        let Answer::Status(report) = serde_json::from_str(&line).unwrap() else {
+            panic!("no status: {line}")
+        };
         *report
     }
 }
@@ -134,8 +163,9 @@ fn train_node(config: Config, mut done: impl FnMut(&StepReport) -> bool) -> Trai
     training
 }
 
-/// The process that the tests below start and kill; as a test of its own it does nothing. Unless it is killed before, it trains
-/// [`TOGETHER`] rounds with all other nodes and prints its digest after each step.
+/// The process that the tests below start and kill; as a test of its own it does nothing. Unless it
+/// is killed before, it trains [`TOGETHER`] rounds with all other nodes and prints its digest after
+/// each step.
 #[test]
 fn a_node_in_a_process_of_its_own() {
     if std::env::var_os(NODE_VARIABLE).is_none() {
@@ -147,18 +177,27 @@ fn a_node_in_a_process_of_its_own() {
         together += usize::from(report.contributors == all);
         together == TOGETHER
     });
-    digests(&training).iter().for_each(|line| println!("{line}"));
+    digests(&training)
+        .iter()
+        .for_each(|line| println!("{line}"));
 }
 
 fn digests(Training { first, seen }: &Training) -> Vec<String> {
-    (*first..).zip(&seen.values).map(|(step, values)| format!("trained {step} {}", digest(values).unwrap())).collect()
+    (*first..)
+        .zip(&seen.values)
+        .map(|(step, values)| format!("trained {step} {}", digest(values).unwrap()))
+        .collect()
 }
 
 /// Kills processes together; when.
 fn kill(mut processes: Vec<Child>) -> Instant {
-    processes.iter_mut().for_each(|process| process.kill().unwrap());
+    processes
+        .iter_mut()
+        .for_each(|process| process.kill().unwrap());
     let killed = Instant::now();
-    processes.iter_mut().for_each(|process| _ = process.wait().unwrap());
+    processes
+        .iter_mut()
+        .for_each(|process| _ = process.wait().unwrap());
     killed
 }
 
@@ -170,7 +209,11 @@ fn begun(told: &Receiver<StepReport>) {
 /// The others of `survivor` are killed and it goes on alone, at once.
 fn assert_goes_on(ids: &'static [u64], quorum: &'static str, survivor: u64) {
     let processes = Processes::new(ids, quorum);
-    let victims = ids.iter().filter(|id| **id != survivor).map(|id| processes.start(*id)).collect();
+    let victims = ids
+        .iter()
+        .filter(|id| **id != survivor)
+        .map(|id| processes.start(*id))
+        .collect();
     let mut alone = 0;
     let (told, training) = processes.train(survivor, move |report| {
         assert_eq!(report.nodes, report.contributors, "{report:?}");
@@ -179,8 +222,17 @@ fn assert_goes_on(ids: &'static [u64], quorum: &'static str, survivor: u64) {
     });
     begun(&told);
     let killed = kill(victims);
-    while told.recv_timeout(SOON).expect("a decided round soon").contributors > 1 {}
-    assert!(killed.elapsed() < SOON, "decided {:?} after the kill", killed.elapsed());
+    while told
+        .recv_timeout(SOON)
+        .expect("a decided round soon")
+        .contributors
+        > 1
+    {}
+    assert!(
+        killed.elapsed() < SOON,
+        "decided {:?} after the kill",
+        killed.elapsed()
+    );
     processes.assert_by_the_book(survivor, &training.join().unwrap());
 }
 
@@ -194,7 +246,8 @@ fn the_last_of_three_goes_on_where_survivors_decide() {
     assert_goes_on(&[4, 5, 7], "survivors", 7);
 }
 
-/// The others of `survivor` are killed and it waits, says so, and goes on once all of them are back.
+/// The others of `survivor` are killed and it waits, says so, and goes on once all of them are
+/// back.
 fn assert_waits_for_all(ids: &'static [u64], survivor: u64, says: &[&str]) {
     let processes = Processes::new(ids, "majority");
     let lost: Vec<u64> = ids.iter().copied().filter(|id| *id != survivor).collect();
@@ -209,35 +262,67 @@ fn assert_waits_for_all(ids: &'static [u64], survivor: u64, says: &[&str]) {
     kill(victims);
     // What was decided before may still be applied.
     while let Ok(report) = told.recv_timeout(SILENCE) {
-        assert_eq!(report.contributors, all, "no quorum decides nothing: {report:?}");
+        assert_eq!(
+            report.contributors, all,
+            "no quorum decides nothing: {report:?}"
+        );
     }
     let mut back = Vec::new();
     for id in &lost {
-        let why = processes.status(survivor).waiting_for.expect("a reason why nothing is decided");
-        says.iter().for_each(|part| assert!(why.contains(part), "{why:?} should say {part:?}"));
+        let why = processes
+            .status(survivor)
+            .waiting_for
+            .expect("a reason why nothing is decided");
+        says.iter()
+            .for_each(|part| assert!(why.contains(part), "{why:?} should say {part:?}"));
         back.push(processes.start(*id));
         if back.len() < lost.len() {
-            assert!(told.recv_timeout(SILENCE).is_err(), "who is still away may live elsewhere");
+            assert!(
+                told.recv_timeout(SILENCE).is_err(),
+                "who is still away may live elsewhere"
+            );
         }
     }
-    let printed = back.into_iter().map(|process| String::from_utf8(process.wait_with_output().unwrap().stdout).unwrap());
+    let printed = back
+        .into_iter()
+        .map(|process| String::from_utf8(process.wait_with_output().unwrap().stdout).unwrap());
     let printed: Vec<String> = printed.collect();
     let training = training.join().unwrap();
     processes.assert_by_the_book(survivor, &training);
     let expected = digests(&training);
     for printed in printed {
-        let trained: Vec<_> = printed.lines().filter(|line| line.starts_with("trained ")).collect();
-        assert_eq!(trained, expected[expected.len() - TOGETHER..], "who is back is the same from its first step on");
+        let trained: Vec<_> = printed
+            .lines()
+            .filter(|line| line.starts_with("trained "))
+            .collect();
+        assert_eq!(
+            trained,
+            expected[expected.len() - TOGETHER..],
+            "who is back is the same from its first step on"
+        );
     }
 }
 
 #[test]
 fn half_of_the_nodes_without_the_lowest_id_wait_for_the_other_half() {
-    let says = ["1 of 2 voters live (node 7)", "no quorum", "Bring back node 4", "slowmo recover"];
+    let says = [
+        "1 of 2 voters live (node 7)",
+        "no quorum",
+        "Bring back node 4",
+        "slowmo recover",
+    ];
     assert_waits_for_all(&[4, 7], 7, &says);
 }
 
 #[test]
 fn the_last_of_three_waits_for_both_others() {
-    assert_waits_for_all(&[4, 5, 7], 7, &["1 of 3 voters live (node 7)", "no quorum", "on_quorum_loss = fork"]);
+    assert_waits_for_all(
+        &[4, 5, 7],
+        7,
+        &[
+            "1 of 3 voters live (node 7)",
+            "no quorum",
+            "on_quorum_loss = fork",
+        ],
+    );
 }

@@ -14,13 +14,17 @@ const BETA: f32 = 0.5;
 /// One local step: every node pulls its values towards its own pattern.
 fn pull(node: usize, step: usize, values: &mut [f32]) {
     for (index, value) in values.iter_mut().enumerate() {
-        let target = ((index as u32).wrapping_mul(2_654_435_761) >> 16) as f32 * (node as f32 + 0.5) * 1e-5 - step as f32;
+        let target =
+            ((index as u32).wrapping_mul(2_654_435_761) >> 16) as f32 * (node as f32 + 0.5) * 1e-5
+                - step as f32;
         *value -= RATE * (*value - target);
     }
 }
 
 fn initial(length: usize) -> Vec<f32> {
-    (0..length).map(|index| (index % 1_000) as f32 * 0.001).collect()
+    (0..length)
+        .map(|index| (index % 1_000) as f32 * 0.001)
+        .collect()
 }
 
 /// LocalSGD every 2 steps and SlowMo every 4, all replicas in one process.
@@ -29,7 +33,10 @@ fn single_process() -> Vec<f32> {
     let mut momentum = vec![0.0f32; VALUES];
     let mut replicas = vec![anchor.clone(); NODES];
     for step in 0..STEPS {
-        replicas.iter_mut().enumerate().for_each(|(node, values)| pull(node, step, values));
+        replicas
+            .iter_mut()
+            .enumerate()
+            .for_each(|(node, values)| pull(node, step, values));
         if (step + 1) % 2 != 0 {
             continue;
         }
@@ -47,7 +54,13 @@ fn single_process() -> Vec<f32> {
 }
 
 /// Trains on real nodes; every node's final parameters.
-fn on_nodes(nodes: usize, values: usize, steps: usize, link: Link, config: &Config) -> Vec<Vec<f32>> {
+fn on_nodes(
+    nodes: usize,
+    values: usize,
+    steps: usize,
+    link: Link,
+    config: &Config,
+) -> Vec<Vec<f32>> {
     let ids: Vec<u64> = (0..nodes as u64).map(|node| 5 + 3 * node).collect();
     let nodes = start(&ids, link, config).unwrap();
     let threads: Vec<_> = nodes
@@ -67,16 +80,26 @@ fn on_nodes(nodes: usize, values: usize, steps: usize, link: Link, config: &Conf
             })
         })
         .collect();
-    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    threads
+        .into_iter()
+        .map(|thread| thread.join().unwrap())
+        .collect()
 }
 
 #[test]
 fn five_million_parameters_with_any_number_of_replicas() {
     let expected = digest(&single_process()).unwrap();
     for (replicas, link) in [(0, IN_ORDER), (1, Link::Quic), (3, IN_ORDER)] {
-        let config = Config { replicas, ..local_sgd(2, 4, 1.0, BETA) };
+        let config = Config {
+            replicas,
+            ..local_sgd(2, 4, 1.0, BETA)
+        };
         for values in on_nodes(NODES, VALUES, STEPS, link, &config) {
-            assert_eq!(digest(&values).unwrap(), expected, "{replicas} replicas over {link:?}");
+            assert_eq!(
+                digest(&values).unwrap(),
+                expected,
+                "{replicas} replicas over {link:?}"
+            );
         }
     }
 }
@@ -90,10 +113,13 @@ fn shards_of_several_chunks() {
     pull(0, 0, &mut first);
     pull(1, 0, &mut second);
     let anchor = initial(LARGE);
-    let expected = anchor.iter().zip(first.iter().zip(&second)).map(|(anchor, (first, second))| {
-        let average = (first + second) / 2.0;
-        anchor - RATE * ((anchor - average) / RATE)
-    });
+    let expected = anchor
+        .iter()
+        .zip(first.iter().zip(&second))
+        .map(|(anchor, (first, second))| {
+            let average = (first + second) / 2.0;
+            anchor - RATE * ((anchor - average) / RATE)
+        });
     let expected: Vec<f32> = expected.collect();
     assert!(seen.iter().all(|values| bits(values) == bits(&expected)));
 }

@@ -1,7 +1,10 @@
-//! A node that leaves in order while the others train on: it hands over, it is out of the next view and stays out, and nothing
-//! of the slow momentum is lost.
+//! A node that leaves in order while the others train on: it hands over, it is out of the next view
+//! and stays out, and nothing of the slow momentum is lost.
 
-use crate::support::{IN_ORDER, RATE, Training, bits, by_the_book, config, descend, local_sgd, mean, noisy, train, uneven};
+use crate::support::{
+    IN_ORDER, RATE, Training, bits, by_the_book, config, descend, local_sgd, mean, noisy, train,
+    uneven,
+};
 use slowmo::Runtime;
 use slowmo::config::BaseName;
 use slowmo_chaos::cluster::{Cluster, Link, start};
@@ -19,22 +22,40 @@ const LEAVES_AT: [u64; 3] = [6, 7, 8];
 /// Far below the time for which a leaving node waits for others that do not notice.
 const SOON: Duration = Duration::from_secs(2);
 
-/// Trains on three nodes without replicas of the momentum; `end` begins the leaver's end after a step and says whether that
-/// was its last one. What each node saw.
-fn trained(link: Link, leaver: u64, end: impl Fn(&Runtime, u64, bool) -> bool + Sync) -> Vec<(u64, Training)> {
-    let config = slowmo::Config { replicas: 0, ..local_sgd(1, TAU as u64, 1.0, BETA) };
-    let Cluster { nodes, rendezvous: _rendezvous } = start(&IDS, link, &config).unwrap();
+/// Trains on three nodes without replicas of the momentum; `end` begins the leaver's end after a
+/// step and says whether that was its last one. What each node saw.
+fn trained(
+    link: Link,
+    leaver: u64,
+    end: impl Fn(&Runtime, u64, bool) -> bool + Sync,
+) -> Vec<(u64, Training)> {
+    let config = slowmo::Config {
+        replicas: 0,
+        ..local_sgd(1, TAU as u64, 1.0, BETA)
+    };
+    let Cluster {
+        nodes,
+        rendezvous: _rendezvous,
+    } = start(&IDS, link, &config).unwrap();
     thread::scope(|scope| {
         let nodes = nodes.into_iter().map(|node| {
             let end = &end;
             scope.spawn(move || {
                 let (id, mut worker) = (node.node_id(), node.worker(0).unwrap());
                 let training = train(&mut worker, id, VALUES, |report| {
-                    if id == leaver { end(&node, report.step, report.drained) } else { report.step + 1 == STEPS }
+                    if id == leaver {
+                        end(&node, report.step, report.drained)
+                    } else {
+                        report.step + 1 == STEPS
+                    }
                 });
                 let leaving = Instant::now();
                 worker.leave().unwrap();
-                assert!(leaving.elapsed() < SOON, "node {id} over {link:?} waited {:?} to leave", leaving.elapsed());
+                assert!(
+                    leaving.elapsed() < SOON,
+                    "node {id} over {link:?} waited {:?} to leave",
+                    leaving.elapsed()
+                );
                 (id, training)
             })
         });
@@ -45,17 +66,37 @@ fn trained(link: Link, leaver: u64, end: impl Fn(&Runtime, u64, bool) -> bool + 
 
 /// The leaver contributed to its last step and to none after it, and is no member from then on.
 fn assert_handed_over(link: Link, leaver: u64, nodes: &[(u64, Training)]) {
-    let last = nodes.iter().find(|(id, _)| *id == leaver).and_then(|(_, training)| training.seen.reports.last()).unwrap();
-    let contributors: Vec<Vec<u64>> =
-        (0..STEPS).map(|step| IDS.into_iter().filter(|id| step <= last.step || *id != leaver).collect()).collect();
+    let last = nodes
+        .iter()
+        .find(|(id, _)| *id == leaver)
+        .and_then(|(_, training)| training.seen.reports.last())
+        .unwrap();
+    let contributors: Vec<Vec<u64>> = (0..STEPS)
+        .map(|step| {
+            IDS.into_iter()
+                .filter(|id| step <= last.step || *id != leaver)
+                .collect()
+        })
+        .collect();
     let expected = by_the_book(VALUES, TAU, BETA, &contributors);
     for (id, Training { seen, .. }) in nodes {
         for (report, contributors) in seen.reports.iter().zip(&contributors) {
-            assert_eq!(report.contributors, contributors.len(), "node {id} while node {leaver} leaves over {link:?}: {report:?}");
-            assert!(report.step <= last.step || report.nodes == 2, "node {leaver} stays out: {report:?}");
+            assert_eq!(
+                report.contributors,
+                contributors.len(),
+                "node {id} while node {leaver} leaves over {link:?}: {report:?}"
+            );
+            assert!(
+                report.step <= last.step || report.nodes == 2,
+                "node {leaver} stays out: {report:?}"
+            );
         }
         for (step, (values, expected)) in seen.values.iter().zip(&expected).enumerate() {
-            assert_eq!(bits(values), bits(expected), "node {id}, step {step}, while node {leaver} leaves over {link:?}");
+            assert_eq!(
+                bits(values),
+                bits(expected),
+                "node {id}, step {step}, while node {leaver} leaves over {link:?}"
+            );
         }
     }
 }
@@ -81,7 +122,11 @@ fn a_drained_node_contributes_once_more_and_hands_over() {
         assert_handed_over(link, leaver, &nodes);
         for (id, Training { seen, .. }) in &nodes {
             let drained = seen.reports.iter().filter(|report| report.drained).count();
-            assert_eq!(drained, usize::from(*id == leaver), "node {id} of leaver {leaver}");
+            assert_eq!(
+                drained,
+                usize::from(*id == leaver),
+                "node {id} of leaver {leaver}"
+            );
         }
     });
 }
@@ -99,7 +144,10 @@ fn half_by_the_book(contributors: &[Vec<u64>]) -> Vec<Vec<f32>> {
     let mut x = uneven(VALUES);
     let (mut anchor, mut momentum) = (x.clone(), vec![0.0f32; VALUES]);
     let round = |(step, nodes): (usize, &Vec<u64>)| {
-        let gradients: Vec<_> = nodes.iter().map(|node| noisy(*node as usize, step, &x)[..VALUES / 2].to_vec()).collect();
+        let gradients: Vec<_> = nodes
+            .iter()
+            .map(|node| noisy(*node as usize, step, &x)[..VALUES / 2].to_vec())
+            .collect();
         descend(&mut x, &mean(&gradients), RATE);
         if (step + 1) % TAU == 0 {
             x = mean(&vec![x.clone(); nodes.len()]);
@@ -116,9 +164,18 @@ fn half_by_the_book(contributors: &[Vec<u64>]) -> Vec<Vec<f32>> {
 
 #[test]
 fn state_is_handed_over_with_a_mean_of_fewer_gradients_than_parameters() {
-    let config = slowmo::Config { replicas: 0, base: BaseName::AllReduce, tau: TAU as u64, beta: BETA, ..config() };
+    let config = slowmo::Config {
+        replicas: 0,
+        base: BaseName::AllReduce,
+        tau: TAU as u64,
+        beta: BETA,
+        ..config()
+    };
     let (leaver, last) = (IDS[1], 5);
-    let Cluster { nodes, rendezvous: _rendezvous } = start(&IDS, IN_ORDER, &config).unwrap();
+    let Cluster {
+        nodes,
+        rendezvous: _rendezvous,
+    } = start(&IDS, IN_ORDER, &config).unwrap();
     let seen = thread::scope(|scope| {
         let nodes = nodes.into_iter().map(|node| {
             scope.spawn(move || {
@@ -126,7 +183,8 @@ fn state_is_handed_over_with_a_mean_of_fewer_gradients_than_parameters() {
                 let (mut parameters, mut seen) = (uneven(VALUES), Vec::new());
                 worker.synchronize(&mut parameters).unwrap();
                 for step in 0..=if id == leaver { last } else { STEPS } {
-                    let mut gradients = noisy(id as usize, step as usize, &parameters)[..VALUES / 2].to_vec();
+                    let mut gradients =
+                        noisy(id as usize, step as usize, &parameters)[..VALUES / 2].to_vec();
                     worker.average_gradients(&mut gradients).unwrap();
                     descend(&mut parameters, &gradients, RATE);
                     worker.step(&mut parameters, RATE).unwrap();
@@ -137,10 +195,18 @@ fn state_is_handed_over_with_a_mean_of_fewer_gradients_than_parameters() {
             })
         });
         let nodes: Vec<_> = nodes.collect();
-        nodes.into_iter().map(|node| node.join().unwrap()).collect::<Vec<_>>()
+        nodes
+            .into_iter()
+            .map(|node| node.join().unwrap())
+            .collect::<Vec<_>>()
     });
-    let contributors: Vec<Vec<u64>> =
-        (0..=STEPS).map(|step| IDS.into_iter().filter(|id| step <= last || *id != leaver).collect()).collect();
+    let contributors: Vec<Vec<u64>> = (0..=STEPS)
+        .map(|step| {
+            IDS.into_iter()
+                .filter(|id| step <= last || *id != leaver)
+                .collect()
+        })
+        .collect();
     let expected = half_by_the_book(&contributors);
     for seen in &seen {
         for (step, (values, expected)) in seen.iter().zip(&expected).enumerate() {

@@ -1,5 +1,5 @@
-//! Training jobs on several real nodes in one process: the algorithm's numbers, determinism, workers, and what they are told
-//! when something is wrong.
+//! Training jobs on several real nodes in one process: the algorithm's numbers, determinism,
+//! workers, and what they are told when something is wrong.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod buffers;

@@ -1,11 +1,13 @@
-//! Schedules in which exact averages and slow rounds follow each other without a gossip between, so that peers run rounds
-//! ahead of each other; and gossips with several peers, whose shares do not divide evenly.
+//! Schedules in which exact averages and slow rounds follow each other without a gossip between, so
+//! that peers run rounds ahead of each other; and gossips with several peers, whose shares do not
+//! divide evenly.
 
 use slowmo::{Config, Exchange};
 use slowmo_chaos::cluster::{Link, start};
 use std::thread;
 
-/// Every node's parameter after each of `steps` steps of gradient descent towards its own place among `ids`.
+/// Every node's parameter after each of `steps` steps of gradient descent towards its own place
+/// among `ids`.
 fn descend(ids: &[u64], link: Link, config: &Config, steps: usize) -> Vec<Vec<f32>> {
     let nodes = start(ids, link, config).unwrap();
     let threads: Vec<_> = nodes
@@ -19,7 +21,11 @@ fn descend(ids: &[u64], link: Link, config: &Config, steps: usize) -> Vec<Vec<f3
                     x.iter_mut().for_each(|x| *x -= 0.1 * (*x - target));
                     let report = worker.step(&mut x, 0.1).unwrap();
                     assert!(report.exchange == Exchange::Nothing || report.contributors > 1);
-                    assert!((report.weight - 1.0).abs() < 1e-9, "a regular graph keeps every weight at one: {}", report.weight);
+                    assert!(
+                        (report.weight - 1.0).abs() < 1e-9,
+                        "a regular graph keeps every weight at one: {}",
+                        report.weight
+                    );
                     x[4]
                 });
                 let seen: Vec<f32> = seen.collect();
@@ -29,18 +35,32 @@ fn descend(ids: &[u64], link: Link, config: &Config, steps: usize) -> Vec<Vec<f3
         })
         .collect();
     drop(nodes);
-    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    threads
+        .into_iter()
+        .map(|thread| thread.join().unwrap())
+        .collect()
 }
 
 #[test]
 fn gossip_with_two_exact_rounds_in_a_row_goes_on() {
     for (tau, average_every) in [("3", "2"), ("4", "3"), ("3", "4")] {
-        let config = Config::default().with("base", "sgp").unwrap().with("staleness", 0).unwrap();
-        let config = config.with("tau", tau).unwrap().with("average_every", average_every).unwrap();
+        let config = Config::default()
+            .with("base", "sgp")
+            .unwrap()
+            .with("staleness", 0)
+            .unwrap();
+        let config = config
+            .with("tau", tau)
+            .unwrap()
+            .with("average_every", average_every)
+            .unwrap();
         for seed in 0..6 {
             let seen = descend(&[4, 8, 15, 16], Link::Memory(Some(seed)), &config, 25);
             // Step 24 is closed by an exact round in each of these schedules.
-            assert!(seen.iter().all(|x| x[23] == seen[0][23]), "tau {tau}, average_every {average_every}, seed {seed}");
+            assert!(
+                seen.iter().all(|x| x[23] == seen[0][23]),
+                "tau {tau}, average_every {average_every}, seed {seed}"
+            );
         }
     }
 }
@@ -48,13 +68,22 @@ fn gossip_with_two_exact_rounds_in_a_row_goes_on() {
 #[test]
 fn gossip_with_many_peers_follows_the_float64_oracle() {
     for (nodes, peers) in [(6usize, 2usize), (6, 5), (7, 3), (4, 9)] {
-        let config = Config::default().with("base", "sgp").unwrap().with("staleness", 0).unwrap().with("peers_per_step", peers).unwrap();
+        let config = Config::default()
+            .with("base", "sgp")
+            .unwrap()
+            .with("staleness", 0)
+            .unwrap()
+            .with("peers_per_step", peers)
+            .unwrap();
         let config = config.with("alpha", 1).unwrap().with("beta", 0).unwrap();
         let ids: Vec<u64> = (0..nodes as u64).map(|id| id * 5 + 2).collect();
         let seen = descend(&ids, Link::Memory(Some(7)), &config, 60);
         let expected = oracle(nodes, peers, 60);
         for (ours, theirs) in seen.iter().flatten().zip(expected.iter().flatten()) {
-            assert!((f64::from(*ours) - theirs).abs() < 2e-6, "W = {nodes}, p = {peers}: {ours} {theirs}");
+            assert!(
+                (f64::from(*ours) - theirs).abs() < 2e-6,
+                "W = {nodes}, p = {peers}: {ours} {theirs}"
+            );
         }
     }
 }
@@ -73,10 +102,21 @@ fn oracle(nodes: usize, peers: usize, steps: usize) -> Vec<Vec<f64>> {
     }
     let (mut x, mut seen, mut cursor) = (vec![0.0f64; nodes], vec![Vec::new(); nodes], 0);
     for _ in 0..steps {
-        x.iter_mut().enumerate().for_each(|(rank, x)| *x -= 0.1 * (*x - rank as f64));
-        let now: Vec<usize> = (0..peers.min(hops.len())).map(|entry| hops[(cursor + entry) % hops.len()]).collect();
+        x.iter_mut()
+            .enumerate()
+            .for_each(|(rank, x)| *x -= 0.1 * (*x - rank as f64));
+        let now: Vec<usize> = (0..peers.min(hops.len()))
+            .map(|entry| hops[(cursor + entry) % hops.len()])
+            .collect();
         let share = 1.0 / (now.len() as f64 + 1.0);
-        let mixed = |rank: usize| share * (x[rank] + now.iter().map(|hop| x[(rank + nodes - hop) % nodes]).sum::<f64>());
+        let mixed = |rank: usize| {
+            share
+                * (x[rank]
+                    + now
+                        .iter()
+                        .map(|hop| x[(rank + nodes - hop) % nodes])
+                        .sum::<f64>())
+        };
         x = (0..nodes).map(mixed).collect();
         x.iter().zip(&mut seen).for_each(|(x, seen)| seen.push(*x));
         cursor = (cursor + peers) % hops.len();

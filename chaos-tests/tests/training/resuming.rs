@@ -1,6 +1,8 @@
 //! Trainings that end and go on from a checkpoint: bit for bit, on any number of nodes.
 
-use crate::support::{RATE, assert_close, bits, by_the_book, config, descend, in_hub, noisy, sgp, uneven};
+use crate::support::{
+    RATE, assert_close, bits, by_the_book, config, descend, in_hub, noisy, sgp, uneven,
+};
 use slowmo::checkpoints::{Checkpoint, list, newest_whole};
 use slowmo::config::{BaseName, OuterName};
 use slowmo::transport::memory::MemoryHub;
@@ -15,7 +17,14 @@ const TAU: u64 = 4;
 
 /// An average every step, SlowMo every four, a checkpoint every second outer round.
 fn settings(folder: &Path) -> Config {
-    Config { base: BaseName::LocalSgd, frequency: 1, tau: TAU, checkpoints: Some(folder.to_owned()), checkpoint_every: Some(2), ..config() }
+    Config {
+        base: BaseName::LocalSgd,
+        frequency: 1,
+        tau: TAU,
+        checkpoints: Some(folder.to_owned()),
+        checkpoint_every: Some(2),
+        ..config()
+    }
 }
 
 /// What a node saw: the step it began with, and its parameters after each.
@@ -30,11 +39,23 @@ struct Trained {
     state: Vec<(std::ops::Range<usize>, Vec<f32>, Vec<f32>)>,
 }
 
-/// Trains on the node's own gradients up to step `end`; an optimizer's buffer counts the node's steps.
+/// Trains on the node's own gradients up to step `end`; an optimizer's buffer counts the node's
+/// steps.
 fn train(runtime: &Runtime, worker: &mut Worker, node: u64, end: u64) -> Trained {
     let (mut parameters, mut optimizer) = (uneven(VALUES), vec![node as f32 * 1000.0]);
-    let found = worker.synchronize_with(&mut parameters, Buffers { optimizer: &mut optimizer, model: &mut () }).unwrap();
-    let cursors = worker.resumed().map(|resumed| resumed.cursors).unwrap_or_default();
+    let found = worker
+        .synchronize_with(
+            &mut parameters,
+            Buffers {
+                optimizer: &mut optimizer,
+                model: &mut (),
+            },
+        )
+        .unwrap();
+    let cursors = worker
+        .resumed()
+        .map(|resumed| resumed.cursors)
+        .unwrap_or_default();
     // Between two calls of the training thread nothing moves but what joins.
     let state = runtime.inspect().unwrap().states;
     let mut trained = Trained {
@@ -51,7 +72,16 @@ fn train(runtime: &Runtime, worker: &mut Worker, node: u64, end: u64) -> Trained
         descend(&mut parameters, &gradients, RATE);
         optimizer[0] += 1.0;
         worker.set_cursor(format!("{node} at {step}")).unwrap();
-        let report = worker.step_with(&mut parameters, Buffers { optimizer: &mut optimizer, model: &mut () }, RATE).unwrap();
+        let report = worker
+            .step_with(
+                &mut parameters,
+                Buffers {
+                    optimizer: &mut optimizer,
+                    model: &mut (),
+                },
+                RATE,
+            )
+            .unwrap();
         trained.values.push(parameters.clone());
         trained.reports.push(report);
     }
@@ -60,28 +90,48 @@ fn train(runtime: &Runtime, worker: &mut Worker, node: u64, end: u64) -> Trained
     trained
 }
 
-/// A cluster of these nodes trains up to step `end`; they leave in order, or are dropped all at once.
+/// A cluster of these nodes trains up to step `end`; they leave in order, or are dropped all at
+/// once.
 fn run(ids: &[u64], config: &Config, end: u64, leaves: bool) -> Vec<Trained> {
     let hub = MemoryHub::new(None);
-    let config = Config { min_nodes: ids.len(), ..config.clone() };
-    let runtimes: Vec<Runtime> = ids.iter().map(|node| in_hub(&hub, *node, ids, &config)).collect();
+    let config = Config {
+        min_nodes: ids.len(),
+        ..config.clone()
+    };
+    let runtimes: Vec<Runtime> = ids
+        .iter()
+        .map(|node| in_hub(&hub, *node, ids, &config))
+        .collect();
     let all = Arc::new(Barrier::new(ids.len()));
-    let threads = runtimes.into_iter().zip(ids.to_vec()).map(|(runtime, node)| {
-        let all = Arc::clone(&all);
-        thread::spawn(move || {
-            let mut worker = runtime.worker(0).unwrap();
-            let trained = train(&runtime, &mut worker, node, end);
-            if leaves {
-                worker.leave().unwrap();
-            } else {
-                // Nobody is gone while others wait for a decision, and nothing is left to write.
-                all.wait();
-                until("the last part is written", || runtime.status().checkpoints.is_some_and(|told| told.last_step == Some(end)));
-            }
-            trained
-        })
-    });
-    threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).collect()
+    let threads = runtimes
+        .into_iter()
+        .zip(ids.to_vec())
+        .map(|(runtime, node)| {
+            let all = Arc::clone(&all);
+            thread::spawn(move || {
+                let mut worker = runtime.worker(0).unwrap();
+                let trained = train(&runtime, &mut worker, node, end);
+                if leaves {
+                    worker.leave().unwrap();
+                } else {
+                    // Nobody is gone while others wait for a decision, and nothing is left to
+                    // write.
+                    all.wait();
+                    until("the last part is written", || {
+                        runtime
+                            .status()
+                            .checkpoints
+                            .is_some_and(|told| told.last_step == Some(end))
+                    });
+                }
+                trained
+            })
+        });
+    threads
+        .collect::<Vec<_>>()
+        .into_iter()
+        .map(|thread| thread.join().unwrap())
+        .collect()
 }
 
 fn newest(folder: &Path) -> Checkpoint {
@@ -101,11 +151,30 @@ fn a_training_goes_on_bit_for_bit() {
     type Change = fn(Config) -> Config;
     let changes: [Change; 6] = [
         |config| config,
-        |config| Config { outer: OuterName::Nesterov, ..config },
-        |config| Config { sharded: false, ..config },
-        |config| Config { alpha: 1.0, beta: 0.0, frequency: 4, ..config },
-        |config| Config { checkpoints: config.checkpoints, checkpoint_every: config.checkpoint_every, ..sgp(TAU, 0.5) },
-        |config| Config { replicas: 0, buffers: slowmo_protocol::algorithm::BufferStrategy::Average, ..config },
+        |config| Config {
+            outer: OuterName::Nesterov,
+            ..config
+        },
+        |config| Config {
+            sharded: false,
+            ..config
+        },
+        |config| Config {
+            alpha: 1.0,
+            beta: 0.0,
+            frequency: 4,
+            ..config
+        },
+        |config| Config {
+            checkpoints: config.checkpoints,
+            checkpoint_every: config.checkpoint_every,
+            ..sgp(TAU, 0.5)
+        },
+        |config| Config {
+            replicas: 0,
+            buffers: slowmo_protocol::algorithm::BufferStrategy::Average,
+            ..config
+        },
     ];
     for (index, change) in changes.into_iter().enumerate() {
         let (whole, halves) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -113,12 +182,21 @@ fn a_training_goes_on_bit_for_bit() {
         let uninterrupted = run(&ids, &change(settings(whole.path())), 20, true);
         run(&ids, &change(settings(halves.path())), 8, true);
         let header = newest(halves.path()).header().clone();
-        assert_eq!((header.step, header.run, header.members.len()), (8, 0, 3), "case {index}");
+        assert_eq!(
+            (header.step, header.run, header.members.len()),
+            (8, 0, 3),
+            "case {index}"
+        );
         let resumed = run(&ids, &change(settings(halves.path())), 20, true);
         for (whole, half) in uninterrupted.iter().zip(&resumed) {
             assert_eq!(half.first, 8);
-            for (step, (expected, found)) in whole.values[8..].iter().zip(&half.values).enumerate() {
-                assert!(bits(found) == bits(expected), "case {index}, step {}", step + 8);
+            for (step, (expected, found)) in whole.values[8..].iter().zip(&half.values).enumerate()
+            {
+                assert!(
+                    bits(found) == bits(expected),
+                    "case {index}, step {}",
+                    step + 8
+                );
             }
         }
         let header = newest(halves.path()).header().clone();
@@ -135,19 +213,48 @@ fn any_number_of_nodes_takes_over_parameters_and_momentum() {
     checkpoint.momentum(0..VALUES, &mut momentum).unwrap();
     assert!(momentum.iter().any(|value| *value != 0.0));
     for ids in [&[7u64][..], &[1, 2], &[5, 6, 8, 11, 12, 13]] {
-        let after = run(ids, &Config { checkpoint_every: None, ..settings(folder.path()) }, 12, true);
+        let after = run(
+            ids,
+            &Config {
+                checkpoint_every: None,
+                ..settings(folder.path())
+            },
+            12,
+            true,
+        );
         for trained in &after {
-            assert_eq!((trained.first, bits(&trained.found)), (8, bits(&before[0].values[7])));
+            assert_eq!(
+                (trained.first, bits(&trained.found)),
+                (8, bits(&before[0].values[7]))
+            );
             for (range, anchor, kept) in &trained.state {
                 assert_eq!(bits(anchor), bits(&trained.found[range.clone()]));
                 assert_eq!(bits(kept), bits(&momentum[range.clone()]), "{ids:?}");
             }
         }
-        let held: usize = after.iter().flat_map(|trained| &trained.state).map(|(range, ..)| range.len()).sum();
-        assert_eq!(held, VALUES * ids.len().min(2), "an owner, and a replica where there is another node");
-        let contributors: Vec<Vec<u64>> = (0..12).map(|step| if step < 8 { vec![3, 4, 9] } else { ids.to_vec() }).collect();
+        let held: usize = after
+            .iter()
+            .flat_map(|trained| &trained.state)
+            .map(|(range, ..)| range.len())
+            .sum();
+        assert_eq!(
+            held,
+            VALUES * ids.len().min(2),
+            "an owner, and a replica where there is another node"
+        );
+        let contributors: Vec<Vec<u64>> = (0..12)
+            .map(|step| {
+                if step < 8 {
+                    vec![3, 4, 9]
+                } else {
+                    ids.to_vec()
+                }
+            })
+            .collect();
         let expected = by_the_book(VALUES, TAU as usize, 0.5, &contributors);
-        after.iter().for_each(|trained| assert_close(&trained.values[3], &expected[11], 1e-4));
+        after
+            .iter()
+            .for_each(|trained| assert_close(&trained.values[3], &expected[11], 1e-4));
     }
 }
 
@@ -158,7 +265,10 @@ fn optimizer_buffers_and_cursors_come_back_by_rank() {
     let after = run(&[20, 21, 22], &settings(folder.path()), 8, true);
     let buffers: Vec<f32> = after.iter().map(|trained| trained.optimizer[0]).collect();
     assert_eq!(buffers, [3008.0, 9008.0, 3008.0]);
-    assert_eq!(after[0].cursors, [(3, "3 at 7".to_owned()), (9, "9 at 7".to_owned())]);
+    assert_eq!(
+        after[0].cursors,
+        [(3, "3 at 7".to_owned()), (9, "9 at 7".to_owned())]
+    );
 }
 
 #[test]
@@ -166,7 +276,10 @@ fn one_that_joins_writes_its_part() {
     let folder = tempfile::tempdir().unwrap();
     run(&[3], &settings(folder.path()), 8, true);
     let hub = MemoryHub::new(None);
-    let config = Config { min_nodes: 1, ..settings(folder.path()) };
+    let config = Config {
+        min_nodes: 1,
+        ..settings(folder.path())
+    };
     let first = in_hub(&hub, 1, &[1], &config);
     let founder = thread::spawn(move || {
         let mut worker = first.worker(0).unwrap();
@@ -177,43 +290,84 @@ fn one_that_joins_writes_its_part() {
         let mut more = 20;
         while more > 0 {
             let report = worker.step(&mut parameters, RATE).unwrap();
-            nodes = if report.nodes > 0 { report.nodes } else { nodes };
+            nodes = if report.nodes > 0 {
+                report.nodes
+            } else {
+                nodes
+            };
             more -= u32::from(nodes > 1);
             step = report.step;
         }
         worker.leave().unwrap();
         step
     });
-    let second = in_hub(&hub, 2, &[1, 2], &Config { join: true, ..config });
+    let second = in_hub(
+        &hub,
+        2,
+        &[1, 2],
+        &Config {
+            join: true,
+            ..config
+        },
+    );
     let mut worker = second.worker(0).unwrap();
     assert!(worker.resumed().is_none());
     let mut parameters = uneven(VALUES);
     worker.synchronize(&mut parameters).unwrap();
-    while worker.step(&mut parameters, RATE).is_ok_and(|report| report.nodes != 1) {}
+    while worker
+        .step(&mut parameters, RATE)
+        .is_ok_and(|report| report.nodes != 1)
+    {}
     drop(worker);
     let last = founder.join().unwrap();
     let both = list(folder.path())
         .unwrap()
         .into_iter()
         .rev()
-        .find_map(|listed| Checkpoint::open(&listed.path).ok().filter(|checkpoint| checkpoint.parts().len() == 2));
-    let both = both.unwrap_or_else(|| panic!("both wrote a part up to step {last}: {:?}", list(folder.path())));
+        .find_map(|listed| {
+            Checkpoint::open(&listed.path)
+                .ok()
+                .filter(|checkpoint| checkpoint.parts().len() == 2)
+        });
+    let both = both.unwrap_or_else(|| {
+        panic!(
+            "both wrote a part up to step {last}: {:?}",
+            list(folder.path())
+        )
+    });
     both.verify().unwrap();
-    assert_eq!(both.header().run, 1, "the joiner, too, knows that the training was resumed");
+    assert_eq!(
+        both.header().run,
+        1,
+        "the joiner, too, knows that the training was resumed"
+    );
 }
 
 #[test]
 fn a_full_disk_does_not_stop_training() {
     let parent = tempfile::tempdir().unwrap();
-    let (folder, aside) = (parent.path().join("checkpoints"), parent.path().join("aside"));
+    let (folder, aside) = (
+        parent.path().join("checkpoints"),
+        parent.path().join("aside"),
+    );
     let hub = MemoryHub::new(None);
-    let node = in_hub(&hub, 1, &[1], &Config { checkpoint_every: Some(1), ..settings(&folder) });
+    let node = in_hub(
+        &hub,
+        1,
+        &[1],
+        &Config {
+            checkpoint_every: Some(1),
+            ..settings(&folder)
+        },
+    );
     let mut worker = node.worker(0).unwrap();
     let mut parameters = uneven(VALUES);
     worker.synchronize(&mut parameters).unwrap();
     let mut round = |told: &dyn Fn(slowmo::admin::Checkpoints) -> bool| {
         (0..TAU).for_each(|_| _ = worker.step(&mut parameters, RATE).unwrap());
-        until("the writer says what became of its part", || node.status().checkpoints.is_some_and(told));
+        until("the writer says what became of its part", || {
+            node.status().checkpoints.is_some_and(told)
+        });
     };
     round(&|told| told.written == 1);
     // No folder can be made where a file is: to the node, a disk that takes nothing.
@@ -231,26 +385,60 @@ fn a_full_disk_does_not_stop_training() {
 fn whoever_begins_anew_or_goes_back_is_above_all_that_is_there() {
     use slowmo::config::Resume;
     let folder = tempfile::tempdir().unwrap();
-    let config = Config { checkpoint_every: Some(1), checkpoint_keep_last: 1, ..settings(folder.path()) };
-    let left = || list(folder.path()).unwrap().iter().map(|listed| (listed.name.run, listed.name.step)).collect::<Vec<_>>();
+    let config = Config {
+        checkpoint_every: Some(1),
+        checkpoint_keep_last: 1,
+        ..settings(folder.path())
+    };
+    let left = || {
+        list(folder.path())
+            .unwrap()
+            .iter()
+            .map(|listed| (listed.name.run, listed.name.step))
+            .collect::<Vec<_>>()
+    };
     // One alone: whatever it wrote is whole when it removes what is old.
     run(&[3], &config, 16, false);
     assert_eq!(left(), [(0, 16)]);
     let first = list(folder.path()).unwrap()[0].name;
     // Anew: what is written stays, and so does what was there.
-    run(&[3], &Config { resume: Resume::None, ..config.clone() }, 8, false);
+    run(
+        &[3],
+        &Config {
+            resume: Resume::None,
+            ..config.clone()
+        },
+        8,
+        false,
+    );
     assert_eq!(left(), [(0, 16), (1, 8)]);
     // Back to the first history: the second is none of its past.
-    let back = Config { resume: Resume::Named(first), ..config.clone() };
+    let back = Config {
+        resume: Resume::Named(first),
+        ..config.clone()
+    };
     run(&[9], &back, 24, false);
-    assert_eq!((left(), newest(folder.path()).header().run), (vec![(1, 8), (2, 24)], 2));
+    assert_eq!(
+        (left(), newest(folder.path()).header().run),
+        (vec![(1, 8), (2, 24)], 2)
+    );
     // And on from there.
     let on = run(&[9], &config, 32, false);
     assert_eq!((on[0].first, left()), (24, vec![(1, 8), (3, 32)]));
-    assert_eq!(newest(folder.path()).header().rounds_before, 24, "of the first history and the third");
+    assert_eq!(
+        newest(folder.path()).header().rounds_before,
+        24,
+        "of the first history and the third"
+    );
     // Several agree on one run.
     run(&[3, 9, 4], &config, 40, false);
-    assert_eq!((newest(folder.path()).header().run, newest(folder.path()).parts().len()), (4, 3));
+    assert_eq!(
+        (
+            newest(folder.path()).header().run,
+            newest(folder.path()).parts().len()
+        ),
+        (4, 3)
+    );
 }
 
 #[test]
@@ -260,13 +448,30 @@ fn nodes_that_would_go_on_from_different_checkpoints_say_so() {
     run(&[3], &settings(folder.path()), 16, true);
     let older = list(folder.path()).unwrap()[0].name;
     let hub = MemoryHub::new(None);
-    let config = Config { min_nodes: 2, connect_timeout_ms: 3_000, ..settings(folder.path()) };
+    let config = Config {
+        min_nodes: 2,
+        connect_timeout_ms: 3_000,
+        ..settings(folder.path())
+    };
     let ids = [1, 2];
     let newest = in_hub(&hub, 1, &ids, &config);
-    let other = in_hub(&hub, 2, &ids, &Config { resume: slowmo::config::Resume::Named(older), ..config });
+    let other = in_hub(
+        &hub,
+        2,
+        &ids,
+        &Config {
+            resume: slowmo::config::Resume::Named(older),
+            ..config
+        },
+    );
     let errors = [newest, other].map(|node| {
         let mut worker = node.worker(0).unwrap();
-        thread::spawn(move || worker.synchronize(&mut uneven(VALUES)).unwrap_err().to_string())
+        thread::spawn(move || {
+            worker
+                .synchronize(&mut uneven(VALUES))
+                .unwrap_err()
+                .to_string()
+        })
     });
     for error in errors.map(|error| error.join().unwrap()) {
         assert!(error.contains("resume is run-000"), "{error}");
@@ -279,7 +484,15 @@ fn a_checkpoint_of_another_model_is_refused_by_name() {
     run(&[3], &settings(folder.path()), 8, true);
     let node = in_hub(&MemoryHub::new(None), 1, &[1], &settings(folder.path()));
     let mut parameters = vec![1.5; 7];
-    let error = node.worker(0).unwrap().synchronize(&mut parameters).unwrap_err().to_string();
-    assert!(error.contains("900 parameters") && error.contains("this training 7"), "{error}");
+    let error = node
+        .worker(0)
+        .unwrap()
+        .synchronize(&mut parameters)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("900 parameters") && error.contains("this training 7"),
+        "{error}"
+    );
     assert_eq!(parameters, [1.5; 7]);
 }

@@ -1,4 +1,5 @@
-//! Runs small training jobs on several real nodes and keeps every worker's parameters after each step.
+//! Runs small training jobs on several real nodes and keeps every worker's parameters after each
+//! step.
 
 use slowmo::config::{BaseName, OuterName};
 use slowmo::transport::memory::MemoryHub;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Longest connection, founding or round of a test, in milliseconds: a hang becomes an error that says where.
+/// Longest connection, founding or round of a test, in milliseconds: a hang becomes an error that
+/// says where.
 pub const PATIENCE_MS: u64 = 20_000;
 
 /// The same as a duration.
@@ -47,21 +49,37 @@ impl Job {
     /// A job on `nodes` nodes whose ids ascend with their places, at a rate of 0.1.
     pub fn new(nodes: usize, config: Config, gradient: Gradient) -> Self {
         let ids = (0..nodes as u64).map(|node| 3 + node * node * 11).collect();
-        Self { ids, link: IN_ORDER, config, initial: vec![0.0], steps: 6, gradient, rate: |_| 0.1 }
+        Self {
+            ids,
+            link: IN_ORDER,
+            config,
+            initial: vec![0.0],
+            steps: 6,
+            gradient,
+            rate: |_| 0.1,
+        }
     }
 
     /// What every worker saw, in ascending node id, then worker.
     pub fn run(&self) -> Vec<Seen> {
-        let Cluster { mut nodes, rendezvous: _rendezvous } = start(&self.ids, self.link, &self.config).unwrap();
+        let Cluster {
+            mut nodes,
+            rendezvous: _rendezvous,
+        } = start(&self.ids, self.link, &self.config).unwrap();
         nodes.sort_by_key(Runtime::node_id);
-        let workers = nodes.iter().flat_map(|node| (0..usize::from(self.config.devices)).map(|index| node.worker(index).unwrap()));
+        let workers = nodes.iter().flat_map(|node| {
+            (0..usize::from(self.config.devices)).map(|index| node.worker(index).unwrap())
+        });
         let threads: Vec<_> = workers
             .map(|worker| {
                 let job = self.clone();
                 thread::spawn(move || job.train(worker))
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     }
 
     /// The parameters only: worker, step, value.
@@ -73,13 +91,17 @@ impl Job {
         let mut parameters = self.initial.clone();
         let found = worker.synchronize(&mut parameters).unwrap();
         let index = found.node_rank * found.workers + found.worker;
-        let mut seen = Seen { values: Vec::new(), reports: Vec::new() };
+        let mut seen = Seen {
+            values: Vec::new(),
+            reports: Vec::new(),
+        };
         for step in 0..self.steps {
             let mut gradients = (self.gradient)(index, step, &parameters);
             worker.average_gradients(&mut gradients).unwrap();
             let rate = (self.rate)(step);
             descend(&mut parameters, &gradients, rate);
-            seen.reports.push(worker.step(&mut parameters, rate).unwrap());
+            seen.reports
+                .push(worker.step(&mut parameters, rate).unwrap());
             seen.values.push(parameters.clone());
         }
         worker.leave().unwrap();
@@ -94,12 +116,23 @@ pub struct Training {
     pub seen: Seen,
 }
 
-/// Trains `values` parameters on node `node`'s own [`noisy`] gradients until `done` says so of a step's report. The node may
-/// leave or be dropped afterwards.
-pub fn train(worker: &mut Worker, node: u64, values: usize, mut done: impl FnMut(&StepReport) -> bool) -> Training {
+/// Trains `values` parameters on node `node`'s own [`noisy`] gradients until `done` says so of a
+/// step's report. The node may leave or be dropped afterwards.
+pub fn train(
+    worker: &mut Worker,
+    node: u64,
+    values: usize,
+    mut done: impl FnMut(&StepReport) -> bool,
+) -> Training {
     let mut parameters = uneven(values);
     let first = worker.synchronize(&mut parameters).unwrap().step;
-    let (mut seen, mut step) = (Seen { values: Vec::new(), reports: Vec::new() }, first);
+    let (mut seen, mut step) = (
+        Seen {
+            values: Vec::new(),
+            reports: Vec::new(),
+        },
+        first,
+    );
     loop {
         let mut gradients = noisy(node as usize, step as usize, &parameters);
         worker.average_gradients(&mut gradients).unwrap();
@@ -114,9 +147,15 @@ pub fn train(worker: &mut Worker, node: u64, values: usize, mut done: impl FnMut
     }
 }
 
-/// [`train`] with an average every step and SlowMo (α = 1) every `tau` steps, in one process; `contributors` are whose
-/// contributions each step's round was decided with. The model after each step.
-pub fn by_the_book(values: usize, tau: usize, beta: f32, contributors: &[Vec<u64>]) -> Vec<Vec<f32>> {
+/// [`train`] with an average every step and SlowMo (α = 1) every `tau` steps, in one process;
+/// `contributors` are whose contributions each step's round was decided with. The model after each
+/// step.
+pub fn by_the_book(
+    values: usize,
+    tau: usize,
+    beta: f32,
+    contributors: &[Vec<u64>],
+) -> Vec<Vec<f32>> {
     let mut x = uneven(values);
     let (mut anchor, mut momentum) = (x.clone(), vec![0.0f32; values]);
     let round = |(step, nodes): (usize, &Vec<u64>)| {
@@ -138,18 +177,39 @@ pub fn by_the_book(values: usize, tau: usize, beta: f32, contributors: &[Vec<u64
     contributors.iter().enumerate().map(round).collect()
 }
 
-/// Starts node `node` in a hub where others may come and go; `peers` are the nodes that it knows of.
+/// Starts node `node` in a hub where others may come and go; `peers` are the nodes that it knows
+/// of.
 pub fn in_hub(hub: &MemoryHub, node: u64, peers: &[u64], config: &Config) -> Runtime {
     let address = |node: u64| SocketAddr::from((Ipv4Addr::LOCALHOST, 44_000 + node as u16));
-    let peers = peers.iter().filter(|peer| **peer != node).map(|peer| address(*peer)).collect();
-    let network = Network { hub: hub.clone(), address: address(node), peers };
-    let config = Config { node_id: Some(node), runtime_threads: 1, ..config.clone() };
-    Runtime::builder().config(config).network(network).faulty().spawn().unwrap()
+    let peers = peers
+        .iter()
+        .filter(|peer| **peer != node)
+        .map(|peer| address(*peer))
+        .collect();
+    let network = Network {
+        hub: hub.clone(),
+        address: address(node),
+        peers,
+    };
+    let config = Config {
+        node_id: Some(node),
+        runtime_threads: 1,
+        ..config.clone()
+    };
+    Runtime::builder()
+        .config(config)
+        .network(network)
+        .faulty()
+        .spawn()
+        .unwrap()
 }
 
 /// One step of SGD.
 pub fn descend(parameters: &mut [f32], gradients: &[f32], rate: f32) {
-    parameters.iter_mut().zip(gradients).for_each(|(x, gradient)| *x -= rate * gradient);
+    parameters
+        .iter_mut()
+        .zip(gradients)
+        .for_each(|(x, gradient)| *x -= rate * gradient);
 }
 
 /// The gradient of `½a(x − c)²` with each worker's own `a` and `c`.
@@ -161,7 +221,10 @@ pub fn parabolas(a: &'static [f32], c: &'static [f32]) -> Gradient {
 pub fn noisy(worker: usize, step: usize, x: &[f32]) -> Vec<f32> {
     let center = |index: usize| ((worker * 131 + step * 17 + index * 7) % 23) as f32 * 0.173 - 1.9;
     let curvature = |index: usize| 0.4 + ((worker * 3 + index) % 5) as f32 * 0.21;
-    x.iter().enumerate().map(|(index, x)| curvature(index) * (x - center(index))).collect()
+    x.iter()
+        .enumerate()
+        .map(|(index, x)| curvature(index) * (x - center(index)))
+        .collect()
 }
 
 /// [`noisy`] as a job's gradient.
@@ -171,39 +234,70 @@ pub fn noise() -> Gradient {
 
 /// Starting values that are not round.
 pub fn uneven(length: usize) -> Vec<f32> {
-    (0..length).map(|index| ((index * 37 + 11) % 101) as f32 * 0.0131 - 0.6).collect()
+    (0..length)
+        .map(|index| ((index * 37 + 11) % 101) as f32 * 0.0131 - 0.6)
+        .collect()
 }
 
 /// A configuration that fails soon instead of waiting long.
 pub fn config() -> Config {
-    Config { connect_timeout_ms: PATIENCE_MS, round_timeout_ms: PATIENCE_MS, ..Config::default() }
+    Config {
+        connect_timeout_ms: PATIENCE_MS,
+        round_timeout_ms: PATIENCE_MS,
+        ..Config::default()
+    }
 }
 
 /// LocalSGD with frequency `f`, SlowMo every `tau` steps.
 pub fn local_sgd(f: u64, tau: u64, alpha: f32, beta: f32) -> Config {
-    Config { base: BaseName::LocalSgd, frequency: f, tau, alpha, beta, ..config() }
+    Config {
+        base: BaseName::LocalSgd,
+        frequency: f,
+        tau,
+        alpha,
+        beta,
+        ..config()
+    }
 }
 
 /// Synchronous SGP with one peer, SlowMo every `tau` steps.
 pub fn sgp(tau: u64, beta: f32) -> Config {
-    Config { base: BaseName::Sgp, staleness: 0, tau, beta, ..config() }
+    Config {
+        base: BaseName::Sgp,
+        staleness: 0,
+        tau,
+        beta,
+        ..config()
+    }
 }
 
 /// SGP behind the computation of the next step, SlowMo every `tau` steps.
 pub fn overlapped(tau: u64, beta: f32) -> Config {
-    Config { staleness: 1, ..sgp(tau, beta) }
+    Config {
+        staleness: 1,
+        ..sgp(tau, beta)
+    }
 }
 
 /// Only outer rounds, with another outer optimizer.
 pub fn outer_only(outer: OuterName, tau: u64, eta: f32, mu: f32) -> Config {
-    Config { base: BaseName::None, outer, tau, eta, mu, ..config() }
+    Config {
+        base: BaseName::None,
+        outer,
+        tau,
+        eta,
+        mu,
+        ..config()
+    }
 }
 
 /// The mean of vectors, summed in their order.
 pub fn mean(vectors: &[Vec<f32>]) -> Vec<f32> {
     let mut sum = vectors[0].clone();
     for vector in &vectors[1..] {
-        sum.iter_mut().zip(vector).for_each(|(sum, value)| *sum += value);
+        sum.iter_mut()
+            .zip(vector)
+            .for_each(|(sum, value)| *sum += value);
     }
     sum.iter_mut().for_each(|sum| *sum /= vectors.len() as f32);
     sum
@@ -218,6 +312,9 @@ pub fn assert_close(found: &[f32], expected: &[f32], tolerance: f32) {
     assert_eq!(found.len(), expected.len());
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
         let error = (found - expected).abs() / expected.abs().max(1.0);
-        assert!(error <= tolerance, "value {index}: {found} against {expected}, off by {error:e}");
+        assert!(
+            error <= tolerance,
+            "value {index}: {found} against {expected}, off by {error:e}"
+        );
     }
 }

@@ -1,8 +1,14 @@
-//! Workers of one node and of several: handles, leaving, being dropped, async loops, and what is lent.
+//! Workers of one node and of several: handles, leaving, being dropped, async loops, and what is
+//! lent.
 
-use crate::support::{IN_ORDER, Job, assert_close, bits, config, local_sgd, mean, noise, noisy, sgp, uneven};
+use crate::support::{
+    IN_ORDER, Job, assert_close, bits, config, local_sgd, mean, noise, noisy, sgp, uneven,
+};
 use slowmo::config::BaseName;
-use slowmo::{AsyncWorker, Config, Exchange, ExchangeError, GradientError, Runtime, StepError, StepReport, Worker};
+use slowmo::{
+    AsyncWorker, Config, Exchange, ExchangeError, GradientError, Runtime, StepError, StepReport,
+    Worker,
+};
 use slowmo_chaos::cluster::{Cluster, start};
 use std::sync::mpsc;
 use std::thread;
@@ -13,18 +19,37 @@ const SOON: Duration = Duration::from_secs(5);
 
 #[test]
 fn one_node_without_credentials_listens_nowhere_and_trains() {
-    for base in [BaseName::LocalSgd, BaseName::Sgp, BaseName::AllReduce, BaseName::None] {
-        let node = Runtime::builder().config(Config { base, frequency: 1, tau: 2, ..Config::default() }).spawn().unwrap();
+    for base in [
+        BaseName::LocalSgd,
+        BaseName::Sgp,
+        BaseName::AllReduce,
+        BaseName::None,
+    ] {
+        let node = Runtime::builder()
+            .config(Config {
+                base,
+                frequency: 1,
+                tau: 2,
+                ..Config::default()
+            })
+            .spawn()
+            .unwrap();
         assert_eq!(node.address().port(), 0, "nothing listens");
         let mut worker = node.worker(0).unwrap();
         let mut values = vec![1.0f32; 5];
         let found = worker.synchronize(&mut values).unwrap();
-        assert_eq!((found.nodes, found.node_rank, found.workers, found.worker), (1, 0, 1, 0));
+        assert_eq!(
+            (found.nodes, found.node_rank, found.workers, found.worker),
+            (1, 0, 1, 0)
+        );
         for step in 0..6 {
             worker.average_gradients(&mut [0.5f32; 5]).unwrap();
             values.iter_mut().for_each(|value| *value -= 0.1);
             let report = worker.step(&mut values, 0.1).unwrap();
-            assert_eq!((report.step, report.slow_step, report.weight), (step, step % 2 == 1, 1.0));
+            assert_eq!(
+                (report.step, report.slow_step, report.weight),
+                (step, step % 2 == 1, 1.0)
+            );
         }
         // Two steps of 0.1 are the block's update; momentum 0.5 adds half of the last one.
         assert_close(&values, &[1.0 - 0.2 - 0.3 - 0.35; 5], 1e-5);
@@ -34,28 +59,73 @@ fn one_node_without_credentials_listens_nowhere_and_trains() {
 
 #[test]
 fn three_workers_of_one_node_train_on_their_mean_gradient() {
-    let job = Job { initial: uneven(50), steps: 8, ..Job::new(1, Config { devices: 3, ..local_sgd(2, 4, 1.0, 0.0) }, noise()) };
+    let job = Job {
+        initial: uneven(50),
+        steps: 8,
+        ..Job::new(
+            1,
+            Config {
+                devices: 3,
+                ..local_sgd(2, 4, 1.0, 0.0)
+            },
+            noise(),
+        )
+    };
     let mut x = uneven(50);
     let seen = job.values();
     for step in 0..job.steps {
-        let gradients = mean(&(0..3).map(|worker| noisy(worker, step, &x)).collect::<Vec<_>>());
+        let gradients = mean(
+            &(0..3)
+                .map(|worker| noisy(worker, step, &x))
+                .collect::<Vec<_>>(),
+        );
         crate::support::descend(&mut x, &gradients, 0.1);
-        seen.iter().for_each(|values| assert_eq!(bits(&values[step]), bits(&x), "step {step}"));
+        seen.iter()
+            .for_each(|values| assert_eq!(bits(&values[step]), bits(&x), "step {step}"));
     }
 }
 
 #[test]
 fn two_nodes_of_two_workers_in_every_base() {
-    for config in [local_sgd(2, 4, 1.0, 0.5), sgp(4, 0.5), Config { base: BaseName::AllReduce, tau: 4, ..config() }] {
-        let job = Job { initial: uneven(50), steps: 8, ..Job::new(2, Config { devices: 2, ..config }, noise()) };
+    for config in [
+        local_sgd(2, 4, 1.0, 0.5),
+        sgp(4, 0.5),
+        Config {
+            base: BaseName::AllReduce,
+            tau: 4,
+            ..config()
+        },
+    ] {
+        let job = Job {
+            initial: uneven(50),
+            steps: 8,
+            ..Job::new(
+                2,
+                Config {
+                    devices: 2,
+                    ..config
+                },
+                noise(),
+            )
+        };
         let seen = job.run();
         for (node, workers) in seen.chunks(2).enumerate() {
             let expected = seen[0].reports.iter().map(|report| {
-                let node_rank = if report.exchange == Exchange::Nothing { 0 } else { node };
-                StepReport { node_rank, ..*report }
+                let node_rank = if report.exchange == Exchange::Nothing {
+                    0
+                } else {
+                    node
+                };
+                StepReport {
+                    node_rank,
+                    ..*report
+                }
             });
             let expected: Vec<_> = expected.collect();
-            assert!(workers.iter().all(|worker| worker.reports == expected), "all workers report the same, but for their node's rank");
+            assert!(
+                workers.iter().all(|worker| worker.reports == expected),
+                "all workers report the same, but for their node's rank"
+            );
         }
         assert!(seen[0].reports[3].slow_step && seen[0].reports[7].contributors == 2);
         for pair in seen.chunks(2) {
@@ -67,7 +137,13 @@ fn two_nodes_of_two_workers_in_every_base() {
 
 /// Takes the synchronized workers of one node, on their threads.
 fn node_of(workers: u16, config: Config) -> (Runtime, Vec<Worker>) {
-    let node = Runtime::builder().config(Config { devices: workers, ..config }).spawn().unwrap();
+    let node = Runtime::builder()
+        .config(Config {
+            devices: workers,
+            ..config
+        })
+        .spawn()
+        .unwrap();
     let threads: Vec<_> = (0..usize::from(workers))
         .map(|index| {
             let mut worker = node.worker(index).unwrap();
@@ -78,7 +154,13 @@ fn node_of(workers: u16, config: Config) -> (Runtime, Vec<Worker>) {
             })
         })
         .collect();
-    (node, threads.into_iter().map(|thread| thread.join().unwrap()).collect())
+    (
+        node,
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect(),
+    )
 }
 
 #[test]
@@ -95,7 +177,9 @@ fn workers_of_a_node_leave_in_any_order() {
                 thread
             })
             .into();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
         assert!(begun.elapsed() < SOON);
         drop(node);
     }
@@ -104,7 +188,10 @@ fn workers_of_a_node_leave_in_any_order() {
 #[test]
 fn nodes_leave_in_any_order_and_the_runtime_may_go_first() {
     for order in [[0, 1, 2], [2, 0, 1]] {
-        let Cluster { nodes, rendezvous: _rendezvous } = start(&[4, 5, 6], IN_ORDER, &local_sgd(1, 48, 1.0, 0.5)).unwrap();
+        let Cluster {
+            nodes,
+            rendezvous: _rendezvous,
+        } = start(&[4, 5, 6], IN_ORDER, &local_sgd(1, 48, 1.0, 0.5)).unwrap();
         let workers: Vec<_> = nodes.iter().map(|node| node.worker(0).unwrap()).collect();
         drop(nodes);
         let begun = Instant::now();
@@ -121,13 +208,17 @@ fn nodes_leave_in_any_order_and_the_runtime_may_go_first() {
                 })
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
         assert!(begun.elapsed() < SOON);
     }
 }
 
 /// What the remaining worker of two is told when the other goes away while it waits.
-fn told_when_the_other_is_dropped<R: Send + 'static>(wait: impl FnOnce(&mut Worker) -> R + Send + 'static) -> R {
+fn told_when_the_other_is_dropped<R: Send + 'static>(
+    wait: impl FnOnce(&mut Worker) -> R + Send + 'static,
+) -> R {
     let (_node, mut workers) = node_of(2, local_sgd(1, 4, 1.0, 0.5));
     let (leaver, mut waiter) = (workers.remove(1), workers.remove(0));
     let (told, answer) = mpsc::channel();
@@ -137,18 +228,38 @@ fn told_when_the_other_is_dropped<R: Send + 'static>(wait: impl FnOnce(&mut Work
     });
     thread::sleep(Duration::from_millis(30));
     drop(leaver);
-    let answer = answer.recv_timeout(SOON).expect("an answer instead of a hang");
+    let answer = answer
+        .recv_timeout(SOON)
+        .expect("an answer instead of a hang");
     waiting.join().unwrap();
     answer
 }
 
 #[test]
 fn a_worker_that_is_dropped_is_named_to_the_one_that_waits_for_it() {
-    let error = told_when_the_other_is_dropped(|worker| worker.step(&mut [1.0f32; 6], 0.1).unwrap_err());
-    assert!(matches!(error, StepError::Exchange { step: 0, error: ExchangeError::WorkerLeft(1) }), "{error:?}");
-    assert_eq!(error.to_string(), "step 0: worker 1 of this node left: the others cannot go on without it");
-    let error = told_when_the_other_is_dropped(|worker| worker.average_gradients(&mut [1.0f32; 6]).unwrap_err());
-    assert!(error.to_string().contains("worker 1 of this node is gone"), "{error}");
+    let error =
+        told_when_the_other_is_dropped(|worker| worker.step(&mut [1.0f32; 6], 0.1).unwrap_err());
+    assert!(
+        matches!(
+            error,
+            StepError::Exchange {
+                step: 0,
+                error: ExchangeError::WorkerLeft(1)
+            }
+        ),
+        "{error:?}"
+    );
+    assert_eq!(
+        error.to_string(),
+        "step 0: worker 1 of this node left: the others cannot go on without it"
+    );
+    let error = told_when_the_other_is_dropped(|worker| {
+        worker.average_gradients(&mut [1.0f32; 6]).unwrap_err()
+    });
+    assert!(
+        error.to_string().contains("worker 1 of this node is gone"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -159,33 +270,59 @@ fn a_worker_that_is_dropped_before_is_named_to_later_calls() {
     let error = worker.average_gradients(&mut [1.0f32; 6]).unwrap_err();
     assert!(matches!(error, GradientError::Collective(_)), "{error:?}");
     let error = worker.step(&mut [1.0f32; 6], 0.1).unwrap_err();
-    assert!(matches!(error, StepError::Exchange { error: ExchangeError::WorkerLeft(1), .. }), "{error:?}");
+    assert!(
+        matches!(
+            error,
+            StepError::Exchange {
+                error: ExchangeError::WorkerLeft(1),
+                ..
+            }
+        ),
+        "{error:?}"
+    );
     worker.leave().unwrap();
 }
 
 #[test]
 fn a_worker_that_is_dropped_before_the_founding_is_named() {
-    let node = Runtime::builder().config(Config { devices: 2, ..config() }).spawn().unwrap();
+    let node = Runtime::builder()
+        .config(Config {
+            devices: 2,
+            ..config()
+        })
+        .spawn()
+        .unwrap();
     let mut worker = node.worker(0).unwrap();
     drop(node.worker(1).unwrap());
     let error = worker.synchronize(&mut [1.0f32; 6]).unwrap_err();
-    assert!(error.to_string().contains("worker 1 of this node left"), "{error}");
+    assert!(
+        error.to_string().contains("worker 1 of this node left"),
+        "{error}"
+    );
 }
 
 #[test]
 fn workers_that_disagree_are_told_what_each_asked_for() {
     let (_node, workers) = node_of(2, local_sgd(1, 1, 1.0, 0.5));
-    let threads = workers.into_iter().zip([0.1, 0.2]).map(|(mut worker, rate)| {
-        thread::spawn(move || {
-            let error = worker.step(&mut [1.0f32; 6], rate).unwrap_err();
-            let values = worker.step(&mut [1.0f32; 6], 0.1).map(|report| report.step);
-            worker.leave().unwrap();
-            (error.to_string(), values)
-        })
-    });
+    let threads = workers
+        .into_iter()
+        .zip([0.1, 0.2])
+        .map(|(mut worker, rate)| {
+            thread::spawn(move || {
+                let error = worker.step(&mut [1.0f32; 6], rate).unwrap_err();
+                let values = worker.step(&mut [1.0f32; 6], 0.1).map(|report| report.step);
+                worker.leave().unwrap();
+                (error.to_string(), values)
+            })
+        });
     for thread in threads.collect::<Vec<_>>() {
         let (told, again) = thread.join().unwrap();
-        for part in ["worker ", "learning rate 0.1", "learning rate 0.2", "the same learning rate on every worker"] {
+        for part in [
+            "worker ",
+            "learning rate 0.1",
+            "learning rate 0.2",
+            "the same learning rate on every worker",
+        ] {
             assert!(told.contains(part), "{told}");
         }
         assert_eq!(again, Ok(0), "the step can be called again");
@@ -197,7 +334,11 @@ async fn train(mut worker: AsyncWorker) -> Vec<f32> {
     let mut values = uneven(30);
     let found = worker.synchronize(&mut values).await.unwrap();
     for step in 0..3 {
-        let mut gradients = noisy(found.node_rank * found.workers + found.worker, step, &values);
+        let mut gradients = noisy(
+            found.node_rank * found.workers + found.worker,
+            step,
+            &values,
+        );
         worker.average_gradients(&mut gradients).await.unwrap();
         crate::support::descend(&mut values, &gradients, 0.1);
         worker.step(&mut values, 0.1).await.unwrap();
@@ -209,37 +350,59 @@ async fn train(mut worker: AsyncWorker) -> Vec<f32> {
 #[test]
 fn async_workers_train_like_blocking_ones_on_both_executors() {
     let config = local_sgd(1, 3, 1.0, 0.5);
-    let job = Job { initial: uneven(30), steps: 3, ..Job::new(2, config.clone(), noise()) };
+    let job = Job {
+        initial: uneven(30),
+        steps: 3,
+        ..Job::new(2, config.clone(), noise())
+    };
     let expected = job.values()[0][2].clone();
     let workers = || {
         let nodes = start(&[1, 2], IN_ORDER, &config).unwrap();
-        nodes.iter().map(|node| node.worker(0).unwrap().into_async()).collect::<Vec<_>>()
+        nodes
+            .iter()
+            .map(|node| node.worker(0).unwrap().into_async())
+            .collect::<Vec<_>>()
     };
-    let single = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let many = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let single = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let many = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .unwrap();
     for executor in [single, many] {
         let workers = workers();
         let seen = executor.block_on(async move {
             // Both nodes' loops share the executor: waiting for the other node must not block it.
-            let tasks: Vec<_> = workers.into_iter().map(|worker| tokio::spawn(train(worker))).collect();
+            let tasks: Vec<_> = workers
+                .into_iter()
+                .map(|worker| tokio::spawn(train(worker)))
+                .collect();
             let mut seen = Vec::new();
             for task in tasks {
                 seen.push(task.await.unwrap());
             }
             seen
         });
-        seen.iter().for_each(|values| assert_eq!(bits(values), bits(&expected)));
+        seen.iter()
+            .for_each(|values| assert_eq!(bits(values), bits(&expected)));
     }
 }
 
 #[test]
 fn several_async_workers_of_a_node_need_threads() {
-    let config = Config { devices: 2, ..local_sgd(1, 3, 1.0, 0.5) };
+    let config = Config {
+        devices: 2,
+        ..local_sgd(1, 3, 1.0, 0.5)
+    };
     let node = || {
         let node = Runtime::builder().config(config.clone()).spawn().unwrap();
         [0, 1].map(|index| node.worker(index).unwrap().into_async())
     };
-    let many = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let many = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .unwrap();
     let [first, second] = node();
     let seen = many.block_on(async move {
         let (first, second) = (tokio::spawn(train(first)), tokio::spawn(train(second)));
@@ -247,30 +410,47 @@ fn several_async_workers_of_a_node_need_threads() {
     });
     assert_eq!(bits(&seen[0]), bits(&seen[1]));
 
-    let single = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let single = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     let [mut first, mut second] = node();
     let told = single.block_on(async move {
-        let founding = tokio::spawn(async move { first.synchronize(&mut [1.0f32]).await.map(|_| first) });
+        let founding =
+            tokio::spawn(async move { first.synchronize(&mut [1.0f32]).await.map(|_| first) });
         second.synchronize(&mut [1.0f32]).await.unwrap();
         let mut first = founding.await.unwrap().unwrap();
-        let errors =
-            [first.average_gradients(&mut [1.0f32]).await.unwrap_err(), second.average_gradients(&mut [1.0f32]).await.unwrap_err()];
+        let errors = [
+            first.average_gradients(&mut [1.0f32]).await.unwrap_err(),
+            second.average_gradients(&mut [1.0f32]).await.unwrap_err(),
+        ];
         errors.map(|error| error.to_string())
     });
     for told in told {
-        assert!(told.contains("need a multi-threaded executor") && told.contains("one plain thread each"), "{told}");
+        assert!(
+            told.contains("need a multi-threaded executor")
+                && told.contains("one plain thread each"),
+            "{told}"
+        );
     }
 }
 
 #[test]
 fn blocking_workers_work_inside_an_executor() {
-    let executor = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let executor = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     executor.block_on(async {
-        let node = Runtime::builder().config(local_sgd(1, 1, 1.0, 0.5)).spawn().unwrap();
+        let node = Runtime::builder()
+            .config(local_sgd(1, 1, 1.0, 0.5))
+            .spawn()
+            .unwrap();
         let mut worker = node.worker(0).unwrap();
         let mut values = [1.0f32];
         worker.synchronize(&mut values).unwrap();
-        assert_eq!(worker.step(&mut values, 0.1).unwrap().exchange, Exchange::SlowRound);
+        assert_eq!(
+            worker.step(&mut values, 0.1).unwrap().exchange,
+            Exchange::SlowRound
+        );
         worker.leave().unwrap();
     });
 }

@@ -1,5 +1,5 @@
-//! The whole integration on one page: each node minimises its own parabola ½a(x − c)², together they find the minimum
-//! of the sum. Standard library and `slowmo` only.
+//! The whole integration on one page: each node minimises its own parabola ½a(x − c)², together
+//! they find the minimum of the sum. Standard library and `slowmo` only.
 //!
 //! Alone: `cargo run --release -p slowmo-examples --bin 01_quadratic`.
 //! Four nodes on this machine: `slowmo launch --nodes 4 -- target/release/01_quadratic`.
@@ -22,17 +22,24 @@ fn main() -> std::process::ExitCode {
 }
 
 fn train() -> Result<(), Box<dyn std::error::Error>> {
-    // 1. Start this process's node. Settings come from a file, SLOWMO_* variables and --slowmo-* flags.
+    // 1. Start this process's node. Settings come from a file, SLOWMO_* variables and --slowmo-*
+    //    flags.
     let runtime = Runtime::builder().config(Config::load()?).spawn()?;
     let mut worker = runtime.worker(0)?;
 
-    // 2. Start from the same parameters everywhere: whatever this node began with is replaced by the cluster's.
+    // 2. Start from the same parameters everywhere: whatever this node began with is replaced by
+    //    the cluster's.
     let mut parameters = [0.0f32];
     let place = worker.synchronize(&mut parameters)?;
 
-    // This node's data. Alone the minimum is c = 1; with four nodes c = 1, 2, 3, 4 and the minimum of the sum is 2.5.
+    // This node's data. Alone the minimum is c = 1; with four nodes c = 1, 2, 3, 4 and the minimum
+    // of the sum is 2.5.
     let minimum = (place.node_rank + 1) as f32;
-    println!("node {} of {}: my own minimum is {minimum}", place.node_rank + 1, place.nodes);
+    println!(
+        "node {} of {}: my own minimum is {minimum}",
+        place.node_rank + 1,
+        place.nodes
+    );
 
     for step in place.step..STEPS {
         // 3. Train as ever: a gradient on this node's data, a step of your own optimizer.
@@ -40,15 +47,29 @@ fn train() -> Result<(), Box<dyn std::error::Error>> {
         worker.average_gradients(&mut gradient)?; // over the devices of this node, if it has several
         parameters[0] -= LEARNING_RATE * gradient[0];
 
-        // 4. Then tell the runtime. When something is due it averages with the other nodes and takes the slow step.
+        // 4. Then tell the runtime. When something is due it averages with the other nodes and
+        //    takes the slow step.
         let report = worker.step(&mut parameters, LEARNING_RATE)?;
         if report.slow_step || step % 100 == 99 {
-            println!("step {:>3}  x = {:<8.5} {}", step + 1, parameters[0], if report.slow_step { "← slow step" } else { "" });
+            println!(
+                "step {:>3}  x = {:<8.5} {}",
+                step + 1,
+                parameters[0],
+                if report.slow_step {
+                    "← slow step"
+                } else {
+                    ""
+                }
+            );
         }
     }
 
     // 5. Say goodbye, so that the others need not wait to find out.
     worker.leave()?;
-    println!("done: x = {:.5}, and {} bytes sent", parameters[0], runtime.traffic().sent_bytes);
+    println!(
+        "done: x = {:.5}, and {} bytes sent",
+        parameters[0],
+        runtime.traffic().sent_bytes
+    );
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Trains a small network on handwritten digits as one node of a cluster.
 //!
-//! Alone: `cargo run --release -p slowmo-examples --bin 02_digits`.
-//! Four nodes: `slowmo launch --nodes 4 -- target/release/02_digits --slowmo-tau 12 --slowmo-frequency 12`.
+//! Alone: `cargo run --release -p slowmo-examples --bin 02_digits`. Four nodes: `slowmo launch
+//! --nodes 4 -- target/release/02_digits --slowmo-tau 12 --slowmo-frequency 12`.
 
 use slowmo::Config;
 use slowmo_examples::digits::{self, Event, Options};
@@ -25,8 +25,14 @@ struct Arguments {
 fn main() -> anyhow::Result<()> {
     let arguments: Arguments = flags::parse_own()?;
     let filter = EnvFilter::try_from_env("SLOWMO_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).init();
-    digits::train(Config::load()?, &arguments.options, |event| print(event, arguments.json_events))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
+    digits::train(Config::load()?, &arguments.options, |event| {
+        print(event, arguments.json_events)
+    })?;
     Ok(())
 }
 

@@ -1,7 +1,8 @@
-//! Algorithms side by side on the handwritten digits: loss, accuracy, bytes and time, as table, JSON and SVG.
+//! Algorithms side by side on the handwritten digits: loss, accuracy, bytes and time, as table,
+//! JSON and SVG.
 //!
-//! `cargo run --release -p slowmo-examples --bin 03_compare -- --plot compare.svg`; takes a few minutes.
-//! With `--methods wires`, the same algorithms sending float32, bfloat16 and int8.
+//! `cargo run --release -p slowmo-examples --bin 03_compare -- --plot compare.svg`; takes a few
+//! minutes. With `--methods wires`, the same algorithms sending float32, bfloat16 and int8.
 
 use anyhow::Context;
 use slowmo_examples::compare::{Plan, Progress, Report, compare, plot, table};
@@ -10,7 +11,8 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use tracing_subscriber::EnvFilter;
 
-/// Compare AllReduce, LocalSGD, SGP and overlapped SGP, with SlowMo and without, on even and on label-skewed data.
+/// Compare AllReduce, LocalSGD, SGP and overlapped SGP, with SlowMo and without, on even and on
+/// label-skewed data.
 #[derive(Debug, clap::Parser)]
 #[command(version)]
 struct Arguments {
@@ -25,33 +27,59 @@ struct Arguments {
 }
 
 fn main() -> anyhow::Result<()> {
-    let Arguments { plan, plot: plot_path, json } = flags::parse_own()?;
+    let Arguments {
+        plan,
+        plot: plot_path,
+        json,
+    } = flags::parse_own()?;
     let filter = EnvFilter::try_from_env("SLOWMO_LOG").unwrap_or_else(|_| EnvFilter::new("error"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
 
     let figures = compare(&plan, show)?;
     let report = Report::new(&plan, &figures);
     print!("{}", table(&report));
     if let Some(path) = plot_path {
-        let how = if plan.simulate { "simulated in one thread" } else { "QUIC on loopback" };
-        let subtitle = format!("{} nodes, batch {} a node, {how}, mean of {} seeds", plan.nodes, plan.batch, plan.seeds);
+        let how = if plan.simulate {
+            "simulated in one thread"
+        } else {
+            "QUIC on loopback"
+        };
+        let subtitle = format!(
+            "{} nodes, batch {} a node, {how}, mean of {} seeds",
+            plan.nodes, plan.batch, plan.seeds
+        );
         plot(&path, &figures, &subtitle)?;
         println!("plot: {}", path.display());
     }
     if json {
-        println!("{}", serde_json::to_string(&report).context("the report as JSON")?);
+        println!(
+            "{}",
+            serde_json::to_string(&report).context("the report as JSON")?
+        );
     }
     Ok(())
 }
 
 /// One line that is written over; where standard error is not a terminal, a line a run.
 fn show(progress: &Progress) {
-    let Progress { finished, runs, method, shards } = progress;
+    let Progress {
+        finished,
+        runs,
+        method,
+        shards,
+    } = progress;
     if !std::io::stderr().is_terminal() {
         eprintln!("{finished}/{runs} {} ({shards:?} shards)", method.name);
         return;
     }
-    eprint!("\r\x1b[K{finished}/{runs} {} ({shards:?} shards)", method.name);
+    eprint!(
+        "\r\x1b[K{finished}/{runs} {} ({shards:?} shards)",
+        method.name
+    );
     if finished == runs {
         eprint!("\r\x1b[K");
     }

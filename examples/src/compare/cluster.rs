@@ -24,22 +24,48 @@ pub struct ClusterRun {
 ///
 /// # Errors
 /// The first failing node's.
-pub fn run_cluster(nodes: usize, method: &Method, options: &Options) -> Result<ClusterRun, TrainError> {
+pub fn run_cluster(
+    nodes: usize,
+    method: &Method,
+    options: &Options,
+) -> Result<ClusterRun, TrainError> {
     let rendezvous = tempfile::tempdir().map_err(TrainError::Folder)?;
     let key = throwaway_key();
-    let configs = (0..nodes).map(|rank| node_config(rank, nodes, method, rendezvous.path(), &key)).collect::<Result<Vec<_>, _>>()?;
+    let configs = (0..nodes)
+        .map(|rank| node_config(rank, nodes, method, rendezvous.path(), &key))
+        .collect::<Result<Vec<_>, _>>()?;
     let results: Vec<_> = std::thread::scope(|scope| {
         let train = |config: Config| train_keeping_model(config, options, |_| ());
-        let threads: Vec<_> = configs.into_iter().map(|config| scope.spawn(move || train(config))).collect();
+        let threads: Vec<_> = configs
+            .into_iter()
+            .map(|config| scope.spawn(move || train(config)))
+            .collect();
         threads.into_iter().map(|thread| thread.join()).collect()
     });
-    let flatten = |(rank, result): (usize, std::thread::Result<_>)| result.map_err(|_| TrainError::Panicked(rank))?;
-    let trained = results.into_iter().enumerate().map(flatten).collect::<Result<Vec<Trained>, TrainError>>()?;
+    let flatten = |(rank, result): (usize, std::thread::Result<_>)| {
+        result.map_err(|_| TrainError::Panicked(rank))?
+    };
+    let trained = results
+        .into_iter()
+        .enumerate()
+        .map(flatten)
+        .collect::<Result<Vec<Trained>, TrainError>>()?;
     Ok(average(&trained))
 }
 
-fn node_config(rank: usize, nodes: usize, method: &Method, rendezvous: &Path, key: &str) -> Result<Config, TrainError> {
-    let mut config = Config { rendezvous: Some(rendezvous.to_owned()), min_nodes: nodes, runtime_threads: 1, ..Config::default() };
+fn node_config(
+    rank: usize,
+    nodes: usize,
+    method: &Method,
+    rendezvous: &Path,
+    key: &str,
+) -> Result<Config, TrainError> {
+    let mut config = Config {
+        rendezvous: Some(rendezvous.to_owned()),
+        min_nodes: nodes,
+        runtime_threads: 1,
+        ..Config::default()
+    };
     config.set("node_id", &(rank + 1).to_string())?;
     config.set("cluster_key", key)?;
     method.configure(&mut config)?;
@@ -48,23 +74,41 @@ fn node_config(rank: usize, nodes: usize, method: &Method, rendezvous: &Path, ke
 
 /// A key for one run on loopback, from the random keys of the standard library's hash maps.
 fn throwaway_key() -> String {
-    (0..4).map(|part: u8| format!("{:016x}", RandomState::new().hash_one(part))).collect()
+    (0..4)
+        .map(|part: u8| format!("{:016x}", RandomState::new().hash_one(part)))
+        .collect()
 }
 
 fn average(nodes: &[Trained]) -> ClusterRun {
     let count = nodes.len().max(1) as f64;
     let parameters: Vec<_> = nodes.iter().map(|node| node.parameters.clone()).collect();
-    let points = nodes.iter().map(|node| node.snapshots.len()).min().unwrap_or(0);
+    let points = nodes
+        .iter()
+        .map(|node| node.snapshots.len())
+        .min()
+        .unwrap_or(0);
     let snapshot = |index: usize| {
-        let all: Vec<_> = nodes.iter().map(|node| node.snapshots[index].1.clone()).collect();
+        let all: Vec<_> = nodes
+            .iter()
+            .map(|node| node.snapshots[index].1.clone())
+            .collect();
         (nodes[0].snapshots[index].0, mean(&all))
     };
-    let slowest_s = nodes.iter().map(|node| node.summary.elapsed_s).fold(0.0, f64::max);
+    let slowest_s = nodes
+        .iter()
+        .map(|node| node.summary.elapsed_s)
+        .fold(0.0, f64::max);
     let steps = nodes.first().map_or(1, |node| node.summary.steps.max(1));
     ClusterRun {
         parameters: mean(&parameters),
         snapshots: (0..points).map(snapshot).collect(),
-        sent_bytes_per_node: Some(nodes.iter().map(|node| node.summary.sent_bytes as f64).sum::<f64>() / count),
+        sent_bytes_per_node: Some(
+            nodes
+                .iter()
+                .map(|node| node.summary.sent_bytes as f64)
+                .sum::<f64>()
+                / count,
+        ),
         step_ms: Some(1e3 * slowest_s / steps as f64),
     }
 }
@@ -77,12 +121,25 @@ mod tests {
 
     #[test]
     fn every_method_is_a_valid_configuration() {
-        let all = [Methods::Algorithms, Methods::Wires].map(Methods::all).concat();
-        assert!(all.iter().enumerate().all(|(i, method)| all[..i].iter().all(|other| other.name != method.name)), "a name twice");
+        let all = [Methods::Algorithms, Methods::Wires]
+            .map(Methods::all)
+            .concat();
+        assert!(
+            all.iter()
+                .enumerate()
+                .all(|(i, method)| all[..i].iter().all(|other| other.name != method.name)),
+            "a name twice"
+        );
         for method in all {
-            let config = node_config(2, 4, &method, Path::new("somewhere"), &throwaway_key()).unwrap();
+            let config =
+                node_config(2, 4, &method, Path::new("somewhere"), &throwaway_key()).unwrap();
             config.check().unwrap();
-            assert_eq!(config.algorithm().unwrap().outer.is_some(), method.slow.is_some(), "{}", method.name);
+            assert_eq!(
+                config.algorithm().unwrap().outer.is_some(),
+                method.slow.is_some(),
+                "{}",
+                method.name
+            );
         }
         assert_ne!(throwaway_key(), throwaway_key());
     }

@@ -1,4 +1,5 @@
-//! Algorithms side by side on the digits: what each learns, sends and takes, next to what others measured.
+//! Algorithms side by side on the digits: what each learns, sends and takes, next to what others
+//! measured.
 
 mod cluster;
 mod peers;
@@ -51,7 +52,10 @@ pub struct Plan {
 
 impl Plan {
     fn all_shards(&self) -> Vec<Shards> {
-        BOTH_SHARDS.into_iter().filter(|shards| self.shards.is_none_or(|only| only == *shards)).collect()
+        BOTH_SHARDS
+            .into_iter()
+            .filter(|shards| self.shards.is_none_or(|only| only == *shards))
+            .collect()
     }
 }
 
@@ -64,7 +68,8 @@ pub struct Outcome {
     pub test_accuracy: f64,
 }
 
-/// One method's figures on one way to deal the images; bytes, times and curves are means over the seeds.
+/// One method's figures on one way to deal the images; bytes, times and curves are means over the
+/// seeds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures {
     /// Which method.
@@ -75,7 +80,8 @@ pub struct Figures {
     pub outcomes: Vec<Outcome>,
     /// UDP payload bytes a node sent, the mean over nodes; nothing is sent in a simulation.
     pub sent_bytes_per_node: Option<f64>,
-    /// Wall time of one inner step of the slowest node, in milliseconds; not measured in a simulation.
+    /// Wall time of one inner step of the slowest node, in milliseconds; not measured in a
+    /// simulation.
     pub step_ms: Option<f64>,
     /// Completed inner steps and training loss of the averaged model then.
     pub curve: Vec<(u64, f64)>,
@@ -87,8 +93,15 @@ impl Figures {
     pub fn statistics(&self, value: impl Fn(&Outcome) -> f64) -> (f64, Option<f64>) {
         let count = self.outcomes.len() as f64;
         let mean = self.outcomes.iter().map(&value).sum::<f64>() / count;
-        let squares = self.outcomes.iter().map(|outcome| (value(outcome) - mean).powi(2)).sum::<f64>();
-        (mean, (count > 1.0).then(|| (squares / (count - 1.0)).sqrt()))
+        let squares = self
+            .outcomes
+            .iter()
+            .map(|outcome| (value(outcome) - mean).powi(2))
+            .sum::<f64>();
+        (
+            mean,
+            (count > 1.0).then(|| (squares / (count - 1.0)).sqrt()),
+        )
     }
 }
 
@@ -109,10 +122,16 @@ pub struct Progress {
 ///
 /// # Errors
 /// The first run that fails; before any run, that a method cannot be simulated.
-pub fn compare(plan: &Plan, mut on_progress: impl FnMut(&Progress)) -> Result<Vec<Figures>, TrainError> {
+pub fn compare(
+    plan: &Plan,
+    mut on_progress: impl FnMut(&Progress),
+) -> Result<Vec<Figures>, TrainError> {
     let seeds = usize::try_from(plan.seeds).unwrap_or(usize::MAX).max(1);
     let (methods, all_shards) = (plan.methods.all(), plan.all_shards());
-    if let Some(encoded) = methods.iter().find(|method| plan.simulate && method.wire != Wire::Float32) {
+    if let Some(encoded) = methods
+        .iter()
+        .find(|method| plan.simulate && method.wire != Wire::Float32)
+    {
         return Err(TrainError::NotSimulated(encoded.wire.word()));
     }
     let runs = all_shards.len() * methods.len() * seeds;
@@ -125,7 +144,12 @@ pub fn compare(plan: &Plan, mut on_progress: impl FnMut(&Progress)) -> Result<Ve
                 let run = run(plan, method, shards, seed)?;
                 outcomes.push(judge(run, method, shards, &train, &test)?);
                 finished += 1;
-                on_progress(&Progress { finished, runs, method: *method, shards });
+                on_progress(&Progress {
+                    finished,
+                    runs,
+                    method: *method,
+                    shards,
+                });
             }
             all.extend(mean_of(&outcomes));
         }
@@ -134,7 +158,12 @@ pub fn compare(plan: &Plan, mut on_progress: impl FnMut(&Progress)) -> Result<Ve
 }
 
 fn run(plan: &Plan, method: &Method, shards: Shards, seed: u64) -> Result<ClusterRun, TrainError> {
-    let Plan { steps, batch, learning_rate, .. } = *plan;
+    let Plan {
+        steps,
+        batch,
+        learning_rate,
+        ..
+    } = *plan;
     let options = Options {
         steps,
         batch,
@@ -147,13 +176,24 @@ fn run(plan: &Plan, method: &Method, shards: Shards, seed: u64) -> Result<Cluste
     };
     if plan.simulate {
         let run = oracle::train(plan.nodes, method, &options)?;
-        return Ok(ClusterRun { parameters: run.parameters, snapshots: run.snapshots, sent_bytes_per_node: None, step_ms: None });
+        return Ok(ClusterRun {
+            parameters: run.parameters,
+            snapshots: run.snapshots,
+            sent_bytes_per_node: None,
+            step_ms: None,
+        });
     }
     run_cluster(plan.nodes, method, &options)
 }
 
 /// Evaluates the averaged models of one run.
-fn judge(run: ClusterRun, method: &Method, shards: Shards, train: &Dataset, test: &Dataset) -> Result<Figures, TrainError> {
+fn judge(
+    run: ClusterRun,
+    method: &Method,
+    shards: Shards,
+    train: &Dataset,
+    test: &Dataset,
+) -> Result<Figures, TrainError> {
     let mut model = Mlp::seeded(0)?;
     let mut curve = Vec::with_capacity(run.snapshots.len());
     for (step, parameters) in &run.snapshots {
@@ -164,7 +204,10 @@ fn judge(run: ClusterRun, method: &Method, shards: Shards, train: &Dataset, test
     Ok(Figures {
         method: *method,
         shards,
-        outcomes: vec![Outcome { train_loss: model.evaluate(train)?.loss, test_accuracy: model.evaluate(test)?.accuracy }],
+        outcomes: vec![Outcome {
+            train_loss: model.evaluate(train)?.loss,
+            test_accuracy: model.evaluate(test)?.accuracy,
+        }],
         sent_bytes_per_node: run.sent_bytes_per_node,
         step_ms: run.step_ms,
         curve,
@@ -174,14 +217,27 @@ fn judge(run: ClusterRun, method: &Method, shards: Shards, train: &Dataset, test
 /// The means over runs of one method; nothing without runs.
 fn mean_of(runs: &[Figures]) -> Option<Figures> {
     let first = runs.first()?;
-    let mean = |value: &dyn Fn(&Figures) -> f64| runs.iter().map(value).sum::<f64>() / runs.len() as f64;
+    let mean =
+        |value: &dyn Fn(&Figures) -> f64| runs.iter().map(value).sum::<f64>() / runs.len() as f64;
     let point = |index: usize| mean(&|run| run.curve.get(index).map_or(f64::NAN, |point| point.1));
     Some(Figures {
         method: first.method,
         shards: first.shards,
-        outcomes: runs.iter().flat_map(|run| run.outcomes.iter().copied()).collect(),
-        sent_bytes_per_node: first.sent_bytes_per_node.map(|_| mean(&|run| run.sent_bytes_per_node.unwrap_or(f64::NAN))),
-        step_ms: first.step_ms.map(|_| mean(&|run| run.step_ms.unwrap_or(f64::NAN))),
-        curve: first.curve.iter().enumerate().map(|(index, (step, _))| (*step, point(index))).collect(),
+        outcomes: runs
+            .iter()
+            .flat_map(|run| run.outcomes.iter().copied())
+            .collect(),
+        sent_bytes_per_node: first
+            .sent_bytes_per_node
+            .map(|_| mean(&|run| run.sent_bytes_per_node.unwrap_or(f64::NAN))),
+        step_ms: first
+            .step_ms
+            .map(|_| mean(&|run| run.step_ms.unwrap_or(f64::NAN))),
+        curve: first
+            .curve
+            .iter()
+            .enumerate()
+            .map(|(index, (step, _))| (*step, point(index)))
+            .collect(),
     })
 }

@@ -43,9 +43,20 @@ fn draw(svg: &mut String, figures: &[Figures], subtitle: &str) -> Drawn {
     root.fill(&WHITE)?;
     let (top, rest) = root.split_vertically(TITLE_HEIGHT);
     let (middle, legend) = rest.split_vertically(SIZE.1 - TITLE_HEIGHT - LEGEND_HEIGHT);
-    top.draw(&Text::new("Training loss of the averaged model, handwritten digits", (24, 12), (FONT, 22).into_font()))?;
-    top.draw(&Text::new(subtitle.to_owned(), (24, 38), (FONT, 14).into_font().color(&BLACK.mix(0.65))))?;
-    for (shards, panel) in BOTH_SHARDS.into_iter().zip(middle.split_evenly((1, BOTH_SHARDS.len()))) {
+    top.draw(&Text::new(
+        "Training loss of the averaged model, handwritten digits",
+        (24, 12),
+        (FONT, 22).into_font(),
+    ))?;
+    top.draw(&Text::new(
+        subtitle.to_owned(),
+        (24, 38),
+        (FONT, 14).into_font().color(&BLACK.mix(0.65)),
+    ))?;
+    for (shards, panel) in BOTH_SHARDS
+        .into_iter()
+        .zip(middle.split_evenly((1, BOTH_SHARDS.len())))
+    {
         draw_panel(&panel, figures, shards)?;
     }
     draw_legend(&legend, figures)?;
@@ -78,9 +89,15 @@ fn draw_panel(panel: &Area<'_>, figures: &[Figures], shards: Shards) -> Drawn {
         .draw()?;
     for figures in figures.iter().filter(|figures| figures.shards == shards) {
         let style = line_style(&figures.method);
-        let points = figures.curve.iter().copied().filter(|(_, loss)| loss.is_finite());
+        let points = figures
+            .curve
+            .iter()
+            .copied()
+            .filter(|(_, loss)| loss.is_finite());
         match dashes(&figures.method) {
-            Some((length, gap)) => chart.draw_series(DashedLineSeries::new(points, length, gap, style))?,
+            Some((length, gap)) => {
+                chart.draw_series(DashedLineSeries::new(points, length, gap, style))?
+            }
             None => chart.draw_series(LineSeries::new(points, style))?,
         };
     }
@@ -89,7 +106,12 @@ fn draw_panel(panel: &Area<'_>, figures: &[Figures], shards: Shards) -> Drawn {
 
 /// The axes, equal in both panels: all steps, and decades of losses wide enough for all curves.
 fn ranges(figures: &[Figures]) -> (u64, (f64, f64)) {
-    let points = || figures.iter().flat_map(|figures| figures.curve.iter()).filter(|point| point.1.is_finite() && point.1 > 0.0);
+    let points = || {
+        figures
+            .iter()
+            .flat_map(|figures| figures.curve.iter())
+            .filter(|point| point.1.is_finite() && point.1 > 0.0)
+    };
     let steps = points().map(|point| point.0).max().unwrap_or(1);
     let lowest = points().map(|point| point.1).fold(LOSS_RANGE.0, f64::min);
     let highest = points().map(|point| point.1).fold(LOSS_RANGE.1, f64::max);
@@ -99,14 +121,24 @@ fn ranges(figures: &[Figures]) -> (u64, (f64, f64)) {
 fn draw_legend(legend: &Area<'_>, figures: &[Figures]) -> Drawn {
     let mut methods: Vec<Method> = Vec::new();
     for figures in figures {
-        if methods.iter().all(|method| method.name != figures.method.name) {
+        if methods
+            .iter()
+            .all(|method| method.name != figures.method.name)
+        {
             methods.push(figures.method);
         }
     }
     let column_width = (SIZE.0 / LEGEND_COLUMNS) as i32 - 10;
     let encodes = methods.iter().any(|method| method.wire != Wire::Float32);
     for method in &methods {
-        let (column, row) = (if encodes { method.wire as i32 } else { outer_column(method) }, family(method));
+        let (column, row) = (
+            if encodes {
+                method.wire as i32
+            } else {
+                outer_column(method)
+            },
+            family(method),
+        );
         draw_entry(legend, method, (40 + column * column_width, 24 + row * 32))?;
     }
     Ok(())
@@ -136,14 +168,21 @@ fn draw_entry(legend: &Area<'_>, method: &Method, (left, middle): (i32, i32)) ->
     let (length, mut start) = (length as i32, 0);
     while start < SAMPLE_WIDTH {
         let end = (start + length).min(SAMPLE_WIDTH);
-        legend.draw(&PathElement::new(vec![(left + start, middle), (left + end, middle)], line_style(method)))?;
+        legend.draw(&PathElement::new(
+            vec![(left + start, middle), (left + end, middle)],
+            line_style(method),
+        ))?;
         start = end + (gap as i32).max(1);
     }
-    legend.draw(&Text::new(method.name, (left + SAMPLE_WIDTH + 10, middle - 8), (FONT, 15).into_font()))
+    legend.draw(&Text::new(
+        method.name,
+        (left + SAMPLE_WIDTH + 10, middle - 8),
+        (FONT, 15).into_font(),
+    ))
 }
 
-/// One hue a base, told apart without red and green; each thinner than the one drawn before it, so that coinciding
-/// curves all stay visible.
+/// One hue a base, told apart without red and green; each thinner than the one drawn before it, so
+/// that coinciding curves all stay visible.
 fn line_style(method: &Method) -> ShapeStyle {
     let (colour, width) = match method.base {
         Base::AllReduce => (RGBColor(170, 170, 170), 7),
@@ -159,7 +198,9 @@ fn dashes(method: &Method) -> Option<(u32, u32)> {
     match (method.slow, method.base, method.wire) {
         (None, Base::AllReduce, _) => None,
         (None, ..) | (_, _, Wire::Int8) => Some((3, 5)),
-        (Some(slow), ..) => (slow.tau > SHORT_ROUND || method.wire == Wire::BFloat16).then_some((14, 6)),
+        (Some(slow), ..) => {
+            (slow.tau > SHORT_ROUND || method.wire == Wire::BFloat16).then_some((14, 6))
+        }
     }
 }
 
@@ -171,18 +212,30 @@ mod tests {
 
     /// Curves that fall like 1/steps to about the losses known for this task.
     fn synthetic() -> Vec<Figures> {
-        let ends = [0.053, 0.0528, 0.0206, 0.0164, 0.0528, 0.0204, 0.0165, 0.0535, 0.0208, 0.0169];
+        let ends = [
+            0.053, 0.0528, 0.0206, 0.0164, 0.0528, 0.0204, 0.0165, 0.0535, 0.0208, 0.0169,
+        ];
         let figures = |(shards, method, end): (Shards, Method, f64)| Figures {
             method,
             shards,
             outcomes: Vec::new(),
             sent_bytes_per_node: None,
             step_ms: None,
-            curve: (1..=25).map(|point| (24 * point, end * (25.0 / point as f64).powf(1.2))).collect(),
+            curve: (1..=25)
+                .map(|point| (24 * point, end * (25.0 / point as f64).powf(1.2)))
+                .collect(),
         };
-        let panel =
-            |shards, factor: f64| Methods::Algorithms.all().into_iter().zip(ends).map(move |(method, end)| (shards, method, factor * end));
-        panel(Shards::Even, 1.0).chain(panel(Shards::Skewed, 2.0)).map(figures).collect()
+        let panel = |shards, factor: f64| {
+            Methods::Algorithms
+                .all()
+                .into_iter()
+                .zip(ends)
+                .map(move |(method, end)| (shards, method, factor * end))
+        };
+        panel(Shards::Even, 1.0)
+            .chain(panel(Shards::Skewed, 2.0))
+            .map(figures)
+            .collect()
     }
 
     #[test]
@@ -191,12 +244,27 @@ mod tests {
         let path = folder.path().join("plot.svg");
         plot(&path, &synthetic(), "4 nodes, 3 seeds").unwrap();
         let svg = std::fs::read_to_string(&path).unwrap();
-        assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"), "{}", &svg[..80]);
-        for text in ["Even shards", "Label-skewed shards", "inner steps", "cross-entropy (nats, log scale)", "4 nodes, 3 seeds"] {
+        assert!(
+            svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"),
+            "{}",
+            &svg[..80]
+        );
+        for text in [
+            "Even shards",
+            "Label-skewed shards",
+            "inner steps",
+            "cross-entropy (nats, log scale)",
+            "4 nodes, 3 seeds",
+        ] {
             assert!(svg.contains(text), "{text}");
         }
         for method in Methods::Algorithms.all() {
-            assert_eq!(svg.matches(&format!("\n{}\n", method.name)).count(), 1, "{}", method.name);
+            assert_eq!(
+                svg.matches(&format!("\n{}\n", method.name)).count(),
+                1,
+                "{}",
+                method.name
+            );
         }
         // For a person's eyes: cargo test … -- with this variable naming a file.
         if let Some(copy) = std::env::var_os("PLOT_COPY") {

@@ -1,6 +1,9 @@
 //! The comparison as a table for people and as one JSON object for programs.
 
-use super::{BOTH_SHARDS, Figures, Outcome, PEER_NODES, PEER_SOURCE, PEER_STEPS, PeerFigures, Plan, peer_figures};
+use super::{
+    BOTH_SHARDS, Figures, Outcome, PEER_NODES, PEER_SOURCE, PEER_STEPS, PeerFigures, Plan,
+    peer_figures,
+};
 use crate::digits::Shards;
 use crate::method::{Methods, Wire};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
@@ -31,7 +34,8 @@ struct Row {
     train_loss_nats: Statistics,
     test_accuracy_percent: Statistics,
     sent_bytes_per_node: Option<f64>,
-    /// The same by that of the method that differs only in sending float32, where wire types are compared.
+    /// The same by that of the method that differs only in sending float32, where wire types are
+    /// compared.
     sent_of_f32: Option<f64>,
     step_ms: Option<f64>,
     /// Only where the plan equals the peers'.
@@ -49,11 +53,17 @@ struct Statistics {
 impl Statistics {
     fn of(figures: &Figures, value: impl Fn(&Outcome) -> f64) -> Self {
         let (mean, standard_deviation) = figures.statistics(&value);
-        Self { mean, standard_deviation, by_seed: figures.outcomes.iter().map(value).collect() }
+        Self {
+            mean,
+            standard_deviation,
+            by_seed: figures.outcomes.iter().map(value).collect(),
+        }
     }
 
     fn text(&self, digits: usize) -> String {
-        let deviation = self.standard_deviation.map(|deviation| format!(" ± {deviation:.digits$}"));
+        let deviation = self
+            .standard_deviation
+            .map(|deviation| format!(" ± {deviation:.digits$}"));
         format!("{:.digits$}{}", self.mean, deviation.unwrap_or_default())
     }
 }
@@ -62,7 +72,16 @@ impl Report {
     /// The report of `figures` reached by `plan`.
     #[must_use]
     pub fn new(plan: &Plan, figures: &[Figures]) -> Self {
-        let Plan { nodes, seeds, steps, batch, learning_rate, methods, simulate, .. } = *plan;
+        let Plan {
+            nodes,
+            seeds,
+            steps,
+            batch,
+            learning_rate,
+            methods,
+            simulate,
+            ..
+        } = *plan;
         let comparable = nodes == PEER_NODES && steps == PEER_STEPS;
         let row = |row: &Figures| Row {
             method: row.method.name,
@@ -75,28 +94,60 @@ impl Report {
             peer: peer_figures(row.method.name, row.shards).filter(|_| comparable),
         };
         let rows = figures.iter().map(row).collect();
-        Self { nodes, seeds, steps, batch, learning_rate, methods, simulated: simulate, peer_source: PEER_SOURCE, rows }
+        Self {
+            nodes,
+            seeds,
+            steps,
+            batch,
+            learning_rate,
+            methods,
+            simulated: simulate,
+            peer_source: PEER_SOURCE,
+            rows,
+        }
     }
 }
 
 fn sent_of_f32(row: &Figures, all: &[Figures]) -> Option<f64> {
-    let plain = |other: &&Figures| other.shards == row.shards && other.method.wire == Wire::Float32 && other.method.is_alike(&row.method);
+    let plain = |other: &&Figures| {
+        other.shards == row.shards
+            && other.method.wire == Wire::Float32
+            && other.method.is_alike(&row.method)
+    };
     Some(row.sent_bytes_per_node? / all.iter().find(plain)?.sent_bytes_per_node?)
 }
 
-/// The report as text: one table for each way to deal the images, ours beside the peers' where they did the same.
+/// The report as text: one table for each way to deal the images, ours beside the peers' where they
+/// did the same.
 #[must_use]
 pub fn table(report: &Report) -> String {
-    let Report { nodes, seeds, steps, .. } = report;
-    let how = if report.simulated { "simulated in one thread" } else { "over QUIC on loopback" };
-    let spread = if *seeds > 1 { format!("mean ± standard deviation of {seeds} seeds") } else { "one seed".to_owned() };
+    let Report {
+        nodes,
+        seeds,
+        steps,
+        ..
+    } = report;
+    let how = if report.simulated {
+        "simulated in one thread"
+    } else {
+        "over QUIC on loopback"
+    };
+    let spread = if *seeds > 1 {
+        format!("mean ± standard deviation of {seeds} seeds")
+    } else {
+        "one seed".to_owned()
+    };
     let mut text = format!("Handwritten digits, {nodes} nodes {how}, {steps} steps, {spread}\n");
     for shards in BOTH_SHARDS {
         let title = match shards {
             Shards::Even => "Even shards",
             Shards::Skewed => "Label-skewed shards (90 % sorted by class)",
         };
-        let rows: Vec<_> = report.rows.iter().filter(|row| row.shards == shards).collect();
+        let rows: Vec<_> = report
+            .rows
+            .iter()
+            .filter(|row| row.shards == shards)
+            .collect();
         if !rows.is_empty() {
             text.push_str(&format!("\n{title}\n{}\n", shards_table(&rows)));
         }
@@ -113,11 +164,21 @@ type Column = (&'static str, fn(&Row) -> Option<String>);
 const COLUMNS: [Column; 9] = [
     ("method", |row| Some(row.method.to_owned())),
     ("loss", |row| Some(row.train_loss_nats.text(4))),
-    ("peer", |row| row.peer.map(|peer| format!("{:.4}", peer.train_loss_nats))),
+    ("peer", |row| {
+        row.peer.map(|peer| format!("{:.4}", peer.train_loss_nats))
+    }),
     ("accuracy %", |row| Some(row.test_accuracy_percent.text(1))),
-    ("peer", |row| row.peer.map(|peer| format!("{:.1}", peer.test_accuracy_percent))),
-    ("kB sent / node", |row| row.sent_bytes_per_node.map(|bytes| format!("{:.0}", bytes / 1e3))),
-    ("of f32", |row| row.sent_of_f32.map(|ratio| format!("{ratio:.3}"))),
+    ("peer", |row| {
+        row.peer
+            .map(|peer| format!("{:.1}", peer.test_accuracy_percent))
+    }),
+    ("kB sent / node", |row| {
+        row.sent_bytes_per_node
+            .map(|bytes| format!("{:.0}", bytes / 1e3))
+    }),
+    ("of f32", |row| {
+        row.sent_of_f32.map(|ratio| format!("{ratio:.3}"))
+    }),
     ("ms / step", |row| row.step_ms.map(|ms| format!("{ms:.2}"))),
     ("peer", |row| row.peer.map(|peer| range(peer.step_ms))),
 ];
@@ -125,11 +186,20 @@ const COLUMNS: [Column; 9] = [
 /// The columns that say something of at least one row.
 fn shards_table(rows: &[&Row]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
-    let columns: Vec<_> = COLUMNS.into_iter().filter(|(_, show)| rows.iter().any(|row| show(row).is_some())).collect();
+    table
+        .load_style(presets::UTF8_FULL_CONDENSED)
+        .set_content_arrangement(ContentArrangement::Disabled);
+    let columns: Vec<_> = COLUMNS
+        .into_iter()
+        .filter(|(_, show)| rows.iter().any(|row| show(row).is_some()))
+        .collect();
     table.set_header(columns.iter().map(|(head, _)| *head));
     for row in rows {
-        table.add_row(columns.iter().map(|(_, show)| show(row).unwrap_or_else(|| NOTHING.to_owned())));
+        table.add_row(
+            columns
+                .iter()
+                .map(|(_, show)| show(row).unwrap_or_else(|| NOTHING.to_owned())),
+        );
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -138,7 +208,11 @@ fn shards_table(rows: &[&Row]) -> Table {
 }
 
 fn range((lowest, highest): (f64, f64)) -> String {
-    if lowest == highest { format!("{lowest:.1}") } else { format!("{lowest:.1}–{highest:.1}") }
+    if lowest == highest {
+        format!("{lowest:.1}")
+    } else {
+        format!("{lowest:.1}–{highest:.1}")
+    }
 }
 
 #[cfg(test)]
@@ -147,30 +221,71 @@ mod tests {
     use super::*;
 
     fn report(nodes: usize, methods: Methods) -> Report {
-        let plan = Plan { nodes, seeds: 2, steps: 600, batch: 16, learning_rate: 0.02, methods, shards: None, simulate: false };
+        let plan = Plan {
+            nodes,
+            seeds: 2,
+            steps: 600,
+            batch: 16,
+            learning_rate: 0.02,
+            methods,
+            shards: None,
+            simulate: false,
+        };
         let figures = |shards| {
             methods.all().into_iter().map(move |method| Figures {
                 method,
                 shards,
-                outcomes: vec![Outcome { train_loss: 0.0195, test_accuracy: 0.968 }, Outcome { train_loss: 0.0215, test_accuracy: 0.968 }],
-                sent_bytes_per_node: Some(if method.wire == Wire::Int8 { 312_345.0 } else { 1_234_567.0 }),
+                outcomes: vec![
+                    Outcome {
+                        train_loss: 0.0195,
+                        test_accuracy: 0.968,
+                    },
+                    Outcome {
+                        train_loss: 0.0215,
+                        test_accuracy: 0.968,
+                    },
+                ],
+                sent_bytes_per_node: Some(if method.wire == Wire::Int8 {
+                    312_345.0
+                } else {
+                    1_234_567.0
+                }),
                 step_ms: Some(0.61),
                 curve: Vec::new(),
             })
         };
-        Report::new(&plan, &BOTH_SHARDS.into_iter().flat_map(figures).collect::<Vec<_>>())
+        Report::new(
+            &plan,
+            &BOTH_SHARDS
+                .into_iter()
+                .flat_map(figures)
+                .collect::<Vec<_>>(),
+        )
     }
 
     #[test]
     fn the_table_shows_ours_beside_the_peers() {
         let text = table(&report(4, Methods::Algorithms));
         println!("{text}");
-        let row = text.lines().find(|line| line.contains("LocalSGD + SlowMo τ=12")).unwrap();
-        for figure in ["0.0205 ± 0.0014", "0.0206", "96.8 ± 0.0", "1235", "0.61", "2.7"] {
+        let row = text
+            .lines()
+            .find(|line| line.contains("LocalSGD + SlowMo τ=12"))
+            .unwrap();
+        for figure in [
+            "0.0205 ± 0.0014",
+            "0.0206",
+            "96.8 ± 0.0",
+            "1235",
+            "0.61",
+            "2.7",
+        ] {
             assert!(row.contains(figure), "{figure} in {row}");
         }
         assert!(text.contains("fairscale 0.4.13") && !text.contains("of f32"));
-        assert!(text.lines().any(|line| line.contains("OSGP + SlowMo τ=48") && line.contains(NOTHING)));
+        assert!(
+            text.lines()
+                .any(|line| line.contains("OSGP + SlowMo τ=48") && line.contains(NOTHING))
+        );
     }
 
     #[test]
@@ -178,8 +293,15 @@ mod tests {
         let text = table(&report(4, Methods::Wires));
         println!("{text}");
         assert!(text.contains("of f32") && !text.contains("peer"));
-        for (method, ratio) in [("OSGP + SlowMo f32", "1.000"), ("OSGP + SlowMo int8", "0.253")] {
-            assert!(text.lines().any(|line| line.contains(method) && line.contains(ratio)), "{method}");
+        for (method, ratio) in [
+            ("OSGP + SlowMo f32", "1.000"),
+            ("OSGP + SlowMo int8", "0.253"),
+        ] {
+            assert!(
+                text.lines()
+                    .any(|line| line.contains(method) && line.contains(ratio)),
+                "{method}"
+            );
         }
     }
 
@@ -189,7 +311,13 @@ mod tests {
         let json = serde_json::to_value(&report_of_eight).unwrap();
         assert_eq!(json["rows"][0]["peer"], serde_json::Value::Null);
         assert_eq!(json["rows"][19]["shards"], "skewed");
-        assert_eq!(json["rows"][19]["test_accuracy_percent"]["by_seed"].as_array().unwrap().len(), 2);
+        assert_eq!(
+            json["rows"][19]["test_accuracy_percent"]["by_seed"]
+                .as_array()
+                .unwrap()
+                .len(),
+            2
+        );
         assert!(!table(&report_of_eight).contains("peer"));
         let json = serde_json::to_value(report(4, Methods::Algorithms)).unwrap();
         assert_eq!(json["rows"][0]["peer"]["train_loss_nats"], 0.0529);

@@ -1,4 +1,5 @@
-//! The handwritten digits, compiled into the binary (see `data/README.md` for their origin and licence).
+//! The handwritten digits, compiled into the binary (see `data/README.md` for their origin and
+//! licence).
 
 use candle_core::{Device, Tensor};
 
@@ -50,7 +51,10 @@ impl Dataset {
     /// # Errors
     /// The first line that is something else.
     pub fn parse(csv: &str) -> Result<Self, DataError> {
-        let mut data = Self { pixels: Vec::new(), labels: Vec::new() };
+        let mut data = Self {
+            pixels: Vec::new(),
+            labels: Vec::new(),
+        };
         for (index, line) in csv.lines().enumerate() {
             data.push_line(line).ok_or(DataError { line: index + 1 })?;
         }
@@ -58,13 +62,19 @@ impl Dataset {
     }
 
     fn push_line(&mut self, line: &str) -> Option<()> {
-        let values: Vec<u8> = line.split(',').map(|field| field.parse().ok()).collect::<Option<_>>()?;
+        let values: Vec<u8> = line
+            .split(',')
+            .map(|field| field.parse().ok())
+            .collect::<Option<_>>()?;
         let (&label, pixels) = values.split_last()?;
-        let valid = pixels.len() == PIXELS && usize::from(label) < CLASSES && pixels.iter().all(|p| f32::from(*p) <= BRIGHTEST);
+        let valid = pixels.len() == PIXELS
+            && usize::from(label) < CLASSES
+            && pixels.iter().all(|p| f32::from(*p) <= BRIGHTEST);
         if !valid {
             return None;
         }
-        self.pixels.extend(pixels.iter().map(|p| f32::from(*p) / BRIGHTEST));
+        self.pixels
+            .extend(pixels.iter().map(|p| f32::from(*p) / BRIGHTEST));
         self.labels.push(label);
         Some(())
     }
@@ -102,7 +112,10 @@ impl Dataset {
             labels.push(u32::from(*label));
         }
         let count = indices.len();
-        Ok((Tensor::from_vec(pixels, (count, PIXELS), &Device::Cpu)?, Tensor::from_vec(labels, count, &Device::Cpu)?))
+        Ok((
+            Tensor::from_vec(pixels, (count, PIXELS), &Device::Cpu)?,
+            Tensor::from_vec(labels, count, &Device::Cpu)?,
+        ))
     }
 
     fn image(&self, index: usize) -> Option<&[f32]> {
@@ -120,7 +133,10 @@ mod tests {
         let (train, test) = (Dataset::train().unwrap(), Dataset::test().unwrap());
         assert_eq!((train.len(), test.len()), (1437, 360));
         for class in 0..10 {
-            assert!(train.labels().contains(&class) && test.labels().contains(&class), "class {class}");
+            assert!(
+                train.labels().contains(&class) && test.labels().contains(&class),
+                "class {class}"
+            );
         }
         assert!(train.pixels.iter().all(|p| (0.0..=1.0).contains(p)));
     }
@@ -131,15 +147,27 @@ mod tests {
         let (pixels, labels) = train.batch(&[3, 0]).unwrap();
         assert_eq!(pixels.dims(), [2, 64]);
         assert_eq!(pixels.to_vec2::<f32>().unwrap()[1], train.pixels[..64]);
-        assert_eq!(labels.to_vec1::<u32>().unwrap(), [u32::from(train.labels[3]), u32::from(train.labels[0])]);
+        assert_eq!(
+            labels.to_vec1::<u32>().unwrap(),
+            [u32::from(train.labels[3]), u32::from(train.labels[0])]
+        );
         assert!(train.batch(&[1437]).is_err());
     }
 
     #[test]
     fn damaged_lines_are_named() {
         let good = TRAIN_CSV.lines().next().unwrap();
-        for bad in [" ".to_owned(), good.replacen("0,", "17,", 1), good.replacen("0,", "", 1), format!("{good}0")] {
-            assert_eq!(Dataset::parse(&format!("{good}\n{bad}")), Err(DataError { line: 2 }), "{bad}");
+        for bad in [
+            " ".to_owned(),
+            good.replacen("0,", "17,", 1),
+            good.replacen("0,", "", 1),
+            format!("{good}0"),
+        ] {
+            assert_eq!(
+                Dataset::parse(&format!("{good}\n{bad}")),
+                Err(DataError { line: 2 }),
+                "{bad}"
+            );
         }
     }
 }

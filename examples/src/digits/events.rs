@@ -70,7 +70,8 @@ pub struct Summary {
     pub samples: Vec<EpochSamples>,
 }
 
-/// Images that one node used in one epoch. Counts and digests of all nodes add up, wrapping, to those of the whole epoch.
+/// Images that one node used in one epoch. Counts and digests of all nodes add up, wrapping, to
+/// those of the whole epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct EpochSamples {
     /// Which epoch, from 0.
@@ -84,15 +85,33 @@ pub struct EpochSamples {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Start { node, node_rank, nodes, workers, step, parameters, .. } => write!(
+            Self::Start {
+                node,
+                node_rank,
+                nodes,
+                workers,
+                step,
+                parameters,
+                ..
+            } => write!(
                 f,
                 "node {node} is {} of {nodes}, {workers} worker{} here, {parameters} parameters, from step {step}",
                 node_rank + 1,
                 if *workers == 1 { "" } else { "s" }
             ),
             Self::Step { step, loss } => write!(f, "step {step:>5}  loss {loss:.4}"),
-            Self::Round { round, step, contributors, digest, .. } => {
-                write!(f, "step {step:>5}  round {round} averaged {contributors} nodes, digest {}", digest.get(..8).unwrap_or(digest))
+            Self::Round {
+                round,
+                step,
+                contributors,
+                digest,
+                ..
+            } => {
+                write!(
+                    f,
+                    "step {step:>5}  round {round} averaged {contributors} nodes, digest {}",
+                    digest.get(..8).unwrap_or(digest)
+                )
             }
             Self::Done(summary) => summary.fmt(f),
         }
@@ -122,7 +141,10 @@ mod tests {
     #[test]
     fn events_are_flat_json_objects() {
         let step = Event::Step { step: 5, loss: 0.5 };
-        assert_eq!(serde_json::to_string(&step).unwrap(), r#"{"event":"step","step":5,"loss":0.5}"#);
+        assert_eq!(
+            serde_json::to_string(&step).unwrap(),
+            r#"{"event":"step","step":5,"loss":0.5}"#
+        );
         let summary = Summary {
             node: 2,
             test_accuracy: 0.96,

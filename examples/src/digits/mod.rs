@@ -1,4 +1,5 @@
-//! Training the handwritten digits on any number of nodes: data, shards, model, optimizer and the training loop.
+//! Training the handwritten digits on any number of nodes: data, shards, model, optimizer and the
+//! training loop.
 
 mod data;
 mod dense;

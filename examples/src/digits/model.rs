@@ -68,15 +68,29 @@ impl Mlp {
         for pair in WIDTHS.windows(2) {
             let (inputs, outputs) = (pair[0], pair[1]);
             let bound = 1.0 / (inputs as f32).sqrt();
-            let mut uniform = |count: usize| (0..count).map(|_| bound * (2.0 * random::unit(&mut generator) - 1.0)).collect();
+            let mut uniform = |count: usize| {
+                (0..count)
+                    .map(|_| bound * (2.0 * random::unit(&mut generator) - 1.0))
+                    .collect()
+            };
             let weight = Var::from_vec(uniform(inputs * outputs), (inputs, outputs), device)?;
-            layers.push(Layer { weight, bias: Var::from_vec(uniform(outputs), outputs, device)? });
+            layers.push(Layer {
+                weight,
+                bias: Var::from_vec(uniform(outputs), outputs, device)?,
+            });
         }
         let named = layers.iter().enumerate().flat_map(|(index, layer)| {
             let name = |part: &str| format!("layer{}.{part}", index + 1);
-            [(name("weight"), layer.weight.clone()), (name("bias"), layer.bias.clone())]
+            [
+                (name("weight"), layer.weight.clone()),
+                (name("bias"), layer.bias.clone()),
+            ]
         });
-        Ok(Self { variables: CandleVariables::new(named)?, layers, device: device.clone() })
+        Ok(Self {
+            variables: CandleVariables::new(named)?,
+            layers,
+            device: device.clone(),
+        })
     }
 
     /// The trainable variables.
@@ -85,7 +99,8 @@ impl Mlp {
         &self.variables
     }
 
-    /// The trainable variables, to lend them to the runtime for writing: they share their storage with the layers.
+    /// The trainable variables, to lend them to the runtime for writing: they share their storage
+    /// with the layers.
     #[must_use]
     pub fn variables_mut(&mut self) -> &mut CandleVariables {
         &mut self.variables
@@ -94,7 +109,10 @@ impl Mlp {
     /// The number of values.
     #[must_use]
     pub fn parameters(&self) -> usize {
-        self.variables.iter().map(|(_, variable)| variable.elem_count()).sum()
+        self.variables
+            .iter()
+            .map(|(_, variable)| variable.elem_count())
+            .sum()
     }
 
     /// Logits `[n, 10]` of pixels `[n, 64]`.
@@ -105,9 +123,17 @@ impl Mlp {
         let mut activation = pixels.to_device(&self.device)?;
         for (index, layer) in self.layers.iter().enumerate() {
             activation = if self.device.is_cpu() {
-                activation.apply_op3(&layer.weight, &layer.bias, Dense { input_gradient: index > 0 })?
+                activation.apply_op3(
+                    &layer.weight,
+                    &layer.bias,
+                    Dense {
+                        input_gradient: index > 0,
+                    },
+                )?
             } else {
-                activation.matmul(layer.weight.as_tensor())?.broadcast_add(layer.bias.as_tensor())?
+                activation
+                    .matmul(layer.weight.as_tensor())?
+                    .broadcast_add(layer.bias.as_tensor())?
             };
             if index + 1 < LAYERS {
                 activation = activation.relu()?;
@@ -120,8 +146,15 @@ impl Mlp {
     ///
     /// # Errors
     /// Shapes that do not fit.
-    pub fn loss_and_gradients(&self, pixels: &Tensor, labels: &Tensor) -> candle_core::Result<(f64, GradStore)> {
-        let loss = candle_nn::loss::cross_entropy(&self.forward(pixels)?, &labels.to_device(&self.device)?)?;
+    pub fn loss_and_gradients(
+        &self,
+        pixels: &Tensor,
+        labels: &Tensor,
+    ) -> candle_core::Result<(f64, GradStore)> {
+        let loss = candle_nn::loss::cross_entropy(
+            &self.forward(pixels)?,
+            &labels.to_device(&self.device)?,
+        )?;
         Ok((f64::from(loss.to_scalar::<f32>()?), loss.backward()?))
     }
 
@@ -132,14 +165,26 @@ impl Mlp {
     pub fn evaluate(&self, data: &Dataset) -> candle_core::Result<Evaluation> {
         let all: Vec<usize> = (0..data.len()).collect();
         let (pixels, labels) = data.batch(&all)?;
-        let (logits, labels) = (self.forward(&pixels)?.detach(), labels.to_device(&self.device)?);
+        let (logits, labels) = (
+            self.forward(&pixels)?.detach(),
+            labels.to_device(&self.device)?,
+        );
         let loss = f64::from(candle_nn::loss::cross_entropy(&logits, &labels)?.to_scalar::<f32>()?);
-        let right: u32 = logits.argmax(1)?.eq(&labels)?.to_dtype(candle_core::DType::U32)?.sum_all()?.to_scalar()?;
-        Ok(Evaluation { loss, accuracy: f64::from(right) / data.len().max(1) as f64 })
+        let right: u32 = logits
+            .argmax(1)?
+            .eq(&labels)?
+            .to_dtype(candle_core::DType::U32)?
+            .sum_all()?
+            .to_scalar()?;
+        Ok(Evaluation {
+            loss,
+            accuracy: f64::from(right) / data.len().max(1) as f64,
+        })
     }
 }
 
-/// All values of lent tensors, one after the other; unlike `slowmo::tensors::flat::freeze` also those that diverged.
+/// All values of lent tensors, one after the other; unlike `slowmo::tensors::flat::freeze` also
+/// those that diverged.
 ///
 /// # Errors
 /// As [`Tensors::read`].
@@ -159,14 +204,20 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_values_within_their_bound() {
         let model = Mlp::seeded(3).unwrap();
-        assert_eq!(model.parameters(), 64 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10);
+        assert_eq!(
+            model.parameters(),
+            64 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10
+        );
         let flat = |seed| flatten(Mlp::seeded(seed).unwrap().variables()).unwrap();
         assert_eq!(flatten(model.variables()).unwrap(), flat(3));
         assert_ne!(flat(3), flat(4));
         let flat = flat(3);
         let first = &flat[..128 + 64 * 128];
         let variance = first.iter().map(|x| x * x).sum::<f32>() / first.len() as f32;
-        assert!(first.iter().all(|x| x.abs() <= 0.125) && (variance - 0.125 * 0.125 / 3.0).abs() < 2e-4, "{variance}");
+        assert!(
+            first.iter().all(|x| x.abs() <= 0.125) && (variance - 0.125 * 0.125 / 3.0).abs() < 2e-4,
+            "{variance}"
+        );
     }
 
     #[test]
@@ -185,7 +236,11 @@ mod tests {
                 model.loss_and_gradients(&pixels, &labels).unwrap().0
             };
             let slope = (loss_at(1e-2) - loss_at(-1e-2)) / 2e-2;
-            assert!((slope - f64::from(gradient[index])).abs() < 1e-3, "{index}: {slope} against {}", gradient[index]);
+            assert!(
+                (slope - f64::from(gradient[index])).abs() < 1e-3,
+                "{index}: {slope} against {}",
+                gradient[index]
+            );
         }
     }
 }

@@ -1,12 +1,13 @@
-//! Stochastic gradient descent with Nesterov momentum over candle variables, in place: two fused passes a variable on the CPU, candle's own
-//! operations elsewhere.
+//! Stochastic gradient descent with Nesterov momentum over candle variables, in place: two fused
+//! passes a variable on the CPU, candle's own operations elsewhere.
 
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Result, Var};
 use slowmo::TensorError;
 use slowmo::tensors::CandleVariables;
 
-/// The definition of `torch.optim.SGD(nesterov=True)`: `v ← μv + g; x ← x − γ(g + μv)`, `v` zero at start.
+/// The definition of `torch.optim.SGD(nesterov=True)`: `v ← μv + g; x ← x − γ(g + μv)`, `v` zero at
+/// start.
 #[derive(Debug)]
 pub struct NesterovSgd {
     /// μ.
@@ -21,30 +22,58 @@ impl NesterovSgd {
     /// # Errors
     /// Candle refuses to allocate.
     pub fn new(variables: Vec<Var>, momentum: f32) -> Result<Self> {
-        let at_rest = |variable: Var| Var::from_tensor(&variable.zeros_like()?).map(|velocity| (variable, velocity));
-        Ok(Self { momentum, velocities: variables.into_iter().map(at_rest).collect::<Result<_>>()? })
+        let at_rest = |variable: Var| {
+            Var::from_tensor(&variable.zeros_like()?).map(|velocity| (variable, velocity))
+        };
+        Ok(Self {
+            momentum,
+            velocities: variables.into_iter().map(at_rest).collect::<Result<_>>()?,
+        })
     }
 
-    /// Each `v`, to lend it to the runtime under the name of its variable: it shares its storage with the optimizer.
+    /// Each `v`, to lend it to the runtime under the name of its variable: it shares its storage
+    /// with the optimizer.
     ///
     /// # Errors
     /// A name is there twice, or a variable is none that the runtime takes.
-    pub fn buffers<'a>(&self, names: impl Iterator<Item = &'a str>) -> std::result::Result<CandleVariables, TensorError> {
-        CandleVariables::new(names.map(|name| format!("velocity.{name}")).zip(self.velocities.iter().map(|(_, velocity)| velocity.clone())))
+    pub fn buffers<'a>(
+        &self,
+        names: impl Iterator<Item = &'a str>,
+    ) -> std::result::Result<CandleVariables, TensorError> {
+        CandleVariables::new(
+            names
+                .map(|name| format!("velocity.{name}"))
+                .zip(self.velocities.iter().map(|(_, velocity)| velocity.clone())),
+        )
     }
 
     /// One step at `learning_rate`. A variable without a gradient stays as it is.
     ///
     /// # Errors
-    /// A gradient of another shape, or not contiguous float32 on the CPU: some variables may have changed.
+    /// A gradient of another shape, or not contiguous float32 on the CPU: some variables may have
+    /// changed.
     pub fn step(&mut self, gradients: &GradStore, learning_rate: f32) -> Result<()> {
-        let (accumulate, descend) = (Accumulate { momentum: self.momentum }, Descend { momentum: self.momentum, learning_rate });
+        let (accumulate, descend) = (
+            Accumulate {
+                momentum: self.momentum,
+            },
+            Descend {
+                momentum: self.momentum,
+                learning_rate,
+            },
+        );
         for (variable, velocity) in &mut self.velocities {
-            let Some(gradient) = gradients.get(variable) else { continue };
+            let Some(gradient) = gradients.get(variable) else {
+                continue;
+            };
             if !variable.device().is_cpu() {
                 velocity.set(&(velocity.as_tensor() * f64::from(self.momentum))?.add(gradient)?)?;
                 let direction = (velocity.as_tensor() * f64::from(self.momentum))?.add(gradient)?;
-                variable.set(&variable.as_tensor().sub(&(direction * f64::from(learning_rate))?)?)?;
+                variable.set(
+                    &variable
+                        .as_tensor()
+                        .sub(&(direction * f64::from(learning_rate))?)?,
+                )?;
                 continue;
             }
             velocity.inplace_op2(gradient, &accumulate)?;
@@ -64,8 +93,17 @@ impl InplaceOp2 for Accumulate {
         "accumulate"
     }
 
-    fn cpu_fwd(&self, v: &mut CpuStorage, v_layout: &Layout, g: &CpuStorage, g_layout: &Layout) -> Result<()> {
-        for (v, g) in float32_mut(v, v_layout)?.iter_mut().zip(float32(g, g_layout)?) {
+    fn cpu_fwd(
+        &self,
+        v: &mut CpuStorage,
+        v_layout: &Layout,
+        g: &CpuStorage,
+        g_layout: &Layout,
+    ) -> Result<()> {
+        for (v, g) in float32_mut(v, v_layout)?
+            .iter_mut()
+            .zip(float32(g, g_layout)?)
+        {
             *v = self.momentum * *v + g;
         }
         Ok(())
@@ -116,7 +154,9 @@ fn float32_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a m
 }
 
 fn contiguous(layout: &Layout) -> Result<(usize, usize)> {
-    layout.contiguous_offsets().ok_or_else(|| candle_core::Error::Msg("a tensor is not contiguous: make it contiguous first".to_owned()))
+    layout.contiguous_offsets().ok_or_else(|| {
+        candle_core::Error::Msg("a tensor is not contiguous: make it contiguous first".to_owned())
+    })
 }
 
 #[cfg(test)]
@@ -133,10 +173,21 @@ mod tests {
         // g = −1, v = −1, x = 0.1·1.9; g = −0.81, v = −1.71, x += 0.1·(0.81 + 1.539);
         // g = −0.5751, v = −2.1141, x += 0.1·(0.5751 + 1.90269).
         for expected in [0.19, 0.4249, 0.672_679] {
-            let loss = (x.as_tensor() - 1.0).unwrap().sqr().unwrap().affine(0.5, 0.0).unwrap().sum_all().unwrap();
+            let loss = (x.as_tensor() - 1.0)
+                .unwrap()
+                .sqr()
+                .unwrap()
+                .affine(0.5, 0.0)
+                .unwrap()
+                .sum_all()
+                .unwrap();
             sgd.step(&loss.backward().unwrap(), 0.1).unwrap();
             let values = x.to_vec1::<f32>().unwrap();
-            assert!((values[0] - expected).abs() < 1e-6, "{} against {expected}", values[0]);
+            assert!(
+                (values[0] - expected).abs() < 1e-6,
+                "{} against {expected}",
+                values[0]
+            );
             assert_eq!(values[1], 1.0);
         }
     }
@@ -145,7 +196,18 @@ mod tests {
     fn a_transposed_gradient_is_refused() {
         let x = Var::from_vec(vec![0.0f32; 6], (2, 3), &Device::Cpu).unwrap();
         let mut store = x.sum_all().unwrap().backward().unwrap();
-        store.insert(&x, Tensor::zeros((3, 2), candle_core::DType::F32, &Device::Cpu).unwrap().t().unwrap());
-        assert!(NesterovSgd::new(vec![x], 0.9).unwrap().step(&store, 0.1).is_err());
+        store.insert(
+            &x,
+            Tensor::zeros((3, 2), candle_core::DType::F32, &Device::Cpu)
+                .unwrap()
+                .t()
+                .unwrap(),
+        );
+        assert!(
+            NesterovSgd::new(vec![x], 0.9)
+                .unwrap()
+                .step(&store, 0.1)
+                .is_err()
+        );
     }
 }

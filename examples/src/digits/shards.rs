@@ -1,4 +1,5 @@
-//! Which worker trains on which samples, and in which order. Pure: the same seed gives the same batches everywhere.
+//! Which worker trains on which samples, and in which order. Pure: the same seed gives the same
+//! batches everywhere.
 
 use crate::random::{self, Purpose};
 
@@ -12,13 +13,13 @@ pub enum Shards {
     /// Shuffled, then one after the other: every worker sees every class alike.
     #[default]
     Even,
-    /// 90 % of the samples sorted by class and dealt in contiguous blocks, the rest at random: each worker
-    /// sees mostly a few classes.
+    /// 90 % of the samples sorted by class and dealt in contiguous blocks, the rest at random: each
+    /// worker sees mostly a few classes.
     Skewed,
 }
 
-/// Deals the samples with these labels to `workers`: one list of sample indices a worker, each sample in exactly one
-/// list, the lists' lengths within two of one another.
+/// Deals the samples with these labels to `workers`: one list of sample indices a worker, each
+/// sample in exactly one list, the lists' lengths within two of one another.
 #[must_use]
 pub fn deal(labels: &[u8], workers: usize, shards: Shards, seed: u64) -> Vec<Vec<usize>> {
     let mut samples: Vec<usize> = (0..labels.len()).collect();
@@ -41,7 +42,8 @@ pub fn deal(labels: &[u8], workers: usize, shards: Shards, seed: u64) -> Vec<Vec
 
 /// The batches of one worker: a new order every epoch, what does not fill a batch left out of it.
 ///
-/// A batch is a function of the inner step alone, so a worker that joins at step 300 goes on where its predecessor was.
+/// A batch is a function of the inner step alone, so a worker that joins at step 300 goes on where
+/// its predecessor was.
 #[derive(Clone, Debug)]
 pub struct Batches {
     samples: Vec<usize>,
@@ -54,11 +56,19 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Batches of `batch` samples (fewer if there are fewer) of the worker with this rank over all nodes.
+    /// Batches of `batch` samples (fewer if there are fewer) of the worker with this rank over all
+    /// nodes.
     #[must_use]
     pub fn new(samples: Vec<usize>, batch: usize, seed: u64, worker: u32) -> Self {
         let batch = batch.clamp(1, samples.len().max(1));
-        Self { samples, order: Vec::new(), epoch: None, batch, seed, worker }
+        Self {
+            samples,
+            order: Vec::new(),
+            epoch: None,
+            batch,
+            seed,
+            worker,
+        }
     }
 
     /// The samples of inner step `step`; empty only if the worker has none.
@@ -67,7 +77,9 @@ impl Batches {
         self.draw_order(step / per_epoch);
         // Below the number of batches, so it fits.
         let start = (step % per_epoch) as usize * self.batch;
-        self.order.get(start..start + self.batch).unwrap_or_default()
+        self.order
+            .get(start..start + self.batch)
+            .unwrap_or_default()
     }
 
     fn draw_order(&mut self, epoch: u64) {
@@ -75,7 +87,16 @@ impl Batches {
             return;
         }
         self.order.clone_from(&self.samples);
-        random::shuffle(&mut self.order, &mut random::generator(self.seed, Purpose::Order { worker: self.worker, epoch }));
+        random::shuffle(
+            &mut self.order,
+            &mut random::generator(
+                self.seed,
+                Purpose::Order {
+                    worker: self.worker,
+                    epoch,
+                },
+            ),
+        );
         self.epoch = Some(epoch);
     }
 }
@@ -103,9 +124,16 @@ mod tests {
                 assert_eq!(dealt, deal(train.labels(), workers, shards, 3));
                 let mut all: Vec<usize> = dealt.concat();
                 all.sort_unstable();
-                assert_eq!(all, (0..1437).collect::<Vec<_>>(), "{shards:?} over {workers}");
+                assert_eq!(
+                    all,
+                    (0..1437).collect::<Vec<_>>(),
+                    "{shards:?} over {workers}"
+                );
                 let lengths = dealt.iter().map(Vec::len);
-                assert!(lengths.clone().max().unwrap() - lengths.min().unwrap() <= 2, "{shards:?} over {workers}");
+                assert!(
+                    lengths.clone().max().unwrap() - lengths.min().unwrap() <= 2,
+                    "{shards:?} over {workers}"
+                );
             }
         }
     }
@@ -123,12 +151,22 @@ mod tests {
     #[test]
     fn skewed_shards_hold_nine_tenths_of_few_classes() {
         let train = Dataset::train().unwrap();
-        for (worker, shard) in deal(train.labels(), 4, Shards::Skewed, 0).iter().enumerate() {
+        for (worker, shard) in deal(train.labels(), 4, Shards::Skewed, 0)
+            .iter()
+            .enumerate()
+        {
             let counts = histogram(shard, train.labels());
             // A quarter of ten sorted classes touches at most four of them, next to one another.
-            let most = counts.windows(4).map(|four| four.iter().sum::<usize>()).max().unwrap();
+            let most = counts
+                .windows(4)
+                .map(|four| four.iter().sum::<usize>())
+                .max()
+                .unwrap();
             let share = most as f64 / shard.len() as f64;
-            assert!((0.9..0.99).contains(&share), "worker {worker}: {share} {counts:?}");
+            assert!(
+                (0.9..0.99).contains(&share),
+                "worker {worker}: {share} {counts:?}"
+            );
         }
     }
 

@@ -1,5 +1,5 @@
-//! Where a worker's batches come from: the elastic sampler, or images dealt once to the founding workers. Writes the log of used
-//! images.
+//! Where a worker's batches come from: the elastic sampler, or images dealt once to the founding
+//! workers. Writes the log of used images.
 
 use super::{Batches, Dataset, EpochSamples, Options, Shards, deal};
 use crate::random;
@@ -60,7 +60,8 @@ fn create_log(folder: &Path) -> std::io::Result<File> {
     std::fs::create_dir_all(folder)?;
     let mut number = 0;
     loop {
-        match File::create_new(folder.join(format!("samples-{}-{number}.log", std::process::id()))) {
+        match File::create_new(folder.join(format!("samples-{}-{number}.log", std::process::id())))
+        {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
             created => return created,
         }
@@ -69,33 +70,64 @@ fn create_log(folder: &Path) -> std::io::Result<File> {
 
 impl Source {
     /// Before the worker synchronizes.
-    pub fn attached(worker: &mut Worker, options: &Options, images: usize) -> Result<Self, SourceError> {
+    pub fn attached(
+        worker: &mut Worker,
+        options: &Options,
+        images: usize,
+    ) -> Result<Self, SourceError> {
         let log = None;
         if options.shards == Shards::Even && !options.fixed_batches {
             let sampler = ElasticSampler::new(images, options.batch, options.seed)?.recording();
             worker.attach_sampler(&sampler);
-            return Ok(Self { batches: Kind::Elastic(sampler), log, used: BTreeMap::new() });
+            return Ok(Self {
+                batches: Kind::Elastic(sampler),
+                log,
+                used: BTreeMap::new(),
+            });
         }
         if options.epochs.is_some() || options.samples_log.is_some() {
             return Err(SourceError::NotElastic);
         }
-        Ok(Self { batches: Kind::Dealt(Batches::new(Vec::new(), 1, 0, 0)), log, used: BTreeMap::new() })
+        Ok(Self {
+            batches: Kind::Dealt(Batches::new(Vec::new(), 1, 0, 0)),
+            log,
+            used: BTreeMap::new(),
+        })
     }
 
     /// Once the worker knows its place.
-    pub fn placed(mut self, place: &Synchronized, data: &Dataset, options: &Options) -> Result<Self, SourceError> {
+    pub fn placed(
+        mut self,
+        place: &Synchronized,
+        data: &Dataset,
+        options: &Options,
+    ) -> Result<Self, SourceError> {
         if let Kind::Dealt(_) = self.batches {
-            let (worker, workers) = (place.node_rank * place.workers + place.worker, place.nodes * place.workers);
-            let samples = deal(data.labels(), workers, options.shards, options.seed).into_iter().nth(worker).unwrap_or_default();
+            let (worker, workers) = (
+                place.node_rank * place.workers + place.worker,
+                place.nodes * place.workers,
+            );
+            let samples = deal(data.labels(), workers, options.shards, options.seed)
+                .into_iter()
+                .nth(worker)
+                .unwrap_or_default();
             if samples.is_empty() {
                 return Err(SourceError::NoSamples { worker, workers });
             }
             // A rank is far below 2^32: there are 1,437 images.
-            self.batches = Kind::Dealt(Batches::new(samples, options.batch, options.seed, worker as u32));
+            self.batches = Kind::Dealt(Batches::new(
+                samples,
+                options.batch,
+                options.seed,
+                worker as u32,
+            ));
         }
         // One log a node; every worker's sampler tells the whole node's images.
         if let Some(folder) = options.samples_log.as_ref().filter(|_| place.worker == 0) {
-            let file = create_log(folder).map_err(|error| SourceError::Log { path: folder.clone(), error })?;
+            let file = create_log(folder).map_err(|error| SourceError::Log {
+                path: folder.clone(),
+                error,
+            })?;
             self.log = Some(BufWriter::new(file));
         }
         Ok(self)
@@ -119,10 +151,15 @@ impl Source {
 
     /// Notes the images of rounds decided since the last call.
     pub fn log(&mut self) -> Result<(), SourceError> {
-        let Kind::Elastic(sampler) = &mut self.batches else { return Ok(()) };
+        let Kind::Elastic(sampler) = &mut self.batches else {
+            return Ok(());
+        };
         for round in sampler.take_used() {
             for (epoch, image) in round.samples {
-                let used = self.used.entry(epoch).or_insert(EpochSamples { epoch, ..EpochSamples::default() });
+                let used = self.used.entry(epoch).or_insert(EpochSamples {
+                    epoch,
+                    ..EpochSamples::default()
+                });
                 used.count += 1;
                 used.digest = used.digest.wrapping_add(random::hash(image as u64));
                 if let Some(log) = &mut self.log {

@@ -20,17 +20,19 @@ pub struct Options {
     /// Inner steps in all, those before this node joined included.
     #[arg(long, default_value_t = 600)]
     pub steps: u64,
-    /// Ends at the first round after which so many epochs are used up whole, instead of after `steps`; even shards only.
+    /// Ends at the first round after which so many epochs are used up whole, instead of after
+    /// `steps`; even shards only.
     #[arg(long, conflicts_with = "steps")]
     pub epochs: Option<u64>,
     /// Tells the loss on all training images after every so many rounds; 0 never.
     #[arg(long, default_value_t = 0)]
     pub rounds_per_evaluation: u64,
-    /// Writes which images this node used in decided rounds into a file of its own in this folder: a line `round epoch image` each;
-    /// even shards only.
+    /// Writes which images this node used in decided rounds into a file of its own in this folder:
+    /// a line `round epoch image` each; even shards only.
     #[arg(long)]
     pub samples_log: Option<PathBuf>,
-    /// Least milliseconds of an inner step: what is left of them is slept, as if the model were larger.
+    /// Least milliseconds of an inner step: what is left of them is slept, as if the model were
+    /// larger.
     #[arg(long, default_value_t = 0)]
     pub step_ms: u64,
     /// Images a worker takes for one step.
@@ -45,10 +47,12 @@ pub struct Options {
     /// How the images are dealt to the workers.
     #[arg(long, value_enum, default_value_t)]
     pub shards: Shards,
-    /// Keeps a copy of worker 0's parameters whenever this many inner steps are completed; 0 keeps none.
+    /// Keeps a copy of worker 0's parameters whenever this many inner steps are completed; 0 keeps
+    /// none.
     #[arg(skip)]
     pub steps_per_snapshot: u64,
-    /// Deals the images to the founding workers once, also where they are even: for results that do not depend on rounds.
+    /// Deals the images to the founding workers once, also where they are even: for results that do
+    /// not depend on rounds.
     #[arg(skip)]
     pub fixed_batches: bool,
 }
@@ -81,7 +85,8 @@ pub struct Trained {
     pub summary: Summary,
     /// Worker 0's final parameters, flat.
     pub parameters: Vec<f32>,
-    /// Completed inner steps and worker 0's parameters then, as [`Options::steps_per_snapshot`] asked.
+    /// Completed inner steps and worker 0's parameters then, as [`Options::steps_per_snapshot`]
+    /// asked.
     pub snapshots: Vec<(u64, Vec<f32>)>,
 }
 
@@ -138,11 +143,16 @@ pub enum TrainError {
     Panicked(usize),
 }
 
-/// Trains as one node of the cluster that `config` describes, one thread a worker; `on_event` hears of worker 0.
+/// Trains as one node of the cluster that `config` describes, one thread a worker; `on_event` hears
+/// of worker 0.
 ///
 /// # Errors
 /// See [`TrainError`]; the first failing worker's.
-pub fn train(config: Config, options: &Options, on_event: impl FnMut(&Event) + Send) -> Result<Summary, TrainError> {
+pub fn train(
+    config: Config,
+    options: &Options,
+    on_event: impl FnMut(&Event) + Send,
+) -> Result<Summary, TrainError> {
     train_keeping_model(config, options, on_event).map(|trained| trained.summary)
 }
 
@@ -150,14 +160,27 @@ pub fn train(config: Config, options: &Options, on_event: impl FnMut(&Event) + S
 ///
 /// # Errors
 /// As [`train`].
-pub fn train_keeping_model(config: Config, options: &Options, mut on_event: impl FnMut(&Event) + Send) -> Result<Trained, TrainError> {
+pub fn train_keeping_model(
+    config: Config,
+    options: &Options,
+    mut on_event: impl FnMut(&Event) + Send,
+) -> Result<Trained, TrainError> {
     let devices = usize::from(config.devices);
     let runtime = Runtime::builder().config(config).spawn()?;
-    let mut workers = (0..devices).map(|index| runtime.worker(index)).collect::<Result<Vec<_>, _>>()?.into_iter();
-    let Some(first) = workers.next() else { return Err(TrainError::Panicked(0)) };
+    let mut workers = (0..devices)
+        .map(|index| runtime.worker(index))
+        .collect::<Result<Vec<_>, _>>()?
+        .into_iter();
+    let Some(first) = workers.next() else {
+        return Err(TrainError::Panicked(0));
+    };
     std::thread::scope(|scope| {
-        let others: Vec<_> = workers.map(|worker| scope.spawn(move || train_silently(worker, options))).collect();
-        let trained = scope.spawn(|| train_reporting(first, &runtime, options, &mut on_event)).join();
+        let others: Vec<_> = workers
+            .map(|worker| scope.spawn(move || train_silently(worker, options)))
+            .collect();
+        let trained = scope
+            .spawn(|| train_reporting(first, &runtime, options, &mut on_event))
+            .join();
         let others: Vec<_> = others.into_iter().map(|thread| thread.join()).collect();
         let trained = trained.map_err(|_| TrainError::Panicked(0))??;
         for (index, other) in others.into_iter().enumerate() {
@@ -173,7 +196,12 @@ fn train_silently(worker: Worker, options: &Options) -> Result<(), TrainError> {
     replica.worker.leave().map_err(TrainError::Leave)
 }
 
-fn train_reporting(worker: Worker, runtime: &Runtime, options: &Options, on_event: &mut dyn FnMut(&Event)) -> Result<Trained, TrainError> {
+fn train_reporting(
+    worker: Worker,
+    runtime: &Runtime,
+    options: &Options,
+    on_event: &mut dyn FnMut(&Event),
+) -> Result<Trained, TrainError> {
     let mut replica = Replica::synchronized(worker, options)?;
     on_event(&start_event(runtime.node_id(), &replica));
     let (mut snapshots, train_data) = (Vec::new(), Dataset::train()?);
@@ -185,8 +213,18 @@ fn train_reporting(worker: Worker, runtime: &Runtime, options: &Options, on_even
         if let Some(round) = report.round {
             let digest = slowmo::digest(model.variables())?;
             let evaluate = round.checked_rem(options.rounds_per_evaluation) == Some(0);
-            let train_loss = if evaluate { Some(model.evaluate(&train_data)?.loss) } else { None };
-            on_event(&Event::Round { round, step, contributors: report.contributors, digest, train_loss });
+            let train_loss = if evaluate {
+                Some(model.evaluate(&train_data)?.loss)
+            } else {
+                None
+            };
+            on_event(&Event::Round {
+                round,
+                step,
+                contributors: report.contributors,
+                digest,
+                train_loss,
+            });
         }
         if step.checked_rem(options.steps_per_snapshot) == Some(0) {
             snapshots.push((step, flatten(model.variables())?));
@@ -197,15 +235,35 @@ fn train_reporting(worker: Worker, runtime: &Runtime, options: &Options, on_even
     on_event(&Event::Done(summary.clone()));
     let parameters = flatten(replica.model.variables())?;
     replica.worker.leave().map_err(TrainError::Leave)?;
-    Ok(Trained { summary, parameters, snapshots })
+    Ok(Trained {
+        summary,
+        parameters,
+        snapshots,
+    })
 }
 
 fn start_event(node: u64, replica: &Replica) -> Event {
-    let Synchronized { nodes, node_rank, workers, round, step, .. } = replica.place;
-    Event::Start { node, node_rank, nodes, workers, round, step, parameters: replica.model.parameters() }
+    let Synchronized {
+        nodes,
+        node_rank,
+        workers,
+        round,
+        step,
+        ..
+    } = replica.place;
+    Event::Start {
+        node,
+        node_rank,
+        nodes,
+        workers,
+        round,
+        step,
+        parameters: replica.model.parameters(),
+    }
 }
 
-/// Where a worker's tensors live: on its GPU, if this program was built with candle for GPUs; the runtime takes them from main memory, too.
+/// Where a worker's tensors live: on its GPU, if this program was built with candle for GPUs; the
+/// runtime takes them from main memory, too.
 fn device_of(worker: &Worker) -> candle_core::Result<Device> {
     match worker.gpu() {
         Some(gpu) if cfg!(feature = "candle-cuda") => Device::new_cuda(gpu),
@@ -235,13 +293,28 @@ impl Replica {
         let source = Source::attached(&mut worker, options, data.len())?;
         let optimizer = NesterovSgd::new(model.variables().to_vars(), MOMENTUM)?;
         let mut velocities = optimizer.buffers(model.variables().iter().map(|(name, _)| name))?;
-        let buffers = Buffers { optimizer: &mut velocities, model: &mut () };
-        let place = worker.synchronize_with(model.variables_mut(), buffers).map_err(TrainError::Synchronize)?;
+        let buffers = Buffers {
+            optimizer: &mut velocities,
+            model: &mut (),
+        };
+        let place = worker
+            .synchronize_with(model.variables_mut(), buffers)
+            .map_err(TrainError::Synchronize)?;
         let source = source.placed(&place, &data, options)?;
-        Ok(Self { worker, place, data, source, model, optimizer, velocities, steps: place.step })
+        Ok(Self {
+            worker,
+            place,
+            data,
+            source,
+            model,
+            optimizer,
+            velocities,
+            steps: place.step,
+        })
     }
 
-    /// Trains to the last step, or until the node is drained; `observe` gets each step's report, batch loss and parameters.
+    /// Trains to the last step, or until the node is drained; `observe` gets each step's report,
+    /// batch loss and parameters.
     fn run(
         &mut self,
         options: &Options,
@@ -254,16 +327,26 @@ impl Replica {
             let (pixels, labels) = self.data.batch(self.source.batch(self.steps))?;
             let (loss, mut gradients) = self.model.loss_and_gradients(&pixels, &labels)?;
             let mut lent = CandleGradients::new(self.model.variables(), &mut gradients);
-            self.worker.average_gradients(&mut lent).map_err(TrainError::Gradients)?;
+            self.worker
+                .average_gradients(&mut lent)
+                .map_err(TrainError::Gradients)?;
             self.optimizer.step(&gradients, options.learning_rate)?;
             self.worker.report_loss(loss);
             if evaluated.elapsed() >= ACCURACY_INTERVAL {
                 evaluated = Instant::now();
-                self.worker.report("accuracy", self.model.evaluate(&test)?.accuracy)?;
+                self.worker
+                    .report("accuracy", self.model.evaluate(&test)?.accuracy)?;
             }
-            std::thread::sleep(Duration::from_millis(options.step_ms).saturating_sub(begun.elapsed()));
-            let buffers = Buffers { optimizer: &mut self.velocities, model: &mut () };
-            let stepped = self.worker.step_with(self.model.variables_mut(), buffers, options.learning_rate);
+            std::thread::sleep(
+                Duration::from_millis(options.step_ms).saturating_sub(begun.elapsed()),
+            );
+            let buffers = Buffers {
+                optimizer: &mut self.velocities,
+                model: &mut (),
+            };
+            let stepped =
+                self.worker
+                    .step_with(self.model.variables_mut(), buffers, options.learning_rate);
             let report = stepped.map_err(TrainError::Step)?;
             self.steps = report.step + 1;
             self.source.log()?;

@@ -1,7 +1,9 @@
-//! Who founds a run: one process that bootstraps, two that found with it, and a fourth that only a run knows.
+//! Who founds a run: one process that bootstraps, two that found with it, and a fourth that only a
+//! run knows.
 //!
-//! Round 0 is kept as votes of its founders without terms: that one round has one outcome is what [`crate::round`] explores. What was sent stays
-//! sent and is read at any later time or never, which stands for loss, repetition and any order.
+//! Round 0 is kept as votes of its founders without terms: that one round has one outcome is what
+//! [`crate::round`] explores. What was sent stays sent and is read at any later time or never,
+//! which stands for loss, repetition and any order.
 //!
 //! | step | rule |
 //! |---|---|
@@ -28,7 +30,8 @@ const PASSES: usize = 40;
 /// P6 and P7: whoever holds a run holds the same one.
 pub const ONE_RUN: &str = "P7: no founding takes a living run's place";
 /// Faults over, everybody ends in one run or waits for a process that is gone.
-pub const COMES_TO_REST: &str = "P4: without faults everybody ends in one run or waits for who is not there";
+pub const COMES_TO_REST: &str =
+    "P4: without faults everybody ends in one run or waits for who is not there";
 /// A run can come to be at all.
 pub const POSSIBLE: &str = "a run with everybody in it is possible";
 
@@ -39,7 +42,8 @@ pub enum Marker {
     None,
     /// Once it is a member and its training has begun, as the product does.
     Member,
-    /// Before it says that it is ready for round 0; and whoever has a marker looks before it founds, started again or not.
+    /// Before it says that it is ready for round 0; and whoever has a marker looks before it
+    /// founds, started again or not.
     Founder,
 }
 
@@ -56,9 +60,11 @@ pub enum Planted {
     GoesOverWhenReady,
     /// Half of the founders with the lowest decide round 0.
     TieBreaker,
-    /// A process that heard of a founding without it waits for that, also when nobody stands in it any more.
+    /// A process that heard of a founding without it waits for that, also when nobody stands in it
+    /// any more.
     WaitsForTheVoid,
-    /// A process that heard that its founding was decided without it does not help to decide it, when who said so is gone.
+    /// A process that heard that its founding was decided without it does not help to decide it,
+    /// when who said so is gone.
     OnceOutsideAlwaysOutside,
 }
 
@@ -87,11 +93,17 @@ impl Planted {
     #[must_use]
     pub fn space(self) -> Space {
         let space = match self {
-            Self::MarkerIgnored | Self::RestartedIsFounder | Self::WaitsForTheVoid | Self::OnceOutsideAlwaysOutside => TWO_NEEDED,
+            Self::MarkerIgnored
+            | Self::RestartedIsFounder
+            | Self::WaitsForTheVoid
+            | Self::OnceOutsideAlwaysOutside => TWO_NEEDED,
             Self::NobodyAsked => WITHIN_REACH,
             Self::GoesOverWhenReady | Self::TieBreaker => LISTS_DIFFER,
         };
-        Space { planted: Some(self), ..space }
+        Space {
+            planted: Some(self),
+            ..space
+        }
     }
 }
 
@@ -134,64 +146,127 @@ pub const TWO_NEEDED: Space = Space {
     planted: None,
 };
 /// Members' markers, as the product makes them, everybody within reach.
-pub const MEMBERS_MARKERS: Space =
-    Space { name: "two of three needed, members' markers, 1 kill, no cut", marker: Marker::Member, cuts: 0, ..TWO_NEEDED };
+pub const MEMBERS_MARKERS: Space = Space {
+    name: "two of three needed, members' markers, 1 kill, no cut",
+    marker: Marker::Member,
+    cuts: 0,
+    ..TWO_NEEDED
+};
 /// No marker, everybody within reach.
-pub const WITHIN_REACH: Space =
-    Space { name: "two of three needed, no markers, 1 kill, no cut", marker: Marker::None, cuts: 0, ..TWO_NEEDED };
+pub const WITHIN_REACH: Space = Space {
+    name: "two of three needed, no markers, 1 kill, no cut",
+    marker: Marker::None,
+    cuts: 0,
+    ..TWO_NEEDED
+};
 /// All three found; nobody notices a restart.
-pub const ALL_NEEDED: Space =
-    Space { name: "three of three needed, no markers, 1 kill, 1 cut", min_nodes: 3, marker: Marker::None, ..TWO_NEEDED };
+pub const ALL_NEEDED: Space = Space {
+    name: "three of three needed, no markers, 1 kill, 1 cut",
+    min_nodes: 3,
+    marker: Marker::None,
+    ..TWO_NEEDED
+};
 /// The second process does not know the first.
-pub const LISTS_DIFFER: Space =
-    Space { name: "lists that differ, two needed, 1 cut", lists: [0b111, 0b110, 0b111], kills: 0, ..TWO_NEEDED };
+pub const LISTS_DIFFER: Space = Space {
+    name: "lists that differ, two needed, 1 cut",
+    lists: [0b111, 0b110, 0b111],
+    kills: 0,
+    ..TWO_NEEDED
+};
 
 /// Spaces in which everything holds, explored in every run.
-pub const SHORT: [Space; 5] = [TWO_NEEDED, MEMBERS_MARKERS, WITHIN_REACH, ALL_NEEDED, LISTS_DIFFER];
+pub const SHORT: [Space; 5] = [
+    TWO_NEEDED,
+    MEMBERS_MARKERS,
+    WITHIN_REACH,
+    ALL_NEEDED,
+    LISTS_DIFFER,
+];
 /// Wider spaces.
 pub const LONG: [Space; 3] = [
-    Space { name: "two of three needed, founders' markers, 2 kills, 1 cut", kills: 2, ..TWO_NEEDED },
+    Space {
+        name: "two of three needed, founders' markers, 2 kills, 1 cut",
+        kills: 2,
+        ..TWO_NEEDED
+    },
     Space {
         name: "two of three needed, founders' markers, fourth listed, 1 kill, 1 cut",
         fourth: true,
         fourth_is_listed: true,
         ..TWO_NEEDED
     },
-    Space { name: "three of three needed, no markers, 2 kills, 1 cut", kills: 2, ..ALL_NEEDED },
+    Space {
+        name: "three of three needed, no markers, 2 kills, 1 cut",
+        kills: 2,
+        ..ALL_NEEDED
+    },
 ];
 
 /// Spaces in which two runs live apart: what the rules do not promise.
 pub const APART: [Space; 4] = [
-    Space { name: "two of three needed, no markers, 1 kill, 1 cut", marker: Marker::None, ..TWO_NEEDED },
-    Space { name: "two of three needed, members' markers, 1 kill, 1 cut", marker: Marker::Member, ..TWO_NEEDED },
-    Space { name: "one of three needed, members' markers, 1 kill, 1 cut", min_nodes: 1, marker: Marker::Member, ..TWO_NEEDED },
-    Space { name: "two of three needed, founders' markers, fourth unlisted, 1 kill, 1 cut", fourth: true, ..TWO_NEEDED },
+    Space {
+        name: "two of three needed, no markers, 1 kill, 1 cut",
+        marker: Marker::None,
+        ..TWO_NEEDED
+    },
+    Space {
+        name: "two of three needed, members' markers, 1 kill, 1 cut",
+        marker: Marker::Member,
+        ..TWO_NEEDED
+    },
+    Space {
+        name: "one of three needed, members' markers, 1 kill, 1 cut",
+        min_nodes: 1,
+        marker: Marker::Member,
+        ..TWO_NEEDED
+    },
+    Space {
+        name: "two of three needed, founders' markers, fourth unlisted, 1 kill, 1 cut",
+        fourth: true,
+        ..TWO_NEEDED
+    },
 ];
 
 /// Runs the spaces of this model, the wide ones too if `long`.
 #[must_use]
 pub fn run(long: bool) -> Vec<Report> {
     let wide = if long { LONG.as_slice() } else { &[] };
-    SHORT.iter().chain(wide).map(|space| explore(*space)).collect()
+    SHORT
+        .iter()
+        .chain(wide)
+        .map(|space| explore(*space))
+        .collect()
 }
 
 /// Explores one space.
 #[must_use]
 pub fn explore(space: Space) -> Report {
-    check(&Search::new(space.name), |limit| Bootstraps { space, limit })
+    check(&Search::new(space.name), |limit| Bootstraps {
+        space,
+        limit,
+    })
 }
 
 /// Explores until two runs live apart.
 #[must_use]
 pub fn run_apart(space: Space) -> Report {
-    check(&Search { until: Until::Fails(ONE_RUN), ..Search::new(space.name) }, |limit| Bootstraps { space, limit })
+    check(
+        &Search {
+            until: Until::Fails(ONE_RUN),
+            ..Search::new(space.name)
+        },
+        |limit| Bootstraps { space, limit },
+    )
 }
 
 /// Explores until the planted bug is found.
 #[must_use]
 pub fn run_planted(planted: Planted) -> Report {
     let space = planted.space();
-    let search = Search { until: Until::Fails(planted.found_by()), ..Search::new(space.name) };
+    let search = Search {
+        until: Until::Fails(planted.found_by()),
+        ..Search::new(space.name)
+    };
     check(&search, |limit| Bootstraps { space, limit })
 }
 
@@ -205,13 +280,21 @@ impl Bootstraps {
     /// What processes do by themselves, in the order in which a run without faults tries it.
     fn steps(state: &State, out: &mut Vec<Action>) {
         for id in ids() {
-            out.extend([Action::Learn(id), Action::Mark(id), Action::Leave(id), Action::GiveUp(id), Action::Form(id)]);
+            out.extend([
+                Action::Learn(id),
+                Action::Mark(id),
+                Action::Leave(id),
+                Action::GiveUp(id),
+                Action::Form(id),
+            ]);
             out.extend([Action::Vote(id), Action::Ready(id)]);
-            out.extend(
-                ids()
-                    .filter(|other| *other != id)
-                    .flat_map(|other| [Action::Forget(id, other), Action::Hear(id, other), Action::Join(id, other)]),
-            );
+            out.extend(ids().filter(|other| *other != id).flat_map(|other| {
+                [
+                    Action::Forget(id, other),
+                    Action::Hear(id, other),
+                    Action::Join(id, other),
+                ]
+            }));
             out.extend((0..state.foundings.len() as u8).map(|number| Action::Adopt(id, number)));
         }
         out.extend((0..state.foundings.len() as u8).map(Action::Admit));
@@ -220,7 +303,12 @@ impl Bootstraps {
 
     /// The state in which a run without further faults comes to rest, if it does.
     fn rest(&self, state: &State) -> Option<State> {
-        let mut now = State { cut: None, kills: 0, cuts: 0, ..state.clone() };
+        let mut now = State {
+            cut: None,
+            kills: 0,
+            cuts: 0,
+            ..state.clone()
+        };
         for _ in 0..PASSES {
             let mut steps = Vec::new();
             Self::steps(&now, &mut steps);
@@ -243,27 +331,47 @@ impl Bootstraps {
         None
     }
 
-    /// Whether everybody who lives is in one run, or nobody is and who bootstraps is not there, or waits for somebody who is not there.
+    /// Whether everybody who lives is in one run, or nobody is and who bootstraps is not there, or
+    /// waits for somebody who is not there.
     fn explained(&self, state: &State) -> bool {
         let living = || ids().filter(|id| state.node(*id).alive);
         if let Some(run) = living().find_map(|id| state.node(id).run) {
             return living().all(|id| state.node(id).run == Some(run));
         }
         // A founder takes part once it can send to all of the founding.
-        let all_live = |number: u8| ids().filter(|id| state.founding(number).founders & bit(*id) != 0).all(|id| state.node(id).alive);
-        if living().any(|id| state.node(id).founding.is_some_and(|number| !all_live(number))) {
+        let all_live = |number: u8| {
+            ids()
+                .filter(|id| state.founding(number).founders & bit(*id) != 0)
+                .all(|id| state.node(id).alive)
+        };
+        if living().any(|id| {
+            state
+                .node(id)
+                .founding
+                .is_some_and(|number| !all_live(number))
+        }) {
             return true;
         }
-        // Founders that are ready for different foundings wait for each other: only another start of one of them ends that.
-        let bound: Vec<u8> = living().filter_map(|id| state.node(id).founding.filter(|_| state.node(id).ready)).collect();
+        // Founders that are ready for different foundings wait for each other: only another start
+        // of one of them ends that.
+        let bound: Vec<u8> = living()
+            .filter_map(|id| state.node(id).founding.filter(|_| state.node(id).ready))
+            .collect();
         if bound.iter().any(|number| Some(number) != bound.first()) {
             return true;
         }
-        let everybody = self.space.lists.iter().enumerate().filter(|(id, list)| list.trailing_zeros() as usize == *id);
+        let everybody = self
+            .space
+            .lists
+            .iter()
+            .enumerate()
+            .filter(|(id, list)| list.trailing_zeros() as usize == *id);
         let mut bootstrap = everybody.map(|(id, _)| id as u8);
         bootstrap.all(|id| {
             let node = state.node(id);
-            let founders = living().filter(|other| self.founds(*other, state.node(*other))).count() as u32;
+            let founders = living()
+                .filter(|other| self.founds(*other, state.node(*other)))
+                .count() as u32;
             !node.alive || self.is_bound_to_look(id, node) || founders < self.space.min_nodes
         })
     }
@@ -274,14 +382,25 @@ impl Model for Bootstraps {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let nodes = [Node { alive: true, ..Node::default() }; FOUNDERS];
+        let nodes = [Node {
+            alive: true,
+            ..Node::default()
+        }; FOUNDERS];
         let (kills, cuts) = (self.space.kills, self.space.cuts);
-        vec![State { nodes, foundings: Vec::new(), outside: None, cut: None, kills, cuts }]
+        vec![State {
+            nodes,
+            foundings: Vec::new(),
+            outside: None,
+            cut: None,
+            kills,
+            cuts,
+        }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         Self::steps(state, actions);
-        actions.extend(ids().flat_map(|id| [Action::Kill(id), Action::Restart(id), Action::Cut(id)]));
+        actions
+            .extend(ids().flat_map(|id| [Action::Kill(id), Action::Restart(id), Action::Cut(id)]));
         actions.push(Action::Heal);
     }
 
@@ -292,12 +411,21 @@ impl Model for Bootstraps {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(ONE_RUN, |_, state: &State| {
-                let mut held = state.nodes.iter().map(|node| node.run).chain([state.outside]).flatten();
+                let mut held = state
+                    .nodes
+                    .iter()
+                    .map(|node| node.run)
+                    .chain([state.outside])
+                    .flatten();
                 let first = held.next();
                 held.all(|run| Some(run) == first)
             }),
-            Property::always(COMES_TO_REST, |model: &Self, state: &State| model.rest(state).is_some_and(|rest| model.explained(&rest))),
-            Property::sometimes(POSSIBLE, |_, state: &State| state.nodes.iter().all(|node| node.run.is_some())),
+            Property::always(COMES_TO_REST, |model: &Self, state: &State| {
+                model.rest(state).is_some_and(|rest| model.explained(&rest))
+            }),
+            Property::sometimes(POSSIBLE, |_, state: &State| {
+                state.nodes.iter().all(|node| node.run.is_some())
+            }),
         ]
     }
 

@@ -17,13 +17,19 @@ impl Bootstraps {
 
     /// How many of the addresses that a process knows have not answered it.
     fn unanswered(&self, id: u8, node: &Node) -> u32 {
-        let heard = ids().filter(|other| node.heard[usize::from(*other)].is_some()).fold(bit(id), |all, other| all | bit(other));
+        let heard = ids()
+            .filter(|other| node.heard[usize::from(*other)].is_some())
+            .fold(bit(id), |all, other| all | bit(other));
         (self.list(id) & !heard).count_ones() + u32::from(self.space.fourth_is_listed)
     }
 
     /// A process that was started again, as far as it noticed, looks for its run before all else.
     pub(super) fn is_bound_to_look(&self, id: u8, node: &Node) -> bool {
-        let noticed = if self.space.marker == Marker::Founder { node.marker } else { node.restarted };
+        let noticed = if self.space.marker == Marker::Founder {
+            node.marker
+        } else {
+            node.restarted
+        };
         noticed && !self.planted(Planted::MarkerIgnored) && self.unanswered(id, node) > 0
     }
 
@@ -32,21 +38,36 @@ impl Bootstraps {
         !self.is_bound_to_look(id, node) || self.planted(Planted::RestartedIsFounder)
     }
 
-    /// Whether it is the one that bootstraps, as far as it knows: it has the smallest of the addresses that it knows, or met.
+    /// Whether it is the one that bootstraps, as far as it knows: it has the smallest of the
+    /// addresses that it knows, or met.
     pub(super) fn bootstraps(&self, id: u8, node: &Node) -> bool {
-        let met = ids().filter(|other| node.heard[usize::from(*other)].is_some_and(|heard| heard.founds));
+        let met =
+            ids().filter(|other| node.heard[usize::from(*other)].is_some_and(|heard| heard.founds));
         let known = met.fold(self.list(id) | bit(id), |all, other| all | bit(other));
         known.trailing_zeros() == u32::from(id)
     }
 
-    /// Of two undecided foundings the one with the lower lowest id, then the one whose name a hash made lower.
+    /// Of two undecided foundings the one with the lower lowest id, then the one whose name a hash
+    /// made lower.
     fn is_preferred(&self, state: &State, one: u8, other: u8) -> bool {
-        let name = |number: u8| if self.space.later_is_preferred { u8::MAX - number } else { number };
-        let key = |number: u8| (state.founding(number).founders.trailing_zeros(), name(number));
+        let name = |number: u8| {
+            if self.space.later_is_preferred {
+                u8::MAX - number
+            } else {
+                number
+            }
+        };
+        let key = |number: u8| {
+            (
+                state.founding(number).founders.trailing_zeros(),
+                name(number),
+            )
+        };
         key(one) < key(other)
     }
 
-    /// Whether what others say of themselves makes a difference: to who bootstraps, and to who looks for its run.
+    /// Whether what others say of themselves makes a difference: to who bootstraps, and to who
+    /// looks for its run.
     fn listens(&self, id: u8, node: &Node) -> bool {
         let bootstraps = self.list(id).trailing_zeros() == u32::from(id);
         bootstraps || node.restarted || (self.space.marker == Marker::Founder && node.marker)
@@ -61,7 +82,10 @@ impl Bootstraps {
         let founds = self.founds(other, peer) || stands_in.is_some() || peer.waits_for.is_some();
         let mut heard = node;
         if self.listens(id, &node) {
-            heard.heard[usize::from(other)] = Some(Heard { start: peer.start, founds });
+            heard.heard[usize::from(other)] = Some(Heard {
+                start: peer.start,
+                founds,
+            });
         }
         if let Some(theirs) = stands_in {
             self.meet(state, id, &mut heard, other, theirs);
@@ -81,9 +105,11 @@ impl Bootstraps {
             }
             return;
         };
-        let shares = state.founding(ours).founders & bit(other) != 0 || state.founding(theirs).founders & bit(id) != 0;
+        let shares = state.founding(ours).founders & bit(other) != 0
+            || state.founding(theirs).founders & bit(id) != 0;
         if decided && (ours != theirs || !node.ready) {
-            // Who was ready for it learns that it is decided; round 0 was decided without anybody else.
+            // Who was ready for it learns that it is decided; round 0 was decided without anybody
+            // else.
             node.waits_in(theirs, true);
         } else if !decided && ours != theirs && shares && self.is_preferred(state, theirs, ours) {
             match (counted, node.ready) {
@@ -94,7 +120,8 @@ impl Bootstraps {
         }
     }
 
-    /// Whether it becomes a founder of a founding that counts on it: it waits for no run, unless for that of this very founding.
+    /// Whether it becomes a founder of a founding that counts on it: it waits for no run, unless
+    /// for that of this very founding.
     fn may_adopt(&self, id: u8, node: &Node, number: u8) -> bool {
         let outside = node.waits_for.is_some_and(|known| {
             let other_run = node.waits_for_run && known != number;
@@ -118,14 +145,25 @@ impl Bootstraps {
 
     fn found(&self, state: &State, id: u8) -> Option<State> {
         let mut node = *state.node(id);
-        let idle = node.alive && node.run.is_none() && node.founding.is_none() && node.waits_for.is_none();
-        if !idle || state.foundings.len() >= MOST_FOUNDINGS || self.is_bound_to_look(id, &node) || !self.bootstraps(id, &node) {
+        let idle =
+            node.alive && node.run.is_none() && node.founding.is_none() && node.waits_for.is_none();
+        if !idle
+            || state.foundings.len() >= MOST_FOUNDINGS
+            || self.is_bound_to_look(id, &node)
+            || !self.bootstraps(id, &node)
+        {
             return None;
         }
         // Whoever can be reached answers within the second for which all known addresses are asked.
         let heard = |other: u8| node.heard[usize::from(other)];
-        let answered = |other: u8| heard(other).is_some_and(|heard| heard.start == state.node(other).start);
-        let silent = ids().any(|other| other != id && self.list(id) & bit(other) != 0 && state.reaches(id, other) && !answered(other));
+        let answered =
+            |other: u8| heard(other).is_some_and(|heard| heard.start == state.node(other).start);
+        let silent = ids().any(|other| {
+            other != id
+                && self.list(id) & bit(other) != 0
+                && state.reaches(id, other)
+                && !answered(other)
+        });
         if silent && !self.planted(Planted::NobodyAsked) {
             return None;
         }
@@ -144,9 +182,19 @@ impl Bootstraps {
         let mut next = state.clone();
         // The founders and their starts are the name of a founding.
         let same = |known: &Founding| (known.founders, known.starts) == (founders, starts);
-        let number = state.foundings.iter().position(same).unwrap_or(state.foundings.len());
+        let number = state
+            .foundings
+            .iter()
+            .position(same)
+            .unwrap_or(state.foundings.len());
         if number == state.foundings.len() {
-            next.foundings.push(Founding { founders, starts, ready: 0, yes: 0, decided: false });
+            next.foundings.push(Founding {
+                founders,
+                starts,
+                ready: 0,
+                yes: 0,
+                decided: false,
+            });
         }
         node.adopts(number as u8);
         node.formed = true;
@@ -156,7 +204,10 @@ impl Bootstraps {
     fn adopt(&self, state: &State, id: u8, number: u8) -> Option<State> {
         let founding = state.foundings.get(usize::from(number))?;
         let mut node = *state.node(id);
-        let able = node.alive && node.run.is_none() && founding.counts_on(id, &node) && self.may_adopt(id, &node, number);
+        let able = node.alive
+            && node.run.is_none()
+            && founding.counts_on(id, &node)
+            && self.may_adopt(id, &node, number);
         let free = match node.founding {
             None => true,
             Some(ours) => {
@@ -164,10 +215,12 @@ impl Bootstraps {
                 ours != number && !bound && self.is_preferred(state, number, ours)
             }
         };
-        // Another start of the founder, once both are connected, ends what was on its way from the one before.
+        // Another start of the founder, once both are connected, ends what was on its way from the
+        // one before.
         let founder = founding.founders.trailing_zeros() as u8;
         let sender = state.node(founder);
-        let over = sender.start != founding.starts[usize::from(founder)] && sender.heard[usize::from(id)].is_some();
+        let over = sender.start != founding.starts[usize::from(founder)]
+            && sender.heard[usize::from(id)].is_some();
         if !able || !free || over {
             return None;
         }
@@ -178,7 +231,9 @@ impl Bootstraps {
     fn form(state: &State, id: u8) -> Option<State> {
         let mut node = *state.node(id);
         let founding = state.founding(node.founding.filter(|_| !node.formed)?);
-        let all = ids().filter(|other| founding.founders & bit(*other) != 0).all(|other| state.reaches(id, other));
+        let all = ids()
+            .filter(|other| founding.founders & bit(*other) != 0)
+            .all(|other| state.reaches(id, other));
         node.formed = true;
         all.then(|| state.with(id, node))
     }
@@ -202,7 +257,9 @@ impl Bootstraps {
         let founding = state.founding(number);
         let half = |among: u8| {
             let lowest = among & bit(founding.founders.trailing_zeros() as u8) != 0;
-            self.planted(Planted::TieBreaker) && lowest && among.count_ones() * 2 == founding.founders.count_ones()
+            self.planted(Planted::TieBreaker)
+                && lowest
+                && among.count_ones() * 2 == founding.founders.count_ones()
         };
         let enough = |among: u8| founding.is_quorum(among) || half(among);
         if founding.yes & bit(id) != 0 || !enough(founding.ready) {
@@ -218,10 +275,15 @@ impl Bootstraps {
     fn leave(state: &State, id: u8) -> Option<State> {
         let mut node = *state.node(id);
         let founding = state.founding(node.founding?);
-        // Another start says that the one before ended; so does the machine of a process that was killed.
-        let ended = |other: &u8| state.is_near(id, *other) && !founding.counts_on(*other, state.node(*other));
+        // Another start says that the one before ended; so does the machine of a process that was
+        // killed.
+        let ended = |other: &u8| {
+            state.is_near(id, *other) && !founding.counts_on(*other, state.node(*other))
+        };
         let killed = |other: &u8| state.is_near(id, *other) && !state.node(*other).alive;
-        let left = ids().filter(|other| founding.founders & bit(*other) != 0 && !ended(other) && !killed(other));
+        let left = ids().filter(|other| {
+            founding.founders & bit(*other) != 0 && !ended(other) && !killed(other)
+        });
         let left = left.fold(0, |all, other| all | bit(other));
         if founding.is_quorum(left) {
             return None;
@@ -232,14 +294,18 @@ impl Bootstraps {
 
     fn give_up(&self, state: &State, id: u8) -> Option<State> {
         let mut node = *state.node(id);
-        let number = node.waits_for.filter(|_| node.run.is_none() && !self.planted(Planted::WaitsForTheVoid))?;
+        let number = node
+            .waits_for
+            .filter(|_| node.run.is_none() && !self.planted(Planted::WaitsForTheVoid))?;
         // Who is cut off may stand there: a broken connection is no end.
-        let stands = |other: u8| !state.is_near(id, other) || state.node(other).stands_in() == Some(number);
+        let stands =
+            |other: u8| !state.is_near(id, other) || state.node(other).stands_in() == Some(number);
         (node.waits_for, node.waits_for_run) = (None, false);
         (!ids().any(stands)).then(|| state.with(id, node))
     }
 
-    /// Whoever asked for the votes says what came of them, now or later; or it is asked of those that voted.
+    /// Whoever asked for the votes says what came of them, now or later; or it is asked of those
+    /// that voted.
     pub(super) fn learn(state: &State, id: u8, needs_witness: bool) -> Option<State> {
         let mut node = *state.node(id);
         let number = node.founding.filter(|_| node.ready)?;
@@ -248,7 +314,12 @@ impl Bootstraps {
         let stands = |other: &u8| state.node(*other).founding == Some(number) || knows(*other);
         let reached = || ids().filter(|other| state.reaches(id, *other));
         let witness = reached().any(knows);
-        let quorum = founding.is_quorum(reached().filter(stands).fold(0, |all, other| all | bit(other)) & state.living(founding));
+        let quorum = founding.is_quorum(
+            reached()
+                .filter(stands)
+                .fold(0, |all, other| all | bit(other))
+                & state.living(founding),
+        );
         if !founding.decided || (needs_witness && !witness && !quorum) {
             return None;
         }
@@ -268,14 +339,20 @@ impl Bootstraps {
     fn join(state: &State, id: u8, by: u8) -> Option<State> {
         let mut node = *state.node(id);
         let wants = node.run.is_none() && node.founding.is_none() && state.reaches(id, by);
-        let run = state.node(by).run.filter(|run| node.waits_for == Some(*run) && wants)?;
+        let run = state
+            .node(by)
+            .run
+            .filter(|run| node.waits_for == Some(*run) && wants)?;
         node.is_member(run);
         Some(state.with(id, node))
     }
 
     fn admit(&self, state: &State, number: u8) -> Option<State> {
         let lives = state.nodes.iter().any(|node| node.run == Some(number));
-        (self.space.fourth && state.outside.is_none() && lives).then(|| State { outside: Some(number), ..state.clone() })
+        (self.space.fourth && state.outside.is_none() && lives).then(|| State {
+            outside: Some(number),
+            ..state.clone()
+        })
     }
 
     pub(super) fn apply(&self, state: &State, action: Action) -> Option<State> {
@@ -294,20 +371,56 @@ impl Bootstraps {
             Action::Join(id, by) => Self::join(state, id, by),
             Action::Admit(number) => self.admit(state, number),
             Action::Kill(id) => {
-                let Node { alive, start, marker, .. } = *state.node(id);
+                let Node {
+                    alive,
+                    start,
+                    marker,
+                    ..
+                } = *state.node(id);
                 (alive && state.kills > 0).then(|| {
-                    let killed = state.with(id, Node { start, marker, ..Node::default() });
-                    State { kills: state.kills - 1, ..killed }
+                    let killed = state.with(
+                        id,
+                        Node {
+                            start,
+                            marker,
+                            ..Node::default()
+                        },
+                    );
+                    State {
+                        kills: state.kills - 1,
+                        ..killed
+                    }
                 })
             }
             Action::Restart(id) => {
-                let Node { alive, start, marker, .. } = *state.node(id);
-                (!alive).then(|| state.with(id, Node { alive: true, start: start + 1, marker, restarted: marker, ..Node::default() }))
+                let Node {
+                    alive,
+                    start,
+                    marker,
+                    ..
+                } = *state.node(id);
+                (!alive).then(|| {
+                    state.with(
+                        id,
+                        Node {
+                            alive: true,
+                            start: start + 1,
+                            marker,
+                            restarted: marker,
+                            ..Node::default()
+                        },
+                    )
+                })
             }
-            Action::Cut(id) => {
-                (state.cut.is_none() && state.cuts > 0).then(|| State { cut: Some(id), cuts: state.cuts - 1, ..state.clone() })
-            }
-            Action::Heal => state.cut.is_some().then(|| State { cut: None, ..state.clone() }),
+            Action::Cut(id) => (state.cut.is_none() && state.cuts > 0).then(|| State {
+                cut: Some(id),
+                cuts: state.cuts - 1,
+                ..state.clone()
+            }),
+            Action::Heal => state.cut.is_some().then(|| State {
+                cut: None,
+                ..state.clone()
+            }),
         }
     }
 }

@@ -72,7 +72,8 @@ pub struct State {
 pub enum Action {
     /// The first hears where the second stands.
     Hear(u8, u8),
-    /// The first notices that the start of the second, of which it heard, cannot be sent to any more.
+    /// The first notices that the start of the second, of which it heard, cannot be sent to any
+    /// more.
     Forget(u8, u8),
     /// The process that bootstraps founds, with those that it heard from.
     Found(u8),
@@ -133,8 +134,21 @@ impl Node {
     }
 
     pub(super) fn is_member(&mut self, run: u8) {
-        let Self { alive, start, marker, restarted, .. } = *self;
-        *self = Self { alive, start, marker, restarted, run: Some(run), ..Self::default() };
+        let Self {
+            alive,
+            start,
+            marker,
+            restarted,
+            ..
+        } = *self;
+        *self = Self {
+            alive,
+            start,
+            marker,
+            restarted,
+            run: Some(run),
+            ..Self::default()
+        };
     }
 
     /// Where it says that it stands.
@@ -181,6 +195,8 @@ impl State {
 
     /// The founders that live in the start that founds.
     pub(super) fn living(&self, founding: &Founding) -> u8 {
-        ids().filter(|id| self.node(*id).alive && founding.counts_on(*id, self.node(*id))).fold(0, |all, id| all | bit(id))
+        ids()
+            .filter(|id| self.node(*id).alive && founding.counts_on(*id, self.node(*id)))
+            .fold(0, |all, id| all | bit(id))
     }
 }

@@ -9,18 +9,22 @@
 //! | `spaces` | the spaces and the broken rules that the tests search |
 //!
 //! # The network
-//! A message is sent once and for all: it may arrive at any time, any number of times, or never. So loss, repetition and order need
-//! no steps of their own, and a term's messages are the sets of who sent them.
+//! A message is sent once and for all: it may arrive at any time, any number of times, or never. So
+//! loss, repetition and order need no steps of their own, and a term's messages are the sets of who
+//! sent them.
 //!
 //! # What is left out because it changes nothing
-//! * **A leader hears all that was sent when it acts**, except promises: it acts on any quorum of them, since what follows depends
-//!   on which ones it heard.
-//! * **Data of an attempt comes at once.** A node acts on it only when it has all. What a contributor sent before it died could have
-//!   arrived before it died.
-//! * **What may be dropped is dropped at once**, everywhere: a node that keeps it longer holds more, not less.
-//! * **Promises to a leader that cannot use them** are not given: a voter that gave one would only refuse more.
-//! * **`Ready` in one step** (`at_once`, in the wider spaces): a `Ready` is of use only if all next members say it, and who may say it
-//!   later may say it at once; one that others do not follow fills a place for undecided data, which only makes its node wait.
+//! * **A leader hears all that was sent when it acts**, except promises: it acts on any quorum of
+//!   them, since what follows depends on which ones it heard.
+//! * **Data of an attempt comes at once.** A node acts on it only when it has all. What a
+//!   contributor sent before it died could have arrived before it died.
+//! * **What may be dropped is dropped at once**, everywhere: a node that keeps it longer holds
+//!   more, not less.
+//! * **Promises to a leader that cannot use them** are not given: a voter that gave one would only
+//!   refuse more.
+//! * **`Ready` in one step** (`at_once`, in the wider spaces): a `Ready` is of use only if all next
+//!   members say it, and who may say it later may say it at once; one that others do not follow
+//!   fills a place for undecided data, which only makes its node wait.
 //! * **Rounds that nobody is in and nobody will be in** keep their outcome only.
 
 mod rules;
@@ -33,7 +37,9 @@ pub use rules::{Rules, Step};
 pub use setup::{Planted, Setup};
 pub use spaces::{Space, long, planted, short};
 pub use state::{Entry, Phase, Process, Promise, Round, Set, Spent, State, Term, View, Wrong};
-pub use watch::{ALL_READY, MEMBERS_HOLD, MODEL_HELD, ONE_OUTCOME, OUTVOTED, QUORUM, SETTLES, SHRINKS};
+pub use watch::{
+    ALL_READY, MEMBERS_HOLD, MODEL_HELD, ONE_OUTCOME, OUTVOTED, QUORUM, SETTLES, SHRINKS,
+};
 
 use crate::check::{Limit, Report, Search, check};
 use stateright::{Model, Property};
@@ -64,15 +70,26 @@ impl Model for Cluster {
 
     fn properties(&self) -> Vec<Property<Self>> {
         let mut properties = vec![
-            Property::always(ONE_OUTCOME, |_: &Self, state: &State| !state.wrong.two_outcomes),
-            Property::always(MEMBERS_HOLD, |_: &Self, state: &State| Rules::members_hold(state)),
-            Property::always(MODEL_HELD, |_: &Self, state: &State| Rules::model_is_held(state)),
-            Property::always(SETTLES, |model: &Self, state: &State| model.rules.settles(state)),
+            Property::always(ONE_OUTCOME, |_: &Self, state: &State| {
+                !state.wrong.two_outcomes
+            }),
+            Property::always(MEMBERS_HOLD, |_: &Self, state: &State| {
+                Rules::members_hold(state)
+            }),
+            Property::always(MODEL_HELD, |_: &Self, state: &State| {
+                Rules::model_is_held(state)
+            }),
+            Property::always(SETTLES, |model: &Self, state: &State| {
+                model.rules.settles(state)
+            }),
             Property::always(QUORUM, |_: &Self, state: &State| !state.wrong.no_quorum),
             Property::always(ALL_READY, |_: &Self, state: &State| !state.wrong.not_ready),
             Property::always(SHRINKS, |_: &Self, state: &State| !state.wrong.grew),
             Property::always(OUTVOTED, |_: &Self, state: &State| !state.wrong.outvoted),
-            Property::sometimes("the last round is decided", |model: &Self, state: &State| state.newest() > model.rules.setup.rounds),
+            Property::sometimes(
+                "the last round is decided",
+                |model: &Self, state: &State| state.newest() > model.rules.setup.rounds,
+            ),
         ];
         if self.rules.setup.settle_every == 0 {
             properties.retain(|property| property.name != SETTLES);
@@ -88,13 +105,22 @@ impl Model for Cluster {
 /// Searches one space.
 #[must_use]
 pub fn explore(setup: &Setup, search: &Search) -> Report {
-    check(search, |limit| Cluster { rules: Rules { setup: setup.clone() }, limit })
+    check(search, |limit| Cluster {
+        rules: Rules {
+            setup: setup.clone(),
+        },
+        limit,
+    })
 }
 
 /// Runs the spaces of this model, the wide ones instead of the short ones if `long`.
 #[must_use]
 pub fn run(long: bool) -> Vec<Report> {
-    let spaces = if long { spaces::long() } else { spaces::short() };
+    let spaces = if long {
+        spaces::long()
+    } else {
+        spaces::short()
+    };
     spaces
         .into_iter()
         .map(|space| {

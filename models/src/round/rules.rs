@@ -2,7 +2,8 @@
 
 use super::setup::{Planted, Setup};
 use super::state::{
-    ATTEMPTS, Entry, PROCESSES, Phase, Process, Promise, ROUNDS, Round, Set, Spent, State, TERMS, Term, View, Wrong, data_of,
+    ATTEMPTS, Entry, PROCESSES, Phase, Process, Promise, ROUNDS, Round, Set, Spent, State, TERMS,
+    Term, View, Wrong, data_of,
 };
 
 /// What happens. Rounds count from 1, terms from the lowest of their round.
@@ -29,7 +30,8 @@ pub enum Step {
         /// Who.
         voter: usize,
     },
-    /// A leader has a quorum of promises and asks for votes on what was accepted under another term.
+    /// A leader has a quorum of promises and asks for votes on what was accepted under another
+    /// term.
     Finish {
         /// Which round.
         round: u8,
@@ -160,20 +162,31 @@ impl Rules {
             state.processes[founder].round = 1;
             state.processes[founder].holds = 1;
         }
-        state.views[0] = View { members: founders, voters: founders, first: 0 };
+        state.views[0] = View {
+            members: founders,
+            voters: founders,
+            first: 0,
+        };
         self.begin(&mut state, 1);
         state
     }
 
-    /// What may happen next. Without `faults` there are none, leaders know who lives, and nobody takes over.
+    /// What may happen next. Without `faults` there are none, leaders know who lives, and nobody
+    /// takes over.
     pub fn steps(&self, state: &State, faults: bool, steps: &mut Vec<Step>) {
         for process in state.alive.iter() {
             self.steps_of(state, process, faults, steps);
         }
-        let restarts = state.spent.restarts < self.setup.restarts && state.known() <= self.setup.rounds;
+        let restarts =
+            state.spent.restarts < self.setup.restarts && state.known() <= self.setup.rounds;
         if faults && restarts && self.unused(state).is_some() {
-            let stopped = (0..self.processes(state)).filter(|process| !state.alive.has(*process) && !state.gone.has(*process));
-            steps.extend(stopped.filter(|process| self.last_of_place(state, *process)).map(Step::Restart));
+            let stopped = (0..self.processes(state))
+                .filter(|process| !state.alive.has(*process) && !state.gone.has(*process));
+            steps.extend(
+                stopped
+                    .filter(|process| self.last_of_place(state, *process))
+                    .map(Step::Restart),
+            );
         }
         for round in 1..=self.setup.rounds.min(state.newest()) {
             for term in 0..state.round(round).terms().len() {
@@ -185,7 +198,11 @@ impl Rules {
     /// Processes that started at all.
     fn processes(&self, state: &State) -> usize {
         let started = self.setup.founders + self.setup.joiners;
-        if self.setup.breaks(Planted::RestartKeepsPlace) { started } else { started + usize::from(state.spent.restarts) }
+        if self.setup.breaks(Planted::RestartKeepsPlace) {
+            started
+        } else {
+            started + usize::from(state.spent.restarts)
+        }
     }
 
     fn unused(&self, state: &State) -> Option<usize> {
@@ -199,7 +216,13 @@ impl Rules {
     }
 
     fn steps_of(&self, state: &State, process: usize, faults: bool, steps: &mut Vec<Step>) {
-        let Setup { crashes, leavers, take_overs, rounds, .. } = self.setup;
+        let Setup {
+            crashes,
+            leavers,
+            take_overs,
+            rounds,
+            ..
+        } = self.setup;
         let at = state.processes[process].round;
         if faults {
             let going_on = state.known() <= rounds;
@@ -221,7 +244,11 @@ impl Rules {
         if state.round(at).announced && (faults || state.known() > at) {
             steps.push(Step::Learn(process));
         }
-        if faults && state.spent.take_overs < take_overs && self.may_lead(state, process) && !self.leads(state, process) {
+        if faults
+            && state.spent.take_overs < take_overs
+            && self.may_lead(state, process)
+            && !self.leads(state, process)
+        {
             steps.push(Step::TakeOver(process));
         }
     }
@@ -233,7 +260,10 @@ impl Rules {
         if view.members.has(process) || view.voters.has(process) {
             return false;
         }
-        let know = view.voters.iter().filter(|voter| state.processes[*voter].round >= at);
+        let know = view
+            .voters
+            .iter()
+            .filter(|voter| state.processes[*voter].round >= at);
         self.setup.breaks(Planted::LeavesEarly) || view.is_quorum(know.fold(Set::NONE, Set::with))
     }
 
@@ -253,16 +283,21 @@ impl Rules {
     /// Whether the leader of a term lives, is still in the round and promised nothing higher.
     fn in_charge(&self, state: &State, round: u8, term: &Term) -> bool {
         let leader = usize::from(term.leader);
-        state.alive.has(leader) && state.processes[leader].round == round && state.processes[leader].promise <= term.code
+        state.alive.has(leader)
+            && state.processes[leader].round == round
+            && state.processes[leader].promise <= term.code
     }
 
     /// Who decides, as the leader of an entry sees it.
     fn deciders(&self, state: &State, round: u8, term: &Term) -> View {
         let view = *state.view(round);
         match term.proposal {
-            Some(entry) if self.setup.breaks(Planted::JoinerVotes) => {
-                View { voters: view.voters.or(term.next[usize::from(entry.attempt)].minus(view.members)), ..view }
-            }
+            Some(entry) if self.setup.breaks(Planted::JoinerVotes) => View {
+                voters: view
+                    .voters
+                    .or(term.next[usize::from(entry.attempt)].minus(view.members)),
+                ..view
+            },
             _ => view,
         }
     }
@@ -273,14 +308,24 @@ impl Rules {
         view.is_quorum(votes) || half && self.setup.breaks(Planted::HalfDecides)
     }
 
-    fn steps_in(&self, state: &State, round: u8, number: usize, faults: bool, steps: &mut Vec<Step>) {
+    fn steps_in(
+        &self,
+        state: &State,
+        round: u8,
+        number: usize,
+        faults: bool,
+        steps: &mut Vec<Step>,
+    ) {
         let term = &state.round(round).terms[number];
         let leads = self.in_charge(state, round, term);
         match term.phase {
             Phase::Preparing if leads => self.steps_preparing(state, round, number, steps),
             Phase::Open if leads => {
                 if term.opened && !term.safe && self.acknowledged(state, round, term) {
-                    steps.push(Step::Safe { round, term: number });
+                    steps.push(Step::Safe {
+                        round,
+                        term: number,
+                    });
                 }
                 self.steps_open(state, round, number, faults, steps);
                 self.attempts(state, round, number, faults, steps);
@@ -291,11 +336,21 @@ impl Rules {
         if term.opened {
             for voter in state.alive.and(state.view(round).voters).iter() {
                 let process = &state.processes[voter];
-                let below = process.promise > term.code && !self.setup.breaks(Planted::AcknowledgeBelowPromise);
-                let raises = process.floor.is_none_or(|floor| floor < term.code) && (!below || self.setup.refused_raises);
-                let answers = !below && leads && term.phase == Phase::Open && !term.safe && !term.acknowledged.has(voter);
+                let below = process.promise > term.code
+                    && !self.setup.breaks(Planted::AcknowledgeBelowPromise);
+                let raises = process.floor.is_none_or(|floor| floor < term.code)
+                    && (!below || self.setup.refused_raises);
+                let answers = !below
+                    && leads
+                    && term.phase == Phase::Open
+                    && !term.safe
+                    && !term.acknowledged.has(voter);
                 if process.round == round && (raises || answers) {
-                    steps.push(Step::Acknowledge { round, term: number, voter });
+                    steps.push(Step::Acknowledge {
+                        round,
+                        term: number,
+                        voter,
+                    });
                 }
             }
         }
@@ -318,16 +373,22 @@ impl Rules {
             let process = &state.processes[voter];
             let old = self.setup.breaks(Planted::VotesInOldRound) && process.round > round;
             let above = process.round == round && process.promise <= term.code;
-            let news = !term.promised.has(voter) || term.promises[voter] != self.promise(state, round, voter);
+            let news = !term.promised.has(voter)
+                || term.promises[voter] != self.promise(state, round, voter);
             if (above || old) && news {
-                steps.push(Step::Promise { round, term: number, voter });
+                steps.push(Step::Promise {
+                    round,
+                    term: number,
+                    voter,
+                });
             }
         }
         let mut results: Vec<Option<u8>> = Vec::new();
         let mut heard = term.promised.0;
         // Every subset of those who promised may be the quorum that was heard.
         while heard != 0 {
-            let quorum = self.is_quorum(view, Set(heard)) || self.setup.breaks(Planted::ProposeWithoutQuorum);
+            let quorum = self.is_quorum(view, Set(heard))
+                || self.setup.breaks(Planted::ProposeWithoutQuorum);
             if quorum {
                 let result = self.to_finish(term, Set(heard));
                 if !results.contains(&result) {
@@ -337,8 +398,15 @@ impl Rules {
             heard = (heard - 1) & term.promised.0;
         }
         steps.extend(results.into_iter().map(|result| match result {
-            Some(accepted) => Step::Finish { round, term: number, accepted },
-            None => Step::Open { round, term: number },
+            Some(accepted) => Step::Finish {
+                round,
+                term: number,
+                accepted,
+            },
+            None => Step::Open {
+                round,
+                term: number,
+            },
         }));
     }
 
@@ -347,7 +415,9 @@ impl Rules {
         let promises = || heard.iter().map(|voter| term.promises[voter]);
         let floor = promises().filter_map(|promise| promise.floor).max();
         let accepted = promises().filter_map(|promise| promise.accepted).max()?;
-        let void = floor.is_some_and(|floor| accepted < floor || accepted == floor && self.setup.breaks(Planted::VoidAtFloor));
+        let void = floor.is_some_and(|floor| {
+            accepted < floor || accepted == floor && self.setup.breaks(Planted::VoidAtFloor)
+        });
         (!void || self.setup.breaks(Planted::VoidIgnored)).then_some(accepted)
     }
 
@@ -357,32 +427,65 @@ impl Rules {
         if process.round != round {
             return Promise::default();
         }
-        let number = |code| state.round(round).terms().iter().position(|term| term.code == code).map(|number| number as u8);
-        let accepted = process.accepted.filter(|_| !self.setup.breaks(Planted::PromiseForgetsAccepted));
-        let floor = process.floor.filter(|_| !self.setup.breaks(Planted::FloorNotReported)).and_then(number);
+        let number = |code| {
+            state
+                .round(round)
+                .terms()
+                .iter()
+                .position(|term| term.code == code)
+                .map(|number| number as u8)
+        };
+        let accepted = process
+            .accepted
+            .filter(|_| !self.setup.breaks(Planted::PromiseForgetsAccepted));
+        let floor = process
+            .floor
+            .filter(|_| !self.setup.breaks(Planted::FloorNotReported))
+            .and_then(number);
         Promise { accepted, floor }
     }
 
-    fn steps_open(&self, state: &State, round: u8, number: usize, faults: bool, steps: &mut Vec<Step>) {
+    fn steps_open(
+        &self,
+        state: &State,
+        round: u8,
+        number: usize,
+        faults: bool,
+        steps: &mut Vec<Step>,
+    ) {
         let term = &state.round(round).terms[number];
         if term.attempts == 0 {
             return;
         }
         let next = term.next[usize::from(term.attempts) - 1];
         let missing = next.minus(term.ready);
-        let able = missing.iter().filter(|member| self.may_be_ready(state, round, term, *member)).fold(Set::NONE, Set::with);
+        let able = missing
+            .iter()
+            .filter(|member| self.may_be_ready(state, round, term, *member))
+            .fold(Set::NONE, Set::with);
         if !faults || !self.setup.at_once {
-            steps.extend(able.iter().map(|member| Step::Ready { round, term: number, member }));
+            steps.extend(able.iter().map(|member| Step::Ready {
+                round,
+                term: number,
+                member,
+            }));
         } else if !missing.is_empty() && able == missing {
-            steps.push(Step::AllReady { round, term: number });
+            steps.push(Step::AllReady {
+                round,
+                term: number,
+            });
         }
         if missing.is_empty() || missing.len() == 1 && self.setup.breaks(Planted::ReadyMissing) {
-            steps.push(Step::Propose { round, term: number });
+            steps.push(Step::Propose {
+                round,
+                term: number,
+            });
         }
     }
 
     fn may_be_ready(&self, state: &State, round: u8, term: &Term, member: usize) -> bool {
-        // Data of a contributor that died arrived before it died: whoever is ready later could have been ready then.
+        // Data of a contributor that died arrived before it died: whoever is ready later could have
+        // been ready then.
         let flows = term.contributors.within(state.alive) && state.alive.has(member);
         let process = &state.processes[member];
         if process.round == round {
@@ -392,40 +495,85 @@ impl Rules {
         flows && process.round < round && !state.view(round).members.has(member)
     }
 
-    fn steps_proposed(&self, state: &State, round: u8, number: usize, faults: bool, steps: &mut Vec<Step>) {
+    fn steps_proposed(
+        &self,
+        state: &State,
+        round: u8,
+        number: usize,
+        faults: bool,
+        steps: &mut Vec<Step>,
+    ) {
         let term = &state.round(round).terms[number];
         let deciders = self.deciders(state, round, term);
         for voter in state.alive.and(deciders.voters).minus(term.accepted).iter() {
             let process = &state.processes[voter];
             let old = self.setup.breaks(Planted::VotesInOldRound) && process.round > round;
-            let below = process.promise > term.code && !self.setup.breaks(Planted::AcceptBelowPromise);
+            let below =
+                process.promise > term.code && !self.setup.breaks(Planted::AcceptBelowPromise);
             let joins = process.round == 0 && self.setup.breaks(Planted::JoinerVotes);
             if old || (process.round == round || joins) && !below {
-                steps.push(Step::Accept { round, term: number, voter });
+                steps.push(Step::Accept {
+                    round,
+                    term: number,
+                    voter,
+                });
             }
         }
         let leader = usize::from(term.leader);
         let present = state.alive.has(leader) && state.processes[leader].round == round;
         let one_more = |voter: usize| deciders.is_quorum(term.accepted.with(voter));
         let enough = self.is_quorum(&deciders, term.accepted)
-            || self.setup.breaks(Planted::DecideWithoutQuorum) && deciders.voters.iter().any(one_more) && !term.accepted.is_empty();
+            || self.setup.breaks(Planted::DecideWithoutQuorum)
+                && deciders.voters.iter().any(one_more)
+                && !term.accepted.is_empty();
         if present && enough {
-            steps.push(Step::Announce { round, term: number });
+            steps.push(Step::Announce {
+                round,
+                term: number,
+            });
         }
-        let own = term.proposal.is_some_and(|entry| usize::from(entry.term) == number);
-        if own && self.setup.breaks(Planted::AttemptAfterAccept) && self.in_charge(state, round, term) {
+        let own = term
+            .proposal
+            .is_some_and(|entry| usize::from(entry.term) == number);
+        if own
+            && self.setup.breaks(Planted::AttemptAfterAccept)
+            && self.in_charge(state, round, term)
+        {
             self.attempts(state, round, number, faults, steps);
         }
-        let held = term.proposal.is_some_and(|entry| state.processes.iter().any(|process| process.data & entry.bit() != 0));
-        if own && held && self.setup.breaks(Planted::DropAfterAccept) && self.in_charge(state, round, term) {
-            steps.push(Step::Drop { round, term: number });
+        let held = term.proposal.is_some_and(|entry| {
+            state
+                .processes
+                .iter()
+                .any(|process| process.data & entry.bit() != 0)
+        });
+        if own
+            && held
+            && self.setup.breaks(Planted::DropAfterAccept)
+            && self.in_charge(state, round, term)
+        {
+            steps.push(Step::Drop {
+                round,
+                term: number,
+            });
         }
     }
 
     /// Rule 1: which attempts a leader may start.
-    fn attempts(&self, state: &State, round: u8, number: usize, faults: bool, steps: &mut Vec<Step>) {
+    fn attempts(
+        &self,
+        state: &State,
+        round: u8,
+        number: usize,
+        faults: bool,
+        steps: &mut Vec<Step>,
+    ) {
         let term = &state.round(round).terms[number];
-        let bound = if faults { usize::from(self.setup.attempts) } else { ATTEMPTS };
+        let bound = if faults {
+            usize::from(self.setup.attempts)
+        } else {
+            ATTEMPTS
+        };
         if usize::from(term.attempts) >= bound.min(ATTEMPTS) {
             return;
         }
@@ -436,14 +584,27 @@ impl Rules {
             self.later_choices(state, round, term, faults, &mut choices);
         }
         let view = state.view(round);
-        for Choice { contributors, mut next, verdicts } in choices {
+        for Choice {
+            contributors,
+            mut next,
+            verdicts,
+        } in choices
+        {
             // Who is the last to hold the outcome stays until others hold the next one.
             let leader = usize::from(term.leader);
-            if next.and(view.members).is_empty() && state.leaving.has(leader) && !self.setup.breaks(Planted::LastLeaves) {
+            if next.and(view.members).is_empty()
+                && state.leaving.has(leader)
+                && !self.setup.breaks(Planted::LastLeaves)
+            {
                 next = next.with(leader);
             }
-            // Both include a current member that holds the last outcome; and the quorum needs a member to name.
-            let holds = |set: Set| set.and(view.members).iter().any(|member| state.holds(member, round));
+            // Both include a current member that holds the last outcome; and the quorum needs a
+            // member to name.
+            let holds = |set: Set| {
+                set.and(view.members)
+                    .iter()
+                    .any(|member| state.holds(member, round))
+            };
             if !holds(contributors) || !holds(next) || next.and(view.voters).is_empty() {
                 continue;
             }
@@ -452,7 +613,11 @@ impl Rules {
             if faults {
                 known.push((Set::NONE, 0));
                 known.push((dead, 0));
-                let left = view.voters.and(state.alive).minus(next).minus(state.leaving);
+                let left = view
+                    .voters
+                    .and(state.alive)
+                    .minus(next)
+                    .minus(state.leaving);
                 if state.spent.ends < self.setup.ends {
                     known.extend(left.iter().map(|process| (dead.with(process), 1)));
                 }
@@ -464,13 +629,28 @@ impl Rules {
                 let voters = self.next_voters(state, view, leader, next, ended);
                 if !seen.contains(&voters) {
                     seen.push(voters);
-                    steps.push(Step::Attempt { round, term: number, contributors, next, voters, verdicts, ends });
+                    steps.push(Step::Attempt {
+                        round,
+                        term: number,
+                        contributors,
+                        next,
+                        voters,
+                        verdicts,
+                        ends,
+                    });
                 }
             }
         }
     }
 
-    fn first_choices(&self, state: &State, round: u8, term: &Term, faults: bool, choices: &mut Vec<Choice>) {
+    fn first_choices(
+        &self,
+        state: &State,
+        round: u8,
+        term: &Term,
+        faults: bool,
+        choices: &mut Vec<Choice>,
+    ) {
         let view = state.view(round);
         let members = view.members.and(state.alive);
         let outside = state.alive.minus(view.members);
@@ -484,11 +664,19 @@ impl Rules {
         loop {
             let base = members.or(Set(admitted));
             let mut add = |contributors: Set, present: Set, verdicts| {
-                choices.push(Choice { contributors, next: present.minus(state.leaving), verdicts });
+                choices.push(Choice {
+                    contributors,
+                    next: present.minus(state.leaving),
+                    verdicts,
+                });
             };
             add(members, base, 0);
             if faults && state.spent.verdicts < self.setup.verdicts {
-                for wronged in members.without(usize::from(term.leader)).minus(state.leaving).iter() {
+                for wronged in members
+                    .without(usize::from(term.leader))
+                    .minus(state.leaving)
+                    .iter()
+                {
                     add(members.without(wronged), base.without(wronged), 1);
                 }
             }
@@ -499,7 +687,14 @@ impl Rules {
         }
     }
 
-    fn later_choices(&self, state: &State, round: u8, term: &Term, faults: bool, choices: &mut Vec<Choice>) {
+    fn later_choices(
+        &self,
+        state: &State,
+        round: u8,
+        term: &Term,
+        faults: bool,
+        choices: &mut Vec<Choice>,
+    ) {
         let before = term.next[usize::from(term.attempts) - 1];
         let contributors = term.contributors.and(state.alive);
         let next = before.and(state.alive).minus(state.leaving);
@@ -507,36 +702,66 @@ impl Rules {
         let second = self.setup.breaks(Planted::LowestTermShared) && term.contributors.is_empty();
         if second {
             let members = state.view(round).members.and(state.alive);
-            choices.push(Choice { contributors: members, next: members, verdicts: 0 });
+            choices.push(Choice {
+                contributors: members,
+                next: members,
+                verdicts: 0,
+            });
             return;
         }
         if contributors != term.contributors || next != before || late {
-            choices.push(Choice { contributors, next, verdicts: 0 });
+            choices.push(Choice {
+                contributors,
+                next,
+                verdicts: 0,
+            });
         }
         if faults && state.spent.verdicts < self.setup.verdicts {
-            for wronged in contributors.or(next).without(usize::from(term.leader)).minus(state.leaving).iter() {
-                choices.push(Choice { contributors: contributors.without(wronged), next: next.without(wronged), verdicts: 1 });
+            for wronged in contributors
+                .or(next)
+                .without(usize::from(term.leader))
+                .minus(state.leaving)
+                .iter()
+            {
+                choices.push(Choice {
+                    contributors: contributors.without(wronged),
+                    next: next.without(wronged),
+                    verdicts: 1,
+                });
             }
         }
         if self.setup.breaks(Planted::ParticipantsGrow) {
             for added in state.alive.minus(term.contributors.or(before)).iter() {
-                choices.push(Choice { contributors, next: next.with(added), verdicts: 0 });
+                choices.push(Choice {
+                    contributors,
+                    next: next.with(added),
+                    verdicts: 0,
+                });
             }
         }
     }
 
-    /// Who votes in the next round: the members that vote already, no more new ones than those, and below three the last left out.
+    /// Who votes in the next round: the members that vote already, no more new ones than those, and
+    /// below three the last left out.
     fn next_voters(&self, state: &State, view: &View, leader: usize, next: Set, ended: Set) -> Set {
         let stay = next.and(view.voters);
         let mut voters = stay;
         for new in next.minus(view.voters).iter() {
-            let room = View { voters: voters.with(new), first: self.first_of(view, leader, next), ..*view }.is_quorum(stay);
+            let room = View {
+                voters: voters.with(new),
+                first: self.first_of(view, leader, next),
+                ..*view
+            }
+            .is_quorum(stay);
             if room || self.setup.breaks(Planted::TooManyNewVoters) {
                 voters = voters.with(new);
             }
         }
         // Who started again in its place shows that a process ended.
-        let replaced = |voter: &usize| next.iter().any(|process| process != *voter && state.ids[process] == state.ids[*voter]);
+        let replaced = |voter: &usize| {
+            next.iter()
+                .any(|process| process != *voter && state.ids[process] == state.ids[*voter])
+        };
         let silent = view.voters.minus(next).minus(state.leaving).minus(ended);
         for voter in silent.iter().filter(|voter| !replaced(voter)) {
             if voters.len() < 3 && !self.setup.breaks(Planted::SilentBelowThree) {
@@ -546,10 +771,15 @@ impl Rules {
         voters
     }
 
-    /// With whom half of the next voters are a quorum: the leader, else the lowest who votes already.
+    /// With whom half of the next voters are a quorum: the leader, else the lowest who votes
+    /// already.
     fn first_of(&self, view: &View, leader: usize, next: Set) -> u8 {
         let stay = next.and(view.voters);
-        let first = if stay.has(leader) { Some(leader) } else { stay.lowest() };
+        let first = if stay.has(leader) {
+            Some(leader)
+        } else {
+            stay.lowest()
+        };
         first.or(next.lowest()).unwrap_or_default() as u8
     }
 
@@ -580,9 +810,14 @@ impl Rules {
                 self.take_over(state, process);
             }
             Step::Promise { round, term, voter } => self.give_promise(state, round, term, voter),
-            Step::Finish { round, term, accepted } => {
+            Step::Finish {
+                round,
+                term,
+                accepted,
+            } => {
                 let entry = state.round(round).terms[usize::from(accepted)].proposal;
-                let source = entry.map(|entry| state.round(round).terms[usize::from(entry.term)].complete);
+                let source =
+                    entry.map(|entry| state.round(round).terms[usize::from(entry.term)].complete);
                 let term = &mut state.round_mut(round).terms[term];
                 term.phase = Phase::Proposed;
                 term.proposal = entry;
@@ -599,22 +834,45 @@ impl Rules {
                 let older = (0..term).fold(0, |data, older| data | data_of(older));
                 Self::drop_data(state, round, older);
             }
-            Step::Attempt { round, term, contributors, next, voters, verdicts, ends } => {
+            Step::Attempt {
+                round,
+                term,
+                contributors,
+                next,
+                voters,
+                verdicts,
+                ends,
+            } => {
                 state.spent.verdicts += verdicts;
                 state.spent.ends += ends;
                 self.attempt(state, round, term, contributors, next, voters);
             }
-            Step::Ready { round, term, member } => self.ready(state, round, term, member),
-            Step::AllReady { round, term: number } => {
+            Step::Ready {
+                round,
+                term,
+                member,
+            } => self.ready(state, round, term, member),
+            Step::AllReady {
+                round,
+                term: number,
+            } => {
                 let term = &state.round(round).terms[number];
                 let next = term.next[usize::from(term.attempts) - 1];
-                next.minus(term.ready).iter().for_each(|member| self.ready(state, round, number, member));
+                next.minus(term.ready)
+                    .iter()
+                    .for_each(|member| self.ready(state, round, number, member));
             }
-            Step::Propose { round, term: number } => {
+            Step::Propose {
+                round,
+                term: number,
+            } => {
                 let term = &mut state.round_mut(round).terms[number];
                 let attempt = term.attempts - 1;
                 term.phase = Phase::Proposed;
-                term.proposal = Some(Entry { term: number as u8, attempt });
+                term.proposal = Some(Entry {
+                    term: number as u8,
+                    attempt,
+                });
                 term.complete = term.next[usize::from(attempt)].within(term.ready);
                 // Votes for what was proposed before were not counted and never will be.
                 term.accepted = Set::NONE;
@@ -632,15 +890,25 @@ impl Rules {
     fn stop(&self, state: &mut State, process: usize) {
         state.alive = state.alive.without(process);
         // Only rule 8 asks what a process knew that is no more.
-        let round = if self.setup.leavers > 0 { state.processes[process].round } else { 0 };
-        state.processes[process] = Process { round, ..Default::default() };
+        let round = if self.setup.leavers > 0 {
+            state.processes[process].round
+        } else {
+            0
+        };
+        state.processes[process] = Process {
+            round,
+            ..Default::default()
+        };
     }
 
     fn restart(&self, state: &mut State, process: usize) {
         state.spent.restarts += 1;
         if self.setup.breaks(Planted::RestartKeepsPlace) {
             let round = state.newest().min(self.setup.rounds);
-            state.processes[process] = Process { round, ..Default::default() };
+            state.processes[process] = Process {
+                round,
+                ..Default::default()
+            };
             state.alive = state.alive.with(process);
             return;
         }
@@ -663,17 +931,27 @@ impl Rules {
 
     /// Everybody drops data of a round.
     fn drop_data(state: &mut State, round: u8, data: u16) {
-        state.processes.iter_mut().filter(|process| process.round == round).for_each(|process| process.data &= !data);
+        state
+            .processes
+            .iter_mut()
+            .filter(|process| process.round == round)
+            .for_each(|process| process.data &= !data);
     }
 
     fn learn(&self, state: &mut State, process: usize) {
         let at = state.processes[process].round;
-        let Some(entry) = state.round(at).chosen else { return };
+        let Some(entry) = state.round(at).chosen else {
+            return;
+        };
         let member = state.view(at + 1).members.has(process);
         let knows = &mut state.processes[process];
         let held = knows.data & entry.bit() != 0;
         let holds = if member && held { at + 1 } else { knows.holds };
-        *knows = Process { round: at + 1, holds, ..Default::default() };
+        *knows = Process {
+            round: at + 1,
+            holds,
+            ..Default::default()
+        };
         state.wrong.nothing_held |= member && !held;
     }
 
@@ -681,15 +959,34 @@ impl Rules {
     pub fn take_over(&self, state: &mut State, process: usize) {
         let at = state.processes[process].round;
         let highest = state.processes[process].promise;
-        let own = state.round(at).terms().iter().filter(|term| usize::from(term.leader) == process).map(|term| term.code).max();
+        let own = state
+            .round(at)
+            .terms()
+            .iter()
+            .filter(|term| usize::from(term.leader) == process)
+            .map(|term| term.code)
+            .max();
         let above = highest.max(own.unwrap_or_default());
         let mut code = (above & !7) | process as u8;
         while code <= above || code < 8 {
             code += 8;
         }
-        self.insert(state, at, Term { code, leader: process as u8, ..Term::default() });
+        self.insert(
+            state,
+            at,
+            Term {
+                code,
+                leader: process as u8,
+                ..Term::default()
+            },
+        );
         state.processes[process].promise = code;
-        let number = state.round(at).terms().iter().position(|term| term.code == code).unwrap_or_default();
+        let number = state
+            .round(at)
+            .terms()
+            .iter()
+            .position(|term| term.code == code)
+            .unwrap_or_default();
         if state.view(at).voters.has(process) {
             self.give_promise(state, at, number, process);
         }
@@ -698,7 +995,13 @@ impl Rules {
     /// The same, above every term that exists: what a leader does that learned from refusals.
     pub fn take_over_above_all(&self, state: &mut State, process: usize) {
         let at = state.processes[process].round;
-        let highest = state.round(at).terms().iter().map(|term| term.code).max().unwrap_or_default();
+        let highest = state
+            .round(at)
+            .terms()
+            .iter()
+            .map(|term| term.code)
+            .max()
+            .unwrap_or_default();
         state.processes[process].promise = state.processes[process].promise.max(highest);
         self.take_over(state, process);
         self.tidy(state);
@@ -707,13 +1010,20 @@ impl Rules {
     fn insert(&self, state: &mut State, round: u8, term: Term) {
         let rounds = state.round_mut(round);
         let count = usize::from(rounds.count);
-        let place = rounds.terms().iter().take_while(|other| other.code < term.code).count();
+        let place = rounds
+            .terms()
+            .iter()
+            .take_while(|other| other.code < term.code)
+            .count();
         rounds.terms.copy_within(place..count, place + 1);
         rounds.terms[place] = term;
         rounds.count += 1;
         let from = place as u8;
         let moved = |number: u8| if number >= from { number + 1 } else { number };
-        let moved_entry = |entry: Entry| Entry { term: moved(entry.term), ..entry };
+        let moved_entry = |entry: Entry| Entry {
+            term: moved(entry.term),
+            ..entry
+        };
         rounds.chosen = rounds.chosen.map(moved_entry);
         for term in &mut rounds.terms[..=count] {
             term.proposal = term.proposal.map(moved_entry);
@@ -722,7 +1032,11 @@ impl Rules {
                 promise.floor = promise.floor.map(moved);
             }
         }
-        for process in state.processes.iter_mut().filter(|process| process.round == round) {
+        for process in state
+            .processes
+            .iter_mut()
+            .filter(|process| process.round == round)
+        {
             process.accepted = process.accepted.map(moved);
             let low = process.data & ((1 << (place * ATTEMPTS)) - 1);
             process.data = low | (process.data & !low) << ATTEMPTS;
@@ -755,7 +1069,15 @@ impl Rules {
         term.acknowledged = term.acknowledged.with(voter);
     }
 
-    fn attempt(&self, state: &mut State, round: u8, number: usize, contributors: Set, next: Set, voters: Set) {
+    fn attempt(
+        &self,
+        state: &mut State,
+        round: u8,
+        number: usize,
+        contributors: Set,
+        next: Set,
+        voters: Set,
+    ) {
         let view = *state.view(round);
         let term = &mut state.round_mut(round).terms[number];
         let attempt = usize::from(term.attempts);
@@ -773,10 +1095,21 @@ impl Rules {
         term.ready = Set::NONE;
         let leader = usize::from(term.leader);
         // Rule 5 (b): the attempt before is dropped.
-        let older = (0..attempt).fold(0, |data, older| data | Entry { term: number as u8, attempt: older as u8 }.bit());
+        let older = (0..attempt).fold(0, |data, older| {
+            data | Entry {
+                term: number as u8,
+                attempt: older as u8,
+            }
+            .bit()
+        });
         Self::drop_data(state, round, older);
         let first = self.first_of(&view, leader, next);
-        let stays = View { members: next, voters, first }.is_quorum(view.voters);
+        let stays = View {
+            members: next,
+            voters,
+            first,
+        }
+        .is_quorum(view.voters);
         state.wrong.grew |= grew;
         state.wrong.outvoted |= !stays;
     }
@@ -784,10 +1117,17 @@ impl Rules {
     fn ready(&self, state: &mut State, round: u8, number: usize, member: usize) {
         let term = &mut state.round_mut(round).terms[number];
         term.ready = term.ready.with(member);
-        let entry = Entry { term: number as u8, attempt: term.attempts - 1 };
+        let entry = Entry {
+            term: number as u8,
+            attempt: term.attempts - 1,
+        };
         let process = &mut state.processes[member];
         if process.round < round {
-            *process = Process { round, holds: process.holds, ..Default::default() };
+            *process = Process {
+                round,
+                holds: process.holds,
+                ..Default::default()
+            };
         }
         if self.setup.breaks(Planted::DropOnLaterAttempt) {
             process.data = 0;
@@ -818,10 +1158,17 @@ impl Rules {
             None => {
                 let view = *state.view(round);
                 let term = &state.round(round).terms[usize::from(entry.term)];
-                let (members, voters) = (term.next[usize::from(entry.attempt)], term.voters[usize::from(entry.attempt)]);
+                let (members, voters) = (
+                    term.next[usize::from(entry.attempt)],
+                    term.voters[usize::from(entry.attempt)],
+                );
                 let first = self.first_of(&view, usize::from(term.leader), members);
                 state.round_mut(round).chosen = Some(entry);
-                state.views[usize::from(round)] = View { members, voters, first };
+                state.views[usize::from(round)] = View {
+                    members,
+                    voters,
+                    first,
+                };
                 self.begin(state, round + 1);
             }
         }
@@ -845,13 +1192,19 @@ impl Rules {
         let leader = state.view(round).first;
         let begun = state.round_mut(round);
         begun.count = 1;
-        begun.terms[0] = Term { code: leader, leader, phase: Phase::Open, ..Term::default() };
+        begun.terms[0] = Term {
+            code: leader,
+            leader,
+            phase: Phase::Open,
+            ..Term::default()
+        };
     }
 
     /// Forgets what can have no effect any more.
     fn tidy(&self, state: &mut State) {
         for round in 1..=self.setup.rounds.min(state.newest()) {
-            let here = (0..PROCESSES).any(|process| state.alive.has(process) && state.processes[process].round == round);
+            let here = (0..PROCESSES)
+                .any(|process| state.alive.has(process) && state.processes[process].round == round);
             let decided = state.round(round).chosen.is_some();
             // Joiners skip rounds; whoever else passes through a round is in it or in one before.
             let comes = (0..PROCESSES).any(|process| {
@@ -860,8 +1213,18 @@ impl Rules {
             });
             if decided && !here && !comes && state.known() > round {
                 let kept = state.round(round);
-                let (chosen, announced) = (kept.chosen.map(|_| Entry { term: 0, attempt: 0 }), kept.announced);
-                *state.round_mut(round) = Round { chosen, announced, ..Round::default() };
+                let (chosen, announced) = (
+                    kept.chosen.map(|_| Entry {
+                        term: 0,
+                        attempt: 0,
+                    }),
+                    kept.announced,
+                );
+                *state.round_mut(round) = Round {
+                    chosen,
+                    announced,
+                    ..Round::default()
+                };
                 continue;
             }
             for number in 0..state.round(round).terms().len() {
@@ -872,8 +1235,21 @@ impl Rules {
                 let leads = later || self.in_charge(state, round, &term);
                 let term = &mut state.round_mut(round).terms[number];
                 if !leads && matches!(term.phase, Phase::Preparing | Phase::Open) {
-                    let Term { code, leader, opened, attempts, .. } = *term;
-                    *term = Term { code, leader, phase: Phase::Over, opened, attempts, ..Term::default() };
+                    let Term {
+                        code,
+                        leader,
+                        opened,
+                        attempts,
+                        ..
+                    } = *term;
+                    *term = Term {
+                        code,
+                        leader,
+                        phase: Phase::Over,
+                        opened,
+                        attempts,
+                        ..Term::default()
+                    };
                 }
                 if term.phase != Phase::Preparing {
                     term.promised = Set::NONE;

@@ -82,7 +82,8 @@ pub struct Setup {
     pub leavers: u8,
     /// Whether a voter that refuses `Open` raises its floor all the same.
     pub refused_raises: bool,
-    /// Whether the next members say `Ready` in one step, or none does: fewer states, see the module's notes.
+    /// Whether the next members say `Ready` in one step, or none does: fewer states, see the
+    /// module's notes.
     pub at_once: bool,
     /// From one of how many states the continuation without faults is tried; 0: from none.
     pub settle_every: u64,
@@ -116,7 +117,10 @@ impl Setup {
     /// The same with a rule broken.
     #[must_use]
     pub fn breaking(&self, planted: Planted) -> Self {
-        Self { planted: Some(planted), ..self.clone() }
+        Self {
+            planted: Some(planted),
+            ..self.clone()
+        }
     }
 
     /// Whether this rule is broken.

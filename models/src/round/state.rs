@@ -100,7 +100,8 @@ impl Set {
 
 impl fmt::Debug for Set {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.iter().try_for_each(|process| write!(f, "{}", char::from(b'a' + process as u8)))
+        self.iter()
+            .try_for_each(|process| write!(f, "{}", char::from(b'a' + process as u8)))
     }
 }
 
@@ -121,7 +122,10 @@ impl View {
     pub fn is_quorum(&self, votes: Set) -> bool {
         let given = votes.and(self.voters).len() * 2;
         let all = self.voters.len();
-        given > all || given == all && votes.has(usize::from(self.first)) && self.voters.has(usize::from(self.first))
+        given > all
+            || given == all
+                && votes.has(usize::from(self.first))
+                && self.voters.has(usize::from(self.first))
     }
 }
 
@@ -139,7 +143,8 @@ pub enum Phase {
     Over,
 }
 
-/// An entry: the attempt that moved its data, as number of the term and number of the attempt in it.
+/// An entry: the attempt that moved its data, as number of the term and number of the attempt in
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// Which term, counted from the lowest of the round.
@@ -173,7 +178,8 @@ pub struct Promise {
 
 /// A term: what its leader knows, and the messages that were sent in it.
 ///
-/// A message once sent may arrive at any time, any number of times, or never: the sets below only grow.
+/// A message once sent may arrive at any time, any number of times, or never: the sets below only
+/// grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Term {
     /// Counter, then leader: what terms are compared by.
@@ -215,8 +221,13 @@ const NO_TERM: u8 = 15;
 
 impl Hash for Term {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let entry = self.proposal.map_or(NO_TERM, |entry| entry.term * 2 + entry.attempt);
-        let flags = u8::from(self.opened) | u8::from(self.safe) << 1 | u8::from(self.complete) << 2 | (self.phase as u8) << 4;
+        let entry = self
+            .proposal
+            .map_or(NO_TERM, |entry| entry.term * 2 + entry.attempt);
+        let flags = u8::from(self.opened)
+            | u8::from(self.safe) << 1
+            | u8::from(self.complete) << 2
+            | (self.phase as u8) << 4;
         let mut bytes = [0; 16 + PROCESSES];
         let fixed = [
             self.code,
@@ -265,7 +276,9 @@ impl Round {
 
 impl Hash for Round {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let chosen = self.chosen.map_or(NO_TERM, |entry| entry.term * 2 + entry.attempt);
+        let chosen = self
+            .chosen
+            .map_or(NO_TERM, |entry| entry.term * 2 + entry.attempt);
         state.write(&[self.count, chosen, u8::from(self.announced)]);
         self.terms().iter().for_each(|term| term.hash(state));
     }
@@ -291,8 +304,19 @@ pub struct Process {
 impl Hash for Process {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let [low, high] = self.data.to_le_bytes();
-        let (accepted, floor) = (self.accepted.unwrap_or(NO_TERM), self.floor.unwrap_or(u8::MAX));
-        state.write(&[self.round, self.holds, self.promise, accepted, floor, low, high]);
+        let (accepted, floor) = (
+            self.accepted.unwrap_or(NO_TERM),
+            self.floor.unwrap_or(u8::MAX),
+        );
+        state.write(&[
+            self.round,
+            self.holds,
+            self.promise,
+            accepted,
+            floor,
+            low,
+            high,
+        ]);
     }
 }
 
@@ -372,23 +396,37 @@ impl State {
     /// The newest round of which a view is decided.
     #[must_use]
     pub fn newest(&self) -> u8 {
-        1 + self.rounds.iter().take_while(|round| round.chosen.is_some()).count() as u8
+        1 + self
+            .rounds
+            .iter()
+            .take_while(|round| round.chosen.is_some())
+            .count() as u8
     }
 
     /// Whether `process` holds what the round `number` begins with.
     #[must_use]
     pub fn holds(&self, process: usize, number: u8) -> bool {
-        let Process { round, holds, data, .. } = self.processes[process];
+        let Process {
+            round, holds, data, ..
+        } = self.processes[process];
         if holds >= number {
             return true;
         }
         let undecided = number > 1 && round == number - 1;
-        undecided && self.round(round).chosen.is_some_and(|entry| data & entry.bit() != 0)
+        undecided
+            && self
+                .round(round)
+                .chosen
+                .is_some_and(|entry| data & entry.bit() != 0)
     }
 
     /// The newest round that a living process takes part in.
     #[must_use]
     pub fn known(&self) -> u8 {
-        self.alive.iter().map(|process| self.processes[process].round).max().unwrap_or(0)
+        self.alive
+            .iter()
+            .map(|process| self.processes[process].round)
+            .max()
+            .unwrap_or(0)
     }
 }

@@ -10,7 +10,8 @@ pub const ONE_OUTCOME: &str = "P1: a round has one outcome";
 /// P2.
 pub const MEMBERS_HOLD: &str = "P2: who is a member of a decided entry holds its data";
 /// P3.
-pub const MODEL_HELD: &str = "P3: while a member of the newest view lives, somebody holds the model";
+pub const MODEL_HELD: &str =
+    "P3: while a member of the newest view lives, somebody holds the model";
 /// P4, as far as a model without clocks can say it.
 pub const SETTLES: &str = "P4: once faults stop the round is decided";
 /// P6.
@@ -41,14 +42,24 @@ impl Rules {
     #[must_use]
     pub fn members_hold(state: &State) -> bool {
         let newest = state.newest();
-        !state.wrong.nothing_held && state.view(newest).members.and(state.alive).iter().all(|member| state.holds(member, newest))
+        !state.wrong.nothing_held
+            && state
+                .view(newest)
+                .members
+                .and(state.alive)
+                .iter()
+                .all(|member| state.holds(member, newest))
     }
 
     /// P3.
     #[must_use]
     pub fn model_is_held(state: &State) -> bool {
         let newest = state.newest();
-        state.view(newest).members.and(state.alive).is_empty() || state.alive.iter().any(|process| state.holds(process, newest))
+        state.view(newest).members.and(state.alive).is_empty()
+            || state
+                .alive
+                .iter()
+                .any(|process| state.holds(process, newest))
     }
 
     /// P4: the continuation without faults decides, if it must.
@@ -57,7 +68,9 @@ impl Rules {
         if !self.is_tried(state) || !self.must_settle(state) {
             return true;
         }
-        [Delivery::NewestFirst, Delivery::OldestFirst].into_iter().all(|delivery| self.settles_with(state, delivery))
+        [Delivery::NewestFirst, Delivery::OldestFirst]
+            .into_iter()
+            .all(|delivery| self.settles_with(state, delivery))
     }
 
     fn is_tried(&self, state: &State) -> bool {
@@ -74,26 +87,41 @@ impl Rules {
         }
     }
 
-    /// Whether a quorum and a holder live, both of the newest view and of the newest that somebody living knows; or so few died
-    /// that the rules for fewer than three voters promise a quorum.
+    /// Whether a quorum and a holder live, both of the newest view and of the newest that somebody
+    /// living knows; or so few died that the rules for fewer than three voters promise a quorum.
     fn must_settle(&self, state: &State) -> bool {
-        let Setup { founders, rounds, leavers, ends, .. } = self.setup;
+        let Setup {
+            founders,
+            rounds,
+            leavers,
+            ends,
+            ..
+        } = self.setup;
         let known = state.known();
         let newest = state.newest();
         if known == 0 || known > rounds {
             return false;
         }
-        let held = |round: u8| state.view(round).members.and(state.alive).iter().any(|member| state.holds(member, round));
+        let held = |round: u8| {
+            state
+                .view(round)
+                .members
+                .and(state.alive)
+                .iter()
+                .any(|member| state.holds(member, round))
+        };
         if !held(known) || !held(newest) {
             return false;
         }
         // Who left by the rules is no fault.
-        let quorum = state.view(known).is_quorum(state.alive.or(state.gone)) && state.view(newest).is_quorum(state.alive);
+        let quorum = state.view(known).is_quorum(state.alive.or(state.gone))
+            && state.view(newest).is_quorum(state.alive);
         let few = founders >= 3 && leavers == 0 && ends == 0 && state.spent.crashes <= 1;
         quorum || few
     }
 
-    /// Runs the cluster on: every message arrives, leaders know who lives, and a member takes over when nothing else happens.
+    /// Runs the cluster on: every message arrives, leaders know who lives, and a member takes over
+    /// when nothing else happens.
     fn settles_with(&self, state: &State, delivery: Delivery) -> bool {
         let known = state.known();
         let mut state = state.clone();
@@ -109,16 +137,26 @@ impl Rules {
                 state = self.after(&state, *step);
                 continue;
             }
-            // The bound on attempts is the model's: who has used them up goes on in a term of its own.
+            // The bound on attempts is the model's: who has used them up goes on in a term of its
+            // own.
             let able = |process: &usize| {
-                state.processes[*process].round == known && state.holds(*process, known) && self.may_lead(&state, *process)
+                state.processes[*process].round == known
+                    && state.holds(*process, known)
+                    && self.may_lead(&state, *process)
             };
-            let mut members = state.view(known).members.and(state.alive).iter().filter(able);
+            let mut members = state
+                .view(known)
+                .members
+                .and(state.alive)
+                .iter()
+                .filter(able);
             let first = match delivery {
                 Delivery::NewestFirst => members.next(),
                 Delivery::OldestFirst => members.last(),
             };
-            let Some(process) = first.filter(|_| began < SETTLES_WITH) else { return false };
+            let Some(process) = first.filter(|_| began < SETTLES_WITH) else {
+                return false;
+            };
             began += 1;
             self.take_over_above_all(&mut state, process);
         }

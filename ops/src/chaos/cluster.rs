@@ -1,4 +1,5 @@
-//! The node processes of a run, and how they are told to write traces and to announce the link emulator's addresses.
+//! The node processes of a run, and how they are told to write traces and to announce the link
+//! emulator's addresses.
 
 use super::ChaosError;
 use super::disks::Disks;
@@ -45,19 +46,31 @@ impl Orders {
     /// The program and its arguments, for people.
     #[must_use]
     pub fn command(&self) -> String {
-        let words = std::iter::once(self.program.as_os_str()).chain(self.arguments.iter().map(OsString::as_os_str));
-        words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+        let words = std::iter::once(self.program.as_os_str())
+            .chain(self.arguments.iter().map(OsString::as_os_str));
+        words
+            .map(|word| word.to_string_lossy())
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     /// Settings that the scenario makes, as variables.
     fn settings(&self) -> impl Iterator<Item = (String, String)> {
-        let written = self.scenario.writes_checkpoints().then(|| (CHECKPOINTS.to_owned(), "disks".to_owned()));
-        let settings = self.scenario.settings.iter().map(|(key, value)| (format!("SLOWMO_{}", key.to_uppercase()), value.to_string()));
+        let written = self
+            .scenario
+            .writes_checkpoints()
+            .then(|| (CHECKPOINTS.to_owned(), "disks".to_owned()));
+        let settings = self
+            .scenario
+            .settings
+            .iter()
+            .map(|(key, value)| (format!("SLOWMO_{}", key.to_uppercase()), value.to_string()));
         // Each node is told its own link to it.
         settings.chain(written)
     }
 
-    /// What the invariants must know, as the nodes will be configured: by this process's variables, the scenario and their flags.
+    /// What the invariants must know, as the nodes will be configured: by this process's variables,
+    /// the scenario and their flags.
     ///
     /// # Errors
     /// A setting is refused; the nodes would refuse it too.
@@ -67,7 +80,8 @@ impl Orders {
         let mine: Vec<(String, String)> = self.settings().collect();
         let others = inherited.filter(|(name, _)| !mine.iter().any(|(known, _)| known == name));
         let variables: Vec<(String, String)> = others.chain(mine.iter().cloned()).collect();
-        let config = Config::from_sources(None, variables.into_iter(), self.arguments.iter().map(text))?;
+        let config =
+            Config::from_sources(None, variables.into_iter(), self.arguments.iter().map(text))?;
         Ok(Setup {
             seed: self.seed,
             quorum: config.quorum,
@@ -81,17 +95,30 @@ impl Orders {
     }
 
     /// Starts the founders.
-    pub(super) fn start(&self, relay: &Relay, traces: &Path, disks: Option<&Disks>) -> Result<Group, ChaosError> {
-        let mut plan = Plan::new(&self.program, self.scenario.nodes).arguments(self.arguments.iter().cloned());
+    pub(super) fn start(
+        &self,
+        relay: &Relay,
+        traces: &Path,
+        disks: Option<&Disks>,
+    ) -> Result<Group, ChaosError> {
+        let mut plan =
+            Plan::new(&self.program, self.scenario.nodes).arguments(self.arguments.iter().cloned());
         for (name, value) in self.settings() {
             plan = plan.variable(&name, value);
         }
         plan = plan.variable(TRACE, traces);
         for node in self.ids() {
-            let Some((listens, announces)) = relay.addresses(node) else { continue };
-            let mut own = vec![(LISTEN.to_owned(), listens.to_string().into()), (ADVERTISE.to_owned(), announces.to_string().into())];
+            let Some((listens, announces)) = relay.addresses(node) else {
+                continue;
+            };
+            let mut own = vec![
+                (LISTEN.to_owned(), listens.to_string().into()),
+                (ADVERTISE.to_owned(), announces.to_string().into()),
+            ];
             // Ids are at most a few dozen.
-            own.extend(disks.map(|disks| (CHECKPOINTS.to_owned(), disks.of(node.0 as usize).into())));
+            own.extend(
+                disks.map(|disks| (CHECKPOINTS.to_owned(), disks.of(node.0 as usize).into())),
+            );
             plan.environments.insert(node.0 as usize, own);
         }
         Ok(Group::start(&plan)?)

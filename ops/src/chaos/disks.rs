@@ -1,5 +1,6 @@
-//! Where the nodes of a run write checkpoints: one folder, which each reaches by a link of its own. While its disk is full, a file stands
-//! where a node's link was: nothing can be written, whoever the user is.
+//! Where the nodes of a run write checkpoints: one folder, which each reaches by a link of its own.
+//! While its disk is full, a file stands where a node's link was: nothing can be written, whoever
+//! the user is.
 
 use super::ChaosError;
 use slowmo::checkpoints::newest_whole;
@@ -17,11 +18,22 @@ pub struct Disks {
 
 impl Disks {
     /// Empty ones in a folder of a run, for these nodes.
-    pub fn create(parent: &Path, mut nodes: impl Iterator<Item = usize>) -> Result<Self, ChaosError> {
-        let disks = Self { folder: parent.join("checkpoints"), links: parent.join("disks") };
+    pub fn create(
+        parent: &Path,
+        mut nodes: impl Iterator<Item = usize>,
+    ) -> Result<Self, ChaosError> {
+        let disks = Self {
+            folder: parent.join("checkpoints"),
+            links: parent.join("disks"),
+        };
         for path in [&disks.folder, &disks.links] {
-            let made = if path.exists() { std::fs::remove_dir_all(path) } else { Ok(()) };
-            made.and_then(|()| std::fs::create_dir_all(path)).map_err(failed(path))?;
+            let made = if path.exists() {
+                std::fs::remove_dir_all(path)
+            } else {
+                Ok(())
+            };
+            made.and_then(|()| std::fs::create_dir_all(path))
+                .map_err(failed(path))?;
         }
         nodes.try_for_each(|node| disks.fill(node, false))?;
         Ok(disks)
@@ -39,7 +51,13 @@ impl Disks {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed,
         };
-        let put = || if full { File::create(&path).map(drop) } else { symlink(&self.folder, &path) };
+        let put = || {
+            if full {
+                File::create(&path).map(drop)
+            } else {
+                symlink(&self.folder, &path)
+            }
+        };
         removed.and_then(|()| put()).map_err(failed(&path))
     }
 
@@ -48,16 +66,32 @@ impl Disks {
         match newest_whole(&self.folder) {
             Ok((found, refused)) => {
                 let torn = |error: &slowmo::checkpoints::CheckpointError| {
-                    !matches!(error, slowmo::checkpoints::CheckpointError::Incomplete { .. })
+                    !matches!(
+                        error,
+                        slowmo::checkpoints::CheckpointError::Incomplete { .. }
+                    )
                 };
-                let wrong = refused.iter().filter(|refused| torn(&refused.error)).map(|refused| refused.error.to_string()).collect();
-                Kept { step: found.map(|checkpoint| checkpoint.header().step), wrong }
+                let wrong = refused
+                    .iter()
+                    .filter(|refused| torn(&refused.error))
+                    .map(|refused| refused.error.to_string())
+                    .collect();
+                Kept {
+                    step: found.map(|checkpoint| checkpoint.header().step),
+                    wrong,
+                }
             }
-            Err(error) => Kept { step: None, wrong: vec![error.to_string()] },
+            Err(error) => Kept {
+                step: None,
+                wrong: vec![error.to_string()],
+            },
         }
     }
 }
 
 fn failed(path: &Path) -> impl FnOnce(io::Error) -> ChaosError + '_ {
-    move |source| ChaosError::File { path: path.to_owned(), source }
+    move |source| ChaosError::File {
+        path: path.to_owned(),
+        source,
+    }
 }

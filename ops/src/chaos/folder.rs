@@ -38,16 +38,24 @@ impl Folder {
     /// # Errors
     /// It cannot be made.
     pub fn create(path: &Path) -> Result<Self, ChaosError> {
-        std::fs::create_dir_all(path).map_err(|source| ChaosError::File { path: path.to_owned(), source })?;
+        std::fs::create_dir_all(path).map_err(|source| ChaosError::File {
+            path: path.to_owned(),
+            source,
+        })?;
         // Traces are absolute: a node may be started elsewhere.
-        let path = std::path::absolute(path).map_err(|source| ChaosError::File { path: path.to_owned(), source })?;
+        let path = std::path::absolute(path).map_err(|source| ChaosError::File {
+            path: path.to_owned(),
+            source,
+        })?;
         Ok(Self { path })
     }
 
     /// One that is there.
     #[must_use]
     pub fn open(path: &Path) -> Self {
-        Self { path: path.to_owned() }
+        Self {
+            path: path.to_owned(),
+        }
     }
 
     /// Where it is.
@@ -65,26 +73,45 @@ impl Folder {
     /// An empty folder for the traces of the nodes.
     pub(super) fn raw(&self) -> Result<PathBuf, ChaosError> {
         let path = self.file("raw");
-        let made = if path.exists() { std::fs::remove_dir_all(&path) } else { Ok(()) };
-        made.and_then(|()| std::fs::create_dir_all(&path)).map_err(|source| ChaosError::File { path: path.clone(), source })?;
+        let made = if path.exists() {
+            std::fs::remove_dir_all(&path)
+        } else {
+            Ok(())
+        };
+        made.and_then(|()| std::fs::create_dir_all(&path))
+            .map_err(|source| ChaosError::File {
+                path: path.clone(),
+                source,
+            })?;
         Ok(path)
     }
 
     pub(super) fn log(&self, part: Part) -> Result<File, ChaosError> {
-        let path = self.file(if part == Part::Faulty { "output.log" } else { "baseline.log" });
+        let path = self.file(if part == Part::Faulty {
+            "output.log"
+        } else {
+            "baseline.log"
+        });
         File::create(&path).map_err(|source| ChaosError::File { path, source })
     }
 
     /// The merged trace of a part.
     #[must_use]
     pub fn trace(&self, part: Part) -> PathBuf {
-        self.file(if part == Part::Faulty { "trace.jsonl" } else { "baseline.jsonl" })
+        self.file(if part == Part::Faulty {
+            "trace.jsonl"
+        } else {
+            "baseline.jsonl"
+        })
     }
 
     /// Merges the nodes' traces of a part into one, and removes them.
     pub(super) fn merge(&self, part: Part) -> Result<(), ChaosError> {
         let (raw, path) = (self.file("raw"), self.trace(part));
-        let unwritable = |source| ChaosError::File { path: path.clone(), source };
+        let unwritable = |source| ChaosError::File {
+            path: path.clone(),
+            source,
+        };
         let mut file = BufWriter::new(File::create(&path).map_err(unwritable)?);
         let mut written = Ok(());
         collect::merge(&raw, &mut |line| {
@@ -104,7 +131,10 @@ impl Folder {
     pub fn write_header(&self, scenario: &Scenario, header: &Header) -> Result<(), ChaosError> {
         let text = toml::to_string(scenario).map_err(std::io::Error::other);
         self.write("scenario.toml", text)?;
-        self.write("run.json", serde_json::to_string_pretty(header).map_err(std::io::Error::other))
+        self.write(
+            "run.json",
+            serde_json::to_string_pretty(header).map_err(std::io::Error::other),
+        )
     }
 
     /// Takes the fault-free run of another folder.
@@ -113,7 +143,10 @@ impl Folder {
     /// There is none, or it cannot be copied.
     pub fn copy_baseline(&self, from: &Folder) -> Result<(), ChaosError> {
         let (from, path) = (from.trace(Part::Baseline), self.trace(Part::Baseline));
-        let unreadable = |error: std::io::Error| ChaosError::Unreadable { path: from.clone(), reason: error.to_string() };
+        let unreadable = |error: std::io::Error| ChaosError::Unreadable {
+            path: from.clone(),
+            reason: error.to_string(),
+        };
         if from != path {
             std::fs::copy(&from, &path).map_err(unreadable)?;
         }
@@ -127,7 +160,9 @@ impl Folder {
     pub fn forget_baseline(&self) -> Result<(), ChaosError> {
         let path = self.trace(Part::Baseline);
         match std::fs::remove_file(&path) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(ChaosError::File { path, source }),
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(ChaosError::File { path, source })
+            }
             _ => Ok(()),
         }
     }
@@ -137,19 +172,30 @@ impl Folder {
     /// # Errors
     /// A file of the run cannot be read, or the report not be written.
     pub fn report(&self) -> Result<Report, ChaosError> {
-        let unreadable = |path: &Path, reason: String| ChaosError::Unreadable { path: path.to_owned(), reason };
+        let unreadable = |path: &Path, reason: String| ChaosError::Unreadable {
+            path: path.to_owned(),
+            reason,
+        };
         let read = |name: &str| {
             let path = self.file(name);
             std::fs::read_to_string(&path).map_err(|error| unreadable(&path, error.to_string()))
         };
         let (path, text) = (self.file("scenario.toml"), read("scenario.toml")?);
-        let scenario = Scenario::parse(&text, "scenario.toml").map_err(|error| unreadable(&path, error.to_string()))?;
-        let header: Header =
-            serde_json::from_str(&read("run.json")?).map_err(|error| unreadable(&self.file("run.json"), error.to_string()))?;
+        let scenario = Scenario::parse(&text, "scenario.toml")
+            .map_err(|error| unreadable(&path, error.to_string()))?;
+        let header: Header = serde_json::from_str(&read("run.json")?)
+            .map_err(|error| unreadable(&self.file("run.json"), error.to_string()))?;
         let run = self.examine(Part::Faulty)?;
-        let baseline = if self.trace(Part::Baseline).exists() { Some(self.examine(Part::Baseline)?) } else { None };
+        let baseline = if self.trace(Part::Baseline).exists() {
+            Some(self.examine(Part::Baseline)?)
+        } else {
+            None
+        };
         let report = Report::new(&header, &scenario, &run, baseline.as_ref());
-        self.write("report.json", serde_json::to_string_pretty(&report).map_err(std::io::Error::other))?;
+        self.write(
+            "report.json",
+            serde_json::to_string_pretty(&report).map_err(std::io::Error::other),
+        )?;
         self.write("report.html", Ok(page(&report, &run.observed)))?;
         Ok(report)
     }
@@ -162,6 +208,7 @@ impl Folder {
 
     fn write(&self, name: &str, text: std::io::Result<String>) -> Result<(), ChaosError> {
         let path = self.file(name);
-        text.and_then(|text| std::fs::write(&path, text)).map_err(|source| ChaosError::File { path, source })
+        text.and_then(|text| std::fs::write(&path, text))
+            .map_err(|source| ChaosError::File { path, source })
     }
 }

@@ -1,4 +1,5 @@
-//! A chaos run: node processes behind emulated links, what a scenario does to them, and the trace of it.
+//! A chaos run: node processes behind emulated links, what a scenario does to them, and the trace
+//! of it.
 //!
 //! | file | does |
 //! |---|---|
@@ -70,7 +71,9 @@ pub enum ChaosError {
         why: String,
     },
     /// The binary writes no trace.
-    #[error("node {0} wrote no trace; the binary must take its settings from slowmo::Config::load(), so that SLOWMO_TRACE reaches it")]
+    #[error(
+        "node {0} wrote no trace; the binary must take its settings from slowmo::Config::load(), so that SLOWMO_TRACE reaches it"
+    )]
     NoTrace(usize),
     /// The user ended it.
     #[error("ended by {0}; all nodes were ended")]

@@ -54,18 +54,32 @@ pub struct Outcome {
     pub kept: Option<Kept>,
 }
 
-/// Makes one run, with or without its faults, and leaves its merged trace in `folder`. Call it on the main thread.
+/// Makes one run, with or without its faults, and leaves its merged trace in `folder`. Call it on
+/// the main thread.
 ///
 /// # Errors
 /// See [`ChaosError`]; no process is left, and the trace until then is merged as well.
-pub fn run(orders: &Orders, part: Part, folder: &Folder, tell: &mut dyn FnMut(Progress)) -> Result<Outcome, ChaosError> {
+pub fn run(
+    orders: &Orders,
+    part: Part,
+    folder: &Folder,
+    tell: &mut dyn FnMut(Progress),
+) -> Result<Outcome, ChaosError> {
     let raw = folder.raw()?;
-    let schedule = if part == Part::Faulty { plan(&orders.scenario, orders.seed, orders.duration()) } else { Schedule::default() };
+    let schedule = if part == Part::Faulty {
+        plan(&orders.scenario, orders.seed, orders.duration())
+    } else {
+        Schedule::default()
+    };
     let mut journal = Journal::create(&raw)?;
     let relay = Relay::start(&orders.ids(), orders.scenario.links.link(), orders.seed)?;
     journal.write(Event::Begun(orders.setup()?))?;
     let nodes = || orders.ids().into_iter().map(|node| node.0 as usize);
-    let disks = orders.scenario.writes_checkpoints().then(|| Disks::create(folder.path(), nodes())).transpose()?;
+    let disks = orders
+        .scenario
+        .writes_checkpoints()
+        .then(|| Disks::create(folder.path(), nodes()))
+        .transpose()?;
     let group = orders.start(&relay, &raw, disks.as_ref())?;
     let output = (folder.log(part)?, 0);
     let mut run = Run {
@@ -83,12 +97,18 @@ pub fn run(orders: &Orders, part: Part, folder: &Folder, tell: &mut dyn FnMut(Pr
         tell,
     };
     if schedule.skipped > 0 {
-        run.notes.push(format!("{} random actions found nobody to hit and were left out", schedule.skipped));
+        run.notes.push(format!(
+            "{} random actions found nobody to hit and were left out",
+            schedule.skipped
+        ));
     }
     let done = run.perform(&schedule);
     let ended = run.end();
-    let outcome =
-        Outcome { notes: std::mem::take(&mut run.notes), traffic: run.relay.traffic(), kept: run.disks.as_ref().map(Disks::kept) };
+    let outcome = Outcome {
+        notes: std::mem::take(&mut run.notes),
+        traffic: run.relay.traffic(),
+        kept: run.disks.as_ref().map(Disks::kept),
+    };
     drop(run);
     let merged = folder.merge(part);
     done.and(ended).and(merged).map(|()| outcome)
@@ -133,7 +153,10 @@ impl Run<'_> {
             self.look()?;
         }
         for node in std::mem::take(&mut self.waiting) {
-            self.notes.push(format!("node {node} had not left {} s after the last fault and was not started again", LEAVING_MAX.as_secs()));
+            self.notes.push(format!(
+                "node {node} had not left {} s after the last fault and was not started again",
+                LEAVING_MAX.as_secs()
+            ));
         }
         self.relay.heal();
         self.journal.write(Event::Quiet)?;
@@ -163,7 +186,8 @@ impl Run<'_> {
     }
 
     fn wait_until_founded(&mut self) -> Result<(), ChaosError> {
-        let (begun, mut asked, nodes) = (Instant::now(), Instant::now(), self.orders.scenario.nodes);
+        let (begun, mut asked, nodes) =
+            (Instant::now(), Instant::now(), self.orders.scenario.nodes);
         let mut ready: BTreeSet<usize> = BTreeSet::new();
         while ready.len() < nodes {
             self.look()?;
@@ -174,29 +198,39 @@ impl Run<'_> {
                 continue;
             }
             asked = Instant::now();
-            for node in (1..=nodes).filter(|node| !ready.contains(node)).collect::<Vec<_>>() {
-                if let Ok(Answer::Status(report)) = jobs::ask(node, &self.group.admin_socket(node), Request::Status)
+            for node in (1..=nodes)
+                .filter(|node| !ready.contains(node))
+                .collect::<Vec<_>>()
+            {
+                if let Ok(Answer::Status(report)) =
+                    jobs::ask(node, &self.group.admin_socket(node), Request::Status)
                     && report.last_round.contributors == nodes
                 {
                     ready.insert(node);
                 }
             }
         }
-        let untraced = (1..=nodes).find(|node| collect::newest_start(&self.raw, NodeId(*node as u64)).is_none());
+        let untraced = (1..=nodes)
+            .find(|node| collect::newest_start(&self.raw, NodeId(*node as u64)).is_none());
         untraced.map_or(Ok(()), |node| Err(ChaosError::NoTrace(node)))
     }
 
     fn not_founded(&self, ready: &BTreeSet<usize>) -> ChaosError {
         let nodes = self.orders.scenario.nodes;
         let running = self.group.running_nodes();
-        let last_lines = |node: &usize| Some((*node, self.group.last_lines(*node))).filter(|(_, lines)| !lines.is_empty());
+        let last_lines = |node: &usize| {
+            Some((*node, self.group.last_lines(*node))).filter(|(_, lines)| !lines.is_empty())
+        };
         let ended: Vec<usize> = (1..=nodes).filter(|node| !running.contains(node)).collect();
         let mut why = match ended.as_slice() {
             [] => format!("those that do: {ready:?}"),
             ended => format!("these have ended: {ended:?}"),
         };
         if let Some((node, lines)) = ended.iter().chain(&running).find_map(last_lines) {
-            why.push_str(&format!("; the last lines of node {node}:\n    {}", lines.join("\n    ")));
+            why.push_str(&format!(
+                "; the last lines of node {node}:\n    {}",
+                lines.join("\n    ")
+            ));
         }
         ChaosError::NotFounded { nodes, why }
     }
@@ -209,8 +243,12 @@ impl Run<'_> {
                 && !self.expected.remove(&node)
             {
                 let lines = self.group.last_lines(node).join("\n    ");
-                (self.tell)(Progress::Wrong(format!("node {node} ended by itself ({status}); its last lines:\n    {lines}")));
-                self.notes.push(format!("node {node} ended by itself ({status}); output.log has what it wrote"));
+                (self.tell)(Progress::Wrong(format!(
+                    "node {node} ended by itself ({status}); its last lines:\n    {lines}"
+                )));
+                self.notes.push(format!(
+                    "node {node} ended by itself ({status}); output.log has what it wrote"
+                ));
             }
         }
         for node in std::mem::take(&mut self.waiting) {
@@ -227,7 +265,8 @@ impl Run<'_> {
         for node in self.group.running_nodes() {
             let start = collect::newest_start(&self.raw, NodeId(node as u64));
             if let (Some(start), Some(process)) = (start, self.group.process_id(node)) {
-                self.journal.write_together(sample::gauges(start, process))?;
+                self.journal
+                    .write_together(sample::gauges(start, process))?;
             }
         }
         Ok(())
@@ -241,10 +280,18 @@ impl Run<'_> {
                 Ok(())
             }
             What::Worse { layer, ways, link } => {
-                self.relay.lay(Layer { number: *layer, ways: ways.clone(), link: *link });
+                self.relay.lay(Layer {
+                    number: *layer,
+                    ways: ways.clone(),
+                    link: *link,
+                });
                 self.did(faulted(ways, *link))
             }
-            What::Better { layer, ways, all_well } => {
+            What::Better {
+                layer,
+                ways,
+                all_well,
+            } => {
                 self.relay.take_off(*layer);
                 let mut faults = faulted(ways, Link::default());
                 faults.extend(all_well.then_some(Fault::Heal));
@@ -258,7 +305,9 @@ impl Run<'_> {
         match fault {
             Fault::Start { .. } => return self.start(node),
             Fault::FullDisk { full, .. } => {
-                self.disks.as_ref().map_or(Ok(()), |disks| disks.fill(node, *full))?;
+                self.disks
+                    .as_ref()
+                    .map_or(Ok(()), |disks| disks.fill(node, *full))?;
                 return self.did(vec![fault.clone()]);
             }
             _ => {}
@@ -277,7 +326,10 @@ impl Run<'_> {
             _ => true,
         };
         if !there {
-            self.notes.push(format!("node {node} was not there for its {}", fault.name()));
+            self.notes.push(format!(
+                "node {node} was not there for its {}",
+                fault.name()
+            ));
         }
         Ok(())
     }
@@ -294,7 +346,9 @@ impl Run<'_> {
             return Ok(());
         }
         self.expected.remove(&node);
-        self.did(vec![Fault::Start { node: NodeId(node as u64) }])?;
+        self.did(vec![Fault::Start {
+            node: NodeId(node as u64),
+        }])?;
         Ok(self.group.join(node, true)?)
     }
 
@@ -305,16 +359,29 @@ impl Run<'_> {
             told.push(words(fault));
         }
         (self.tell)(Progress::Did(told.join(", ")));
-        Ok(self.journal.write_together(faults.into_iter().map(|fault| Event::Faulted { fault }))?)
+        Ok(self
+            .journal
+            .write_together(faults.into_iter().map(|fault| Event::Faulted { fault }))?)
     }
 }
 
 fn faulted(ways: &[Way], link: Link) -> Vec<Fault> {
-    ways.iter().map(|way| Fault::Links { from: way.from.clone(), to: way.to.clone(), link }).collect()
+    ways.iter()
+        .map(|way| Fault::Links {
+            from: way.from.clone(),
+            to: way.to.clone(),
+            link,
+        })
+        .collect()
 }
 
 /// Keeps what a node wrote, and that it ended.
-fn note(happening: &Happening, output: &mut (File, usize), journal: &mut Journal, raw: &std::path::Path) -> Result<(), ChaosError> {
+fn note(
+    happening: &Happening,
+    output: &mut (File, usize),
+    journal: &mut Journal,
+    raw: &std::path::Path,
+) -> Result<(), ChaosError> {
     match happening {
         Happening::Line(line) if output.1 < OUTPUT_BYTES_MAX => {
             output.1 += line.text.len();
@@ -325,7 +392,10 @@ fn note(happening: &Happening, output: &mut (File, usize), journal: &mut Journal
         Happening::Ended { node, status } => {
             if let Some(start) = collect::newest_start(raw, NodeId(*node as u64)) {
                 let killed = status.signal() == Some(Signal::SIGKILL as i32);
-                journal.write(Event::Ended { start, end: collect::end_of(status.success(), killed) })?;
+                journal.write(Event::Ended {
+                    start,
+                    end: collect::end_of(status.success(), killed),
+                })?;
             }
         }
     }
@@ -333,12 +403,24 @@ fn note(happening: &Happening, output: &mut (File, usize), journal: &mut Journal
 }
 
 fn words(fault: &Fault) -> String {
-    let nodes = |nodes: &[NodeId]| nodes.iter().map(|node| node.0.to_string()).collect::<Vec<_>>().join(" ");
+    let nodes = |nodes: &[NodeId]| {
+        nodes
+            .iter()
+            .map(|node| node.0.to_string())
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
     match fault {
         Fault::Pause { node, span } => format!("{node} pauses for {:.1} s", span.0 as f64 / 1e6),
-        Fault::Links { from, to, link } if link.cut => format!("{} cut off from {}", nodes(from), nodes(to)),
-        Fault::Links { from, to, link } if *link == Link::default() => format!("links of {} to {} are well", nodes(from), nodes(to)),
-        Fault::Links { from, to, .. } => format!("links of {} to {} get worse", nodes(from), nodes(to)),
+        Fault::Links { from, to, link } if link.cut => {
+            format!("{} cut off from {}", nodes(from), nodes(to))
+        }
+        Fault::Links { from, to, link } if *link == Link::default() => {
+            format!("links of {} to {} are well", nodes(from), nodes(to))
+        }
+        Fault::Links { from, to, .. } => {
+            format!("links of {} to {} get worse", nodes(from), nodes(to))
+        }
         Fault::Heal => "all links are well".to_owned(),
         other => match other.victim() {
             Some(node) => format!("{} {node}", other.name()),

@@ -1,11 +1,17 @@
-//! What a process holds: resident memory and open descriptors, as the kernel tells it under `/proc`. Elsewhere nothing is known.
+//! What a process holds: resident memory and open descriptors, as the kernel tells it under
+//! `/proc`. Elsewhere nothing is known.
 
 use slowmo_chaos::processes::measure::{DESCRIPTORS, MEMORY};
 use slowmo_protocol::trace::{Event, Start};
 
 /// Gauges of a process; none if it is gone or there is no `/proc`.
 pub(super) fn gauges(start: Start, process: u32) -> Vec<Event> {
-    let gauge = |name: &str, (value, bound): (u64, u64)| Event::Gauge { start, name: name.to_owned(), value, bound };
+    let gauge = |name: &str, (value, bound): (u64, u64)| Event::Gauge {
+        start,
+        name: name.to_owned(),
+        value,
+        bound,
+    };
     let memory = resident_bytes(process).map(|used| gauge(MEMORY, used));
     let descriptors = descriptors(process).map(|open| gauge(DESCRIPTORS, open));
     memory.into_iter().chain(descriptors).collect()
@@ -13,7 +19,10 @@ pub(super) fn gauges(start: Start, process: u32) -> Vec<Event> {
 
 /// Bytes of memory that it has, and of all that the machine has.
 fn resident_bytes(process: u32) -> Option<(u64, u64)> {
-    let used = kilobytes(&std::fs::read_to_string(format!("/proc/{process}/status")).ok()?, "VmRSS:")?;
+    let used = kilobytes(
+        &std::fs::read_to_string(format!("/proc/{process}/status")).ok()?,
+        "VmRSS:",
+    )?;
     let all = kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")?;
     Some((used << 10, all << 10))
 }
@@ -25,9 +34,15 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
 
 /// Descriptors that are open, and how many may be.
 fn descriptors(process: u32) -> Option<(u64, u64)> {
-    let open = std::fs::read_dir(format!("/proc/{process}/fd")).ok()?.count() as u64;
+    let open = std::fs::read_dir(format!("/proc/{process}/fd"))
+        .ok()?
+        .count() as u64;
     let limits = std::fs::read_to_string(format!("/proc/{process}/limits")).ok()?;
-    let most = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?.split_whitespace().next()?;
+    let most = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?
+        .split_whitespace()
+        .next()?;
     Some((open, most.parse().unwrap_or(u64::MAX)))
 }
 
@@ -40,17 +55,31 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn this_very_process_has_memory_and_descriptors_within_their_bounds() {
-        let start = Start { node: NodeId(1), incarnation: Incarnation(1) };
+        let start = Start {
+            node: NodeId(1),
+            incarnation: Incarnation(1),
+        };
         let gauges = gauges(start, std::process::id());
         assert_eq!(gauges.len(), 2);
         for gauge in gauges {
-            let Event::Gauge { value, bound, .. } = gauge else { continue };
+            let Event::Gauge { value, bound, .. } = gauge else {
+                continue;
+            };
             assert!(value > 0 && value <= bound, "{value} of {bound}");
         }
     }
 
     #[test]
     fn a_process_that_is_gone_has_none() {
-        assert_eq!(gauges(Start { node: NodeId(1), incarnation: Incarnation(1) }, u32::MAX), []);
+        assert_eq!(
+            gauges(
+                Start {
+                    node: NodeId(1),
+                    incarnation: Incarnation(1)
+                },
+                u32::MAX
+            ),
+            []
+        );
     }
 }

@@ -23,8 +23,9 @@ pub enum Chaos {
 
 /// Runs a training binary as N node processes and does to them what a scenario says.
 ///
-/// Nodes are killed, paused, drained and started; links between them, which go through an emulator in this process, are cut, slow or
-/// lossy. A fault-free run of the same length comes first. Exits with 1 if an invariant was broken or something expected was missed.
+/// Nodes are killed, paused, drained and started; links between them, which go through an emulator
+/// in this process, are cut, slow or lossy. A fault-free run of the same length comes first. Exits
+/// with 1 if an invariant was broken or something expected was missed.
 #[derive(Debug, Args)]
 pub struct Run {
     /// A shipped scenario (see `slowmo chaos list`), or the path of a TOML file.
@@ -62,7 +63,9 @@ impl Chaos {
         match self {
             Self::Run(run) => run.run(console),
             Self::List => list(console),
-            Self::Report(Again { folder }) => show(console, &Folder::open(&folder).report()?, &folder),
+            Self::Report(Again { folder }) => {
+                show(console, &Folder::open(&folder).report()?, &folder)
+            }
         }
     }
 }
@@ -73,14 +76,29 @@ impl Run {
         if let Some(duration) = self.duration {
             scenario.shorten(duration);
         }
-        let Some((program, arguments)) = self.command.split_first() else { bail!("no binary was named") };
+        let Some((program, arguments)) = self.command.split_first() else {
+            bail!("no binary was named")
+        };
         let program = PathBuf::from(program);
         super::launch::check_program(&program)?;
-        let path = self.out.clone().unwrap_or_else(|| PathBuf::from(format!("chaos-{name}-{}", self.seed)));
-        let orders = Orders { scenario, seed: self.seed, program, arguments: arguments.to_vec() };
+        let path = self
+            .out
+            .clone()
+            .unwrap_or_else(|| PathBuf::from(format!("chaos-{name}-{}", self.seed)));
+        let orders = Orders {
+            scenario,
+            seed: self.seed,
+            program,
+            arguments: arguments.to_vec(),
+        };
         catch_signals();
         let folder = Folder::create(&path)?;
-        let mut header = Header { scenario: name, seed: self.seed, command: orders.command(), ..Header::default() };
+        let mut header = Header {
+            scenario: name,
+            seed: self.seed,
+            command: orders.command(),
+            ..Header::default()
+        };
         folder.write_header(&orders.scenario, &header)?;
         match &self.baseline {
             Some(earlier) => folder.copy_baseline(&Folder::open(earlier))?,
@@ -88,15 +106,23 @@ impl Run {
             None => drop(go(console, &orders, Part::Baseline, &folder)?),
         }
         let outcome = go(console, &orders, Part::Faulty, &folder)?;
-        (header.notes, header.traffic, header.kept) = (outcome.notes, outcome.traffic, outcome.kept);
+        (header.notes, header.traffic, header.kept) =
+            (outcome.notes, outcome.traffic, outcome.kept);
         folder.write_header(&orders.scenario, &header)?;
         show(console, &folder.report()?, &path)
     }
 }
 
 fn go(console: Console, orders: &Orders, part: Part, folder: &Folder) -> anyhow::Result<Outcome> {
-    let (nodes, seconds) = (orders.scenario.nodes, orders.scenario.duration_s + orders.scenario.quiet_s);
-    let kind = if part == Part::Faulty { "with faults" } else { "without faults first" };
+    let (nodes, seconds) = (
+        orders.scenario.nodes,
+        orders.scenario.duration_s + orders.scenario.quiet_s,
+    );
+    let kind = if part == Part::Faulty {
+        "with faults"
+    } else {
+        "without faults first"
+    };
     console.progress(format!("{nodes} nodes, {kind}, {seconds:.0} s"));
     let begun = std::cell::Cell::new(std::time::Instant::now());
     let mut tell = |progress: Progress| {
@@ -109,12 +135,24 @@ fn go(console: Console, orders: &Orders, part: Part, folder: &Folder) -> anyhow:
         }
     };
     let outcome = run(orders, part, folder, &mut tell);
-    outcome.with_context(|| format!("the run {kind}; its trace so far is {}", folder.trace(part).display()))
+    outcome.with_context(|| {
+        format!(
+            "the run {kind}; its trace so far is {}",
+            folder.trace(part).display()
+        )
+    })
 }
 
 fn show(console: Console, report: &Report, folder: &std::path::Path) -> anyhow::Result<()> {
-    console.result(format!("{report}; {}", folder.join("report.html").display()), report)?;
-    if report.succeeded { Ok(()) } else { Err(Told.into()) }
+    console.result(
+        format!("{report}; {}", folder.join("report.html").display()),
+        report,
+    )?;
+    if report.succeeded {
+        Ok(())
+    } else {
+        Err(Told.into())
+    }
 }
 
 fn list(console: Console) -> anyhow::Result<()> {
@@ -125,7 +163,12 @@ fn list(console: Console) -> anyhow::Result<()> {
     }
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let line = |(name, scenario): &(&str, Scenario)| {
-        let Scenario { nodes, duration_s, summary, .. } = scenario;
+        let Scenario {
+            nodes,
+            duration_s,
+            summary,
+            ..
+        } = scenario;
         format!("{name:width$}  {nodes:2} nodes  {duration_s:3.0} s  {summary}")
     };
     let lines: Vec<String> = rows.iter().map(line).collect();
@@ -152,8 +195,15 @@ fn seconds(text: &str) -> anyhow::Result<f64> {
             },
         ),
     };
-    let seconds = number.trim().parse::<f64>().map(|number| number * unit).unwrap_or(f64::NAN);
+    let seconds = number
+        .trim()
+        .parse::<f64>()
+        .map(|number| number * unit)
+        .unwrap_or(f64::NAN);
     let most = slowmo_chaos::processes::scenario::SECONDS_MAX;
-    ensure!((1.0..=most).contains(&seconds), "1 s to {most} s are possible, written like 90, 90s, 10m or 1h");
+    ensure!(
+        (1.0..=most).contains(&seconds),
+        "1 s to {most} s are possible, written like 90, 90s, 10m or 1h"
+    );
     Ok(seconds)
 }

@@ -1,4 +1,5 @@
-//! `slowmo checkpoint`: what checkpoints there are, whether they are whole, and one file of the model for other frameworks.
+//! `slowmo checkpoint`: what checkpoints there are, whether they are whole, and one file of the
+//! model for other frameworks.
 
 use crate::console::{Console, Told, table};
 use anyhow::{Context, bail};
@@ -14,7 +15,8 @@ pub enum CheckpointCommand {
     Inspect(Inspect),
     /// Read every value and compare it with its digest. Exits with 1 if a checkpoint is not whole.
     Verify(Verify),
-    /// Write the model's parameters and buffers into one safetensors file, which candle and PyTorch load.
+    /// Write the model's parameters and buffers into one safetensors file, which candle and PyTorch
+    /// load.
     Export(Export),
 }
 
@@ -80,25 +82,58 @@ impl CheckpointCommand {
     /// Runs it.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         match self {
-            Self::Inspect(Inspect { folder }) => look("checkpoint inspect", &folder, console, |path| Ok(Checkpoint::open(path)?)),
-            Self::Verify(Verify { folder }) => look("checkpoint verify", &folder, console, |path| {
-                let checkpoint = Checkpoint::open(path)?;
-                checkpoint.verify()?;
-                Ok(checkpoint)
-            }),
+            Self::Inspect(Inspect { folder }) => {
+                look("checkpoint inspect", &folder, console, |path| {
+                    Ok(Checkpoint::open(path)?)
+                })
+            }
+            Self::Verify(Verify { folder }) => {
+                look("checkpoint verify", &folder, console, |path| {
+                    let checkpoint = Checkpoint::open(path)?;
+                    checkpoint.verify()?;
+                    Ok(checkpoint)
+                })
+            }
             Self::Export(export) => export.run(console),
         }
     }
 }
 
-/// Shows what `open` says of each checkpoint; fails where it is asked to verify and one is not whole.
-fn look(command: &'static str, folder: &Path, console: Console, open: fn(&Path) -> anyhow::Result<Checkpoint>) -> anyhow::Result<()> {
+/// Shows what `open` says of each checkpoint; fails where it is asked to verify and one is not
+/// whole.
+fn look(
+    command: &'static str,
+    folder: &Path,
+    console: Console,
+    open: fn(&Path) -> anyhow::Result<Checkpoint>,
+) -> anyhow::Result<()> {
     let listed = paths(folder)?;
-    let rows: Vec<Row> = listed.into_iter().map(|(name, path)| Row::of(name, open(&path))).collect();
+    let rows: Vec<Row> = listed
+        .into_iter()
+        .map(|(name, path)| Row::of(name, open(&path)))
+        .collect();
     let wrong = rows.iter().filter(|row| row.wrong.is_some()).count();
     let succeeded = wrong == 0 || command == "checkpoint inspect";
-    let text = table(["checkpoint", "step", "rounds", "parameters", "parts", "MiB", "state"], rows.iter().map(Row::cells));
-    console.result(text, &Report { command, succeeded, checkpoints: rows })?;
+    let text = table(
+        [
+            "checkpoint",
+            "step",
+            "rounds",
+            "parameters",
+            "parts",
+            "MiB",
+            "state",
+        ],
+        rows.iter().map(Row::cells),
+    );
+    console.result(
+        text,
+        &Report {
+            command,
+            succeeded,
+            checkpoints: rows,
+        },
+    )?;
     if succeeded { Ok(()) } else { Err(Told.into()) }
 }
 
@@ -108,18 +143,27 @@ fn paths(folder: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> {
         return Ok(vec![(name.to_string(), folder.to_owned())]);
     }
     if !folder.is_dir() {
-        bail!("there is no folder {}; name the folder of the key checkpoints", folder.display());
+        bail!(
+            "there is no folder {}; name the folder of the key checkpoints",
+            folder.display()
+        );
     }
     let listed = list(folder)?;
     if listed.is_empty() {
         bail!("there are no checkpoints in {}", folder.display());
     }
-    Ok(listed.into_iter().map(|Listed { name, path }| (name.to_string(), path)).collect())
+    Ok(listed
+        .into_iter()
+        .map(|Listed { name, path }| (name.to_string(), path))
+        .collect())
 }
 
 fn own_name(folder: &Path) -> Option<Name> {
     let whole = std::path::absolute(folder).ok()?;
-    whole.file_name().and_then(|name| name.to_str()).and_then(Name::parse)
+    whole
+        .file_name()
+        .and_then(|name| name.to_str())
+        .and_then(Name::parse)
 }
 
 impl Row {
@@ -138,7 +182,11 @@ impl Row {
             outer: header.outer.clone(),
             parts: checkpoint.parts().len(),
             bytes: checkpoint.bytes(),
-            cursors: checkpoint.parts().iter().filter_map(|part| Some((part.node, part.cursor.clone()?))).collect(),
+            cursors: checkpoint
+                .parts()
+                .iter()
+                .filter_map(|part| Some((part.node, part.cursor.clone()?)))
+                .collect(),
             tensors: header.tensors.len(),
             wrong: None,
         }
@@ -162,7 +210,9 @@ impl Row {
     }
 
     fn cells(&self) -> [String; 7] {
-        let number = |number: Option<u64>| number.map_or_else(|| "–".to_owned(), |number| number.to_string());
+        let number = |number: Option<u64>| {
+            number.map_or_else(|| "–".to_owned(), |number| number.to_string())
+        };
         [
             self.name.clone(),
             number(self.step),
@@ -182,9 +232,19 @@ impl Export {
             None => self.newest(console)?,
         };
         let tensors = export(&checkpoint, &self.out).context("nothing was exported")?;
-        let (name, step) = (Name::of(checkpoint.header()).to_string(), checkpoint.header().step);
+        let (name, step) = (
+            Name::of(checkpoint.header()).to_string(),
+            checkpoint.header().step,
+        );
         let text = format!("{tensors} tensors of step {step} in {}", self.out.display());
-        let report = Exported { command: "checkpoint export", succeeded: true, checkpoint: name, step, tensors, file: self.out };
+        let report = Exported {
+            command: "checkpoint export",
+            succeeded: true,
+            checkpoint: name,
+            step,
+            tensors,
+            file: self.out,
+        };
         console.result(text, &report)
     }
 

@@ -32,7 +32,19 @@ impl Dump {
             Answer::Refused { error } => bail!("{error}"),
             _ => bail!("the node at {} is of another version", self.admin.display()),
         };
-        let text = format!("the last events of the node at {} are in {}", self.admin.display(), file.display());
-        console.result(text, &Dumped { command: "dump", succeeded: true, node: self.admin, file })
+        let text = format!(
+            "the last events of the node at {} are in {}",
+            self.admin.display(),
+            file.display()
+        );
+        console.result(
+            text,
+            &Dumped {
+                command: "dump",
+                succeeded: true,
+                node: self.admin,
+                file,
+            },
+        )
     }
 }

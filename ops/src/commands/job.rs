@@ -38,7 +38,8 @@ pub struct Drain {
     /// Its own admin socket (key `admin`), where no launcher started it.
     #[arg(long, value_name = "SOCKET", conflicts_with = "job")]
     admin: Option<PathBuf>,
-    /// Wait until its process has closed that socket, at most so many seconds; exits with 1 where it has not.
+    /// Wait until its process has closed that socket, at most so many seconds; exits with 1 where
+    /// it has not.
     #[arg(long, value_name = "SECONDS", requires = "admin", value_parser = clap::value_parser!(u32).range(1..=one_node::WAIT_SECONDS_MAX))]
     wait: Option<u32>,
     #[command(flatten)]
@@ -60,7 +61,8 @@ pub struct Status {
     /// A node's own admin socket (key `admin`), where no launcher started it.
     #[arg(long, value_name = "SOCKET", conflicts_with = "job")]
     admin: Option<PathBuf>,
-    /// Exit with 0 where the node is so, and with 1 where it is not: live, it answers; ready, it is a member of the view.
+    /// Exit with 0 where the node is so, and with 1 where it is not: live, it answers; ready, it is
+    /// a member of the view.
     #[arg(long, value_enum, requires = "admin")]
     probe: Option<Probe>,
     #[command(flatten)]
@@ -70,7 +72,12 @@ pub struct Status {
 impl Scale {
     /// Does it.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        change(console, &self.which, "scale", Request::Scale { nodes: self.nodes })
+        change(
+            console,
+            &self.which,
+            "scale",
+            Request::Scale { nodes: self.nodes },
+        )
     }
 }
 
@@ -80,12 +87,23 @@ impl Drain {
         if let Some(socket) = self.admin {
             jobs::ask_at(&socket, admin::Request::Drain)?;
             let (job, none) = (socket.display().to_string(), Vec::new());
-            let report = Change { command: "drain", succeeded: true, job, joined: none.clone(), drained: none.clone(), killed: none };
-            let Some(seconds) = self.wait else { return console.result(format!("the node at {} drains", report.job), &report) };
+            let report = Change {
+                command: "drain",
+                succeeded: true,
+                job,
+                joined: none.clone(),
+                drained: none.clone(),
+                killed: none,
+            };
+            let Some(seconds) = self.wait else {
+                return console.result(format!("the node at {} drains", report.job), &report);
+            };
             one_node::wait_until_gone(&socket, Duration::from_secs(seconds.into()))?;
             return console.result(format!("the node at {} has left", report.job), &report);
         }
-        let Some(node) = self.node else { bail!("no node was named") };
+        let Some(node) = self.node else {
+            bail!("no node was named")
+        };
         change(console, &self.which, "drain", Request::Drain { node })
     }
 }
@@ -93,7 +111,12 @@ impl Drain {
 impl Kill {
     /// Does it.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        change(console, &self.which, "kill", Request::Kill { node: self.node })
+        change(
+            console,
+            &self.which,
+            "kill",
+            Request::Kill { node: self.node },
+        )
     }
 }
 
@@ -110,20 +133,52 @@ struct Change {
 
 fn ask(which: &Which, request: Request) -> anyhow::Result<(String, Answer)> {
     let (job, socket) = jobs::find(which.job.as_deref())?;
-    let answer = jobs::request(&socket, request).with_context(|| format!("job {job} does not answer"))?;
+    let answer =
+        jobs::request(&socket, request).with_context(|| format!("job {job} does not answer"))?;
     match answer {
         Answer::Refused { error } => bail!("{error}"),
         answer => Ok((job, answer)),
     }
 }
 
-fn change(console: Console, which: &Which, command: &'static str, request: Request) -> anyhow::Result<()> {
+fn change(
+    console: Console,
+    which: &Which,
+    command: &'static str,
+    request: Request,
+) -> anyhow::Result<()> {
     let (job, answer) = ask(which, request)?;
-    let Answer::Changed { joined, drained, killed } = answer else { bail!("job {job} answered something else") };
-    let parts = [("started", &joined), ("draining", &drained), ("killed", &killed)];
-    let told: Vec<String> = parts.iter().filter(|(_, nodes)| !nodes.is_empty()).map(|(what, nodes)| format!("{what} {nodes:?}")).collect();
-    let told = if told.is_empty() { "nothing to do".to_owned() } else { told.join(", ") };
-    let report = Change { command, succeeded: true, job, joined, drained, killed };
+    let Answer::Changed {
+        joined,
+        drained,
+        killed,
+    } = answer
+    else {
+        bail!("job {job} answered something else")
+    };
+    let parts = [
+        ("started", &joined),
+        ("draining", &drained),
+        ("killed", &killed),
+    ];
+    let told: Vec<String> = parts
+        .iter()
+        .filter(|(_, nodes)| !nodes.is_empty())
+        .map(|(what, nodes)| format!("{what} {nodes:?}"))
+        .collect();
+    let told = if told.is_empty() {
+        "nothing to do".to_owned()
+    } else {
+        told.join(", ")
+    };
+    let report = Change {
+        command,
+        succeeded: true,
+        job,
+        joined,
+        drained,
+        killed,
+    };
     console.result(format!("job {}: {told}", report.job), &report)
 }
 
@@ -169,11 +224,27 @@ impl LateRow {
     /// What `reports` say of late nodes, ascending.
     fn all<'a>(reports: impl Iterator<Item = &'a Report>) -> Vec<Self> {
         let mut rows: BTreeMap<u64, Self> = BTreeMap::new();
-        for (by, late) in reports.flat_map(|report| report.gossip.iter().flat_map(|gossip| &gossip.late).map(|late| (report.node, late))) {
-            let empty = Self { node: late.node, steps: 0, ms: 0, waited_for_by: Vec::new(), skipped_by: Vec::new() };
+        for (by, late) in reports.flat_map(|report| {
+            report
+                .gossip
+                .iter()
+                .flat_map(|gossip| &gossip.late)
+                .map(|late| (report.node, late))
+        }) {
+            let empty = Self {
+                node: late.node,
+                steps: 0,
+                ms: 0,
+                waited_for_by: Vec::new(),
+                skipped_by: Vec::new(),
+            };
             let row = rows.entry(late.node).or_insert(empty);
             (row.steps, row.ms) = (row.steps.max(late.steps), row.ms.max(late.ms));
-            if late.skipped { row.skipped_by.push(by) } else { row.waited_for_by.push(by) }
+            if late.skipped {
+                row.skipped_by.push(by)
+            } else {
+                row.waited_for_by.push(by)
+            }
         }
         rows.into_values().collect()
     }
@@ -181,8 +252,18 @@ impl LateRow {
 
 impl fmt::Display for LateRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { node, steps, ms, waited_for_by, skipped_by } = self;
-        write!(f, "late: node {node} is {steps} steps behind, for {:.1} s", *ms as f64 / 1e3)?;
+        let Self {
+            node,
+            steps,
+            ms,
+            waited_for_by,
+            skipped_by,
+        } = self;
+        write!(
+            f,
+            "late: node {node} is {steps} steps behind, for {:.1} s",
+            *ms as f64 / 1e3
+        )?;
         for (what, nodes) in [("waited for", waited_for_by), ("done without", skipped_by)] {
             if !nodes.is_empty() {
                 write!(f, "; {what} by {nodes:?}")?;
@@ -213,11 +294,19 @@ impl Status {
                 if let Some(probe) = self.probe {
                     return probe.judge(&report, console);
                 }
-                (socket.display().to_string(), vec![(usize::try_from(report.node).unwrap_or(usize::MAX), Some(report))])
+                (
+                    socket.display().to_string(),
+                    vec![(
+                        usize::try_from(report.node).unwrap_or(usize::MAX),
+                        Some(report),
+                    )],
+                )
             }
             None => {
                 let (job, answer) = ask(&self.which, Request::Status)?;
-                let Answer::Status { nodes, .. } = answer else { bail!("job {job} answered something else") };
+                let Answer::Status { nodes, .. } = answer else {
+                    bail!("job {job} answered something else")
+                };
                 (job, nodes)
             }
         };
@@ -229,9 +318,13 @@ impl Status {
 impl JobReport {
     fn new(job: String, nodes: Vec<(usize, Option<Report>)>) -> Self {
         let reports = || nodes.iter().filter_map(|(_, report)| report.as_ref());
-        let furthest = reports().filter(|report| report.standing != "joining").max_by_key(|report| report.round);
+        let furthest = reports()
+            .filter(|report| report.standing != "joining")
+            .max_by_key(|report| report.round);
         let last = furthest.map(|report| report.last_round);
-        let disagreement = reports().filter_map(|report| report.disagreement).max_by(f32::total_cmp);
+        let disagreement = reports()
+            .filter_map(|report| report.disagreement)
+            .max_by(f32::total_cmp);
         Self {
             command: "status",
             succeeded: true,
@@ -241,40 +334,76 @@ impl JobReport {
             contributors: last.map_or(0, |last| last.contributors),
             round: furthest.map_or(0, |report| report.round),
             epoch: furthest.map_or(0, |report| report.epoch),
-            lineage: furthest.map(|report| report.lineage.clone()).unwrap_or_default(),
+            lineage: furthest
+                .map(|report| report.lineage.clone())
+                .unwrap_or_default(),
             momentum_lost: furthest.map_or(0, |report| report.momentum_lost),
-            push_sum_weight_lost: reports().map(|report| report.push_sum_weight_lost).fold(0.0, f64::max),
-            push_sum_weight_doubled: reports().map(|report| report.push_sum_weight_doubled).fold(0.0, f64::max),
+            push_sum_weight_lost: reports()
+                .map(|report| report.push_sum_weight_lost)
+                .fold(0.0, f64::max),
+            push_sum_weight_doubled: reports()
+                .map(|report| report.push_sum_weight_doubled)
+                .fold(0.0, f64::max),
             disagreement,
             waiting_for: reports().find_map(|report| report.waiting_for.clone()),
             late: LateRow::all(reports()),
             nodes: nodes
                 .into_iter()
-                .map(|(node, report)| report.map_or(NodeRow::Silent { node }, |report| NodeRow::Answer(Box::new(report))))
+                .map(|(node, report)| {
+                    report.map_or(NodeRow::Silent { node }, |report| {
+                        NodeRow::Answer(Box::new(report))
+                    })
+                })
                 .collect(),
         }
     }
 
     fn to_text(&self) -> String {
-        let distance = |distance: Option<f32>| distance.map_or_else(|| "–".to_owned(), |distance| format!("{distance:.1e}"));
+        let distance = |distance: Option<f32>| {
+            distance.map_or_else(|| "–".to_owned(), |distance| format!("{distance:.1e}"))
+        };
         let rows = self.nodes.iter().map(|row| match row {
-            NodeRow::Silent { node } => [node.to_string(), "no answer".into(), "–".into(), "–".into(), "–".into(), "–".into(), "–".into()],
+            NodeRow::Silent { node } => [
+                node.to_string(),
+                "no answer".into(),
+                "–".into(),
+                "–".into(),
+                "–".into(),
+                "–".into(),
+                "–".into(),
+            ],
             NodeRow::Answer(report) => [
                 report.node.to_string(),
                 report.standing.clone(),
                 report.epoch.to_string(),
                 report.round.to_string(),
-                report.gossip.as_ref().map_or(report.step, |gossip| gossip.step.max(report.step)).to_string(),
+                report
+                    .gossip
+                    .as_ref()
+                    .map_or(report.step, |gossip| gossip.step.max(report.step))
+                    .to_string(),
                 distance(report.disagreement),
                 devices(&report.devices),
             ],
         });
-        let nodes = table(["node", "standing", "view", "round", "step", "disagreement", "devices"], rows);
+        let nodes = table(
+            [
+                "node",
+                "standing",
+                "view",
+                "round",
+                "step",
+                "disagreement",
+                "devices",
+            ],
+            rows,
+        );
         let mut text = format!(
             "job {}: view {} of lineage {}, next round {}\nlast round: {} alive / {} members / {} contributors\nmomentum lost: {} shards, push-sum weight lost: {:.3}, in twice: {:.3}, disagreement: {}\n{nodes}",
             self.job,
             self.epoch,
-            // Whole: histories that parted differ in the last digits, and the key `lineage` takes it so.
+            // Whole: histories that parted differ in the last digits, and the key `lineage` takes
+            // it so.
             self.lineage,
             self.round,
             self.alive,
@@ -285,7 +414,9 @@ impl JobReport {
             self.push_sum_weight_doubled,
             distance(self.disagreement)
         );
-        self.late.iter().for_each(|late| text.push_str(&format!("\n{late}")));
+        self.late
+            .iter()
+            .for_each(|late| text.push_str(&format!("\n{late}")));
         if let Some(why) = &self.waiting_for {
             text.push_str(&format!("\nwaits: {why}"));
         }
@@ -296,6 +427,12 @@ impl JobReport {
 /// What the workers of a node compute on; the same several times is counted.
 fn devices(names: &[String]) -> String {
     let counted = names.chunk_by(|one, other| one == other);
-    let text = |same: &[String]| if same.len() > 1 { format!("{} × {}", same.len(), same[0]) } else { same[0].clone() };
+    let text = |same: &[String]| {
+        if same.len() > 1 {
+            format!("{} × {}", same.len(), same[0])
+        } else {
+            same[0].clone()
+        }
+    };
     counted.map(text).collect::<Vec<_>>().join(", ")
 }

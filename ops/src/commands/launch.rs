@@ -1,4 +1,5 @@
-//! `slowmo launch`: N node processes of the user's training binary on this machine, which may come, go and die.
+//! `slowmo launch`: N node processes of the user's training binary on this machine, which may come,
+//! go and die.
 
 pub mod gpus;
 
@@ -22,14 +23,16 @@ use std::time::Instant;
 
 /// Run N node processes of a training binary on this machine.
 ///
-/// Each node gets its identity through SLOWMO_* variables; its output appears behind a prefix. A node that dies is done without:
-/// the others go on. `slowmo scale`, `drain`, `kill` and `status` work on the running job. Ctrl-C ends all nodes.
+/// Each node gets its identity through SLOWMO_* variables; its output appears behind a prefix. A
+/// node that dies is done without: the others go on. `slowmo scale`, `drain`, `kill` and `status`
+/// work on the running job. Ctrl-C ends all nodes.
 #[derive(Debug, Args)]
 pub struct Launch {
     /// Node processes.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=NODES_MAX as i64))]
     nodes: u16,
-    /// Join the running cluster that has a node at this address, instead of founding one; wants the cluster's key.
+    /// Join the running cluster that has a node at this address, instead of founding one; wants the
+    /// cluster's key.
     #[arg(long, value_name = "HOST:PORT", requires = "cluster_key_file")]
     join: Option<String>,
     /// The lowest node id of this launch; give the nodes of another machine other ids.
@@ -44,14 +47,22 @@ pub struct Launch {
     /// CPU workers of each node.
     #[arg(long, value_name = "G", value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "gpus")]
     workers: Option<u16>,
-    /// GPUs of each node, one for each of its workers; nodes share them where there are fewer. The binary must be built with the feature
-    /// cuda of slowmo.
+    /// GPUs of each node, one for each of its workers; nodes share them where there are fewer. The
+    /// binary must be built with the feature cuda of slowmo.
     #[arg(long, value_name = "G", value_parser = clap::value_parser!(u16).range(1..))]
     gpus: Option<u16>,
-    /// What a node does that lost one of several GPUs: leave, or start again with the others and join.
-    #[arg(long, value_enum, default_value_t, requires = "gpus", conflicts_with = "fail_fast")]
+    /// What a node does that lost one of several GPUs: leave, or start again with the others and
+    /// join.
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        requires = "gpus",
+        conflicts_with = "fail_fast"
+    )]
     on_gpu_loss: OnGpuLoss,
-    /// Each node serves a page that shows the cluster live, on this machine only; the first node at this port, if one is given.
+    /// Each node serves a page that shows the cluster live, on this machine only; the first node at
+    /// this port, if one is given.
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0", conflicts_with = "fail_fast")]
     dashboard: Option<u16>,
     /// The cluster key of `slowmo keygen`; without it the launch makes one of its own.
@@ -79,16 +90,20 @@ impl Launch {
         if let Some(gpus) = self.gpus {
             require_gpus(usize::from(gpus))?;
         }
-        let Some((program, arguments)) = self.command.split_first() else { bail!("no binary was named") };
+        let Some((program, arguments)) = self.command.split_first() else {
+            bail!("no binary was named")
+        };
         check_program(Path::new(program))?;
         if let Some(file) = &self.cluster_key_file {
-            std::fs::metadata(file).with_context(|| format!("cannot read the cluster key file {}", file.display()))?;
+            std::fs::metadata(file)
+                .with_context(|| format!("cannot read the cluster key file {}", file.display()))?;
         }
         let mut plan = Plan::new(program, usize::from(self.nodes)).arguments(arguments);
         plan.workers = self.workers.map(usize::from);
         plan.gpus = self.gpus.map(usize::from);
         if let Some(port) = self.dashboard {
-            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).with_context(|| format!("--dashboard={port}: choose a free port, or none"))?;
+            TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+                .with_context(|| format!("--dashboard={port}: choose a free port, or none"))?;
         }
         plan.page = self.dashboard;
         plan.cluster_key_file.clone_from(&self.cluster_key_file);
@@ -96,20 +111,39 @@ impl Launch {
         (plan.joins, plan.peers) = (self.join.is_some(), self.join.clone());
         catch_signals();
         let start = Instant::now();
-        let failed = if self.fail_fast { fail_fast(&plan, console)? } else { self.elastic(&plan, console)? };
+        let failed = if self.fail_fast {
+            fail_fast(&plan, console)?
+        } else {
+            self.elastic(&plan, console)?
+        };
         let (nodes, elapsed_s) = (self.nodes, start.elapsed().as_secs_f64());
-        let report = Launched { command: "launch", succeeded: true, nodes, failed: failed.clone(), elapsed_s };
-        let ended =
-            if failed.is_empty() { "all nodes ended well".to_owned() } else { format!("the job ended; nodes {failed:?} had failed") };
+        let report = Launched {
+            command: "launch",
+            succeeded: true,
+            nodes,
+            failed: failed.clone(),
+            elapsed_s,
+        };
+        let ended = if failed.is_empty() {
+            "all nodes ended well".to_owned()
+        } else {
+            format!("the job ended; nodes {failed:?} had failed")
+        };
         console.result(format!("{ended} after {elapsed_s:.1} s"), &report)
     }
 
-    /// Runs the nodes, whoever dies, and does what the other commands ask. Fails if no node ended well.
+    /// Runs the nodes, whoever dies, and does what the other commands ask. Fails if no node ended
+    /// well.
     fn elastic(&self, plan: &Plan, console: Console) -> anyhow::Result<Vec<usize>> {
-        let name = self.job.clone().unwrap_or_else(|| std::process::id().to_string());
+        let name = self
+            .job
+            .clone()
+            .unwrap_or_else(|| std::process::id().to_string());
         let socket = jobs::socket_of(&name)?;
         let server = Server::open(&socket).context("cannot open the control socket")?;
-        let plan = &plan.clone().variable(slowmo::launcher::SOCKET_VARIABLE, &socket);
+        let plan = &plan
+            .clone()
+            .variable(slowmo::launcher::SOCKET_VARIABLE, &socket);
         let mut group = Group::start(plan)?;
         if self.dashboard.is_some() {
             tell_page(name.clone(), console);
@@ -126,7 +160,9 @@ impl Launch {
                     }
                     Happening::Ended { node, status } => {
                         leaving.remove(&node);
-                        console.progress(format!("node {node} failed ({status}); the others go on without it"));
+                        console.progress(format!(
+                            "node {node} failed ({status}); the others go on without it"
+                        ));
                         failed.push(node);
                         // A signal is no GPU's doing.
                         if let Some(gpus) = node_gpus.as_mut().filter(|_| status.code().is_some()) {
@@ -135,8 +171,13 @@ impl Launch {
                     }
                 }
             }
-            let restarted = node_gpus.as_mut().map(|gpus| gpus::restart(gpus, &mut group)).unwrap_or_default();
-            restarted.into_iter().for_each(|told| console.progress(told));
+            let restarted = node_gpus
+                .as_mut()
+                .map(|gpus| gpus::restart(gpus, &mut group))
+                .unwrap_or_default();
+            restarted
+                .into_iter()
+                .for_each(|told| console.progress(told));
             while let Some(asked) = server.next() {
                 answer(&name, &mut group, &mut leaving, asked);
             }
@@ -145,9 +186,13 @@ impl Launch {
                 bail!("ended by {signal}; all nodes were ended");
             }
         }
-        let last = failed.last().map(|node| (*node, group.last_lines(*node).join("\n    ")));
+        let last = failed
+            .last()
+            .map(|node| (*node, group.last_lines(*node).join("\n    ")));
         match last.filter(|_| well == 0) {
-            Some((node, lines)) => bail!("no node ended well; the last lines of node {node}:\n    {lines}"),
+            Some((node, lines)) => {
+                bail!("no node ended well; the last lines of node {node}:\n    {lines}")
+            }
             None => Ok(failed),
         }
     }
@@ -171,11 +216,21 @@ fn fail_fast(plan: &Plan, console: Console) -> anyhow::Result<Vec<usize>> {
 fn answer(job: &str, group: &mut Group, leaving: &mut BTreeSet<usize>, asked: Asked) {
     let done = match asked.request {
         Request::Status => return tell_status(job, group, asked),
-        Request::Count => Ok(Answer::Count { nodes: group.running_nodes().iter().filter(|node| !leaving.contains(node)).count() }),
-        Request::Token => Ok(Answer::Token { token: group.http_token() }),
+        Request::Count => Ok(Answer::Count {
+            nodes: group
+                .running_nodes()
+                .iter()
+                .filter(|node| !leaving.contains(node))
+                .count(),
+        }),
+        Request::Token => Ok(Answer::Token {
+            token: group.http_token(),
+        }),
         Request::Scale { nodes } => scale(group, leaving, nodes),
         Request::Drain { node } => drain(group, leaving, node).map(|()| changed(&[], &[node], &[])),
-        Request::Kill { node } if group.signal(node, Signal::SIGKILL) => Ok(changed(&[], &[], &[node])),
+        Request::Kill { node } if group.signal(node, Signal::SIGKILL) => {
+            Ok(changed(&[], &[], &[node]))
+        }
         Request::Kill { node } => Err(no_such(group, node)),
     };
     asked.answer(done.unwrap_or_else(|error| Answer::Refused { error }));
@@ -185,42 +240,67 @@ fn answer(job: &str, group: &mut Group, leaving: &mut BTreeSet<usize>, asked: As
 /// The address has the token in it, which is for a person's eyes, not for logs.
 fn tell_page(job: String, console: Console) {
     std::thread::spawn(move || match dashboard::page_of(&job) {
-        Ok(page) if std::io::stderr().is_terminal() => console.progress(format!("the page of this job: {page}")),
-        Ok(_) => console.progress(format!("the page of this job is served: slowmo dashboard --job {job}")),
+        Ok(page) if std::io::stderr().is_terminal() => {
+            console.progress(format!("the page of this job: {page}"))
+        }
+        Ok(_) => console.progress(format!(
+            "the page of this job is served: slowmo dashboard --job {job}"
+        )),
         Err(_) => {}
     });
 }
 
 fn changed(joined: &[usize], drained: &[usize], killed: &[usize]) -> Answer {
-    Answer::Changed { joined: joined.to_vec(), drained: drained.to_vec(), killed: killed.to_vec() }
+    Answer::Changed {
+        joined: joined.to_vec(),
+        drained: drained.to_vec(),
+        killed: killed.to_vec(),
+    }
 }
 
 fn no_such(group: &Group, node: usize) -> String {
-    format!("no node {node} is running; running: {:?}", group.running_nodes())
+    format!(
+        "no node {node} is running; running: {:?}",
+        group.running_nodes()
+    )
 }
 
-/// Asks the nodes, all at once and away from the launcher's loop: one that is stopped makes nobody else wait.
+/// Asks the nodes, all at once and away from the launcher's loop: one that is stopped makes nobody
+/// else wait.
 fn tell_status(job: &str, group: &Group, asked: Asked) {
-    let report = |node: usize, socket: &Path| match jobs::ask(node, socket, admin::Request::Status) {
+    let report = |node: usize, socket: &Path| match jobs::ask(node, socket, admin::Request::Status)
+    {
         Ok(admin::Answer::Status(report)) => Some(*report),
         _ => None,
     };
-    let ask = move |(node, socket): (usize, PathBuf)| (node, std::thread::spawn(move || report(node, &socket)));
-    let sockets: Vec<_> = group.running_nodes().into_iter().map(|node| (node, group.admin_socket(node))).collect();
+    let ask = move |(node, socket): (usize, PathBuf)| {
+        (node, std::thread::spawn(move || report(node, &socket)))
+    };
+    let sockets: Vec<_> = group
+        .running_nodes()
+        .into_iter()
+        .map(|node| (node, group.admin_socket(node)))
+        .collect();
     let job = job.to_owned();
     std::thread::spawn(move || {
         let asking: Vec<_> = sockets.into_iter().map(ask).collect();
-        let nodes = asking.into_iter().map(|(node, report)| (node, report.join().ok().flatten())).collect();
+        let nodes = asking
+            .into_iter()
+            .map(|(node, report)| (node, report.join().ok().flatten()))
+            .collect();
         asked.answer(Answer::Status { job, nodes });
     });
 }
 
 /// Whether the job's model history has begun; a node that does not answer may know of it.
 fn is_founded(group: &Group) -> bool {
-    let waits = |node: &usize| match jobs::ask(*node, &group.admin_socket(*node), admin::Request::Status) {
-        Ok(admin::Answer::Status(report)) => ["founding", "joining"].contains(&report.standing.as_str()),
-        _ => false,
-    };
+    let waits =
+        |node: &usize| match jobs::ask(*node, &group.admin_socket(*node), admin::Request::Status) {
+            Ok(admin::Answer::Status(report)) => {
+                ["founding", "joining"].contains(&report.standing.as_str())
+            }
+            _ => false,
+        };
     !group.running_nodes().iter().all(waits)
 }
 
@@ -228,12 +308,14 @@ fn drain(group: &Group, leaving: &mut BTreeSet<usize>, node: usize) -> Result<()
     if !group.running_nodes().contains(&node) {
         return Err(no_such(group, node));
     }
-    jobs::ask(node, &group.admin_socket(node), admin::Request::Drain).map_err(|error| error.to_string())?;
+    jobs::ask(node, &group.admin_socket(node), admin::Request::Drain)
+        .map_err(|error| error.to_string())?;
     leaving.insert(node);
     Ok(())
 }
 
-/// Starts the lowest free ids, or drains the highest running ones. Nodes that leave already do not count.
+/// Starts the lowest free ids, or drains the highest running ones. Nodes that leave already do not
+/// count.
 fn scale(group: &mut Group, leaving: &mut BTreeSet<usize>, nodes: usize) -> Result<Answer, String> {
     if !(1..=NODES_MAX).contains(&nodes) {
         return Err(format!(
@@ -241,15 +323,26 @@ fn scale(group: &mut Group, leaving: &mut BTreeSet<usize>, nodes: usize) -> Resu
         ));
     }
     let running = group.running_nodes();
-    let stay: Vec<usize> = running.iter().copied().filter(|node| !leaving.contains(node)).collect();
+    let stay: Vec<usize> = running
+        .iter()
+        .copied()
+        .filter(|node| !leaving.contains(node))
+        .collect();
     let (mut joined, mut drained) = (Vec::new(), Vec::new());
-    let partly =
-        |error: String, done: &[usize], what| if done.is_empty() { error } else { format!("{error}; before that {what} {done:?}") };
+    let partly = |error: String, done: &[usize], what| {
+        if done.is_empty() {
+            error
+        } else {
+            format!("{error}; before that {what} {done:?}")
+        }
+    };
     let founded = stay.len() >= nodes || is_founded(group);
     let mut id = group.first_id();
     while stay.len() + joined.len() < nodes {
         if !running.contains(&id) {
-            group.join(id, founded).map_err(|error| partly(error.to_string(), &joined, "started"))?;
+            group
+                .join(id, founded)
+                .map_err(|error| partly(error.to_string(), &joined, "started"))?;
             joined.push(id);
         }
         id += 1;
@@ -263,19 +356,35 @@ fn scale(group: &mut Group, leaving: &mut BTreeSet<usize>, nodes: usize) -> Resu
 
 /// Says all that keeps a node from using so many GPUs, at once.
 pub(super) fn require_gpus(gpus: usize) -> anyhow::Result<()> {
-    let missing: Vec<String> = slowmo_cuda::missing(gpus).iter().map(ToString::to_string).collect();
-    ensure!(missing.is_empty(), "no node can use {gpus} GPUs here: {}", missing.join("; "));
+    let missing: Vec<String> = slowmo_cuda::missing(gpus)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    ensure!(
+        missing.is_empty(),
+        "no node can use {gpus} GPUs here: {}",
+        missing.join("; ")
+    );
     Ok(())
 }
 
 /// A binary that is not there is told once, not once a node.
 pub(super) fn check_program(program: &Path) -> anyhow::Result<()> {
     if program.components().count() > 1 {
-        ensure!(program.is_file(), "there is no binary {}; check the path after --", program.display());
+        ensure!(
+            program.is_file(),
+            "there is no binary {}; check the path after --",
+            program.display()
+        );
         return Ok(());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
-    ensure!(found, "there is no binary {} in PATH; write a path after --, for example ./{}", program.display(), program.display());
+    ensure!(
+        found,
+        "there is no binary {} in PATH; write a path after --, for example ./{}",
+        program.display(),
+        program.display()
+    );
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! One file per command. May start node processes and write to the terminal; everything else is the libraries' work.
+//! One file per command. May start node processes and write to the terminal; everything else is the
+//! libraries' work.
 
 mod bench;
 mod chaos;
@@ -22,9 +23,15 @@ use std::ffi::OsString;
 
 /// Trains model replicas on many nodes together: SlowMo, LocalSGD and gossip.
 #[derive(Debug, Parser)]
-#[command(name = "slowmo", version, arg_required_else_help = true, propagate_version = true)]
+#[command(
+    name = "slowmo",
+    version,
+    arg_required_else_help = true,
+    propagate_version = true
+)]
 pub struct Cli {
-    /// Print one JSON object as the last line of standard output; people's output goes to standard error.
+    /// Print one JSON object as the last line of standard output; people's output goes to standard
+    /// error.
     #[arg(long, global = true)]
     pub json: bool,
     /// What to do.
@@ -53,10 +60,12 @@ pub enum Command {
     Top(top::TopCommand),
     /// Open the running job's page in a browser.
     Dashboard(dashboard::Dashboard),
-    /// Put a training binary through faults: kills, pauses, cuts, slow links; a report with every invariant's verdict.
+    /// Put a training binary through faults: kills, pauses, cuts, slow links; a report with every
+    /// invariant's verdict.
     #[command(subcommand)]
     Chaos(chaos::Chaos),
-    /// Look at checkpoints: what there is, whether it is whole, and as one file for other frameworks.
+    /// Look at checkpoints: what there is, whether it is whole, and as one file for other
+    /// frameworks.
     #[command(subcommand)]
     Checkpoint(checkpoint::CheckpointCommand),
     /// Check the arithmetic of this machine's CPU or GPUs, and the GPUs' rates.

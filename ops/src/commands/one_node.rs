@@ -1,4 +1,5 @@
-//! What an orchestrator asks one node on its admin socket: whether it lives, whether it takes part, whether it is gone.
+//! What an orchestrator asks one node on its admin socket: whether it lives, whether it takes part,
+//! whether it is gone.
 
 use crate::console::Console;
 use anyhow::{bail, ensure};
@@ -37,8 +38,18 @@ impl Probe {
     /// Says how the node stands; fails where it is not as asked.
     pub fn judge(self, report: &Report, console: Console) -> anyhow::Result<()> {
         let Report { node, standing, .. } = report;
-        ensure!(self.is_met(standing), "node {node} is no member: {standing}{}", waits(report));
-        let probed = Probed { command: "status", succeeded: true, probe: self, node: *node, standing: standing.clone() };
+        ensure!(
+            self.is_met(standing),
+            "node {node} is no member: {standing}{}",
+            waits(report)
+        );
+        let probed = Probed {
+            command: "status",
+            succeeded: true,
+            probe: self,
+            node: *node,
+            standing: standing.clone(),
+        };
         console.result(format!("node {node}: {standing}"), &probed)
     }
 
@@ -55,7 +66,8 @@ pub fn status(socket: &Path) -> anyhow::Result<Report> {
     }
 }
 
-/// Waits until nobody serves the socket any more: the node has left, and its process has let go of the runtime.
+/// Waits until nobody serves the socket any more: the node has left, and its process has let go of
+/// the runtime.
 pub fn wait_until_gone(socket: &Path, wait_max: Duration) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
@@ -66,14 +78,21 @@ pub fn wait_until_gone(socket: &Path, wait_max: Duration) -> anyhow::Result<()> 
             Ok(_) => "it answered something else".to_owned(),
         };
         if begun.elapsed() >= wait_max {
-            bail!("the node at {} has not ended within {} s: {last}; it still tries to leave", socket.display(), wait_max.as_secs());
+            bail!(
+                "the node at {} has not ended within {} s: {last}; it still tries to leave",
+                socket.display(),
+                wait_max.as_secs()
+            );
         }
         std::thread::sleep(LOOK_INTERVAL);
     }
 }
 
 fn waits(report: &Report) -> String {
-    report.waiting_for.as_ref().map_or_else(String::new, |why| format!("; waits: {why}"))
+    report
+        .waiting_for
+        .as_ref()
+        .map_or_else(String::new, |why| format!("; waits: {why}"))
 }
 
 #[cfg(test)]

@@ -10,7 +10,9 @@ use std::path::PathBuf;
 
 /// Go on without voters that are gone for good, where a majority is lost.
 ///
-/// Without --history it says what would go on, and changes nothing. Ask the node with the highest round: what only the others know is lost. A node that reaches a newer history waits to be admitted to that, and refuses.
+/// Without --history it says what would go on, and changes nothing. Ask the node with the highest
+/// round: what only the others know is lost. A node that reaches a newer history waits to be
+/// admitted to that, and refuses.
 #[derive(Debug, Args)]
 pub struct Recover {
     /// The node's own admin socket (key `admin`).
@@ -32,20 +34,40 @@ struct Recovered {
 impl Recover {
     /// Does it.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        let report = match jobs::ask_at(&self.admin, Request::Recover { history: self.history })? {
+        let report = match jobs::ask_at(
+            &self.admin,
+            Request::Recover {
+                history: self.history,
+            },
+        )? {
             Answer::Recovers(report) => report,
             Answer::Refused { error } => bail!("{error}"),
             _ => bail!("the node at {} is of another version", self.admin.display()),
         };
-        let RecoveryReport { history, round, goes_on, missing, ordered } = &report;
+        let RecoveryReport {
+            history,
+            round,
+            goes_on,
+            missing,
+            ordered,
+        } = &report;
         let verb = if *ordered { "goes on" } else { "would go on" };
-        let mut text = format!("history {history} {verb} at round {round} with nodes {goes_on:?}, without voters {missing:?}");
+        let mut text = format!(
+            "history {history} {verb} at round {round} with nodes {goes_on:?}, without voters {missing:?}"
+        );
         if !ordered {
             let admin = self.admin.display();
             text.push_str(&format!(
                 "\nif a quorum of them still goes on somewhere, this side gives way when the two meet, and loses what it decides from now on; if they are gone for good:\n  slowmo recover --admin {admin} --history {history}"
             ));
         }
-        console.result(text, &Recovered { command: "recover", succeeded: true, report })
+        console.result(
+            text,
+            &Recovered {
+                command: "recover",
+                succeeded: true,
+                report,
+            },
+        )
     }
 }

@@ -12,10 +12,11 @@ use slowmo_protocol::trace::Line;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 
-/// Step through what nodes wrote down (keys `trace` and `flight`, or a chaos run's trace.jsonl) and check the invariants.
+/// Step through what nodes wrote down (keys `trace` and `flight`, or a chaos run's trace.jsonl) and
+/// check the invariants.
 ///
-/// A trace that begins in the middle, as a flight recorder's does, is judged by the rules that need no beginning. Exits with 1 if
-/// something is broken.
+/// A trace that begins in the middle, as a flight recorder's does, is judged by the rules that need
+/// no beginning. Exits with 1 if something is broken.
 #[derive(Debug, Args)]
 pub struct Replay {
     /// Files of events, or folders of them; several are merged in order of time.
@@ -30,7 +31,8 @@ pub struct Replay {
     /// Show the events of this node only.
     #[arg(long, value_name = "ID")]
     node: Option<u64>,
-    /// Go through them one by one: Enter for the next, a number to go there, v for the next broken rule, q to end.
+    /// Go through them one by one: Enter for the next, a number to go there, v for the next broken
+    /// rule, q to end.
     #[arg(long, conflicts_with = "count")]
     step: bool,
     /// Who could decide, where the trace does not say.
@@ -67,8 +69,18 @@ impl Replay {
             QuorumWord::Majority => Quorum::Majority,
             QuorumWord::Survivors => Quorum::Survivors,
         };
-        let recorded = Recorded::read(&self.paths, Assumed { quorum, replicas: self.replicas })?;
-        ensure!(!recorded.lines.is_empty(), "there are no events in {:?}", self.paths);
+        let recorded = Recorded::read(
+            &self.paths,
+            Assumed {
+                quorum,
+                replicas: self.replicas,
+            },
+        )?;
+        ensure!(
+            !recorded.lines.is_empty(),
+            "there are no events in {:?}",
+            self.paths
+        );
         let (broken, verdicts) = recorded.judge();
         if self.step {
             ensure!(std::io::stdin().is_terminal(), "--step wants a terminal");
@@ -76,16 +88,29 @@ impl Replay {
         } else {
             self.show(&recorded.lines, &broken, console);
         }
-        let verdicts: Vec<Judged> = verdicts.into_iter().map(|(name, verdict)| Judged { name: name.to_owned(), verdict }).collect();
-        let violated = verdicts.iter().any(|judged| matches!(judged.verdict, Verdict::Violated(_)));
-        let rows = verdicts.iter().map(|Judged { name, verdict }| [name.clone(), outcome(verdict)]);
+        let verdicts: Vec<Judged> = verdicts
+            .into_iter()
+            .map(|(name, verdict)| Judged {
+                name: name.to_owned(),
+                verdict,
+            })
+            .collect();
+        let violated = verdicts
+            .iter()
+            .any(|judged| matches!(judged.verdict, Verdict::Violated(_)));
+        let rows = verdicts
+            .iter()
+            .map(|Judged { name, verdict }| [name.clone(), outcome(verdict)]);
         let text = table(["invariant", "verdict"], rows);
         let report = Report {
             command: "replay",
             succeeded: !violated,
             events: recorded.lines.len(),
             from_the_beginning: recorded.from_the_beginning,
-            broken: broken.iter().map(|broken| (broken.index, broken.violation.what.clone())).collect(),
+            broken: broken
+                .iter()
+                .map(|broken| (broken.index, broken.violation.what.clone()))
+                .collect(),
             verdicts,
         };
         console.result(text, &report)?;
@@ -93,9 +118,15 @@ impl Replay {
     }
 
     fn show(&self, lines: &[Line], broken: &[Broken], console: Console) {
-        let wanted = |line: &&(usize, &Line)| self.node.is_none_or(|node| node_of(&line.1.event).is_some_and(|of| of.0 == node));
+        let wanted = |line: &&(usize, &Line)| {
+            self.node
+                .is_none_or(|node| node_of(&line.1.event).is_some_and(|of| of.0 == node))
+        };
         let numbered: Vec<(usize, &Line)> = lines.iter().enumerate().collect();
-        let shown = numbered.iter().filter(wanted).skip_while(|(index, _)| *index < self.from);
+        let shown = numbered
+            .iter()
+            .filter(wanted)
+            .skip_while(|(index, _)| *index < self.from);
         for (index, line) in shown.take(self.count.unwrap_or(usize::MAX)) {
             console.note(described(*index, line));
             for broken in broken.iter().filter(|broken| broken.index == *index) {
@@ -106,11 +137,18 @@ impl Replay {
 }
 
 fn described(index: usize, line: &Line) -> String {
-    format!("{index:7}  {:12.6} s  {}", line.at.0 as f64 / 1e6, words(&line.event))
+    format!(
+        "{index:7}  {:12.6} s  {}",
+        line.at.0 as f64 / 1e6,
+        words(&line.event)
+    )
 }
 
 fn complaint(broken: &Broken) -> String {
-    format!("         BROKEN {}: {}", broken.violation.invariant, broken.violation.what)
+    format!(
+        "         BROKEN {}: {}",
+        broken.violation.invariant, broken.violation.what
+    )
 }
 
 /// Goes through the events as the user says.
@@ -118,7 +156,10 @@ fn step(lines: &[Line], broken: &[Broken], from: usize) -> anyhow::Result<()> {
     let (mut index, mut words, mut terminal) = (from, String::new(), std::io::stderr());
     while let Some(line) = lines.get(index) {
         writeln!(terminal, "{}", described(index, line))?;
-        broken.iter().filter(|broken| broken.index == index).try_for_each(|broken| writeln!(terminal, "{}", complaint(broken)))?;
+        broken
+            .iter()
+            .filter(|broken| broken.index == index)
+            .try_for_each(|broken| writeln!(terminal, "{}", complaint(broken)))?;
         words.clear();
         if std::io::stdin().lock().read_line(&mut words)? == 0 {
             return Ok(());
@@ -126,7 +167,11 @@ fn step(lines: &[Line], broken: &[Broken], from: usize) -> anyhow::Result<()> {
         index = match words.trim() {
             "" => index + 1,
             "q" => return Ok(()),
-            "v" => broken.iter().map(|broken| broken.index).find(|next| *next > index).unwrap_or(lines.len()),
+            "v" => broken
+                .iter()
+                .map(|broken| broken.index)
+                .find(|next| *next > index)
+                .unwrap_or(lines.len()),
             number => number.parse().unwrap_or(index + 1),
         };
     }
@@ -137,6 +182,10 @@ fn outcome(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Held { checked } => format!("held ({checked} times)"),
         Verdict::NotShown { why } => format!("not shown: {why}"),
-        Verdict::Violated(violation) => format!("BROKEN at {:.6} s: {}", violation.at.0 as f64 / 1e6, violation.what),
+        Verdict::Violated(violation) => format!(
+            "BROKEN at {:.6} s: {}",
+            violation.at.0 as f64 / 1e6,
+            violation.what
+        ),
     }
 }

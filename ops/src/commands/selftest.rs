@@ -1,5 +1,5 @@
-//! `slowmo selftest`: whether this machine's GPUs compute what they should, and how fast. One binary, no test harness: copy it to a machine
-//! with GPUs and run it there.
+//! `slowmo selftest`: whether this machine's GPUs compute what they should, and how fast. One
+//! binary, no test harness: copy it to a machine with GPUs and run it there.
 
 use crate::console::{Console, Told, table};
 use clap::Args;
@@ -14,7 +14,8 @@ const SHARE_MIN: f64 = 0.8;
 
 /// Check the arithmetic on fresh random inputs: this machine's CPU, or its GPUs with their rates.
 ///
-/// Every kernel is compared with the same formula in float64, and with the CPU's bits. Exits with 1 if anything is wrong or slow.
+/// Every kernel is compared with the same formula in float64, and with the CPU's bits. Exits with 1
+/// if anything is wrong or slow.
 #[derive(Debug, Args)]
 pub struct Selftest {
     /// The GPUs; without it the CPU.
@@ -66,13 +67,34 @@ struct RateReport {
 impl Selftest {
     /// Runs it.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos().into());
+        let now = || {
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.subsec_nanos().into())
+        };
         let seed = self.seed.unwrap_or_else(now);
-        let devices = if self.gpu { self.gpus(console, seed)? } else { vec![kernels("cpu".to_owned(), &Host, seed)?] };
+        let devices = if self.gpu {
+            self.gpus(console, seed)?
+        } else {
+            vec![kernels("cpu".to_owned(), &Host, seed)?]
+        };
         let succeeded = devices.iter().all(DeviceReport::is_well);
-        let text = devices.iter().map(DeviceReport::to_text).collect::<Vec<_>>().join("\n");
-        let verdict = if succeeded { "all is well" } else { "not all is well" };
-        let report = Report { command: "selftest", succeeded, seed, devices };
+        let text = devices
+            .iter()
+            .map(DeviceReport::to_text)
+            .collect::<Vec<_>>()
+            .join("\n");
+        let verdict = if succeeded {
+            "all is well"
+        } else {
+            "not all is well"
+        };
+        let report = Report {
+            command: "selftest",
+            succeeded,
+            seed,
+            devices,
+        };
         console.result(format!("{text}\n{verdict} (seed {seed})"), &report)?;
         if succeeded { Ok(()) } else { Err(Told.into()) }
     }
@@ -81,7 +103,9 @@ impl Selftest {
         super::launch::require_gpus(1)?;
         let found = slowmo_cuda::gpus()?;
         if let Err(missing) = Library::Nccl.require() {
-            console.note(format!("{missing} (only needed for nodes with several GPUs)"));
+            console.note(format!(
+                "{missing} (only needed for nodes with several GPUs)"
+            ));
         }
         let mut reports = Vec::new();
         for info in found {
@@ -92,7 +116,10 @@ impl Selftest {
                 let bytes = self.mib as usize * 1024 * 1024;
                 match selftest::rates(&gpu, bytes) {
                     Ok(rates) => report.rates = rates.into_iter().map(RateReport::of).collect(),
-                    Err(error) => report.not_measured = Some(format!("{error} (--mib sets the size of the arrays)")),
+                    Err(error) => {
+                        report.not_measured =
+                            Some(format!("{error} (--mib sets the size of the arrays)"))
+                    }
                 }
             }
             reports.push(report);
@@ -102,20 +129,44 @@ impl Selftest {
 }
 
 fn kernels(device: String, arithmetic: &dyn Arithmetic, seed: u64) -> anyhow::Result<DeviceReport> {
-    let kernels = selftest::kernels(arithmetic, &LENGTHS, seed)?.into_iter().map(KernelReport::of).collect();
-    Ok(DeviceReport { device, kernels, rates: Vec::new(), not_measured: None })
+    let kernels = selftest::kernels(arithmetic, &LENGTHS, seed)?
+        .into_iter()
+        .map(KernelReport::of)
+        .collect();
+    Ok(DeviceReport {
+        device,
+        kernels,
+        rates: Vec::new(),
+        not_measured: None,
+    })
 }
 
 impl KernelReport {
     fn of(tested: Tested) -> Self {
-        let Tested { kernel, values, error, other_bits, wrong } = tested;
-        Self { kernel: kernel.name(), values, error, other_bits, wrong }
+        let Tested {
+            kernel,
+            values,
+            error,
+            other_bits,
+            wrong,
+        } = tested;
+        Self {
+            kernel: kernel.name(),
+            values,
+            error,
+            other_bits,
+            wrong,
+        }
     }
 }
 
 impl RateReport {
     fn of(rate: Rate) -> Self {
-        Self { name: rate.name, gigabytes_per_second: rate.bytes_per_second / 1e9, share: rate.share }
+        Self {
+            name: rate.name,
+            gigabytes_per_second: rate.bytes_per_second / 1e9,
+            share: rate.share,
+        }
     }
 
     fn is_well(&self) -> bool {
@@ -132,16 +183,33 @@ impl DeviceReport {
     fn to_text(&self) -> String {
         let kernel = |report: &KernelReport| {
             let verdict = report.wrong.clone().unwrap_or_else(|| "well".to_owned());
-            [report.kernel.to_owned(), report.values.to_string(), format!("{:.3}", report.error), verdict]
+            [
+                report.kernel.to_owned(),
+                report.values.to_string(),
+                format!("{:.3}", report.error),
+                verdict,
+            ]
         };
-        let kernels = table(["kernel", "values", "error / bound", "verdict"], self.kernels.iter().map(kernel));
+        let kernels = table(
+            ["kernel", "values", "error / bound", "verdict"],
+            self.kernels.iter().map(kernel),
+        );
         let mut text = format!("{}\n{kernels}", self.device);
         if !self.rates.is_empty() {
             let rate = |report: &RateReport| {
-                let share = report.share.map_or_else(|| "–".to_owned(), |share| format!("{:.1} %", 100.0 * share));
-                [report.name.to_owned(), format!("{:.1}", report.gigabytes_per_second), share]
+                let share = report
+                    .share
+                    .map_or_else(|| "–".to_owned(), |share| format!("{:.1} %", 100.0 * share));
+                [
+                    report.name.to_owned(),
+                    format!("{:.1}", report.gigabytes_per_second),
+                    share,
+                ]
             };
-            let rates = table(["rate", "GB/s", "of the yardstick"], self.rates.iter().map(rate));
+            let rates = table(
+                ["rate", "GB/s", "of the yardstick"],
+                self.rates.iter().map(rate),
+            );
             text.push_str(&format!("\n{rates}"));
         }
         if let Some(why) = &self.not_measured {

@@ -54,7 +54,10 @@ pub fn find(name: Option<&str>) -> Result<(String, PathBuf), JobError> {
     if running.iter().any(|job| job == name) {
         return Ok((name.to_owned(), socket_in(&folder, name)));
     }
-    Err(JobError::Unknown { name: name.to_owned(), running })
+    Err(JobError::Unknown {
+        name: name.to_owned(),
+        running,
+    })
 }
 
 /// The socket on which a new job of this name listens.
@@ -62,7 +65,8 @@ pub fn find(name: Option<&str>) -> Result<(String, PathBuf), JobError> {
 /// # Errors
 /// A job of this name runs, or the name or the folder is unusable.
 pub fn socket_of(name: &str) -> Result<PathBuf, JobError> {
-    let plain = |character: char| character.is_ascii_alphanumeric() || character == '-' || character == '_';
+    let plain =
+        |character: char| character.is_ascii_alphanumeric() || character == '-' || character == '_';
     if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
         return Err(JobError::Name(name.to_owned()));
     }
@@ -80,8 +84,15 @@ fn socket_in(folder: &Path, name: &str) -> PathBuf {
 /// Jobs whose launcher answers; what a killed launcher left behind does not count.
 fn running(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| entry.file_name().to_str().and_then(|name| name.strip_suffix(".sock").map(str::to_owned)));
-    let mut names: Vec<String> = names.filter(|name| UnixStream::connect(socket_in(folder, name)).is_ok()).collect();
+    let names = entries.filter_map(|entry| {
+        entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.strip_suffix(".sock").map(str::to_owned))
+    });
+    let mut names: Vec<String> = names
+        .filter(|name| UnixStream::connect(socket_in(folder, name)).is_ok())
+        .collect();
     names.sort();
     names
 }
@@ -89,15 +100,29 @@ fn running(folder: &Path) -> Vec<String> {
 /// A folder of this user's own: nobody else may enter it.
 fn folder() -> Result<PathBuf, JobError> {
     // The owner of this process, without a system call of our own.
-    let user = std::fs::metadata("/proc/self").map(|metadata| metadata.uid()).unwrap_or_default();
+    let user = std::fs::metadata("/proc/self")
+        .map(|metadata| metadata.uid())
+        .unwrap_or_default();
     let folder = match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(runtime) => PathBuf::from(runtime).join("slowmo"),
         None => std::env::temp_dir().join(format!("slowmo-{user}")),
     };
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).and_then(|()| std::fs::symlink_metadata(&folder));
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder)
+        .and_then(|()| std::fs::symlink_metadata(&folder));
     let checked = made.and_then(|metadata| {
         let private = metadata.is_dir() && metadata.uid() == user && metadata.mode() & 0o077 == 0;
-        if private { Ok(()) } else { Err(std::io::Error::other("it is not this user's own, closed to everybody else")) }
+        if private {
+            Ok(())
+        } else {
+            Err(std::io::Error::other(
+                "it is not this user's own, closed to everybody else",
+            ))
+        }
     });
-    checked.map(|()| folder.clone()).map_err(|error| JobError::Folder { folder, error })
+    checked
+        .map(|()| folder.clone())
+        .map_err(|error| JobError::Folder { folder, error })
 }

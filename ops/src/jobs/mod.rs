@@ -1,7 +1,8 @@
 //! Running jobs: how a launcher is found and asked by the other commands.
 //!
-//! Each launcher listens on a Unix socket in a folder that only this user can enter; one JSON request a line, one JSON answer a
-//! line. Touches that folder, and the admin sockets of the job's nodes.
+//! Each launcher listens on a Unix socket in a folder that only this user can enter; one JSON
+//! request a line, one JSON answer a line. Touches that folder, and the admin sockets of the job's
+//! nodes.
 
 mod folder;
 mod node;
@@ -96,7 +97,11 @@ pub fn request(socket: &Path, request: Request) -> std::io::Result<Answer> {
 }
 
 /// One line to a socket, one line back.
-fn exchange<A: for<'a> Deserialize<'a>>(socket: &Path, message: &impl Serialize, answer_max: Duration) -> std::io::Result<A> {
+fn exchange<A: for<'a> Deserialize<'a>>(
+    socket: &Path,
+    message: &impl Serialize,
+    answer_max: Duration,
+) -> std::io::Result<A> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(answer_max))?;
     stream.set_write_timeout(Some(answer_max))?;
@@ -104,8 +109,11 @@ fn exchange<A: for<'a> Deserialize<'a>>(socket: &Path, message: &impl Serialize,
     let mut line = String::new();
     let read = BufReader::new(stream.take(MESSAGE_BYTES_MAX)).read_line(&mut line);
     read.map_err(|error| match error.kind() {
-        std::io::ErrorKind::WouldBlock => std::io::Error::other(format!("no answer within {} s", answer_max.as_secs())),
+        std::io::ErrorKind::WouldBlock => {
+            std::io::Error::other(format!("no answer within {} s", answer_max.as_secs()))
+        }
         _ => error,
     })?;
-    serde_json::from_str(&line).map_err(|error| std::io::Error::other(format!("not an answer of this version: {error}")))
+    serde_json::from_str(&line)
+        .map_err(|error| std::io::Error::other(format!("not an answer of this version: {error}")))
 }

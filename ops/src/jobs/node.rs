@@ -5,14 +5,17 @@ use slowmo::admin::{Answer, Request};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a node may take; the launcher, which asks for others, must answer them well within [`super::ANSWER_MAX`].
+/// How long a node may take; the launcher, which asks for others, must answer them well within
+/// [`super::ANSWER_MAX`].
 pub const NODE_ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Why a node did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// It does not answer.
-    #[error("{who} does not answer ({source}); it may not be up yet, or be stopped, and then do what was asked once it goes on")]
+    #[error(
+        "{who} does not answer ({source}); it may not be up yet, or be stopped, and then do what was asked once it goes on"
+    )]
     Silent {
         /// Which node.
         who: String,
@@ -33,8 +36,13 @@ impl NodeError {
     /// Whether nobody serves the socket: the node has ended, or was never there.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        let Self::Silent { source, .. } = self else { return false };
-        matches!(source.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
+        let Self::Silent { source, .. } = self else {
+            return false;
+        };
+        matches!(
+            source.kind(),
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused
+        )
     }
 }
 

@@ -1,4 +1,5 @@
-//! The launcher's side: a thread takes requests off the socket, the launcher's loop carries them out.
+//! The launcher's side: a thread takes requests off the socket, the launcher's loop carries them
+//! out.
 
 use super::{Answer, MESSAGE_BYTES_MAX, Request};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -48,8 +49,13 @@ impl Server {
                 }
             }
         };
-        std::thread::Builder::new().name("control".into()).spawn(serve)?;
-        Ok(Self { path: path.to_owned(), asked })
+        std::thread::Builder::new()
+            .name("control".into())
+            .spawn(serve)?;
+        Ok(Self {
+            path: path.to_owned(),
+            asked,
+        })
     }
 
     /// The next request that waits, if any.
@@ -67,7 +73,10 @@ impl Drop for Server {
 
 /// Serves one connection; `None` when the launcher does not listen any more.
 fn converse(connection: &UnixStream, to: &SyncSender<Asked>) -> Option<()> {
-    let _best_effort = (connection.set_read_timeout(Some(SILENCE_MAX)), connection.set_write_timeout(Some(SILENCE_MAX)));
+    let _best_effort = (
+        connection.set_read_timeout(Some(SILENCE_MAX)),
+        connection.set_write_timeout(Some(SILENCE_MAX)),
+    );
     let mut lines = BufReader::new(connection.take(MESSAGE_BYTES_MAX));
     let mut line = String::new();
     while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
@@ -77,7 +86,9 @@ fn converse(connection: &UnixStream, to: &SyncSender<Asked>) -> Option<()> {
                 to.send(Asked { request, answer }).ok()?;
                 answered.recv().ok()?
             }
-            Err(error) => Answer::Refused { error: format!("not a request: {error}") },
+            Err(error) => Answer::Refused {
+                error: format!("not a request: {error}"),
+            },
         };
         let text = serde_json::to_string(&answer).unwrap_or_default();
         let mut writing = connection;

@@ -11,7 +11,10 @@ use std::path::Path;
 pub(super) const NAME: &str = "raw";
 
 /// The certificate and its key, the same for every process of the folder.
-pub(super) fn shared(folder: &Path, node: usize) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), RawNodeError> {
+pub(super) fn shared(
+    folder: &Path,
+    node: usize,
+) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), RawNodeError> {
     let file = folder.join("raw.certificate");
     if node == 1 {
         create(&file)?;
@@ -28,13 +31,22 @@ pub(super) fn shared(folder: &Path, node: usize) -> Result<(CertificateDer<'stat
 
 fn create(file: &Path) -> Result<(), RawNodeError> {
     let made = generate_simple_self_signed([NAME.to_owned()]);
-    let CertifiedKey { cert, signing_key } = made.map_err(|error| RawNodeError::Certificate(error.to_string()))?;
+    let CertifiedKey { cert, signing_key } =
+        made.map_err(|error| RawNodeError::Certificate(error.to_string()))?;
     let mut bytes = (cert.der().len() as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(cert.der());
     bytes.extend_from_slice(signing_key.serialized_der());
     let unfinished = file.with_extension("part");
-    let io = |source| RawNodeError::Io { doing: "writing the certificate", source };
-    let mut out = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished).map_err(io)?;
+    let io = |source| RawNodeError::Io {
+        doing: "writing the certificate",
+        source,
+    };
+    let mut out = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&unfinished)
+        .map_err(io)?;
     std::io::Write::write_all(&mut out, &bytes).map_err(io)?;
     std::fs::rename(&unfinished, file).map_err(io)
 }

@@ -1,7 +1,9 @@
-//! The raw limits of this machine: what plain quinn, plain TCP and a memory copy reach, measured beside the runtime.
+//! The raw limits of this machine: what plain quinn, plain TCP and a memory copy reach, measured
+//! beside the runtime.
 //!
-//! May start processes of this program ([`RAW_NODE`]), bind loopback sockets and use one core per process. Knows
-//! nothing of the runtime, so that what it measures is a bound and not a copy of the runtime's own choices.
+//! May start processes of this program ([`RAW_NODE`]), bind loopback sockets and use one core per
+//! process. Knows nothing of the runtime, so that what it measures is a bound and not a copy of the
+//! runtime's own choices.
 
 mod certificate;
 mod meeting;
@@ -109,7 +111,9 @@ struct Report {
 /// A process failed.
 pub fn measure(transfer: &Transfer) -> Result<f64, LimitError> {
     let program = std::env::current_exe().map_err(LimitError::Program)?;
-    let plan = Plan::new(program, transfer.nodes).arguments(arguments_of(transfer)).isolated(TIME_MAX);
+    let plan = Plan::new(program, transfer.nodes)
+        .arguments(arguments_of(transfer))
+        .isolated(TIME_MAX);
     let mut reports: Vec<Option<Report>> = (0..transfer.nodes).map(|_| None).collect();
     supervise(&plan, &mut |line| {
         if line.stream == Stream::Output {
@@ -119,18 +123,29 @@ pub fn measure(transfer: &Transfer) -> Result<f64, LimitError> {
     })?;
     let mut slowest = vec![0.0f64; REPETITIONS];
     for (index, report) in reports.iter().enumerate() {
-        let seconds = report.as_ref().map(|report| &report.seconds).filter(|seconds| seconds.len() == REPETITIONS);
+        let seconds = report
+            .as_ref()
+            .map(|report| &report.seconds)
+            .filter(|seconds| seconds.len() == REPETITIONS);
         let seconds = seconds.ok_or(LimitError::NoReport(index + 1))?;
-        slowest.iter_mut().zip(seconds).for_each(|(slowest, seconds)| *slowest = slowest.max(*seconds));
+        slowest
+            .iter_mut()
+            .zip(seconds)
+            .for_each(|(slowest, seconds)| *slowest = slowest.max(*seconds));
     }
     Ok(median(&mut slowest))
 }
 
-/// The part of one process; prints its report. `node` counts from 1, `folder` is shared by the processes.
+/// The part of one process; prints its report. `node` counts from 1, `folder` is shared by the
+/// processes.
 ///
 /// # Errors
 /// A socket failed, or a peer did not appear.
-pub fn run_node(transfer: &Transfer, node: usize, folder: &std::path::Path) -> Result<String, RawNodeError> {
+pub fn run_node(
+    transfer: &Transfer,
+    node: usize,
+    folder: &std::path::Path,
+) -> Result<String, RawNodeError> {
     let seconds = match transfer.carrier {
         Carrier::Quic => quic::run(transfer, node, folder)?,
         Carrier::Tcp => tcp::run(transfer, node, folder)?,
@@ -156,7 +171,10 @@ fn arguments_of(transfer: &Transfer) -> Vec<String> {
     };
     let mut arguments = vec![RAW_NODE.into(), "--carrier".into(), carrier.into()];
     arguments.extend(["--nodes".into(), transfer.nodes.to_string()]);
-    arguments.extend(["--bytes-per-peer".into(), transfer.bytes_per_peer.to_string()]);
+    arguments.extend([
+        "--bytes-per-peer".into(),
+        transfer.bytes_per_peer.to_string(),
+    ]);
     arguments.extend(transfer.all_to_all.then(|| "--all-to-all".into()));
     arguments
 }
@@ -167,7 +185,12 @@ mod tests {
 
     #[test]
     fn medians() {
-        for (values, expected) in [(vec![], 0.0), (vec![3.0], 3.0), (vec![3.0, 1.0, 2.0], 2.0), (vec![4.0, 1.0, 2.0, 3.0], 2.5)] {
+        for (values, expected) in [
+            (vec![], 0.0),
+            (vec![3.0], 3.0),
+            (vec![3.0, 1.0, 2.0], 2.0),
+            (vec![4.0, 1.0, 2.0, 3.0], 2.5),
+        ] {
             let mut values: Vec<f64> = values;
             assert!((median(&mut values) - expected).abs() < 1e-12);
         }

@@ -1,4 +1,5 @@
-//! One TCP stream between two processes: process 1 sends, process 2 answers with one byte when it has everything.
+//! One TCP stream between two processes: process 1 sends, process 2 answers with one byte when it
+//! has everything.
 
 use super::{CHUNK_BYTES, REPETITIONS, RawNodeError, Transfer, meeting};
 use std::io::{Read, Write};
@@ -7,8 +8,15 @@ use std::path::Path;
 use std::time::Instant;
 
 /// One process's times, in seconds, without the warm-up.
-pub(super) fn run(transfer: &Transfer, node: usize, folder: &Path) -> Result<Vec<f64>, RawNodeError> {
-    let io = |source| RawNodeError::Io { doing: "tcp", source };
+pub(super) fn run(
+    transfer: &Transfer,
+    node: usize,
+    folder: &Path,
+) -> Result<Vec<f64>, RawNodeError> {
+    let io = |source| RawNodeError::Io {
+        doing: "tcp",
+        source,
+    };
     if node == 1 {
         let stream = TcpStream::connect(meeting::wait_for(folder, 2)?).map_err(io)?;
         return repeat(|| send(&stream, transfer.bytes_per_peer).map_err(io));

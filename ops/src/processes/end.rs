@@ -23,19 +23,26 @@ impl Ending {
     /// Sends SIGTERM to every process group of `children`; SIGKILL is due after [`GRACE`].
     pub(super) fn begin<'a>(children: impl Iterator<Item = &'a Child>) -> Self {
         send(children, Signal::SIGTERM);
-        Self { deadline: Instant::now() + GRACE, signals_before: signals::count(), killed: false }
+        Self {
+            deadline: Instant::now() + GRACE,
+            signals_before: signals::count(),
+            killed: false,
+        }
     }
 
     /// Sends SIGKILL once the grace is over or the user asked a second time.
     pub(super) fn insist<'a>(&mut self, children: impl Iterator<Item = &'a Child>) {
-        if !self.killed && (Instant::now() >= self.deadline || signals::count() > self.signals_before) {
+        if !self.killed
+            && (Instant::now() >= self.deadline || signals::count() > self.signals_before)
+        {
             send(children, Signal::SIGKILL);
             self.killed = true;
         }
     }
 }
 
-/// The status of a child that has ended; before its id is given up, what it left running in its group is killed.
+/// The status of a child that has ended; before its id is given up, what it left running in its
+/// group is killed.
 pub(super) fn reap(child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
     // Elsewhere a child's end is seen only when its id is given up, too late to name its group.
     #[cfg(target_os = "linux")]
@@ -51,7 +58,10 @@ fn has_ended(child: &Child) -> bool {
     use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let id = i32::try_from(child.id()).map(|id| Id::Pid(Pid::from_raw(id)));
-    !matches!(id.map(|id| waitid(id, look)), Ok(Ok(WaitStatus::StillAlive)))
+    !matches!(
+        id.map(|id| waitid(id, look)),
+        Ok(Ok(WaitStatus::StillAlive))
+    )
 }
 
 /// Signals each child's process group, so that what a node started ends with it.

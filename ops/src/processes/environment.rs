@@ -1,4 +1,5 @@
-//! What a node process is told: its program, its environment, the private folder it shares with the others.
+//! What a node process is told: its program, its environment, the private folder it shares with the
+//! others.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -50,8 +51,13 @@ pub(super) const HTTP_TOKEN: &str = "http.token";
 pub const LAUNCHER_PID: &str = slowmo::launcher::LAUNCHER_VARIABLE;
 
 /// Variables by which a user names credentials of their own; at most one kind may be set.
-const CREDENTIALS: [&str; 5] =
-    ["SLOWMO_CLUSTER_KEY", CLUSTER_KEY_FILE, "SLOWMO_TLS_CA_FILE", "SLOWMO_TLS_CERTIFICATE_FILE", "SLOWMO_TLS_KEY_FILE"];
+const CREDENTIALS: [&str; 5] = [
+    "SLOWMO_CLUSTER_KEY",
+    CLUSTER_KEY_FILE,
+    "SLOWMO_TLS_CA_FILE",
+    "SLOWMO_TLS_CERTIFICATE_FILE",
+    "SLOWMO_TLS_KEY_FILE",
+];
 /// What every variable of a node begins with.
 const PREFIX: &str = "SLOWMO_";
 /// The log filter, which is passed on always.
@@ -76,10 +82,11 @@ pub struct Plan {
     pub workers: Option<usize>,
     /// GPUs of each node, one for each worker; the nodes take them in turn.
     pub gpus: Option<usize>,
-    /// Each node serves a page on this machine: the first one at this port, the others at free ones.
+    /// Each node serves a page on this machine: the first one at this port, the others at free
+    /// ones.
     pub page: Option<u16>,
-    /// The cluster key; `None` leaves it to the credentials in this process's environment, or else makes a key that
-    /// lasts as long as the launch.
+    /// The cluster key; `None` leaves it to the credentials in this process's environment, or else
+    /// makes a key that lasts as long as the launch.
     pub cluster_key_file: Option<PathBuf>,
     /// The nodes do not see the `SLOWMO_*` variables of this process, but for the log filter.
     pub isolated: bool,
@@ -135,7 +142,12 @@ impl Plan {
     }
 
     /// Every variable of node `node`, in a fixed order; the plan's own come last and win.
-    pub(super) fn variables_of(&self, node: usize, folder: &Path, cluster_key_file: Option<&Path>) -> Vec<(String, OsString)> {
+    pub(super) fn variables_of(
+        &self,
+        node: usize,
+        folder: &Path,
+        cluster_key_file: Option<&Path>,
+    ) -> Vec<(String, OsString)> {
         let mut variables: Vec<(String, OsString)> = vec![
             (NODE_ID.into(), node.to_string().into()),
             (LISTEN.into(), "127.0.0.1:0".into()),
@@ -144,11 +156,17 @@ impl Plan {
                 None => (RENDEZVOUS.into(), folder.join(RENDEZVOUS_FOLDER).into()),
             },
             (MIN_NODES.into(), self.nodes.to_string().into()),
-            (ADMIN.into(), folder.join(format!("node-{node}.sock")).into()),
+            (
+                ADMIN.into(),
+                folder.join(format!("node-{node}.sock")).into(),
+            ),
             (LAUNCHER_PID.into(), std::process::id().to_string().into()),
         ];
         variables.extend(cluster_key_file.map(|file| (CLUSTER_KEY_FILE.into(), file.into())));
-        variables.extend(self.workers.map(|workers| (DEVICES.into(), workers.to_string().into())));
+        variables.extend(
+            self.workers
+                .map(|workers| (DEVICES.into(), workers.to_string().into())),
+        );
         if let Some(gpus) = self.gpus {
             let first = node.saturating_sub(self.first_id).saturating_mul(gpus) % GPUS_MAX;
             variables.push((DEVICE.into(), "cuda".into()));
@@ -170,9 +188,14 @@ impl Plan {
     }
 
     /// Names among `inherited` that the nodes must not see.
-    pub(super) fn hidden_variables(&self, inherited: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    pub(super) fn hidden_variables(
+        &self,
+        inherited: impl Iterator<Item = OsString>,
+    ) -> Vec<OsString> {
         let is_hidden = |name: &OsString| {
-            let Some(name) = name.to_str() else { return false };
+            let Some(name) = name.to_str() else {
+                return false;
+            };
             let replaced = self.cluster_key_file.is_some() && CREDENTIALS.contains(&name);
             name.starts_with(PREFIX) && name != LOG && (self.isolated || replaced)
         };
@@ -182,7 +205,8 @@ impl Plan {
     /// Whether the launch must make a cluster key: the user named no credentials.
     pub(super) fn needs_cluster_key(&self, inherited: impl Iterator<Item = OsString>) -> bool {
         let mut inherited = inherited;
-        let mut given = || inherited.any(|name| CREDENTIALS.iter().any(|credential| name == *credential));
+        let mut given =
+            || inherited.any(|name| CREDENTIALS.iter().any(|credential| name == *credential));
         self.cluster_key_file.is_none() && (self.isolated || !given())
     }
 }
@@ -192,7 +216,10 @@ mod tests {
     use super::*;
 
     fn names(list: &[&str]) -> impl Iterator<Item = OsString> {
-        list.iter().map(OsString::from).collect::<Vec<_>>().into_iter()
+        list.iter()
+            .map(OsString::from)
+            .collect::<Vec<_>>()
+            .into_iter()
     }
 
     #[test]
@@ -202,17 +229,29 @@ mod tests {
         assert!(plain.needs_cluster_key(names(&["HOME", "SLOWMO_TAU"])));
         assert!(!plain.needs_cluster_key(names(&inherited)));
         assert!(plain.hidden_variables(names(&inherited)).is_empty());
-        let with_file = Plan { cluster_key_file: Some("key".into()), ..plain.clone() };
+        let with_file = Plan {
+            cluster_key_file: Some("key".into()),
+            ..plain.clone()
+        };
         assert!(!with_file.needs_cluster_key(names(&inherited)));
-        assert_eq!(with_file.hidden_variables(names(&inherited)), ["SLOWMO_CLUSTER_KEY"]);
+        assert_eq!(
+            with_file.hidden_variables(names(&inherited)),
+            ["SLOWMO_CLUSTER_KEY"]
+        );
         let isolated = plain.isolated(Duration::from_secs(1));
         assert!(isolated.needs_cluster_key(names(&inherited)));
-        assert_eq!(isolated.hidden_variables(names(&inherited)), ["SLOWMO_TAU", "SLOWMO_CLUSTER_KEY"]);
+        assert_eq!(
+            isolated.hidden_variables(names(&inherited)),
+            ["SLOWMO_TAU", "SLOWMO_CLUSTER_KEY"]
+        );
     }
 
     #[test]
     fn a_node_is_told_its_identity() {
-        let plan = Plan { workers: Some(2), ..Plan::new("x", 3).variable("SLOWMO_TAU", "12") };
+        let plan = Plan {
+            workers: Some(2),
+            ..Plan::new("x", 3).variable("SLOWMO_TAU", "12")
+        };
         let told: Vec<_> = plan
             .variables_of(2, Path::new("/f"), Some(Path::new("/k")))
             .into_iter()
@@ -235,17 +274,42 @@ mod tests {
 
     #[test]
     fn nodes_take_gpus_in_turn() {
-        let plan = Plan { page: Some(7070), ..Plan::new("x", 3) };
-        let http = |node| plan.variables_of(node, Path::new("/f"), None).into_iter().find(|(name, _)| name == HTTP).unwrap().1;
-        assert_eq!((http(1), http(2)), ("127.0.0.1:7070".into(), "127.0.0.1:0".into()));
-        let plan = Plan { gpus: Some(2), first_id: 5, ..Plan::new("x", 3) };
+        let plan = Plan {
+            page: Some(7070),
+            ..Plan::new("x", 3)
+        };
+        let http = |node| {
+            plan.variables_of(node, Path::new("/f"), None)
+                .into_iter()
+                .find(|(name, _)| name == HTTP)
+                .unwrap()
+                .1
+        };
+        assert_eq!(
+            (http(1), http(2)),
+            ("127.0.0.1:7070".into(), "127.0.0.1:0".into())
+        );
+        let plan = Plan {
+            gpus: Some(2),
+            first_id: 5,
+            ..Plan::new("x", 3)
+        };
         let first = |node| {
             let variables = plan.variables_of(node, Path::new("/f"), None);
-            let value = |name| variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.display().to_string());
+            let value = |name| {
+                variables
+                    .iter()
+                    .find(|(known, _)| known == name)
+                    .map(|(_, value)| value.display().to_string())
+            };
             (value(DEVICE), value(DEVICES), value(FIRST_GPU))
         };
         for (node, gpu) in [(5, "0"), (6, "2"), (7, "4")] {
-            assert_eq!(first(node), (Some("cuda".into()), Some("2".into()), Some(gpu.into())), "node {node}");
+            assert_eq!(
+                first(node),
+                (Some("cuda".into()), Some("2".into()), Some(gpu.into())),
+                "node {node}"
+            );
         }
     }
 }

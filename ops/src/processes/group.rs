@@ -23,7 +23,8 @@ const POLL: Duration = Duration::from_millis(20);
 const LAST_LINES_MAX: usize = 20;
 /// How long telling a node may take.
 const TELL_MAX: Duration = Duration::from_millis(100);
-/// How long the output of an ended process is waited for; a process it left behind may hold it open.
+/// How long the output of an ended process is waited for; a process it left behind may hold it
+/// open.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
 
 /// What the reader of the lines wants next.
@@ -91,10 +92,12 @@ pub enum Happening {
     },
 }
 
-/// Runs the plan's processes until all have ended well, and hands every line they write to `on_line`.
+/// Runs the plan's processes until all have ended well, and hands every line they write to
+/// `on_line`.
 ///
-/// Call it on the main thread: the nodes' lives are tied to the thread that started them. If one fails, the others
-/// are ended (SIGTERM, after 3 s SIGKILL); the same on SIGINT, SIGTERM or SIGHUP if they are caught.
+/// Call it on the main thread: the nodes' lives are tied to the thread that started them. If one
+/// fails, the others are ended (SIGTERM, after 3 s SIGKILL); the same on SIGINT, SIGTERM or SIGHUP
+/// if they are caught.
 ///
 /// # Errors
 /// See [`GroupError`]; in every case no process is left.
@@ -105,18 +108,30 @@ pub fn supervise(plan: &Plan, on_line: &mut dyn FnMut(&Line) -> Flow) -> Result<
         let mut reason = None;
         for happening in group.happenings() {
             match happening {
-                Happening::Line(line) if on_line(&line) == Flow::Stop => reason = reason.or(Some(GroupError::Stopped)),
+                Happening::Line(line) if on_line(&line) == Flow::Stop => {
+                    reason = reason.or(Some(GroupError::Stopped))
+                }
                 Happening::Ended { node, status } if !status.success() => {
-                    let failure = NodeFailure { node, status, last_lines: Vec::new() };
+                    let failure = NodeFailure {
+                        node,
+                        status,
+                        last_lines: Vec::new(),
+                    };
                     // A signal is the cause more often than an exit code that follows from it.
                     let stronger = !matches!(&reason, Some(GroupError::Node(known)) if known.status.signal().is_some());
-                    reason = if stronger { Some(GroupError::Node(failure)) } else { reason };
+                    reason = if stronger {
+                        Some(GroupError::Node(failure))
+                    } else {
+                        reason
+                    };
                 }
                 _ => {}
             }
         }
         let too_long = plan.time_max.filter(|max| start.elapsed() >= *max);
-        let reason = reason.or(signals::caught().map(GroupError::Interrupted)).or(too_long.map(GroupError::TooLong));
+        let reason = reason
+            .or(signals::caught().map(GroupError::Interrupted))
+            .or(too_long.map(GroupError::TooLong));
         if let Some(reason) = reason {
             group.end(&mut |happening| {
                 if let Happening::Line(line) = happening {
@@ -166,15 +181,25 @@ impl Group {
         }
         let (folder, key_file) = prepare_folder(plan).map_err(GroupError::Folder)?;
         let (sender, lines) = sync_channel(LINES_WAITING_MAX);
-        let mut group = Self { plan: plan.clone(), key_file, members: Vec::new(), starts: 0, sender, lines, folder };
+        let mut group = Self {
+            plan: plan.clone(),
+            key_file,
+            members: Vec::new(),
+            starts: 0,
+            sender,
+            lines,
+            folder,
+        };
         for node in plan.first_id..plan.first_id + plan.nodes {
-            group.add(node, plan.joins).map_err(|source| GroupError::Start { node, source })?;
+            group
+                .add(node, plan.joins)
+                .map_err(|source| GroupError::Start { node, source })?;
         }
         Ok(group)
     }
 
-    /// Starts one more node, also one that ran before, if it has ended. It joins the others, unless it takes the place of one of
-    /// the plan's in a founding that is still to come.
+    /// Starts one more node, also one that ran before, if it has ended. It joins the others, unless
+    /// it takes the place of one of the plan's in a founding that is still to come.
     ///
     /// # Errors
     /// The node runs, or too many do, or its process did not start. Nothing else changed.
@@ -185,7 +210,8 @@ impl Group {
         }
         self.members.retain(|member| member.node != node);
         let founds = !founded && !self.plan.joins && node < self.plan.first_id + self.plan.nodes;
-        self.add(node, !founds).map_err(|source| GroupError::Start { node, source })
+        self.add(node, !founds)
+            .map_err(|source| GroupError::Start { node, source })
     }
 
     /// Later starts of a node are told these variables, which win.
@@ -202,7 +228,12 @@ impl Group {
     /// The nodes whose processes run, ascending.
     #[must_use]
     pub fn running_nodes(&self) -> Vec<usize> {
-        let mut nodes: Vec<usize> = self.members.iter().filter(|member| member.status.is_none()).map(|member| member.node).collect();
+        let mut nodes: Vec<usize> = self
+            .members
+            .iter()
+            .filter(|member| member.status.is_none())
+            .map(|member| member.node)
+            .collect();
         nodes.sort_unstable();
         nodes
     }
@@ -210,12 +241,18 @@ impl Group {
     /// The process of a running node.
     #[must_use]
     pub fn process_id(&self, node: usize) -> Option<u32> {
-        self.members.iter().find(|member| member.node == node && member.status.is_none()).map(|member| member.child.id())
+        self.members
+            .iter()
+            .find(|member| member.node == node && member.status.is_none())
+            .map(|member| member.child.id())
     }
 
     /// Sends a signal to a running node's process group; whether there was one.
     pub fn signal(&self, node: usize, signal: Signal) -> bool {
-        let member = self.members.iter().find(|member| member.node == node && member.status.is_none());
+        let member = self
+            .members
+            .iter()
+            .find(|member| member.node == node && member.status.is_none());
         send(member.map(|member| &member.child).into_iter(), signal);
         member.is_some()
     }
@@ -237,12 +274,16 @@ impl Group {
     #[must_use]
     pub fn last_lines(&self, node: usize) -> Vec<String> {
         let member = self.members.iter().find(|member| member.node == node);
-        member.map(|member| member.last_lines.iter().cloned().collect()).unwrap_or_default()
+        member
+            .map(|member| member.last_lines.iter().cloned().collect())
+            .unwrap_or_default()
     }
 
     /// Starts node `node` through [`super::become_node`].
     fn add(&mut self, node: usize, joins: bool) -> std::io::Result<()> {
-        let mut variables = self.plan.variables_of(node, self.folder.path(), self.key_file.as_deref());
+        let mut variables =
+            self.plan
+                .variables_of(node, self.folder.path(), self.key_file.as_deref());
         if joins {
             variables.push((JOIN.into(), "true".into()));
         }
@@ -251,14 +292,30 @@ impl Group {
         for name in plan.hidden_variables(inherited_names()) {
             command.env_remove(name);
         }
-        command.arg(START_NODE).arg("--").arg(&plan.program).args(&plan.arguments).envs(variables);
+        command
+            .arg(START_NODE)
+            .arg("--")
+            .arg(&plan.program)
+            .args(&plan.arguments)
+            .envs(variables);
         // An own process group: Ctrl-C reaches the launcher only, which ends the nodes in order.
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
         let mut child = command.spawn()?;
         let (output, error) = (child.stdout.take(), child.stderr.take());
         self.starts += 1;
         let start = self.starts;
-        self.members.push(Member { node, start, child, status: None, streams_open: 2, last_lines: VecDeque::new() });
+        self.members.push(Member {
+            node,
+            start,
+            child,
+            status: None,
+            streams_open: 2,
+            last_lines: VecDeque::new(),
+        });
         if let (Some(output), Some(error)) = (output, error) {
             forward((node, start), Stream::Output, output, self.sender.clone())?;
             forward((node, start), Stream::Error, error, self.sender.clone())?;
@@ -266,7 +323,8 @@ impl Group {
         Ok(())
     }
 
-    /// What happened until now, after waiting a moment for lines. Whoever ended is told to the other nodes at once.
+    /// What happened until now, after waiting a moment for lines. Whoever ended is told to the
+    /// other nodes at once.
     pub fn happenings(&mut self) -> Vec<Happening> {
         let mut happenings: Vec<Happening> = self.read().into_iter().map(Happening::Line).collect();
         let ended = self.reap();
@@ -275,7 +333,11 @@ impl Group {
                 tell_exited(&self.admin_socket(other), *node);
             }
         }
-        happenings.extend(ended.into_iter().map(|(node, status)| Happening::Ended { node, status }));
+        happenings.extend(
+            ended
+                .into_iter()
+                .map(|(node, status)| Happening::Ended { node, status }),
+        );
         happenings
     }
 
@@ -283,7 +345,10 @@ impl Group {
     fn read(&mut self) -> Vec<Line> {
         let (until, mut lines) = (Instant::now() + POLL, Vec::new());
         // Also when the nodes write without a pause, somebody must look after the processes.
-        while let Some(left) = until.checked_duration_since(Instant::now()).filter(|_| lines.len() < LINES_WAITING_MAX) {
+        while let Some(left) = until
+            .checked_duration_since(Instant::now())
+            .filter(|_| lines.len() < LINES_WAITING_MAX)
+        {
             match self.lines.recv_timeout(left) {
                 Ok((_, Reading::Line(line))) => {
                     self.keep(&line);
@@ -291,7 +356,9 @@ impl Group {
                 }
                 Ok((start, Reading::End)) => {
                     let member = self.members.iter_mut().find(|member| member.start == start);
-                    member.into_iter().for_each(|member| member.streams_open -= 1);
+                    member
+                        .into_iter()
+                        .for_each(|member| member.streams_open -= 1);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(left),
@@ -302,7 +369,13 @@ impl Group {
 
     fn keep(&mut self, line: &Line) {
         if line.stream == Stream::Error {
-            let Some(member) = self.members.iter_mut().find(|member| member.node == line.node) else { return };
+            let Some(member) = self
+                .members
+                .iter_mut()
+                .find(|member| member.node == line.node)
+            else {
+                return;
+            };
             let last_lines = &mut member.last_lines;
             if last_lines.len() == LAST_LINES_MAX {
                 last_lines.pop_front();
@@ -314,7 +387,11 @@ impl Group {
     /// Notes who has ended.
     fn reap(&mut self) -> Vec<(usize, ExitStatus)> {
         let mut ended = Vec::new();
-        for member in self.members.iter_mut().filter(|member| member.status.is_none()) {
+        for member in self
+            .members
+            .iter_mut()
+            .filter(|member| member.status.is_none())
+        {
             if let Ok(Some(status)) = reap(&mut member.child) {
                 member.status = Some((status, Instant::now()));
                 ended.push((member.node, status));
@@ -326,7 +403,11 @@ impl Group {
     /// Whether all have ended and their output was read.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.members.iter().all(|member| member.status.is_some_and(|(_, at)| member.streams_open == 0 || at.elapsed() >= OUTPUT_WAIT))
+        self.members.iter().all(|member| {
+            member
+                .status
+                .is_some_and(|(_, at)| member.streams_open == 0 || at.elapsed() >= OUTPUT_WAIT)
+        })
     }
 
     /// Ends every process (SIGTERM, after 3 s SIGKILL) and reads what they still write.
@@ -339,7 +420,10 @@ impl Group {
     }
 
     fn running(&self) -> impl Iterator<Item = &Child> {
-        self.members.iter().filter(|member| member.status.is_none()).map(|member| &member.child)
+        self.members
+            .iter()
+            .filter(|member| member.status.is_none())
+            .map(|member| &member.child)
     }
 
     /// Adds what a failed node said last, which is complete only after the end.
@@ -354,7 +438,11 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         send(self.running(), Signal::SIGKILL);
-        for member in self.members.iter_mut().filter(|member| member.status.is_none()) {
+        for member in self
+            .members
+            .iter_mut()
+            .filter(|member| member.status.is_none())
+        {
             let _gone = member.child.wait();
         }
     }
@@ -384,17 +472,26 @@ fn inherited_names() -> impl Iterator<Item = OsString> {
 }
 
 fn describe(failure: &NodeFailure) -> String {
-    let how = match (failure.status.code(), failure.status.signal().map(Signal::try_from)) {
+    let how = match (
+        failure.status.code(),
+        failure.status.signal().map(Signal::try_from),
+    ) {
         (Some(code), _) => format!("exit code {code}"),
         (None, Some(Ok(signal))) => format!("killed by {signal}"),
         _ => failure.status.to_string(),
     };
-    let mut text = format!("node {} failed ({how}); the other nodes were ended", failure.node);
+    let mut text = format!(
+        "node {} failed ({how}); the other nodes were ended",
+        failure.node
+    );
     if failure.last_lines.is_empty() {
         text.push_str("; it wrote nothing to standard error");
     } else {
         text.push_str("; its last lines:");
-        failure.last_lines.iter().for_each(|line| text.push_str(&format!("\n    {line}")));
+        failure
+            .last_lines
+            .iter()
+            .for_each(|line| text.push_str(&format!("\n    {line}")));
     }
     text
 }
@@ -404,11 +501,13 @@ fn admin_socket(folder: &Path, node: usize) -> PathBuf {
     folder.join(format!("node-{node}.sock"))
 }
 
-/// Tells a node that another one's process has ended. A node that is not up yet, or ends itself, need not know.
+/// Tells a node that another one's process has ended. A node that is not up yet, or ends itself,
+/// need not know.
 fn tell_exited(socket: &Path, node: usize) {
     let told = UnixStream::connect(socket).and_then(|mut stream| {
         stream.set_write_timeout(Some(TELL_MAX))?;
-        let request = serde_json::to_string(&Request::Exited { node: node as u64 }).map_err(std::io::Error::other)?;
+        let request = serde_json::to_string(&Request::Exited { node: node as u64 })
+            .map_err(std::io::Error::other)?;
         writeln!(stream, "{request}")
     });
     let _not_up = told;

@@ -37,7 +37,8 @@ pub(super) enum Reading {
     End,
 }
 
-/// Starts a thread that sends `source`'s lines, then [`Reading::End`]; it ends early when nobody listens.
+/// Starts a thread that sends `source`'s lines, then [`Reading::End`]; it ends early when nobody
+/// listens.
 pub(super) fn forward(
     (node, start): (usize, u64),
     stream: Stream,
@@ -49,19 +50,31 @@ pub(super) fn forward(
         let mut bytes = Vec::new();
         while read_line(&mut source, &mut bytes) {
             let text = String::from_utf8_lossy(&bytes).into_owned();
-            if to.send((start, Reading::Line(Line { node, stream, text }))).is_err() {
+            if to
+                .send((start, Reading::Line(Line { node, stream, text })))
+                .is_err()
+            {
                 return;
             }
         }
         let _nobody_listens = to.send((start, Reading::End));
     };
-    std::thread::Builder::new().name(format!("lines-{node}")).spawn(run).map(drop)
+    std::thread::Builder::new()
+        .name(format!("lines-{node}"))
+        .spawn(run)
+        .map(drop)
 }
 
 /// Reads one line, or [`LINE_BYTES_MAX`] bytes of it; `false` at the end or on an error.
 fn read_line(source: &mut impl BufRead, line: &mut Vec<u8>) -> bool {
     line.clear();
-    if !matches!(source.by_ref().take(LINE_BYTES_MAX as u64).read_until(b'\n', line), Ok(1..)) {
+    if !matches!(
+        source
+            .by_ref()
+            .take(LINE_BYTES_MAX as u64)
+            .read_until(b'\n', line),
+        Ok(1..)
+    ) {
         return false;
     }
     while matches!(line.last(), Some(b'\n' | b'\r')) {

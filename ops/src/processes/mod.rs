@@ -1,6 +1,8 @@
-//! Node processes of one machine: started together, read line by line, ended together, never left behind.
+//! Node processes of one machine: started together, read line by line, ended together, never left
+//! behind.
 //!
-//! May start processes and threads, send signals to the processes it started, and write into one temporary folder.
+//! May start processes and threads, send signals to the processes it started, and write into one
+//! temporary folder.
 
 mod end;
 mod environment;
@@ -9,7 +11,10 @@ mod lines;
 pub mod signals;
 mod start;
 
-pub use environment::{ADVERTISE, CUDA_VISIBLE_DEVICES, DEVICES, FIRST_GPU, LAUNCHER_PID, LISTEN, NODE_ID, Plan, RENDEZVOUS, TRACE};
+pub use environment::{
+    ADVERTISE, CUDA_VISIBLE_DEVICES, DEVICES, FIRST_GPU, LAUNCHER_PID, LISTEN, NODE_ID, Plan,
+    RENDEZVOUS, TRACE,
+};
 pub use group::{Flow, Group, GroupError, Happening, NodeFailure, supervise};
 pub use lines::{LINE_BYTES_MAX, Line, Stream};
 pub use signals::catch_signals;

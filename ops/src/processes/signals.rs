@@ -10,13 +10,16 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// Signals that end a launch.
 fn ending() -> SigSet {
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect()
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]
+        .into_iter()
+        .collect()
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP end the groups of this process instead of the process itself.
+/// From now on SIGINT, SIGTERM and SIGHUP end the groups of this process instead of the process
+/// itself.
 ///
-/// Call it once, on the main thread, before any other thread exists. If the system refuses, the signals keep their
-/// usual effect, and the nodes die with this process.
+/// Call it once, on the main thread, before any other thread exists. If the system refuses, the
+/// signals keep their usual effect, and the nodes die with this process.
 pub fn catch_signals() {
     if ending().thread_block().is_err() {
         return;
@@ -27,7 +30,11 @@ pub fn catch_signals() {
             COUNT.fetch_add(1, Ordering::Relaxed);
         }
     };
-    if std::thread::Builder::new().name("signals".into()).spawn(wait).is_err() {
+    if std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(wait)
+        .is_err()
+    {
         release();
     }
 }

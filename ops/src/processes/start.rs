@@ -1,7 +1,8 @@
-//! The moment between launcher and node: this very program, started as the child, ties its life to the launcher's and
-//! becomes the node's binary.
+//! The moment between launcher and node: this very program, started as the child, ties its life to
+//! the launcher's and becomes the node's binary.
 //!
-//! The detour needs no `unsafe`: what must happen in the child before its binary runs happens in an ordinary process.
+//! The detour needs no `unsafe`: what must happen in the child before its binary runs happens in an
+//! ordinary process.
 
 use super::environment::LAUNCHER_PID;
 use super::signals;
@@ -37,19 +38,26 @@ pub enum StartError {
 /// The launcher is gone, or the binary cannot be executed.
 #[must_use]
 pub fn become_node(command: &[OsString]) -> StartError {
-    let Some((program, arguments)) = command.split_first() else { return StartError::NoBinary };
+    let Some((program, arguments)) = command.split_first() else {
+        return StartError::NoBinary;
+    };
     die_with_launcher();
-    let launcher = std::env::var(LAUNCHER_PID).ok().and_then(|pid| pid.parse().ok());
+    let launcher = std::env::var(LAUNCHER_PID)
+        .ok()
+        .and_then(|pid| pid.parse().ok());
     if let Some(launcher) = launcher.filter(|launcher| *launcher != parent_id()) {
         return StartError::LauncherGone(launcher);
     }
     signals::release();
     let source = Command::new(program).args(arguments).exec();
-    StartError::Refused { program: program.clone(), source }
+    StartError::Refused {
+        program: program.clone(),
+        source,
+    }
 }
 
-/// Asks the kernel to kill this process when the launching thread ends; kept over `exec`, so it also binds binaries
-/// that know nothing of [`slowmo::launcher::watch`].
+/// Asks the kernel to kill this process when the launching thread ends; kept over `exec`, so it
+/// also binds binaries that know nothing of [`slowmo::launcher::watch`].
 fn die_with_launcher() {
     #[cfg(target_os = "linux")]
     let _refused = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);

@@ -1,5 +1,6 @@
-//! What each kernel computes, said in one form for whoever computes it: the GPU, the CPU ([`Host`], the arithmetic of `slowmo_protocol`),
-//! or an emulation. A kernel's arrays are its pointers, in order.
+//! What each kernel computes, said in one form for whoever computes it: the GPU, the CPU ([`Host`],
+//! the arithmetic of `slowmo_protocol`), or an emulation. A kernel's arrays are its pointers, in
+//! order.
 
 use crate::error::GpuError;
 use crate::gpu::Gpu;
@@ -27,13 +28,21 @@ impl Array {
     /// Its values; none if it holds something else.
     #[must_use]
     pub fn floats(&self) -> &[f32] {
-        if let Self::Floats(values) = self { values } else { &[] }
+        if let Self::Floats(values) = self {
+            values
+        } else {
+            &[]
+        }
     }
 
     /// Its bytes; none if it holds something else.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        if let Self::Bytes(bytes) = self { bytes } else { &[] }
+        if let Self::Bytes(bytes) = self {
+            bytes
+        } else {
+            &[]
+        }
     }
 
     fn memory(&self) -> &[u8] {
@@ -55,11 +64,19 @@ impl Array {
     }
 
     fn floats_mut(&mut self) -> &mut [f32] {
-        if let Self::Floats(values) = self { values } else { &mut [] }
+        if let Self::Floats(values) = self {
+            values
+        } else {
+            &mut []
+        }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        if let Self::Bytes(bytes) = self { bytes } else { &mut [] }
+        if let Self::Bytes(bytes) = self {
+            bytes
+        } else {
+            &mut []
+        }
     }
 }
 
@@ -69,7 +86,13 @@ pub trait Arithmetic {
     ///
     /// # Errors
     /// It could not be run.
-    fn run(&self, kernel: Kernel, arrays: &mut [Array], n: usize, floats: &[f32]) -> Result<(), GpuError>;
+    fn run(
+        &self,
+        kernel: Kernel,
+        arrays: &mut [Array],
+        n: usize,
+        floats: &[f32],
+    ) -> Result<(), GpuError>;
 }
 
 impl Wire {
@@ -88,40 +111,101 @@ impl Wire {
 pub struct Host;
 
 impl Arithmetic for Host {
-    fn run(&self, kernel: Kernel, arrays: &mut [Array], _: usize, floats: &[f32]) -> Result<(), GpuError> {
+    fn run(
+        &self,
+        kernel: Kernel,
+        arrays: &mut [Array],
+        _: usize,
+        floats: &[f32],
+    ) -> Result<(), GpuError> {
         match (kernel, arrays, floats) {
             (Kernel::Mix, [model, correction, before, Array::Word(first)], [stays, weight]) => {
                 let values = model.floats_mut();
                 before.floats_mut().copy_from_slice_if_any(values);
                 let zeros = vec![0.0; values.len()];
-                let correction = if *correction == Array::Null { &zeros } else { correction.floats() };
+                let correction = if *correction == Array::Null {
+                    &zeros
+                } else {
+                    correction.floats()
+                };
                 if !mean::correct(values, correction, *stays, f64::from(*weight)) {
                     *first = first_not_finite(values).min(*first);
                 }
             }
-            (Kernel::Divide, [values], [weight]) => mean::divide(values.floats_mut(), f64::from(*weight)),
-            (Kernel::Accumulate, [target, values], [scale]) => mean::mix(target.floats_mut(), values.floats(), *scale),
-            (Kernel::SlowMo, arrays, [rate, beta, gamma]) => slow_step(&SlowMo { alpha: rate / gamma, beta: *beta }, arrays, *gamma),
-            (Kernel::Nesterov, arrays, [eta, mu]) => slow_step(&Nesterov { eta: *eta, mu: *mu }, arrays, 0.0),
-            (Kernel::BmufNbm, arrays, [eta, mu]) => slow_step(&BmufNbm { eta: *eta, mu: *mu }, arrays, 0.0),
-            (Kernel::NotFinite, [values, Array::Word(first)], []) => *first = first_not_finite(values.floats()).min(*first),
-            (Kernel::Digest, [values, Array::Word(sum)], []) => *sum = sum.wrapping_add(digest(values.floats())),
-            (Kernel::EncodeGossip(wire), [numerators, residual, bytes], [factor]) => {
-                wire.kind().encode_gossip(numerators.floats(), residual.floats_mut(), *factor, bytes.bytes_mut());
+            (Kernel::Divide, [values], [weight]) => {
+                mean::divide(values.floats_mut(), f64::from(*weight))
             }
-            (Kernel::EncodeContribution(wire), [values, reference, residual, bytes, next], [weight]) => {
+            (Kernel::Accumulate, [target, values], [scale]) => {
+                mean::mix(target.floats_mut(), values.floats(), *scale)
+            }
+            (Kernel::SlowMo, arrays, [rate, beta, gamma]) => slow_step(
+                &SlowMo {
+                    alpha: rate / gamma,
+                    beta: *beta,
+                },
+                arrays,
+                *gamma,
+            ),
+            (Kernel::Nesterov, arrays, [eta, mu]) => {
+                slow_step(&Nesterov { eta: *eta, mu: *mu }, arrays, 0.0)
+            }
+            (Kernel::BmufNbm, arrays, [eta, mu]) => {
+                slow_step(&BmufNbm { eta: *eta, mu: *mu }, arrays, 0.0)
+            }
+            (Kernel::NotFinite, [values, Array::Word(first)], []) => {
+                *first = first_not_finite(values.floats()).min(*first)
+            }
+            (Kernel::Digest, [values, Array::Word(sum)], []) => {
+                *sum = sum.wrapping_add(digest(values.floats()))
+            }
+            (Kernel::EncodeGossip(wire), [numerators, residual, bytes], [factor]) => {
+                wire.kind().encode_gossip(
+                    numerators.floats(),
+                    residual.floats_mut(),
+                    *factor,
+                    bytes.bytes_mut(),
+                );
+            }
+            (
+                Kernel::EncodeContribution(wire),
+                [values, reference, residual, bytes, next],
+                [weight],
+            ) => {
                 let residual = (*residual != Array::Null).then(|| residual.floats());
-                let (values, reference, weight) = (values.floats(), reference.floats(), f64::from(*weight));
-                let contribution = Contribution { values, weight, reference, residual };
-                wire.kind().encode_contribution(contribution, bytes.bytes_mut(), next.floats_mut());
+                let (values, reference, weight) =
+                    (values.floats(), reference.floats(), f64::from(*weight));
+                let contribution = Contribution {
+                    values,
+                    weight,
+                    reference,
+                    residual,
+                };
+                wire.kind()
+                    .encode_contribution(contribution, bytes.bytes_mut(), next.floats_mut());
             }
             (Kernel::EncodePublication(wire), [values, reference, bytes, dropped], []) => {
-                wire.kind().encode_publication(values.floats_mut(), reference.floats(), bytes.bytes_mut(), dropped.floats_mut());
+                wire.kind().encode_publication(
+                    values.floats_mut(),
+                    reference.floats(),
+                    bytes.bytes_mut(),
+                    dropped.floats_mut(),
+                );
             }
-            (Kernel::Encode(wire), [values, bytes], []) => wire.kind().encode_in_place(values.floats_mut(), bytes.bytes_mut()),
-            (Kernel::Decode(wire), [bytes, target], []) => wire.kind().decode(bytes.bytes(), target.floats_mut()),
-            (Kernel::AccumulateEncoded(wire), [bytes, target], [scale]) => wire.kind().mix(bytes.bytes(), *scale, target.floats_mut()),
-            (kernel, arrays, floats) => debug_assert!(false, "{kernel:?} of {} arrays and {} floats", arrays.len(), floats.len()),
+            (Kernel::Encode(wire), [values, bytes], []) => wire
+                .kind()
+                .encode_in_place(values.floats_mut(), bytes.bytes_mut()),
+            (Kernel::Decode(wire), [bytes, target], []) => {
+                wire.kind().decode(bytes.bytes(), target.floats_mut())
+            }
+            (Kernel::AccumulateEncoded(wire), [bytes, target], [scale]) => {
+                wire.kind().mix(bytes.bytes(), *scale, target.floats_mut())
+            }
+            (kernel, arrays, floats) => debug_assert!(
+                false,
+                "{kernel:?} of {} arrays and {} floats",
+                arrays.len(),
+                floats.len()
+            ),
         }
         Ok(())
     }
@@ -130,7 +214,15 @@ impl Arithmetic for Host {
 fn slow_step(rule: &impl OuterStep, arrays: &mut [Array], gamma: f32) {
     if let [values, anchor, momentum, next] = arrays {
         let (anchor, momentum) = (anchor.floats(), momentum.floats());
-        rule.step(Piece { values: values.floats_mut(), anchor, momentum, next_momentum: next.floats_mut() }, gamma);
+        rule.step(
+            Piece {
+                values: values.floats_mut(),
+                anchor,
+                momentum,
+                next_momentum: next.floats_mut(),
+            },
+            gamma,
+        );
     }
 }
 
@@ -147,19 +239,30 @@ impl CopyIfAny for [f32] {
 }
 
 fn first_not_finite(values: &[f32]) -> u64 {
-    values.iter().position(|value| !value.is_finite()).map_or(u64::MAX, |index| index as u64)
+    values
+        .iter()
+        .position(|value| !value.is_finite())
+        .map_or(u64::MAX, |index| index as u64)
 }
 
-/// The digest that a GPU computes of its memory: a sum over the values, each mixed with its place, so that any part may be added first.
+/// The digest that a GPU computes of its memory: a sum over the values, each mixed with its place,
+/// so that any part may be added first.
 #[must_use]
 pub fn digest(values: &[f32]) -> u64 {
-    values.iter().enumerate().fold(0, |sum: u64, (index, value)| sum.wrapping_add(mixed(index as u64, value.to_bits())))
+    values
+        .iter()
+        .enumerate()
+        .fold(0, |sum: u64, (index, value)| {
+            sum.wrapping_add(mixed(index as u64, value.to_bits()))
+        })
 }
 
 /// The finalizer of splitmix64.
 fn mixed(index: u64, bits: u32) -> u64 {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-    let z = (index << 32 | u64::from(bits)).wrapping_add((index >> 32).wrapping_mul(GOLDEN)).wrapping_add(GOLDEN);
+    let z = (index << 32 | u64::from(bits))
+        .wrapping_add((index >> 32).wrapping_mul(GOLDEN))
+        .wrapping_add(GOLDEN);
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ z >> 31
@@ -183,7 +286,8 @@ impl Resident {
             Array::Word(_) => Self::Word(Scratch::zeros(gpu, 1, WHAT)?),
         };
         let address = resident.address();
-        // SAFETY: the scratch has just been made, as long as the array; the caller waits for the stream before the array can change.
+        // SAFETY: the scratch has just been made, as long as the array; the caller waits for the
+        // stream before the array can change.
         unsafe { gpu.copy_in(array.memory(), address) }?;
         Ok(resident)
     }
@@ -199,8 +303,17 @@ impl Resident {
 }
 
 impl Arithmetic for Gpu {
-    fn run(&self, kernel: Kernel, arrays: &mut [Array], n: usize, floats: &[f32]) -> Result<(), GpuError> {
-        let resident: Result<Vec<Resident>, GpuError> = arrays.iter().map(|array| Resident::of(self, array)).collect();
+    fn run(
+        &self,
+        kernel: Kernel,
+        arrays: &mut [Array],
+        n: usize,
+        floats: &[f32],
+    ) -> Result<(), GpuError> {
+        let resident: Result<Vec<Resident>, GpuError> = arrays
+            .iter()
+            .map(|array| Resident::of(self, array))
+            .collect();
         // What was begun of the copies is over before anything is given back.
         self.synchronize()?;
         let resident = resident?;

@@ -1,5 +1,5 @@
-//! The exact mean over the GPUs of a node, by NCCL. A thread of its own owns each GPU's communicator, which may not move between threads;
-//! training threads hand it addresses and wait.
+//! The exact mean over the GPUs of a node, by NCCL. A thread of its own owns each GPU's
+//! communicator, which may not move between threads; training threads hand it addresses and wait.
 //!
 //! ```text
 //!  training thread of worker r           owner of GPU r                    the others' owners
@@ -8,10 +8,12 @@
 //!     │                                      │ asks for errors until it is done  │
 //!     │◄──────────────────────────── done ───┤
 //! ```
-//! * **A worker that is gone** ends everything: the owners stop asking, abort their communicators, and every later call fails. The node
-//!   then leaves the cluster as after any other failure; the other nodes pass it over.
-//! * **An abort that hangs** (a GPU that fell off the bus) is waited for so long ([`ABORT_WAIT`]); then the process ends, because nothing
-//!   else frees its threads. A launcher sees that and may start another.
+//! * **A worker that is gone** ends everything: the owners stop asking, abort their communicators,
+//!   and every later call fails. The node then leaves the cluster as after any other failure; the
+//!   other nodes pass it over.
+//! * **An abort that hangs** (a GPU that fell off the bus) is waited for so long ([`ABORT_WAIT`]);
+//!   then the process ends, because nothing else frees its threads. A launcher sees that and may
+//!   start another.
 
 use crate::error::GpuError;
 use crate::gpu::Gpu;
@@ -79,7 +81,8 @@ impl Shared {
 }
 
 impl NcclCollective {
-    /// The collective of the workers on these GPUs, by rank; `host` is for tensors in main memory. Returns when all GPUs have met.
+    /// The collective of the workers on these GPUs, by rank; `host` is for tensors in main memory.
+    /// Returns when all GPUs have met.
     ///
     /// # Errors
     /// NCCL is missing, the GPUs cannot reach each other, or do not meet within [`INIT_WAIT`].
@@ -87,39 +90,81 @@ impl NcclCollective {
         let (id, size) = (api()?.unique_id()?, gpus.len());
         let (owners, shared) = (Vec::new(), Arc::new(Shared::default()));
         // Made first: where something fails, its end ends the threads.
-        let mut collective = Self { owners, meeting: Meeting::new(size.max(1)), shared, host };
+        let mut collective = Self {
+            owners,
+            meeting: Meeting::new(size.max(1)),
+            shared,
+            host,
+        };
         let (tell, told) = mpsc::sync_channel(size.max(1));
         for (rank, gpu) in gpus.into_iter().enumerate() {
             let (jobs, inbox) = mpsc::sync_channel(1);
-            let (part, tell) = (Part { gpu: gpu.clone(), id, rank, size, shared: Arc::clone(&collective.shared) }, tell.clone());
-            let spawned = thread::Builder::new().name(format!("slowmo-gpu-{rank}")).spawn(move || part.own(&inbox, &tell));
-            let thread = spawned.map_err(|error| GpuError::Nccl { doing: "starting a GPU's thread", message: error.to_string() })?;
-            collective.owners.push(Owner { gpu, jobs: Mutex::new(Some(jobs)), thread: Mutex::new(Some(thread)) });
+            let (part, tell) = (
+                Part {
+                    gpu: gpu.clone(),
+                    id,
+                    rank,
+                    size,
+                    shared: Arc::clone(&collective.shared),
+                },
+                tell.clone(),
+            );
+            let spawned = thread::Builder::new()
+                .name(format!("slowmo-gpu-{rank}"))
+                .spawn(move || part.own(&inbox, &tell));
+            let thread = spawned.map_err(|error| GpuError::Nccl {
+                doing: "starting a GPU's thread",
+                message: error.to_string(),
+            })?;
+            collective.owners.push(Owner {
+                gpu,
+                jobs: Mutex::new(Some(jobs)),
+                thread: Mutex::new(Some(thread)),
+            });
         }
         let deadline = Instant::now() + INIT_WAIT;
         // The first error is the one that the others' follow from.
         (0..size).try_for_each(|_| {
-            told.recv_timeout(deadline.saturating_duration_since(Instant::now())).unwrap_or_else(|_| Err(collective.too_late()))
+            told.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+                .unwrap_or_else(|_| Err(collective.too_late()))
         })?;
         Ok(collective)
     }
 
     fn too_late(&self) -> GpuError {
-        let message = format!("{} GPUs did not meet within {INIT_WAIT:?}: see NCCL_DEBUG=INFO", self.owners.len());
-        GpuError::Nccl { doing: "joining the GPUs of this node", message }
+        let message = format!(
+            "{} GPUs did not meet within {INIT_WAIT:?}: see NCCL_DEBUG=INFO",
+            self.owners.len()
+        );
+        GpuError::Nccl {
+            doing: "joining the GPUs of this node",
+            message,
+        }
     }
 
     /// Replaces every worker's values by those of worker `root`.
     ///
     /// # Errors
     /// As of [`Collective::mean`].
-    pub fn broadcast(&self, rank: usize, root: usize, values: &mut dyn Tensors) -> Result<(), CollectiveError> {
+    pub fn broadcast(
+        &self,
+        rank: usize,
+        root: usize,
+        values: &mut dyn Tensors,
+    ) -> Result<(), CollectiveError> {
         self.together(rank, values, Operation::Broadcast(root))
     }
 
-    fn together(&self, rank: usize, values: &mut dyn Tensors, operation: Operation) -> Result<(), CollectiveError> {
+    fn together(
+        &self,
+        rank: usize,
+        values: &mut dyn Tensors,
+        operation: Operation,
+    ) -> Result<(), CollectiveError> {
         let size = self.size();
-        let Some(owner) = self.owners.get(rank) else { return Err(CollectiveError::NoSuchWorker { rank, size }) };
+        let Some(owner) = self.owners.get(rank) else {
+            return Err(CollectiveError::NoSuchWorker { rank, size });
+        };
         if let Operation::Broadcast(root) = operation
             && root >= size
         {
@@ -131,14 +176,21 @@ impl NcclCollective {
         self.meeting.meet(rank, values.elements())?;
         let parts = values.on_gpu().map(|lent| parts(lent, owner)).transpose();
         // NCCL waits for ever where one does something else.
-        let shape = parts.as_ref().map(|parts| shape(operation, parts.as_deref())).map_err(Clone::clone);
-        self.meeting.meet(rank, shape).map_err(|error| match error {
-            CollectiveError::Length { rank, .. } => differs(rank),
-            other => other,
-        })?;
+        let shape = parts
+            .as_ref()
+            .map(|parts| shape(operation, parts.as_deref()))
+            .map_err(Clone::clone);
+        self.meeting
+            .meet(rank, shape)
+            .map_err(|error| match error {
+                CollectiveError::Length { rank, .. } => differs(rank),
+                other => other,
+            })?;
         match (parts?, values.on_gpu()) {
             (Some(parts), Some(lent)) => {
-                let done = crate::device::between(&owner.gpu, lent, || self.hand_over(owner, operation, parts));
+                let done = crate::device::between(&owner.gpu, lent, || {
+                    self.hand_over(owner, operation, parts)
+                });
                 done.map_err(|error| {
                     // The others wait for this one.
                     self.abort(rank);
@@ -149,19 +201,42 @@ impl NcclCollective {
         }
     }
 
-    fn hand_over(&self, owner: &Owner, operation: Operation, parts: Vec<(u64, usize)>) -> Result<(), GpuError> {
-        let over = || GpuError::Nccl { doing: "averaging over the GPUs of this node", message: "the GPU's thread has ended".to_owned() };
+    fn hand_over(
+        &self,
+        owner: &Owner,
+        operation: Operation,
+        parts: Vec<(u64, usize)>,
+    ) -> Result<(), GpuError> {
+        let over = || GpuError::Nccl {
+            doing: "averaging over the GPUs of this node",
+            message: "the GPU's thread has ended".to_owned(),
+        };
         let (done, answer) = mpsc::sync_channel(1);
-        let jobs = owner.jobs.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(over)?;
-        jobs.send(Job { operation, parts, done }).map_err(|_| over())?;
+        let jobs = owner
+            .jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+            .ok_or_else(over)?;
+        jobs.send(Job {
+            operation,
+            parts,
+            done,
+        })
+        .map_err(|_| over())?;
         // Ends with the job, or with the thread: that asks whether everything ends.
         answer.recv().map_err(|_| over())?
     }
 }
 
-/// A number that is the same for the same operation on the same lengths in the same order; `None`: in main memory.
+/// A number that is the same for the same operation on the same lengths in the same order; `None`:
+/// in main memory.
 fn shape(operation: Operation, parts: Option<&[(u64, usize)]>) -> usize {
-    let lengths: Vec<usize> = parts.into_iter().flatten().map(|(_, elements)| *elements).collect();
+    let lengths: Vec<usize> = parts
+        .into_iter()
+        .flatten()
+        .map(|(_, elements)| *elements)
+        .collect();
     let text = format!("{operation:?} {} {lengths:?}", parts.is_some());
     xxhash_rust::xxh3::xxh3_64(text.as_bytes()) as usize
 }
@@ -179,15 +254,23 @@ fn parts(lent: &dyn OnGpu, owner: &Owner) -> Result<Vec<(u64, usize)>, TensorErr
     let mut parts = Vec::new();
     let (ours, theirs) = (owner.gpu.info().ordinal, lent.ordinal());
     if ours != theirs {
-        let message = format!("the worker's device is GPU {ours}, its tensors are on GPU {theirs}: lend those of its own GPU");
-        return Err(TensorError::Device { name: String::new(), message });
+        let message = format!(
+            "the worker's device is GPU {ours}, its tensors are on GPU {theirs}: lend those of its own GPU"
+        );
+        return Err(TensorError::Device {
+            name: String::new(),
+            message,
+        });
     }
     let mut names = Vec::new();
     lent.each(&mut |name, address, elements| {
         parts.push((address, elements));
         names.push(name.to_owned());
     })?;
-    let named = names.iter().zip(&parts).map(|(name, (address, elements))| (name.as_str(), *address, *elements));
+    let named = names
+        .iter()
+        .zip(&parts)
+        .map(|(name, (address, elements))| (name.as_str(), *address, *elements));
     crate::device::check_all(&owner.gpu, named)?;
     Ok(parts)
 }
@@ -215,8 +298,16 @@ impl Drop for NcclCollective {
             .owners
             .iter()
             .filter_map(|owner| {
-                owner.jobs.lock().unwrap_or_else(PoisonError::into_inner).take();
-                owner.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
+                owner
+                    .jobs
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take();
+                owner
+                    .thread
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take()
             })
             .collect();
         threads.into_iter().for_each(|thread| _ = thread.join());
@@ -235,15 +326,18 @@ struct Part {
 impl Part {
     /// Joins the others, then runs jobs until there are no more, or everything ends.
     fn own(self, jobs: &Receiver<Job>, joined: &SyncSender<Result<(), GpuError>>) {
-        let communicator = match Communicator::join(&self.gpu, self.id, (self.rank, self.size), || self.shared.ends()) {
-            Ok(communicator) => communicator,
-            Err(error) => {
-                _ = joined.send(Err(error));
-                self.shared.end();
-                self.shared.gone.fetch_add(1, Ordering::AcqRel);
-                return;
-            }
-        };
+        let communicator =
+            match Communicator::join(&self.gpu, self.id, (self.rank, self.size), || {
+                self.shared.ends()
+            }) {
+                Ok(communicator) => communicator,
+                Err(error) => {
+                    _ = joined.send(Err(error));
+                    self.shared.end();
+                    self.shared.gone.fetch_add(1, Ordering::AcqRel);
+                    return;
+                }
+            };
         _ = joined.send(Ok(()));
         let mut operations = 0;
         let failed = loop {
@@ -263,21 +357,26 @@ impl Part {
         communicator.abort_guarded();
         self.shared.gone.fetch_add(1, Ordering::AcqRel);
         if let Some((done, error)) = failed {
-            // The others may still write this GPU's memory until theirs are gone, too; only then the training thread has it back.
+            // The others may still write this GPU's memory until theirs are gone, too; only then
+            // the training thread has it back.
             let deadline = Instant::now() + ABORT_WAIT;
-            while self.shared.gone.load(Ordering::Acquire) < self.size && Instant::now() < deadline {
+            while self.shared.gone.load(Ordering::Acquire) < self.size && Instant::now() < deadline
+            {
                 thread::sleep(LOOK_EVERY / 10);
             }
             _ = done.send(Err(error));
         }
     }
 
-    /// Runs the owner's `number`-th operation. What all owners have begun ends well although a worker leaves meanwhile: it needs none.
+    /// Runs the owner's `number`-th operation. What all owners have begun ends well although a
+    /// worker leaves meanwhile: it needs none.
     fn run(&self, communicator: &Communicator, job: &Job, number: u64) -> Result<(), GpuError> {
         let _moving = COLLECTIVES.read().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the training thread waits for the answer and lends the parts until then; they were checked, and all workers met before,
-        // with the same lengths.
-        let done = unsafe { communicator.begin(&self.gpu, job.operation, &job.parts, || self.shared.ends()) }?;
+        // SAFETY: the training thread waits for the answer and lends the parts until then; they
+        // were checked, and all workers met before, with the same lengths.
+        let done = unsafe {
+            communicator.begin(&self.gpu, job.operation, &job.parts, || self.shared.ends())
+        }?;
         self.shared.begun.fetch_add(1, Ordering::AcqRel);
         let begun = Instant::now();
         communicator.finish(&done, || {

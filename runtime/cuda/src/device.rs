@@ -1,5 +1,5 @@
-//! The device of a worker whose copy of the model is on a GPU. Values go straight between the lent tensors and the node's page-locked
-//! buffers, and the arithmetic runs on the GPU, in place.
+//! The device of a worker whose copy of the model is on a GPU. Values go straight between the lent
+//! tensors and the node's page-locked buffers, and the arithmetic runs on the GPU, in place.
 
 use crate::error::GpuError;
 use crate::gpu::{Gpu, Waits};
@@ -40,7 +40,11 @@ impl CudaDevice {
     /// The device of a worker on this GPU; `host` is for tensors in main memory.
     #[must_use]
     pub fn new(gpu: Gpu, host: Arc<dyn Device>) -> Self {
-        Self { gpu, host, scratch: Mutex::new(None) }
+        Self {
+            gpu,
+            host,
+            scratch: Mutex::new(None),
+        }
     }
 
     /// The GPU.
@@ -50,12 +54,21 @@ impl CudaDevice {
     }
 
     /// Runs `work` on the lent tensors, in order with their owner's work; see [`between`].
-    fn ordered<R>(&self, lent: &dyn OnGpu, elements: usize, work: impl FnOnce(&[Place]) -> Result<R, GpuError>) -> Result<R, TensorError> {
+    fn ordered<R>(
+        &self,
+        lent: &dyn OnGpu,
+        elements: usize,
+        work: impl FnOnce(&[Place]) -> Result<R, GpuError>,
+    ) -> Result<R, TensorError> {
         let places = self.places(lent)?;
         let found: usize = places.iter().map(|place| place.elements).sum();
         if found != elements {
-            let message = format!("the tensors say that they hold {elements} values, and name {found}");
-            return Err(TensorError::Device { name: String::new(), message });
+            let message =
+                format!("the tensors say that they hold {elements} values, and name {found}");
+            return Err(TensorError::Device {
+                name: String::new(),
+                message,
+            });
         }
         between(&self.gpu, lent, || work(&places)).map_err(unreachable)
     }
@@ -64,16 +77,31 @@ impl CudaDevice {
     fn places(&self, lent: &dyn OnGpu) -> Result<Vec<Place>, TensorError> {
         let ours = self.gpu.info().ordinal;
         if lent.ordinal() != ours {
-            let message =
-                format!("the worker's device is GPU {ours}, its tensors are on GPU {}: lend those of its own GPU", lent.ordinal());
-            return Err(TensorError::Device { name: String::new(), message });
+            let message = format!(
+                "the worker's device is GPU {ours}, its tensors are on GPU {}: lend those of its own GPU",
+                lent.ordinal()
+            );
+            return Err(TensorError::Device {
+                name: String::new(),
+                message,
+            });
         }
         let (mut places, mut start) = (Vec::new(), 0);
         lent.each(&mut |name, address, elements| {
-            places.push(Place { name: name.to_owned(), address, elements, start });
+            places.push(Place {
+                name: name.to_owned(),
+                address,
+                elements,
+                start,
+            });
             start += elements;
         })?;
-        check_all(&self.gpu, places.iter().map(|place| (place.name.as_str(), place.address, place.elements)))?;
+        check_all(
+            &self.gpu,
+            places
+                .iter()
+                .map(|place| (place.name.as_str(), place.address, place.elements)),
+        )?;
         Ok(places)
     }
 
@@ -82,72 +110,130 @@ impl CudaDevice {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         if scratch.is_none() {
             let correction = Scratch::zeros(&self.gpu, CHUNK_ELEMENTS, "mixing a gossip")?;
-            *scratch = Some(Work { correction, first: Scratch::zeros(&self.gpu, 1, "checking values")? });
+            *scratch = Some(Work {
+                correction,
+                first: Scratch::zeros(&self.gpu, 1, "checking values")?,
+            });
         }
         Ok(scratch)
     }
 
-    /// The index of the tensor's first value that is not finite, of those that the kernel writes to `first` with `launch`.
-    fn first_of(&self, work: &Work, launch: impl FnOnce(u64) -> Result<(), GpuError>) -> Result<Option<usize>, GpuError> {
+    /// The index of the tensor's first value that is not finite, of those that the kernel writes to
+    /// `first` with `launch`.
+    fn first_of(
+        &self,
+        work: &Work,
+        launch: impl FnOnce(u64) -> Result<(), GpuError>,
+    ) -> Result<Option<usize>, GpuError> {
         let mut first = [u64::MAX];
-        // SAFETY: the scratch holds one word, which only this device uses; the stream is waited for below, also after an error.
+        // SAFETY: the scratch holds one word, which only this device uses; the stream is waited for
+        // below, also after an error.
         unsafe { self.gpu.copy_in(&first, work.first.address()) }?;
         let launched = launch(work.first.address());
         // SAFETY: the same.
         let copied = unsafe { self.gpu.copy_out(work.first.address(), &mut first) };
         self.gpu.synchronize()?;
-        launched.and(copied).map(|()| usize::try_from(first[0]).ok().filter(|first| *first != usize::MAX))
+        launched.and(copied).map(|()| {
+            usize::try_from(first[0])
+                .ok()
+                .filter(|first| *first != usize::MAX)
+        })
     }
 
     fn not_finite(&self, place: &Place, work: &Work) -> Result<Option<FreezeError>, GpuError> {
-        // SAFETY: the place was checked, and its owner's stream waits for ours before it is written again.
-        let found =
-            self.first_of(work, |first| unsafe { self.gpu.launch(Kernel::NotFinite, &[place.address, first], place.elements, &[]) })?;
+        // SAFETY: the place was checked, and its owner's stream waits for ours before it is written
+        // again.
+        let found = self.first_of(work, |first| unsafe {
+            self.gpu.launch(
+                Kernel::NotFinite,
+                &[place.address, first],
+                place.elements,
+                &[],
+            )
+        })?;
         found.map(|index| self.value_at(place, index)).transpose()
     }
 
     fn value_at(&self, place: &Place, index: usize) -> Result<FreezeError, GpuError> {
         let mut value = [0.0];
         // SAFETY: the index lies in the tensor; the stream is waited for at once.
-        unsafe { self.gpu.copy_out(place.address + (index * VALUE_BYTES) as u64, &mut value) }?;
+        unsafe {
+            self.gpu
+                .copy_out(place.address + (index * VALUE_BYTES) as u64, &mut value)
+        }?;
         self.gpu.synchronize()?;
-        Ok(FreezeError::NotFinite { tensor: place.name.clone(), index, value: value[0] })
+        Ok(FreezeError::NotFinite {
+            tensor: place.name.clone(),
+            index,
+            value: value[0],
+        })
     }
 
     /// Copies the tensors' values out in flat order; what does not fit is left out.
     fn copy_all(&self, places: &[Place], staging: &mut [f32]) -> Result<(), GpuError> {
         places.iter().try_for_each(|place| {
-            let Some(target) = staging.get_mut(place.start..place.start + place.elements) else { return Ok(()) };
+            let Some(target) = staging.get_mut(place.start..place.start + place.elements) else {
+                return Ok(());
+            };
             // SAFETY: the place was checked; `ordered` waits before the staging is given back.
             unsafe { self.gpu.copy_out(place.address, target) }
         })
     }
 
     /// Mixes what a chunk and a tensor have in common.
-    fn mix_part(&self, part: &Part<'_>, work: &Work, first: u64, (stays, weight): (f32, f32)) -> Result<(), GpuError> {
+    fn mix_part(
+        &self,
+        part: &Part<'_>,
+        work: &Work,
+        first: u64,
+        (stays, weight): (f32, f32),
+    ) -> Result<(), GpuError> {
         let (scratch, mut covered) = (work.correction.address(), 0);
-        part.correction.visit(part.start, part.elements, |_, values| covered += values.len());
+        part.correction
+            .visit(part.start, part.elements, |_, values| {
+                covered += values.len()
+            });
         if covered > 0 && covered < part.elements {
-            // SAFETY: the scratch is as long as a chunk, and kernels before this on the stream have read it.
+            // SAFETY: the scratch is as long as a chunk, and kernels before this on the stream have
+            // read it.
             unsafe { self.gpu.zero(scratch, part.elements * VALUE_BYTES) }?;
         }
         let mut copied = Ok(());
-        part.correction.visit(part.start, part.elements, |offset, values| {
-            // SAFETY: a chunk has room in the scratch, which kernels before this one on the stream have read; `values` live in the
-            // correction, and the stream is waited for before that is given back.
-            let copy = unsafe { self.gpu.copy_in(values, scratch + (offset * VALUE_BYTES) as u64) };
-            copied = std::mem::replace(&mut copied, Ok(())).and(copy);
-        });
+        part.correction
+            .visit(part.start, part.elements, |offset, values| {
+                // SAFETY: a chunk has room in the scratch, which kernels before this one on the
+                // stream have read; `values` live in the correction, and the stream is waited for
+                // before that is given back.
+                let copy = unsafe {
+                    self.gpu
+                        .copy_in(values, scratch + (offset * VALUE_BYTES) as u64)
+                };
+                copied = std::mem::replace(&mut copied, Ok(())).and(copy);
+            });
         copied?;
-        let addresses = [part.address, if covered > 0 { scratch } else { 0 }, 0, first];
-        // SAFETY: the part lies in a checked tensor, the scratch is as long as a chunk, and the word is the device's own.
-        unsafe { self.gpu.launch(Kernel::Mix, &addresses, part.elements, &[stays, weight]) }
+        let addresses = [
+            part.address,
+            if covered > 0 { scratch } else { 0 },
+            0,
+            first,
+        ];
+        // SAFETY: the part lies in a checked tensor, the scratch is as long as a chunk, and the
+        // word is the device's own.
+        unsafe {
+            self.gpu
+                .launch(Kernel::Mix, &addresses, part.elements, &[stays, weight])
+        }
     }
 }
 
-/// Runs `work` behind what the lent tensors' stream was given so far and before what it is given later, and waits until it is done: then
-/// nothing of the GPU reads or writes the host's buffers any more, whatever became of `work`.
-pub(crate) fn between<R>(gpu: &Gpu, lent: &dyn OnGpu, work: impl FnOnce() -> Result<R, GpuError>) -> Result<R, GpuError> {
+/// Runs `work` behind what the lent tensors' stream was given so far and before what it is given
+/// later, and waits until it is done: then nothing of the GPU reads or writes the host's buffers
+/// any more, whatever became of `work`.
+pub(crate) fn between<R>(
+    gpu: &Gpu,
+    lent: &dyn OnGpu,
+    work: impl FnOnce() -> Result<R, GpuError>,
+) -> Result<R, GpuError> {
     let _bound = gpu.bind()?;
     let theirs = lent.stream() as sys::CUstream;
     follow(gpu, theirs)?;
@@ -164,7 +250,8 @@ pub(crate) fn between<R>(gpu: &Gpu, lent: &dyn OnGpu, work: impl FnOnce() -> Res
 fn follow(gpu: &Gpu, theirs: sys::CUstream) -> Result<(), GpuError> {
     let failed = GpuError::driver("waiting for the training stream");
     let event = gpu.context().new_event(None).map_err(&failed)?;
-    // SAFETY: whoever lends the tensors says that this is a stream of this GPU's primary context; the event is of that context.
+    // SAFETY: whoever lends the tensors says that this is a stream of this GPU's primary context;
+    // the event is of that context.
     unsafe { result::event::record(event.cu_event(), theirs) }.map_err(&failed)?;
     gpu.stream().wait(&event).map_err(&failed)
 }
@@ -173,8 +260,14 @@ fn follow(gpu: &Gpu, theirs: sys::CUstream) -> Result<(), GpuError> {
 fn precede(gpu: &Gpu, theirs: sys::CUstream) -> Result<(), GpuError> {
     let event = gpu.mark()?;
     // SAFETY: as in `follow`.
-    unsafe { result::stream::wait_event(theirs, event.cu_event(), sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }
-        .map_err(GpuError::driver("letting the training stream wait"))
+    unsafe {
+        result::stream::wait_event(
+            theirs,
+            event.cu_event(),
+            sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT,
+        )
+    }
+    .map_err(GpuError::driver("letting the training stream wait"))
 }
 
 /// What a chunk and a tensor have in common.
@@ -198,21 +291,30 @@ fn parts(place: &Place) -> impl Iterator<Item = (usize, usize)> + use<> {
 }
 
 /// Whether tensors, by name, address and elements, are memory of this GPU, all of each.
-pub(crate) fn check_all<'a>(gpu: &Gpu, tensors: impl Iterator<Item = (&'a str, u64, usize)>) -> Result<(), TensorError> {
+pub(crate) fn check_all<'a>(
+    gpu: &Gpu,
+    tensors: impl Iterator<Item = (&'a str, u64, usize)>,
+) -> Result<(), TensorError> {
     let _bound = gpu.bind().map_err(unreachable)?;
     for (name, address, elements) in tensors {
-        let end = elements.checked_mul(VALUE_BYTES).and_then(|bytes| address.checked_add(bytes as u64));
-        let inside = end.is_some_and(|end| is_allocated(address, end)) && address.is_multiple_of(VALUE_BYTES as u64);
+        let end = elements
+            .checked_mul(VALUE_BYTES)
+            .and_then(|bytes| address.checked_add(bytes as u64));
+        let inside = end.is_some_and(|end| is_allocated(address, end))
+            && address.is_multiple_of(VALUE_BYTES as u64);
         if elements > 0 && !inside {
             let message = format!("it is not {elements} values of this GPU's memory");
-            return Err(TensorError::Device { name: name.to_owned(), message });
+            return Err(TensorError::Device {
+                name: name.to_owned(),
+                message,
+            });
         }
     }
     Ok(())
 }
 
-/// Whether everything between two addresses is memory of the current context: one allocation, or several that follow each other, as some
-/// allocators map them.
+/// Whether everything between two addresses is memory of the current context: one allocation, or
+/// several that follow each other, as some allocators map them.
 fn is_allocated(address: u64, end: u64) -> bool {
     let mut at = address;
     while at < end {
@@ -229,7 +331,10 @@ fn is_allocated(address: u64, end: u64) -> bool {
 }
 
 fn unreachable(error: GpuError) -> TensorError {
-    TensorError::Device { name: String::new(), message: error.to_string() }
+    TensorError::Device {
+        name: String::new(),
+        message: error.to_string(),
+    }
 }
 
 impl Device for CudaDevice {
@@ -238,7 +343,9 @@ impl Device for CudaDevice {
     }
 
     fn freeze(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), FreezeError> {
-        let Some(lent) = tensors.on_gpu() else { return self.host.freeze(tensors, staging) };
+        let Some(lent) = tensors.on_gpu() else {
+            return self.host.freeze(tensors, staging);
+        };
         let (found, expected) = (tensors.elements()?, staging.len());
         if found != expected {
             return Err(FreezeError::Length { found, expected });
@@ -246,15 +353,25 @@ impl Device for CudaDevice {
         let refused = self.ordered(lent, expected, |places| {
             self.copy_all(places, staging)?;
             let scratch = self.scratch()?;
-            let Some(work) = &*scratch else { return Ok(None) };
-            places.iter().map(|place| self.not_finite(place, work)).find_map(Result::transpose).transpose()
+            let Some(work) = &*scratch else {
+                return Ok(None);
+            };
+            places
+                .iter()
+                .map(|place| self.not_finite(place, work))
+                .find_map(Result::transpose)
+                .transpose()
         })?;
         refused.map_or(Ok(()), Err)
     }
 
     fn copy(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), TensorError> {
-        let Some(lent) = tensors.on_gpu() else { return self.host.copy(tensors, staging) };
-        self.ordered(lent, tensors.elements()?, |places| self.copy_all(places, staging))
+        let Some(lent) = tensors.on_gpu() else {
+            return self.host.copy(tensors, staging);
+        };
+        self.ordered(lent, tensors.elements()?, |places| {
+            self.copy_all(places, staging)
+        })
     }
 
     fn mix(
@@ -265,25 +382,45 @@ impl Device for CudaDevice {
         keep: Option<&Arc<Pool>>,
     ) -> Result<Mixed, TensorError> {
         let elements = tensors.elements()?;
-        let Some(lent) = tensors.on_gpu() else { return self.host.mix(correction, (stays, weight), tensors, keep) };
-        let mut kept: Vec<(usize, Buffer)> =
-            keep.map_or_else(Vec::new, |pool| chunks(0..elements).map(|range| (range.start, pool.take(range.len()))).collect());
+        let Some(lent) = tensors.on_gpu() else {
+            return self.host.mix(correction, (stays, weight), tensors, keep);
+        };
+        let mut kept: Vec<(usize, Buffer)> = keep.map_or_else(Vec::new, |pool| {
+            chunks(0..elements)
+                .map(|range| (range.start, pool.take(range.len())))
+                .collect()
+        });
         let not_finite = self.ordered(lent, elements, |places| {
             let scratch = self.scratch()?;
-            let (Some(work), mut found) = (&*scratch, None) else { return Ok(None) };
+            let (Some(work), mut found) = (&*scratch, None) else {
+                return Ok(None);
+            };
             for place in places {
                 let first = self.first_of(work, |first| {
                     parts(place).try_for_each(|(start, elements)| {
                         let address = place.address + ((start - place.start) * VALUE_BYTES) as u64;
                         if let Some((begin, buffer)) = kept.get_mut(start / CHUNK_ELEMENTS) {
-                            let target = &mut buffer.values_mut()[start - *begin..start - *begin + elements];
-                            // SAFETY: the part lies in a checked tensor; `ordered` waits before the buffers are given back.
+                            let target =
+                                &mut buffer.values_mut()[start - *begin..start - *begin + elements];
+                            // SAFETY: the part lies in a checked tensor; `ordered` waits before the
+                            // buffers are given back.
                             unsafe { self.gpu.copy_out(address, target) }?;
                         }
-                        self.mix_part(&Part { address, start, elements, correction }, work, first, (stays, weight as f32))
+                        self.mix_part(
+                            &Part {
+                                address,
+                                start,
+                                elements,
+                                correction,
+                            },
+                            work,
+                            first,
+                            (stays, weight as f32),
+                        )
                     })
                 })?;
-                // The kernel counts from the part's beginning; which part it was is looked up where that matters.
+                // The kernel counts from the part's beginning; which part it was is looked up where
+                // that matters.
                 if first.is_some() && found.is_none() {
                     found = self.not_finite(place, work)?;
                 }
@@ -291,25 +428,41 @@ impl Device for CudaDevice {
             Ok(found)
         })?;
         let mut before = Assembled::default();
-        kept.into_iter().for_each(|(start, buffer)| before.insert(start, buffer.freeze()));
+        kept.into_iter()
+            .for_each(|(start, buffer)| before.insert(start, buffer.freeze()));
         Ok(Mixed { before, not_finite })
     }
 
-    fn write_back(&self, values: &Assembled, start: usize, weight: f64, tensors: &mut dyn Tensors) -> Result<(), TensorError> {
-        let Some(lent) = tensors.on_gpu() else { return self.host.write_back(values, start, weight, tensors) };
+    fn write_back(
+        &self,
+        values: &Assembled,
+        start: usize,
+        weight: f64,
+        tensors: &mut dyn Tensors,
+    ) -> Result<(), TensorError> {
+        let Some(lent) = tensors.on_gpu() else {
+            return self.host.write_back(values, start, weight, tensors);
+        };
         let (weight, elements) = (weight as f32, tensors.elements()?);
         self.ordered(lent, elements, |places| {
             for place in places {
                 let mut copied = Ok(());
                 values.visit(start + place.start, place.elements, |offset, values| {
-                    // SAFETY: the values lie in the checked tensor and live longer than `ordered` waits.
-                    let copy = unsafe { self.gpu.copy_in(values, place.address + (offset * VALUE_BYTES) as u64) };
+                    // SAFETY: the values lie in the checked tensor and live longer than `ordered`
+                    // waits.
+                    let copy = unsafe {
+                        self.gpu
+                            .copy_in(values, place.address + (offset * VALUE_BYTES) as u64)
+                    };
                     copied = std::mem::replace(&mut copied, Ok(())).and(copy);
                 });
                 copied?;
                 if weight != 1.0 {
                     // SAFETY: a checked tensor, lent to be written.
-                    unsafe { self.gpu.launch(Kernel::Divide, &[place.address], place.elements, &[weight]) }?;
+                    unsafe {
+                        self.gpu
+                            .launch(Kernel::Divide, &[place.address], place.elements, &[weight])
+                    }?;
                 }
             }
             Ok(())

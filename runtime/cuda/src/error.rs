@@ -13,7 +13,9 @@ pub enum GpuError {
         library: Library,
     },
     /// The driver knows no such GPU.
-    #[error("there is no GPU {wanted}: the driver sees {found}; check nvidia-smi and CUDA_VISIBLE_DEVICES")]
+    #[error(
+        "there is no GPU {wanted}: the driver sees {found}; check nvidia-smi and CUDA_VISIBLE_DEVICES"
+    )]
     NoSuchGpu {
         /// The GPU asked for, from 0.
         wanted: usize,
@@ -21,7 +23,9 @@ pub enum GpuError {
         found: usize,
     },
     /// Memory of a GPU, or page-locked memory of the host, is not enough. Nothing was allocated.
-    #[error("{what} needs {wanted} bytes, and {place} has {free} free of {total}: use a smaller model or batch, or a larger GPU")]
+    #[error(
+        "{what} needs {wanted} bytes, and {place} has {free} free of {total}: use a smaller model or batch, or a larger GPU"
+    )]
     OutOfMemory {
         /// For what.
         what: &'static str,
@@ -62,6 +66,9 @@ pub enum GpuError {
 
 impl GpuError {
     pub(crate) fn driver(doing: &'static str) -> impl Fn(DriverError) -> Self {
-        move |error| Self::Driver { doing, message: error.to_string() }
+        move |error| Self::Driver {
+            doing,
+            message: error.to_string(),
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! An opened GPU: its context, the communication stream, the compiled kernels. Whoever launches names addresses; what they must be is said
-//! where they are launched.
+//! An opened GPU: its context, the communication stream, the compiled kernels. Whoever launches
+//! names addresses; what they must be is said where they are launched.
 
 use crate::error::GpuError;
 use crate::kernels::{self, KERNELS, Kernel, THREADS};
@@ -38,33 +38,60 @@ pub fn gpus() -> Result<Vec<GpuInfo>, GpuError> {
         Err(error) => return Err(GpuError::driver("starting the CUDA driver")(error)),
     }
     let count = CudaContext::device_count().map_err(GpuError::driver("counting GPUs"))?;
-    (0..usize::try_from(count).unwrap_or_default()).map(describe).collect()
+    (0..usize::try_from(count).unwrap_or_default())
+        .map(describe)
+        .collect()
 }
 
 fn describe(ordinal: usize) -> Result<GpuInfo, GpuError> {
     let failed = GpuError::driver("asking what a GPU is");
-    let device = result::device::get(i32::try_from(ordinal).unwrap_or(i32::MAX)).map_err(&failed)?;
+    let device =
+        result::device::get(i32::try_from(ordinal).unwrap_or(i32::MAX)).map_err(&failed)?;
     let name = result::device::get_name(device).map_err(&failed)?;
-    let uuid = uuid_text(result::device::get_uuid(device).map_err(&failed)?.bytes.map(|byte| byte.to_ne_bytes()[0]));
+    let uuid = uuid_text(
+        result::device::get_uuid(device)
+            .map_err(&failed)?
+            .bytes
+            .map(|byte| byte.to_ne_bytes()[0]),
+    );
     // SAFETY: the driver has just returned this device.
     let memory = unsafe { result::device::total_mem(device) }.map_err(&failed)?;
     let attribute = |attribute| {
         // SAFETY: the driver has just returned this device.
         unsafe { result::device::get_attribute(device, attribute) }
     };
-    let major = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).map_err(&failed)?;
-    let minor = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR).map_err(&failed)?;
-    Ok(GpuInfo { ordinal, name, uuid, memory: memory as u64, capability: (major, minor) })
+    let major = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+        .map_err(&failed)?;
+    let minor = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+        .map_err(&failed)?;
+    Ok(GpuInfo {
+        ordinal,
+        name,
+        uuid,
+        memory: memory as u64,
+        capability: (major, minor),
+    })
 }
 
 /// `GPU-` and the bytes as a UUID is written.
 fn uuid_text(bytes: [u8; 16]) -> String {
-    let dash = |index: usize| if [4, 6, 8, 10].contains(&index) { "-" } else { "" };
-    let digits: String = bytes.iter().enumerate().map(|(index, byte)| format!("{}{byte:02x}", dash(index))).collect();
+    let dash = |index: usize| {
+        if [4, 6, 8, 10].contains(&index) {
+            "-"
+        } else {
+            ""
+        }
+    };
+    let digits: String = bytes
+        .iter()
+        .enumerate()
+        .map(|(index, byte)| format!("{}{byte:02x}", dash(index)))
+        .collect();
     format!("GPU-{digits}")
 }
 
-/// A context is the calling thread's as long as this lives; then the one before is again: training code may use another GPU's.
+/// A context is the calling thread's as long as this lives; then the one before is again: training
+/// code may use another GPU's.
 pub(crate) struct Bound(Option<sys::CUcontext>);
 
 impl Bound {
@@ -87,7 +114,8 @@ impl Drop for Bound {
     }
 }
 
-/// Waits for a GPU's stream when it goes, also in a panic: what its copies read and write may be freed then.
+/// Waits for a GPU's stream when it goes, also in a panic: what its copies read and write may be
+/// freed then.
 pub(crate) struct Waits<'a>(pub &'a Gpu);
 
 impl Drop for Waits<'_> {
@@ -116,22 +144,30 @@ impl std::fmt::Debug for Gpu {
 /// A driver that is older than NVRTC does not know its PTX.
 fn not_loaded(error: DriverError) -> GpuError {
     let remedy = match error {
-        DriverError(sys::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION) => "; update the driver, or use an NVRTC that is not newer",
+        DriverError(sys::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION) => {
+            "; update the driver, or use an NVRTC that is not newer"
+        }
         _ => "",
     };
-    GpuError::Driver { doing: "loading the kernels", message: format!("{error}{remedy}") }
+    GpuError::Driver {
+        doing: "loading the kernels",
+        message: format!("{error}{remedy}"),
+    }
 }
 
 impl Gpu {
-    /// Opens GPU `ordinal` and compiles the kernels for it, or takes them from the cache. Its context is the one that the process's
-    /// training code has on it, too.
+    /// Opens GPU `ordinal` and compiles the kernels for it, or takes them from the cache. Its
+    /// context is the one that the process's training code has on it, too.
     ///
     /// # Errors
     /// A library is missing, there is no such GPU, or the driver does not open it.
     pub fn open(ordinal: usize) -> Result<Self, GpuError> {
         let all = gpus()?;
         let found = all.len();
-        let info = all.into_iter().nth(ordinal).ok_or(GpuError::NoSuchGpu { wanted: ordinal, found })?;
+        let info = all.into_iter().nth(ordinal).ok_or(GpuError::NoSuchGpu {
+            wanted: ordinal,
+            found,
+        })?;
         let failed = GpuError::driver("opening a GPU");
         let image = kernels::image(info.capability)?;
         let before = result::ctx::get_current().ok().flatten();
@@ -139,12 +175,27 @@ impl Gpu {
         // Opening has made it the thread's.
         let _restores = Bound(before);
         let module = context.load_module(image).map_err(not_loaded)?;
-        let function = |kernel: Kernel| module.load_function(kernel.name()).map_err(GpuError::driver("loading a kernel"));
-        let functions = KERNELS.into_iter().map(function).collect::<Result<Vec<_>, _>>()?.into();
+        let function = |kernel: Kernel| {
+            module
+                .load_function(kernel.name())
+                .map_err(GpuError::driver("loading a kernel"))
+        };
+        let functions = KERNELS
+            .into_iter()
+            .map(function)
+            .collect::<Result<Vec<_>, _>>()?
+            .into();
         let stream = context.new_stream().map_err(&failed)?;
-        let processors = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT).map_err(&failed)?;
+        let processors = context
+            .attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+            .map_err(&failed)?;
         let blocks_max = BLOCKS_PER_PROCESSOR * u32::try_from(processors).unwrap_or(1).max(1);
-        Ok(Self { info: Arc::new(info), stream, functions, blocks_max })
+        Ok(Self {
+            info: Arc::new(info),
+            stream,
+            functions,
+            blocks_max,
+        })
     }
 
     /// What it is.
@@ -170,7 +221,10 @@ impl Gpu {
     /// # Errors
     /// The driver does not say.
     pub fn memory(&self) -> Result<(u64, u64), GpuError> {
-        let (free, total) = self.context().mem_get_info().map_err(GpuError::driver("asking for free memory"))?;
+        let (free, total) = self
+            .context()
+            .mem_get_info()
+            .map_err(GpuError::driver("asking for free memory"))?;
         Ok((free as u64, total as u64))
     }
 
@@ -182,43 +236,80 @@ impl Gpu {
         Bound::new(self.context())
     }
 
-    /// Waits until everything on the stream is done, whatever errors were noted on the context before.
+    /// Waits until everything on the stream is done, whatever errors were noted on the context
+    /// before.
     ///
     /// # Errors
     /// Something on the stream failed; then it does nothing more.
     pub fn synchronize(&self) -> Result<(), GpuError> {
         let _bound = self.bind()?;
         // SAFETY: the stream lives as long as the GPU.
-        unsafe { result::stream::synchronize(self.stream.cu_stream()) }.map_err(GpuError::driver("waiting for a GPU"))
+        unsafe { result::stream::synchronize(self.stream.cu_stream()) }
+            .map_err(GpuError::driver("waiting for a GPU"))
     }
 
     /// Marks where the stream is now.
     pub(crate) fn mark(&self) -> Result<CudaEvent, GpuError> {
-        self.stream.record_event(None).map_err(GpuError::driver("recording an event"))
+        self.stream
+            .record_event(None)
+            .map_err(GpuError::driver("recording an event"))
     }
 
     /// Starts a kernel on `n` values behind everything on the stream.
     ///
     /// # Safety
-    /// The addresses are memory of this GPU, of the sizes that the kernel reads and writes for `n` values, or null where it says that they
-    /// may be; until the stream has come past it nobody else writes what it reads, or touches what it writes.
-    pub(crate) unsafe fn launch(&self, kernel: Kernel, addresses: &[u64], n: usize, floats: &[f32]) -> Result<(), GpuError> {
-        debug_assert_eq!((addresses.len(), floats.len()), (kernel.pointers(), kernel.floats()), "{kernel:?}");
+    /// The addresses are memory of this GPU, of the sizes that the kernel reads and writes for `n`
+    /// values, or null where it says that they may be; until the stream has come past it nobody
+    /// else writes what it reads, or touches what it writes.
+    pub(crate) unsafe fn launch(
+        &self,
+        kernel: Kernel,
+        addresses: &[u64],
+        n: usize,
+        floats: &[f32],
+    ) -> Result<(), GpuError> {
+        debug_assert_eq!(
+            (addresses.len(), floats.len()),
+            (kernel.pointers(), kernel.floats()),
+            "{kernel:?}"
+        );
         if n == 0 {
             return Ok(());
         }
         let failed = GpuError::driver(kernel.name());
-        let Some(at) = KERNELS.iter().position(|other| *other == kernel) else { return Ok(()) };
+        let Some(at) = KERNELS.iter().position(|other| *other == kernel) else {
+            return Ok(());
+        };
         let _bound = self.bind()?;
-        let (mut addresses, mut count, mut floats) = (addresses.to_vec(), n as u64, floats.to_vec());
-        let mut parameters: Vec<*mut c_void> = addresses.iter_mut().map(|address| (&raw mut *address).cast()).collect();
+        let (mut addresses, mut count, mut floats) =
+            (addresses.to_vec(), n as u64, floats.to_vec());
+        let mut parameters: Vec<*mut c_void> = addresses
+            .iter_mut()
+            .map(|address| (&raw mut *address).cast())
+            .collect();
         parameters.push((&raw mut count).cast());
-        parameters.extend(floats.iter_mut().map(|float| (&raw mut *float).cast::<c_void>()));
-        let blocks = u32::try_from(n.div_ceil(THREADS as usize)).unwrap_or(u32::MAX).min(self.blocks_max);
+        parameters.extend(
+            floats
+                .iter_mut()
+                .map(|float| (&raw mut *float).cast::<c_void>()),
+        );
+        let blocks = u32::try_from(n.div_ceil(THREADS as usize))
+            .unwrap_or(u32::MAX)
+            .min(self.blocks_max);
         let (grid, block) = ((blocks, 1, 1), (THREADS, 1, 1));
         let function = self.functions[at].cu_function();
-        // SAFETY: the parameters are those of the kernel's signature, live until the launch has copied them, and the caller vouches for
-        // the memory.
-        unsafe { result::launch_kernel(function, grid, block, 0, self.stream.cu_stream(), &mut parameters) }.map_err(&failed)
+        // SAFETY: the parameters are those of the kernel's signature, live until the launch has
+        // copied them, and the caller vouches for the memory.
+        unsafe {
+            result::launch_kernel(
+                function,
+                grid,
+                block,
+                0,
+                self.stream.cu_stream(),
+                &mut parameters,
+            )
+        }
+        .map_err(&failed)
     }
 }

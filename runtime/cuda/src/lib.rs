@@ -1,6 +1,7 @@
-//! CUDA devices: a worker's copy of the model on a GPU, the arithmetic on it, and the exact mean over the GPUs of a node. Touches the
-//! CUDA driver, NVRTC and NCCL, which are looked for when the first GPU is opened: nothing of CUDA is needed to build this, and a
-//! machine without it gets [`GpuError`] saying what is missing.
+//! CUDA devices: a worker's copy of the model on a GPU, the arithmetic on it, and the exact mean
+//! over the GPUs of a node. Touches the CUDA driver, NVRTC and NCCL, which are looked for when the
+//! first GPU is opened: nothing of CUDA is needed to build this, and a machine without it gets
+//! [`GpuError`] saying what is missing.
 //!
 //! | module | holds |
 //! |---|---|
@@ -14,8 +15,9 @@
 //! | `arithmetic`, `selftest` | what every kernel computes, on the CPU and in float64, and the comparison |
 //!
 //! # Order
-//! A GPU's communication stream ([`Gpu::stream`]) runs beside the training code's own. Before it touches a lent tensor it waits for an
-//! event on the tensor's stream, and that stream waits for one of its own afterwards: so neither the host nor other work waits.
+//! A GPU's communication stream ([`Gpu::stream`]) runs beside the training code's own. Before it
+//! touches a lent tensor it waits for an event on the tensor's stream, and that stream waits for
+//! one of its own afterwards: so neither the host nor other work waits.
 
 pub mod arithmetic;
 mod collective;

@@ -1,5 +1,5 @@
-//! Which libraries of CUDA this machine has. They are loaded at run time, by name, where the system's loader looks: system folders and
-//! `LD_LIBRARY_PATH`.
+//! Which libraries of CUDA this machine has. They are loaded at run time, by name, where the
+//! system's loader looks: system folders and `LD_LIBRARY_PATH`.
 
 use crate::error::GpuError;
 
@@ -29,11 +29,15 @@ impl Library {
     #[must_use]
     pub fn remedy(self) -> &'static str {
         match self {
-            Self::Driver => "install the NVIDIA driver, and in a container run with its GPUs passed through",
+            Self::Driver => {
+                "install the NVIDIA driver, and in a container run with its GPUs passed through"
+            }
             Self::Nvrtc => {
                 "version 12 is wanted: install the CUDA toolkit or the wheel nvidia-cuda-nvrtc-cu12, and name its folder in LD_LIBRARY_PATH"
             }
-            Self::Nccl => "install NCCL or the wheel nvidia-nccl-cu12, and name its folder in LD_LIBRARY_PATH",
+            Self::Nccl => {
+                "install NCCL or the wheel nvidia-nccl-cu12, and name its folder in LD_LIBRARY_PATH"
+            }
         }
     }
 
@@ -43,7 +47,9 @@ impl Library {
         // The names under which cudarc looks for them.
         match self {
             Self::Driver => ["libcuda.so", "libcuda.so.1"].into_iter().any(loads),
-            Self::Nvrtc => ["libnvrtc.so", "libnvrtc.so.12", "libnvrtc.so.11"].into_iter().any(loads),
+            Self::Nvrtc => ["libnvrtc.so", "libnvrtc.so.12", "libnvrtc.so.11"]
+                .into_iter()
+                .any(loads),
             Self::Nccl => crate::nccl::api().is_ok(),
         }
     }
@@ -51,12 +57,17 @@ impl Library {
     /// # Errors
     /// [`GpuError::Missing`].
     pub fn require(self) -> Result<(), GpuError> {
-        if self.is_present() { Ok(()) } else { Err(GpuError::Missing { library: self }) }
+        if self.is_present() {
+            Ok(())
+        } else {
+            Err(GpuError::Missing { library: self })
+        }
     }
 }
 
 fn loads(file: &str) -> bool {
-    // SAFETY: loading runs the library's initializers; those of the driver and of NVRTC have no preconditions.
+    // SAFETY: loading runs the library's initializers; those of the driver and of NVRTC have no
+    // preconditions.
     unsafe { libloading::Library::new(file) }.is_ok()
 }
 
@@ -73,11 +84,18 @@ impl std::fmt::Display for Library {
 /// What is missing for a node with so many GPUs, each with its remedy; empty where it can run.
 #[must_use]
 pub fn missing(gpus: usize) -> Vec<GpuError> {
-    let needed = [Library::Driver, Library::Nvrtc].into_iter().chain((gpus > 1).then_some(Library::Nccl));
-    let mut missing: Vec<GpuError> = needed.filter_map(|library| library.require().err()).collect();
+    let needed = [Library::Driver, Library::Nvrtc]
+        .into_iter()
+        .chain((gpus > 1).then_some(Library::Nccl));
+    let mut missing: Vec<GpuError> = needed
+        .filter_map(|library| library.require().err())
+        .collect();
     if Library::Driver.is_present() {
         match crate::gpu::gpus() {
-            Ok(found) if found.len() < gpus => missing.push(GpuError::NoSuchGpu { wanted: found.len(), found: found.len() }),
+            Ok(found) if found.len() < gpus => missing.push(GpuError::NoSuchGpu {
+                wanted: found.len(),
+                found: found.len(),
+            }),
             Ok(_) => {}
             Err(error) => missing.push(error),
         }

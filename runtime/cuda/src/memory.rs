@@ -1,4 +1,5 @@
-//! Memory: page-locked buffers of the host, which a GPU copies from and to at its full rate, and scratch on the GPU.
+//! Memory: page-locked buffers of the host, which a GPU copies from and to at its full rate, and
+//! scratch on the GPU.
 
 use crate::error::GpuError;
 use crate::gpu::{Bound, Gpu};
@@ -6,7 +7,8 @@ use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DriverError, result, sys
 use slowmo_actors::buffers::{Block, Memory};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// Page-locked memory for the node's buffers; what cannot be page-locked comes from the allocator, and is copied more slowly.
+/// Page-locked memory for the node's buffers; what cannot be page-locked comes from the allocator,
+/// and is copied more slowly.
 #[derive(Debug)]
 pub struct Pinned {
     context: Arc<CudaContext>,
@@ -16,17 +18,25 @@ impl Pinned {
     /// For buffers that this GPU, or any other of the process, copies from and to.
     #[must_use]
     pub fn new(gpu: &Gpu) -> Arc<Self> {
-        Arc::new(Self { context: Arc::clone(gpu.context()) })
+        Arc::new(Self {
+            context: Arc::clone(gpu.context()),
+        })
     }
 }
 
 impl Memory for Pinned {
     fn allocate(&self, elements: usize) -> Option<Box<dyn Block>> {
-        let bytes = elements.checked_mul(size_of::<f32>()).filter(|bytes| *bytes > 0)?;
-        // The driver may wait for a GPU that waits for another one's collective, whose start waits for the driver.
+        let bytes = elements
+            .checked_mul(size_of::<f32>())
+            .filter(|bytes| *bytes > 0)?;
+        // The driver may wait for a GPU that waits for another one's collective, whose start waits
+        // for the driver.
         let _calm = COLLECTIVES.try_write().ok()?;
         let _bound = Bound::new(&self.context).ok()?;
-        LEFT.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(Left::free);
+        LEFT.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain(..)
+            .for_each(Left::free);
         // SAFETY: the context is bound to this thread.
         let allocated = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
         let address = match allocated {
@@ -38,14 +48,19 @@ impl Memory for Pinned {
         };
         // SAFETY: the memory has just been allocated with this length; zeros are valid floats.
         unsafe { std::ptr::write_bytes(address, 0, elements) };
-        Some(Box::new(Locked { address, elements, context: Arc::clone(&self.context) }))
+        Some(Box::new(Locked {
+            address,
+            elements,
+            context: Arc::clone(&self.context),
+        }))
     }
 }
 
 /// Held to read by collectives under way, to write while page-locked memory comes and goes.
 pub(crate) static COLLECTIVES: RwLock<()> = RwLock::new(());
 
-/// Page-locked memory that could not be freed while a collective was under way; the next buffer that is made frees it.
+/// Page-locked memory that could not be freed while a collective was under way; the next buffer
+/// that is made frees it.
 static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
 
 /// Memory to be freed.
@@ -61,7 +76,8 @@ impl Left {
     fn free(self) {
         let freed = Bound::new(&self.context).and_then(|_bound| {
             // SAFETY: from `malloc_host`, and freed once.
-            unsafe { result::free_host(self.address.cast()) }.map_err(GpuError::driver("freeing page-locked memory"))
+            unsafe { result::free_host(self.address.cast()) }
+                .map_err(GpuError::driver("freeing page-locked memory"))
         });
         if let Err(error) = freed {
             tracing::debug!(%error, "page-locked memory is not freed: the GPU's context is gone");
@@ -77,7 +93,8 @@ struct Locked {
     context: Arc<CudaContext>,
 }
 
-// SAFETY: it owns its memory, which any thread may read and write; every copy of a GPU is waited for before the borrow ends.
+// SAFETY: it owns its memory, which any thread may read and write; every copy of a GPU is waited
+// for before the borrow ends.
 unsafe impl Send for Locked {}
 // SAFETY: shared references only read.
 unsafe impl Sync for Locked {}
@@ -96,10 +113,16 @@ impl Block for Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        let left = Left { address: self.address, context: Arc::clone(&self.context) };
+        let left = Left {
+            address: self.address,
+            context: Arc::clone(&self.context),
+        };
         match COLLECTIVES.try_write() {
             Ok(_calm) => left.free(),
-            Err(_) => LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(left),
+            Err(_) => LEFT
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(left),
         }
     }
 }
@@ -118,7 +141,10 @@ impl<T: cudarc::driver::DeviceRepr + cudarc::driver::ValidAsZeroBits> Scratch<T>
     /// Not enough memory, with sizes; or another error of the driver.
     pub(crate) fn zeros(gpu: &Gpu, elements: usize, what: &'static str) -> Result<Self, GpuError> {
         let wanted = elements.saturating_mul(size_of::<T>()) as u64;
-        let slice = gpu.stream().alloc_zeros(elements.max(1)).map_err(|error| out_of_memory(gpu, what, wanted, error))?;
+        let slice = gpu
+            .stream()
+            .alloc_zeros(elements.max(1))
+            .map_err(|error| out_of_memory(gpu, what, wanted, error))?;
         let address = slice.device_ptr(gpu.stream()).0;
         Ok(Self { slice, address })
     }
@@ -136,7 +162,13 @@ fn out_of_memory(gpu: &Gpu, what: &'static str, wanted: u64, error: DriverError)
     match (error, gpu.memory()) {
         (DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY), Ok((free, total))) => {
             let place = format!("GPU {} ({})", gpu.info().ordinal, gpu.info().name);
-            GpuError::OutOfMemory { what, place, wanted, free, total }
+            GpuError::OutOfMemory {
+                what,
+                place,
+                wanted,
+                free,
+                total,
+            }
         }
         _ => GpuError::driver(what)(error),
     }
@@ -146,34 +178,42 @@ impl Gpu {
     /// Copies values to the host behind everything on the stream.
     ///
     /// # Safety
-    /// `address` is memory of this GPU with as many values. `target` is neither read nor written nor freed before the stream was waited
-    /// for.
-    pub(crate) unsafe fn copy_out<T>(&self, address: u64, target: &mut [T]) -> Result<(), GpuError> {
+    /// `address` is memory of this GPU with as many values. `target` is neither read nor written
+    /// nor freed before the stream was waited for.
+    pub(crate) unsafe fn copy_out<T>(
+        &self,
+        address: u64,
+        target: &mut [T],
+    ) -> Result<(), GpuError> {
         if target.is_empty() {
             return Ok(());
         }
         let failed = GpuError::driver("copying from a GPU");
         let _bound = self.bind()?;
         // SAFETY: the caller's promise.
-        unsafe { result::memcpy_dtoh_async(target, address, self.stream().cu_stream()) }.map_err(&failed)
+        unsafe { result::memcpy_dtoh_async(target, address, self.stream().cu_stream()) }
+            .map_err(&failed)
     }
 
     /// Writes zeros behind everything on the stream.
     ///
     /// # Safety
-    /// `address` is memory of this GPU with as many bytes, which nobody else touches until the stream is past this.
+    /// `address` is memory of this GPU with as many bytes, which nobody else touches until the
+    /// stream is past this.
     pub(crate) unsafe fn zero(&self, address: u64, bytes: usize) -> Result<(), GpuError> {
         let failed = GpuError::driver("clearing memory of a GPU");
         let _bound = self.bind()?;
         // SAFETY: the caller's promise.
-        unsafe { result::memset_d8_async(address, 0, bytes, self.stream().cu_stream()) }.map_err(&failed)
+        unsafe { result::memset_d8_async(address, 0, bytes, self.stream().cu_stream()) }
+            .map_err(&failed)
     }
 
     /// Copies values to the GPU behind everything on the stream.
     ///
     /// # Safety
-    /// `address` is memory of this GPU with as many values, which nobody else touches until the stream is past this. `values` are neither
-    /// written nor freed before the stream was waited for.
+    /// `address` is memory of this GPU with as many values, which nobody else touches until the
+    /// stream is past this. `values` are neither written nor freed before the stream was waited
+    /// for.
     pub(crate) unsafe fn copy_in<T>(&self, values: &[T], address: u64) -> Result<(), GpuError> {
         if values.is_empty() {
             return Ok(());
@@ -181,6 +221,7 @@ impl Gpu {
         let failed = GpuError::driver("copying to a GPU");
         let _bound = self.bind()?;
         // SAFETY: the caller's promise.
-        unsafe { result::memcpy_htod_async(address, values, self.stream().cu_stream()) }.map_err(&failed)
+        unsafe { result::memcpy_htod_async(address, values, self.stream().cu_stream()) }
+            .map_err(&failed)
     }
 }

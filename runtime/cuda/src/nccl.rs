@@ -1,4 +1,5 @@
-//! NCCL's functions, from the library that its packages install (`libnccl.so.2`), and one communicator. Types are cudarc's.
+//! NCCL's functions, from the library that its packages install (`libnccl.so.2`), and one
+//! communicator. Types are cudarc's.
 
 use crate::error::GpuError;
 use crate::gpu::Gpu;
@@ -19,7 +20,8 @@ pub const ABORT_WAIT: Duration = Duration::from_secs(30);
 const POLL_EVERY: Duration = Duration::from_micros(50);
 /// The magic number of NCCL's configuration.
 const CONFIG_MAGIC: u32 = 0xcafe_beef;
-/// The version that [`Config`] is the layout of: 2.17. Later ones take it, and earlier ones have no other.
+/// The version that [`Config`] is the layout of: 2.17. Later ones take it, and earlier ones have no
+/// other.
 const CONFIG_VERSION: u32 = 21_700;
 /// NCCL's mark of a value that is not configured.
 const UNDEFINED: c_int = c_int::MIN;
@@ -41,12 +43,34 @@ struct Config {
 /// The functions that are used. The library stays loaded until the process ends.
 pub(crate) struct Api {
     get_unique_id: unsafe extern "C" fn(*mut ncclUniqueId) -> ncclResult_t,
-    comm_init: unsafe extern "C" fn(*mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut Config) -> ncclResult_t,
+    comm_init: unsafe extern "C" fn(
+        *mut ncclComm_t,
+        c_int,
+        ncclUniqueId,
+        c_int,
+        *mut Config,
+    ) -> ncclResult_t,
     async_error: unsafe extern "C" fn(ncclComm_t, *mut ncclResult_t) -> ncclResult_t,
     #[allow(clippy::type_complexity)]
-    all_reduce: unsafe extern "C" fn(*const c_void, *mut c_void, usize, ncclDataType_t, ncclRedOp_t, ncclComm_t, CUstream) -> ncclResult_t,
+    all_reduce: unsafe extern "C" fn(
+        *const c_void,
+        *mut c_void,
+        usize,
+        ncclDataType_t,
+        ncclRedOp_t,
+        ncclComm_t,
+        CUstream,
+    ) -> ncclResult_t,
     #[allow(clippy::type_complexity)]
-    broadcast: unsafe extern "C" fn(*const c_void, *mut c_void, usize, ncclDataType_t, c_int, ncclComm_t, CUstream) -> ncclResult_t,
+    broadcast: unsafe extern "C" fn(
+        *const c_void,
+        *mut c_void,
+        usize,
+        ncclDataType_t,
+        c_int,
+        ncclComm_t,
+        CUstream,
+    ) -> ncclResult_t,
     group_start: unsafe extern "C" fn() -> ncclResult_t,
     group_end: unsafe extern "C" fn() -> ncclResult_t,
     abort: unsafe extern "C" fn(ncclComm_t) -> ncclResult_t,
@@ -56,17 +80,21 @@ pub(crate) struct Api {
 /// The functions, loaded once.
 pub(crate) fn api() -> Result<&'static Api, GpuError> {
     static API: OnceLock<Option<Api>> = OnceLock::new();
-    API.get_or_init(load).as_ref().ok_or(GpuError::Missing { library: Library::Nccl })
+    API.get_or_init(load).as_ref().ok_or(GpuError::Missing {
+        library: Library::Nccl,
+    })
 }
 
-/// NCCL lets GPUs of one process write each other's buffers directly. It cannot open memory of the driver's pools to the others for that,
-/// which is what cudarc allocates, and large operations then fault.
+/// NCCL lets GPUs of one process write each other's buffers directly. It cannot open memory of the
+/// driver's pools to the others for that, which is what cudarc allocates, and large operations then
+/// fault.
 const NO_DIRECT_WRITES: &str = "NCCL_P2P_DIRECT_DISABLE";
 
 fn load() -> Option<Api> {
     if std::env::var_os(NO_DIRECT_WRITES).is_none() {
-        // SAFETY: Rust's own readers of the environment are locked out; a node loads NCCL once, as it starts, before it trains. (`slowmo
-        // launch` sets it for the nodes, so that this is not come to.)
+        // SAFETY: Rust's own readers of the environment are locked out; a node loads NCCL once, as
+        // it starts, before it trains. (`slowmo launch` sets it for the nodes, so that this is not
+        // come to.)
         unsafe { std::env::set_var(NO_DIRECT_WRITES, "1") };
     }
     let open = |file: &str| {
@@ -77,7 +105,8 @@ fn load() -> Option<Api> {
     let library: &'static libloading::Library = Box::leak(Box::new(opened));
     macro_rules! function {
         ($name:literal) => {{
-            // SAFETY: the signature is that of NCCL 2's header, which has not changed since the function came.
+            // SAFETY: the signature is that of NCCL 2's header, which has not changed since the
+            // function came.
             let symbol: Symbol<'static, _> = unsafe { library.get($name) }.ok()?;
             *symbol
         }};
@@ -103,7 +132,9 @@ impl Api {
             format!("{result:?}")
         } else {
             // SAFETY: NCCL's strings end with a zero and live as long as the library.
-            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+            unsafe { CStr::from_ptr(text) }
+                .to_string_lossy()
+                .into_owned()
         };
         GpuError::Nccl { doing, message }
     }
@@ -127,7 +158,8 @@ impl Api {
 
 const DOING: &str = "averaging over the GPUs of this node";
 
-/// One GPU's end of a group. Not `Send`: it is used by the thread that made it, which owns the GPU's part.
+/// One GPU's end of a group. Not `Send`: it is used by the thread that made it, which owns the
+/// GPU's part.
 pub(crate) struct Communicator {
     api: &'static Api,
     raw: ncclComm_t,
@@ -144,12 +176,21 @@ pub(crate) enum Operation {
 }
 
 impl Communicator {
-    /// Joins the group `id` of `size` GPUs as `rank`; all of them do so at once. `gives_up` is asked while they meet.
-    pub(crate) fn join(gpu: &Gpu, id: ncclUniqueId, (rank, size): (usize, usize), gives_up: impl Fn() -> bool) -> Result<Self, GpuError> {
+    /// Joins the group `id` of `size` GPUs as `rank`; all of them do so at once. `gives_up` is
+    /// asked while they meet.
+    pub(crate) fn join(
+        gpu: &Gpu,
+        id: ncclUniqueId,
+        (rank, size): (usize, usize),
+        gives_up: impl Fn() -> bool,
+    ) -> Result<Self, GpuError> {
         const DOING: &str = "joining the GPUs of this node";
         let (api, ranks) = (api()?, size);
         let _bound = gpu.bind()?;
-        let (size, rank) = (c_int::try_from(size).unwrap_or(c_int::MAX), c_int::try_from(rank).unwrap_or(c_int::MAX));
+        let (size, rank) = (
+            c_int::try_from(size).unwrap_or(c_int::MAX),
+            c_int::try_from(rank).unwrap_or(c_int::MAX),
+        );
         let mut config = Config {
             size: size_of::<Config>(),
             magic: CONFIG_MAGIC,
@@ -162,10 +203,17 @@ impl Communicator {
             split_share: UNDEFINED,
         };
         let mut raw = std::ptr::null_mut();
-        // SAFETY: the context is bound to this thread; both pointers are to values that outlive the call.
+        // SAFETY: the context is bound to this thread; both pointers are to values that outlive the
+        // call.
         let result = unsafe { (api.comm_init)(&raw mut raw, size, id, rank, &raw mut config) };
-        let joined = Self { api, raw, size: ranks };
-        let settled = api.check(DOING, result).and_then(|()| joined.settle(DOING, gives_up));
+        let joined = Self {
+            api,
+            raw,
+            size: ranks,
+        };
+        let settled = api
+            .check(DOING, result)
+            .and_then(|()| joined.settle(DOING, gives_up));
         match settled {
             Ok(()) => Ok(joined),
             Err(error) => {
@@ -195,7 +243,12 @@ impl Communicator {
     fn settle(&self, doing: &'static str, gives_up: impl Fn() -> bool) -> Result<(), GpuError> {
         loop {
             match self.state(doing)? {
-                ncclResult_t::ncclInProgress if gives_up() => return Err(GpuError::Nccl { doing, message: "it was given up".to_owned() }),
+                ncclResult_t::ncclInProgress if gives_up() => {
+                    return Err(GpuError::Nccl {
+                        doing,
+                        message: "it was given up".to_owned(),
+                    });
+                }
                 ncclResult_t::ncclInProgress => std::thread::sleep(POLL_EVERY),
                 _ => return Ok(()),
             }
@@ -211,11 +264,13 @@ impl Communicator {
         self.api.check(doing, state).map(|()| state)
     }
 
-    /// Begins the same for each of these parts of the GPU's memory, behind everything on its stream.
+    /// Begins the same for each of these parts of the GPU's memory, behind everything on its
+    /// stream.
     ///
     /// # Safety
-    /// Each part is memory of the communicator's GPU with as many float32 values, which nobody else touches before the stream is past
-    /// this. All ranks name parts of the same lengths in the same order.
+    /// Each part is memory of the communicator's GPU with as many float32 values, which nobody else
+    /// touches before the stream is past this. All ranks name parts of the same lengths in the same
+    /// order.
     pub(crate) unsafe fn begin(
         &self,
         gpu: &Gpu,
@@ -227,7 +282,10 @@ impl Communicator {
         // SAFETY: every group that is begun is ended below.
         self.api.check(DOING, unsafe { (self.api.group_start)() })?;
         // SAFETY: the caller's promise.
-        let queued = parts.iter().try_for_each(|part| self.api.check(DOING, unsafe { self.queue(gpu, operation, *part) }));
+        let queued = parts.iter().try_for_each(|part| {
+            self.api
+                .check(DOING, unsafe { self.queue(gpu, operation, *part) })
+        });
         // SAFETY: the group was begun.
         let ended = self.api.check(DOING, unsafe { (self.api.group_end)() });
         queued.and(ended)?;
@@ -242,12 +300,19 @@ impl Communicator {
     }
 
     /// Waits until what was begun is done everywhere.
-    pub(crate) fn finish(&self, done: &CudaEvent, gives_up: impl Fn() -> bool) -> Result<(), GpuError> {
+    pub(crate) fn finish(
+        &self,
+        done: &CudaEvent,
+        gives_up: impl Fn() -> bool,
+    ) -> Result<(), GpuError> {
         let begun = Instant::now();
         while !done.try_is_complete().map_err(GpuError::driver(DOING))? {
             self.state(DOING)?;
             if gives_up() {
-                return Err(GpuError::Nccl { doing: DOING, message: format!("it was given up after {:?}", begun.elapsed()) });
+                return Err(GpuError::Nccl {
+                    doing: DOING,
+                    message: format!("it was given up after {:?}", begun.elapsed()),
+                });
             }
             std::thread::sleep(POLL_EVERY);
         }
@@ -256,15 +321,36 @@ impl Communicator {
 
     /// # Safety
     /// As of [`Self::begin`].
-    unsafe fn queue(&self, gpu: &Gpu, operation: Operation, (address, elements): (u64, usize)) -> ncclResult_t {
-        let (memory, stream, float) = (address as *mut c_void, gpu.stream().cu_stream(), ncclDataType_t::ncclFloat32);
+    unsafe fn queue(
+        &self,
+        gpu: &Gpu,
+        operation: Operation,
+        (address, elements): (u64, usize),
+    ) -> ncclResult_t {
+        let (memory, stream, float) = (
+            address as *mut c_void,
+            gpu.stream().cu_stream(),
+            ncclDataType_t::ncclFloat32,
+        );
         match operation {
             // SAFETY: in place, as NCCL allows; the memory is the caller's promise.
-            Operation::Mean => unsafe { (self.api.all_reduce)(memory, memory, elements, float, ncclRedOp_t::ncclSum, self.raw, stream) },
+            Operation::Mean => unsafe {
+                (self.api.all_reduce)(
+                    memory,
+                    memory,
+                    elements,
+                    float,
+                    ncclRedOp_t::ncclSum,
+                    self.raw,
+                    stream,
+                )
+            },
             Operation::Broadcast(root) => {
                 let root = c_int::try_from(root).unwrap_or(c_int::MAX);
                 // SAFETY: the same.
-                unsafe { (self.api.broadcast)(memory, memory, elements, float, root, self.raw, stream) }
+                unsafe {
+                    (self.api.broadcast)(memory, memory, elements, float, root, self.raw, stream)
+                }
             }
         }
     }

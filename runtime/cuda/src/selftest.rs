@@ -1,5 +1,6 @@
-//! Whether a GPU computes what it should: every kernel on fresh random inputs of awkward lengths, against the same formulas in float64, and
-//! against the CPU's float32 bits; then how fast it copies and computes.
+//! Whether a GPU computes what it should: every kernel on fresh random inputs of awkward lengths,
+//! against the same formulas in float64, and against the CPU's float32 bits; then how fast it
+//! copies and computes.
 
 mod exact;
 mod inputs;
@@ -22,7 +23,8 @@ pub struct Tested {
     pub kernel: Kernel,
     /// Values that were looked at.
     pub values: u64,
-    /// The largest error against float64, in units of the bound that rounding sets: at most 1 is right.
+    /// The largest error against float64, in units of the bound that rounding sets: at most 1 is
+    /// right.
     pub error: f64,
     /// Values whose bits are not the CPU's.
     pub other_bits: u64,
@@ -34,12 +36,30 @@ pub struct Tested {
 ///
 /// # Errors
 /// A kernel could not be run.
-pub fn kernels(arithmetic: &dyn Arithmetic, lengths: &[usize], seed: u64) -> Result<Vec<Tested>, GpuError> {
-    KERNELS.into_iter().map(|kernel| test(arithmetic, kernel, lengths, seed)).collect()
+pub fn kernels(
+    arithmetic: &dyn Arithmetic,
+    lengths: &[usize],
+    seed: u64,
+) -> Result<Vec<Tested>, GpuError> {
+    KERNELS
+        .into_iter()
+        .map(|kernel| test(arithmetic, kernel, lengths, seed))
+        .collect()
 }
 
-fn test(arithmetic: &dyn Arithmetic, kernel: Kernel, lengths: &[usize], seed: u64) -> Result<Tested, GpuError> {
-    let mut tested = Tested { kernel, values: 0, error: 0.0, other_bits: 0, wrong: None };
+fn test(
+    arithmetic: &dyn Arithmetic,
+    kernel: Kernel,
+    lengths: &[usize],
+    seed: u64,
+) -> Result<Tested, GpuError> {
+    let mut tested = Tested {
+        kernel,
+        values: 0,
+        error: 0.0,
+        other_bits: 0,
+        wrong: None,
+    };
     for &length in lengths {
         for variant in 0..inputs::VARIANTS {
             let Inputs { arrays, floats } = Inputs::new(kernel, length, variant, seed);
@@ -53,8 +73,10 @@ fn test(arithmetic: &dyn Arithmetic, kernel: Kernel, lengths: &[usize], seed: u6
             let differs = tested.other_bits > 0;
             let off = error.is_nan() || error > 1.0;
             if tested.wrong.is_none() && (off || differs) {
-                tested.wrong =
-                    Some(format!("{length} values, variant {variant}: error {error}, {} values of other bits", tested.other_bits));
+                tested.wrong = Some(format!(
+                    "{length} values, variant {variant}: error {error}, {} values of other bits",
+                    tested.other_bits
+                ));
             }
         }
     }
@@ -63,14 +85,22 @@ fn test(arithmetic: &dyn Arithmetic, kernel: Kernel, lengths: &[usize], seed: u6
 
 /// How many values, bytes and words differ. Every NaN is the same.
 fn other_bits(found: &[Array], expected: &[Array]) -> u64 {
-    let same = |one: &f32, other: &f32| one.to_bits() == other.to_bits() || (one.is_nan() && other.is_nan());
+    let same = |one: &f32, other: &f32| {
+        one.to_bits() == other.to_bits() || (one.is_nan() && other.is_nan())
+    };
     let pairs = found.iter().zip(expected);
     pairs
         .map(|(found, expected)| match (found, expected) {
-            (Array::Floats(found), Array::Floats(expected)) => {
-                found.iter().zip(expected).filter(|(one, other)| !same(one, other)).count() as u64
-            }
-            (Array::Bytes(found), Array::Bytes(expected)) => found.iter().zip(expected).filter(|(one, other)| one != other).count() as u64,
+            (Array::Floats(found), Array::Floats(expected)) => found
+                .iter()
+                .zip(expected)
+                .filter(|(one, other)| !same(one, other))
+                .count() as u64,
+            (Array::Bytes(found), Array::Bytes(expected)) => found
+                .iter()
+                .zip(expected)
+                .filter(|(one, other)| one != other)
+                .count() as u64,
             (found, expected) => u64::from(found != expected),
         })
         .sum()

@@ -7,8 +7,9 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Float32 tensors on one GPU, in registration order. What is done with them is ordered behind the work of their own streams, and before
-/// the later work of the first one's; other streams that read them afterwards wait for that one.
+/// Float32 tensors on one GPU, in registration order. What is done with them is ordered behind the
+/// work of their own streams, and before the later work of the first one's; other streams that read
+/// them afterwards wait for that one.
 #[derive(Debug)]
 pub struct Slices<'a> {
     slices: Vec<(String, &'a mut CudaSlice<f32>)>,
@@ -29,7 +30,9 @@ impl<'a> Slices<'a> {
     /// Lends these, with names for error messages.
     #[must_use]
     pub fn named(slices: impl IntoIterator<Item = (String, &'a mut CudaSlice<f32>)>) -> Self {
-        Self { slices: slices.into_iter().collect() }
+        Self {
+            slices: slices.into_iter().collect(),
+        }
     }
 
     fn first_stream(&self) -> Option<&Arc<CudaStream>> {
@@ -39,7 +42,10 @@ impl<'a> Slices<'a> {
 
 fn failed(name: &str) -> impl Fn(DriverError) -> TensorError {
     let name = name.to_owned();
-    move |error| TensorError::Device { name: name.clone(), message: error.to_string() }
+    move |error| TensorError::Device {
+        name: name.clone(),
+        message: error.to_string(),
+    }
 }
 
 impl Tensors for Slices<'_> {
@@ -62,7 +68,9 @@ impl Tensors for Slices<'_> {
             let mut values = stream.clone_dtoh(&**slice).map_err(failed(name))?;
             stream.synchronize().map_err(failed(name))?;
             visit(name, &mut values);
-            stream.memcpy_htod(&values, &mut **slice).map_err(failed(name))?;
+            stream
+                .memcpy_htod(&values, &mut **slice)
+                .map_err(failed(name))?;
             // The copy reads `values`.
             stream.synchronize().map_err(failed(name))?;
         }
@@ -70,7 +78,11 @@ impl Tensors for Slices<'_> {
     }
 
     fn shapes(&self) -> Result<Vec<(String, Vec<usize>)>, TensorError> {
-        Ok(self.slices.iter().map(|(name, slice)| (name.clone(), vec![slice.len()])).collect())
+        Ok(self
+            .slices
+            .iter()
+            .map(|(name, slice)| (name.clone(), vec![slice.len()]))
+            .collect())
     }
 
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
@@ -80,15 +92,19 @@ impl Tensors for Slices<'_> {
 
 impl OnGpu for Slices<'_> {
     fn ordinal(&self) -> usize {
-        self.first_stream().map_or(0, |stream| stream.context().ordinal())
+        self.first_stream()
+            .map_or(0, |stream| stream.context().ordinal())
     }
 
     fn stream(&self) -> u64 {
-        self.first_stream().map_or(0, |stream| stream.cu_stream() as u64)
+        self.first_stream()
+            .map_or(0, |stream| stream.cu_stream() as u64)
     }
 
     fn each(&self, visit: &mut dyn FnMut(&str, u64, usize)) -> Result<(), TensorError> {
-        let Some(stream) = self.first_stream() else { return Ok(()) };
+        let Some(stream) = self.first_stream() else {
+            return Ok(());
+        };
         let mut joined: Vec<&Arc<CudaStream>> = vec![stream];
         for (name, slice) in &self.slices {
             if !joined.contains(&slice.stream()) {
@@ -102,7 +118,10 @@ impl OnGpu for Slices<'_> {
                     slice.ordinal(),
                     self.ordinal()
                 );
-                return Err(TensorError::Device { name: name.clone(), message });
+                return Err(TensorError::Device {
+                    name: name.clone(),
+                    message,
+                });
             }
             // The stream waits for whoever wrote the slice last.
             let (address, _read) = slice.device_ptr(stream);
@@ -112,8 +131,8 @@ impl OnGpu for Slices<'_> {
     }
 }
 
-/// Where a slice of another library's tensors lies: its address on this GPU, the GPU's number, and its stream as [`OnGpu`] tells it. The
-/// stream waits for whoever wrote the slice last.
+/// Where a slice of another library's tensors lies: its address on this GPU, the GPU's number, and
+/// its stream as [`OnGpu`] tells it. The stream waits for whoever wrote the slice last.
 #[must_use]
 pub fn place(slice: &CudaSlice<f32>) -> (u64, usize, u64) {
     let stream = slice.stream();
@@ -125,10 +144,17 @@ pub fn place(slice: &CudaSlice<f32>) -> (u64, usize, u64) {
 ///
 /// # Errors
 /// What the driver says; the slice is then unchanged, or changed in part.
-pub fn change(slice: &mut CudaSlice<f32>, range: Range<usize>, visit: &mut dyn FnMut(&mut [f32])) -> Result<(), GpuError> {
+pub fn change(
+    slice: &mut CudaSlice<f32>,
+    range: Range<usize>,
+    visit: &mut dyn FnMut(&mut [f32]),
+) -> Result<(), GpuError> {
     let failed = GpuError::driver("copying a tensor");
     let stream = Arc::clone(slice.stream());
-    let outside = || GpuError::Driver { doing: "copying a tensor", message: "its values lie outside its storage".to_owned() };
+    let outside = || GpuError::Driver {
+        doing: "copying a tensor",
+        message: "its values lie outside its storage".to_owned(),
+    };
     let mut part = slice.try_slice_mut(range).ok_or_else(outside)?;
     let mut values = stream.clone_dtoh(&part).map_err(&failed)?;
     stream.synchronize().map_err(&failed)?;

@@ -1,5 +1,5 @@
-//! The kernels' arithmetic without a GPU: their source is compiled as C++, its threads are emulated, and it must compute what the CPU
-//! computes, bit for bit, and what float64 says.
+//! The kernels' arithmetic without a GPU: their source is compiled as C++, its threads are
+//! emulated, and it must compute what the CPU computes, bit for bit, and what float64 says.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use slowmo_cuda::GpuError;
@@ -20,13 +20,38 @@ struct Emulated(RefCell<Child>);
 impl Emulated {
     /// `None` if there is no compiler for C++.
     fn start(folder: &Path) -> Option<Self> {
-        let (source, program) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulation/shim.cpp"), folder.join("emulation"));
-        let compiler = ["c++", "g++", "clang++"].into_iter().find(|name| Command::new(name).arg("--version").output().is_ok())?;
+        let (source, program) = (
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulation/shim.cpp"),
+            folder.join("emulation"),
+        );
+        let compiler = ["c++", "g++", "clang++"]
+            .into_iter()
+            .find(|name| Command::new(name).arg("--version").output().is_ok())?;
         // As NVRTC is told: a product and a sum are rounded each.
-        let flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-o"];
-        let compiled = Command::new(compiler).args(flags).arg(&program).arg(&source).output().unwrap();
-        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-        let child = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let flags = [
+            "-std=c++17",
+            "-O1",
+            "-ffp-contract=off",
+            "-fno-strict-aliasing",
+            "-w",
+            "-o",
+        ];
+        let compiled = Command::new(compiler)
+            .args(flags)
+            .arg(&program)
+            .arg(&source)
+            .output()
+            .unwrap();
+        assert!(
+            compiled.status.success(),
+            "{}",
+            String::from_utf8_lossy(&compiled.stderr)
+        );
+        let child = Command::new(&program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         Some(Self(RefCell::new(child)))
     }
 }
@@ -42,15 +67,30 @@ impl Drop for Emulated {
 fn bytes(array: &Array) -> Option<Vec<u8>> {
     match array {
         Array::Null => None,
-        Array::Floats(values) => Some(values.iter().flat_map(|value| value.to_le_bytes()).collect()),
+        Array::Floats(values) => Some(
+            values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect(),
+        ),
         Array::Bytes(bytes) => Some(bytes.clone()),
         Array::Word(word) => Some(word.to_le_bytes().to_vec()),
     }
 }
 
 impl Arithmetic for Emulated {
-    fn run(&self, kernel: Kernel, arrays: &mut [Array], n: usize, floats: &[f32]) -> Result<(), GpuError> {
-        assert_eq!((arrays.len(), floats.len()), (kernel.pointers(), kernel.floats()), "{kernel:?}");
+    fn run(
+        &self,
+        kernel: Kernel,
+        arrays: &mut [Array],
+        n: usize,
+        floats: &[f32],
+    ) -> Result<(), GpuError> {
+        assert_eq!(
+            (arrays.len(), floats.len()),
+            (kernel.pointers(), kernel.floats()),
+            "{kernel:?}"
+        );
         let mut request = (kernel.name().len() as u32).to_le_bytes().to_vec();
         request.extend(kernel.name().bytes());
         request.extend((arrays.len() as u32).to_le_bytes());
@@ -75,7 +115,10 @@ impl Arithmetic for Emulated {
                 Array::Null => {}
                 Array::Floats(values) => {
                     let (quads, _) = answer.as_chunks::<4>();
-                    values.iter_mut().zip(quads).for_each(|(value, quad)| *value = f32::from_le_bytes(*quad));
+                    values
+                        .iter_mut()
+                        .zip(quads)
+                        .for_each(|(value, quad)| *value = f32::from_le_bytes(*quad));
                 }
                 Array::Bytes(bytes) => *bytes = answer,
                 Array::Word(word) => *word = u64::from_le_bytes(answer.try_into().unwrap()),
@@ -93,7 +136,12 @@ fn emulated_kernels_compute_what_the_cpu_computes() {
     };
     for seed in [1, 2] {
         for tested in selftest::kernels(&emulated, &LENGTHS, seed).unwrap() {
-            println!("{}: {} values, error {:.3}", tested.kernel.name(), tested.values, tested.error);
+            println!(
+                "{}: {} values, error {:.3}",
+                tested.kernel.name(),
+                tested.values,
+                tested.error
+            );
             assert_eq!(tested.wrong, None, "{}", tested.kernel.name());
         }
     }
@@ -102,7 +150,13 @@ fn emulated_kernels_compute_what_the_cpu_computes() {
 #[test]
 fn the_cpu_computes_what_float64_says() {
     for tested in selftest::kernels(&Host, &selftest::LENGTHS, 3).unwrap() {
-        assert_eq!(tested.wrong, None, "{}: {}", tested.kernel.name(), tested.error);
+        assert_eq!(
+            tested.wrong,
+            None,
+            "{}: {}",
+            tested.kernel.name(),
+            tested.error
+        );
         assert!(tested.values > 0);
     }
 }
@@ -111,9 +165,18 @@ fn the_cpu_computes_what_float64_says() {
 struct Wrong(Kernel);
 
 impl Arithmetic for Wrong {
-    fn run(&self, kernel: Kernel, arrays: &mut [Array], n: usize, floats: &[f32]) -> Result<(), GpuError> {
+    fn run(
+        &self,
+        kernel: Kernel,
+        arrays: &mut [Array],
+        n: usize,
+        floats: &[f32],
+    ) -> Result<(), GpuError> {
         Host.run(kernel, arrays, n, floats)?;
-        let changed = arrays.iter_mut().rev().find(|array| !matches!(array, Array::Null));
+        let changed = arrays
+            .iter_mut()
+            .rev()
+            .find(|array| !matches!(array, Array::Null));
         match changed.filter(|_| kernel == self.0 && n > 300) {
             Some(Array::Floats(values)) => values[300] += values[300].abs() * 1e-3 + 1e-3,
             Some(Array::Bytes(bytes)) => bytes[299] ^= 0x40,
@@ -128,7 +191,11 @@ impl Arithmetic for Wrong {
 fn the_selftest_finds_what_is_wrong() {
     for kernel in slowmo_cuda::kernels::KERNELS {
         let tested = selftest::kernels(&Wrong(kernel), &[4_099], 4).unwrap();
-        let found: Vec<Kernel> = tested.iter().filter(|tested| tested.wrong.is_some()).map(|tested| tested.kernel).collect();
+        let found: Vec<Kernel> = tested
+            .iter()
+            .filter(|tested| tested.wrong.is_some())
+            .map(|tested| tested.kernel)
+            .collect();
         assert_eq!(found, [kernel]);
     }
 }

@@ -1,11 +1,15 @@
-//! A node's admin endpoint: a Unix socket that only this user can open; one JSON request a line, one JSON answer a line.
+//! A node's admin endpoint: a Unix socket that only this user can open; one JSON request a line,
+//! one JSON answer a line.
 //!
 //! Touches one socket file. Without the key `admin` nothing listens.
 
 mod report;
 
 pub(crate) use report::report;
-pub use report::{Checkpoints, EventReport, GossipReport, LastRound, LateReport, LossReport, MeasureReport, MemberReport, Report};
+pub use report::{
+    Checkpoints, EventReport, GossipReport, LastRound, LateReport, LossReport, MeasureReport,
+    MemberReport, Report,
+};
 
 use crate::telemetry::Allowance;
 use serde::{Deserialize, Serialize};
@@ -32,7 +36,8 @@ pub const CONNECTIONS_MAX: usize = 16;
 const REST: Duration = Duration::from_millis(100);
 /// How long the last events may take to be written.
 pub const DUMP_MAX: Duration = Duration::from_secs(10);
-/// Requests that are answered at once after a pause, and in each further second: launchers, probes and people ask far less.
+/// Requests that are answered at once after a pause, and in each further second: launchers, probes
+/// and people ask far less.
 pub const REQUESTS_BURST_MAX: u32 = 1000;
 /// See [`REQUESTS_BURST_MAX`].
 pub const REQUESTS_PER_SECOND_MAX: u32 = 200;
@@ -108,29 +113,38 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Listens at `path`, which only this user can open, in the background. Must be called inside a tokio runtime.
+    /// Listens at `path`, which only this user can open, in the background. Must be called inside a
+    /// tokio runtime.
     pub(crate) fn serve(path: &Path, context: Arc<NodeContext>) -> io::Result<Self> {
         let listener = bind(path)?;
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
         let serving = tokio::spawn(accept(listener, context)).abort_handle();
-        Ok(Self { path: path.to_owned(), serving })
+        Ok(Self {
+            path: path.to_owned(),
+            serving,
+        })
     }
 }
 
-/// Opens a Unix socket at `path` that only this user can use. A socket that nobody serves any more, left by a process that died, is
-/// replaced.
+/// Opens a Unix socket at `path` that only this user can use. A socket that nobody serves any more,
+/// left by a process that died, is replaced.
 ///
 /// # Errors
-/// Something else than a socket is there, or a living process serves it: both are left as they are. Or the system refuses.
+/// Something else than a socket is there, or a living process serves it: both are left as they are.
+/// Or the system refuses.
 pub fn bind(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
-            let why = "something that is no socket is there, and was left as it is; name another path";
+            let why =
+                "something that is no socket is there, and was left as it is; name another path";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
         Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process serves it; name another path, or end that process"));
+            return Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                "another process serves it; name another path, or end that process",
+            ));
         }
         Ok(_) => std::fs::remove_file(path)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -151,7 +165,10 @@ impl Drop for Endpoint {
 
 async fn accept(listener: UnixListener, context: Arc<NodeContext>) {
     let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let allowance = Allowance::new((REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX), std::time::Instant::now());
+    let allowance = Allowance::new(
+        (REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX),
+        std::time::Instant::now(),
+    );
     let allowance = Arc::new(Mutex::new(allowance));
     while let Ok(permit) = Arc::clone(&free).acquire_owned().await {
         let connection = match listener.accept().await {
@@ -172,18 +189,34 @@ async fn accept(listener: UnixListener, context: Arc<NodeContext>) {
     }
 }
 
-async fn converse(mut connection: UnixStream, context: &NodeContext, allowance: &Mutex<Allowance>) -> io::Result<()> {
+async fn converse(
+    mut connection: UnixStream,
+    context: &NodeContext,
+    allowance: &Mutex<Allowance>,
+) -> io::Result<()> {
     let (reading, mut writing) = connection.split();
     let mut reading = BufReader::new(reading);
     loop {
         let mut line = String::new();
-        let read = timeout(SILENCE_MAX, (&mut reading).take(REQUEST_BYTES_MAX).read_line(&mut line)).await;
+        let read = timeout(
+            SILENCE_MAX,
+            (&mut reading).take(REQUEST_BYTES_MAX).read_line(&mut line),
+        )
+        .await;
         if read.map_err(io::Error::other)?? == 0 {
             return Ok(());
         }
-        let allowed = allowance.lock().unwrap_or_else(PoisonError::into_inner).take(std::time::Instant::now());
-        let answer =
-            if allowed { answer(&line, context).await } else { Answer::Refused { error: "asked too often: wait a second".to_owned() } };
+        let allowed = allowance
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take(std::time::Instant::now());
+        let answer = if allowed {
+            answer(&line, context).await
+        } else {
+            Answer::Refused {
+                error: "asked too often: wait a second".to_owned(),
+            }
+        };
         let mut answer = serde_json::to_string(&answer).map_err(io::Error::other)?;
         answer.push('\n');
         writing.write_all(answer.as_bytes()).await?;
@@ -193,7 +226,11 @@ async fn converse(mut connection: UnixStream, context: &NodeContext, allowance: 
 async fn answer(line: &str, context: &NodeContext) -> Answer {
     let request = match serde_json::from_str(line) {
         Ok(request) => request,
-        Err(error) => return Answer::Refused { error: error.to_string() },
+        Err(error) => {
+            return Answer::Refused {
+                error: error.to_string(),
+            };
+        }
     };
     match request {
         Request::Status => return Answer::Status(Box::new(report(context))),
@@ -205,7 +242,9 @@ async fn answer(line: &str, context: &NodeContext) -> Answer {
             };
         }
         Request::Recover { history } => return recover(history.as_deref(), context).await,
-        Request::Exited { node } => context.actors.tell(liveness::In::Exited(NodeId(node), None)),
+        Request::Exited { node } => context
+            .actors
+            .tell(liveness::In::Exited(NodeId(node), None)),
     }
     Answer::Done
 }
@@ -214,7 +253,9 @@ async fn answer(line: &str, context: &NodeContext) -> Answer {
 async fn recover(history: Option<&str>, context: &NodeContext) -> Answer {
     let refused = |error: String| Answer::Refused { error };
     let (ask, answer) = tokio::sync::oneshot::channel();
-    context.actors.tell_coordinator(CoordinatorMessage::Recover(None, ask));
+    context
+        .actors
+        .tell_coordinator(CoordinatorMessage::Recover(None, ask));
     let recovery = match answer.await {
         Ok(Ok(recovery)) => recovery,
         Ok(Err(error)) => return refused(error.to_string()),
@@ -223,10 +264,14 @@ async fn recover(history: Option<&str>, context: &NodeContext) -> Answer {
     let named = format!("{:032x}", recovery.lineage.0);
     if let Some(history) = history {
         if history != named {
-            return refused(format!("this node stands in {named}, not in {history}: nothing was changed"));
+            return refused(format!(
+                "this node stands in {named}, not in {history}: nothing was changed"
+            ));
         }
         let (order, ordered) = tokio::sync::oneshot::channel();
-        context.actors.tell_coordinator(CoordinatorMessage::Recover(Some(recovery.lineage), order));
+        context
+            .actors
+            .tell_coordinator(CoordinatorMessage::Recover(Some(recovery.lineage), order));
         match ordered.await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return refused(error.to_string()),
@@ -249,13 +294,22 @@ pub(crate) async fn dump(context: &NodeContext, why: &str) -> Result<PathBuf, St
         return Err("this node keeps no events for that: give flight, a folder".to_owned());
     };
     let written = tokio::task::spawn_blocking(move || written.recv_timeout(DUMP_MAX)).await;
-    let Ok(Ok(written)) = written else { return Err(format!("the last events were not written within {} s", DUMP_MAX.as_secs())) };
+    let Ok(Ok(written)) = written else {
+        return Err(format!(
+            "the last events were not written within {} s",
+            DUMP_MAX.as_secs()
+        ));
+    };
     written
 }
 
 /// Writes the last events down at every SIGUSR1.
 pub(crate) async fn dump_on_sigusr1(context: Arc<NodeContext>) {
-    let Ok(mut signals) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::user_defined1()) else { return };
+    let Ok(mut signals) =
+        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::user_defined1())
+    else {
+        return;
+    };
     while signals.recv().await.is_some() {
         if context.recorder.dump("SIGUSR1").is_none() {
             tracing::warn!("SIGUSR1: this node keeps no events for that: give flight, a folder");
@@ -265,7 +319,10 @@ pub(crate) async fn dump_on_sigusr1(context: Arc<NodeContext>) {
 
 /// Drains the node at the first SIGTERM; the second one ends the process at once.
 pub(crate) async fn drain_on_sigterm(context: Arc<NodeContext>) {
-    let Ok(mut signals) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) else { return };
+    let Ok(mut signals) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+    else {
+        return;
+    };
     if signals.recv().await.is_none() {
         return;
     }
@@ -284,7 +341,8 @@ mod tests {
     use super::*;
 
     fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("slowmo-admin-{name}-{}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("slowmo-admin-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         folder
     }
@@ -294,7 +352,10 @@ mod tests {
         let folder = folder("file");
         let path = folder.join("model.bin");
         std::fs::write(&path, "weights").unwrap();
-        assert_eq!(bind(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(
+            bind(&path).unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "weights");
         std::fs::remove_dir_all(folder).unwrap();
     }
@@ -304,7 +365,10 @@ mod tests {
         let folder = folder("socket");
         let path = folder.join("node");
         let served = bind(&path).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         assert_eq!(bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(served);
         bind(&path).unwrap();

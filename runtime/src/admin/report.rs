@@ -1,4 +1,5 @@
-//! What a node tells of itself and the cluster as JSON: on its admin socket, over HTTP, to the page.
+//! What a node tells of itself and the cluster as JSON: on its admin socket, over HTTP, to the
+//! page.
 
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
@@ -29,14 +30,15 @@ pub struct Report {
     pub devices: Vec<String>,
     /// The members of the view now.
     pub members: Vec<MemberReport>,
-    /// The last decided round, in three separate numbers: members, those of them alive, those of them that contributed.
+    /// The last decided round, in three separate numbers: members, those of them alive, those of
+    /// them that contributed.
     pub last_round: LastRound,
     /// Whose contributions the last decided round averaged, ascending.
     pub contributors: Vec<u64>,
     /// Shards whose slow momentum restarted at zero since the founding.
     pub momentum_lost: u64,
-    /// Push-sum weight that was in no average since this node joined: of members that died or were passed over. Exact averages find
-    /// it: gossip alone does not know what died with a member.
+    /// Push-sum weight that was in no average since this node joined: of members that died or were
+    /// passed over. Exact averages find it: gossip alone does not know what died with a member.
     pub push_sum_weight_lost: f64,
     /// Push-sum weight that was in an average twice: of members that were taken for dead and lived.
     pub push_sum_weight_doubled: f64,
@@ -80,7 +82,8 @@ pub struct Checkpoints {
     /// The inner step that follows the newest checkpoint that is whole, as this node knows.
     #[serde(default)]
     pub whole_step: Option<u64>,
-    /// Checkpoints that were due since and did not become whole; the last one that was due is not counted, others may be writing it.
+    /// Checkpoints that were due since and did not become whole; the last one that was due is not
+    /// counted, others may be writing it.
     #[serde(default)]
     pub not_whole: u64,
 }
@@ -107,7 +110,8 @@ pub struct LastRound {
     pub alive: usize,
     /// Members whose contributions were averaged.
     pub contributors: usize,
-    /// Microseconds from the moment when all contributions were on their way until the round was decided.
+    /// Microseconds from the moment when all contributions were on their way until the round was
+    /// decided.
     pub published_us: u64,
 }
 
@@ -200,20 +204,58 @@ pub(crate) fn report(context: &NodeContext) -> Report {
         push_sum_weight_lost: status.push_sum_weight_lost,
         push_sum_weight_doubled: status.push_sum_weight_doubled,
         disagreement: status.disagreement,
-        loss: status.measures.get(LOSS).map(|(step, loss)| LossReport { step: step.0, loss: *loss }),
+        loss: status.measures.get(LOSS).map(|(step, loss)| LossReport {
+            step: step.0,
+            loss: *loss,
+        }),
         measures: status
             .measures
             .iter()
-            .map(|(name, (step, value))| (name.clone(), MeasureReport { step: step.0, value: *value }))
+            .map(|(name, (step, value))| {
+                (
+                    name.clone(),
+                    MeasureReport {
+                        step: step.0,
+                        value: *value,
+                    },
+                )
+            })
             .collect(),
         http: context.watching.served_at(),
-        gossip: status.gossip.map(|gossip| gossip_report(&gossip, context.clock.now())),
+        gossip: status
+            .gossip
+            .map(|gossip| gossip_report(&gossip, context.clock.now())),
         checkpoints: status.checkpoints.map(|told| {
-            let Checkpointing { written, failed, skipped, last_step, last_bytes, error, whole_step, not_whole } = told;
-            Checkpoints { written, failed, skipped, last_step, last_bytes, error, whole_step, not_whole }
+            let Checkpointing {
+                written,
+                failed,
+                skipped,
+                last_step,
+                last_bytes,
+                error,
+                whole_step,
+                not_whole,
+            } = told;
+            Checkpoints {
+                written,
+                failed,
+                skipped,
+                last_step,
+                last_bytes,
+                error,
+                whole_step,
+                not_whole,
+            }
         }),
         waiting_for: status.waiting_for.or(status.waiting_to_join),
-        events: status.events.into_iter().map(|event| EventReport { at_us: event.at_us, what: event.what }).collect(),
+        events: status
+            .events
+            .into_iter()
+            .map(|event| EventReport {
+                at_us: event.at_us,
+                what: event.what,
+            })
+            .collect(),
     }
 }
 
@@ -225,5 +267,10 @@ fn gossip_report(gossip: &Gossiping, now: Instant) -> GossipReport {
         skipped: straggler.skipped,
     };
     let late = gossip.stragglers.iter().map(late).collect();
-    GossipReport { step: gossip.step.0, weight: gossip.weight, escrowed: gossip.escrowed, late }
+    GossipReport {
+        step: gossip.step.0,
+        weight: gossip.weight,
+        escrowed: gossip.escrowed,
+        late,
+    }
 }

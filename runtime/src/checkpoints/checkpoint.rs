@@ -1,4 +1,5 @@
-//! A whole checkpoint: manifests that belong together and cover the model. Reads what they name, by ranges of the model, and checks it.
+//! A whole checkpoint: manifests that belong together and cover the model. Reads what they name, by
+//! ranges of the model, and checks it.
 
 use super::error::CheckpointError;
 use super::folder::Name;
@@ -27,7 +28,8 @@ impl Checkpoint {
     /// Reads the manifests of a checkpoint; nothing of the values yet.
     ///
     /// # Errors
-    /// Parts are missing, do not belong together or to the folder's name, or a manifest cannot be read.
+    /// Parts are missing, do not belong together or to the folder's name, or a manifest cannot be
+    /// read.
     pub fn open(folder: &Path) -> Result<Self, CheckpointError> {
         let mut parts = Vec::new();
         for (node, file) in manifests(folder)? {
@@ -39,24 +41,44 @@ impl Checkpoint {
         }
         parts.sort_by_key(|(part, _)| part.node);
         let header = parts.first().map(|(part, _)| part.checkpoint.clone());
-        let header = header.ok_or_else(|| CheckpointError::Incomplete { folder: folder.to_owned(), missing: 1, shards: 1 })?;
+        let header = header.ok_or_else(|| CheckpointError::Incomplete {
+            folder: folder.to_owned(),
+            missing: 1,
+            shards: 1,
+        })?;
         if let Some((_, file)) = parts.iter().find(|(part, _)| part.checkpoint != header) {
             return Err(CheckpointError::Foreign { file: file.clone() });
         }
         let holds = Name::of(&header);
         if own_name(folder) != Some(holds) {
-            return Err(CheckpointError::Misnamed { folder: folder.to_owned(), holds });
+            return Err(CheckpointError::Misnamed {
+                folder: folder.to_owned(),
+                holds,
+            });
         }
         let parts: Vec<Part> = parts.into_iter().map(|(part, _)| part).collect();
         let mut places = BTreeMap::new();
         for (index, part) in parts.iter().enumerate() {
-            places.extend(part.shards.iter().map(|kept| (kept.shard, (index, kept.clone()))));
+            places.extend(
+                part.shards
+                    .iter()
+                    .map(|kept| (kept.shard, (index, kept.clone()))),
+            );
         }
         let shards = header.layout().shard_count();
         if places.len() < shards {
-            return Err(CheckpointError::Incomplete { folder: folder.to_owned(), missing: shards - places.len(), shards });
+            return Err(CheckpointError::Incomplete {
+                folder: folder.to_owned(),
+                missing: shards - places.len(),
+                shards,
+            });
         }
-        Ok(Self { folder: folder.to_owned(), header, parts, places })
+        Ok(Self {
+            folder: folder.to_owned(),
+            header,
+            parts,
+            places,
+        })
     }
 
     /// Where it is.
@@ -86,8 +108,10 @@ impl Checkpoint {
     /// Whether the files that its manifests name are there, and as long as they say.
     #[must_use]
     pub fn has_its_files(&self) -> bool {
-        let is_there =
-            |part: &Part| fs::metadata(self.folder.join(&part.file)).is_ok_and(|file| file.is_file() && file.len() == part.bytes);
+        let is_there = |part: &Part| {
+            fs::metadata(self.folder.join(&part.file))
+                .is_ok_and(|file| file.is_file() && file.len() == part.bytes)
+        };
         self.parts.iter().all(is_there)
     }
 
@@ -99,14 +123,22 @@ impl Checkpoint {
         for part in &self.parts {
             let file = self.file(part)?;
             if file.bytes() != part.bytes {
-                return Err(CheckpointError::torn(&self.folder.join(&part.file), "its length is not what its manifest says"));
+                return Err(CheckpointError::torn(
+                    &self.folder.join(&part.file),
+                    "its length is not what its manifest says",
+                ));
             }
             for kept in &part.shards {
                 self.read_values(&file, kept, |_| {})?;
                 self.read_momentum(&file, kept, |_| {})?;
             }
             if let Some(kept) = &part.optimizer {
-                file.read(OPTIMIZER, usize::try_from(kept.values).unwrap_or(usize::MAX), kept.digest, |_| {})?;
+                file.read(
+                    OPTIMIZER,
+                    usize::try_from(kept.values).unwrap_or(usize::MAX),
+                    kept.digest,
+                    |_| {},
+                )?;
             }
         }
         Ok(())
@@ -129,11 +161,16 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Copies the slow momentum of some parameters into `momentum`, which is as long as the range; zeros where none was kept.
+    /// Copies the slow momentum of some parameters into `momentum`, which is as long as the range;
+    /// zeros where none was kept.
     ///
     /// # Errors
     /// A file cannot be read or is altered.
-    pub fn momentum(&self, range: Range<usize>, momentum: &mut [f32]) -> Result<(), CheckpointError> {
+    pub fn momentum(
+        &self,
+        range: Range<usize>,
+        momentum: &mut [f32],
+    ) -> Result<(), CheckpointError> {
         momentum.fill(0.0);
         for (index, kept) in self.places.values() {
             let has = parameters_of(&self.header, ShardId(kept.shard));
@@ -146,7 +183,8 @@ impl Checkpoint {
             self.read_momentum(&file, kept, |values| {
                 let (first, last) = (from.max(at), to.min(at + values.len()));
                 if first < last {
-                    momentum[first - range.start..last - range.start].copy_from_slice(&values[first - at..last - at]);
+                    momentum[first - range.start..last - range.start]
+                        .copy_from_slice(&values[first - at..last - at]);
                 }
                 at += values.len();
             })?;
@@ -154,16 +192,26 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The base optimizer's buffers of the node that was of this rank among those that kept some, counted around; `None` if none did.
+    /// The base optimizer's buffers of the node that was of this rank among those that kept some,
+    /// counted around; `None` if none did.
     ///
     /// # Errors
     /// The file cannot be read or is altered.
     pub fn optimizer(&self, rank: usize) -> Result<Option<Vec<f32>>, CheckpointError> {
-        let kept: Vec<_> = self.parts.iter().filter_map(|part| part.optimizer.as_ref().map(|kept| (part, kept))).collect();
-        let Some((part, kept)) = rank.checked_rem(kept.len()).map(|index| kept[index]) else { return Ok(None) };
+        let kept: Vec<_> = self
+            .parts
+            .iter()
+            .filter_map(|part| part.optimizer.as_ref().map(|kept| (part, kept)))
+            .collect();
+        let Some((part, kept)) = rank.checked_rem(kept.len()).map(|index| kept[index]) else {
+            return Ok(None);
+        };
         let length = usize::try_from(kept.values).unwrap_or(usize::MAX);
         let mut values = Vec::new();
-        self.file(part)?.read(OPTIMIZER, length, kept.digest, |part| values.extend_from_slice(part))?;
+        self.file(part)?
+            .read(OPTIMIZER, length, kept.digest, |part| {
+                values.extend_from_slice(part)
+            })?;
         Ok(Some(values))
     }
 
@@ -171,13 +219,25 @@ impl Checkpoint {
         TensorFile::open(&self.folder.join(&part.file))
     }
 
-    fn read_values(&self, file: &TensorFile, kept: &KeptShard, take: impl FnMut(&[f32])) -> Result<(), CheckpointError> {
+    fn read_values(
+        &self,
+        file: &TensorFile,
+        kept: &KeptShard,
+        take: impl FnMut(&[f32]),
+    ) -> Result<(), CheckpointError> {
         let length = self.header.layout().range(ShardId(kept.shard)).len();
         file.read(&values_name(kept.shard), length, kept.values, take)
     }
 
-    fn read_momentum(&self, file: &TensorFile, kept: &KeptShard, take: impl FnMut(&[f32])) -> Result<(), CheckpointError> {
-        let Some(digest) = kept.momentum else { return Ok(()) };
+    fn read_momentum(
+        &self,
+        file: &TensorFile,
+        kept: &KeptShard,
+        take: impl FnMut(&[f32]),
+    ) -> Result<(), CheckpointError> {
+        let Some(digest) = kept.momentum else {
+            return Ok(());
+        };
         let length = parameters_of(&self.header, ShardId(kept.shard)).len();
         file.read(&momentum_name(kept.shard), length, digest, take)
     }
@@ -186,11 +246,14 @@ impl Checkpoint {
 /// The name that a checkpoint's folder has.
 fn own_name(folder: &Path) -> Option<Name> {
     let whole = std::path::absolute(folder).ok()?;
-    whole.file_name().and_then(|name| name.to_str()).and_then(Name::parse)
+    whole
+        .file_name()
+        .and_then(|name| name.to_str())
+        .and_then(Name::parse)
 }
 
-/// The manifests in a checkpoint's folder with their nodes, in any order; at most as many as a view has members. Nothing else that lies
-/// there is looked at.
+/// The manifests in a checkpoint's folder with their nodes, in any order; at most as many as a view
+/// has members. Nothing else that lies there is looked at.
 pub(super) fn manifests(folder: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(CheckpointError::io(folder))? {

@@ -1,4 +1,5 @@
-//! Why a checkpoint cannot be written or read. Whatever it was, files that were whole before are whole still.
+//! Why a checkpoint cannot be written or read. Whatever it was, files that were whole before are
+//! whole still.
 
 use super::folder::Name;
 use std::io;
@@ -32,7 +33,9 @@ pub enum CheckpointError {
         tensor: String,
     },
     /// Parts are missing.
-    #[error("{folder} is not whole: {missing} of {shards} shards are missing, so a node did not get to write its part")]
+    #[error(
+        "{folder} is not whole: {missing} of {shards} shards are missing, so a node did not get to write its part"
+    )]
     Incomplete {
         /// Which checkpoint.
         folder: PathBuf,
@@ -48,7 +51,9 @@ pub enum CheckpointError {
         file: PathBuf,
     },
     /// The folder has another checkpoint's name.
-    #[error("{folder} holds the checkpoint {holds}, so it was copied or renamed: give it that name, or move it away")]
+    #[error(
+        "{folder} holds the checkpoint {holds}, so it was copied or renamed: give it that name, or move it away"
+    )]
     Misnamed {
         /// Which folder.
         folder: PathBuf,
@@ -59,7 +64,9 @@ pub enum CheckpointError {
     #[error("{0} exists: name another file")]
     Exists(PathBuf),
     /// The checkpoint that was asked for.
-    #[error("there is no checkpoint {name} in {folder}; slowmo checkpoint inspect {folder} lists them")]
+    #[error(
+        "there is no checkpoint {name} in {folder}; slowmo checkpoint inspect {folder} lists them"
+    )]
     NoSuch {
         /// What was asked for.
         name: String,
@@ -83,10 +90,16 @@ impl CheckpointError {
 
     /// Names the path of a system's error.
     pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
-        move |error| Self::Io { path: path.to_owned(), error }
+        move |error| Self::Io {
+            path: path.to_owned(),
+            error,
+        }
     }
 
     pub(super) fn torn(file: &Path, why: impl ToString) -> Self {
-        Self::Torn { file: file.to_owned(), why: why.to_string() }
+        Self::Torn {
+            file: file.to_owned(),
+            why: why.to_string(),
+        }
     }
 }

@@ -7,11 +7,13 @@ use super::tensor_file::{Planned, TensorWriter};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// Writes the parameters and the model's buffers of a checkpoint into one new file, under the names and with the shapes that training code
-/// gave them; where it gave one name twice, the later one gets another. Returns how many tensors. Values are checked on the way.
+/// Writes the parameters and the model's buffers of a checkpoint into one new file, under the names
+/// and with the shapes that training code gave them; where it gave one name twice, the later one
+/// gets another. Returns how many tensors. Values are checked on the way.
 ///
 /// # Errors
-/// The file exists, the disk, or a part is altered. No file of that name is there then, unless it was before.
+/// The file exists, the disk, or a part is altered. No file of that name is there then, unless it
+/// was before.
 pub fn export(checkpoint: &Checkpoint, to: &Path) -> Result<usize, CheckpointError> {
     if to.exists() {
         return Err(CheckpointError::Exists(to.to_owned()));
@@ -37,15 +39,28 @@ fn write(checkpoint: &Checkpoint, path: &Path) -> Result<usize, CheckpointError>
     let header = checkpoint.header();
     // Those of older versions may have one name twice.
     let names = unique_names(&header.tensors).into_iter();
-    let planned = names.zip(&header.tensors).map(|(name, tensor)| Planned { name, shape: tensor.shape.clone() }).collect();
+    let planned = names
+        .zip(&header.tensors)
+        .map(|(name, tensor)| Planned {
+            name,
+            shape: tensor.shape.clone(),
+        })
+        .collect();
     let mut left: usize = header.tensors.iter().filter_map(Tensor::elements).sum();
-    let notes =
-        [("format", "pt".to_owned()), ("slowmo.step", header.step.to_string()), ("slowmo.lineage", format!("{:032x}", header.lineage))];
-    let notes: HashMap<String, String> = notes.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let notes = [
+        ("format", "pt".to_owned()),
+        ("slowmo.step", header.step.to_string()),
+        ("slowmo.lineage", format!("{:032x}", header.lineage)),
+    ];
+    let notes: HashMap<String, String> = notes
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect();
     let mut writer = TensorWriter::create(path, planned, notes)?;
     let mut failed = None;
     checkpoint.values(|values| {
-        // What follows are buffers of the optimizer, averaged with the rest; they are none of the model.
+        // What follows are buffers of the optimizer, averaged with the rest; they are none of the
+        // model.
         let part = &values[..values.len().min(left)];
         left -= part.len();
         if failed.is_none() {

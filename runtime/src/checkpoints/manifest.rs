@@ -1,4 +1,5 @@
-//! What a part says of itself and of the checkpoint that it belongs to: JSON, bounded, checked before anything relies on it.
+//! What a part says of itself and of the checkpoint that it belongs to: JSON, bounded, checked
+//! before anything relies on it.
 
 use super::error::CheckpointError;
 use super::part::{self, parameters_of};
@@ -26,7 +27,8 @@ const NOTES_NAME: &str = "__metadata__";
 /// Longest manifest that is read; names and shapes of a model's tensors take most of it.
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
-/// Histories that a manifest names as those that its own goes on from; what was before them is left where it is.
+/// Histories that a manifest names as those that its own goes on from; what was before them is left
+/// where it is.
 pub const ANCESTORS_MAX: usize = 256;
 
 /// The manifest of what one node wrote of a checkpoint.
@@ -50,7 +52,8 @@ pub struct Part {
     pub optimizer: Option<Kept>,
     /// A word of the training code's own.
     pub cursor: Option<String>,
-    /// The histories that this one goes on from, newest first, as far as the node knows them: who joins learns them from the others' parts.
+    /// The histories that this one goes on from, newest first, as far as the node knows them: who
+    /// joins learns them from the others' parts.
     #[serde(default)]
     pub ancestors: Vec<Ancestor>,
     /// The checkpoint; the same in all of its parts.
@@ -77,7 +80,8 @@ pub struct KeptShard {
     /// Digest of its values.
     #[serde(with = "hex")]
     pub values: u128,
-    /// Digest of the slow momentum of its parameters, if there is an outer optimizer and it has any.
+    /// Digest of the slow momentum of its parameters, if there is an outer optimizer and it has
+    /// any.
     #[serde(default, with = "hex::option", skip_serializing_if = "Option::is_none")]
     pub momentum: Option<u128>,
 }
@@ -106,7 +110,8 @@ pub struct Header {
     pub round: u64,
     /// Rounds that were decided before it since the very start.
     pub rounds_before: u64,
-    /// Values that were averaged: parameters, the model's buffers, and the optimizer's where those are averaged.
+    /// Values that were averaged: parameters, the model's buffers, and the optimizer's where those
+    /// are averaged.
     pub elements: u64,
     /// How many of them are parameters.
     pub parameters: u64,
@@ -147,18 +152,28 @@ impl Tensor {
     /// How many values; `None` if that is no number.
     #[must_use]
     pub fn elements(&self) -> Option<usize> {
-        self.shape.iter().try_fold(1usize, |product, dimension| product.checked_mul(*dimension))
+        self.shape
+            .iter()
+            .try_fold(1usize, |product, dimension| product.checked_mul(*dimension))
     }
 }
 
-/// A name for each tensor that no other has, in the same order: lists that nobody named call their first one `tensor 0`, parameters and
-/// buffers alike. The first of a name keeps it.
+/// A name for each tensor that no other has, in the same order: lists that nobody named call their
+/// first one `tensor 0`, parameters and buffers alike. The first of a name keeps it.
 #[must_use]
 pub fn unique_names(tensors: &[Tensor]) -> Vec<String> {
-    let mut taken: HashSet<String> = tensors.iter().map(|tensor| tensor.name.clone()).chain([NOTES_NAME.to_owned()]).collect();
+    let mut taken: HashSet<String> = tensors
+        .iter()
+        .map(|tensor| tensor.name.clone())
+        .chain([NOTES_NAME.to_owned()])
+        .collect();
     let (mut seen, mut tries) = (HashSet::from([NOTES_NAME]), HashMap::new());
     let mut other = |tensor: &Tensor| {
-        let base = if tensor.kind == Kind::Buffer { format!("buffer.{}", tensor.name) } else { tensor.name.clone() };
+        let base = if tensor.kind == Kind::Buffer {
+            format!("buffer.{}", tensor.name)
+        } else {
+            tensor.name.clone()
+        };
         if taken.insert(base.clone()) {
             return base;
         }
@@ -171,7 +186,16 @@ pub fn unique_names(tensors: &[Tensor]) -> Vec<String> {
             }
         }
     };
-    tensors.iter().map(|tensor| if seen.insert(&tensor.name) { tensor.name.clone() } else { other(tensor) }).collect()
+    tensors
+        .iter()
+        .map(|tensor| {
+            if seen.insert(&tensor.name) {
+                tensor.name.clone()
+            } else {
+                other(tensor)
+            }
+        })
+        .collect()
 }
 
 impl Header {
@@ -195,7 +219,10 @@ impl Header {
 
     /// What contradicts itself, if anything does.
     fn contradiction(&self) -> Option<&'static str> {
-        let addressable = self.elements.checked_mul(size_of::<f32>() as u64).is_some_and(|bytes| bytes <= isize::MAX as u64);
+        let addressable = self
+            .elements
+            .checked_mul(size_of::<f32>() as u64)
+            .is_some_and(|bytes| bytes <= isize::MAX as u64);
         let mut lengths = self.tensors.iter().map(Tensor::elements);
         let named = lengths.try_fold(0u64, |sum, length| sum.checked_add(length? as u64));
         match named {
@@ -215,12 +242,17 @@ impl Part {
     pub fn read(path: &Path) -> Result<Self, CheckpointError> {
         let mut text = Vec::new();
         let file = part::open(path)?;
-        file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut text).map_err(CheckpointError::io(path))?;
+        file.take(MANIFEST_BYTES_MAX + 1)
+            .read_to_end(&mut text)
+            .map_err(CheckpointError::io(path))?;
         if text.len() as u64 > MANIFEST_BYTES_MAX {
             return Err(CheckpointError::torn(path, "longer than any manifest"));
         }
         Self::parse(&text).map_err(|unread| match unread {
-            Unread::Altered => CheckpointError::Altered { file: path.to_owned(), tensor: "the manifest".to_owned() },
+            Unread::Altered => CheckpointError::Altered {
+                file: path.to_owned(),
+                tensor: "the manifest".to_owned(),
+            },
             Unread::None(why) => CheckpointError::torn(path, why),
         })
     }
@@ -234,21 +266,28 @@ impl Part {
         if digest == Digest::Wrong {
             return Err(Unread::Altered);
         }
-        let part: Self = serde_json::from_slice(text).map_err(|error| Unread::None(error.to_string()))?;
+        let part: Self =
+            serde_json::from_slice(text).map_err(|error| Unread::None(error.to_string()))?;
         match (digest, part.format) {
             (Digest::Fits, FORMAT) | (Digest::Missing, FORMAT_WITHOUT_DIGEST) => {}
             (Digest::Missing, FORMAT) => return Err(Unread::Altered),
             _ => return Err(Unread::None("of another version of slowmo".to_owned())),
         }
-        part.contradiction().map_or(Ok(part), |contradiction| Err(Unread::None(contradiction.to_owned())))
+        part.contradiction().map_or(Ok(part), |contradiction| {
+            Err(Unread::None(contradiction.to_owned()))
+        })
     }
 
-    /// Its text, with a digest in front that covers the rest. The form is the newest, whatever it was.
+    /// Its text, with a digest in front that covers the rest. The form is the newest, whatever it
+    /// was.
     ///
     /// # Errors
     /// It cannot be put into words.
     pub fn text(&self) -> Result<Vec<u8>, serde_json::Error> {
-        let whole = serde_json::to_vec(&Self { format: FORMAT, ..self.clone() })?;
+        let whole = serde_json::to_vec(&Self {
+            format: FORMAT,
+            ..self.clone()
+        })?;
         let rest = whole.get(1..).unwrap_or_default();
         let digest = format!("{:0DIGEST_DIGITS$x}", xxh3_128(rest));
         Ok([DIGEST_OPENS, digest.as_bytes(), DIGEST_CLOSES, rest].concat())
@@ -258,13 +297,23 @@ impl Part {
         let layout = self.checkpoint.layout();
         let outside = |kept: &KeptShard| layout.range(ShardId(kept.shard)).is_empty();
         let header = &self.checkpoint;
-        let forgotten = |kept: &KeptShard| kept.momentum.is_none() && !parameters_of(header, ShardId(kept.shard)).is_empty();
+        let forgotten = |kept: &KeptShard| {
+            kept.momentum.is_none() && !parameters_of(header, ShardId(kept.shard)).is_empty()
+        };
         match header.contradiction() {
             Some(contradiction) => Some(contradiction),
-            None if self.shards.iter().any(outside) => Some("it names a shard that the model does not have"),
-            None if header.outer.is_some() && self.shards.iter().any(forgotten) => Some("the slow momentum of a shard is missing"),
-            None if self.ancestors.len() > ANCESTORS_MAX => Some("it names more ancestors than any does"),
-            None if self.file != format!("node-{}.safetensors", self.node) => Some("its file is another node's"),
+            None if self.shards.iter().any(outside) => {
+                Some("it names a shard that the model does not have")
+            }
+            None if header.outer.is_some() && self.shards.iter().any(forgotten) => {
+                Some("the slow momentum of a shard is missing")
+            }
+            None if self.ancestors.len() > ANCESTORS_MAX => {
+                Some("it names more ancestors than any does")
+            }
+            None if self.file != format!("node-{}.safetensors", self.node) => {
+                Some("its file is another node's")
+            }
             None => None,
         }
     }
@@ -288,9 +337,15 @@ enum Digest {
 }
 
 fn digest(text: &[u8]) -> Digest {
-    let Some(behind) = text.strip_prefix(DIGEST_OPENS) else { return Digest::Missing };
-    let rest = behind.split_at_checked(DIGEST_DIGITS).and_then(|(said, behind)| Some((said, behind.strip_prefix(DIGEST_CLOSES)?)));
-    let fits = rest.is_some_and(|(said, rest)| said == format!("{:0DIGEST_DIGITS$x}", xxh3_128(rest)).as_bytes());
+    let Some(behind) = text.strip_prefix(DIGEST_OPENS) else {
+        return Digest::Missing;
+    };
+    let rest = behind
+        .split_at_checked(DIGEST_DIGITS)
+        .and_then(|(said, behind)| Some((said, behind.strip_prefix(DIGEST_CLOSES)?)));
+    let fits = rest.is_some_and(|(said, rest)| {
+        said == format!("{:0DIGEST_DIGITS$x}", xxh3_128(rest)).as_bytes()
+    });
     if fits { Digest::Fits } else { Digest::Wrong }
 }
 
@@ -317,11 +372,16 @@ mod hex {
         struct Number(#[serde(with = "super")] u128);
 
         #[allow(clippy::ref_option)] // the signature that serde asks for
-        pub fn serialize<S: Serializer>(number: &Option<u128>, serializer: S) -> Result<S::Ok, S::Error> {
+        pub fn serialize<S: Serializer>(
+            number: &Option<u128>,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
             number.map(Number).serialize(serializer)
         }
 
-        pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u128>, D::Error> {
+        pub fn deserialize<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<Option<u128>, D::Error> {
             Ok(Option::<Number>::deserialize(deserializer)?.map(|Number(number)| number))
         }
     }

@@ -19,9 +19,10 @@
 //! | `writer` | the thread that writes, and what it tells |
 //! | `export` | one safetensors file with the model's own tensors, for candle or PyTorch |
 //!
-//! Nobody coordinates: which rounds are kept, and who writes which shards, follows from what every member knows
-//! (`slowmo_protocol::checkpoint`). A checkpoint is whole when the manifests in it cover the model; parts that a node did not get to
-//! write leave the one before as the newest whole one.
+//! Nobody coordinates: which rounds are kept, and who writes which shards, follows from what every
+//! member knows (`slowmo_protocol::checkpoint`). A checkpoint is whole when the manifests in it
+//! cover the model; parts that a node did not get to write leave the one before as the newest whole
+//! one.
 
 mod checkpoint;
 mod error;
@@ -41,7 +42,13 @@ pub use error::CheckpointError;
 pub use export::export;
 pub use folder::{Keeps, Listed, Name, Refused, UNTOUCHED, list, newest_whole, next_run, prune};
 pub use history::History;
-pub use manifest::{ANCESTORS_MAX, Ancestor, Header, Kept, KeptShard, Kind, MANIFEST_BYTES_MAX, Part, Tensor, Unread, unique_names};
+pub use manifest::{
+    ANCESTORS_MAX, Ancestor, Header, Kept, KeptShard, Kind, MANIFEST_BYTES_MAX, Part, Tensor,
+    Unread, unique_names,
+};
 pub use resumed::{Resumed, warn_of_others};
 pub use tensor_file::is_tensor_file_for_tests;
-pub use writer::{ANCESTRY_ASKS_MAX, CURSOR_BYTES_MAX, Checkpoints, FLUSH_WAIT_MAX, NOT_WHOLE_TOLD, ROOM_TRIED_AFTER, WriterSettings};
+pub use writer::{
+    ANCESTRY_ASKS_MAX, CURSOR_BYTES_MAX, Checkpoints, FLUSH_WAIT_MAX, NOT_WHOLE_TOLD,
+    ROOM_TRIED_AFTER, WriterSettings,
+};

@@ -1,4 +1,5 @@
-//! Writing one node's part: values, then the manifest that names them, each under a temporary name until it is on the disk.
+//! Writing one node's part: values, then the manifest that names them, each under a temporary name
+//! until it is on the disk.
 
 use super::error::CheckpointError;
 use super::manifest::{Ancestor, FORMAT, Header, Kept, KeptShard, Part};
@@ -31,22 +32,41 @@ pub fn manifest_of(name: &str) -> Option<u64> {
     node_of(name, ".json")
 }
 
-/// Whether a file of this name is of a part: its manifest, its values, or what is left of one that was being written.
+/// Whether a file of this name is of a part: its manifest, its values, or what is left of one that
+/// was being written.
 pub fn is_of_a_part(name: &str) -> bool {
     // `.NAME.INCARNATION.tmp`, as `atomically` has it.
-    let unfinished = |name: &str| Some(name.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit_once('.')?.0.to_owned());
+    let unfinished = |name: &str| {
+        Some(
+            name.strip_prefix('.')?
+                .strip_suffix(".tmp")?
+                .rsplit_once('.')?
+                .0
+                .to_owned(),
+        )
+    };
     let name = unfinished(name).unwrap_or_else(|| name.to_owned());
-    manifest_of(&name).or_else(|| node_of(&name, ".safetensors")).is_some()
+    manifest_of(&name)
+        .or_else(|| node_of(&name, ".safetensors"))
+        .is_some()
 }
 
 fn node_of(name: &str, ending: &str) -> Option<u64> {
-    let node = name.strip_prefix("node-")?.strip_suffix(ending)?.parse().ok()?;
+    let node = name
+        .strip_prefix("node-")?
+        .strip_suffix(ending)?
+        .parse()
+        .ok()?;
     (name == format!("node-{node}{ending}")).then_some(node)
 }
 
-/// Opens a file to read it. Whatever else has the name is refused: to open a pipe would wait for whoever writes into it.
+/// Opens a file to read it. Whatever else has the name is refused: to open a pipe would wait for
+/// whoever writes into it.
 pub fn open(path: &Path) -> Result<File, CheckpointError> {
-    if !fs::metadata(path).map_err(CheckpointError::io(path))?.is_file() {
+    if !fs::metadata(path)
+        .map_err(CheckpointError::io(path))?
+        .is_file()
+    {
         return Err(CheckpointError::torn(path, "it is no file"));
     }
     File::open(path).map_err(CheckpointError::io(path))
@@ -72,15 +92,23 @@ pub struct Own {
     pub ancestors: Vec<Ancestor>,
 }
 
-/// Writes a part into the checkpoint's folder, which is made if it is not there. When it returns, the part is there for good.
+/// Writes a part into the checkpoint's folder, which is made if it is not there. When it returns,
+/// the part is there for good.
 ///
 /// # Errors
-/// The disk. No part is there then, or the whole of an earlier one; nor the folder, if nobody else put anything there.
-pub fn write(folder: &Path, header: &Header, own: Own, snapshot: &Snapshot) -> Result<Part, CheckpointError> {
+/// The disk. No part is there then, or the whole of an earlier one; nor the folder, if nobody else
+/// put anything there.
+pub fn write(
+    folder: &Path,
+    header: &Header,
+    own: Own,
+    snapshot: &Snapshot,
+) -> Result<Part, CheckpointError> {
     let name = format!("node-{}", own.start.node.0);
     let written = try_write(folder, header, own, snapshot);
     if written.is_err() {
-        // Values without a manifest are no part, but take room. What cannot be removed is in nobody's way.
+        // Values without a manifest are no part, but take room. What cannot be removed is in
+        // nobody's way.
         if !folder.join(format!("{name}.json")).exists() {
             _ = fs::remove_file(folder.join(format!("{name}.safetensors")));
         }
@@ -89,9 +117,18 @@ pub fn write(folder: &Path, header: &Header, own: Own, snapshot: &Snapshot) -> R
     written
 }
 
-fn try_write(folder: &Path, header: &Header, own: Own, snapshot: &Snapshot) -> Result<Part, CheckpointError> {
+fn try_write(
+    folder: &Path,
+    header: &Header,
+    own: Own,
+    snapshot: &Snapshot,
+) -> Result<Part, CheckpointError> {
     fs::create_dir_all(folder).map_err(CheckpointError::io(folder))?;
-    let Own { start, cursor, ancestors } = own;
+    let Own {
+        start,
+        cursor,
+        ancestors,
+    } = own;
     let name = format!("node-{}", start.node.0);
     let part = |bytes, (shards, optimizer)| Part {
         format: FORMAT,
@@ -114,9 +151,13 @@ fn try_write(folder: &Path, header: &Header, own: Own, snapshot: &Snapshot) -> R
     })?;
     let part = part(bytes, written);
     atomically(folder, &format!("{name}.json"), start, |path| {
-        let text = part.text().map_err(|error| CheckpointError::torn(path, error))?;
+        let text = part
+            .text()
+            .map_err(|error| CheckpointError::torn(path, error))?;
         let mut file = File::create(path).map_err(CheckpointError::io(path))?;
-        file.write_all(&text).and_then(|()| file.sync_all()).map_err(CheckpointError::io(path))
+        file.write_all(&text)
+            .and_then(|()| file.sync_all())
+            .map_err(CheckpointError::io(path))
     })?;
     // The folder itself, where this part is its first.
     folder.parent().map_or(Ok(()), sync_folder)?;
@@ -127,13 +168,22 @@ fn plan(header: &Header, snapshot: &Snapshot) -> Vec<Planned> {
     let layout = header.layout();
     let mut planned = Vec::new();
     for shard in &snapshot.shards {
-        planned.push(Planned { name: values_name(shard.0), shape: vec![layout.range(*shard).len()] });
+        planned.push(Planned {
+            name: values_name(shard.0),
+            shape: vec![layout.range(*shard).len()],
+        });
         let parameters = parameters_of(header, *shard).len();
         if snapshot.momentum.is_some() && parameters > 0 {
-            planned.push(Planned { name: momentum_name(shard.0), shape: vec![parameters] });
+            planned.push(Planned {
+                name: momentum_name(shard.0),
+                shape: vec![parameters],
+            });
         }
     }
-    planned.extend(snapshot.optimizer.iter().map(|buffers| Planned { name: OPTIMIZER.to_owned(), shape: vec![buffers.values().len()] }));
+    planned.extend(snapshot.optimizer.iter().map(|buffers| Planned {
+        name: OPTIMIZER.to_owned(),
+        shape: vec![buffers.values().len()],
+    }));
     planned
 }
 
@@ -148,14 +198,27 @@ fn write_tensors(
     for (index, shard) in snapshot.shards.iter().enumerate() {
         let values = write_range(writer, &snapshot.values, layout.range(*shard))?;
         let parameters = parameters_of(header, *shard);
-        let momentum = snapshot.momentum.as_ref().and_then(|momentum| momentum.get(index)).filter(|_| !parameters.is_empty());
-        let momentum = momentum.map(|momentum| write_range(writer, momentum, parameters)).transpose()?;
-        shards.push(KeptShard { shard: shard.0, values, momentum });
+        let momentum = snapshot
+            .momentum
+            .as_ref()
+            .and_then(|momentum| momentum.get(index))
+            .filter(|_| !parameters.is_empty());
+        let momentum = momentum
+            .map(|momentum| write_range(writer, momentum, parameters))
+            .transpose()?;
+        shards.push(KeptShard {
+            shard: shard.0,
+            values,
+            momentum,
+        });
     }
     let optimizer = match &snapshot.optimizer {
         Some(buffers) => {
             writer.write(buffers.values())?;
-            Some(Kept { values: buffers.values().len() as u64, digest: writer.end_tensor() })
+            Some(Kept {
+                values: buffers.values().len() as u64,
+                digest: writer.end_tensor(),
+            })
         }
         None => None,
     };
@@ -163,7 +226,11 @@ fn write_tensors(
 }
 
 /// Writes what pieces hold of a range, and zeros where they hold nothing. Returns the digest.
-fn write_range(writer: &mut TensorWriter, pieces: &Assembled, range: Range<usize>) -> Result<u128, CheckpointError> {
+fn write_range(
+    writer: &mut TensorWriter,
+    pieces: &Assembled,
+    range: Range<usize>,
+) -> Result<u128, CheckpointError> {
     let (mut next, mut written) = (0, Ok(()));
     pieces.visit(range.start, range.len(), |offset, values| {
         if written.is_ok() {
@@ -184,14 +251,18 @@ fn zeros(writer: &mut TensorWriter, mut count: usize) -> Result<(), CheckpointEr
     Ok(())
 }
 
-/// Lets `write` fill a file of another name, which then takes the place of `name`: whoever reads sees all of it or nothing.
+/// Lets `write` fill a file of another name, which then takes the place of `name`: whoever reads
+/// sees all of it or nothing.
 fn atomically<T>(
     folder: &Path,
     name: &str,
     start: Start,
     write: impl FnOnce(&Path) -> Result<T, CheckpointError>,
 ) -> Result<T, CheckpointError> {
-    let (path, temporary) = (folder.join(name), folder.join(format!(".{name}.{}.tmp", start.incarnation.0)));
+    let (path, temporary) = (
+        folder.join(name),
+        folder.join(format!(".{name}.{}.tmp", start.incarnation.0)),
+    );
     let written = write(&temporary).and_then(|written| {
         fs::rename(&temporary, &path).map_err(CheckpointError::io(&path))?;
         sync_folder(folder).map(|()| written)
@@ -205,10 +276,18 @@ fn atomically<T>(
 
 /// Makes sure that names in a folder are on the disk.
 fn sync_folder(folder: &Path) -> Result<(), CheckpointError> {
-    if cfg!(unix) { File::open(folder).and_then(|folder| folder.sync_all()).map_err(CheckpointError::io(folder)) } else { Ok(()) }
+    if cfg!(unix) {
+        File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .map_err(CheckpointError::io(folder))
+    } else {
+        Ok(())
+    }
 }
 
 fn now_us() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let since = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

@@ -21,7 +21,8 @@ pub struct Resumed {
 }
 
 impl Resumed {
-    /// The newest whole checkpoint of a folder; `None` if there is none. What is wrong with newer ones is logged.
+    /// The newest whole checkpoint of a folder; `None` if there is none. What is wrong with newer
+    /// ones is logged.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -30,7 +31,12 @@ impl Resumed {
         for refused in refused {
             tracing::warn!(checkpoint = %refused.path.display(), error = %refused.error, "a checkpoint cannot be used: an older one is tried");
         }
-        warn_of_others(folder, found.as_ref().map(|checkpoint| Name::of(checkpoint.header())))?;
+        warn_of_others(
+            folder,
+            found
+                .as_ref()
+                .map(|checkpoint| Name::of(checkpoint.header())),
+        )?;
         Ok(found.map(|checkpoint| Self::of(checkpoint, outer)))
     }
 
@@ -41,7 +47,10 @@ impl Resumed {
     pub fn named(folder: &Path, name: Name, outer: Option<&str>) -> Result<Self, CheckpointError> {
         let path = folder.join(name.to_string());
         if !path.is_dir() {
-            return Err(CheckpointError::NoSuch { name: name.to_string(), folder: folder.to_owned() });
+            return Err(CheckpointError::NoSuch {
+                name: name.to_string(),
+                folder: folder.to_owned(),
+            });
         }
         let checkpoint = Checkpoint::open(&path)?;
         checkpoint.verify()?;
@@ -53,10 +62,17 @@ impl Resumed {
         let kept = checkpoint.header().outer.as_deref();
         let keeps_momentum = kept == outer;
         if !keeps_momentum && let (Some(kept), Some(outer)) = (kept, outer) {
-            tracing::warn!(kept, outer, "the checkpoint is of another outer optimizer: slow momentum begins at zero");
+            tracing::warn!(
+                kept,
+                outer,
+                "the checkpoint is of another outer optimizer: slow momentum begins at zero"
+            );
         }
         tracing::info!(checkpoint = %checkpoint.folder().display(), step = checkpoint.header().step, "the founding goes on from a checkpoint");
-        Self { checkpoint, keeps_momentum }
+        Self {
+            checkpoint,
+            keeps_momentum,
+        }
     }
 
     /// The checkpoint.
@@ -79,7 +95,11 @@ impl Resumed {
         let header = self.checkpoint.header();
         // The founding itself is a round of the new history's own.
         let rounds = header.rounds_before.saturating_add(header.round);
-        Origin { run, rounds, momentum_lost: header.momentum_lost }
+        Origin {
+            run,
+            rounds,
+            momentum_lost: header.momentum_lost,
+        }
     }
 
     /// The histories that such a one descends from.
@@ -95,21 +115,31 @@ impl Restored for Resumed {
             momentum.fill(0.0);
             return Ok(());
         }
-        self.checkpoint.momentum(parameters, momentum).map_err(|error| error.to_string())
+        self.checkpoint
+            .momentum(parameters, momentum)
+            .map_err(|error| error.to_string())
     }
 }
 
-/// Says which whole checkpoints are in the folder that a training could have gone on from instead of `chosen`: what goes on from an older
-/// one, or from none, leaves them where they are.
+/// Says which whole checkpoints are in the folder that a training could have gone on from instead
+/// of `chosen`: what goes on from an older one, or from none, leaves them where they are.
 ///
 /// # Errors
 /// The folder cannot be read.
 pub fn warn_of_others(folder: &Path, chosen: Option<Name>) -> Result<(), CheckpointError> {
     let others = folder::others(folder, chosen, OTHERS_NAMED_MAX)?;
     if !others.is_empty() {
-        let others = others.iter().map(Name::to_string).collect::<Vec<_>>().join(", ");
+        let others = others
+            .iter()
+            .map(Name::to_string)
+            .collect::<Vec<_>>()
+            .join(", ");
         let chosen = chosen.map_or_else(|| "none".to_owned(), |chosen| chosen.to_string());
-        tracing::warn!(others, chosen, "there are whole checkpoints of another history: they stay; resume = NAME goes on from one of them");
+        tracing::warn!(
+            others,
+            chosen,
+            "there are whole checkpoints of another history: they stay; resume = NAME goes on from one of them"
+        );
     }
     Ok(())
 }

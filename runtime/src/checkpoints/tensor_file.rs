@@ -1,4 +1,5 @@
-//! One safetensors file: streamed out without a second copy of what is in it, and read back tensor by tensor.
+//! One safetensors file: streamed out without a second copy of what is in it, and read back tensor
+//! by tensor.
 
 use super::error::CheckpointError;
 use super::part;
@@ -37,28 +38,50 @@ pub struct TensorWriter {
 }
 
 impl TensorWriter {
-    /// Creates the file, in place of one that may be there, and writes its header. `notes` are texts beside the tensors.
+    /// Creates the file, in place of one that may be there, and writes its header. `notes` are
+    /// texts beside the tensors.
     ///
     /// # Errors
     /// Two tensors have one name, or the disk. The file may be there in part.
-    pub fn create(path: &Path, planned: Vec<Planned>, notes: HashMap<String, String>) -> Result<Self, CheckpointError> {
+    pub fn create(
+        path: &Path,
+        planned: Vec<Planned>,
+        notes: HashMap<String, String>,
+    ) -> Result<Self, CheckpointError> {
         let mut names = HashSet::new();
         if let Some(twice) = planned.iter().find(|tensor| !names.insert(&tensor.name)) {
-            return Err(CheckpointError::torn(path, format_args!("two tensors would be named {}", twice.name)));
+            return Err(CheckpointError::torn(
+                path,
+                format_args!("two tensors would be named {}", twice.name),
+            ));
         }
         let mut offset = 0;
         let info = |Planned { name, shape }| {
             let start = offset;
             offset += shape.iter().product::<usize>() * VALUE_BYTES;
-            (name, TensorInfo { dtype: Dtype::F32, shape, data_offsets: (start, offset) })
+            (
+                name,
+                TensorInfo {
+                    dtype: Dtype::F32,
+                    shape,
+                    data_offsets: (start, offset),
+                },
+            )
         };
         let tensors: Vec<_> = planned.into_iter().map(info).collect();
         let notes = Some(notes).filter(|notes| !notes.is_empty());
-        let header = Metadata::new(notes, tensors).map_err(|error| CheckpointError::torn(path, error))?;
-        let mut header = serde_json::to_vec(&header).map_err(|error| CheckpointError::torn(path, error))?;
+        let header =
+            Metadata::new(notes, tensors).map_err(|error| CheckpointError::torn(path, error))?;
+        let mut header =
+            serde_json::to_vec(&header).map_err(|error| CheckpointError::torn(path, error))?;
         header.resize(header.len().next_multiple_of(ALIGNMENT), b' ');
         let file = BufWriter::new(File::create(path).map_err(CheckpointError::io(path))?);
-        let mut writer = Self { file, path: path.to_owned(), bytes: 0, digest: Xxh3::new() };
+        let mut writer = Self {
+            file,
+            path: path.to_owned(),
+            bytes: 0,
+            digest: Xxh3::new(),
+        };
         writer.put(&(header.len() as u64).to_le_bytes())?;
         writer.put(&header)?;
         Ok(writer)
@@ -84,14 +107,20 @@ impl TensorWriter {
     /// # Errors
     /// The disk.
     pub fn finish(self) -> Result<u64, CheckpointError> {
-        let Self { file, path, bytes, .. } = self;
-        let file = file.into_inner().map_err(|error| CheckpointError::io(&path)(error.into_error()))?;
+        let Self {
+            file, path, bytes, ..
+        } = self;
+        let file = file
+            .into_inner()
+            .map_err(|error| CheckpointError::io(&path)(error.into_error()))?;
         file.sync_all().map_err(CheckpointError::io(&path))?;
         Ok(bytes)
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
-        self.file.write_all(bytes).map_err(CheckpointError::io(&self.path))?;
+        self.file
+            .write_all(bytes)
+            .map_err(CheckpointError::io(&self.path))?;
         self.bytes += bytes.len() as u64;
         Ok(())
     }
@@ -115,8 +144,14 @@ impl TensorFile {
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let mut file = part::open(path)?;
         let length = file.metadata().map_err(CheckpointError::io(path))?.len();
-        let (header, start) = read_header(&mut file, length).map_err(|why| CheckpointError::torn(path, why))?;
-        Ok(Self { file, path: path.to_owned(), header, start })
+        let (header, start) =
+            read_header(&mut file, length).map_err(|why| CheckpointError::torn(path, why))?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            header,
+            start,
+        })
     }
 
     /// Its length in bytes.
@@ -128,22 +163,41 @@ impl TensorFile {
     /// Reads a tensor whose values hash to `digest`, and hands them on in order.
     ///
     /// # Errors
-    /// There is no such tensor of so many values, it cannot be read, or it is not what was written; some values may have been handed on.
-    pub fn read(&self, tensor: &str, values: usize, digest: u128, mut take: impl FnMut(&[f32])) -> Result<(), CheckpointError> {
-        let info = self.header.info(tensor).filter(|info| info.dtype == Dtype::F32);
-        let info = info.ok_or_else(|| CheckpointError::torn(&self.path, format_args!("it has no {tensor}")))?;
+    /// There is no such tensor of so many values, it cannot be read, or it is not what was written;
+    /// some values may have been handed on.
+    pub fn read(
+        &self,
+        tensor: &str,
+        values: usize,
+        digest: u128,
+        mut take: impl FnMut(&[f32]),
+    ) -> Result<(), CheckpointError> {
+        let info = self
+            .header
+            .info(tensor)
+            .filter(|info| info.dtype == Dtype::F32);
+        let info = info
+            .ok_or_else(|| CheckpointError::torn(&self.path, format_args!("it has no {tensor}")))?;
         let (start, end) = info.data_offsets;
         if end - start != values * VALUE_BYTES {
-            return Err(CheckpointError::torn(&self.path, format_args!("{tensor} has another length")));
+            return Err(CheckpointError::torn(
+                &self.path,
+                format_args!("{tensor} has another length"),
+            ));
         }
         let mut file = &self.file;
-        file.seek(SeekFrom::Start(self.start + start as u64)).map_err(CheckpointError::io(&self.path))?;
+        file.seek(SeekFrom::Start(self.start + start as u64))
+            .map_err(CheckpointError::io(&self.path))?;
         let mut left = values;
-        let (mut buffer, mut hashed) = (vec![0.0f32; left.min(READ_BYTES / VALUE_BYTES)], Xxh3::new());
+        let (mut buffer, mut hashed) = (
+            vec![0.0f32; left.min(READ_BYTES / VALUE_BYTES)],
+            Xxh3::new(),
+        );
         while left > 0 {
             let part = left.min(buffer.len());
             let bytes = bytemuck::cast_slice_mut(&mut buffer[..part]);
-            file.read_exact(bytes).map_err(CheckpointError::io(&self.path))?;
+            file.read_exact(bytes)
+                .map_err(CheckpointError::io(&self.path))?;
             hashed.update(bytes);
             take(&buffer[..part]);
             left -= part;
@@ -151,20 +205,25 @@ impl TensorFile {
         if hashed.digest128() == digest {
             return Ok(());
         }
-        Err(CheckpointError::Altered { file: self.path.clone(), tensor: tensor.to_owned() })
+        Err(CheckpointError::Altered {
+            file: self.path.clone(),
+            tensor: tensor.to_owned(),
+        })
     }
 }
 
 /// The header of a file of so many bytes, and where values begin; else what is wrong with it.
 fn read_header(file: &mut impl Read, length: u64) -> Result<(Metadata, u64), String> {
     let mut header_bytes = [0; LENGTH_BYTES as usize];
-    file.read_exact(&mut header_bytes).map_err(|_| "it ends before its header")?;
+    file.read_exact(&mut header_bytes)
+        .map_err(|_| "it ends before its header")?;
     let header_bytes = u64::from_le_bytes(header_bytes);
     if header_bytes > HEADER_BYTES_MAX || LENGTH_BYTES + header_bytes > length {
         return Err("its header is longer than the file".to_owned());
     }
     let mut header = vec![0; usize::try_from(header_bytes).unwrap_or_default()];
-    file.read_exact(&mut header).map_err(|error| error.to_string())?;
+    file.read_exact(&mut header)
+        .map_err(|error| error.to_string())?;
     let header: Metadata = serde_json::from_slice(&header).map_err(|error| error.to_string())?;
     let start = LENGTH_BYTES + header_bytes;
     if start.checked_add(header.data_len() as u64) != Some(length) {

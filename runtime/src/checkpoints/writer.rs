@@ -1,4 +1,5 @@
-//! The thread that writes this node's parts. Training never waits for it: a disk that is full or slow is counted and logged.
+//! The thread that writes this node's parts. Training never waits for it: a disk that is full or
+//! slow is counted and logged.
 
 use super::error::CheckpointError;
 use super::folder::{self, Keeps, Name};
@@ -20,11 +21,13 @@ use std::time::Duration;
 
 /// Longest word that training code may add to a checkpoint.
 pub const CURSOR_BYTES_MAX: usize = 64 << 10;
-/// Parts with which a node that joined looks for what the history goes on from; where nobody knows, or it began anew, that stays.
+/// Parts with which a node that joined looks for what the history goes on from; where nobody knows,
+/// or it began anew, that stays.
 pub const ANCESTRY_ASKS_MAX: u32 = 4;
 /// Parts that are written before one more checkpoint is kept again, after the disk was full.
 pub const ROOM_TRIED_AFTER: u32 = 8;
-/// Checkpoints in a row that did not become whole when that is first told as a warning, and then whenever they are twice as many.
+/// Checkpoints in a row that did not become whole when that is first told as a warning, and then
+/// whenever they are twice as many.
 pub const NOT_WHOLE_TOLD: u64 = 3;
 /// How long a node that ends waits for its last part to be written.
 pub const FLUSH_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -72,9 +75,11 @@ struct State {
     founding: (u32, Option<Lineage>),
     /// What that goes on from, as far as this node knows.
     ancestors: Vec<Ancestor>,
-    /// How often it still looks for them in the others' parts: never where it founded the history itself.
+    /// How often it still looks for them in the others' parts: never where it founded the history
+    /// itself.
     asks_left: u32,
-    /// How many fewer whole checkpoints are kept for want of room, and the parts that were written since there was none.
+    /// How many fewer whole checkpoints are kept for want of room, and the parts that were written
+    /// since there was none.
     lacks: usize,
     since_full: u32,
     /// The steps behind the first checkpoint that was due, and the last.
@@ -88,23 +93,63 @@ impl Checkpoints {
     /// Keeps nothing.
     #[must_use]
     pub fn none() -> Self {
-        Self { shared: None, resumed: None, origin: Origin::default() }
+        Self {
+            shared: None,
+            resumed: None,
+            origin: Origin::default(),
+        }
     }
 
-    /// Founds the `run`th history of the folder, goes on from `resumed`, and writes if `settings` say where.
+    /// Founds the `run`th history of the folder, goes on from `resumed`, and writes if `settings`
+    /// say where.
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn new(settings: Option<WriterSettings>, resumed: Option<Resumed>, run: u32, board: Arc<StatusBoard>) -> std::io::Result<Self> {
-        let origin = resumed.as_ref().map_or(Origin { run, ..Origin::default() }, |resumed| resumed.origin(run));
+    pub fn new(
+        settings: Option<WriterSettings>,
+        resumed: Option<Resumed>,
+        run: u32,
+        board: Arc<StatusBoard>,
+    ) -> std::io::Result<Self> {
+        let origin = resumed.as_ref().map_or(
+            Origin {
+                run,
+                ..Origin::default()
+            },
+            |resumed| resumed.origin(run),
+        );
         let resumed = resumed.map(Arc::new);
-        let Some(settings) = settings else { return Ok(Self { shared: None, resumed, origin }) };
-        let ancestors = resumed.as_ref().map(|resumed| resumed.ancestors()).unwrap_or_default();
-        let state = State { founding: (run, None), ancestors, ..State::default() };
-        let shared = Arc::new(Shared { settings, board, state: Mutex::new(state), changed: Condvar::new() });
+        let Some(settings) = settings else {
+            return Ok(Self {
+                shared: None,
+                resumed,
+                origin,
+            });
+        };
+        let ancestors = resumed
+            .as_ref()
+            .map(|resumed| resumed.ancestors())
+            .unwrap_or_default();
+        let state = State {
+            founding: (run, None),
+            ancestors,
+            ..State::default()
+        };
+        let shared = Arc::new(Shared {
+            settings,
+            board,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
         let writer = Arc::clone(&shared);
-        std::thread::Builder::new().name("slowmo-checkpoints".to_owned()).spawn(move || writer.run())?;
-        Ok(Self { shared: Some(shared), resumed, origin })
+        std::thread::Builder::new()
+            .name("slowmo-checkpoints".to_owned())
+            .spawn(move || writer.run())?;
+        Ok(Self {
+            shared: Some(shared),
+            resumed,
+            origin,
+        })
     }
 
     /// Whether anything is written.
@@ -146,14 +191,19 @@ impl Store for Checkpoints {
         state.due = Some((state.due.map_or(step, |(first, _)| first), step));
         shared.count(&mut state);
         shared.tell(&state);
-        let waiting = state.waiting.as_ref().map(|waiting| waiting.outcome.spec.next_step());
+        let waiting = state
+            .waiting
+            .as_ref()
+            .map(|waiting| waiting.outcome.spec.next_step());
         if waiting.is_none_or(|waiting| replaces(Step(step), waiting, shared.settings.spacing)) {
             state.waiting = Some(snapshot);
         }
         if waiting.is_some() {
             state.told.skipped += 1;
             shared.tell(&state);
-            tracing::warn!("a checkpoint was not begun when the next came: the disk is too slow for checkpoint_every");
+            tracing::warn!(
+                "a checkpoint was not begun when the next came: the disk is too slow for checkpoint_every"
+            );
         }
         shared.changed.notify_all();
     }
@@ -161,7 +211,10 @@ impl Store for Checkpoints {
     fn flush(&self) {
         let Some(shared) = &self.shared else { return };
         let busy = |state: &mut State| state.waiting.is_some() || state.writing;
-        let waited = shared.changed.wait_timeout_while(shared.lock(), FLUSH_WAIT_MAX, busy).unwrap_or_else(PoisonError::into_inner);
+        let waited = shared
+            .changed
+            .wait_timeout_while(shared.lock(), FLUSH_WAIT_MAX, busy)
+            .unwrap_or_else(PoisonError::into_inner);
         if waited.1.timed_out() {
             tracing::warn!("the last checkpoint was not written in time");
         }
@@ -194,10 +247,12 @@ impl Shared {
             // The values go before anybody hears of it: whoever waits may need their memory.
             drop(snapshot);
             let known = self.lock().told.whole_step;
-            let whole = folder::newest_step(&self.settings.folder, &history, known).unwrap_or_else(|error| {
-                tracing::debug!(%error, "which checkpoint is whole is not known");
-                None
-            });
+            let whole = folder::newest_step(&self.settings.folder, &history, known).unwrap_or_else(
+                |error| {
+                    tracing::debug!(%error, "which checkpoint is whole is not known");
+                    None
+                },
+            );
             let mut state = self.lock();
             state.writing = false;
             state.told.whole_step = whole.or(known);
@@ -223,14 +278,22 @@ impl Shared {
     /// Waits for what is to be written; `None` when the node is gone.
     fn next(&self) -> Option<(Snapshot, Vec<Tensor>, Option<String>)> {
         let idle = |state: &mut State| state.waiting.is_none() && !state.ends;
-        let mut state = self.changed.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self
+            .changed
+            .wait_while(self.lock(), idle)
+            .unwrap_or_else(PoisonError::into_inner);
         let snapshot = state.waiting.take()?;
         state.writing = true;
         Some((snapshot, state.tensors.clone(), state.cursor.clone()))
     }
 
     fn header(&self, snapshot: &Snapshot, tensors: Vec<Tensor>) -> Header {
-        let Snapshot { outcome, members_before, parameters, .. } = snapshot;
+        let Snapshot {
+            outcome,
+            members_before,
+            parameters,
+            ..
+        } = snapshot;
         let settings = &self.settings;
         Header {
             run: outcome.origin.run,
@@ -241,48 +304,98 @@ impl Shared {
             elements: outcome.spec.elements,
             parameters: *parameters as u64,
             outer: settings.outer.clone(),
-            momentum_lost: outcome.origin.momentum_lost.saturating_add(outcome.momentum_lost),
+            momentum_lost: outcome
+                .origin
+                .momentum_lost
+                .saturating_add(outcome.momentum_lost),
             members: outcome.view.ids().map(|NodeId(id)| id).collect(),
             samples: samples_left(outcome, members_before),
             tensors,
         }
     }
 
-    /// How many checkpoints that were due did not become whole since the newest that did. That is told once, and when they are twice as
-    /// many.
+    /// How many checkpoints that were due did not become whole since the newest that did. That is
+    /// told once, and when they are twice as many.
     fn count(&self, state: &mut State) {
-        let Some((first, last)) = state.due else { return };
-        let before = state.told.whole_step.unwrap_or(first.saturating_sub(self.settings.spacing));
-        let not_whole = last.saturating_sub(before).checked_div(self.settings.spacing).unwrap_or(0).saturating_sub(1);
+        let Some((first, last)) = state.due else {
+            return;
+        };
+        let before = state
+            .told
+            .whole_step
+            .unwrap_or(first.saturating_sub(self.settings.spacing));
+        let not_whole = last
+            .saturating_sub(before)
+            .checked_div(self.settings.spacing)
+            .unwrap_or(0)
+            .saturating_sub(1);
         state.told.not_whole = not_whole;
         if not_whole == 0 {
             state.warns_at = NOT_WHOLE_TOLD;
         } else if not_whole >= state.warns_at.max(NOT_WHOLE_TOLD) {
             state.warns_at = not_whole.saturating_mul(2);
             let whole_step = state.told.whole_step;
-            tracing::warn!(not_whole, whole_step, "checkpoints do not become whole: a node's disk is full or slow, see its status");
+            tracing::warn!(
+                not_whole,
+                whole_step,
+                "checkpoints do not become whole: a node's disk is full or slow, see its status"
+            );
         }
     }
 
-    fn write(&self, header: &Header, history: &History, snapshot: &Snapshot, cursor: Option<String>) -> Result<u64, CheckpointError> {
-        let WriterSettings { start, folder, spacing, .. } = &self.settings;
-        let own = Own { start: *start, cursor, ancestors: history.ancestors.clone() };
-        let written = part::write(&folder.join(Name::of(header).to_string()), header, own, snapshot);
+    fn write(
+        &self,
+        header: &Header,
+        history: &History,
+        snapshot: &Snapshot,
+        cursor: Option<String>,
+    ) -> Result<u64, CheckpointError> {
+        let WriterSettings {
+            start,
+            folder,
+            spacing,
+            ..
+        } = &self.settings;
+        let own = Own {
+            start: *start,
+            cursor,
+            ancestors: history.ancestors.clone(),
+        };
+        let written = part::write(
+            &folder.join(Name::of(header).to_string()),
+            header,
+            own,
+            snapshot,
+        );
         let keep = self.keeps(written.as_ref().err());
-        // One node looks after what is old; where it dies, the next lowest does so next time. Whoever found no room makes some.
-        let looks_after = header.members.first() == Some(&start.node.0) || keep < self.settings.keep_last;
-        if looks_after && let Err(error) = folder::prune(folder, Keeps { whole: keep, spacing: *spacing }, history) {
+        // One node looks after what is old; where it dies, the next lowest does so next time.
+        // Whoever found no room makes some.
+        let looks_after =
+            header.members.first() == Some(&start.node.0) || keep < self.settings.keep_last;
+        if looks_after
+            && let Err(error) = folder::prune(
+                folder,
+                Keeps {
+                    whole: keep,
+                    spacing: *spacing,
+                },
+                history,
+            )
+        {
             tracing::warn!(%error, "an old checkpoint was not removed");
         }
         Ok(written?.bytes)
     }
 
-    /// How many whole checkpoints are kept now. While one is written it needs room beside them: where the disk has none, one fewer is kept
-    /// after every failure, down to one, and one more again after some that were written.
+    /// How many whole checkpoints are kept now. While one is written it needs room beside them:
+    /// where the disk has none, one fewer is kept after every failure, down to one, and one more
+    /// again after some that were written.
     fn keeps(&self, failed: Option<&CheckpointError>) -> usize {
         let mut state = self.lock();
         match failed {
-            Some(error) if error.is_full() => (state.lacks, state.since_full) = (state.lacks.saturating_add(1), 0),
+            Some(error) if error.is_full() => {
+                (state.lacks, state.since_full) = (state.lacks.saturating_add(1), 0)
+            }
             Some(_) => {}
             None => state.since_full = state.since_full.saturating_add(1),
         }
@@ -293,11 +406,13 @@ impl Shared {
         self.settings.keep_last.saturating_sub(state.lacks).max(1)
     }
 
-    /// The history of what is written. A node that joined learns from the others' parts what it goes on from, once there are any.
+    /// The history of what is written. A node that joined learns from the others' parts what it
+    /// goes on from, once there are any.
     fn history(&self, header: &Header) -> History {
         let (run, lineage) = (header.run, header.lineage());
         let mut state = self.lock();
-        let known = (state.founding == (run, None)) || matches!(state.founding, (of, Some(before)) if of == run && before.is_akin(lineage));
+        let known = (state.founding == (run, None))
+            || matches!(state.founding, (of, Some(before)) if of == run && before.is_akin(lineage));
         state.founding = (run, Some(lineage));
         if !known {
             (state.ancestors, state.asks_left) = (Vec::new(), ANCESTRY_ASKS_MAX);
@@ -305,16 +420,25 @@ impl Shared {
         let ancestors = state.ancestors.clone();
         // The first in a folder goes on from nothing.
         if !ancestors.is_empty() || run == 0 || state.asks_left == 0 {
-            return History { run, lineage, ancestors };
+            return History {
+                run,
+                lineage,
+                ancestors,
+            };
         }
         state.asks_left -= 1;
         drop(state);
-        let found = folder::ancestors_of(&self.settings.folder, run, lineage).unwrap_or_else(|error| {
-            tracing::debug!(%error, "what the history goes on from is not known: that stays");
-            Vec::new()
-        });
+        let found =
+            folder::ancestors_of(&self.settings.folder, run, lineage).unwrap_or_else(|error| {
+                tracing::debug!(%error, "what the history goes on from is not known: that stays");
+                Vec::new()
+            });
         self.lock().ancestors.clone_from(&found);
-        History { run, lineage, ancestors: found }
+        History {
+            run,
+            lineage,
+            ancestors: found,
+        }
     }
 
     fn tell(&self, state: &State) {
@@ -327,7 +451,14 @@ impl Shared {
 }
 
 /// Which samples are left after a round, if the training follows an elastic sampler.
-fn samples_left(outcome: &Outcome, members: &[Member]) -> Option<slowmo_protocol::sampler::Progress> {
-    let round = DecidedRound { until: samples_until(&outcome.spec), contributors: &outcome.contributors, members };
+fn samples_left(
+    outcome: &Outcome,
+    members: &[Member],
+) -> Option<slowmo_protocol::sampler::Progress> {
+    let round = DecidedRound {
+        until: samples_until(&outcome.spec),
+        contributors: &outcome.contributors,
+        members,
+    };
     outcome.samples.as_ref().map(|start| start.after(&round))
 }

@@ -27,11 +27,19 @@ impl Config {
     /// How this node proves that it belongs to the cluster.
     #[must_use]
     pub fn credentials(&self) -> Credentials<'_> {
-        let files = (&self.tls_ca_file, &self.tls_certificate_file, &self.tls_key_file);
+        let files = (
+            &self.tls_ca_file,
+            &self.tls_certificate_file,
+            &self.tls_key_file,
+        );
         match (&self.cluster_key, &self.cluster_key_file, files) {
             (Some(key), ..) => Credentials::ClusterKey(key),
             (None, Some(path), _) => Credentials::ClusterKeyFile(path),
-            (None, None, (Some(ca), Some(certificate), Some(key))) => Credentials::Files { ca, certificate, key },
+            (None, None, (Some(ca), Some(certificate), Some(key))) => Credentials::Files {
+                ca,
+                certificate,
+                key,
+            },
             _ => Credentials::None,
         }
     }
@@ -42,13 +50,26 @@ impl Config {
             ("tls_certificate_file", self.tls_certificate_file.is_some()),
             ("tls_key_file", self.tls_key_file.is_some()),
         ];
-        let keys = [("cluster_key", self.cluster_key.is_some()), ("cluster_key_file", self.cluster_key_file.is_some())];
-        let given = |list: &[(&'static str, bool)]| list.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect::<Vec<_>>();
+        let keys = [
+            ("cluster_key", self.cluster_key.is_some()),
+            ("cluster_key_file", self.cluster_key_file.is_some()),
+        ];
+        let given = |list: &[(&'static str, bool)]| {
+            list.iter()
+                .filter(|(_, given)| *given)
+                .map(|(name, _)| *name)
+                .collect::<Vec<_>>()
+        };
         match (given(&keys).as_slice(), given(&files).as_slice()) {
-            ([one, other], _) | ([one], [other, ..]) => Err(ConfigError::TwoCredentials { one, other }),
+            ([one, other], _) | ([one], [other, ..]) => {
+                Err(ConfigError::TwoCredentials { one, other })
+            }
             (_, [] | [_, _, _]) => Ok(()),
             (_, some) => {
-                let missing = files.iter().find(|(name, _)| !some.contains(name)).map_or("", |(name, _)| *name);
+                let missing = files
+                    .iter()
+                    .find(|(name, _)| !some.contains(name))
+                    .map_or("", |(name, _)| *name);
                 Err(ConfigError::TlsIncomplete { missing })
             }
         }

@@ -101,7 +101,9 @@ pub enum ConfigError {
         message: String,
     },
     /// Some, but not all, of the operator's own PEM files.
-    #[error("{missing} is missing: give tls_ca_file, tls_certificate_file and tls_key_file together, or none of them")]
+    #[error(
+        "{missing} is missing: give tls_ca_file, tls_certificate_file and tls_key_file together, or none of them"
+    )]
     TlsIncomplete {
         /// The first key left out.
         missing: &'static str,
@@ -115,7 +117,9 @@ pub enum ConfigError {
         other: &'static str,
     },
     /// Peers would be given up between two signs of life.
-    #[error("keep_alive_ms = {keep_alive_ms} must be below idle_timeout_ms = {idle_timeout_ms}: otherwise healthy peers are given up")]
+    #[error(
+        "keep_alive_ms = {keep_alive_ms} must be below idle_timeout_ms = {idle_timeout_ms}: otherwise healthy peers are given up"
+    )]
     KeepAliveTooLong {
         /// The key's value, in milliseconds.
         keep_alive_ms: u64,
@@ -123,10 +127,14 @@ pub enum ConfigError {
         idle_timeout_ms: u64,
     },
     /// Two ways to find nodes that do not go together.
-    #[error("rendezvous and discover exclude each other: remove one of them (peers may stand beside discover)")]
+    #[error(
+        "rendezvous and discover exclude each other: remove one of them (peers may stand beside discover)"
+    )]
     TwoDiscoveries,
     /// Two writers of the same files.
-    #[error("trace and flight name the same folder, and a dump would replace the trace: give them one each")]
+    #[error(
+        "trace and flight name the same folder, and a dump would replace the trace: give them one each"
+    )]
     OneFolderForTwo,
     /// Checkpoints that have nowhere to go.
     #[error("checkpoint_every needs checkpoints: name a folder that all nodes reach")]

@@ -1,5 +1,5 @@
-//! The one table of all keys: name, default, unit, range, meaning, and how a value is read and stored.
-//! Parsing, help text, documentation and the search for the nearest key all use it. Pure.
+//! The one table of all keys: name, default, unit, range, meaning, and how a value is read and
+//! stored. Parsing, help text, documentation and the search for the nearest key all use it. Pure.
 
 pub use super::allowed::Allowed;
 
@@ -57,8 +57,17 @@ impl Key {
     }
 
     /// Checks a value and stores it; on error `config` is unchanged.
-    pub(super) fn set(&self, config: &mut Config, text: &str, origin: &Origin) -> Result<(), ConfigError> {
-        let stored = if self.allowed.contains(text) { (self.store)(config, text) } else { None };
+    pub(super) fn set(
+        &self,
+        config: &mut Config,
+        text: &str,
+        origin: &Origin,
+    ) -> Result<(), ConfigError> {
+        let stored = if self.allowed.contains(text) {
+            (self.store)(config, text)
+        } else {
+            None
+        };
         stored.ok_or_else(|| self.refusal(text, origin))
     }
 
@@ -66,7 +75,11 @@ impl Key {
         let hidden = matches!(self.allowed, Allowed::Secret(_));
         ConfigError::OutOfRange {
             key: self.name,
-            value: if hidden { "(hidden)".to_owned() } else { text.to_owned() },
+            value: if hidden {
+                "(hidden)".to_owned()
+            } else {
+                text.to_owned()
+            },
             origin: origin.clone(),
             allowed: self.allowed.to_string(),
         }
@@ -77,15 +90,26 @@ impl Key {
 #[must_use]
 pub fn markdown_table() -> String {
     let row = |key: &Key| {
-        let Key { name, default, unit, allowed, meaning, shared, .. } = key;
+        let Key {
+            name,
+            default,
+            unit,
+            allowed,
+            meaning,
+            shared,
+            ..
+        } = key;
         let shared = if *shared { "yes" } else { "" };
         format!("| `{name}` | `{default}` | {unit} | {allowed} | {shared} | {meaning} |\n")
     };
     let head = "| key | default | unit | allowed | same on all nodes | meaning |\n|---|---|---|---|---|---|\n";
-    KEYS.iter().map(row).fold(head.to_owned(), |table, row| table + &row)
+    KEYS.iter()
+        .map(row)
+        .fold(head.to_owned(), |table, row| table + &row)
 }
 
-/// A row of the table: `key!(field, default, unit, allowed, shared, meaning)`; with `word:` for fields that may be `None`.
+/// A row of the table: `key!(field, default, unit, allowed, shared, meaning)`; with `word:` for
+/// fields that may be `None`.
 macro_rules! key {
     ($field:ident, $default:literal, $unit:literal, $allowed:expr, $shared:literal, $meaning:literal) => {
         key!(@row $field, $default, $unit, $allowed, $shared, $meaning,
@@ -143,7 +167,14 @@ pub static KEYS: &[Key] = &[
         false,
         "address that other nodes are told to dial instead of where this one listens: behind a NAT, a forwarded port or a relay"
     ),
-    key!(peers, "", "", Allowed::Form("a list of at most 4096 host:port, separated by commas"), false, "nodes to dial at start"),
+    key!(
+        peers,
+        "",
+        "",
+        Allowed::Form("a list of at most 4096 host:port, separated by commas"),
+        false,
+        "nodes to dial at start"
+    ),
     key!(rendezvous, word: "none", "", PATH, false, "folder in which the nodes of one machine or shared disk find each other"),
     key!(
         discover,
@@ -161,7 +192,14 @@ pub static KEYS: &[Key] = &[
         true,
         "founding nodes: training starts when so many have met; with half of all nodes or fewer, nodes that do not reach each other found two clusters"
     ),
-    key!(join, "false", "", SWITCH, false, "join a running cluster only, never found one"),
+    key!(
+        join,
+        "false",
+        "",
+        SWITCH,
+        false,
+        "join a running cluster only, never found one"
+    ),
     key!(
         bootstrap,
         "auto",
@@ -186,8 +224,22 @@ pub static KEYS: &[Key] = &[
         false,
         "join only the running cluster of this model history"
     ),
-    key!(max_nodes, "4096", "nodes", NODES, true, "most members of the cluster; further nodes are refused"),
-    key!(devices, "1", "workers", Allowed::Whole(1, 64), false, "workers of this node, g"),
+    key!(
+        max_nodes,
+        "4096",
+        "nodes",
+        NODES,
+        true,
+        "most members of the cluster; further nodes are refused"
+    ),
+    key!(
+        devices,
+        "1",
+        "workers",
+        Allowed::Whole(1, 64),
+        false,
+        "workers of this node, g"
+    ),
     key!(
         device,
         "cpu",
@@ -209,9 +261,30 @@ pub static KEYS: &[Key] = &[
     key!(tls_ca_file, word: "none", "", PATH, false, "the operator's own CA (PEM), instead of a cluster key"),
     key!(tls_certificate_file, word: "none", "", PATH, false, "this node's certificate chain (PEM)"),
     key!(tls_key_file, word: "none", "", PATH, false, "this node's private key (PEM)"),
-    key!(base, "local_sgd", "", Allowed::Words(&["local_sgd", "sgp", "all_reduce", "none"]), true, "base algorithm between outer rounds"),
-    key!(frequency, "3", "inner steps", FROM_ONE, true, "LocalSGD: steps from one exact average to the next, f"),
-    key!(peers_per_step, "1", "peers", Allowed::Whole(1, MEMBERS_MAX as u64), true, "SGP: out-peers of one gossip, p"),
+    key!(
+        base,
+        "local_sgd",
+        "",
+        Allowed::Words(&["local_sgd", "sgp", "all_reduce", "none"]),
+        true,
+        "base algorithm between outer rounds"
+    ),
+    key!(
+        frequency,
+        "3",
+        "inner steps",
+        FROM_ONE,
+        true,
+        "LocalSGD: steps from one exact average to the next, f"
+    ),
+    key!(
+        peers_per_step,
+        "1",
+        "peers",
+        Allowed::Whole(1, MEMBERS_MAX as u64),
+        true,
+        "SGP: out-peers of one gossip, p"
+    ),
     key!(
         staleness,
         "1",
@@ -236,7 +309,14 @@ pub static KEYS: &[Key] = &[
         true,
         "SGP: wait (at most grace_ms) for a peer that is more than staleness steps late, or do without it at once"
     ),
-    key!(gossip_wire, "f32", "", WIRE, true, "how gossip messages travel; what rounding drops is added to the next one"),
+    key!(
+        gossip_wire,
+        "f32",
+        "",
+        WIRE,
+        true,
+        "how gossip messages travel; what rounding drops is added to the next one"
+    ),
     key!(
         round_wire,
         "f32",
@@ -253,15 +333,71 @@ pub static KEYS: &[Key] = &[
         true,
         "outer optimizer; slowmo with alpha 1 and beta 0 is off"
     ),
-    key!(tau, "48", "inner steps", FROM_ONE, true, "steps of an outer round, τ"),
-    key!(alpha, "1.0", "", Allowed::Positive, true, "SlowMo: slow learning rate, α"),
-    key!(beta, "0.5", "", Allowed::Fraction, true, "SlowMo: slow momentum, β"),
-    key!(eta, "0.7", "", Allowed::Positive, true, "nesterov, bmuf_nbm: outer learning rate, η"),
-    key!(mu, "0.9", "", Allowed::Fraction, true, "nesterov, bmuf_nbm: outer momentum, μ"),
+    key!(
+        tau,
+        "48",
+        "inner steps",
+        FROM_ONE,
+        true,
+        "steps of an outer round, τ"
+    ),
+    key!(
+        alpha,
+        "1.0",
+        "",
+        Allowed::Positive,
+        true,
+        "SlowMo: slow learning rate, α"
+    ),
+    key!(
+        beta,
+        "0.5",
+        "",
+        Allowed::Fraction,
+        true,
+        "SlowMo: slow momentum, β"
+    ),
+    key!(
+        eta,
+        "0.7",
+        "",
+        Allowed::Positive,
+        true,
+        "nesterov, bmuf_nbm: outer learning rate, η"
+    ),
+    key!(
+        mu,
+        "0.9",
+        "",
+        Allowed::Fraction,
+        true,
+        "nesterov, bmuf_nbm: outer momentum, μ"
+    ),
     key!(average_every, word: "off", "inner steps", Allowed::WholeOr("off"), true, "an exact average without momentum every so many steps"),
-    key!(no_average, "false", "", SWITCH, true, "SGP: slow steps without an exact average (needs sharded = false)"),
-    key!(sharded, "true", "", SWITCH, true, "anchor and momentum are divided over the nodes"),
-    key!(replicas, "1", "copies", Allowed::Whole(0, 3), true, "further holders of each shard, R"),
+    key!(
+        no_average,
+        "false",
+        "",
+        SWITCH,
+        true,
+        "SGP: slow steps without an exact average (needs sharded = false)"
+    ),
+    key!(
+        sharded,
+        "true",
+        "",
+        SWITCH,
+        true,
+        "anchor and momentum are divided over the nodes"
+    ),
+    key!(
+        replicas,
+        "1",
+        "copies",
+        Allowed::Whole(0, 3),
+        true,
+        "further holders of each shard, R"
+    ),
     key!(
         buffers,
         "maintain",
@@ -318,8 +454,22 @@ pub static KEYS: &[Key] = &[
         true,
         "the base optimizer's buffers of a joiner: zeros, or a copy of a member's (which every node then keeps ready at each round)"
     ),
-    key!(probe_interval_ms, "200", "ms", MILLISECONDS, false, "how often a peer is probed for life"),
-    key!(suspect_ms, "1000", "ms", MILLISECONDS, false, "how long a peer that does not answer is suspected before it counts as dead"),
+    key!(
+        probe_interval_ms,
+        "200",
+        "ms",
+        MILLISECONDS,
+        false,
+        "how often a peer is probed for life"
+    ),
+    key!(
+        suspect_ms,
+        "1000",
+        "ms",
+        MILLISECONDS,
+        false,
+        "how long a peer that does not answer is suspected before it counts as dead"
+    ),
     key!(admin, word: "none", "", PATH, false, "Unix socket on which this node answers status and takes orders"),
     key!(
         http,
@@ -367,7 +517,9 @@ pub static KEYS: &[Key] = &[
         resume,
         "newest",
         "",
-        Allowed::Form("newest, none, or the name of a checkpoint, as slowmo checkpoint inspect shows it"),
+        Allowed::Form(
+            "newest, none, or the name of a checkpoint, as slowmo checkpoint inspect shows it"
+        ),
         false,
         "what a founding goes on from: the newest whole checkpoint (the parameters as they come where there is none), nothing, or that one"
     ),
@@ -379,11 +531,46 @@ pub static KEYS: &[Key] = &[
         false,
         "SIGTERM hands over in the next round and ends the training loop; a second one ends the process"
     ),
-    key!(connect_timeout_ms, "30000", "ms", MILLISECONDS, false, "how long a peer is tried before it is given up"),
-    key!(round_timeout_ms, "300000", "ms", MILLISECONDS, false, "how long a round may take before it fails"),
-    key!(idle_timeout_ms, "10000", "ms", MILLISECONDS, false, "silence after which a connection is given up"),
-    key!(keep_alive_ms, "1000", "ms", MILLISECONDS, false, "how often an idle connection shows life; below idle_timeout_ms"),
-    key!(mtu_bytes_max, "6400", "bytes", Allowed::Whole(1200, 6500), false, "largest UDP payload that path discovery tries"),
+    key!(
+        connect_timeout_ms,
+        "30000",
+        "ms",
+        MILLISECONDS,
+        false,
+        "how long a peer is tried before it is given up"
+    ),
+    key!(
+        round_timeout_ms,
+        "300000",
+        "ms",
+        MILLISECONDS,
+        false,
+        "how long a round may take before it fails"
+    ),
+    key!(
+        idle_timeout_ms,
+        "10000",
+        "ms",
+        MILLISECONDS,
+        false,
+        "silence after which a connection is given up"
+    ),
+    key!(
+        keep_alive_ms,
+        "1000",
+        "ms",
+        MILLISECONDS,
+        false,
+        "how often an idle connection shows life; below idle_timeout_ms"
+    ),
+    key!(
+        mtu_bytes_max,
+        "6400",
+        "bytes",
+        Allowed::Whole(1200, 6500),
+        false,
+        "largest UDP payload that path discovery tries"
+    ),
     key!(
         congestion,
         "cubic",
@@ -392,5 +579,12 @@ pub static KEYS: &[Key] = &[
         false,
         "congestion control; bbr keeps its rate on links that lose packets"
     ),
-    key!(runtime_threads, "2", "threads", Allowed::Whole(1, 64), false, "threads of the runtime that moves the data"),
+    key!(
+        runtime_threads,
+        "2",
+        "threads",
+        Allowed::Whole(1, 64),
+        false,
+        "threads of the runtime that moves the data"
+    ),
 ];

@@ -1,4 +1,5 @@
-//! What a node is told: typed values from a TOML file, `SLOWMO_*` variables and `--slowmo-*` flags, checked once.
+//! What a node is told: typed values from a TOML file, `SLOWMO_*` variables and `--slowmo-*` flags,
+//! checked once.
 //!
 //! | file | holds |
 //! |---|---|
@@ -39,8 +40,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Everything a node can be told. Units, defaults and ranges stand in [`keys::KEYS`]; [`Config::check`] checks fields set
-/// by hand.
+/// Everything a node can be told. Units, defaults and ranges stand in [`keys::KEYS`];
+/// [`Config::check`] checks fields set by hand.
 ///
 /// ```
 /// let config = slowmo::Config { min_nodes: 2, ..Default::default() }.with("tau", 12)?;
@@ -252,15 +253,18 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The process's configuration: file, then `SLOWMO_*` variables, then `--slowmo-*` flags; the later wins.
+    /// The process's configuration: file, then `SLOWMO_*` variables, then `--slowmo-*` flags; the
+    /// later wins.
     ///
     /// # Errors
-    /// The file is missing, unreadable or not TOML; an unknown key; a value out of range; keys that exclude each other.
+    /// The file is missing, unreadable or not TOML; an unknown key; a value out of range; keys that
+    /// exclude each other.
     pub fn load() -> Result<Self, ConfigError> {
         sources::load()
     }
 
-    /// [`Config::load`] from given sources: a file's path and text, variables, arguments. Reads nothing itself.
+    /// [`Config::load`] from given sources: a file's path and text, variables, arguments. Reads
+    /// nothing itself.
     ///
     /// # Errors
     /// As [`Config::load`], but for the file's reading.
@@ -306,21 +310,33 @@ impl Config {
             return Err(ConfigError::TwoDiscoveries);
         }
         if self.keep_alive_ms >= self.idle_timeout_ms {
-            let Self { keep_alive_ms, idle_timeout_ms, .. } = *self;
-            return Err(ConfigError::KeepAliveTooLong { keep_alive_ms, idle_timeout_ms });
+            let Self {
+                keep_alive_ms,
+                idle_timeout_ms,
+                ..
+            } = *self;
+            return Err(ConfigError::KeepAliveTooLong {
+                keep_alive_ms,
+                idle_timeout_ms,
+            });
         }
         Ok(())
     }
 
     fn check_checkpoints(&self, algorithm: &Algorithm) -> Result<(), ConfigError> {
-        match (self.checkpoint_every, &self.checkpoints, checkpoint::period(algorithm)) {
+        match (
+            self.checkpoint_every,
+            &self.checkpoints,
+            checkpoint::period(algorithm),
+        ) {
             (Some(_), None, _) => Err(ConfigError::NoCheckpointFolder),
             (Some(_), Some(_), None) => Err(ConfigError::NothingToKeep),
             _ => Ok(()),
         }
     }
 
-    /// Whether `min_nodes` of this node and its peers may meet and found a cluster while others of them found another.
+    /// Whether `min_nodes` of this node and its peers may meet and found a cluster while others of
+    /// them found another.
     #[must_use]
     pub fn may_found_twice(&self) -> bool {
         let me = self.listen.to_string();
@@ -335,20 +351,43 @@ impl Config {
     /// [`ConfigError::Algorithm`] with the first value out of range.
     pub fn algorithm(&self) -> Result<Algorithm, ConfigError> {
         let base = match self.base {
-            BaseName::LocalSgd => Base::LocalSgd { frequency: self.frequency },
+            BaseName::LocalSgd => Base::LocalSgd {
+                frequency: self.frequency,
+            },
             BaseName::Sgp => Base::Sgp(self.gossip()),
             BaseName::AllReduce => Base::AllReduce,
             BaseName::None => Base::None,
         };
         let optimizer = match self.outer {
-            OuterName::SlowMo => OuterOptimizer::SlowMo { alpha: self.alpha, beta: self.beta },
-            OuterName::Nesterov => OuterOptimizer::Nesterov { eta: self.eta, mu: self.mu },
-            OuterName::BmufNbm => OuterOptimizer::BmufNbm { eta: self.eta, mu: self.mu },
+            OuterName::SlowMo => OuterOptimizer::SlowMo {
+                alpha: self.alpha,
+                beta: self.beta,
+            },
+            OuterName::Nesterov => OuterOptimizer::Nesterov {
+                eta: self.eta,
+                mu: self.mu,
+            },
+            OuterName::BmufNbm => OuterOptimizer::BmufNbm {
+                eta: self.eta,
+                mu: self.mu,
+            },
         };
-        let outer = Outer { frequency: self.tau, optimizer, sharded: self.sharded, average: !self.no_average };
+        let outer = Outer {
+            frequency: self.tau,
+            optimizer,
+            sharded: self.sharded,
+            average: !self.no_average,
+        };
         let outer = (!optimizer.is_off()).then_some(outer);
-        let (average_every, buffers, round_wire) = (self.average_every, self.buffers, self.round_wire);
-        let algorithm = Algorithm { base, outer, average_every, buffers, round_wire };
+        let (average_every, buffers, round_wire) =
+            (self.average_every, self.buffers, self.round_wire);
+        let algorithm = Algorithm {
+            base,
+            outer,
+            average_every,
+            buffers,
+            round_wire,
+        };
         algorithm.check()?;
         Ok(algorithm)
     }
@@ -359,12 +398,25 @@ impl Config {
     }
 
     fn gossip(&self) -> Gossip {
-        let Self { peers_per_step, staleness, topology, late_peers, gossip_wire, .. } = *self;
-        Gossip { peers_per_step, staleness, topology, late_peers, wire: gossip_wire }
+        let Self {
+            peers_per_step,
+            staleness,
+            topology,
+            late_peers,
+            gossip_wire,
+            ..
+        } = *self;
+        Gossip {
+            peers_per_step,
+            staleness,
+            topology,
+            late_peers,
+            wire: gossip_wire,
+        }
     }
 
-    /// The settings that all nodes must share, as `key = value` lines in the table's order; compare two with
-    /// [`slowmo_protocol::membership::settings::differing_settings`].
+    /// The settings that all nodes must share, as `key = value` lines in the table's order; compare
+    /// two with [`slowmo_protocol::membership::settings::differing_settings`].
     #[must_use]
     pub fn shared_settings(&self) -> String {
         let line = |key: &Key| format!("{} = {}\n", key.name, key.text(self));
@@ -398,7 +450,11 @@ impl Config {
     fn set_from(&mut self, name: &str, value: &str, origin: &Origin) -> Result<(), ConfigError> {
         match Key::find(name) {
             Some(key) => key.set(self, value, origin),
-            None => Err(ConfigError::UnknownKey { key: name.to_owned(), origin: origin.clone(), nearest: Key::nearest(name) }),
+            None => Err(ConfigError::UnknownKey {
+                key: name.to_owned(),
+                origin: origin.clone(),
+                nearest: Key::nearest(name),
+            }),
         }
     }
 }

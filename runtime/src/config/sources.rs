@@ -1,4 +1,5 @@
-//! File, variables and flags, laid over each other. The only part of the configuration that reads the process.
+//! File, variables and flags, laid over each other. The only part of the configuration that reads
+//! the process.
 
 use super::keys::Key;
 use super::{Config, ConfigError, Origin};
@@ -8,8 +9,14 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-/// `SLOWMO_` variables that are not keys: the launcher's process and socket, the file itself, the log filter.
-pub const RESERVED_VARIABLES: [&str; 4] = [LAUNCHER_VARIABLE, SOCKET_VARIABLE, CONFIG_VARIABLE, "SLOWMO_LOG"];
+/// `SLOWMO_` variables that are not keys: the launcher's process and socket, the file itself, the
+/// log filter.
+pub const RESERVED_VARIABLES: [&str; 4] = [
+    LAUNCHER_VARIABLE,
+    SOCKET_VARIABLE,
+    CONFIG_VARIABLE,
+    "SLOWMO_LOG",
+];
 /// Largest configuration file, in bytes.
 pub const CONFIG_FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -22,9 +29,15 @@ const FLAG_PREFIX: &str = "--slowmo";
 pub(super) fn load() -> Result<Config, ConfigError> {
     let text = |text: OsString| text.to_string_lossy().into_owned();
     let arguments: Vec<String> = std::env::args_os().skip(1).map(text).collect();
-    let variables: Vec<(String, String)> = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
-    let file = file_path(&variables, &arguments)?.map(|path| read(&path).map(|text| (path, text))).transpose()?;
-    let file = file.as_ref().map(|(path, text)| (path.as_path(), text.as_str()));
+    let variables: Vec<(String, String)> = std::env::vars_os()
+        .map(|(name, value)| (text(name), text(value)))
+        .collect();
+    let file = file_path(&variables, &arguments)?
+        .map(|path| read(&path).map(|text| (path, text)))
+        .transpose()?;
+    let file = file
+        .as_ref()
+        .map(|(path, text)| (path.as_path(), text.as_str()));
     merge(file, variables.into_iter(), arguments.into_iter())
 }
 
@@ -40,15 +53,19 @@ pub(super) fn merge(
     }
     apply_variables(&mut config, variables)?;
     let arguments: Vec<String> = arguments.collect();
-    for flag in split(&arguments)?.flags.iter().filter(|flag| flag.key != CONFIG_FLAG_KEY) {
+    for flag in split(&arguments)?
+        .flags
+        .iter()
+        .filter(|flag| flag.key != CONFIG_FLAG_KEY)
+    {
         config.set_from(&flag.key, &flag.value, &Origin::Flag(flag.name.clone()))?;
     }
     config.check()?;
     Ok(config)
 }
 
-/// The arguments that belong to the user's binary: all but the `--slowmo-*` flags and their values. Everything from `--`
-/// on is the user's.
+/// The arguments that belong to the user's binary: all but the `--slowmo-*` flags and their values.
+/// Everything from `--` on is the user's.
 ///
 /// # Errors
 /// A `--slowmo-*` flag without a value.
@@ -57,29 +74,57 @@ pub fn user_arguments(arguments: impl Iterator<Item = String>) -> Result<Vec<Str
     split(&arguments).map(|split| split.others)
 }
 
-fn file_path(variables: &[(String, String)], arguments: &[String]) -> Result<Option<PathBuf>, ConfigError> {
+fn file_path(
+    variables: &[(String, String)],
+    arguments: &[String],
+) -> Result<Option<PathBuf>, ConfigError> {
     let flags = split(arguments)?.flags;
-    let flag = flags.into_iter().rev().find(|flag| flag.key == CONFIG_FLAG_KEY).map(|flag| flag.value);
-    let variable = || variables.iter().find(|(name, _)| name == CONFIG_VARIABLE).map(|(_, value)| value.clone());
+    let flag = flags
+        .into_iter()
+        .rev()
+        .find(|flag| flag.key == CONFIG_FLAG_KEY)
+        .map(|flag| flag.value);
+    let variable = || {
+        variables
+            .iter()
+            .find(|(name, _)| name == CONFIG_VARIABLE)
+            .map(|(_, value)| value.clone())
+    };
     Ok(flag.or_else(variable).map(PathBuf::from))
 }
 
 pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
-    let unreadable = |message: String| ConfigError::FileUnreadable { path: path.to_owned(), message };
+    let unreadable = |message: String| ConfigError::FileUnreadable {
+        path: path.to_owned(),
+        message,
+    };
     let file = std::fs::File::open(path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => ConfigError::FileMissing { path: path.to_owned() },
+        ErrorKind::NotFound => ConfigError::FileMissing {
+            path: path.to_owned(),
+        },
         _ => unreadable(error.to_string()),
     })?;
     let mut text = String::new();
-    let length = file.take(CONFIG_FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| unreadable(error.to_string()))?;
+    let length = file
+        .take(CONFIG_FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| unreadable(error.to_string()))?;
     if length as u64 > CONFIG_FILE_BYTES_MAX {
-        return Err(unreadable(format!("it is larger than {CONFIG_FILE_BYTES_MAX} bytes")));
+        return Err(unreadable(format!(
+            "it is larger than {CONFIG_FILE_BYTES_MAX} bytes"
+        )));
     }
     Ok(text)
 }
 
 fn apply_file(config: &mut Config, path: &Path, text: &str) -> Result<(), ConfigError> {
-    let line = |offset: usize| 1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count();
+    let line = |offset: usize| {
+        1 + text
+            .bytes()
+            .take(offset)
+            .filter(|byte| *byte == b'\n')
+            .count()
+    };
     let table = DeTable::parse(text).map_err(|error| ConfigError::FileSyntax {
         path: path.to_owned(),
         line: line(error.span().map_or(0, |span| span.start)),
@@ -88,13 +133,22 @@ fn apply_file(config: &mut Config, path: &Path, text: &str) -> Result<(), Config
     let mut entries: Vec<_> = table.get_ref().iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     for (key, value) in entries {
-        let origin = Origin::File { path: path.to_owned(), line: line(key.span().start) };
+        let origin = Origin::File {
+            path: path.to_owned(),
+            line: line(key.span().start),
+        };
         let name = key.get_ref().as_ref();
         match plain_text(value.get_ref()) {
             Some(text) => config.set_from(name, &text, &origin)?,
             // An unknown table is a mistyped key first.
             None if Key::find(name).is_none() => config.set_from(name, "", &origin)?,
-            None => return Err(ConfigError::NotAValue { key: name.to_owned(), origin, found: value.get_ref().type_str() }),
+            None => {
+                return Err(ConfigError::NotAValue {
+                    key: name.to_owned(),
+                    origin,
+                    found: value.get_ref().type_str(),
+                });
+            }
         }
     }
     Ok(())
@@ -104,19 +158,28 @@ fn apply_file(config: &mut Config, path: &Path, text: &str) -> Result<(), Config
 fn plain_text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
-        DeValue::Integer(number) => i128::from_str_radix(number.as_str(), number.radix()).ok().map(|number| number.to_string()),
+        DeValue::Integer(number) => i128::from_str_radix(number.as_str(), number.radix())
+            .ok()
+            .map(|number| number.to_string()),
         DeValue::Float(number) => Some(number.as_str().to_owned()),
         DeValue::Boolean(value) => Some(value.to_string()),
         DeValue::Array(entries) => {
-            let texts: Option<Vec<&str>> = entries.iter().map(|entry| entry.get_ref().as_str()).collect();
+            let texts: Option<Vec<&str>> = entries
+                .iter()
+                .map(|entry| entry.get_ref().as_str())
+                .collect();
             texts.map(|texts| texts.join(","))
         }
         DeValue::Table(_) | DeValue::Datetime(_) => None,
     }
 }
 
-fn apply_variables(config: &mut Config, variables: impl Iterator<Item = (String, String)>) -> Result<(), ConfigError> {
-    let is_key = |name: &str| name.starts_with(VARIABLE_PREFIX) && !RESERVED_VARIABLES.contains(&name);
+fn apply_variables(
+    config: &mut Config,
+    variables: impl Iterator<Item = (String, String)>,
+) -> Result<(), ConfigError> {
+    let is_key =
+        |name: &str| name.starts_with(VARIABLE_PREFIX) && !RESERVED_VARIABLES.contains(&name);
     let mut variables: Vec<(String, String)> = variables.filter(|(name, _)| is_key(name)).collect();
     // The environment has no order; errors should.
     variables.sort();
@@ -144,7 +207,10 @@ struct Split {
 }
 
 fn split(arguments: &[String]) -> Result<Split, ConfigError> {
-    let mut split = Split { flags: Vec::new(), others: Vec::new() };
+    let mut split = Split {
+        flags: Vec::new(),
+        others: Vec::new(),
+    };
     let mut rest = arguments.iter().peekable();
     while let Some(argument) = rest.next() {
         if argument == "--" {
@@ -153,7 +219,10 @@ fn split(arguments: &[String]) -> Result<Split, ConfigError> {
         } else if let Some(key) = flag_key(argument) {
             let (name, value) = match argument.split_once('=') {
                 Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
-                None => (argument.clone(), rest.next_if(|next| !next.starts_with("--")).cloned()),
+                None => (
+                    argument.clone(),
+                    rest.next_if(|next| !next.starts_with("--")).cloned(),
+                ),
             };
             let value = value.ok_or_else(|| ConfigError::MissingValue { flag: name.clone() })?;
             split.flags.push(Flag { name, key, value });

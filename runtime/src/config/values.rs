@@ -170,8 +170,12 @@ impl Value for PathBuf {
 /// Hexadecimal, as status shows it.
 impl Value for Lineage {
     fn parse(text: &str) -> Option<Self> {
-        let digits = text.len() == LINEAGE_DIGITS && text.bytes().all(|digit| digit.is_ascii_hexdigit());
-        let lineage = u128::from_str_radix(text, 16).ok().filter(|_| digits).map(Self);
+        let digits =
+            text.len() == LINEAGE_DIGITS && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let lineage = u128::from_str_radix(text, 16)
+            .ok()
+            .filter(|_| digits)
+            .map(Self);
         lineage.filter(|lineage| lineage.is_decided())
     }
     fn show(&self) -> String {
@@ -192,8 +196,13 @@ impl Value for String {
 /// A list of `host:port`, separated by commas; names are resolved when they are dialed.
 impl Value for Vec<String> {
     fn parse(text: &str) -> Option<Self> {
-        let entries: Self = text.split(',').map(|entry| entry.trim().to_owned()).filter(|entry| !entry.is_empty()).collect();
-        (entries.len() <= PEERS_MAX && entries.iter().all(|entry| is_host_and_port(entry))).then_some(entries)
+        let entries: Self = text
+            .split(',')
+            .map(|entry| entry.trim().to_owned())
+            .filter(|entry| !entry.is_empty())
+            .collect();
+        (entries.len() <= PEERS_MAX && entries.iter().all(|entry| is_host_and_port(entry)))
+            .then_some(entries)
     }
     fn show(&self) -> String {
         self.join(",")
@@ -202,7 +211,9 @@ impl Value for Vec<String> {
 
 /// Whether a text is `host:port`, with an IPv6 address in brackets.
 pub(crate) fn is_host_and_port(entry: &str) -> bool {
-    let Some((host, port)) = entry.rsplit_once(':') else { return false };
+    let Some((host, port)) = entry.rsplit_once(':') else {
+        return false;
+    };
     let host_is_plain = !host.is_empty() && !host.contains(char::is_whitespace);
     let host_is_unambiguous = !host.contains(':') || (host.starts_with('[') && host.ends_with(']'));
     host_is_plain && host_is_unambiguous && port.parse().is_ok_and(|port: u16| port != 0)

@@ -1,16 +1,18 @@
 //! The exact mean over the workers of a node in shared memory. Touches memory and locks only.
 //!
-//! Every worker copies its values into its own slot and waits for the others; then each worker sums one part of all slots
-//! in ascending rank (reduce-scatter); after a second meeting each worker copies all parts back (all-gather). So every
-//! value is summed once, in one order, and all workers get the same bits. Memory: the values once more for each worker,
-//! and once more for the sums. A worker moves `5 + 1/g` times its values through memory.
+//! Every worker copies its values into its own slot and waits for the others; then each worker sums
+//! one part of all slots in ascending rank (reduce-scatter); after a second meeting each worker
+//! copies all parts back (all-gather). So every value is summed once, in one order, and all workers
+//! get the same bits. Memory: the values once more for each worker, and once more for the sums. A
+//! worker moves `5 + 1/g` times its values through memory.
 
 use slowmo_actors::meeting::Meeting;
 use slowmo_actors::ports::device::{Collective, CollectiveError, TensorError, Tensors};
 use std::ops::Range;
 use std::sync::{PoisonError, RwLock};
 
-/// Values summed at a time: the block stays in the first-level cache while all ranks are added to it.
+/// Values summed at a time: the block stays in the first-level cache while all ranks are added to
+/// it.
 const BLOCK_ELEMENTS: usize = 2048;
 
 /// The collective of workers that are threads of one process.
@@ -28,7 +30,11 @@ impl SharedMemory {
     #[must_use]
     pub fn new(size: usize) -> Self {
         let empty = || (0..size.max(1)).map(|_| RwLock::default()).collect();
-        Self { slots: empty(), parts: empty(), meeting: Meeting::new(size.max(1)) }
+        Self {
+            slots: empty(),
+            parts: empty(),
+            meeting: Meeting::new(size.max(1)),
+        }
     }
 
     fn mean_of_many(&self, rank: usize, values: &mut dyn Tensors) -> Result<(), CollectiveError> {
@@ -41,7 +47,9 @@ impl SharedMemory {
 
     /// Copies a worker's values into its slot.
     fn bring(&self, rank: usize, values: &dyn Tensors) -> Result<usize, TensorError> {
-        let mut slot = self.slots[rank].write().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.slots[rank]
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         slot.clear();
         values.read(&mut |_, tensor| slot.extend_from_slice(tensor))?;
         Ok(slot.len())
@@ -51,8 +59,14 @@ impl SharedMemory {
     fn reduce(&self, rank: usize, length: usize) {
         let size = self.slots.len();
         let range = part(length, rank, size);
-        let slots: Vec<_> = self.slots.iter().map(|slot| slot.read().unwrap_or_else(PoisonError::into_inner)).collect();
-        let mut sums = self.parts[rank].write().unwrap_or_else(PoisonError::into_inner);
+        let slots: Vec<_> = self
+            .slots
+            .iter()
+            .map(|slot| slot.read().unwrap_or_else(PoisonError::into_inner))
+            .collect();
+        let mut sums = self.parts[rank]
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         sums.resize(range.len(), 0.0);
         for (index, sums) in sums.chunks_mut(BLOCK_ELEMENTS).enumerate() {
             let start = range.start + index * BLOCK_ELEMENTS;
@@ -67,7 +81,11 @@ impl SharedMemory {
 
     /// Copies all parts of the mean into a worker's tensors.
     fn collect(&self, values: &mut dyn Tensors) -> Result<(), CollectiveError> {
-        let parts: Vec<_> = self.parts.iter().map(|part| part.read().unwrap_or_else(PoisonError::into_inner)).collect();
+        let parts: Vec<_> = self
+            .parts
+            .iter()
+            .map(|part| part.read().unwrap_or_else(PoisonError::into_inner))
+            .collect();
         let mut parts = parts.iter().map(|part| part.as_slice());
         let mut rest: &[f32] = &[];
         values.write(&mut |_, mut tensor| {
@@ -91,8 +109,9 @@ impl Collective for SharedMemory {
         self.slots.len()
     }
 
-    /// A tensor that cannot be read fails the call on every worker; one that cannot be written fails on its own worker
-    /// only, with the tensors before it already replaced. A worker that panics inside counts as gone.
+    /// A tensor that cannot be read fails the call on every worker; one that cannot be written
+    /// fails on its own worker only, with the tensors before it already replaced. A worker that
+    /// panics inside counts as gone.
     fn mean(&self, rank: usize, values: &mut dyn Tensors) -> Result<(), CollectiveError> {
         let size = self.size();
         if rank >= size {
@@ -101,7 +120,10 @@ impl Collective for SharedMemory {
         if size == 1 {
             return self.meeting.gone().map_or(Ok(()), Err);
         }
-        let _guard = AbortOnPanic { collective: self, rank };
+        let _guard = AbortOnPanic {
+            collective: self,
+            rank,
+        };
         self.mean_of_many(rank, values)
     }
 
@@ -117,7 +139,9 @@ fn part(length: usize, rank: usize, size: usize) -> Range<usize> {
 }
 
 fn add(sums: &mut [f32], values: &[f32]) {
-    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    sums.iter_mut()
+        .zip(values)
+        .for_each(|(sum, value)| *sum += value);
 }
 
 /// Releases the other workers when this one's tensors panic.

@@ -1,4 +1,5 @@
-//! The device of a worker that is a CPU thread: its tensors are in main memory, so values move by one copy.
+//! The device of a worker that is a CPU thread: its tensors are in main memory, so values move by
+//! one copy.
 
 use super::mixing;
 use crate::tensors::{freeze, threads};
@@ -36,7 +37,13 @@ impl Device for HostDevice {
         mixing::mix(correction, scales, tensors, keep)
     }
 
-    fn write_back(&self, values: &Assembled, start: usize, weight: f64, tensors: &mut dyn Tensors) -> Result<(), TensorError> {
+    fn write_back(
+        &self,
+        values: &Assembled,
+        start: usize,
+        weight: f64,
+        tensors: &mut dyn Tensors,
+    ) -> Result<(), TensorError> {
         let mut next = start;
         tensors.write(&mut |_, tensor| {
             let (first, length) = (next, tensor.len());

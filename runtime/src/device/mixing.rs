@@ -1,4 +1,5 @@
-//! The one pass of overlapped gossip over tensors in main memory: the model as it was goes out, chunk by chunk, and the mix comes in.
+//! The one pass of overlapped gossip over tensors in main memory: the model as it was goes out,
+//! chunk by chunk, and the mix comes in.
 
 use crate::tensors::threads;
 use slowmo_actors::buffers::{Assembled, Buffer, Pool, chunks};
@@ -14,22 +15,44 @@ pub fn mix(
     tensors: &mut dyn Tensors,
     keep: Option<&Arc<Pool>>,
 ) -> Result<Mixed, TensorError> {
-    let pass = Pass { correction, stays, weight, keep };
-    let mut all: Vec<Chunk> = chunks(0..tensors.elements()?).map(|range| Chunk { range, before: None }).collect();
+    let pass = Pass {
+        correction,
+        stays,
+        weight,
+        keep,
+    };
+    let mut all: Vec<Chunk> = chunks(0..tensors.elements()?)
+        .map(|range| Chunk {
+            range,
+            before: None,
+        })
+        .collect();
     let (mut start, mut not_finite) = (0, None);
     tensors.write(&mut |name, tensor| {
         let length = tensor.len();
-        let found = threads::each(parts(&mut all, start, tensor), length, |part| pass.mix(part));
+        let found = threads::each(parts(&mut all, start, tensor), length, |part| {
+            pass.mix(part)
+        });
         if let Some((index, value)) = found.into_iter().flatten().next()
             && not_finite.is_none()
         {
-            not_finite = Some(FreezeError::NotFinite { tensor: name.to_owned(), index, value });
+            not_finite = Some(FreezeError::NotFinite {
+                tensor: name.to_owned(),
+                index,
+                value,
+            });
         }
         start += length;
     })?;
     let mut before = Assembled::default();
-    for Chunk { range, before: buffer } in all {
-        buffer.into_iter().for_each(|buffer| before.insert(range.start, buffer.freeze()));
+    for Chunk {
+        range,
+        before: buffer,
+    } in all
+    {
+        buffer
+            .into_iter()
+            .for_each(|buffer| before.insert(range.start, buffer.freeze()));
     }
     Ok(Mixed { before, not_finite })
 }
@@ -56,9 +79,17 @@ fn parts<'a>(all: &'a mut [Chunk], start: usize, tensor: &'a mut [f32]) -> Vec<P
     let end = start + tensor.len();
     let first = all.partition_point(|chunk| chunk.range.end <= start);
     let (mut rest, mut at, mut parts) = (tensor, start, Vec::new());
-    for chunk in all[first..].iter_mut().take_while(|chunk| chunk.range.start < end) {
+    for chunk in all[first..]
+        .iter_mut()
+        .take_while(|chunk| chunk.range.start < end)
+    {
         let (here, after) = rest.split_at_mut(chunk.range.end.min(end) - at);
-        let part = Part { from: at - chunk.range.start, index: at - start, tensor: here, chunk };
+        let part = Part {
+            from: at - chunk.range.start,
+            index: at - start,
+            tensor: here,
+            chunk,
+        };
         (rest, at) = (after, at + part.tensor.len());
         parts.push(part);
     }
@@ -76,10 +107,19 @@ struct Pass<'a> {
 impl Pass<'_> {
     /// The first numerator of the part that is not finite, with its place in the tensor.
     fn mix(&self, part: Part<'_>) -> Option<(usize, f32)> {
-        let Part { chunk: Chunk { range, before }, from, tensor, index } = part;
+        let Part {
+            chunk: Chunk { range, before },
+            from,
+            tensor,
+            index,
+        } = part;
         let until = from + tensor.len();
         let mut copy = Vec::new();
-        let correction = match self.correction.piece(range.start).map(|piece| piece.values()) {
+        let correction = match self
+            .correction
+            .piece(range.start)
+            .map(|piece| piece.values())
+        {
             Some(piece) if piece.len() == range.len() => &piece[from..until],
             _ => {
                 copy.resize(tensor.len(), 0.0);
@@ -90,11 +130,19 @@ impl Pass<'_> {
         let finite = match self.keep {
             Some(pool) => {
                 let before = before.get_or_insert_with(|| pool.take(range.len()));
-                mean::correct_and_keep(tensor, &mut before.values_mut()[from..until], correction, self.stays, self.weight)
+                mean::correct_and_keep(
+                    tensor,
+                    &mut before.values_mut()[from..until],
+                    correction,
+                    self.stays,
+                    self.weight,
+                )
             }
             None => mean::correct(tensor, correction, self.stays, self.weight),
         };
-        let found = (!finite).then(|| tensor.iter().position(|value| !value.is_finite())).flatten();
+        let found = (!finite)
+            .then(|| tensor.iter().position(|value| !value.is_finite()))
+            .flatten();
         found.map(|at| (index + at, tensor[at]))
     }
 }

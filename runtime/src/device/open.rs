@@ -12,7 +12,9 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum DeviceError {
     /// The program was built without GPUs.
-    #[error("device = cuda, and this program was built without CUDA: build it with the feature cuda of slowmo, or set device = cpu")]
+    #[error(
+        "device = cuda, and this program was built without CUDA: build it with the feature cuda of slowmo, or set device = cpu"
+    )]
     NotBuilt,
     /// A GPU, or one of CUDA's libraries.
     #[cfg(feature = "cuda")]
@@ -29,40 +31,83 @@ pub(crate) struct Devices {
     pub names: Vec<String>,
 }
 
-/// Opens them; with GPUs that takes as long as compiling kernels and, with several, as meeting does.
+/// Opens them; with GPUs that takes as long as compiling kernels and, with several, as meeting
+/// does.
 pub(crate) fn open(config: &Config) -> Result<Devices, DeviceError> {
     let workers = usize::from(config.devices);
     let collective = Arc::new(SharedMemory::new(workers));
     match config.device {
         DeviceName::Cpu => {
-            let each = (0..workers).map(|_| Arc::new(HostDevice) as Arc<dyn Device>).collect();
-            Ok(Devices { each, collective, pool: Pool::new(), names: vec!["cpu".to_owned(); workers] })
+            let each = (0..workers)
+                .map(|_| Arc::new(HostDevice) as Arc<dyn Device>)
+                .collect();
+            Ok(Devices {
+                each,
+                collective,
+                pool: Pool::new(),
+                names: vec!["cpu".to_owned(); workers],
+            })
         }
         #[cfg(not(feature = "cuda"))]
         DeviceName::Cuda => Err(DeviceError::NotBuilt),
         #[cfg(feature = "cuda")]
-        DeviceName::Cuda => Ok(open_gpus(usize::from(config.first_gpu), workers, collective)?),
+        DeviceName::Cuda => Ok(open_gpus(
+            usize::from(config.first_gpu),
+            workers,
+            collective,
+        )?),
     }
 }
 
-/// Worker `i` gets GPU `first + i`, counted around: the nodes of a machine with fewer GPUs share them.
+/// Worker `i` gets GPU `first + i`, counted around: the nodes of a machine with fewer GPUs share
+/// them.
 #[cfg(feature = "cuda")]
-fn open_gpus(first: usize, workers: usize, shared: Arc<SharedMemory>) -> Result<Devices, slowmo_cuda::GpuError> {
+fn open_gpus(
+    first: usize,
+    workers: usize,
+    shared: Arc<SharedMemory>,
+) -> Result<Devices, slowmo_cuda::GpuError> {
     use slowmo_cuda::{CudaDevice, Gpu, GpuError, NcclCollective, Pinned};
     let found = slowmo_cuda::gpus()?.len();
     if found < workers {
         // The first that is missing.
-        return Err(GpuError::NoSuchGpu { wanted: found, found });
+        return Err(GpuError::NoSuchGpu {
+            wanted: found,
+            found,
+        });
     }
     if first >= found {
-        tracing::warn!(first_gpu = first, found, "there are fewer GPUs: counted around, another node may use the same");
+        tracing::warn!(
+            first_gpu = first,
+            found,
+            "there are fewer GPUs: counted around, another node may use the same"
+        );
     }
-    let gpus = (0..workers).map(|worker| Gpu::open((first + worker) % found)).collect::<Result<Vec<_>, _>>()?;
-    let names = gpus.iter().map(|gpu| format!("GPU {} ({})", gpu.info().ordinal, gpu.info().name)).collect();
-    let pool = gpus.first().map_or_else(Pool::new, |gpu| Pool::of(Pinned::new(gpu)));
-    let each = gpus.iter().map(|gpu| Arc::new(CudaDevice::new(gpu.clone(), Arc::new(HostDevice))) as Arc<dyn Device>).collect();
-    let collective: Arc<dyn Collective> = if workers > 1 { Arc::new(NcclCollective::new(gpus, shared)?) } else { shared };
-    Ok(Devices { each, collective, pool, names })
+    let gpus = (0..workers)
+        .map(|worker| Gpu::open((first + worker) % found))
+        .collect::<Result<Vec<_>, _>>()?;
+    let names = gpus
+        .iter()
+        .map(|gpu| format!("GPU {} ({})", gpu.info().ordinal, gpu.info().name))
+        .collect();
+    let pool = gpus
+        .first()
+        .map_or_else(Pool::new, |gpu| Pool::of(Pinned::new(gpu)));
+    let each = gpus
+        .iter()
+        .map(|gpu| Arc::new(CudaDevice::new(gpu.clone(), Arc::new(HostDevice))) as Arc<dyn Device>)
+        .collect();
+    let collective: Arc<dyn Collective> = if workers > 1 {
+        Arc::new(NcclCollective::new(gpus, shared)?)
+    } else {
+        shared
+    };
+    Ok(Devices {
+        each,
+        collective,
+        pool,
+        names,
+    })
 }
 
 #[cfg(test)]
@@ -71,7 +116,11 @@ mod tests {
 
     #[test]
     fn every_worker_has_a_device() {
-        let opened = open(&Config { devices: 3, ..Config::default() }).ok();
+        let opened = open(&Config {
+            devices: 3,
+            ..Config::default()
+        })
+        .ok();
         assert_eq!(
             opened.map(|opened| (opened.each.len(), opened.collective.size(), opened.names)),
             Some((3, 3, vec!["cpu".to_owned(); 3]))
@@ -80,14 +129,26 @@ mod tests {
 
     #[test]
     fn a_gpu_that_is_not_there_is_named() {
-        let config = Config { device: DeviceName::Cuda, ..Config::default() };
-        let text = open(&config).err().map(|error| error.to_string()).unwrap_or_default();
-        assert!(text.starts_with("device = cuda") || text.is_empty(), "{text}");
+        let config = Config {
+            device: DeviceName::Cuda,
+            ..Config::default()
+        };
+        let text = open(&config)
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default();
+        assert!(
+            text.starts_with("device = cuda") || text.is_empty(),
+            "{text}"
+        );
         #[cfg(not(feature = "cuda"))]
         assert!(text.contains("the feature cuda"), "{text}");
         #[cfg(feature = "cuda")]
         if !slowmo_cuda::Library::Driver.is_present() {
-            assert!(text.contains("the CUDA driver is missing (libcuda.so.1)"), "{text}");
+            assert!(
+                text.contains("the CUDA driver is missing (libcuda.so.1)"),
+                "{text}"
+            );
         }
     }
 }

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 /// Bytes of a file in a rendezvous folder that are looked at; an address is shorter.
 const ADDRESS_BYTES_MAX: u64 = 64;
 
-/// A rendezvous folder: each node writes a file named by its id that holds its address, so that nodes on one machine, or
-/// with a common file system, can listen on free ports.
+/// A rendezvous folder: each node writes a file named by its id that holds its address, so that
+/// nodes on one machine, or with a common file system, can listen on free ports.
 #[derive(Clone, Debug)]
 pub struct Directory {
     folder: PathBuf,
@@ -25,7 +25,9 @@ impl Directory {
     /// A folder, which is made when this node announces itself.
     #[must_use]
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into() }
+        Self {
+            folder: folder.into(),
+        }
     }
 
     fn file_of(&self, node: NodeId) -> PathBuf {
@@ -39,15 +41,23 @@ impl Discovery for Directory {
         let (folder, file) = (self.folder.clone(), self.file_of(node));
         blocking(move || {
             std::fs::create_dir_all(&folder).map_err(|error| unwritable(&file, &error))?;
-            // Written aside and renamed, so that a reader sees the whole address or none. The name is new and not to be
-            // guessed: in a folder that everybody may write to, a planted link is neither followed nor in the way.
-            let aside = folder.join(format!(".{}.{:016x}", node.0, RandomState::new().hash_one(std::process::id())));
-            let written = File::create_new(&aside).and_then(|mut new| new.write_all(address.to_string().as_bytes()));
-            written.and_then(|()| std::fs::rename(&aside, &file)).map_err(|error| {
-                // Best effort: the file is hidden and small.
-                let _ = std::fs::remove_file(&aside);
-                unwritable(&file, &error)
-            })
+            // Written aside and renamed, so that a reader sees the whole address or none. The name
+            // is new and not to be guessed: in a folder that everybody may write to, a planted link
+            // is neither followed nor in the way.
+            let aside = folder.join(format!(
+                ".{}.{:016x}",
+                node.0,
+                RandomState::new().hash_one(std::process::id())
+            ));
+            let written = File::create_new(&aside)
+                .and_then(|mut new| new.write_all(address.to_string().as_bytes()));
+            written
+                .and_then(|()| std::fs::rename(&aside, &file))
+                .map_err(|error| {
+                    // Best effort: the file is hidden and small.
+                    let _ = std::fs::remove_file(&aside);
+                    unwritable(&file, &error)
+                })
         })
         .await
     }
@@ -60,7 +70,9 @@ impl Discovery for Directory {
                 return Ok(());
             }
             match std::fs::remove_file(&file) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unwritable(&file, &error)),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    Err(unwritable(&file, &error))
+                }
                 _ => Ok(()),
             }
         })
@@ -78,18 +90,25 @@ impl Discovery for Directory {
             Ok(addresses) if addresses.len() > DISCOVERED_MAX => Err(DiscoveryError::TooMany),
             Ok(addresses) => Ok(addresses.into_iter().collect()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(DiscoveryError::Unreadable { folder: folder.display().to_string(), reason: error.to_string() }),
+            Err(error) => Err(DiscoveryError::Unreadable {
+                folder: folder.display().to_string(),
+                reason: error.to_string(),
+            }),
         })
         .await
     }
 }
 
-/// Reads every file that is named by a node id and holds an address; others are nobody's announcement.
+/// Reads every file that is named by a node id and holds an address; others are nobody's
+/// announcement.
 fn read_addresses(folder: &Path) -> io::Result<BTreeSet<SocketAddr>> {
     let mut addresses = BTreeSet::new();
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
-        let is_announcement = entry.file_name().to_str().is_some_and(|name| name.parse::<u64>().is_ok());
+        let is_announcement = entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.parse::<u64>().is_ok());
         if is_announcement && let Some(address) = read_address(&entry.path()) {
             addresses.insert(address);
         }
@@ -102,12 +121,17 @@ fn read_addresses(folder: &Path) -> io::Result<BTreeSet<SocketAddr>> {
 
 /// The address in a file that holds nothing else; links are nobody's announcement.
 fn read_address(file: &Path) -> Option<SocketAddr> {
-    std::fs::symlink_metadata(file).ok().filter(|metadata| metadata.is_file() && metadata.len() <= ADDRESS_BYTES_MAX)?;
+    std::fs::symlink_metadata(file)
+        .ok()
+        .filter(|metadata| metadata.is_file() && metadata.len() <= ADDRESS_BYTES_MAX)?;
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 fn unwritable(file: &Path, error: &io::Error) -> DiscoveryError {
-    DiscoveryError::Unwritable { file: file.display().to_string(), reason: error.to_string() }
+    DiscoveryError::Unwritable {
+        file: file.display().to_string(),
+        reason: error.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -133,7 +157,11 @@ mod tests {
         folder.withdraw(NodeId(1), address(10)).await.unwrap();
         folder.withdraw(NodeId(1), address(10)).await.unwrap();
         folder.withdraw(NodeId(2), address(20)).await.unwrap();
-        assert_eq!(folder.peers().await.unwrap(), [address(21)], "the later start of node 2 stays known");
+        assert_eq!(
+            folder.peers().await.unwrap(),
+            [address(21)],
+            "the later start of node 2 stays known"
+        );
     }
 
     #[tokio::test]
@@ -141,7 +169,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let victim = folder.path().join("victim");
         std::fs::write(&victim, "127.0.0.1:9").unwrap();
-        for name in ["1".to_owned(), "2".to_owned(), format!(".1.{}", std::process::id())] {
+        for name in [
+            "1".to_owned(),
+            "2".to_owned(),
+            format!(".1.{}", std::process::id()),
+        ] {
             std::os::unix::fs::symlink(&victim, folder.path().join(name)).unwrap();
         }
         let directory = Directory::new(folder.path());
@@ -156,7 +188,13 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let file = parent.path().join("file");
         std::fs::write(&file, "").unwrap();
-        let error = Directory::new(file.join("folder")).announce(NodeId(1), address(1)).await.unwrap_err();
-        assert!(matches!(&error, DiscoveryError::Unwritable { file, .. } if file.ends_with("folder/1")), "{error}");
+        let error = Directory::new(file.join("folder"))
+            .announce(NodeId(1), address(1))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&error, DiscoveryError::Unwritable { file, .. } if file.ends_with("folder/1")),
+            "{error}"
+        );
     }
 }

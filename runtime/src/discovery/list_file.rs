@@ -1,4 +1,5 @@
-//! A file of addresses: one `host:port` a line, comments behind `#`. Reading touches that file; what it says is read purely.
+//! A file of addresses: one `host:port` a line, comments behind `#`. Reading touches that file;
+//! what it says is read purely.
 
 use crate::config::is_host_and_port;
 use slowmo_actors::ports::discovery::{DISCOVERED_MAX, DiscoveryError};
@@ -12,15 +13,23 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The names in a file, in its order.
 pub(super) fn read(path: &Path) -> Result<Vec<String>, DiscoveryError> {
     let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
+    let read =
+        File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
     let checked = match read {
         Ok(length) if length as u64 > FILE_BYTES_MAX => Err(io::Error::other("larger than 1 MiB")),
         other => other,
     };
     let file = || path.display().to_string();
-    checked.map_err(|error| DiscoveryError::NoList { file: file(), reason: error.to_string() })?;
+    checked.map_err(|error| DiscoveryError::NoList {
+        file: file(),
+        reason: error.to_string(),
+    })?;
     names(&text).map_err(|fault| match fault {
-        Fault::Line { line, found } => DiscoveryError::BadLine { file: file(), line, found },
+        Fault::Line { line, found } => DiscoveryError::BadLine {
+            file: file(),
+            line,
+            found,
+        },
         Fault::TooMany => DiscoveryError::TooMany,
     })
 }
@@ -51,7 +60,10 @@ pub fn names(text: &str) -> Result<Vec<String>, Fault> {
             continue;
         }
         if !is_host_and_port(name) {
-            return Err(Fault::Line { line: index + 1, found: name.to_owned() });
+            return Err(Fault::Line {
+                line: index + 1,
+                found: name.to_owned(),
+            });
         }
         if names.len() == DISCOVERED_MAX {
             return Err(Fault::TooMany);
@@ -69,15 +81,31 @@ mod tests {
 
     #[test]
     fn comments_and_blank_lines_are_passed_over() {
-        let text = "# the old rack\n10.0.0.1:7000\n\n  gpu-2:7001  # slow\n[::1]:7002\r\n#10.0.0.9:1";
-        assert_eq!(names(text).unwrap(), ["10.0.0.1:7000", "gpu-2:7001", "[::1]:7002"]);
+        let text =
+            "# the old rack\n10.0.0.1:7000\n\n  gpu-2:7001  # slow\n[::1]:7002\r\n#10.0.0.9:1";
+        assert_eq!(
+            names(text).unwrap(),
+            ["10.0.0.1:7000", "gpu-2:7001", "[::1]:7002"]
+        );
         assert_eq!(names("").unwrap(), [""; 0]);
     }
 
     #[test]
     fn a_line_that_is_none_is_named() {
-        for line in ["gpu-2", "gpu-2:0", "::1:7000", "a:1 b:2", "10.0.0.1:7000,10.0.0.2:7000 b:1"] {
-            assert_eq!(names(&format!("# first\na:1\n{line}")), Err(Fault::Line { line: 3, found: line.to_owned() }));
+        for line in [
+            "gpu-2",
+            "gpu-2:0",
+            "::1:7000",
+            "a:1 b:2",
+            "10.0.0.1:7000,10.0.0.2:7000 b:1",
+        ] {
+            assert_eq!(
+                names(&format!("# first\na:1\n{line}")),
+                Err(Fault::Line {
+                    line: 3,
+                    found: line.to_owned()
+                })
+            );
         }
         let many = "a:1\n".repeat(DISCOVERED_MAX);
         assert_eq!(names(&many).unwrap().len(), DISCOVERED_MAX);
@@ -88,12 +116,25 @@ mod tests {
     fn files_that_cannot_be_read_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let missing = read(&folder.path().join("nodes")).unwrap_err();
-        assert!(matches!(&missing, DiscoveryError::NoList { file, .. } if file.ends_with("nodes")), "{missing}");
+        assert!(
+            matches!(&missing, DiscoveryError::NoList { file, .. } if file.ends_with("nodes")),
+            "{missing}"
+        );
         let large = folder.path().join("large");
         std::fs::write(&large, "#".repeat(1 + (1 << 20))).unwrap();
-        assert!(read(&large).unwrap_err().to_string().contains("larger than 1 MiB"));
+        assert!(
+            read(&large)
+                .unwrap_err()
+                .to_string()
+                .contains("larger than 1 MiB")
+        );
         std::fs::write(&large, "a").unwrap();
-        assert!(read(&large).unwrap_err().to_string().contains("large line 1"));
+        assert!(
+            read(&large)
+                .unwrap_err()
+                .to_string()
+                .contains("large line 1")
+        );
     }
 
     proptest! {

@@ -1,4 +1,5 @@
-//! Addresses that are looked up again and again, because names come and go. Touches the system's resolver and one file.
+//! Addresses that are looked up again and again, because names come and go. Touches the system's
+//! resolver and one file.
 
 use super::{blocking, list_file};
 use async_trait::async_trait;
@@ -65,31 +66,49 @@ impl Source {
         let found = resolve(names, ipv4).await;
         match found.missing.first() {
             _ if found.addresses.len() > DISCOVERED_MAX => Err(DiscoveryError::TooMany),
-            Some((name, reason)) if found.addresses.is_empty() => {
-                Err(DiscoveryError::Unresolved { name: name.clone(), reason: reason.clone() })
-            }
+            Some((name, reason)) if found.addresses.is_empty() => Err(DiscoveryError::Unresolved {
+                name: name.clone(),
+                reason: reason.clone(),
+            }),
             _ => Ok(found),
         }
     }
 
     fn interval(&self, outcome: &Result<Found, DiscoveryError>) -> Duration {
-        let settled = matches!((self, outcome), (Self::Listed(_), Ok(found)) if found.missing.is_empty());
-        if settled { SETTLED_INTERVAL } else { LOOK_INTERVAL }
+        let settled =
+            matches!((self, outcome), (Self::Listed(_), Ok(found)) if found.missing.is_empty());
+        if settled {
+            SETTLED_INTERVAL
+        } else {
+            LOOK_INTERVAL
+        }
     }
 }
 
 /// The addresses of one family of all names.
 async fn resolve(names: Vec<String>, ipv4: bool) -> Found {
     let look = |name: String| async move {
-        let addresses = lookup_host(&name).await.map(|addresses| addresses.filter(|one| one.is_ipv4() == ipv4).collect::<Vec<_>>());
+        let addresses = lookup_host(&name).await.map(|addresses| {
+            addresses
+                .filter(|one| one.is_ipv4() == ipv4)
+                .collect::<Vec<_>>()
+        });
         (name, addresses)
     };
-    let mut looks = stream::iter(names).map(look).buffer_unordered(RESOLVING_MAX);
+    let mut looks = stream::iter(names)
+        .map(look)
+        .buffer_unordered(RESOLVING_MAX);
     let mut found = Found::default();
     while let Some((name, addresses)) = looks.next().await {
         match addresses {
             Ok(addresses) if addresses.is_empty() => {
-                found.missing.push((name, format!("it has no address of {}, the family of listen", if ipv4 { "IPv4" } else { "IPv6" })));
+                found.missing.push((
+                    name,
+                    format!(
+                        "it has no address of {}, the family of listen",
+                        if ipv4 { "IPv4" } else { "IPv6" }
+                    ),
+                ));
             }
             Ok(addresses) => found.addresses.extend(addresses),
             Err(error) => found.missing.push((name, error.to_string())),
@@ -99,7 +118,8 @@ async fn resolve(names: Vec<String>, ipv4: bool) -> Found {
     found
 }
 
-/// Discovery by a [`Source`], beside addresses that were given. What was found once is dialed until another look succeeds.
+/// Discovery by a [`Source`], beside addresses that were given. What was found once is dialed until
+/// another look succeeds.
 #[derive(Debug)]
 pub struct LookedUp {
     source: Source,
@@ -123,18 +143,35 @@ impl LookedUp {
     /// Looks at `source` for addresses of one family, and knows `given` already.
     #[must_use]
     pub fn new(source: Source, ipv4: bool, given: impl IntoIterator<Item = SocketAddr>) -> Self {
-        Self { source, ipv4, given: given.into_iter().collect(), look_max: LOOK_MAX, looks: Mutex::default() }
+        Self {
+            source,
+            ipv4,
+            given: given.into_iter().collect(),
+            look_max: LOOK_MAX,
+            looks: Mutex::default(),
+        }
     }
 
-    /// Looks, unless one is not over: at most one thread hangs in a resolver or a file system that does.
+    /// Looks, unless one is not over: at most one thread hangs in a resolver or a file system that
+    /// does.
     async fn look(&self, looks: &mut Looks) {
-        let under_way = looks.under_way.get_or_insert_with(|| tokio::spawn(self.source.clone().look(self.ipv4)));
+        let under_way = looks
+            .under_way
+            .get_or_insert_with(|| tokio::spawn(self.source.clone().look(self.ipv4)));
         let done = timeout(self.look_max, under_way).await;
         let outcome = match done {
-            Err(_) => Err(DiscoveryError::Slow { what: self.source.to_string(), seconds: self.look_max.as_secs() }),
+            Err(_) => Err(DiscoveryError::Slow {
+                what: self.source.to_string(),
+                seconds: self.look_max.as_secs(),
+            }),
             Ok(ended) => {
                 looks.under_way = None;
-                ended.unwrap_or_else(|error| Err(DiscoveryError::Unresolved { name: self.source.to_string(), reason: error.to_string() }))
+                ended.unwrap_or_else(|error| {
+                    Err(DiscoveryError::Unresolved {
+                        name: self.source.to_string(),
+                        reason: error.to_string(),
+                    })
+                })
             }
         };
         looks.next = Some(Instant::now() + self.source.interval(&outcome));
@@ -165,8 +202,15 @@ impl LookedUp {
 
 impl Looks {
     fn found(&mut self, Found { addresses, missing }: Found) {
-        for (name, reason) in missing.iter().filter(|missing| !self.missing.contains(missing)) {
-            tracing::warn!(name, reason, "a name cannot be resolved; the others are dialed");
+        for (name, reason) in missing
+            .iter()
+            .filter(|missing| !self.missing.contains(missing))
+        {
+            tracing::warn!(
+                name,
+                reason,
+                "a name cannot be resolved; the others are dialed"
+            );
         }
         (self.known, self.missing, self.failed) = (addresses, missing, None);
     }
@@ -209,10 +253,16 @@ mod tests {
     #[tokio::test]
     async fn a_name_has_the_addresses_of_one_family() {
         let name = || Source::Name("localhost:7000".to_owned());
-        let found = LookedUp::new(name(), true, [address(9)]).peers().await.unwrap();
+        let found = LookedUp::new(name(), true, [address(9)])
+            .peers()
+            .await
+            .unwrap();
         assert_eq!(found, [address(9), address(7000)]);
         assert!(LookedUp::new(name(), true, []).may_be_stale());
-        let other = LookedUp::new(Source::Name("127.0.0.1:7000".to_owned()), false, []).peers().await.unwrap_err();
+        let other = LookedUp::new(Source::Name("127.0.0.1:7000".to_owned()), false, [])
+            .peers()
+            .await
+            .unwrap_err();
         assert!(other.to_string().contains("no address of IPv6"), "{other}");
     }
 
@@ -221,9 +271,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nodes");
         let discovery = LookedUp::new(Source::File(path.clone()), true, []);
-        assert!(matches!(discovery.peers().await, Err(DiscoveryError::NoList { .. })));
+        assert!(matches!(
+            discovery.peers().await,
+            Err(DiscoveryError::NoList { .. })
+        ));
         std::fs::write(&path, "127.0.0.1:2\n127.0.0.1:1\n").unwrap();
-        assert!(discovery.peers().await.is_err(), "it is not looked at all the time");
+        assert!(
+            discovery.peers().await.is_err(),
+            "it is not looked at all the time"
+        );
         later(&discovery).await;
         assert_eq!(discovery.peers().await.unwrap(), [address(1), address(2)]);
         std::fs::write(&path, "127.0.0.1:3\nno such line\n").unwrap();
@@ -241,9 +297,15 @@ mod tests {
         assert_eq!(discovery.peers().await.unwrap(), [address(1), address(3)]);
         let looks = discovery.looks.lock().await;
         assert_eq!(looks.missing[0].0, "[::1]:2");
-        assert!(looks.next.unwrap() <= Instant::now() + LOOK_INTERVAL, "it is asked for again soon");
+        assert!(
+            looks.next.unwrap() <= Instant::now() + LOOK_INTERVAL,
+            "it is asked for again soon"
+        );
         let none: [String; 1] = ["[::1]:2".into()];
-        let refused = LookedUp::new(Source::Listed(none.into()), true, []).peers().await.unwrap_err();
+        let refused = LookedUp::new(Source::Listed(none.into()), true, [])
+            .peers()
+            .await
+            .unwrap_err();
         assert!(refused.to_string().contains("[::1]:2"), "{refused}");
     }
 
@@ -258,14 +320,23 @@ mod tests {
     #[tokio::test]
     async fn a_look_that_hangs_is_waited_for_by_the_next_call() {
         let patience = Duration::from_millis(5);
-        let discovery = LookedUp { look_max: patience, ..LookedUp::new(Source::Name("localhost:7000".to_owned()), true, []) };
+        let discovery = LookedUp {
+            look_max: patience,
+            ..LookedUp::new(Source::Name("localhost:7000".to_owned()), true, [])
+        };
         let (go, gone) = tokio::sync::oneshot::channel::<()>();
         let hangs = tokio::spawn(async move {
             let _gone = gone.await;
-            Ok(Found { addresses: [address(5)].into(), missing: Vec::new() })
+            Ok(Found {
+                addresses: [address(5)].into(),
+                missing: Vec::new(),
+            })
         });
         discovery.looks.lock().await.under_way = Some(hangs);
-        assert!(matches!(discovery.peers().await, Err(DiscoveryError::Slow { .. })));
+        assert!(matches!(
+            discovery.peers().await,
+            Err(DiscoveryError::Slow { .. })
+        ));
         go.send(()).unwrap();
         later(&discovery).await;
         assert_eq!(discovery.peers().await.unwrap(), [address(5)]);

@@ -32,7 +32,9 @@ impl StaticList {
     #[must_use]
     pub fn new(addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
         let addresses: BTreeSet<SocketAddr> = addresses.into_iter().collect();
-        Self { addresses: addresses.into_iter().collect() }
+        Self {
+            addresses: addresses.into_iter().collect(),
+        }
     }
 }
 
@@ -43,14 +45,25 @@ impl Discovery for StaticList {
     }
 
     async fn peers(&self) -> Result<Vec<SocketAddr>, DiscoveryError> {
-        if self.addresses.len() > DISCOVERED_MAX { Err(DiscoveryError::TooMany) } else { Ok(self.addresses.clone()) }
+        if self.addresses.len() > DISCOVERED_MAX {
+            Err(DiscoveryError::TooMany)
+        } else {
+            Ok(self.addresses.clone())
+        }
     }
 }
 
 /// Keeps file access, which may hang on a network file system, off the executor's threads.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, DiscoveryError> + Send + 'static) -> Result<T, DiscoveryError> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, DiscoveryError> + Send + 'static,
+) -> Result<T, DiscoveryError> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(DiscoveryError::Unreadable { folder: "given".into(), reason: error.to_string() }))
+    done.unwrap_or_else(|error| {
+        Err(DiscoveryError::Unreadable {
+            folder: "given".into(),
+            reason: error.to_string(),
+        })
+    })
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The flight recorder: the last events of a node, in memory, and on a disk when something went wrong.
+//! The flight recorder: the last events of a node, in memory, and on a disk when something went
+//! wrong.
 
 use slowmo_protocol::trace::Start;
 use std::collections::VecDeque;
@@ -27,14 +28,21 @@ pub(super) struct Flight {
 
 impl Flight {
     pub fn new(folder: &Path, start: Start) -> Self {
-        Self { folder: folder.to_owned(), start, lines: VecDeque::new(), bytes: 0 }
+        Self {
+            folder: folder.to_owned(),
+            start,
+            lines: VecDeque::new(),
+            bytes: 0,
+        }
     }
 
     /// Keeps a line; the oldest go where there is no room.
     pub fn keep(&mut self, line: &[u8]) {
         self.bytes += line.len();
         self.lines.push_back(line.into());
-        while self.lines.len() > FLIGHT_EVENTS_MAX || (self.bytes > FLIGHT_BYTES_MAX && self.lines.len() > 1) {
+        while self.lines.len() > FLIGHT_EVENTS_MAX
+            || (self.bytes > FLIGHT_BYTES_MAX && self.lines.len() > 1)
+        {
             self.bytes -= self.lines.pop_front().map_or(0, |oldest| oldest.len());
         }
     }
@@ -49,7 +57,10 @@ impl Flight {
             }
             Err(error) => {
                 tracing::error!(why, %error, file = %path.display(), "the last events could not be written down");
-                Err(format!("the last events could not be written to {} ({error}); they are kept", path.display()))
+                Err(format!(
+                    "the last events could not be written to {} ({error}); they are kept",
+                    path.display()
+                ))
             }
         }
     }
@@ -59,8 +70,12 @@ impl Flight {
         std::fs::create_dir_all(&self.folder)?;
         let aside = path.with_extension("tmp");
         let mut file = io::BufWriter::new(File::create(&aside)?);
-        self.lines.iter().try_for_each(|line| file.write_all(line))?;
-        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        self.lines
+            .iter()
+            .try_for_each(|line| file.write_all(line))?;
+        file.into_inner()
+            .map_err(io::IntoInnerError::into_error)?
+            .sync_all()?;
         std::fs::rename(&aside, path)
     }
 }
@@ -71,7 +86,10 @@ mod tests {
     use super::*;
     use slowmo_protocol::ident::{Incarnation, NodeId};
 
-    const START: Start = Start { node: NodeId(7), incarnation: Incarnation(11) };
+    const START: Start = Start {
+        node: NodeId(7),
+        incarnation: Incarnation(11),
+    };
 
     #[test]
     fn the_last_events_are_kept_within_both_bounds() {
@@ -80,7 +98,10 @@ mod tests {
         (0..FLIGHT_EVENTS_MAX + 5).for_each(|event| flight.keep(format!("{event}\n").as_bytes()));
         assert_eq!(flight.dump("test"), Ok(dump_in(&flight.folder, START)));
         let text = std::fs::read_to_string(dump_in(&flight.folder, START)).unwrap();
-        assert_eq!((text.lines().count(), text.lines().next()), (FLIGHT_EVENTS_MAX, Some("5")));
+        assert_eq!(
+            (text.lines().count(), text.lines().next()),
+            (FLIGHT_EVENTS_MAX, Some("5"))
+        );
         flight.keep(&vec![b'x'; FLIGHT_BYTES_MAX]);
         assert_eq!((flight.lines.len(), flight.bytes), (1, FLIGHT_BYTES_MAX));
     }

@@ -18,13 +18,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where checkpoints go, and the one that a founding goes on from: read and verified before anybody is met.
+/// Where checkpoints go, and the one that a founding goes on from: read and verified before anybody
+/// is met.
 pub(super) async fn checkpoints_of(
     config: &Config,
     (node, incarnation): (NodeId, Incarnation),
     board: &Arc<StatusBoard>,
 ) -> Result<Arc<Checkpoints>, SpawnError> {
-    let Some(folder) = config.checkpoints.clone() else { return Ok(Arc::new(Checkpoints::none())) };
+    let Some(folder) = config.checkpoints.clone() else {
+        return Ok(Arc::new(Checkpoints::none()));
+    };
     let algorithm = config.algorithm()?;
     let outer = algorithm.outer.map(|_| config.outer_name());
     let settings = config.checkpoint_every.map(|every| WriterSettings {
@@ -36,7 +39,10 @@ pub(super) async fn checkpoints_of(
         outer: outer.clone(),
     });
     // Whoever joins goes on from the others, who also say which founding theirs was.
-    let (founds, resume) = (!config.join && config.lineage.is_none(), config.resume.clone());
+    let (founds, resume) = (
+        !config.join && config.lineage.is_none(),
+        config.resume.clone(),
+    );
     let read = beside(move || {
         if !founds {
             return Ok((None, 0));
@@ -50,7 +56,9 @@ pub(super) async fn checkpoints_of(
     });
     let (resumed, run) = read.await??;
     let checkpoints = Checkpoints::new(settings, resumed, run, Arc::clone(board));
-    checkpoints.map(Arc::new).map_err(|error| SpawnError::System(error.to_string()))
+    checkpoints
+        .map(Arc::new)
+        .map_err(|error| SpawnError::System(error.to_string()))
 }
 
 /// Who keeps what the node does: `given`, or a file where the configuration names a folder.
@@ -71,7 +79,10 @@ pub(super) fn recorder_of(
         }
     };
     Ok(match faults {
-        Some(faults) => Arc::new(UntilCrashed { inner, faults: faults.clone() }),
+        Some(faults) => Arc::new(UntilCrashed {
+            inner,
+            faults: faults.clone(),
+        }),
         None => inner,
     })
 }

@@ -1,4 +1,5 @@
-//! Who may give orders over HTTP, and how often anybody may ask. Pure but for the clock that is handed in.
+//! Who may give orders over HTTP, and how often anybody may ask. Pure but for the clock that is
+//! handed in.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -46,10 +47,17 @@ impl std::fmt::Debug for Token {
 impl Token {
     /// The token in a file, without blanks around it.
     pub fn read(path: &Path) -> Result<Self, AccessError> {
-        let failed = |error| AccessError::File { path: path.to_owned(), error };
+        let failed = |error| AccessError::File {
+            path: path.to_owned(),
+            error,
+        };
         let mut text = String::new();
         let file = std::fs::File::open(path).map_err(failed)?;
-        std::io::Read::read_to_string(&mut std::io::Read::take(file, TOKEN_FILE_BYTES_MAX), &mut text).map_err(failed)?;
+        std::io::Read::read_to_string(
+            &mut std::io::Read::take(file, TOKEN_FILE_BYTES_MAX),
+            &mut text,
+        )
+        .map_err(failed)?;
         Self::new(text.trim())
     }
 
@@ -57,34 +65,47 @@ impl Token {
     pub fn new(text: &str) -> Result<Self, AccessError> {
         if text.len() < TOKEN_BYTES_MIN {
             Err(AccessError::TooShort)
-        } else if !text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+        } else if !text
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() || byte == b' ')
+        {
             Err(AccessError::NoHeader)
         } else {
             Ok(Self(text.to_owned()))
         }
     }
 
-    /// Whether a request's `Authorization` gives it. Compared in a time that does not depend on how much of it is right.
+    /// Whether a request's `Authorization` gives it. Compared in a time that does not depend on how
+    /// much of it is right.
     pub fn is_given_by(&self, authorization: Option<&str>) -> bool {
         let token = |text: &'_ str| {
-            text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, given)| given.to_owned())
+            text.split_once(' ')
+                .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+                .map(|(_, given)| given.to_owned())
         };
         let given = authorization.and_then(token).unwrap_or_default();
         let given = given.as_bytes();
         let own = self.0.as_bytes();
-        let differences = given.iter().zip(own).fold(0, |found, (one, other)| found | (one ^ other));
+        let differences = given
+            .iter()
+            .zip(own)
+            .fold(0, |found, (one, other)| found | (one ^ other));
         given.len() == own.len() && std::hint::black_box(differences) == 0
     }
 }
 
-/// Whether a request's `Host` names this machine itself, by an address or as `localhost`, with or without a port.
+/// Whether a request's `Host` names this machine itself, by an address or as `localhost`, with or
+/// without a port.
 pub fn is_host_of_this_machine(host: Option<&str>) -> bool {
     let Some(host) = host else { return true };
     let name = match host.strip_prefix('[') {
         Some(address) => address.split(']').next().unwrap_or_default(),
         None => host.split(':').next().unwrap_or_default(),
     };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    name.eq_ignore_ascii_case("localhost")
+        || name
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 /// How often anything may be asked: a bucket that fills with time.
@@ -100,7 +121,12 @@ impl Allowance {
     /// A full one, of so many at once and so many in each further second.
     pub fn new((burst, per_second): (u32, u32), now: Instant) -> Self {
         let (most, per_second) = (f64::from(burst), f64::from(per_second));
-        Self { most, per_second, left: most, at: now }
+        Self {
+            most,
+            per_second,
+            left: most,
+            at: now,
+        }
     }
 
     /// Whether one more request is answered.
@@ -122,24 +148,51 @@ mod tests {
     #[test]
     fn a_token_is_all_of_it_or_nothing() {
         let token = Token::new("0123456789abcdef").unwrap();
-        assert!(token.is_given_by(Some("Bearer 0123456789abcdef")) && token.is_given_by(Some("bearer 0123456789abcdef")));
-        for wrong in ["", "Bearer ", "0123456789abcdef", "Bearer 0123456789abcdeF", "Bearer 0123456789abcdef0", "Bearer 0123456789abcde"] {
+        assert!(
+            token.is_given_by(Some("Bearer 0123456789abcdef"))
+                && token.is_given_by(Some("bearer 0123456789abcdef"))
+        );
+        for wrong in [
+            "",
+            "Bearer ",
+            "0123456789abcdef",
+            "Bearer 0123456789abcdeF",
+            "Bearer 0123456789abcdef0",
+            "Bearer 0123456789abcde",
+        ] {
             assert!(!token.is_given_by(Some(wrong)), "{wrong}");
         }
         assert!(!token.is_given_by(None));
         assert!(matches!(Token::new("short"), Err(AccessError::TooShort)));
-        assert!(matches!(Token::new("pässwort-pässwort"), Err(AccessError::NoHeader)));
+        assert!(matches!(
+            Token::new("pässwort-pässwort"),
+            Err(AccessError::NoHeader)
+        ));
         assert_eq!(format!("{token:?}"), "Token(hidden)");
     }
 
     #[test]
     fn a_name_that_leads_here_is_not_this_machine() {
-        for own in ["localhost", "LOCALHOST:7070", "127.0.0.1:7070", "127.1.2.3", "[::1]:7070", "[::1]"] {
+        for own in [
+            "localhost",
+            "LOCALHOST:7070",
+            "127.0.0.1:7070",
+            "127.1.2.3",
+            "[::1]:7070",
+            "[::1]",
+        ] {
             assert!(is_host_of_this_machine(Some(own)), "{own}");
         }
-        for other in
-            ["", "evil.example", "evil.example:7070", "localhost.evil.example", "10.0.0.1", "[::2]:1", "[", "127.0.0.1.evil.example"]
-        {
+        for other in [
+            "",
+            "evil.example",
+            "evil.example:7070",
+            "localhost.evil.example",
+            "10.0.0.1",
+            "[::2]:1",
+            "[",
+            "127.0.0.1.evil.example",
+        ] {
             assert!(!is_host_of_this_machine(Some(other)), "{other}");
         }
     }
@@ -148,8 +201,14 @@ mod tests {
     fn who_asks_too_often_is_put_off_and_served_again_later() {
         let start = Instant::now();
         let mut allowance = Allowance::new((REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX), start);
-        assert_eq!((0..1000).filter(|_| allowance.take(start)).count(), REQUESTS_BURST_MAX as usize);
+        assert_eq!(
+            (0..1000).filter(|_| allowance.take(start)).count(),
+            REQUESTS_BURST_MAX as usize
+        );
         let later = start + Duration::from_millis(100);
-        assert_eq!((0..1000).filter(|_| allowance.take(later)).count(), REQUESTS_PER_SECOND_MAX as usize / 10);
+        assert_eq!(
+            (0..1000).filter(|_| allowance.take(later)).count(),
+            REQUESTS_PER_SECOND_MAX as usize / 10
+        );
     }
 }

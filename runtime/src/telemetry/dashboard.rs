@@ -1,7 +1,9 @@
-//! The page of the cluster, which any node serves, and the stream of server-sent events that fills it.
+//! The page of the cluster, which any node serves, and the stream of server-sent events that fills
+//! it.
 //!
-//! What a node knows of others it asks them for only while a page is open ([`slowmo_actors::watching`]). The page needs nothing from
-//! elsewhere: its files are in the binary.
+//! What a node knows of others it asks them for only while a page is open
+//! ([`slowmo_actors::watching`]). The page needs nothing from elsewhere: its files are in the
+//! binary.
 
 use super::http::Served;
 use crate::admin::{Report, report};
@@ -57,7 +59,10 @@ pub(super) async fn draw_script() -> Response {
 
 /// How it looks.
 pub(super) async fn style() -> Response {
-    file("text/css; charset=utf-8", include_str!("page/dashboard.css"))
+    file(
+        "text/css; charset=utf-8",
+        include_str!("page/dashboard.css"),
+    )
 }
 
 fn file(kind: &'static str, text: &'static str) -> Response {
@@ -74,7 +79,8 @@ fn file(kind: &'static str, text: &'static str) -> Response {
 /// The stream: what was before, then every second what is now.
 pub(super) async fn stream(State(served): State<Arc<Served>>) -> Response {
     let Ok(permit) = Arc::clone(&served.pages).try_acquire_owned() else {
-        let why = format!("{PAGES_MAX} pages are open already: close one, or open another node's\n");
+        let why =
+            format!("{PAGES_MAX} pages are open already: close one, or open another node's\n");
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
     Sse::new(telling(Teller::new(served, permit))).into_response()
@@ -85,9 +91,15 @@ fn telling(teller: Teller) -> impl Stream<Item = Result<Event, Infallible>> {
         if teller.told > 0 {
             tokio::time::sleep(TELL_INTERVAL).await;
         }
-        let launched = if launcher::socket().is_some() { launcher::count().await } else { None };
+        let launched = if launcher::socket().is_some() {
+            launcher::count().await
+        } else {
+            None
+        };
         let told = (teller.told < TOLD_MAX).then(|| teller.tell(launched))?;
-        let event = Event::default().json_data(told).unwrap_or_else(|error| Event::default().comment(error.to_string()));
+        let event = Event::default()
+            .json_data(told)
+            .unwrap_or_else(|error| Event::default().comment(error.to_string()));
         Some((Ok(event), teller))
     })
 }
@@ -197,7 +209,14 @@ struct EventNote {
 
 impl Teller {
     fn new(served: Arc<Served>, permit: OwnedSemaphorePermit) -> Self {
-        Self { served, _permit: permit, told: 0, rounds_until_us: 0, shards: None, events: Vec::new() }
+        Self {
+            served,
+            _permit: permit,
+            told: 0,
+            rounds_until_us: 0,
+            shards: None,
+            events: Vec::new(),
+        }
     }
 
     fn tell(&mut self, launched: Option<usize>) -> Told {
@@ -208,13 +227,33 @@ impl Teller {
         let before = (self.told == 0).then(|| before(&served));
         self.told += 1;
         let nodes = nodes(context, &report);
-        let (rounds, shards, events) = (self.rounds(context), self.shards(context), self.events(context, &report));
-        Told { at_us: unix_us(), before, launched, report, nodes, rounds, shards, events }
+        let (rounds, shards, events) = (
+            self.rounds(context),
+            self.shards(context),
+            self.events(context, &report),
+        );
+        Told {
+            at_us: unix_us(),
+            before,
+            launched,
+            report,
+            nodes,
+            rounds,
+            shards,
+            events,
+        }
     }
 
     fn rounds(&mut self, context: &NodeContext) -> Vec<Round> {
-        let rounds: Vec<Round> = context.status.timeline(|timeline| timeline.rounds_after(self.rounds_until_us).map(round).collect());
-        self.rounds_until_us = rounds.last().map_or(self.rounds_until_us, |round| round.at_us);
+        let rounds: Vec<Round> = context.status.timeline(|timeline| {
+            timeline
+                .rounds_after(self.rounds_until_us)
+                .map(round)
+                .collect()
+        });
+        self.rounds_until_us = rounds
+            .last()
+            .map_or(self.rounds_until_us, |round| round.at_us);
         rounds
     }
 
@@ -227,13 +266,25 @@ impl Teller {
         let layout = Layout::new(elements);
         let map = ShardMap::new(&view, &layout, context.settings.replicas);
         let holders = |shard: ShardId| map.holders(shard).iter().map(|node| node.0).collect();
-        Some(Shards { epoch: now.0, elements, holders: layout.shards().map(holders).collect() })
+        Some(Shards {
+            epoch: now.0,
+            elements,
+            holders: layout.shards().map(holders).collect(),
+        })
     }
 
     fn events(&mut self, context: &NodeContext, report: &Report) -> Option<Vec<EventNote>> {
-        let own = report.events.iter().map(|event| EventNote { at_us: event.at_us, node: report.node, what: event.what.clone() });
+        let own = report.events.iter().map(|event| EventNote {
+            at_us: event.at_us,
+            node: report.node,
+            what: event.what.clone(),
+        });
         let others = context.watching.events();
-        let others = others.into_iter().map(|(node, event)| EventNote { at_us: event.at_us, node: node.0, what: event.what });
+        let others = others.into_iter().map(|(node, event)| EventNote {
+            at_us: event.at_us,
+            node: node.0,
+            what: event.what,
+        });
         let mut events: Vec<EventNote> = own.chain(others).collect();
         events.sort_by_key(|event| event.at_us);
         if events == self.events {
@@ -245,11 +296,18 @@ impl Teller {
 }
 
 fn before(served: &Served) -> Before {
-    let curves = served
-        .context
-        .status
-        .timeline(|timeline| timeline.curves().map(|(name, curve)| (name.to_owned(), curve.points().to_vec())).collect::<BTreeMap<_, _>>());
-    Before { version: env!("CARGO_PKG_VERSION"), orders: served.token.is_some(), replicas: served.context.settings.replicas, curves }
+    let curves = served.context.status.timeline(|timeline| {
+        timeline
+            .curves()
+            .map(|(name, curve)| (name.to_owned(), curve.points().to_vec()))
+            .collect::<BTreeMap<_, _>>()
+    });
+    Before {
+        version: env!("CARGO_PKG_VERSION"),
+        orders: served.token.is_some(),
+        replicas: served.context.settings.replicas,
+        curves,
+    }
 }
 
 fn round(note: &RoundNote) -> Round {
@@ -271,23 +329,37 @@ fn nodes(context: &NodeContext, report: &Report) -> Vec<NodeNote> {
         let brief = if member.node == report.node {
             Some(brief_note(&context.watching.brief(context, u64::MAX), 0))
         } else {
-            seen.get(&NodeId(member.node)).map(|seen| brief_note(&seen.brief, now.since(seen.at).as_millis()))
+            seen.get(&NodeId(member.node))
+                .map(|seen| brief_note(&seen.brief, now.since(seen.at).as_millis()))
         };
-        NodeNote { node: member.node, address: member.address.clone(), devices: member.devices, alive: member.alive, brief }
+        NodeNote {
+            node: member.node,
+            address: member.address.clone(),
+            devices: member.devices,
+            alive: member.alive,
+            brief,
+        }
     };
     report.members.iter().map(node).collect()
 }
 
 fn brief_note(brief: &Brief, age_ms: u64) -> BriefNote {
-    let link =
-        |link: &slowmo_protocol::wire::Link| LinkNote { to: link.to.0, sent_bytes: link.sent_bytes, round_trip_us: link.round_trip_us };
+    let link = |link: &slowmo_protocol::wire::Link| LinkNote {
+        to: link.to.0,
+        sent_bytes: link.sent_bytes,
+        round_trip_us: link.round_trip_us,
+    };
     BriefNote {
         age_ms,
         incarnation: brief.incarnation.0.to_string(),
         standing: brief.stands.name(),
         round: brief.round.0,
         step: brief.step.0,
-        measures: brief.measures.iter().map(|measure| (measure.name.clone(), (measure.step.0, measure.value))).collect(),
+        measures: brief
+            .measures
+            .iter()
+            .map(|measure| (measure.name.clone(), (measure.step.0, measure.value)))
+            .collect(),
         disagreement: brief.disagreement,
         weight: brief.weight,
         waits: brief.waits,

@@ -1,6 +1,9 @@
-//! The HTTP endpoint of a node. What it shows, anybody may read who reaches the address; what changes something wants the token.
+//! The HTTP endpoint of a node. What it shows, anybody may read who reaches the address; what
+//! changes something wants the token.
 
-use super::access::{Allowance, REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX, Token, is_host_of_this_machine};
+use super::access::{
+    Allowance, REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX, Token, is_host_of_this_machine,
+};
 use super::{dashboard, metrics, orders};
 use crate::admin::report;
 use axum::extract::{Request, State};
@@ -24,7 +27,8 @@ use tokio_io_timeout::TimeoutStream;
 
 /// Connections at one time; more wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 64;
-/// How long a request may take to come. Each connection brings one: nobody keeps others waiting with connections that rest.
+/// How long a request may take to come. Each connection brings one: nobody keeps others waiting
+/// with connections that rest.
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// How long an answer may stand still because nobody reads it.
 pub const STALL_MAX: Duration = Duration::from_secs(10);
@@ -77,7 +81,11 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`HttpError`]; nothing listens then.
-    pub fn serve(address: SocketAddr, token: Option<Token>, context: Arc<NodeContext>) -> Result<Self, HttpError> {
+    pub fn serve(
+        address: SocketAddr,
+        token: Option<Token>,
+        context: Arc<NodeContext>,
+    ) -> Result<Self, HttpError> {
         if !address.ip().is_loopback() && token.is_none() {
             return Err(HttpError::NoToken(address));
         }
@@ -88,9 +96,21 @@ impl Endpoint {
         let address = listener.local_addr().map_err(failed)?;
         let registry = metrics::registry(Arc::clone(&context));
         let rate = (REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX);
-        let [allowance, probes] = [(); 2].map(|()| Mutex::new(Allowance::new(rate, Instant::now())));
-        let (is_local, pages) = (address.ip().is_loopback(), Arc::new(Semaphore::new(dashboard::PAGES_MAX)));
-        let router = router(Arc::new(Served { context, registry, token, is_local, pages, allowance, probes }));
+        let [allowance, probes] =
+            [(); 2].map(|()| Mutex::new(Allowance::new(rate, Instant::now())));
+        let (is_local, pages) = (
+            address.ip().is_loopback(),
+            Arc::new(Semaphore::new(dashboard::PAGES_MAX)),
+        );
+        let router = router(Arc::new(Served {
+            context,
+            registry,
+            token,
+            is_local,
+            pages,
+            allowance,
+            probes,
+        }));
         let serving = tokio::spawn(accept(listener, router)).abort_handle();
         Ok(Self { address, serving })
     }
@@ -128,10 +148,15 @@ async fn accept(listener: TcpListener, router: Router) {
 
 async fn converse(connection: TcpStream, router: Router) {
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(SILENCE_MAX).keep_alive(false);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(SILENCE_MAX)
+        .keep_alive(false);
     let mut connection = TimeoutStream::new(connection);
     connection.set_write_timeout(Some(STALL_MAX));
-    let served = http.serve_connection(TokioIo::new(Box::pin(connection)), TowerToHyperService::new(router));
+    let served = http.serve_connection(
+        TokioIo::new(Box::pin(connection)),
+        TowerToHyperService::new(router),
+    );
     if let Ok(Err(error)) = tokio::time::timeout(CONNECTION_MAX, served).await {
         tracing::debug!(%error, "an HTTP connection ended");
     }
@@ -156,20 +181,46 @@ fn router(served: Arc<Served>) -> Router {
         .with_state(served)
 }
 
-/// Answers only so often, and on a loopback address only what was asked of this machine by name: a page of elsewhere whose name was made
-/// to lead here must not read what this node shows.
+/// Answers only so often, and on a loopback address only what was asked of this machine by name: a
+/// page of elsewhere whose name was made to lead here must not read what this node shows.
 async fn put_off(State(served): State<Arc<Served>>, request: Request, next: Next) -> Response {
-    let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("no text"));
+    let host = request
+        .headers()
+        .get(header::HOST)
+        .map(|host| host.to_str().unwrap_or("no text"));
     if served.is_local && !is_host_of_this_machine(host) {
         let why = "this address is served to this machine only: ask localhost or 127.0.0.1, and let a proxy send such a Host\n";
         return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
     }
-    let authorization = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let is_authorised = authorization.is_some() && served.token.as_ref().is_some_and(|token| token.is_given_by(authorization));
+    let authorization = request
+        .headers()
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
+    let is_authorised = authorization.is_some()
+        && served
+            .token
+            .as_ref()
+            .is_some_and(|token| token.is_given_by(authorization));
     let is_probe = ["/live", "/ready"].contains(&request.uri().path());
-    let allowance = if is_probe { &served.probes } else { &served.allowance };
-    let allowed = is_authorised || allowance.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
-    if allowed { next.run(request).await } else { (StatusCode::TOO_MANY_REQUESTS, "asked too often: wait a second\n").into_response() }
+    let allowance = if is_probe {
+        &served.probes
+    } else {
+        &served.allowance
+    };
+    let allowed = is_authorised
+        || allowance
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take(Instant::now());
+    if allowed {
+        next.run(request).await
+    } else {
+        (
+            StatusCode::TOO_MANY_REQUESTS,
+            "asked too often: wait a second\n",
+        )
+            .into_response()
+    }
 }
 
 async fn show_metrics(State(served): State<Arc<Served>>) -> Response {
@@ -186,6 +237,10 @@ async fn show_status(State(served): State<Arc<Served>>) -> Response {
 
 async fn show_ready(State(served): State<Arc<Served>>) -> Response {
     let standing = served.context.status.read().standing;
-    let status = if standing == Standing::Member { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if standing == Standing::Member {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
     (status, format!("{standing:?}\n").to_lowercase()).into_response()
 }

@@ -1,4 +1,5 @@
-//! Between tensors and one flat vector, concatenated in registration order: one pass over memory each.
+//! Between tensors and one flat vector, concatenated in registration order: one pass over memory
+//! each.
 
 use super::threads;
 use super::{FreezeError, TensorError, Tensors};
@@ -6,7 +7,9 @@ use slowmo_actors::buffers::CHUNK_ELEMENTS;
 use xxhash_rust::xxh3::Xxh3;
 
 #[cfg(target_endian = "big")]
-compile_error!("values travel and are digested as the machine's own little-endian bytes: big-endian machines are not supported");
+compile_error!(
+    "values travel and are digested as the machine's own little-endian bytes: big-endian machines are not supported"
+);
 
 /// Values copied before they are checked: small enough to be checked in the first-level cache.
 const BLOCK_ELEMENTS: usize = 2048;
@@ -55,7 +58,11 @@ pub fn freeze<T: Tensors + ?Sized>(tensors: &T, into: &mut [f32]) -> Result<(), 
         refused = copy_finite(values, here).map(|index| (name.to_owned(), index, values[index]));
     })?;
     match refused {
-        Some((tensor, index, value)) => Err(FreezeError::NotFinite { tensor, index, value }),
+        Some((tensor, index, value)) => Err(FreezeError::NotFinite {
+            tensor,
+            index,
+            value,
+        }),
         None if found != expected => Err(FreezeError::Length { found, expected }),
         None => Ok(()),
     }
@@ -73,16 +80,22 @@ pub fn restore<T: Tensors + ?Sized>(values: &[f32], tensors: &mut T) -> Result<(
     let mut rest = values;
     tensors.write(&mut |_, tensor| {
         if let Some((here, after)) = rest.split_at_checked(tensor.len()) {
-            let pieces = tensor.chunks_mut(CHUNK_ELEMENTS).zip(here.chunks(CHUNK_ELEMENTS)).collect();
-            threads::each(pieces, here.len(), |(into, from)| into.copy_from_slice(from));
+            let pieces = tensor
+                .chunks_mut(CHUNK_ELEMENTS)
+                .zip(here.chunks(CHUNK_ELEMENTS))
+                .collect();
+            threads::each(pieces, here.len(), |(into, from)| {
+                into.copy_from_slice(from)
+            });
             rest = after;
         }
     })?;
     Ok(())
 }
 
-/// A digest of all values: 32 hexadecimal digits of XXH3-128 over their little-endian bytes. Equal digests mean equal bits
-/// (but for deliberate collisions); how the values are cut into tensors does not matter.
+/// A digest of all values: 32 hexadecimal digits of XXH3-128 over their little-endian bytes. Equal
+/// digests mean equal bits (but for deliberate collisions); how the values are cut into tensors
+/// does not matter.
 ///
 /// # Errors
 /// A tensor cannot be read.
@@ -100,15 +113,26 @@ pub fn zero<T: Tensors + ?Sized>(tensors: &mut T) -> Result<(), TensorError> {
     tensors.write(&mut |_, values| values.fill(0.0))
 }
 
-/// Copies equally long slices; the index of the first value that is not finite. What follows it need not be copied.
+/// Copies equally long slices; the index of the first value that is not finite. What follows it
+/// need not be copied.
 fn copy_finite(from: &[f32], into: &mut [f32]) -> Option<usize> {
-    let pieces = from.chunks(CHUNK_ELEMENTS).zip(into.chunks_mut(CHUNK_ELEMENTS)).collect();
-    let found = threads::each(pieces, from.len(), |(from, into)| copy_finite_piece(from, into));
-    found.into_iter().enumerate().find_map(|(piece, found)| found.map(|index| piece * CHUNK_ELEMENTS + index))
+    let pieces = from
+        .chunks(CHUNK_ELEMENTS)
+        .zip(into.chunks_mut(CHUNK_ELEMENTS))
+        .collect();
+    let found = threads::each(pieces, from.len(), |(from, into)| {
+        copy_finite_piece(from, into)
+    });
+    found
+        .into_iter()
+        .enumerate()
+        .find_map(|(piece, found)| found.map(|index| piece * CHUNK_ELEMENTS + index))
 }
 
 fn copy_finite_piece(from: &[f32], into: &mut [f32]) -> Option<usize> {
-    let blocks = from.chunks(BLOCK_ELEMENTS).zip(into.chunks_mut(BLOCK_ELEMENTS));
+    let blocks = from
+        .chunks(BLOCK_ELEMENTS)
+        .zip(into.chunks_mut(BLOCK_ELEMENTS));
     for (block, (from, into)) in blocks.enumerate() {
         into.copy_from_slice(from);
         if !all_finite(into) {
@@ -133,13 +157,24 @@ mod tests {
 
     #[test]
     fn freeze_names_the_first_value_that_is_not_finite() {
-        for index in [0, 1, BLOCK_ELEMENTS - 1, BLOCK_ELEMENTS, 3 * BLOCK_ELEMENTS + 5] {
+        for index in [
+            0,
+            1,
+            BLOCK_ELEMENTS - 1,
+            BLOCK_ELEMENTS,
+            3 * BLOCK_ELEMENTS + 5,
+        ] {
             for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
                 let mut tensors = vec![vec![1.0; 3], vec![f32::MAX; 4 * BLOCK_ELEMENTS]];
                 tensors[1][index] = value;
                 let length = elements(&tensors).unwrap();
                 let error = freeze(&tensors, &mut vec![0.0; length]).unwrap_err();
-                assert!(error.to_string().starts_with(&format!("tensor 1[{index}] = {value}: ")), "{error}");
+                assert!(
+                    error
+                        .to_string()
+                        .starts_with(&format!("tensor 1[{index}] = {value}: ")),
+                    "{error}"
+                );
             }
         }
     }
@@ -158,10 +193,17 @@ mod tests {
 
     #[test]
     fn digests_depend_on_every_bit_and_not_on_the_cut() {
-        assert_eq!(digest(&()).unwrap(), "99aa06d3014798d86001c324468d497f", "XXH3-128 of nothing");
+        assert_eq!(
+            digest(&()).unwrap(),
+            "99aa06d3014798d86001c324468d497f",
+            "XXH3-128 of nothing"
+        );
         let whole = digest(&vec![1.0, 2.0, 3.0]).unwrap();
         assert_eq!(digest(&vec![vec![1.0], vec![2.0, 3.0]]).unwrap(), whole);
-        assert_ne!(digest(&vec![1.0, 2.0, 3.0 + f32::EPSILON * 2.0]).unwrap(), whole);
+        assert_ne!(
+            digest(&vec![1.0, 2.0, 3.0 + f32::EPSILON * 2.0]).unwrap(),
+            whole
+        );
         assert_ne!(digest(&[-0.0]).unwrap(), digest(&[0.0]).unwrap());
     }
 

@@ -1,4 +1,5 @@
-//! How training code lends its values, beyond the plain slices and lists that [`Tensors`] already covers.
+//! How training code lends its values, beyond the plain slices and lists that [`Tensors`] already
+//! covers.
 //!
 //! | file | holds |
 //! |---|---|

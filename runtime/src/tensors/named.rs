@@ -1,8 +1,10 @@
-//! A list of tensors with names of their own, so that errors say "layer1.weight" rather than "tensor 7".
+//! A list of tensors with names of their own, so that errors say "layer1.weight" rather than
+//! "tensor 7".
 
 use super::{TensorError, Tensors};
 
-/// Borrowed tensors and their names, in the order in which they were added; every node must add them in the same order.
+/// Borrowed tensors and their names, in the order in which they were added; every node must add
+/// them in the same order.
 ///
 /// ```
 /// use slowmo::tensors::NamedTensors;
@@ -33,18 +35,27 @@ impl<'a> NamedTensors<'a> {
 
 impl<'a, N: Into<String>> FromIterator<(N, &'a mut [f32])> for NamedTensors<'a> {
     fn from_iter<I: IntoIterator<Item = (N, &'a mut [f32])>>(tensors: I) -> Self {
-        Self { list: tensors.into_iter().map(|(name, values)| (name.into(), values)).collect() }
+        Self {
+            list: tensors
+                .into_iter()
+                .map(|(name, values)| (name.into(), values))
+                .collect(),
+        }
     }
 }
 
 impl Tensors for NamedTensors<'_> {
     fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
-        self.list.iter().for_each(|(name, values)| visit(name, values));
+        self.list
+            .iter()
+            .for_each(|(name, values)| visit(name, values));
         Ok(())
     }
 
     fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
-        self.list.iter_mut().for_each(|(name, values)| visit(name, values));
+        self.list
+            .iter_mut()
+            .for_each(|(name, values)| visit(name, values));
         Ok(())
     }
 }

@@ -1,4 +1,5 @@
-//! Passes over many values, shared out over a few threads: one alone waits for memory most of the time.
+//! Passes over many values, shared out over a few threads: one alone waits for memory most of the
+//! time.
 
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
@@ -9,27 +10,46 @@ pub const THREADS_MAX: usize = 4;
 /// Values (4 MiB) that are worth a thread of their own.
 pub const VALUES_PER_THREAD: usize = 1 << 20;
 
-/// Does `work` on every item and returns the results in the order of the items, which stand for so many `values`. A thread that
-/// cannot be had is done without.
-pub fn each<T: Send, R: Send>(items: Vec<T>, values: usize, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+/// Does `work` on every item and returns the results in the order of the items, which stand for so
+/// many `values`. A thread that cannot be had is done without.
+pub fn each<T: Send, R: Send>(
+    items: Vec<T>,
+    values: usize,
+    work: impl Fn(T) -> R + Sync,
+) -> Vec<R> {
     let cores = available_parallelism().map_or(1, NonZeroUsize::get);
-    let helpers = (values / VALUES_PER_THREAD).min(THREADS_MAX).min(cores).min(items.len()).saturating_sub(1);
+    let helpers = (values / VALUES_PER_THREAD)
+        .min(THREADS_MAX)
+        .min(cores)
+        .min(items.len())
+        .saturating_sub(1);
     if helpers == 0 {
         return items.into_iter().map(work).collect();
     }
-    let (queue, results) = (Mutex::new(items.into_iter().enumerate()), Mutex::new(Vec::new()));
+    let (queue, results) = (
+        Mutex::new(items.into_iter().enumerate()),
+        Mutex::new(Vec::new()),
+    );
     let run = || {
         loop {
-            // Not in the condition of a `while let`, where the lock would be held for as long as the work takes.
+            // Not in the condition of a `while let`, where the lock would be held for as long as
+            // the work takes.
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((index, item)) = next else { return };
             let result = work(item);
-            results.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
+            results
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push((index, result));
         }
     };
     scope(|scope| {
         for _ in 0..helpers {
-            if Builder::new().name("slowmo-pass".into()).spawn_scoped(scope, run).is_err() {
+            if Builder::new()
+                .name("slowmo-pass".into())
+                .spawn_scoped(scope, run)
+                .is_err()
+            {
                 break;
             }
         }

@@ -1,7 +1,7 @@
 //! Whether an accepted connection has carried anything yet. Touches nothing.
 //!
-//! A dialer that gives an attempt up half-way leaves a connection that was admitted and never used. Its end, or a later
-//! connection in its place, must not take down what another attempt set up.
+//! A dialer that gives an attempt up half-way leaves a connection that was admitted and never used.
+//! Its end, or a later connection in its place, must not take down what another attempt set up.
 
 use super::watched::Watched;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,10 @@ pub(crate) struct Accepted {
 impl Accepted {
     /// A connection on which nothing has come yet.
     pub(crate) fn unused() -> Self {
-        Self { used: AtomicBool::new(false), replaced: Watched::new(false) }
+        Self {
+            used: AtomicBool::new(false),
+            replaced: Watched::new(false),
+        }
     }
 
     /// A connection that counts from its first moment.

@@ -23,8 +23,8 @@ struct Wish {
 }
 
 impl Dialing {
-    /// Whether the caller should dial now. If somebody does already, the wish is remembered: the peer may have come and
-    /// gone before that somebody is done.
+    /// Whether the caller should dial now. If somebody does already, the wish is remembered: the
+    /// peer may have come and gone before that somebody is done.
     pub(crate) fn begin(&self, address: SocketAddr, give_up_after: Duration) -> bool {
         let mut wishes = lock(&self.wishes);
         if let Some(wish) = wishes.get_mut(&address) {
@@ -35,8 +35,8 @@ impl Dialing {
         true
     }
 
-    /// Who listens at an address has just connected to this node: an attempt that waits there for an answer, which may have begun
-    /// before anybody listened, is made anew at once.
+    /// Who listens at an address has just connected to this node: an attempt that waits there for
+    /// an answer, which may have begun before anybody listened, is made anew at once.
     pub(crate) fn heard(&self, address: SocketAddr) {
         if let Some(wish) = lock(&self.wishes).get(&address) {
             wish.heard.notify_one();
@@ -45,11 +45,19 @@ impl Dialing {
 
     /// Notified when somebody was heard from an address that is being dialed.
     pub(crate) fn hearing(&self, address: SocketAddr) -> Arc<Notify> {
-        lock(&self.wishes).get(&address).map(|wish| wish.heard.clone()).unwrap_or_default()
+        lock(&self.wishes)
+            .get(&address)
+            .map(|wish| wish.heard.clone())
+            .unwrap_or_default()
     }
 
-    /// Ends dialing, or says how long to dial again: somebody wished so, and the address is not up (any more).
-    pub(crate) fn end(&self, address: SocketAddr, is_up: impl FnOnce() -> bool) -> Option<Duration> {
+    /// Ends dialing, or says how long to dial again: somebody wished so, and the address is not up
+    /// (any more).
+    pub(crate) fn end(
+        &self,
+        address: SocketAddr,
+        is_up: impl FnOnce() -> bool,
+    ) -> Option<Duration> {
         let mut wishes = lock(&self.wishes);
         match wishes.remove(&address).and_then(|wish| wish.again) {
             Some(again) if !is_up() => {

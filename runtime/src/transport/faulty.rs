@@ -1,8 +1,9 @@
-//! A transport whose network misbehaves on command: cut, delay and throttle what this node sends to a peer, or end the node at
-//! once when it is about to send something.
+//! A transport whose network misbehaves on command: cut, delay and throttle what this node sends to
+//! a peer, or end the node at once when it is about to send something.
 //!
-//! Touches only the transport that it wraps. Faults act on one direction; set them at both ends to act on both. Like a real
-//! network under QUIC, a cut loses datagrams and holds back the rest, and after a while the peer is found silent.
+//! Touches only the transport that it wraps. Faults act on one direction; set them at both ends to
+//! act on both. Like a real network under QUIC, a cut loses datagrams and holds back the rest, and
+//! after a while the peer is found silent.
 
 mod crash;
 mod lane;
@@ -18,7 +19,8 @@ use lane::Lane;
 use line::Line;
 use sender::FaultySender;
 use slowmo_actors::ports::transport::{
-    BulkError, BulkSender, DownReason, LocalPeer, SendError, TRANSPORT_EVENTS_MAX, Traffic, Transport, TransportEvent,
+    BulkError, BulkSender, DownReason, LocalPeer, SendError, TRANSPORT_EVENTS_MAX, Traffic,
+    Transport, TransportEvent,
 };
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::wire::CONTROL_FRAME_BYTES_MAX;
@@ -39,7 +41,8 @@ pub struct Fault {
     pub jitter: Duration,
     /// At most this many payload bytes a second, control, datagrams and bulk together.
     pub bytes_per_second: Option<u64>,
-    /// Datagrams lost of a thousand. What is not a datagram is sent again by whoever lost it, so that it is late, not lost.
+    /// Datagrams lost of a thousand. What is not a datagram is sent again by whoever lost it, so
+    /// that it is late, not lost.
     pub lost_per_thousand: u16,
 }
 
@@ -67,7 +70,8 @@ struct FaultyTransport {
     shared: Arc<Shared>,
 }
 
-/// Wraps a transport and its events. A peer that is cut for `silent_after` goes down. Must be called inside a tokio runtime.
+/// Wraps a transport and its events. A peer that is cut for `silent_after` goes down. Must be
+/// called inside a tokio runtime.
 #[must_use]
 pub fn wrap(
     inner: Arc<dyn Transport>,
@@ -79,13 +83,31 @@ pub fn wrap(
     let weak = Arc::downgrade(&inner);
     let uplink = Arc::new(Line::new(None));
     let (lanes, silenced, crash) = (Mutex::default(), Mutex::default(), Arc::default());
-    let shared = Arc::new(Shared { inner: weak, runtime, silent_after, uplink, lanes, silenced, crash });
-    shared.runtime.spawn(forward(Arc::downgrade(&shared), events, sender));
-    (Arc::new(FaultyTransport { inner, shared: shared.clone() }), receiver, Faults { shared })
+    let shared = Arc::new(Shared {
+        inner: weak,
+        runtime,
+        silent_after,
+        uplink,
+        lanes,
+        silenced,
+        crash,
+    });
+    shared
+        .runtime
+        .spawn(forward(Arc::downgrade(&shared), events, sender));
+    (
+        Arc::new(FaultyTransport {
+            inner,
+            shared: shared.clone(),
+        }),
+        receiver,
+        Faults { shared },
+    )
 }
 
 impl Faults {
-    /// Sets what is wrong on the way to a peer from now on; what is already under way keeps its delay.
+    /// Sets what is wrong on the way to a peer from now on; what is already under way keeps its
+    /// delay.
     pub fn set(&self, to: NodeId, fault: Fault) {
         let was = self.shared.lane(to).set(fault);
         if fault.cut && !was.cut {
@@ -93,14 +115,15 @@ impl Faults {
         }
     }
 
-    /// Throttles everything that this node sends to whomever together, like the link of its host: bulk fills the queue in
-    /// front of it, and control frames and datagrams wait in that queue. `None` takes the throttle off.
+    /// Throttles everything that this node sends to whomever together, like the link of its host:
+    /// bulk fills the queue in front of it, and control frames and datagrams wait in that queue.
+    /// `None` takes the throttle off.
     pub fn throttle(&self, bytes_per_second: Option<u64>) {
         self.shared.uplink.set_rate(bytes_per_second);
     }
 
-    /// Lets `watcher` see everything but datagrams that this node sends from now on, before it is sent. A watcher may set faults
-    /// and make other nodes crash.
+    /// Lets `watcher` see everything but datagrams that this node sends from now on, before it is
+    /// sent. A watcher may set faults and make other nodes crash.
     pub fn watch(&self, watcher: Watcher) {
         self.shared.crash.watch(watcher);
     }
@@ -140,7 +163,10 @@ impl Faults {
 /// Takes a peer down whose cut outlasts the bound.
 async fn silence(shared: Arc<Shared>, node: NodeId) {
     let lane = shared.lane(node);
-    if tokio::time::timeout(shared.silent_after, lane.passable()).await.is_err() {
+    if tokio::time::timeout(shared.silent_after, lane.passable())
+        .await
+        .is_err()
+    {
         lock(&shared.silenced).insert(node);
         if let Some(inner) = shared.inner.upgrade() {
             inner.disconnect(node, "nothing was heard from it");
@@ -149,9 +175,15 @@ async fn silence(shared: Arc<Shared>, node: NodeId) {
 }
 
 /// Passes events on; a peer that goes down takes what is held back for it along.
-async fn forward(shared: Weak<Shared>, mut events: mpsc::Receiver<TransportEvent>, sender: mpsc::Sender<TransportEvent>) {
+async fn forward(
+    shared: Weak<Shared>,
+    mut events: mpsc::Receiver<TransportEvent>,
+    sender: mpsc::Sender<TransportEvent>,
+) {
     while let Some(mut event) = events.recv().await {
-        if let (TransportEvent::PeerDown { node, reason, .. }, Some(shared)) = (&mut event, shared.upgrade()) {
+        if let (TransportEvent::PeerDown { node, reason, .. }, Some(shared)) =
+            (&mut event, shared.upgrade())
+        {
             shared.lane(*node).discard();
             if lock(&shared.silenced).remove(node) {
                 *reason = DownReason::Silent(shared.silent_after);
@@ -171,14 +203,30 @@ async fn forward(shared: Weak<Shared>, mut events: mpsc::Receiver<TransportEvent
 impl Shared {
     fn lane(self: &Arc<Self>, to: NodeId) -> Lane {
         let mut lanes = lock(&self.lanes);
-        lanes.entry(to).or_insert_with(|| Lane::new(to, self.inner.clone(), self.uplink.clone(), &self.runtime)).clone()
+        lanes
+            .entry(to)
+            .or_insert_with(|| {
+                Lane::new(to, self.inner.clone(), self.uplink.clone(), &self.runtime)
+            })
+            .clone()
     }
 
     /// What a node that has not crashed gets of an event.
     fn receive(&self, event: TransportEvent) -> Option<TransportEvent> {
-        let TransportEvent::Bulk { from, header, stream } = event else { return (!self.crash.has_crashed()).then_some(event) };
+        let TransportEvent::Bulk {
+            from,
+            header,
+            stream,
+        } = event
+        else {
+            return (!self.crash.has_crashed()).then_some(event);
+        };
         let stream = Box::new(MortalReceiver::new(stream, self.crash.clone()));
-        (!self.crash.has_crashed()).then_some(TransportEvent::Bulk { from, header, stream })
+        (!self.crash.has_crashed()).then_some(TransportEvent::Bulk {
+            from,
+            header,
+            stream,
+        })
     }
 }
 
@@ -196,13 +244,20 @@ impl Transport for FaultyTransport {
 
     fn send_control(&self, to: NodeId, frame: Bytes) -> Result<(), SendError> {
         if frame.len() > CONTROL_FRAME_BYTES_MAX {
-            return Err(SendError::TooLarge { length: frame.len(), bound: CONTROL_FRAME_BYTES_MAX });
+            return Err(SendError::TooLarge {
+                length: frame.len(),
+                bound: CONTROL_FRAME_BYTES_MAX,
+            });
         }
         if !self.shared.crash.passes(to, &frame) {
             return Ok(());
         }
         let lane = self.shared.lane(to);
-        if lane.is_clear() { self.inner.send_control(to, frame) } else { lane.queue(frame) }
+        if lane.is_clear() {
+            self.inner.send_control(to, frame)
+        } else {
+            lane.queue(frame)
+        }
     }
 
     fn send_datagram(&self, to: NodeId, datagram: Bytes) -> Result<(), SendError> {
@@ -218,7 +273,9 @@ impl Transport for FaultyTransport {
             let inner = Arc::downgrade(&self.inner);
             self.shared.runtime.spawn(async move {
                 tokio::time::sleep_until(due).await;
-                let _ = inner.upgrade().map(|inner| inner.send_datagram(to, datagram));
+                let _ = inner
+                    .upgrade()
+                    .map(|inner| inner.send_datagram(to, datagram));
             });
         }
         Ok(())
@@ -230,7 +287,10 @@ impl Transport for FaultyTransport {
         crash.pass(to, watched.as_ref().map(Sending::Opens)).await;
         lane.wait(header.len()).await;
         let inner = self.inner.open_bulk(to, header).await?;
-        Ok(Box::new(FaultySender::new(MortalSender::new(inner, to, watched, crash.clone()), lane)))
+        Ok(Box::new(FaultySender::new(
+            MortalSender::new(inner, to, watched, crash.clone()),
+            lane,
+        )))
     }
 
     fn disconnect(&self, node: NodeId, reason: &str) {
@@ -245,7 +305,9 @@ impl Transport for FaultyTransport {
 
     fn round_trip(&self, node: NodeId) -> Option<Duration> {
         let lane = self.shared.lane(node);
-        self.inner.round_trip(node).map(|measured| measured + lane.fault().delay + lane.queued())
+        self.inner
+            .round_trip(node)
+            .map(|measured| measured + lane.fault().delay + lane.queued())
     }
 
     fn knock(&self, node: NodeId) {
@@ -265,7 +327,11 @@ impl Transport for FaultyTransport {
     async fn close(&self) {
         let held = |lanes: &BTreeMap<NodeId, Lane>| lanes.values().cloned().collect::<Vec<_>>();
         // A node that crashed is kept until nobody minds that its peers hear of its end.
-        let lanes = if self.shared.crash.has_crashed() { Vec::new() } else { held(&lock(&self.shared.lanes)) };
+        let lanes = if self.shared.crash.has_crashed() {
+            Vec::new()
+        } else {
+            held(&lock(&self.shared.lanes))
+        };
         for lane in lanes {
             lane.drained().await;
         }
@@ -287,13 +353,24 @@ mod tests {
     type Wrapped = (Arc<dyn Transport>, mpsc::Receiver<TransportEvent>, Faults);
 
     /// A wrapped node 1 that can send to a bare node 2.
-    async fn pair() -> (Wrapped, (Arc<dyn Transport>, mpsc::Receiver<TransportEvent>)) {
+    async fn pair() -> (
+        Wrapped,
+        (Arc<dyn Transport>, mpsc::Receiver<TransportEvent>),
+    ) {
         let hub = MemoryHub::new(None);
-        let (one, events) = hub.join(NodeId(1), Incarnation(1), SocketAddr::from(([127, 0, 0, 1], 1)));
-        let (two, two_events) = hub.join(TWO, Incarnation(1), SocketAddr::from(([127, 0, 0, 1], 2)));
+        let (one, events) = hub.join(
+            NodeId(1),
+            Incarnation(1),
+            SocketAddr::from(([127, 0, 0, 1], 1)),
+        );
+        let (two, two_events) =
+            hub.join(TWO, Incarnation(1), SocketAddr::from(([127, 0, 0, 1], 2)));
         let mut one = wrap(one, events, SILENT_AFTER);
         one.0.connect(two.local().address, SILENT_AFTER);
-        assert!(matches!(one.1.recv().await, Some(TransportEvent::PeerUp { node: TWO, .. })));
+        assert!(matches!(
+            one.1.recv().await,
+            Some(TransportEvent::PeerUp { node: TWO, .. })
+        ));
         (one, (two, two_events))
     }
 
@@ -307,12 +384,22 @@ mod tests {
     #[tokio::test]
     async fn a_short_cut_holds_frames_back_and_loses_datagrams() {
         let ((one, _events, faults), (_two, mut two_events)) = pair().await;
-        faults.set(TWO, Fault { cut: true, ..Fault::default() });
+        faults.set(
+            TWO,
+            Fault {
+                cut: true,
+                ..Fault::default()
+            },
+        );
         one.send_datagram(TWO, Bytes::new()).unwrap();
         for index in 0..3u8 {
             one.send_control(TWO, vec![index].into()).unwrap();
         }
-        assert!(tokio::time::timeout(Duration::from_millis(20), two_events.recv()).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(20), two_events.recv())
+                .await
+                .is_err()
+        );
         faults.heal();
         one.send_control(TWO, vec![3].into()).unwrap();
         for index in 0..4u8 {
@@ -323,9 +410,17 @@ mod tests {
     #[tokio::test]
     async fn a_long_cut_silences_the_peer() {
         let ((one, mut events, faults), _two) = pair().await;
-        faults.set(TWO, Fault { cut: true, ..Fault::default() });
+        faults.set(
+            TWO,
+            Fault {
+                cut: true,
+                ..Fault::default()
+            },
+        );
         one.send_control(TWO, Bytes::new()).unwrap();
-        let Some(TransportEvent::PeerDown { node, reason, .. }) = events.recv().await else { panic!("down") };
+        let Some(TransportEvent::PeerDown { node, reason, .. }) = events.recv().await else {
+            panic!("down")
+        };
         assert_eq!((node, reason), (TWO, DownReason::Silent(SILENT_AFTER)));
     }
 
@@ -333,19 +428,38 @@ mod tests {
     async fn delay_and_throttle_take_their_time() {
         let ((one, _events, faults), (_two, mut two_events)) = pair().await;
         let begun = Instant::now();
-        faults.set(TWO, Fault { delay: Duration::from_millis(30), ..Fault::default() });
+        faults.set(
+            TWO,
+            Fault {
+                delay: Duration::from_millis(30),
+                ..Fault::default()
+            },
+        );
         (0..5).for_each(|_| one.send_control(TWO, Bytes::new()).unwrap());
         for _ in 0..5 {
             next_frame(&mut two_events).await;
         }
         let took = begun.elapsed();
-        assert!(took >= Duration::from_millis(30) && took < Duration::from_millis(120), "{took:?}: delays must overlap");
+        assert!(
+            took >= Duration::from_millis(30) && took < Duration::from_millis(120),
+            "{took:?}: delays must overlap"
+        );
 
         let begun = Instant::now();
-        faults.set(TWO, Fault { bytes_per_second: Some(10 << 20), ..Fault::default() });
+        faults.set(
+            TWO,
+            Fault {
+                bytes_per_second: Some(10 << 20),
+                ..Fault::default()
+            },
+        );
         let mut sender = one.open_bulk(TWO, Bytes::new()).await.unwrap();
         sender.send(vec![0; 1 << 20].into()).await.unwrap();
-        assert!(begun.elapsed() >= Duration::from_millis(90), "{:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() >= Duration::from_millis(90),
+            "{:?}",
+            begun.elapsed()
+        );
     }
 
     #[tokio::test]
@@ -358,7 +472,9 @@ mod tests {
             let mut sender = bulk.open_bulk(TWO, Bytes::new()).await.unwrap();
             let _ = sender.send(vec![0; 4 << 20].into()).await;
         });
-        let Some(TransportEvent::Bulk { mut stream, .. }) = two_events.recv().await else { panic!("a stream") };
+        let Some(TransportEvent::Bulk { mut stream, .. }) = two_events.recv().await else {
+            panic!("a stream")
+        };
         let reading = tokio::spawn(async move { stream.read_exact(&mut vec![0; 4 << 20]).await });
         tokio::time::sleep(Duration::from_millis(50)).await;
         let begun = Instant::now();
@@ -368,10 +484,16 @@ mod tests {
         }
         for _ in 0..40 {
             let event = two_events.recv().await.unwrap();
-            assert!(matches!(event, TransportEvent::Control { .. } | TransportEvent::Datagram { .. }));
+            assert!(matches!(
+                event,
+                TransportEvent::Control { .. } | TransportEvent::Datagram { .. }
+            ));
         }
         let took = begun.elapsed();
-        assert!(took >= Duration::from_millis(100) && took < Duration::from_millis(600), "{took:?}: behind one full queue");
+        assert!(
+            took >= Duration::from_millis(100) && took < Duration::from_millis(600),
+            "{took:?}: behind one full queue"
+        );
         assert!(one.round_trip(TWO).unwrap() >= Duration::from_millis(100));
         assert!(!sending.is_finished());
         sending.abort();

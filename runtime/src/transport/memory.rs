@@ -1,7 +1,8 @@
 //! A transport inside one process, for tests: no sockets, the same promises as `quic`.
 //!
-//! Frames of one peer and chunks of one stream arrive in order. With a seed, everything else is delayed by seeded random
-//! amounts, so that the order of arrival between peers and streams differs from seed to seed.
+//! Frames of one peer and chunks of one stream arrive in order. With a seed, everything else is
+//! delayed by seeded random amounts, so that the order of arrival between peers and streams differs
+//! from seed to seed.
 
 mod link;
 mod stream;
@@ -13,8 +14,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use link::Link;
 use slowmo_actors::ports::transport::{
-    BulkError, BulkSender, DATAGRAM_BYTES_MAX, DialError, DownReason, LocalPeer, SendError, TRANSPORT_EVENTS_MAX, Traffic, Transport,
-    TransportEvent,
+    BulkError, BulkSender, DATAGRAM_BYTES_MAX, DialError, DownReason, LocalPeer, SendError,
+    TRANSPORT_EVENTS_MAX, Traffic, Transport, TransportEvent,
 };
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX};
@@ -64,10 +65,14 @@ impl MemoryHub {
     /// A hub without nodes. With a seed, arrivals are delayed as it says; without one, nothing is.
     #[must_use]
     pub fn new(seed: Option<u64>) -> Self {
-        Self { seed, nodes: Arc::default() }
+        Self {
+            seed,
+            nodes: Arc::default(),
+        }
     }
 
-    /// Adds a node that listens at `address`, in place of an earlier one there. Must be called inside a tokio runtime.
+    /// Adds a node that listens at `address`, in place of an earlier one there. Must be called
+    /// inside a tokio runtime.
     #[must_use]
     pub fn join(
         &self,
@@ -78,7 +83,12 @@ impl MemoryHub {
         let (events, receiver) = mpsc::channel(TRANSPORT_EVENTS_MAX);
         let runtime = Handle::current();
         let node = Arc::new(Node {
-            local: LocalPeer { node, incarnation, address, announced: address },
+            local: LocalPeer {
+                node,
+                incarnation,
+                address,
+                announced: address,
+            },
             hub: self.clone(),
             sessions: Sessions::new(events.clone(), runtime.clone()),
             runtime,
@@ -94,10 +104,14 @@ impl MemoryHub {
         (Arc::new(MemoryTransport { node }), receiver)
     }
 
-    /// Lets nobody find this start of a node any more, as if its process were gone; its connections stay, silent.
+    /// Lets nobody find this start of a node any more, as if its process were gone; its connections
+    /// stay, silent.
     pub(crate) fn vanish(&self, node: LocalPeer) {
         let mut nodes = lock(&self.nodes);
-        if nodes.get(&node.address).is_some_and(|there| there.local == node) {
+        if nodes
+            .get(&node.address)
+            .is_some_and(|there| there.local == node)
+        {
             nodes.remove(&node.address);
         }
     }
@@ -108,7 +122,10 @@ impl MemoryHub {
 
     fn leave(&self, node: &Arc<Node>) {
         let mut nodes = lock(&self.nodes);
-        if nodes.get(&node.local.address).is_some_and(|current| Arc::ptr_eq(current, node)) {
+        if nodes
+            .get(&node.local.address)
+            .is_some_and(|current| Arc::ptr_eq(current, node))
+        {
             nodes.remove(&node.local.address);
         }
     }
@@ -122,7 +139,10 @@ impl Transport for MemoryTransport {
 
     fn connect(&self, address: SocketAddr, give_up_after: Duration) {
         let node = &self.node;
-        if address == node.local.address || node.sessions.is_up_at(address) || !node.dialing.begin(address, give_up_after) {
+        if address == node.local.address
+            || node.sessions.is_up_at(address)
+            || !node.dialing.begin(address, give_up_after)
+        {
             return;
         }
         let node = node.clone();
@@ -132,31 +152,54 @@ impl Transport for MemoryTransport {
                 if let Err(failure) = node.dial(address, give_up_after).await {
                     let _ = node.events.send(failure).await;
                 }
-                next = node.dialing.end(address, || node.sessions.is_up_at(address));
+                next = node
+                    .dialing
+                    .end(address, || node.sessions.is_up_at(address));
             }
         });
     }
 
     fn send_control(&self, to: NodeId, frame: Bytes) -> Result<(), SendError> {
         if frame.len() > CONTROL_FRAME_BYTES_MAX {
-            return Err(SendError::TooLarge { length: frame.len(), bound: CONTROL_FRAME_BYTES_MAX });
+            return Err(SendError::TooLarge {
+                length: frame.len(),
+                bound: CONTROL_FRAME_BYTES_MAX,
+            });
         }
-        self.node.sessions.outgoing(to).ok_or(SendError::NotConnected(to))?.queue_control(frame)
+        self.node
+            .sessions
+            .outgoing(to)
+            .ok_or(SendError::NotConnected(to))?
+            .queue_control(frame)
     }
 
     fn send_datagram(&self, to: NodeId, datagram: Bytes) -> Result<(), SendError> {
         if datagram.len() > DATAGRAM_BYTES_MAX {
-            return Err(SendError::TooLarge { length: datagram.len(), bound: DATAGRAM_BYTES_MAX });
+            return Err(SendError::TooLarge {
+                length: datagram.len(),
+                bound: DATAGRAM_BYTES_MAX,
+            });
         }
-        self.node.sessions.outgoing(to).ok_or(SendError::NotConnected(to))?.queue_datagram(datagram);
+        self.node
+            .sessions
+            .outgoing(to)
+            .ok_or(SendError::NotConnected(to))?
+            .queue_datagram(datagram);
         Ok(())
     }
 
     async fn open_bulk(&self, to: NodeId, header: Bytes) -> Result<Box<dyn BulkSender>, BulkError> {
         if header.len() > BULK_HEADER_BYTES_MAX {
-            return Err(BulkError::HeaderTooLarge { length: header.len(), bound: BULK_HEADER_BYTES_MAX });
+            return Err(BulkError::HeaderTooLarge {
+                length: header.len(),
+                bound: BULK_HEADER_BYTES_MAX,
+            });
         }
-        let link = self.node.sessions.outgoing(to).ok_or(BulkError::NotConnected(to))?;
+        let link = self
+            .node
+            .sessions
+            .outgoing(to)
+            .ok_or(BulkError::NotConnected(to))?;
         link.open_bulk(header).await
     }
 
@@ -190,7 +233,14 @@ impl Transport for MemoryTransport {
 
     async fn close(&self) {
         let give_up = Instant::now() + CLOSE_WAIT_MAX;
-        while self.node.sessions.all_outgoing().iter().any(|link| link.is_busy()) && Instant::now() < give_up {
+        while self
+            .node
+            .sessions
+            .all_outgoing()
+            .iter()
+            .any(|link| link.is_busy())
+            && Instant::now() < give_up
+        {
             sleep(Duration::from_millis(1)).await;
         }
         self.node.hub.leave(&self.node);
@@ -209,7 +259,11 @@ impl Drop for MemoryTransport {
 
 impl Node {
     fn knock(&self, node: NodeId) {
-        if let Some(address) = self.sessions.address(node).filter(|address| self.hub.find(*address).is_none()) {
+        if let Some(address) = self
+            .sessions
+            .address(node)
+            .filter(|address| self.hub.find(*address).is_none())
+        {
             self.sessions.refused_at(node, address);
             // If nobody reads events now, the next knock tells again.
             let _ = self.events.try_send(TransportEvent::KnockRefused { node });
@@ -217,7 +271,11 @@ impl Node {
     }
 
     /// Looks for the address until somebody is there; an error is the event to report.
-    async fn dial(self: &Arc<Self>, address: SocketAddr, give_up_after: Duration) -> Result<(), TransportEvent> {
+    async fn dial(
+        self: &Arc<Self>,
+        address: SocketAddr,
+        give_up_after: Duration,
+    ) -> Result<(), TransportEvent> {
         let begun = Instant::now();
         loop {
             let error = match self.hub.find(address) {
@@ -229,16 +287,30 @@ impl Node {
             };
             let tried_for = begun.elapsed();
             if tried_for >= give_up_after || error.is_final() {
-                return Err(TransportEvent::DialFailed { address, tried_for, error });
+                return Err(TransportEvent::DialFailed {
+                    address,
+                    tried_for,
+                    error,
+                });
             }
             sleep(DIAL_POLL).await;
         }
     }
 
-    async fn link_to(self: &Arc<Self>, target: &Arc<Node>, address: SocketAddr) -> Result<(), DialError> {
+    async fn link_to(
+        self: &Arc<Self>,
+        target: &Arc<Node>,
+        address: SocketAddr,
+    ) -> Result<(), DialError> {
         if target.local.node == self.local.node {
             let error = DialError::SameId(self.local.node);
-            let _ = target.events.send(TransportEvent::Refused { remote: self.local.address, error: error.clone() }).await;
+            let _ = target
+                .events
+                .send(TransportEvent::Refused {
+                    remote: self.local.address,
+                    error: error.clone(),
+                })
+                .await;
             return Err(error);
         }
         if self.sessions.outgoing_incarnation(target.local.node) == Some(target.local.incarnation) {
@@ -246,10 +318,15 @@ impl Node {
         }
         let there = target
             .sessions
-            .admit(self.local.into(), Part::IncomingControl(Arc::new(Accepted::used())))
+            .admit(
+                self.local.into(),
+                Part::IncomingControl(Arc::new(Accepted::used())),
+            )
             .map_err(|error| refusal(target, error, self.local.node))?;
         let link = Arc::new(Link::new(self, target, there.clone()));
-        let here = self.sessions.admit(target.local.into(), Part::Outgoing(link.clone(), address));
+        let here = self
+            .sessions
+            .admit(target.local.into(), Part::Outgoing(link.clone(), address));
         match here {
             Ok(here) => link.run(here),
             Err(error) => {
@@ -273,6 +350,10 @@ fn refusal(refusing: &Node, error: AdmitError, node: NodeId) -> DialError {
 
 impl From<LocalPeer> for PeerIdentity {
     fn from(local: LocalPeer) -> Self {
-        Self { node: local.node, incarnation: local.incarnation, address: local.address }
+        Self {
+            node: local.node,
+            incarnation: local.incarnation,
+            address: local.address,
+        }
     }
 }

@@ -1,7 +1,8 @@
-//! Implementations of the transport port: `quic` between processes, `memory` inside one, `faulty` around either.
+//! Implementations of the transport port: `quic` between processes, `memory` inside one, `faulty`
+//! around either.
 //!
-//! Each hands out bytes and never looks inside them. What they share, the life of a peer from first contact to
-//! [`PeerDown`](slowmo_actors::ports::transport::TransportEvent::PeerDown), is in
+//! Each hands out bytes and never looks inside them. What they share, the life of a peer from first
+//! contact to [`PeerDown`](slowmo_actors::ports::transport::TransportEvent::PeerDown), is in
 //! `sessions`; what proves that it is alive, in `pulse`.
 
 mod accepted;

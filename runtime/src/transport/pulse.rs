@@ -1,4 +1,5 @@
-//! Signs of life of one peer: how many came over all its connections, and when the last. Touches nothing.
+//! Signs of life of one peer: how many came over all its connections, and when the last. Touches
+//! nothing.
 
 use super::sessions::lock;
 use std::sync::Mutex;
@@ -31,14 +32,23 @@ struct State {
 impl Pulse {
     /// Nothing heard yet; connecting was a sign of life.
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(State { connections: Vec::new(), counted: 1, seen: (0, Instant::now()) }))
+        Self(Mutex::new(State {
+            connections: Vec::new(),
+            counted: 1,
+            seen: (0, Instant::now()),
+        }))
     }
 
     /// Counts a connection's signs from now on.
     pub(crate) fn attach(&self, connection: Box<dyn Vital>) {
         let mut state = lock(&self.0);
-        // A connection that is over is only a number; the list stays as short as the session has connections.
-        let over: u64 = state.connections.extract_if(.., |known| known.is_over()).map(|known| known.heard()).sum();
+        // A connection that is over is only a number; the list stays as short as the session has
+        // connections.
+        let over: u64 = state
+            .connections
+            .extract_if(.., |known| known.is_over())
+            .map(|known| known.heard())
+            .sum();
         state.counted += over;
         state.connections.push(connection);
     }
@@ -63,7 +73,12 @@ impl Pulse {
 
 impl State {
     fn look(&mut self) -> u64 {
-        let heard = self.counted + self.connections.iter().map(|connection| connection.heard()).sum::<u64>();
+        let heard = self.counted
+            + self
+                .connections
+                .iter()
+                .map(|connection| connection.heard())
+                .sum::<u64>();
         if heard != self.seen.0 {
             self.seen = (heard, Instant::now());
         }

@@ -1,4 +1,5 @@
-//! One peer while it is connected in any way: its state, its signs of life, and the delivery of its events.
+//! One peer while it is connected in any way: its state, its signs of life, and the delivery of its
+//! events.
 
 use super::pulse::Pulse;
 use super::sessions::PeerIdentity;
@@ -27,7 +28,8 @@ pub(crate) struct Session {
     up: Watched<Option<SocketAddr>>,
     closing: Watched<Option<DownReason>>,
     ended: Watched<bool>,
-    /// An event was delivered; without one the node never heard of this session, nor hears of its end.
+    /// An event was delivered; without one the node never heard of this session, nor hears of its
+    /// end.
     noticed: AtomicBool,
     /// Readers of control frames.
     readers: Arc<Watched<usize>>,
@@ -77,7 +79,8 @@ impl Session {
 
     /// Begins the end; the first reason counts.
     pub(crate) fn close(&self, reason: DownReason) {
-        self.closing.modify(|current| _ = current.get_or_insert(reason));
+        self.closing
+            .modify(|current| _ = current.get_or_insert(reason));
     }
 
     /// Counts a reader of control frames until the answer is dropped.
@@ -92,7 +95,11 @@ impl Session {
 
     /// Waits until its readers have delivered what arrived before the end, within a bound.
     pub(crate) async fn read_out(&self) {
-        let _ = tokio::time::timeout(READING_AFTER_CLOSE_MAX, self.readers.wait_for(|readers| *readers == 0)).await;
+        let _ = tokio::time::timeout(
+            READING_AFTER_CLOSE_MAX,
+            self.readers.wait_for(|readers| *readers == 0),
+        )
+        .await;
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -118,7 +125,10 @@ impl Session {
 
     /// Waits until the session is closing, and says why.
     pub(crate) async fn closing(&self) -> DownReason {
-        self.closing.wait_for(Option::is_some).await.unwrap_or_else(|| DownReason::Broken("the session was dropped".into()))
+        self.closing
+            .wait_for(Option::is_some)
+            .await
+            .unwrap_or_else(|| DownReason::Broken("the session was dropped".into()))
     }
 
     /// Waits until `PeerDown` was delivered.
@@ -145,11 +155,15 @@ impl Session {
     }
 
     async fn wait_up(&self) -> SocketAddr {
-        self.up.wait_for(Option::is_some).await.unwrap_or(self.peer.address)
+        self.up
+            .wait_for(Option::is_some)
+            .await
+            .unwrap_or(self.peer.address)
     }
 
-    /// Delivers `PeerUp` once the peer can be sent to, and waits until the session is closing, its connections are closed and
-    /// nothing is being delivered; nothing more is while the answer is held.
+    /// Delivers `PeerUp` once the peer can be sent to, and waits until the session is closing, its
+    /// connections are closed and nothing is being delivered; nothing more is while the answer is
+    /// held.
     pub(super) async fn live_until_closed(&self) -> RwLockWriteGuard<'_, ()> {
         self.started.set(true);
         tokio::select! {
@@ -161,7 +175,9 @@ impl Session {
             }
         }
         self.closing().await;
-        self.connections.wait_for(|connections| *connections == 0).await;
+        self.connections
+            .wait_for(|connections| *connections == 0)
+            .await;
         self.delivering.write().await
     }
 
@@ -170,7 +186,14 @@ impl Session {
         if self.noticed.load(Ordering::Acquire) {
             let reason = self.closing().await;
             let address = self.up.get().unwrap_or(self.peer.address);
-            let _ = self.events.send(TransportEvent::PeerDown { node: self.peer.node, address, reason }).await;
+            let _ = self
+                .events
+                .send(TransportEvent::PeerDown {
+                    node: self.peer.node,
+                    address,
+                    reason,
+                })
+                .await;
         }
         self.ended.set(true);
     }

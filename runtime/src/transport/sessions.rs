@@ -1,7 +1,8 @@
 //! The life of a peer, from its first connection to its `PeerDown`, the same for every transport.
 //!
-//! Touches no network: a transport says what it attached, and asks where to send. Guarantees, per peer: `PeerUp` at most
-//! once, nothing after `PeerDown`, and a later session's events only after the earlier one's `PeerDown`.
+//! Touches no network: a transport says what it attached, and asks where to send. Guarantees, per
+//! peer: `PeerUp` at most once, nothing after `PeerDown`, and a later session's events only after
+//! the earlier one's `PeerDown`.
 
 use super::accepted::Accepted;
 pub(crate) use super::session::{Counted, Session};
@@ -14,7 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-/// Locks, also after a panic elsewhere: the tables behind these locks are whole between any two statements.
+/// Locks, also after a panic elsewhere: the tables behind these locks are whole between any two
+/// statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -72,12 +74,25 @@ pub(crate) enum AdmitError {
 
 impl<L: Clone + Send + 'static> Sessions<L> {
     pub(crate) fn new(events: mpsc::Sender<TransportEvent>, runtime: Handle) -> Arc<Self> {
-        let table = Mutex::new(Table { entries: BTreeMap::new(), addresses: BTreeMap::new(), closed: false });
-        Arc::new(Self { events, runtime, table })
+        let table = Mutex::new(Table {
+            entries: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            closed: false,
+        });
+        Arc::new(Self {
+            events,
+            runtime,
+            table,
+        })
     }
 
-    /// Adds a connection to its peer's session, or begins a new session, which ends an older one of the same peer.
-    pub(crate) fn admit(self: &Arc<Self>, peer: PeerIdentity, part: Part<L>) -> Result<Arc<Session>, AdmitError> {
+    /// Adds a connection to its peer's session, or begins a new session, which ends an older one of
+    /// the same peer.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        peer: PeerIdentity,
+        part: Part<L>,
+    ) -> Result<Arc<Session>, AdmitError> {
         let mut table = lock(&self.table);
         if table.closed {
             return Err(AdmitError::Closed);
@@ -91,26 +106,37 @@ impl<L: Clone + Send + 'static> Sessions<L> {
                     return Ok(entry.session.clone());
                 }
                 Verdict::Replace => {
-                    entry.session.close(DownReason::Broken("it connected anew".into()));
+                    entry
+                        .session
+                        .close(DownReason::Broken("it connected anew".into()));
                     predecessor = Some(entry.session.clone());
                 }
             }
         }
         let session = Arc::new(Session::new(peer, self.events.clone()));
-        let mut entry = Entry { session: session.clone(), outgoing: None, incoming_control: None, incoming_bulk: None };
+        let mut entry = Entry {
+            session: session.clone(),
+            outgoing: None,
+            incoming_control: None,
+            incoming_bulk: None,
+        };
         entry.attach(part);
         table.entries.insert(peer.node, entry);
         if table.addresses.len() < MEMBERS_MAX || table.addresses.contains_key(&peer.node) {
             table.addresses.insert(peer.node, peer.address);
         }
-        self.runtime.spawn(live(session.clone(), predecessor, Arc::downgrade(self)));
+        self.runtime
+            .spawn(live(session.clone(), predecessor, Arc::downgrade(self)));
         Ok(session)
     }
 
     /// Whether [`Sessions::admit`] would take the part now.
     pub(crate) fn would_admit(&self, peer: PeerIdentity, part: &Part<L>) -> Result<(), AdmitError> {
         let table = lock(&self.table);
-        let verdict = table.entries.get(&peer.node).map(|entry| entry.verdict(peer, part));
+        let verdict = table
+            .entries
+            .get(&peer.node)
+            .map(|entry| entry.verdict(peer, part));
         match verdict {
             _ if table.closed => Err(AdmitError::Closed),
             Some(Verdict::Refuse(error)) => Err(error),
@@ -118,10 +144,16 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         }
     }
 
-    /// Where an earlier start of the peer listens that is alive, and keeps [`Sessions::admit`] from taking anything of it.
+    /// Where an earlier start of the peer listens that is alive, and keeps [`Sessions::admit`] from
+    /// taking anything of it.
     pub(crate) fn duplicate_of(&self, peer: PeerIdentity) -> Option<SocketAddr> {
         let table = lock(&self.table);
-        match table.entries.get(&peer.node).filter(|entry| !entry.session.is_closing())?.of_another_start(peer)? {
+        match table
+            .entries
+            .get(&peer.node)
+            .filter(|entry| !entry.session.is_closing())?
+            .of_another_start(peer)?
+        {
             Verdict::Refuse(AdmitError::Duplicate(address)) => Some(address),
             _ => None,
         }
@@ -131,24 +163,36 @@ impl<L: Clone + Send + 'static> Sessions<L> {
     pub(crate) fn outgoing(&self, node: NodeId) -> Option<L> {
         let table = lock(&self.table);
         let entry = table.entries.get(&node)?;
-        if entry.session.is_closing() { None } else { entry.outgoing.clone() }
+        if entry.session.is_closing() {
+            None
+        } else {
+            entry.outgoing.clone()
+        }
     }
 
     /// Which start of a peer can be sent to.
     pub(crate) fn outgoing_incarnation(&self, node: NodeId) -> Option<Incarnation> {
         let table = lock(&self.table);
         let entry = table.entries.get(&node)?;
-        (entry.outgoing.is_some() && !entry.session.is_closing()).then_some(entry.session.peer.incarnation)
+        (entry.outgoing.is_some() && !entry.session.is_closing())
+            .then_some(entry.session.peer.incarnation)
     }
 
     /// Everything that can be sent to.
     pub(crate) fn all_outgoing(&self) -> Vec<L> {
-        lock(&self.table).entries.values().filter_map(|entry| entry.outgoing.clone()).collect()
+        lock(&self.table)
+            .entries
+            .values()
+            .filter_map(|entry| entry.outgoing.clone())
+            .collect()
     }
 
     /// The session of a peer, up or not.
     pub(crate) fn session(&self, node: NodeId) -> Option<Arc<Session>> {
-        lock(&self.table).entries.get(&node).map(|entry| entry.session.clone())
+        lock(&self.table)
+            .entries
+            .get(&node)
+            .map(|entry| entry.session.clone())
     }
 
     /// Ends the session of a peer on purpose.
@@ -160,7 +204,8 @@ impl<L: Clone + Send + 'static> Sessions<L> {
 
     /// Signs of life of a peer.
     pub(crate) fn heard(&self, node: NodeId) -> u64 {
-        self.session(node).map_or(0, |session| session.pulse.heard())
+        self.session(node)
+            .map_or(0, |session| session.pulse.heard())
     }
 
     /// Where a peer listens, or listened.
@@ -168,37 +213,62 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         lock(&self.table).addresses.get(&node).copied()
     }
 
-    /// Nobody listens at this address any more: a start of the node that stands in the way of a later one is gone.
+    /// Nobody listens at this address any more: a start of the node that stands in the way of a
+    /// later one is gone.
     pub(crate) fn refused_at(&self, node: NodeId, address: SocketAddr) {
-        if let Some(session) = self.session(node).filter(|session| session.peer.address == address && session.is_challenged()) {
-            session.close(DownReason::Broken("nobody listens at its address any more, and a later start of it came".into()));
+        if let Some(session) = self
+            .session(node)
+            .filter(|session| session.peer.address == address && session.is_challenged())
+        {
+            session.close(DownReason::Broken(
+                "nobody listens at its address any more, and a later start of it came".into(),
+            ));
         }
     }
 
     /// Whether the node dialed at this address is up.
     pub(crate) fn is_up_at(&self, address: SocketAddr) -> bool {
-        lock(&self.table).entries.values().any(|entry| entry.session.is_up_at(address) && !entry.session.is_closing())
+        lock(&self.table)
+            .entries
+            .values()
+            .any(|entry| entry.session.is_up_at(address) && !entry.session.is_closing())
     }
 
     /// Ends every session and admits none from now on.
     pub(crate) fn close(&self, reason: &str) -> Vec<Arc<Session>> {
         let mut table = lock(&self.table);
         table.closed = true;
-        let sessions: Vec<_> = table.entries.values().map(|entry| entry.session.clone()).collect();
+        let sessions: Vec<_> = table
+            .entries
+            .values()
+            .map(|entry| entry.session.clone())
+            .collect();
         for session in &sessions {
             session.close(DownReason::Leaving(reason.into()));
         }
         sessions
     }
 
-    /// An accepted connection ended. One that carried nothing leaves the session to the other connections, if there are any.
-    pub(crate) fn lost(&self, session: &Arc<Session>, accepted: &Arc<Accepted>, reason: DownReason) {
+    /// An accepted connection ended. One that carried nothing leaves the session to the other
+    /// connections, if there are any.
+    pub(crate) fn lost(
+        &self,
+        session: &Arc<Session>,
+        accepted: &Arc<Accepted>,
+        reason: DownReason,
+    ) {
         let mut table = lock(&self.table);
-        if let Some(entry) = table.entries.get_mut(&session.peer.node).filter(|entry| Arc::ptr_eq(&entry.session, session)) {
+        if let Some(entry) = table
+            .entries
+            .get_mut(&session.peer.node)
+            .filter(|entry| Arc::ptr_eq(&entry.session, session))
+        {
             for slot in [&mut entry.incoming_control, &mut entry.incoming_bulk] {
                 slot.take_if(|held| Arc::ptr_eq(held, accepted));
             }
-            let alone = entry.outgoing.is_none() && entry.incoming_control.is_none() && entry.incoming_bulk.is_none();
+            let alone = entry.outgoing.is_none()
+                && entry.incoming_control.is_none()
+                && entry.incoming_bulk.is_none();
             if !alone && !accepted.is_used() {
                 return;
             }
@@ -208,7 +278,11 @@ impl<L: Clone + Send + 'static> Sessions<L> {
 
     fn forget(&self, session: &Arc<Session>) {
         let mut table = lock(&self.table);
-        if table.entries.get(&session.peer.node).is_some_and(|entry| Arc::ptr_eq(&entry.session, session)) {
+        if table
+            .entries
+            .get(&session.peer.node)
+            .is_some_and(|entry| Arc::ptr_eq(&entry.session, session))
+        {
             table.entries.remove(&session.peer.node);
         }
     }
@@ -227,8 +301,14 @@ impl<L> Entry<L> {
         }
         let occupied = match part {
             Part::Outgoing(..) => self.outgoing.is_some(),
-            Part::IncomingControl(_) => self.incoming_control.as_ref().is_some_and(|earlier| earlier.is_used()),
-            Part::IncomingBulk(_) => self.incoming_bulk.as_ref().is_some_and(|earlier| earlier.is_used()),
+            Part::IncomingControl(_) => self
+                .incoming_control
+                .as_ref()
+                .is_some_and(|earlier| earlier.is_used()),
+            Part::IncomingBulk(_) => self
+                .incoming_bulk
+                .as_ref()
+                .is_some_and(|earlier| earlier.is_used()),
         };
         if let Some(verdict) = self.of_another_start(peer) {
             return verdict;
@@ -246,8 +326,9 @@ impl<L> Entry<L> {
         if peer.incarnation == known.incarnation {
             return None;
         }
-        // Incarnations have no order: a clock may step back between two starts. The new one has just answered a handshake; two
-        // processes cannot listen at one address, so the known one is gone, or it must prove that it lives.
+        // Incarnations have no order: a clock may step back between two starts. The new one has
+        // just answered a handshake; two processes cannot listen at one address, so the known one
+        // is gone, or it must prove that it lives.
         if peer.address == known.address || !self.session.pulse.is_live() {
             return Some(Verdict::Replace);
         }
@@ -267,7 +348,8 @@ impl<L> Entry<L> {
     }
 }
 
-/// An earlier connection that carried nothing was abandoned by its dialer, whether or not this node heard of it.
+/// An earlier connection that carried nothing was abandoned by its dialer, whether or not this node
+/// heard of it.
 fn take_place(slot: &mut Option<Arc<Accepted>>, accepted: Arc<Accepted>) {
     if let Some(earlier) = slot.replace(accepted) {
         earlier.replace();
@@ -275,7 +357,11 @@ fn take_place(slot: &mut Option<Arc<Accepted>>, accepted: Arc<Accepted>) {
 }
 
 /// Reports a session's beginning and end, after its predecessor's.
-async fn live<L: Clone + Send + 'static>(session: Arc<Session>, predecessor: Option<Arc<Session>>, sessions: Weak<Sessions<L>>) {
+async fn live<L: Clone + Send + 'static>(
+    session: Arc<Session>,
+    predecessor: Option<Arc<Session>>,
+    sessions: Weak<Sessions<L>>,
+) {
     if let Some(predecessor) = predecessor {
         predecessor.ended().await;
     }

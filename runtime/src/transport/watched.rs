@@ -1,5 +1,6 @@
-//! A value that tasks wait for. Like tokio's `watch`, but those who wait are woken in the order in which they began to, so that
-//! nothing about it is random: whole clusters run the same way twice where time is simulated.
+//! A value that tasks wait for. Like tokio's `watch`, but those who wait are woken in the order in
+//! which they began to, so that nothing about it is random: whole clusters run the same way twice
+//! where time is simulated.
 
 use super::sessions::lock;
 use std::pin::pin;
@@ -15,7 +16,10 @@ pub(crate) struct Watched<T> {
 
 impl<T: Clone> Watched<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { value: Mutex::new(value), changed: Notify::new() }
+        Self {
+            value: Mutex::new(value),
+            changed: Notify::new(),
+        }
     }
 
     pub(crate) fn get(&self) -> T {
@@ -67,7 +71,13 @@ mod tests {
             })
             .collect();
         tokio::task::yield_now().await;
-        assert_eq!((watched.set(1), watched.modify(|value| std::mem::replace(value, 2))), (0, 1));
+        assert_eq!(
+            (
+                watched.set(1),
+                watched.modify(|value| std::mem::replace(value, 2))
+            ),
+            (0, 1)
+        );
         for task in waiting {
             assert!(task.await.is_ok());
         }

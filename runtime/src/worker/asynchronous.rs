@@ -1,4 +1,5 @@
-//! The async handle: the same operations and errors as [`crate::Worker`], for training loops that run on an executor.
+//! The async handle: the same operations and errors as [`crate::Worker`], for training loops that
+//! run on an executor.
 
 use super::report::{Buffers, ResumedFrom, StepReport, Synchronized};
 use super::session::Session;
@@ -10,16 +11,18 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// One device's handle for async training loops.
 ///
-/// Copying tensors and the mean over a node's workers run on the calling thread; waiting for other nodes does not block it.
-/// The functions are not safe to cancel: an exchange goes on without its caller, so after a cancelled call every further one
-/// fails as abandoned.
+/// Copying tensors and the mean over a node's workers run on the calling thread; waiting for other
+/// nodes does not block it. The functions are not safe to cancel: an exchange goes on without its
+/// caller, so after a cancelled call every further one fails as abandoned.
 pub struct AsyncWorker {
     session: Option<Session>,
 }
 
 impl std::fmt::Debug for AsyncWorker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AsyncWorker").field("index", &self.session.as_ref().map(|session| session.index)).finish()
+        f.debug_struct("AsyncWorker")
+            .field("index", &self.session.as_ref().map(|session| session.index))
+            .finish()
     }
 }
 
@@ -39,8 +42,18 @@ impl AsyncWorker {
     ///
     /// # Errors
     /// As there.
-    pub async fn synchronize<P: Tensors + ?Sized>(&mut self, parameters: &mut P) -> Result<Synchronized, SynchronizeError> {
-        self.synchronize_with(parameters, Buffers { optimizer: &mut (), model: &mut () }).await
+    pub async fn synchronize<P: Tensors + ?Sized>(
+        &mut self,
+        parameters: &mut P,
+    ) -> Result<Synchronized, SynchronizeError> {
+        self.synchronize_with(
+            parameters,
+            Buffers {
+                optimizer: &mut (),
+                model: &mut (),
+            },
+        )
+        .await
     }
 
     /// See [`crate::Worker::synchronize_with`].
@@ -61,10 +74,17 @@ impl AsyncWorker {
     /// See [`crate::Worker::average_gradients`].
     ///
     /// # Errors
-    /// As there, and [`GradientError::NeedsThreads`] for several workers on a single-threaded executor.
-    pub async fn average_gradients<G: Tensors + ?Sized>(&mut self, mut gradients: &mut G) -> Result<(), GradientError> {
+    /// As there, and [`GradientError::NeedsThreads`] for several workers on a single-threaded
+    /// executor.
+    pub async fn average_gradients<G: Tensors + ?Sized>(
+        &mut self,
+        mut gradients: &mut G,
+    ) -> Result<(), GradientError> {
         let session = self.session.as_mut().ok_or(ExchangeError::Stopped)?;
-        let answer = match (session.node.workers(), Handle::try_current().map(|handle| handle.runtime_flavor())) {
+        let answer = match (
+            session.node.workers(),
+            Handle::try_current().map(|handle| handle.runtime_flavor()),
+        ) {
             (1, _) => session.begin_gradients(&mut gradients)?,
             (_, Ok(RuntimeFlavor::CurrentThread)) => return Err(GradientError::NeedsThreads),
             (_, Ok(_)) => tokio::task::block_in_place(|| session.begin_gradients(&mut gradients))?,
@@ -83,8 +103,20 @@ impl AsyncWorker {
     ///
     /// # Errors
     /// As there.
-    pub async fn step<P: Tensors + ?Sized>(&mut self, parameters: &mut P, learning_rate: f32) -> Result<StepReport, StepError> {
-        self.step_with(parameters, Buffers { optimizer: &mut (), model: &mut () }, learning_rate).await
+    pub async fn step<P: Tensors + ?Sized>(
+        &mut self,
+        parameters: &mut P,
+        learning_rate: f32,
+    ) -> Result<StepReport, StepError> {
+        self.step_with(
+            parameters,
+            Buffers {
+                optimizer: &mut (),
+                model: &mut (),
+            },
+            learning_rate,
+        )
+        .await
     }
 
     /// See [`crate::Worker::step_with`].
@@ -120,7 +152,9 @@ impl AsyncWorker {
     /// # Errors
     /// As there.
     pub fn report(&self, name: &str, value: f64) -> Result<(), WorkerError> {
-        self.session.as_ref().map_or(Ok(()), |session| session.report(name, value))
+        self.session
+            .as_ref()
+            .map_or(Ok(()), |session| session.report(name, value))
     }
 
     /// See [`crate::Worker::resumed`].
@@ -134,7 +168,9 @@ impl AsyncWorker {
     /// # Errors
     /// As there.
     pub fn set_cursor(&self, cursor: impl Into<String>) -> Result<(), WorkerError> {
-        self.session.as_ref().map_or(Ok(()), |session| session.set_cursor(cursor.into()))
+        self.session
+            .as_ref()
+            .map_or(Ok(()), |session| session.set_cursor(cursor.into()))
     }
 
     /// See [`crate::Worker::leave`].
@@ -143,7 +179,10 @@ impl AsyncWorker {
     /// As there.
     pub async fn leave(mut self) -> Result<(), LeaveError> {
         let session = self.session.take().ok_or(LeaveError::Stopped)?;
-        session.begin_leave().await.map_err(|_| LeaveError::Stopped)?;
+        session
+            .begin_leave()
+            .await
+            .map_err(|_| LeaveError::Stopped)?;
         session.node.flush_checkpoints().await;
         session.node.left();
         session.node.close_async().await;

@@ -1,4 +1,5 @@
-//! Waits for a future on a plain thread. Works anywhere, because the node's own threads drive what is waited for.
+//! Waits for a future on a plain thread. Works anywhere, because the node's own threads drive what
+//! is waited for.
 
 use std::future::Future;
 use std::pin::pin;

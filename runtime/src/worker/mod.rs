@@ -15,44 +15,60 @@ pub(crate) use block::block_on;
 use slowmo_actors::ports::device::Tensors;
 use slowmo_actors::ports::store::Store;
 
-/// One device's handle, used from its training thread with blocking calls. Dropping it without [`Worker::leave`] tells the
-/// node's other workers that this one is gone.
+/// One device's handle, used from its training thread with blocking calls. Dropping it without
+/// [`Worker::leave`] tells the node's other workers that this one is gone.
 pub struct Worker {
     session: Option<Session>,
 }
 
 impl std::fmt::Debug for Worker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Worker").field("index", &self.session.as_ref().map(|session| session.index)).finish()
+        f.debug_struct("Worker")
+            .field("index", &self.session.as_ref().map(|session| session.index))
+            .finish()
     }
 }
 
 impl Worker {
     pub(crate) fn new(session: Session) -> Self {
-        Self { session: Some(session) }
+        Self {
+            session: Some(session),
+        }
     }
 
-    /// The GPU of this process, from 0, on which this worker's tensors should be; `None`: in main memory.
+    /// The GPU of this process, from 0, on which this worker's tensors should be; `None`: in main
+    /// memory.
     #[must_use]
     pub fn gpu(&self) -> Option<usize> {
         self.session.as_ref().and_then(Session::gpu)
     }
 
-    /// Lets `sampler` hand out this worker's batches: it follows every step from now on. Call it before [`Worker::synchronize`].
+    /// Lets `sampler` hand out this worker's batches: it follows every step from now on. Call it
+    /// before [`Worker::synchronize`].
     pub fn attach_sampler(&mut self, sampler: &ElasticSampler) {
         if let Some(session) = &mut self.session {
             session.attach(sampler);
         }
     }
 
-    /// Waits for the founding nodes and replaces `parameters` by the lowest id's; or, where a cluster trains already, joins it
-    /// with its next round and takes over its parameters and its step. Call it once, before the first step, on every worker.
+    /// Waits for the founding nodes and replaces `parameters` by the lowest id's; or, where a
+    /// cluster trains already, joins it with its next round and takes over its parameters and its
+    /// step. Call it once, before the first step, on every worker.
     ///
     /// # Errors
-    /// Unreachable peer, different configuration or parameter count (both nodes named), a cluster that refuses this node, a value
-    /// that is not finite. `parameters` are unchanged.
-    pub fn synchronize<P: Tensors + ?Sized>(&mut self, parameters: &mut P) -> Result<Synchronized, SynchronizeError> {
-        self.synchronize_with(parameters, Buffers { optimizer: &mut (), model: &mut () })
+    /// Unreachable peer, different configuration or parameter count (both nodes named), a cluster
+    /// that refuses this node, a value that is not finite. `parameters` are unchanged.
+    pub fn synchronize<P: Tensors + ?Sized>(
+        &mut self,
+        parameters: &mut P,
+    ) -> Result<Synchronized, SynchronizeError> {
+        self.synchronize_with(
+            parameters,
+            Buffers {
+                optimizer: &mut (),
+                model: &mut (),
+            },
+        )
     }
 
     /// [`Worker::synchronize`] with buffers that travel with the parameters.
@@ -64,40 +80,64 @@ impl Worker {
         mut parameters: &mut P,
         mut buffers: Buffers<'_>,
     ) -> Result<Synchronized, SynchronizeError> {
-        let session = self.session.as_mut().ok_or(slowmo_actors::ExchangeError::Stopped)?;
+        let session = self
+            .session
+            .as_mut()
+            .ok_or(slowmo_actors::ExchangeError::Stopped)?;
         let answer = session.begin_synchronize(&mut parameters, &mut buffers)?;
         session.finish_synchronize(block_on(answer).ok(), &mut parameters, &mut buffers)
     }
 
-    /// Replaces the gradients by their exact mean over the node's workers; with base `all_reduce` over all nodes too. Call it
-    /// after every backward pass, on every worker. Sums in ascending worker and node id: the same bits everywhere.
+    /// Replaces the gradients by their exact mean over the node's workers; with base `all_reduce`
+    /// over all nodes too. Call it after every backward pass, on every worker. Sums in ascending
+    /// worker and node id: the same bits everywhere.
     ///
     /// # Errors
-    /// A worker of this node is gone, lengths differ, or this node was passed over and takes new parameters at its next step. The
-    /// gradients are unchanged, or the node's mean where only the mean over all nodes failed.
-    pub fn average_gradients<G: Tensors + ?Sized>(&mut self, mut gradients: &mut G) -> Result<(), GradientError> {
-        let session = self.session.as_mut().ok_or(slowmo_actors::ExchangeError::Stopped)?;
+    /// A worker of this node is gone, lengths differ, or this node was passed over and takes new
+    /// parameters at its next step. The gradients are unchanged, or the node's mean where only the
+    /// mean over all nodes failed.
+    pub fn average_gradients<G: Tensors + ?Sized>(
+        &mut self,
+        mut gradients: &mut G,
+    ) -> Result<(), GradientError> {
+        let session = self
+            .session
+            .as_mut()
+            .ok_or(slowmo_actors::ExchangeError::Stopped)?;
         match session.begin_gradients(&mut gradients)? {
             Some(answer) => session.finish_gradients(block_on(answer).ok(), &mut gradients),
             None => Ok(()),
         }
     }
 
-    /// Runs what is due after this inner step: gossip, exact average or outer round (algorithm sections 2 and 6). Call it after
-    /// every optimizer step, also one that was skipped. `learning_rate` is `γ`, the inner optimizer's rate at this moment.
-    /// Costs well under 20 µs when nothing is due.
+    /// Runs what is due after this inner step: gossip, exact average or outer round (algorithm
+    /// sections 2 and 6). Call it after every optimizer step, also one that was skipped.
+    /// `learning_rate` is `γ`, the inner optimizer's rate at this moment. Costs well under 20 µs
+    /// when nothing is due.
     ///
-    /// Nodes may die, leave, join and lag meanwhile: a round is decided by those that are there, and says who they were
-    /// ([`StepReport::contributors`], [`StepReport::nodes`]). Without a quorum it waits until enough nodes are back; the node's
-    /// status says for whom. A node that was passed over gets the others' parameters and step ([`StepReport::caught_up`]), one
-    /// that drains is told when it has handed over ([`StepReport::drained`]).
+    /// Nodes may die, leave, join and lag meanwhile: a round is decided by those that are there,
+    /// and says who they were ([`StepReport::contributors`], [`StepReport::nodes`]). Without a
+    /// quorum it waits until enough nodes are back; the node's status says for whom. A node that
+    /// was passed over gets the others' parameters and step ([`StepReport::caught_up`]), one that
+    /// drains is told when it has handed over ([`StepReport::drained`]).
     ///
     /// # Errors
-    /// A value that is not finite (named by tensor), a learning rate that cannot be divided by, another number of values than
-    /// at `synchronize`, an exchange that cannot go on with this node (see [`StepError`], also for what is unchanged). The step
-    /// counter did not move.
-    pub fn step<P: Tensors + ?Sized>(&mut self, parameters: &mut P, learning_rate: f32) -> Result<StepReport, StepError> {
-        self.step_with(parameters, Buffers { optimizer: &mut (), model: &mut () }, learning_rate)
+    /// A value that is not finite (named by tensor), a learning rate that cannot be divided by,
+    /// another number of values than at `synchronize`, an exchange that cannot go on with this node
+    /// (see [`StepError`], also for what is unchanged). The step counter did not move.
+    pub fn step<P: Tensors + ?Sized>(
+        &mut self,
+        parameters: &mut P,
+        learning_rate: f32,
+    ) -> Result<StepReport, StepError> {
+        self.step_with(
+            parameters,
+            Buffers {
+                optimizer: &mut (),
+                model: &mut (),
+            },
+            learning_rate,
+        )
     }
 
     /// [`Worker::step`] with buffers that travel with the parameters.
@@ -114,47 +154,58 @@ impl Worker {
         match session.begin_step(&mut parameters, &mut buffers, learning_rate)? {
             Ok(pending) => {
                 let due = pending.due();
-                session.finish_step(due, block_on(pending.answer).ok(), &mut parameters, &mut buffers)
+                session.finish_step(
+                    due,
+                    block_on(pending.answer).ok(),
+                    &mut parameters,
+                    &mut buffers,
+                )
             }
             Err(report) => Ok(report),
         }
     }
 
-    /// Takes note of the loss of the inner step under way: `status` shows it, and the trace keeps it where one is written (key
-    /// `trace`). Costs next to nothing, never waits.
+    /// Takes note of the loss of the inner step under way: `status` shows it, and the trace keeps
+    /// it where one is written (key `trace`). Costs next to nothing, never waits.
     pub fn report_loss(&self, loss: f64) {
         if let Some(session) = &self.session {
             session.report_loss(loss);
         }
     }
 
-    /// Takes note of a measure of the training code's own (an accuracy, a rate) of the inner step under way, which the page, `status` and
-    /// the metrics show beside the loss. Costs next to nothing, never waits.
+    /// Takes note of a measure of the training code's own (an accuracy, a rate) of the inner step
+    /// under way, which the page, `status` and the metrics show beside the loss. Costs next to
+    /// nothing, never waits.
     ///
     /// # Errors
     /// The name is empty or too long, or one too many; nothing is shown under it then.
     pub fn report(&self, name: &str, value: f64) -> Result<(), WorkerError> {
-        self.session.as_ref().map_or(Ok(()), |session| session.report(name, value))
+        self.session
+            .as_ref()
+            .map_or(Ok(()), |session| session.report(name, value))
     }
 
-    /// The checkpoint that the founding of this training goes on from, if it does (keys `checkpoints` and `resume`). A node that joins goes
-    /// on from the others instead.
+    /// The checkpoint that the founding of this training goes on from, if it does (keys
+    /// `checkpoints` and `resume`). A node that joins goes on from the others instead.
     #[must_use]
     pub fn resumed(&self) -> Option<ResumedFrom> {
         self.session.as_ref().and_then(Session::resumed)
     }
 
-    /// A word of the training code's own (a place in its data, a random state) that goes with this node's part of every later checkpoint;
-    /// [`Worker::resumed`] gives it back.
+    /// A word of the training code's own (a place in its data, a random state) that goes with this
+    /// node's part of every later checkpoint; [`Worker::resumed`] gives it back.
     ///
     /// # Errors
     /// It is too long; the one before stays.
     pub fn set_cursor(&self, cursor: impl Into<String>) -> Result<(), WorkerError> {
-        self.session.as_ref().map_or(Ok(()), |session| session.set_cursor(cursor.into()))
+        self.session
+            .as_ref()
+            .map_or(Ok(()), |session| session.set_cursor(cursor.into()))
     }
 
-    /// Leaves in order: what this node sent has arrived, and its part of the last checkpoint is written, when it returns. Waits for the node's other workers, and a few seconds
-    /// for other nodes that still train.
+    /// Leaves in order: what this node sent has arrived, and its part of the last checkpoint is
+    /// written, when it returns. Waits for the node's other workers, and a few seconds for other
+    /// nodes that still train.
     ///
     /// # Errors
     /// The node has stopped already.

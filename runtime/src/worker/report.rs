@@ -54,18 +54,22 @@ pub struct StepReport {
     pub nodes: usize,
     /// Place of this node among the ascending ids of the view now.
     pub node_rank: usize,
-    /// The others went on without this node (it was slow, or away): it has their parameters now, and `step` jumped to theirs.
+    /// The others went on without this node (it was slow, or away): it has their parameters now,
+    /// and `step` jumped to theirs.
     pub caught_up: bool,
-    /// The node has left the cluster in order and handed over: end the training loop and call `leave`.
+    /// The node has left the cluster in order and handed over: end the training loop and call
+    /// `leave`.
     pub drained: bool,
 }
 
-/// Buffers beside the parameters. Float32, in the same order at every call. Of a node with several workers worker 0's stand for
-/// the node, as with the parameters.
+/// Buffers beside the parameters. Float32, in the same order at every call. Of a node with several
+/// workers worker 0's stand for the node, as with the parameters.
 pub struct Buffers<'a> {
-    /// The base optimizer's buffers, such as momentum: kept, reset or averaged at outer rounds as `buffers` says. A node that
-    /// joins a running cluster starts with zeros, or with a member's (`joiner_buffers`); lend them at every call then.
+    /// The base optimizer's buffers, such as momentum: kept, reset or averaged at outer rounds as
+    /// `buffers` says. A node that joins a running cluster starts with zeros, or with a member's
+    /// (`joiner_buffers`); lend them at every call then.
     pub optimizer: &'a mut (dyn Tensors + Send),
-    /// The model's buffers, such as batch-norm statistics: averaged with the parameters at every exact average.
+    /// The model's buffers, such as batch-norm statistics: averaged with the parameters at every
+    /// exact average.
     pub model: &'a mut (dyn Tensors + Send),
 }

@@ -1,5 +1,5 @@
-//! What a worker does around its waiting: freeze, check, send the request; take the result, write it back. The blocking and
-//! the async handle wait in their own ways between the two halves.
+//! What a worker does around its waiting: freeze, check, send the request; take the result, write
+//! it back. The blocking and the async handle wait in their own ways between the two halves.
 
 mod buffers;
 mod recording;
@@ -37,7 +37,8 @@ pub struct Session {
     step: Step,
     sizes: Option<Sizes>,
     averaged_gradients: bool,
-    /// This node was passed over: parameters wait for it, to be taken at the next step whatever is due.
+    /// This node was passed over: parameters wait for it, to be taken at the next step whatever is
+    /// due.
     passed_over: bool,
     sampler: Option<Follower>,
     /// The last decided outcome whose parameters were written back.
@@ -88,7 +89,11 @@ impl Session {
     }
 
     /// Sends the founding request.
-    pub fn begin_synchronize(&mut self, parameters: &mut dyn Tensors, buffers: &mut Buffers<'_>) -> Result<Answer, SynchronizeError> {
+    pub fn begin_synchronize(
+        &mut self,
+        parameters: &mut dyn Tensors,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<Answer, SynchronizeError> {
         if self.waiting {
             return Err(SynchronizeError::Abandoned);
         }
@@ -103,8 +108,17 @@ impl Session {
         let mut frozen = self.freeze(parameters, buffers, sizes, total)?;
         self.describe(parameters, buffers)?;
         let momentum = self.resume(sizes, &mut frozen)?;
-        let request = Request { step: self.step, task: Task::Found, gamma: 0.0, elements: total as u64 };
-        let lent = Lent { frozen: Some(frozen), momentum, ..Lent::default() };
+        let request = Request {
+            step: self.step,
+            task: Task::Found,
+            gamma: 0.0,
+            elements: total as u64,
+        };
+        let lent = Lent {
+            frozen: Some(frozen),
+            momentum,
+            ..Lent::default()
+        };
         Ok(self.ask(request, sizes.model(), lent))
     }
 
@@ -120,9 +134,14 @@ impl Session {
         self.follow(&exchanged)?;
         let sizes = self.sizes_of(parameters, buffers)?;
         self.broken = true;
-        self.device().write_back(&exchanged.values, 0, 1.0, parameters).map_err(SynchronizeError::NotWritten)?;
-        self.device().write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model).map_err(SynchronizeError::NotWritten)?;
-        self.begin_optimizer(&exchanged, sizes, buffers).map_err(SynchronizeError::NotWritten)?;
+        self.device()
+            .write_back(&exchanged.values, 0, 1.0, parameters)
+            .map_err(SynchronizeError::NotWritten)?;
+        self.device()
+            .write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model)
+            .map_err(SynchronizeError::NotWritten)?;
+        self.begin_optimizer(&exchanged, sizes, buffers)
+            .map_err(SynchronizeError::NotWritten)?;
         self.restore_optimizer(&exchanged, buffers)?;
         self.broken = false;
         self.sizes = Some(sizes);
@@ -130,9 +149,19 @@ impl Session {
         if let Some(outcome) = &exchanged.outcome {
             self.node.joined(outcome.lineage);
         }
-        let round = exchanged.outcome.as_ref().map_or(0, |outcome| outcome.round.next().0);
+        let round = exchanged
+            .outcome
+            .as_ref()
+            .map_or(0, |outcome| outcome.round.next().0);
         let (nodes, workers, worker) = (exchanged.members.len(), self.node.workers(), self.index);
-        Ok(Synchronized { nodes, node_rank: self.rank(&exchanged), workers, worker, round, step: self.step.0 })
+        Ok(Synchronized {
+            nodes,
+            node_rank: self.rank(&exchanged),
+            workers,
+            worker,
+            round,
+            step: self.step.0,
+        })
     }
 
     /// Checks a step and sends its request; `Ok(Err(report))` if nothing is due.
@@ -159,13 +188,33 @@ impl Session {
         self.check_buffers(due, sizes, buffers)?;
         let gamma = self.gamma(due, learning_rate)?;
         let step = self.step.0;
-        let freeze = |session: &Self| session.freeze(parameters, buffers, sizes, total).map_err(|error| StepError::Freeze { step, error });
+        let freeze = |session: &Self| {
+            session
+                .freeze(parameters, buffers, sizes, total)
+                .map_err(|error| StepError::Freeze { step, error })
+        };
         // Overlapped gossip brings a correction, and takes the values when that is added.
-        let frozen = if self.is_overlapped(due) { None } else { Some(freeze(self)?) };
+        let frozen = if self.is_overlapped(due) {
+            None
+        } else {
+            Some(freeze(self)?)
+        };
         let donation = self.donation(due, sizes, buffers)?;
-        let request = Request { step: self.step, task: Task::Due(due), gamma, elements: total as u64 };
-        let lent = Lent { frozen, donation, momentum: None };
-        Ok(Ok(Pending { answer: self.ask(request, sizes.model(), lent), due }))
+        let request = Request {
+            step: self.step,
+            task: Task::Due(due),
+            gamma,
+            elements: total as u64,
+        };
+        let lent = Lent {
+            frozen,
+            donation,
+            momentum: None,
+        };
+        Ok(Ok(Pending {
+            answer: self.ask(request, sizes.model(), lent),
+            due,
+        }))
     }
 
     /// Writes the result of a step's exchange.
@@ -178,30 +227,49 @@ impl Session {
     ) -> Result<StepReport, StepError> {
         let step = self.step.0;
         self.answered();
-        let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped)).map_err(|error| StepError::Exchange { step, error })?;
+        let exchanged = exchanged
+            .unwrap_or(Err(ExchangeError::Stopped))
+            .map_err(|error| StepError::Exchange { step, error })?;
         let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
         // The others count on it that this node takes all of it.
         self.broken = true;
         self.follow(&exchanged)?;
         let unwritten = |error| StepError::NotWritten { step, error };
-        let Exchanged { weight, correction, .. } = exchanged;
+        let Exchanged {
+            weight, correction, ..
+        } = exchanged;
         let not_finite = if let Some(stays) = correction {
-            self.mix(&exchanged.values, (stays, weight), parameters).map_err(unwritten)?
+            self.mix(&exchanged.values, (stays, weight), parameters)
+                .map_err(unwritten)?
         } else {
-            self.device().write_back(&exchanged.values, 0, weight, parameters).map_err(unwritten)?;
+            self.device()
+                .write_back(&exchanged.values, 0, weight, parameters)
+                .map_err(unwritten)?;
             None
         };
-        // Averaged buffers travel with every decided round of parameters, also one that this node was passed over in.
+        // Averaged buffers travel with every decided round of parameters, also one that this node
+        // was passed over in.
         if exchanged.outcome.is_some() {
-            self.device().write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model).map_err(unwritten)?;
+            self.device()
+                .write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model)
+                .map_err(unwritten)?;
         }
         if let Some(donated) = &exchanged.donated {
-            self.device().write_back(donated, 0, 1.0, buffers.optimizer).map_err(unwritten)?;
+            self.device()
+                .write_back(donated, 0, 1.0, buffers.optimizer)
+                .map_err(unwritten)?;
         }
-        let due = exchanged.outcome.as_ref().map_or(due, |outcome| taken(due, outcome.spec.kind));
-        self.write_optimizer(due, sizes, &exchanged.values, buffers).map_err(unwritten)?;
+        let due = exchanged
+            .outcome
+            .as_ref()
+            .map_or(due, |outcome| taken(due, outcome.spec.kind));
+        self.write_optimizer(due, sizes, &exchanged.values, buffers)
+            .map_err(unwritten)?;
         self.broken = false;
-        not_finite.map_or_else(|| Ok(self.exchanged(due, &exchanged)), |error| Err(StepError::NotSent { step, error }))
+        not_finite.map_or_else(
+            || Ok(self.exchanged(due, &exchanged)),
+            |error| Err(StepError::NotSent { step, error }),
+        )
     }
 
     /// The report of an exchange; the step goes on where the outcome says.
@@ -225,7 +293,10 @@ impl Session {
     }
 
     fn rank(&self, exchanged: &Exchanged) -> usize {
-        exchanged.members.binary_search_by_key(&self.node.id(), |member| member.id).unwrap_or(0)
+        exchanged
+            .members
+            .binary_search_by_key(&self.node.id(), |member| member.id)
+            .unwrap_or(0)
     }
 
     /// Lets `sampler` follow this worker.
@@ -245,17 +316,30 @@ impl Session {
 
     /// Hands a decided round to the sampler.
     fn follow(&mut self, exchanged: &Exchanged) -> Result<(), SamplerError> {
-        if let Some(outcome) = exchanged.outcome.as_ref().filter(|outcome| outcome.spec.carries_parameters()) {
-            self.after = Some(Place { lineage: outcome.lineage, round: outcome.round });
+        if let Some(outcome) = exchanged
+            .outcome
+            .as_ref()
+            .filter(|outcome| outcome.spec.carries_parameters())
+        {
+            self.after = Some(Place {
+                lineage: outcome.lineage,
+                round: outcome.round,
+            });
         }
         match (&self.sampler, &exchanged.outcome) {
-            (Some(sampler), Some(outcome)) => sampler.decided(outcome, &exchanged.members_before, &exchanged.members),
+            (Some(sampler), Some(outcome)) => {
+                sampler.decided(outcome, &exchanged.members_before, &exchanged.members)
+            }
             _ => Ok(()),
         }
     }
 
-    /// Takes the node's mean over its workers; then, with base `all_reduce`, sends the request for the mean over all nodes.
-    pub fn begin_gradients(&mut self, gradients: &mut dyn Tensors) -> Result<Option<Answer>, GradientError> {
+    /// Takes the node's mean over its workers; then, with base `all_reduce`, sends the request for
+    /// the mean over all nodes.
+    pub fn begin_gradients(
+        &mut self,
+        gradients: &mut dyn Tensors,
+    ) -> Result<Option<Answer>, GradientError> {
         if self.waiting {
             return Err(GradientError::Abandoned);
         }
@@ -271,9 +355,20 @@ impl Session {
         let total = elements(gradients)?;
         let mut buffer = self.node.pool().take(total);
         self.device().copy(gradients, buffer.values_mut())?;
-        let request = Request { step: self.step, task: Task::Gradients, gamma: 0.0, elements: total as u64 };
-        let model = ModelSize { parameters: total as u64, ..sizes.model() };
-        let lent = Lent { frozen: Some(buffer.freeze()), ..Lent::default() };
+        let request = Request {
+            step: self.step,
+            task: Task::Gradients,
+            gamma: 0.0,
+            elements: total as u64,
+        };
+        let model = ModelSize {
+            parameters: total as u64,
+            ..sizes.model()
+        };
+        let lent = Lent {
+            frozen: Some(buffer.freeze()),
+            ..Lent::default()
+        };
         Ok(Some(self.ask(request, model, lent)))
     }
 
@@ -286,20 +381,24 @@ impl Session {
         self.answered();
         let exchanged = match exchanged.unwrap_or(Err(ExchangeError::Stopped)) {
             Err(ExchangeError::PassedOver) => {
-                // The gradients stay the node's own mean: the parameters that they would change are about to be replaced.
+                // The gradients stay the node's own mean: the parameters that they would change are
+                // about to be replaced.
                 self.passed_over = true;
                 return Ok(());
             }
             exchanged => exchanged?,
         };
         self.follow(&exchanged)?;
-        Ok(self.device().write_back(&exchanged.values, 0, 1.0, gradients)?)
+        Ok(self
+            .device()
+            .write_back(&exchanged.values, 0, 1.0, gradients)?)
     }
 
     /// Sends the request to leave; answered when the node may go.
     pub fn begin_leave(&self) -> oneshot::Receiver<()> {
         let (reply, answer) = oneshot::channel();
-        self.node.tell_worker(self.index, WorkerMessage::Leave { reply });
+        self.node
+            .tell_worker(self.index, WorkerMessage::Leave { reply });
         answer
     }
 
@@ -309,16 +408,35 @@ impl Session {
     }
 
     fn ask(&mut self, request: Request, model: ModelSize, lent: Lent) -> Answer {
-        let Lent { frozen, donation, momentum } = lent;
+        let Lent {
+            frozen,
+            donation,
+            momentum,
+        } = lent;
         self.waiting = true;
-        self.asked = (self.index == 0).then(|| (std::time::Instant::now(), exchange_name(request.task)));
+        self.asked =
+            (self.index == 0).then(|| (std::time::Instant::now(), exchange_name(request.task)));
         let (reply, answer) = oneshot::channel();
         // Worker 0's values stand for the node: the workers of a node hold the same parameters.
         let frozen = frozen.filter(|_| self.index == 0);
-        let samples = self.sampler.as_ref().filter(|_| self.index == 0).map(Follower::progress);
+        let samples = self
+            .sampler
+            .as_ref()
+            .filter(|_| self.index == 0)
+            .map(Follower::progress);
         let basis = self.basis();
-        let exchange = ExchangeRequest { request, model, frozen, donation, momentum, samples, basis, reply };
-        self.node.tell_worker(self.index, WorkerMessage::Exchange(Box::new(exchange)));
+        let exchange = ExchangeRequest {
+            request,
+            model,
+            frozen,
+            donation,
+            momentum,
+            samples,
+            basis,
+            reply,
+        };
+        self.node
+            .tell_worker(self.index, WorkerMessage::Exchange(Box::new(exchange)));
         answer
     }
 
@@ -330,36 +448,64 @@ impl Session {
         }
     }
 
-    /// Values that travel: parameters; with exact averages the model's buffers; with averaged slow steps the optimizer's too.
+    /// Values that travel: parameters; with exact averages the model's buffers; with averaged slow
+    /// steps the optimizer's too.
     fn total(&self, due: Due, sizes: Sizes) -> usize {
         match due.exchange {
             Exchange::Gossip | Exchange::Nothing => sizes.parameters,
             Exchange::Average if !due.takes_slow_step() => sizes.parameters + sizes.model,
-            Exchange::Average | Exchange::SlowRound => sizes.parameters + sizes.model + sizes.optimizer,
+            Exchange::Average | Exchange::SlowRound => {
+                sizes.parameters + sizes.model + sizes.optimizer
+            }
         }
     }
 
-    fn check_length(&self, what: &'static str, found: usize, expected: usize) -> Result<(), StepError> {
+    fn check_length(
+        &self,
+        what: &'static str,
+        found: usize,
+        expected: usize,
+    ) -> Result<(), StepError> {
         if found != expected {
-            return Err(StepError::Length { step: self.step.0, what, found, expected });
+            return Err(StepError::Length {
+                step: self.step.0,
+                what,
+                found,
+                expected,
+            });
         }
         Ok(())
     }
 
     /// `γ` where the slow step uses it, checked before anything is sent; 0 elsewhere.
     fn gamma(&self, due: Due, learning_rate: f32) -> Result<f32, StepError> {
-        let uses = self.node.settings().algorithm.outer.is_some_and(|outer| outer.optimizer.needs_gamma());
+        let uses = self
+            .node
+            .settings()
+            .algorithm
+            .outer
+            .is_some_and(|outer| outer.optimizer.needs_gamma());
         if !(due.takes_slow_step() && uses) {
             return Ok(0.0);
         }
         if !(learning_rate.is_finite() && learning_rate > 0.0) {
-            return Err(StepError::LearningRate { step: self.step.0, learning_rate });
+            return Err(StepError::LearningRate {
+                step: self.step.0,
+                learning_rate,
+            });
         }
         Ok(learning_rate)
     }
 
-    /// Copies what travels into one flat buffer; workers other than 0 only have their values checked by their own optimizer.
-    fn freeze(&self, parameters: &dyn Tensors, buffers: &Buffers<'_>, sizes: Sizes, total: usize) -> Result<Frozen, FreezeError> {
+    /// Copies what travels into one flat buffer; workers other than 0 only have their values
+    /// checked by their own optimizer.
+    fn freeze(
+        &self,
+        parameters: &dyn Tensors,
+        buffers: &Buffers<'_>,
+        sizes: Sizes,
+        total: usize,
+    ) -> Result<Frozen, FreezeError> {
         if self.index != 0 {
             return Ok(self.node.pool().take(0).freeze());
         }
@@ -382,9 +528,15 @@ impl Session {
         overlaps && due.exchange == Exchange::Gossip
     }
 
-    /// Mixes a gossip's correction into the model; what worker 0's was before tells the gossip peer what to send. It hears of it in
-    /// any case: it has split the weight already, and the receivers wait. Returns a value that is not finite.
-    fn mix(&self, correction: &Assembled, scales: (f32, f64), parameters: &mut dyn Tensors) -> Result<Option<FreezeError>, TensorError> {
+    /// Mixes a gossip's correction into the model; what worker 0's was before tells the gossip peer
+    /// what to send. It hears of it in any case: it has split the weight already, and the receivers
+    /// wait. Returns a value that is not finite.
+    fn mix(
+        &self,
+        correction: &Assembled,
+        scales: (f32, f64),
+        parameters: &mut dyn Tensors,
+    ) -> Result<Option<FreezeError>, TensorError> {
         let keep = (self.index == 0).then(|| self.node.pool());
         let (before, mixed) = match self.device().mix(correction, scales, parameters, keep) {
             Ok(Mixed { before, not_finite }) => (before, Ok(not_finite)),
@@ -392,7 +544,14 @@ impl Session {
         };
         if self.index == 0 {
             let withheld = !matches!(mixed, Ok(None));
-            self.node.tell_worker(self.index, WorkerMessage::Mixed { step: self.step, before, withheld });
+            self.node.tell_worker(
+                self.index,
+                WorkerMessage::Mixed {
+                    step: self.step,
+                    before,
+                    withheld,
+                },
+            );
         }
         mixed
     }
@@ -424,11 +583,16 @@ impl Session {
         self.node.device(self.index)
     }
 
-    /// A missing gradient mean goes unnoticed otherwise: only worker 0's progress would count, or nothing be exchanged at all.
+    /// A missing gradient mean goes unnoticed otherwise: only worker 0's progress would count, or
+    /// nothing be exchanged at all.
     fn warn_if_gradients_were_not_averaged(&self) {
-        let expected = self.node.workers() > 1 || self.node.settings().algorithm.base == Base::AllReduce;
+        let expected =
+            self.node.workers() > 1 || self.node.settings().algorithm.base == Base::AllReduce;
         if expected && !self.averaged_gradients && self.step.0 < 2 {
-            tracing::warn!(worker = self.index, "average_gradients was not called before step: the workers train apart");
+            tracing::warn!(
+                worker = self.index,
+                "average_gradients was not called before step: the workers train apart"
+            );
         }
     }
 }
@@ -447,11 +611,18 @@ fn exchange_name(task: Task) -> &'static str {
     }
 }
 
-/// What was done, where the node was passed over and got another round than the one that was due here.
+/// What was done, where the node was passed over and got another round than the one that was due
+/// here.
 fn taken(due: Due, kind: RoundKind) -> Due {
     match kind {
-        RoundKind::Slow => Due { exchange: Exchange::SlowRound, whole_slow_step: false },
-        RoundKind::Average if due.exchange != Exchange::Average => Due { exchange: Exchange::Average, whole_slow_step: false },
+        RoundKind::Slow => Due {
+            exchange: Exchange::SlowRound,
+            whole_slow_step: false,
+        },
+        RoundKind::Average if due.exchange != Exchange::Average => Due {
+            exchange: Exchange::Average,
+            whole_slow_step: false,
+        },
         _ => due,
     }
 }

@@ -8,13 +8,23 @@ use std::time::Duration;
 /// One request; the status and the body.
 pub fn ask(address: SocketAddr, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    write!(stream, "{request}\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    write!(
+        stream,
+        "{request}\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    let body = if head.to_lowercase().contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_owned() };
+    let body = if head.to_lowercase().contains("transfer-encoding: chunked") {
+        unchunked(body)
+    } else {
+        body.to_owned()
+    };
     (status, body)
 }
 
@@ -31,7 +41,9 @@ fn unchunked(mut body: &str) -> String {
 /// The messages of the page's stream, one after the other.
 pub fn messages(address: SocketAddr) -> impl Iterator<Item = serde_json::Value> {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
     write!(stream, "GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let lines = BufReader::new(stream).lines().map_while(Result::ok);
     lines.filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok())

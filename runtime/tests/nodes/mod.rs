@@ -41,7 +41,10 @@ impl Kind {
 
     /// An address at which none of the numbered nodes listens.
     pub fn other_address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], if matches!(self, Self::Quic) { 0 } else { 900 }))
+        SocketAddr::from((
+            [127, 0, 0, 1],
+            if matches!(self, Self::Quic) { 0 } else { 900 },
+        ))
     }
 
     pub fn node_at(&self, id: u64, incarnation: u64, address: SocketAddr) -> Node {
@@ -54,11 +57,16 @@ impl Kind {
                 (transport, events)
             }
             Self::Quic => {
-                let identity = Identity::issue(&ClusterKey::from_bytes(KEY), id, incarnation).unwrap();
+                let identity =
+                    Identity::issue(&ClusterKey::from_bytes(KEY), id, incarnation).unwrap();
                 quic::bind(QuicSettings::new(id, incarnation, address, identity)).unwrap()
             }
         };
-        Node { id, transport, events }
+        Node {
+            id,
+            transport,
+            events,
+        }
     }
 
     /// Nodes 0, 1, … that can all send to each other.
@@ -71,7 +79,9 @@ impl Kind {
         }
         for node in &mut nodes {
             for _ in 1..count {
-                let TransportEvent::PeerUp { .. } = node.next().await else { panic!("a peer should be up") };
+                let TransportEvent::PeerUp { .. } = node.next().await else {
+                    panic!("a peer should be up")
+                };
             }
         }
         nodes
@@ -90,7 +100,10 @@ impl Node {
     }
 
     pub async fn next(&mut self) -> TransportEvent {
-        timeout(PATIENCE, self.events.recv()).await.expect("an event in time").expect("a live transport")
+        timeout(PATIENCE, self.events.recv())
+            .await
+            .expect("an event in time")
+            .expect("a live transport")
     }
 
     pub async fn next_control(&mut self) -> (NodeId, Bytes) {
@@ -118,7 +131,9 @@ impl Node {
     pub async fn wait_up(&mut self, peer: NodeId) -> Incarnation {
         loop {
             match self.next().await {
-                TransportEvent::PeerUp { node, incarnation, .. } if node == peer => return incarnation,
+                TransportEvent::PeerUp {
+                    node, incarnation, ..
+                } if node == peer => return incarnation,
                 _ => {}
             }
         }
@@ -145,7 +160,9 @@ fn name(event: &TransportEvent) -> String {
     match event {
         TransportEvent::PeerUp { node, .. } => format!("up {node}"),
         TransportEvent::PeerDown { node, reason, .. } => format!("down {node}: {reason}"),
-        TransportEvent::DialFailed { address, error, .. } => format!("dialing {address} failed: {error}"),
+        TransportEvent::DialFailed { address, error, .. } => {
+            format!("dialing {address} failed: {error}")
+        }
         TransportEvent::KnockRefused { node } => format!("nobody listens at {node}'s address"),
         TransportEvent::Refused { error, .. } => format!("refused: {error}"),
         TransportEvent::Control { from, .. } => format!("control from {from}"),
@@ -156,5 +173,7 @@ fn name(event: &TransportEvent) -> String {
 
 /// Bytes that tell their position.
 pub fn pattern(length: usize, salt: usize) -> Bytes {
-    (0..length).map(|index| (index.wrapping_mul(31) ^ (index >> 8) ^ salt) as u8).collect()
+    (0..length)
+        .map(|index| (index.wrapping_mul(31) ^ (index >> 8) ^ salt) as u8)
+        .collect()
 }

@@ -1,4 +1,5 @@
-//! A peer written directly on quinn with its own certificate, which can say what no correct node says.
+//! A peer written directly on quinn with its own certificate, which can say what no correct node
+//! says.
 
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Connection, Endpoint, SendStream};
@@ -22,16 +23,33 @@ impl RawPeer {
         let identity = Identity::issue(key, node, incarnation).unwrap();
         let tls = identity.client_tls_for_tests("slowmo/2").unwrap();
         let mut endpoint = Endpoint::client(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-        endpoint.set_default_client_config(ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap())));
-        Self { endpoint, key: key.clone(), node, incarnation }
+        endpoint.set_default_client_config(ClientConfig::new(Arc::new(
+            QuicClientConfig::try_from(tls).unwrap(),
+        )));
+        Self {
+            endpoint,
+            key: key.clone(),
+            node,
+            incarnation,
+        }
     }
 
     pub async fn connect(&self, address: SocketAddr) -> Connection {
-        self.endpoint.connect(address, "slowmo").unwrap().await.unwrap()
+        self.endpoint
+            .connect(address, "slowmo")
+            .unwrap()
+            .await
+            .unwrap()
     }
 
     /// Sends a preface with any id; the stream stays open.
-    pub async fn introduce_as(&self, connection: &Connection, node: NodeId, incarnation: Incarnation, bulk: bool) -> SendStream {
+    pub async fn introduce_as(
+        &self,
+        connection: &Connection,
+        node: NodeId,
+        incarnation: Incarnation,
+        bulk: bool,
+    ) -> SendStream {
         let listen = self.endpoint.local_addr().unwrap();
         let preface = preface(&self.key, node, incarnation, listen, bulk);
         let mut stream = write(connection, &(preface.len() as u32).to_le_bytes()).await;
@@ -42,7 +60,9 @@ impl RawPeer {
     /// A connection that the node at `address` has admitted.
     pub async fn admitted(&self, address: SocketAddr, bulk: bool) -> Connection {
         let connection = self.connect(address).await;
-        let mut stream = self.introduce_as(&connection, self.node, self.incarnation, bulk).await;
+        let mut stream = self
+            .introduce_as(&connection, self.node, self.incarnation, bulk)
+            .await;
         let mut answer = connection.accept_uni().await.unwrap();
         stream.finish().unwrap();
         answer.read_to_end(1000).await.unwrap();
@@ -57,8 +77,22 @@ pub async fn write(connection: &Connection, bytes: &[u8]) -> SendStream {
     stream
 }
 
-pub fn preface(key: &ClusterKey, node: NodeId, incarnation: Incarnation, listen: SocketAddr, bulk: bool) -> Vec<u8> {
-    Preface::V1 { cluster: key.cluster_id(), node, incarnation, listen, bulk }.encode().unwrap()
+pub fn preface(
+    key: &ClusterKey,
+    node: NodeId,
+    incarnation: Incarnation,
+    listen: SocketAddr,
+    bulk: bool,
+) -> Vec<u8> {
+    Preface::V1 {
+        cluster: key.cluster_id(),
+        node,
+        incarnation,
+        listen,
+        bulk,
+    }
+    .encode()
+    .unwrap()
 }
 
 /// PEM files as an operator's own CA would issue them.
@@ -75,7 +109,9 @@ pub fn operator_files() -> OperatorFiles {
     let ca_certificate = ca.self_signed(&ca_key).unwrap();
     let key = KeyPair::generate().unwrap();
     let certificate = CertificateParams::new(["node.example".to_string()]).unwrap();
-    let certificate = certificate.signed_by(&key, &Issuer::new(ca, ca_key)).unwrap();
+    let certificate = certificate
+        .signed_by(&key, &Issuer::new(ca, ca_key))
+        .unwrap();
     OperatorFiles {
         ca: pem("CERTIFICATE", ca_certificate.der()),
         certificate: pem("CERTIFICATE", certificate.der()),
@@ -86,10 +122,25 @@ pub fn operator_files() -> OperatorFiles {
 fn pem(label: &str, bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let encode = |group: &[u8]| {
-        let word = group.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
-        let digit = |index: usize| if index > group.len() { '=' } else { ALPHABET[(word >> (18 - 6 * index)) as usize & 63] as char };
+        let word = group
+            .iter()
+            .fold(0u32, |word, byte| word << 8 | u32::from(*byte))
+            << (8 * (3 - group.len()));
+        let digit = |index: usize| {
+            if index > group.len() {
+                '='
+            } else {
+                ALPHABET[(word >> (18 - 6 * index)) as usize & 63] as char
+            }
+        };
         (0..4).map(digit).collect::<String>()
     };
-    let lines: Vec<String> = bytes.chunks(48).map(|line| line.chunks(3).map(encode).collect()).collect();
-    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
+    let lines: Vec<String> = bytes
+        .chunks(48)
+        .map(|line| line.chunks(3).map(encode).collect())
+        .collect();
+    format!(
+        "-----BEGIN {label}-----\n{}\n-----END {label}-----\n",
+        lines.join("\n")
+    )
 }

@@ -21,15 +21,29 @@ pub struct Request {
 
 impl std::fmt::Display for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { step, task, gamma, elements } = self;
+        let Self {
+            step,
+            task,
+            gamma,
+            elements,
+        } = self;
         let task = match task {
             Task::Found => "the founding",
             Task::Gradients => "a gradient mean",
-            Task::Due(Due { exchange: Exchange::Gossip, .. }) => "a gossip",
-            Task::Due(Due { exchange: Exchange::Average, .. }) => "an exact average",
+            Task::Due(Due {
+                exchange: Exchange::Gossip,
+                ..
+            }) => "a gossip",
+            Task::Due(Due {
+                exchange: Exchange::Average,
+                ..
+            }) => "an exact average",
             Task::Due(_) => "a slow step",
         };
-        write!(f, "{task} at {step} of {elements} values with learning rate {gamma}")
+        write!(
+            f,
+            "{task} at {step} of {elements} values with learning rate {gamma}"
+        )
     }
 }
 
@@ -83,7 +97,8 @@ pub enum In {
     WholeStepDone,
     /// The exchange failed.
     Failed,
-    /// The others went on without this node, which wanted to leave: it takes part in nothing any more.
+    /// The others went on without this node, which wanted to leave: it takes part in nothing any
+    /// more.
     Drained,
     /// Time passed.
     Tick,
@@ -137,10 +152,11 @@ pub enum Effect {
         /// The outcome leaves this node out.
         drained: bool,
     },
-    /// Tell every waiting worker that its gradients stay as they are: parameters wait for it, at its next step.
+    /// Tell every waiting worker that its gradients stay as they are: parameters wait for it, at
+    /// its next step.
     Unchanged,
-    /// The node missed more means of gradients than it can catch up with: it must join again. Whoever waits goes on waiting, for the
-    /// parameters with which the node is admitted.
+    /// The node missed more means of gradients than it can catch up with: it must join again.
+    /// Whoever waits goes on waiting, for the parameters with which the node is admitted.
     Behind,
     /// Tell every waiting worker that the node has left the cluster.
     Drained,
@@ -181,7 +197,10 @@ impl Request {
         let kind = match self.task {
             Task::Found => RoundKind::Found,
             Task::Gradients => RoundKind::Gradients,
-            Task::Due(Due { exchange: Exchange::SlowRound, .. }) => RoundKind::Slow,
+            Task::Due(Due {
+                exchange: Exchange::SlowRound,
+                ..
+            }) => RoundKind::Slow,
             Task::Due(_) => RoundKind::Average,
         };
         self.step == spec.step && kind == spec.kind

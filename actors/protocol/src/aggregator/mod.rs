@@ -1,9 +1,11 @@
-//! Brings the workers of a node together: an exchange starts when all of them arrived at the same step with the same
-//! request, and carries the node's push-sum weight and round from one exchange to the next.
+//! Brings the workers of a node together: an exchange starts when all of them arrived at the same
+//! step with the same request, and carries the node's push-sum weight and round from one exchange
+//! to the next.
 //!
-//! A round may be decided without this node's contribution: it was late, or away. Its workers then get the outcome at their next
-//! exchange, whatever they ask for, and go on from the step that follows it. Means of gradients that they missed change the
-//! parameters only through their optimizer, so they get one after the other, each at its own step, after the parameters that came
+//! A round may be decided without this node's contribution: it was late, or away. Its workers then
+//! get the outcome at their next exchange, whatever they ask for, and go on from the step that
+//! follows it. Means of gradients that they missed change the parameters only through their
+//! optimizer, so they get one after the other, each at its own step, after the parameters that came
 //! before them. A node that missed too many joins again, which brings it the parameters themselves.
 
 mod events;
@@ -51,7 +53,8 @@ pub struct Aggregator {
     request: Option<Request>,
     phase: Phase,
     untaken: Untaken,
-    /// The workers lack means of gradients: nothing of theirs may be contributed before they took parameters.
+    /// The workers lack means of gradients: nothing of theirs may be contributed before they took
+    /// parameters.
     behind: bool,
     drained: bool,
     /// Nodes whose values were mixed by the gossip of this exchange, and the step that follows it.
@@ -68,7 +71,12 @@ impl Machine for Aggregator {
         match event {
             In::Arrive { worker, request } => self.arrive(worker, request, now, out),
             In::RoundDecided { outcome, drained } => self.round_decided(outcome, drained, out),
-            In::GossipDone { step, weight, contributors, next_step } => self.gossip_done(step, weight, (contributors, next_step), out),
+            In::GossipDone {
+                step,
+                weight,
+                contributors,
+                next_step,
+            } => self.gossip_done(step, weight, (contributors, next_step), out),
             In::Settled { step, weight } => self.settled(step, weight, out),
             In::WholeStepDone => self.whole_step_done(out),
             In::Failed => {
@@ -89,14 +97,29 @@ impl Machine for Aggregator {
 }
 
 impl Aggregator {
-    /// The aggregator of a node with `workers` workers, which wait for each other at most `timeout`; with gossip, exact averages
-    /// settle first.
+    /// The aggregator of a node with `workers` workers, which wait for each other at most
+    /// `timeout`; with gossip, exact averages settle first.
     #[must_use]
     pub fn new(workers: usize, settles: bool, timeout: Span) -> Self {
         let (weight, round, arrived) = (1.0, Round::FOUNDING, BTreeSet::new());
         let (request, gossiped, arrive_by) = (None, None, None);
-        let (phase, untaken, behind, drained) = (Phase::Gathering, Untaken::default(), false, false);
-        Self { workers, settles, weight, round, arrived, request, phase, untaken, behind, drained, gossiped, timeout, arrive_by }
+        let (phase, untaken, behind, drained) =
+            (Phase::Gathering, Untaken::default(), false, false);
+        Self {
+            workers,
+            settles,
+            weight,
+            round,
+            arrived,
+            request,
+            phase,
+            untaken,
+            behind,
+            drained,
+            gossiped,
+            timeout,
+            arrive_by,
+        }
     }
 
     /// The node's push-sum weight.
@@ -127,7 +150,11 @@ impl Aggregator {
         let before = *self.request.get_or_insert(request);
         if before != request {
             self.clear();
-            return out.push(Effect::Disagree { worker, asked: request, before });
+            return out.push(Effect::Disagree {
+                worker,
+                asked: request,
+                before,
+            });
         }
         let first = worker < self.workers && self.arrived.insert(worker);
         if first && self.arrived.len() == self.workers {
@@ -140,9 +167,14 @@ impl Aggregator {
 
     fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         if self.arrive_by.is_some_and(|arrive_by| now >= arrive_by) {
-            let workers = (0..self.workers).filter(|worker| !self.arrived.contains(worker)).collect();
+            let workers = (0..self.workers)
+                .filter(|worker| !self.arrived.contains(worker))
+                .collect();
             self.clear();
-            out.push(Effect::Missing { workers, waited: self.timeout });
+            out.push(Effect::Missing {
+                workers,
+                waited: self.timeout,
+            });
         }
     }
 
@@ -152,7 +184,8 @@ impl Aggregator {
             self.clear();
             return out.push(Effect::Drained);
         }
-        if !planted::has(Bug::FreshDonor) && !self.untaken.is_empty() && self.catch_up(request, out) {
+        if !planted::has(Bug::FreshDonor) && !self.untaken.is_empty() && self.catch_up(request, out)
+        {
             return;
         }
         if self.behind {
@@ -181,21 +214,53 @@ impl Aggregator {
     fn begin_round(&mut self, request: Request, kind: RoundKind, out: &mut Outbox<Effect>) {
         self.phase = Phase::Round;
         let Request { step, elements, .. } = request;
-        let gamma = if kind == RoundKind::Slow { request.gamma } else { 0.0 };
-        let weight = if kind == RoundKind::Gradients { 1.0 } else { self.weight };
-        out.push(Effect::Round { round: self.round, spec: RoundSpec { kind, step, gamma, elements }, weight });
+        let gamma = if kind == RoundKind::Slow {
+            request.gamma
+        } else {
+            0.0
+        };
+        let weight = if kind == RoundKind::Gradients {
+            1.0
+        } else {
+            self.weight
+        };
+        out.push(Effect::Round {
+            round: self.round,
+            spec: RoundSpec {
+                kind,
+                step,
+                gamma,
+                elements,
+            },
+            weight,
+        });
     }
 
     fn settled(&mut self, step: Step, weight: f64, out: &mut Outbox<Effect>) {
         // A round that was decided meanwhile has released the workers already.
         if let Some(request) = self.request.filter(|_| self.awaits_settling(step)) {
             self.weight = weight;
-            let slow = matches!(request.task, Task::Due(Due { exchange: Exchange::SlowRound, .. }));
-            self.begin_round(request, if slow { RoundKind::Slow } else { RoundKind::Average }, out);
+            let slow = matches!(
+                request.task,
+                Task::Due(Due {
+                    exchange: Exchange::SlowRound,
+                    ..
+                })
+            );
+            self.begin_round(
+                request,
+                if slow {
+                    RoundKind::Slow
+                } else {
+                    RoundKind::Average
+                },
+                out,
+            );
         }
     }
 
-    /// What was decided while nobody waited comes first; `false` if nothing is left of it that these workers can take.
+    /// What was decided while nobody waited comes first; `false` if nothing is left of it that
+    /// these workers can take.
     fn catch_up(&mut self, request: Request, out: &mut Outbox<Effect>) -> bool {
         match self.untaken.next_for(&request) {
             Next::Nothing => return false,
@@ -210,7 +275,8 @@ impl Aggregator {
         true
     }
 
-    /// What the workers lack cannot be had by means any more. They wait for the parameters with which the node is admitted again.
+    /// What the workers lack cannot be had by means any more. They wait for the parameters with
+    /// which the node is admitted again.
     fn fall_behind(&mut self, out: &mut Outbox<Effect>) {
         self.untaken = Untaken::default();
         self.behind = true;
@@ -223,27 +289,49 @@ impl Aggregator {
             self.weight = 1.0;
             self.behind = false;
         }
-        let asked = self.request.is_some_and(|request| request.is_answered_by(outcome.spec));
+        let asked = self
+            .request
+            .is_some_and(|request| request.is_answered_by(outcome.spec));
         if !self.untaken.add(outcome, drained) {
             return self.fall_behind(out);
         }
         match (self.phase, self.request) {
             (Phase::Round, _) if asked => self.whole_step_or_release(out),
-            // A contribution that went into no round, and was not asked for again, leaves them behind as well.
-            (Phase::Round | Phase::Gossip | Phase::Settling, Some(request)) if !self.catch_up(request, out) => self.fall_behind(out),
+            // A contribution that went into no round, and was not asked for again, leaves them
+            // behind as well.
+            (Phase::Round | Phase::Gossip | Phase::Settling, Some(request))
+                if !self.catch_up(request, out) =>
+            {
+                self.fall_behind(out)
+            }
             // Nobody waits yet, or a step that is being taken is let finish.
             _ => {}
         }
     }
 
     fn whole_step_done(&mut self, out: &mut Outbox<Effect>) {
-        let Some(request) = self.request.filter(|_| self.phase == Phase::WholeStep) else { return };
-        let overtaken = self.untaken.parameters().is_some_and(|outcome| !request.is_answered_by(outcome.spec));
-        let values = if overtaken { Values::Decided } else { Values::Stepped };
+        let Some(request) = self.request.filter(|_| self.phase == Phase::WholeStep) else {
+            return;
+        };
+        let overtaken = self
+            .untaken
+            .parameters()
+            .is_some_and(|outcome| !request.is_answered_by(outcome.spec));
+        let values = if overtaken {
+            Values::Decided
+        } else {
+            Values::Stepped
+        };
         self.release(values, out);
     }
 
-    fn gossip_done(&mut self, step: Step, weight: f64, gossiped: (usize, Step), out: &mut Outbox<Effect>) {
+    fn gossip_done(
+        &mut self,
+        step: Step,
+        weight: f64,
+        gossiped: (usize, Step),
+        out: &mut Outbox<Effect>,
+    ) {
         // A round that was decided meanwhile has released the workers already.
         if self.awaits_gossip(step) {
             (self.weight, self.gossiped) = (weight, Some(gossiped));
@@ -258,7 +346,15 @@ impl Aggregator {
             (true, None) => Values::Own,
         };
         match self.request {
-            Some(Request { task: Task::Due(Due { whole_slow_step: true, .. }), gamma, .. }) => {
+            Some(Request {
+                task:
+                    Task::Due(Due {
+                        whole_slow_step: true,
+                        ..
+                    }),
+                gamma,
+                ..
+            }) => {
                 self.phase = Phase::WholeStep;
                 out.push(Effect::WholeStep { values, gamma });
             }
@@ -268,20 +364,30 @@ impl Aggregator {
 
     fn release(&mut self, values: Values, out: &mut Outbox<Effect>) {
         let step = self.request.map_or(Step(0), |request| request.step);
-        let (outcome, drained) = self.take_outcome().map_or((None, false), |(outcome, drained)| (Some(outcome), drained));
+        let (outcome, drained) = self
+            .take_outcome()
+            .map_or((None, false), |(outcome, drained)| (Some(outcome), drained));
         let (contributors, next_step) = match (&outcome, self.gossiped) {
             (Some(outcome), _) => (outcome.contributors.len(), outcome.spec.next_step()),
             (None, Some(gossiped)) => gossiped,
             (None, None) => (0, Step(step.0.saturating_add(1))),
         };
         self.drained |= drained;
-        out.push(Effect::Release { values, weight: self.weight, outcome, contributors, next_step, drained });
+        out.push(Effect::Release {
+            values,
+            weight: self.weight,
+            outcome,
+            contributors,
+            next_step,
+            drained,
+        });
         self.clear();
     }
 
     /// The outcome that this exchange ends with, if one does; means of later steps stay.
     fn take_outcome(&mut self) -> Option<(Arc<Outcome>, bool)> {
-        self.request.and_then(|request| self.untaken.take_for(&request))
+        self.request
+            .and_then(|request| self.untaken.take_for(&request))
     }
 
     fn drain(&mut self, out: &mut Outbox<Effect>) {
@@ -292,7 +398,8 @@ impl Aggregator {
         }
     }
 
-    /// Ends the exchange. A round that was decided and that nobody took stays: the workers must not go on from what was before it.
+    /// Ends the exchange. A round that was decided and that nobody took stays: the workers must not
+    /// go on from what was before it.
     fn clear(&mut self) {
         self.arrived.clear();
         self.arrive_by = None;

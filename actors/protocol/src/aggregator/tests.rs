@@ -7,8 +7,16 @@ use crate::ident::Lineage;
 use crate::view::tests::view;
 
 fn request(step: u64, exchange: Exchange, whole_slow_step: bool) -> Request {
-    let task = Task::Due(Due { exchange, whole_slow_step });
-    Request { step: Step(step), task, gamma: 0.1, elements: 23 }
+    let task = Task::Due(Due {
+        exchange,
+        whole_slow_step,
+    });
+    Request {
+        step: Step(step),
+        task,
+        gamma: 0.1,
+        elements: 23,
+    }
 }
 
 fn feed(machine: &mut Aggregator, event: In) -> Vec<Effect> {
@@ -18,7 +26,12 @@ fn feed(machine: &mut Aggregator, event: In) -> Vec<Effect> {
 }
 
 fn gossiped(step: u64) -> In {
-    In::GossipDone { step: Step(step), weight: 0.5, contributors: 2, next_step: Step(step + 1) }
+    In::GossipDone {
+        step: Step(step),
+        weight: 0.5,
+        contributors: 2,
+        next_step: Step(step + 1),
+    }
 }
 
 fn outcome(round: Round, spec: RoundSpec) -> Outcome {
@@ -42,29 +55,89 @@ fn outcome(round: Round, spec: RoundSpec) -> Outcome {
 }
 
 fn decided(round: u64, kind: RoundKind, step: u64) -> In {
-    let spec = RoundSpec { kind, step: Step(step), gamma: 0.1, elements: 23 };
-    In::RoundDecided { outcome: Arc::new(outcome(Round(round), spec)), drained: false }
+    let spec = RoundSpec {
+        kind,
+        step: Step(step),
+        gamma: 0.1,
+        elements: 23,
+    };
+    In::RoundDecided {
+        outcome: Arc::new(outcome(Round(round), spec)),
+        drained: false,
+    }
 }
 
 #[test]
 fn a_round_that_overtakes_a_gossip_is_what_the_workers_get() {
     let mut machine = Aggregator::new(1, true, Span(9));
-    feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Gossip, false) });
+    feed(
+        &mut machine,
+        In::Arrive {
+            worker: 0,
+            request: request(4, Exchange::Gossip, false),
+        },
+    );
     let released = feed(&mut machine, decided(3, RoundKind::Slow, 7));
-    let [Effect::Release { values: Values::Decided, weight, next_step: Step(8), .. }] = released[..] else { panic!("{released:?}") };
+    let [
+        Effect::Release {
+            values: Values::Decided,
+            weight,
+            next_step: Step(8),
+            ..
+        },
+    ] = released[..]
+    else {
+        panic!("{released:?}")
+    };
     assert_eq!((weight, machine.round()), (1.0, Round(4)));
-    feed(&mut machine, In::Arrive { worker: 0, request: request(8, Exchange::Gossip, false) });
-    assert_eq!(feed(&mut machine, gossiped(4)), [], "of the gossip that was overtaken");
+    feed(
+        &mut machine,
+        In::Arrive {
+            worker: 0,
+            request: request(8, Exchange::Gossip, false),
+        },
+    );
+    assert_eq!(
+        feed(&mut machine, gossiped(4)),
+        [],
+        "of the gossip that was overtaken"
+    );
     let released = feed(&mut machine, gossiped(8));
-    assert!(matches!(released[..], [Effect::Release { values: Values::Gossiped, outcome: None, .. }]), "{released:?}");
+    assert!(
+        matches!(
+            released[..],
+            [Effect::Release {
+                values: Values::Gossiped,
+                outcome: None,
+                ..
+            }]
+        ),
+        "{released:?}"
+    );
 }
 
 #[test]
 fn a_round_decided_while_nobody_waits_comes_first() {
     let mut machine = Aggregator::new(1, true, Span(9));
     feed(&mut machine, decided(3, RoundKind::Slow, 7));
-    let released = feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Gossip, false) });
-    assert!(matches!(released[..], [Effect::Release { values: Values::Decided, next_step: Step(8), .. }]), "{released:?}");
+    let released = feed(
+        &mut machine,
+        In::Arrive {
+            worker: 0,
+            request: request(4, Exchange::Gossip, false),
+        },
+    );
+    assert!(
+        matches!(
+            released[..],
+            [Effect::Release {
+                values: Values::Decided,
+                next_step: Step(8),
+                ..
+            }]
+        ),
+        "{released:?}"
+    );
 }
 
 #[test]
@@ -72,18 +145,50 @@ fn a_round_decided_while_nobody_waits_outlives_an_exchange_that_fails() {
     for fails in ["missing", "disagree"] {
         let mut machine = Aggregator::new(2, true, Span(5));
         feed(&mut machine, decided(3, RoundKind::Slow, 7));
-        feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Gossip, false) });
+        feed(
+            &mut machine,
+            In::Arrive {
+                worker: 0,
+                request: request(4, Exchange::Gossip, false),
+            },
+        );
         let effects = if fails == "missing" {
             let mut out = Outbox::default();
             machine.handle(In::Tick, Instant(5), &mut out);
             out.take()
         } else {
-            feed(&mut machine, In::Arrive { worker: 1, request: request(5, Exchange::Gossip, false) })
+            feed(
+                &mut machine,
+                In::Arrive {
+                    worker: 1,
+                    request: request(5, Exchange::Gossip, false),
+                },
+            )
         };
-        assert!(matches!(effects[..], [Effect::Missing { .. } | Effect::Disagree { .. }]), "{effects:?}");
+        assert!(
+            matches!(
+                effects[..],
+                [Effect::Missing { .. } | Effect::Disagree { .. }]
+            ),
+            "{effects:?}"
+        );
         for worker in [0, 1] {
-            let released = feed(&mut machine, In::Arrive { worker, request: request(4, Exchange::Gossip, false) });
-            let taken = matches!(released[..], [Effect::Release { values: Values::Decided, outcome: Some(_), next_step: Step(8), .. }]);
+            let released = feed(
+                &mut machine,
+                In::Arrive {
+                    worker,
+                    request: request(4, Exchange::Gossip, false),
+                },
+            );
+            let taken = matches!(
+                released[..],
+                [Effect::Release {
+                    values: Values::Decided,
+                    outcome: Some(_),
+                    next_step: Step(8),
+                    ..
+                }]
+            );
             assert_eq!(taken, worker == 1, "{released:?}");
         }
     }
@@ -92,46 +197,133 @@ fn a_round_decided_while_nobody_waits_outlives_an_exchange_that_fails() {
 #[test]
 fn a_round_whose_whole_step_fails_is_not_handed_out_without_its_values() {
     let mut machine = Aggregator::new(1, false, Span(9));
-    feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Average, true) });
+    feed(
+        &mut machine,
+        In::Arrive {
+            worker: 0,
+            request: request(4, Exchange::Average, true),
+        },
+    );
     let begun = feed(&mut machine, decided(0, RoundKind::Average, 4));
-    assert!(matches!(begun[..], [Effect::WholeStep { values: Values::Decided, .. }]), "{begun:?}");
+    assert!(
+        matches!(
+            begun[..],
+            [Effect::WholeStep {
+                values: Values::Decided,
+                ..
+            }]
+        ),
+        "{begun:?}"
+    );
     assert_eq!(feed(&mut machine, In::Failed), []);
-    let next = feed(&mut machine, In::Arrive { worker: 0, request: request(5, Exchange::Gossip, false) });
+    let next = feed(
+        &mut machine,
+        In::Arrive {
+            worker: 0,
+            request: request(5, Exchange::Gossip, false),
+        },
+    );
     assert!(matches!(next[..], [Effect::Gossip { .. }]), "{next:?}");
 }
 
 #[test]
 fn a_whole_step_that_a_round_overtakes_is_not_handed_out() {
     let mut machine = Aggregator::new(1, true, Span(9));
-    feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Nothing, true) });
-    assert_eq!(feed(&mut machine, decided(3, RoundKind::Average, 7)), [], "the step is let finish");
+    feed(
+        &mut machine,
+        In::Arrive {
+            worker: 0,
+            request: request(4, Exchange::Nothing, true),
+        },
+    );
+    assert_eq!(
+        feed(&mut machine, decided(3, RoundKind::Average, 7)),
+        [],
+        "the step is let finish"
+    );
     let released = feed(&mut machine, In::WholeStepDone);
-    assert!(matches!(released[..], [Effect::Release { values: Values::Decided, next_step: Step(8), .. }]), "{released:?}");
+    assert!(
+        matches!(
+            released[..],
+            [Effect::Release {
+                values: Values::Decided,
+                next_step: Step(8),
+                ..
+            }]
+        ),
+        "{released:?}"
+    );
 }
 
 #[test]
 fn starts_when_all_workers_arrived_and_releases_when_done() {
     let mut machine = Aggregator::new(2, true, Span(9));
     let gossip = request(4, Exchange::Gossip, true);
-    assert_eq!(feed(&mut machine, In::Arrive { worker: 1, request: gossip }), []);
-    let started = feed(&mut machine, In::Arrive { worker: 0, request: gossip });
-    assert_eq!(started, [Effect::Gossip { step: Step(4), round: Round(0) }]);
+    assert_eq!(
+        feed(
+            &mut machine,
+            In::Arrive {
+                worker: 1,
+                request: gossip
+            }
+        ),
+        []
+    );
+    let started = feed(
+        &mut machine,
+        In::Arrive {
+            worker: 0,
+            request: gossip,
+        },
+    );
+    assert_eq!(
+        started,
+        [Effect::Gossip {
+            step: Step(4),
+            round: Round(0)
+        }]
+    );
     assert_eq!(feed(&mut machine, gossiped(3)), [], "of another step");
-    assert_eq!(feed(&mut machine, gossiped(4)), [Effect::WholeStep { values: Values::Gossiped, gamma: 0.1 }]);
+    assert_eq!(
+        feed(&mut machine, gossiped(4)),
+        [Effect::WholeStep {
+            values: Values::Gossiped,
+            gamma: 0.1
+        }]
+    );
     let released = feed(&mut machine, In::WholeStepDone);
     let next_step = Step(5);
-    let expected = Effect::Release { values: Values::Stepped, weight: 0.5, outcome: None, contributors: 2, next_step, drained: false };
+    let expected = Effect::Release {
+        values: Values::Stepped,
+        weight: 0.5,
+        outcome: None,
+        contributors: 2,
+        next_step,
+        drained: false,
+    };
     assert_eq!(released, [expected]);
 }
 
 #[test]
 fn workers_that_do_not_come_are_named() {
     let mut machine = Aggregator::new(3, true, Span(5));
-    feed(&mut machine, In::Arrive { worker: 1, request: request(0, Exchange::Average, false) });
+    feed(
+        &mut machine,
+        In::Arrive {
+            worker: 1,
+            request: request(0, Exchange::Average, false),
+        },
+    );
     assert_eq!(machine.next_deadline(), Some(Instant(5)));
     let mut out = Outbox::default();
     machine.handle(In::Tick, Instant(5), &mut out);
-    assert_eq!(out.take(), [Effect::Missing { workers: vec![0, 2], waited: Span(5) }]);
+    assert_eq!(
+        out.take(),
+        [Effect::Missing {
+            workers: vec![0, 2],
+            waited: Span(5)
+        }]
+    );
     assert_eq!(machine.next_deadline(), None);
 }
 
@@ -139,50 +331,179 @@ fn workers_that_do_not_come_are_named() {
 fn an_exchange_starts_once_whoever_arrives_again() {
     let mut machine = Aggregator::new(1, true, Span(9));
     let gossip = request(4, Exchange::Gossip, false);
-    assert_eq!(feed(&mut machine, In::Arrive { worker: 7, request: gossip }), [], "there is no such worker");
-    assert_eq!(feed(&mut machine, In::Arrive { worker: 0, request: gossip }).len(), 1);
-    assert_eq!(feed(&mut machine, In::Arrive { worker: 0, request: gossip }), []);
+    assert_eq!(
+        feed(
+            &mut machine,
+            In::Arrive {
+                worker: 7,
+                request: gossip
+            }
+        ),
+        [],
+        "there is no such worker"
+    );
+    assert_eq!(
+        feed(
+            &mut machine,
+            In::Arrive {
+                worker: 0,
+                request: gossip
+            }
+        )
+        .len(),
+        1
+    );
+    assert_eq!(
+        feed(
+            &mut machine,
+            In::Arrive {
+                worker: 0,
+                request: gossip
+            }
+        ),
+        []
+    );
 }
 
 #[test]
 fn workers_that_ask_for_different_things_are_told() {
     let mut machine = Aggregator::new(2, true, Span(9));
-    feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Gossip, false) });
-    let effects = feed(&mut machine, In::Arrive { worker: 1, request: request(5, Exchange::Gossip, false) });
+    feed(
+        &mut machine,
+        In::Arrive {
+            worker: 0,
+            request: request(4, Exchange::Gossip, false),
+        },
+    );
+    let effects = feed(
+        &mut machine,
+        In::Arrive {
+            worker: 1,
+            request: request(5, Exchange::Gossip, false),
+        },
+    );
     assert!(matches!(effects[..], [Effect::Disagree { worker: 1, .. }]));
 }
 
 #[test]
 fn an_average_begins_when_what_is_in_flight_is_in_it() {
     let mut machine = Aggregator::new(1, true, Span(9));
-    let settling = feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::SlowRound, false) });
-    assert_eq!(settling, [Effect::Settle { step: Step(4), round: Round(0) }]);
-    assert_eq!(feed(&mut machine, In::Settled { step: Step(3), weight: 0.5 }), [], "of another step");
-    let spec = RoundSpec { kind: RoundKind::Slow, step: Step(4), gamma: 0.1, elements: 23 };
-    let begun = feed(&mut machine, In::Settled { step: Step(4), weight: 0.75 });
-    assert_eq!(begun, [Effect::Round { round: Round(0), spec, weight: 0.75 }]);
-    assert_eq!(feed(&mut machine, In::Settled { step: Step(4), weight: 0.75 }), [], "once");
+    let settling = feed(
+        &mut machine,
+        In::Arrive {
+            worker: 0,
+            request: request(4, Exchange::SlowRound, false),
+        },
+    );
+    assert_eq!(
+        settling,
+        [Effect::Settle {
+            step: Step(4),
+            round: Round(0)
+        }]
+    );
+    assert_eq!(
+        feed(
+            &mut machine,
+            In::Settled {
+                step: Step(3),
+                weight: 0.5
+            }
+        ),
+        [],
+        "of another step"
+    );
+    let spec = RoundSpec {
+        kind: RoundKind::Slow,
+        step: Step(4),
+        gamma: 0.1,
+        elements: 23,
+    };
+    let begun = feed(
+        &mut machine,
+        In::Settled {
+            step: Step(4),
+            weight: 0.75,
+        },
+    );
+    assert_eq!(
+        begun,
+        [Effect::Round {
+            round: Round(0),
+            spec,
+            weight: 0.75
+        }]
+    );
+    assert_eq!(
+        feed(
+            &mut machine,
+            In::Settled {
+                step: Step(4),
+                weight: 0.75
+            }
+        ),
+        [],
+        "once"
+    );
 }
 
 #[test]
 fn a_round_that_overtakes_settling_is_what_the_workers_get() {
     let mut machine = Aggregator::new(1, true, Span(9));
-    feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Average, false) });
+    feed(
+        &mut machine,
+        In::Arrive {
+            worker: 0,
+            request: request(4, Exchange::Average, false),
+        },
+    );
     let released = feed(&mut machine, decided(3, RoundKind::Average, 7));
-    assert!(matches!(released[..], [Effect::Release { values: Values::Decided, next_step: Step(8), .. }]), "{released:?}");
-    assert_eq!(feed(&mut machine, In::Settled { step: Step(4), weight: 0.75 }), []);
+    assert!(
+        matches!(
+            released[..],
+            [Effect::Release {
+                values: Values::Decided,
+                next_step: Step(8),
+                ..
+            }]
+        ),
+        "{released:?}"
+    );
+    assert_eq!(
+        feed(
+            &mut machine,
+            In::Settled {
+                step: Step(4),
+                weight: 0.75
+            }
+        ),
+        []
+    );
 }
 
 fn gradients(step: u64) -> In {
-    In::Arrive { worker: 0, request: Request { step: Step(step), task: Task::Gradients, gamma: 0.0, elements: 23 } }
+    In::Arrive {
+        worker: 0,
+        request: Request {
+            step: Step(step),
+            task: Task::Gradients,
+            gamma: 0.0,
+            elements: 23,
+        },
+    }
 }
 
 /// The kind of the outcome that was released, the step that follows, and the round.
 fn released(effects: &[Effect]) -> Option<(RoundKind, Step, Round)> {
     match effects {
-        [Effect::Release { values: Values::Decided, outcome: Some(outcome), next_step, .. }] => {
-            Some((outcome.spec.kind, *next_step, outcome.round))
-        }
+        [
+            Effect::Release {
+                values: Values::Decided,
+                outcome: Some(outcome),
+                next_step,
+                ..
+            },
+        ] => Some((outcome.spec.kind, *next_step, outcome.round)),
         _ => None,
     }
 }
@@ -193,29 +514,94 @@ fn parameters_outlive_the_means_that_follow_them_and_each_mean_is_taken_at_its_s
     feed(&mut machine, decided(40, RoundKind::Slow, 7));
     feed(&mut machine, decided(41, RoundKind::Gradients, 8));
     feed(&mut machine, decided(42, RoundKind::Gradients, 9));
-    assert_eq!(feed(&mut machine, gradients(3)), [Effect::Unchanged], "gradients of parameters that are replaced");
-    let taken = feed(&mut machine, In::Arrive { worker: 0, request: request(3, Exchange::Nothing, false) });
-    assert_eq!(released(&taken), Some((RoundKind::Slow, Step(8), Round(40))));
-    assert_eq!(released(&feed(&mut machine, gradients(8))), Some((RoundKind::Gradients, Step(8), Round(41))));
-    assert_eq!(released(&feed(&mut machine, gradients(9))), Some((RoundKind::Gradients, Step(9), Round(42))));
+    assert_eq!(
+        feed(&mut machine, gradients(3)),
+        [Effect::Unchanged],
+        "gradients of parameters that are replaced"
+    );
+    let taken = feed(
+        &mut machine,
+        In::Arrive {
+            worker: 0,
+            request: request(3, Exchange::Nothing, false),
+        },
+    );
+    assert_eq!(
+        released(&taken),
+        Some((RoundKind::Slow, Step(8), Round(40)))
+    );
+    assert_eq!(
+        released(&feed(&mut machine, gradients(8))),
+        Some((RoundKind::Gradients, Step(8), Round(41)))
+    );
+    assert_eq!(
+        released(&feed(&mut machine, gradients(9))),
+        Some((RoundKind::Gradients, Step(9), Round(42)))
+    );
     let contributes = feed(&mut machine, gradients(10));
-    assert!(matches!(contributes[..], [Effect::Round { round: Round(43), .. }]), "{contributes:?}");
+    assert!(
+        matches!(
+            contributes[..],
+            [Effect::Round {
+                round: Round(43),
+                ..
+            }]
+        ),
+        "{contributes:?}"
+    );
 }
 
 #[test]
 fn a_node_that_missed_too_many_means_joins_again_and_contributes_nothing_until_then() {
     let mut machine = Aggregator::new(1, false, Span(9));
     for missed in 0..MEANS_UNTAKEN_MAX as u64 {
-        assert_eq!(feed(&mut machine, decided(5 + missed, RoundKind::Gradients, 3 + missed)), []);
+        assert_eq!(
+            feed(
+                &mut machine,
+                decided(5 + missed, RoundKind::Gradients, 3 + missed)
+            ),
+            []
+        );
     }
     let last = MEANS_UNTAKEN_MAX as u64;
-    assert_eq!(feed(&mut machine, decided(5 + last, RoundKind::Gradients, 3 + last)), [Effect::Behind]);
-    assert_eq!(feed(&mut machine, gradients(3)), [], "it would name a step that the others have behind them");
-    assert_eq!(feed(&mut machine, decided(20, RoundKind::Slow, 15)), [Effect::Unchanged]);
-    let taken = feed(&mut machine, In::Arrive { worker: 0, request: request(3, Exchange::Nothing, false) });
-    assert_eq!(released(&taken), Some((RoundKind::Slow, Step(16), Round(20))));
+    assert_eq!(
+        feed(
+            &mut machine,
+            decided(5 + last, RoundKind::Gradients, 3 + last)
+        ),
+        [Effect::Behind]
+    );
+    assert_eq!(
+        feed(&mut machine, gradients(3)),
+        [],
+        "it would name a step that the others have behind them"
+    );
+    assert_eq!(
+        feed(&mut machine, decided(20, RoundKind::Slow, 15)),
+        [Effect::Unchanged]
+    );
+    let taken = feed(
+        &mut machine,
+        In::Arrive {
+            worker: 0,
+            request: request(3, Exchange::Nothing, false),
+        },
+    );
+    assert_eq!(
+        released(&taken),
+        Some((RoundKind::Slow, Step(16), Round(20)))
+    );
     let contributes = feed(&mut machine, gradients(16));
-    assert!(matches!(contributes[..], [Effect::Round { round: Round(21), .. }]), "{contributes:?}");
+    assert!(
+        matches!(
+            contributes[..],
+            [Effect::Round {
+                round: Round(21),
+                ..
+            }]
+        ),
+        "{contributes:?}"
+    );
 }
 
 #[test]
@@ -223,7 +609,10 @@ fn a_mean_of_a_later_step_than_the_workers_are_at_says_that_they_are_behind() {
     let mut machine = Aggregator::new(1, false, Span(9));
     let begun = feed(&mut machine, gradients(3));
     assert!(matches!(begun[..], [Effect::Round { .. }]), "{begun:?}");
-    assert_eq!(feed(&mut machine, decided(0, RoundKind::Gradients, 4)), [Effect::Behind]);
+    assert_eq!(
+        feed(&mut machine, decided(0, RoundKind::Gradients, 4)),
+        [Effect::Behind]
+    );
 }
 
 #[test]
@@ -231,15 +620,44 @@ fn a_mean_that_no_exchange_took_is_forgotten_once_its_step_is_over() {
     let mut machine = Aggregator::new(1, false, Span(9));
     feed(&mut machine, decided(5, RoundKind::Gradients, 3));
     let contributes = feed(&mut machine, gradients(4));
-    assert!(matches!(contributes[..], [Effect::Round { round: Round(6), .. }]), "{contributes:?}");
+    assert!(
+        matches!(
+            contributes[..],
+            [Effect::Round {
+                round: Round(6),
+                ..
+            }]
+        ),
+        "{contributes:?}"
+    );
 }
 
 #[test]
 fn a_mean_that_is_decided_during_a_whole_step_waits_for_its_own_exchange() {
     let mut machine = Aggregator::new(1, false, Span(9));
-    feed(&mut machine, In::Arrive { worker: 0, request: request(4, Exchange::Nothing, true) });
+    feed(
+        &mut machine,
+        In::Arrive {
+            worker: 0,
+            request: request(4, Exchange::Nothing, true),
+        },
+    );
     assert_eq!(feed(&mut machine, decided(3, RoundKind::Gradients, 5)), []);
     let stepped = feed(&mut machine, In::WholeStepDone);
-    assert!(matches!(stepped[..], [Effect::Release { values: Values::Stepped, outcome: None, next_step: Step(5), .. }]), "{stepped:?}");
-    assert_eq!(released(&feed(&mut machine, gradients(5))), Some((RoundKind::Gradients, Step(5), Round(3))));
+    assert!(
+        matches!(
+            stepped[..],
+            [Effect::Release {
+                values: Values::Stepped,
+                outcome: None,
+                next_step: Step(5),
+                ..
+            }]
+        ),
+        "{stepped:?}"
+    );
+    assert_eq!(
+        released(&feed(&mut machine, gradients(5))),
+        Some((RoundKind::Gradients, Step(5), Round(3)))
+    );
 }

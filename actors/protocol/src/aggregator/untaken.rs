@@ -5,11 +5,12 @@ use crate::coordinator::Outcome;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Means of gradients that wait for a node's workers; each is a model in memory. A node that misses more joins again.
+/// Means of gradients that wait for a node's workers; each is a model in memory. A node that misses
+/// more joins again.
 pub const MEANS_UNTAKEN_MAX: usize = 4;
 
-/// Outcomes that nobody took: parameters only as the first, because they replace all that was before them; then means of gradients,
-/// each with whether it leaves this node out.
+/// Outcomes that nobody took: parameters only as the first, because they replace all that was
+/// before them; then means of gradients, each with whether it leaves this node out.
 #[derive(Clone, Debug, Default)]
 pub struct Untaken {
     outcomes: VecDeque<(Arc<Outcome>, bool)>,
@@ -35,7 +36,10 @@ impl Untaken {
 
     /// The parameters that wait, if any do.
     pub fn parameters(&self) -> Option<&Outcome> {
-        self.outcomes.front().map(|(outcome, _)| &**outcome).filter(|outcome| outcome.spec.carries_parameters())
+        self.outcomes
+            .front()
+            .map(|(outcome, _)| &**outcome)
+            .filter(|outcome| outcome.spec.carries_parameters())
     }
 
     /// Notes a decided outcome; `false` if it is one mean too many.
@@ -52,14 +56,25 @@ impl Untaken {
         fits
     }
 
-    /// What workers with this request take first. Means of steps that they have behind them, because their exchange failed, go.
+    /// What workers with this request take first. Means of steps that they have behind them,
+    /// because their exchange failed, go.
     pub fn next_for(&mut self, request: &Request) -> Next {
         if self.parameters().is_some() {
-            return if request.task == Task::Gradients { Next::Parameters } else { Next::Take };
+            return if request.task == Task::Gradients {
+                Next::Parameters
+            } else {
+                Next::Take
+            };
         }
-        let passed =
-            |outcome: &Outcome| outcome.spec.step < request.step || (request.task != Task::Gradients && outcome.spec.step == request.step);
-        while self.outcomes.front().is_some_and(|(outcome, _)| passed(outcome)) {
+        let passed = |outcome: &Outcome| {
+            outcome.spec.step < request.step
+                || (request.task != Task::Gradients && outcome.spec.step == request.step)
+        };
+        while self
+            .outcomes
+            .front()
+            .is_some_and(|(outcome, _)| passed(outcome))
+        {
             self.outcomes.pop_front();
         }
         match self.outcomes.front() {
@@ -69,10 +84,15 @@ impl Untaken {
         }
     }
 
-    /// Takes the first outcome, if it is what an exchange of this request ends with: parameters, or the mean that was asked for.
+    /// Takes the first outcome, if it is what an exchange of this request ends with: parameters, or
+    /// the mean that was asked for.
     pub fn take_for(&mut self, request: &Request) -> Option<(Arc<Outcome>, bool)> {
         let (outcome, _) = self.outcomes.front()?;
         let ends = outcome.spec.carries_parameters() || request.is_answered_by(outcome.spec);
-        if ends { self.outcomes.pop_front() } else { None }
+        if ends {
+            self.outcomes.pop_front()
+        } else {
+            None
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! A voter's memory of one round: promise, accept, open. Pure; the coordinator sends the messages.
 //!
-//! Every round is a decree of its own among the voters that the entry before names. Its lowest term, [`first_term`], belongs to
-//! the leader that this entry names. Nothing can have been accepted under a lower term, so that leader needs no promises.
+//! Every round is a decree of its own among the voters that the entry before names. Its lowest
+//! term, [`first_term`], belongs to the leader that this entry names. Nothing can have been
+//! accepted under a lower term, so that leader needs no promises.
 //!
 //! ```text
 //! leader                         voters
@@ -14,9 +15,10 @@
 //!    │ ◀───────── Accepted or Overtaken
 //!    │ decided once a quorum of the voters accepted
 //! ```
-//! This is Paxos with one addition, the *floor*: the highest term that a voter knows to have been open. What was accepted under
-//! a term below the highest floor of a quorum was not chosen and is void; a leader is not bound to it. So nodes may drop the
-//! data of attempts of lower terms once a quorum of the voters has acknowledged the floor.
+//! This is Paxos with one addition, the *floor*: the highest term that a voter knows to have been
+//! open. What was accepted under a term below the highest floor of a quorum was not chosen and is
+//! void; a leader is not bound to it. So nodes may drop the data of attempts of lower terms once a
+//! quorum of the voters has acknowledged the floor.
 
 use crate::ident::{NodeId, Term};
 use crate::planted::{self, Bug};
@@ -24,10 +26,14 @@ use crate::planted::{self, Bug};
 /// Largest counter of a term that is looked at; keeps a corrupt one from exhausting the counters.
 pub const TERM_COUNTER_MAX: u64 = 1 << 48;
 
-/// The lowest term of a round: counter 0, owned by the leader that the entry before names. Needs no promises.
+/// The lowest term of a round: counter 0, owned by the leader that the entry before names. Needs no
+/// promises.
 #[must_use]
 pub fn first_term(leader: NodeId) -> Term {
-    Term { counter: 0, node: leader }
+    Term {
+        counter: 0,
+        node: leader,
+    }
 }
 
 /// A voter's memory of one round.
@@ -43,7 +49,8 @@ pub struct Acceptor<V> {
 pub struct Promise<V> {
     /// What the voter accepted last, with its term.
     pub accepted: Option<(Term, V)>,
-    /// The highest term that the voter knows to have been open: nothing below it was chosen, and nothing can be.
+    /// The highest term that the voter knows to have been open: nothing below it was chosen, and
+    /// nothing can be.
     pub floor: Term,
 }
 
@@ -59,7 +66,11 @@ impl<V: Clone> Acceptor<V> {
     /// The memory of a round before any message; `first` is its lowest term.
     #[must_use]
     pub fn new(first: Term) -> Self {
-        Self { promised: first, floor: first, accepted: None }
+        Self {
+            promised: first,
+            floor: first,
+            accepted: None,
+        }
     }
 
     /// The highest term promised.
@@ -80,7 +91,10 @@ impl<V: Clone> Acceptor<V> {
     /// [`Overtaken`] if a higher term was promised; unchanged.
     pub fn prepare(&mut self, term: Term) -> Result<Promise<V>, Overtaken> {
         self.raise(term)?;
-        Ok(Promise { accepted: self.accepted.clone(), floor: self.floor })
+        Ok(Promise {
+            accepted: self.accepted.clone(),
+            floor: self.floor,
+        })
     }
 
     /// Accepts `value` under `term`.
@@ -96,8 +110,8 @@ impl<V: Clone> Acceptor<V> {
     /// Notes that `term` is open: nothing below it was chosen, and nothing can be.
     ///
     /// # Errors
-    /// [`Overtaken`] if a higher term was promised; unchanged. An acknowledgement then would let data be dropped that the owner
-    /// of the higher term may still be bound to.
+    /// [`Overtaken`] if a higher term was promised; unchanged. An acknowledgement then would let
+    /// data be dropped that the owner of the higher term may still be bound to.
     pub fn open(&mut self, term: Term) -> Result<(), Overtaken> {
         self.raise(term)?;
         self.floor = self.floor.max(term);
@@ -106,20 +120,27 @@ impl<V: Clone> Acceptor<V> {
 
     fn raise(&mut self, term: Term) -> Result<(), Overtaken> {
         if term < self.promised {
-            return Err(Overtaken { promised: self.promised });
+            return Err(Overtaken {
+                promised: self.promised,
+            });
         }
         self.promised = term;
         Ok(())
     }
 }
 
-/// What a leader must ask votes for, by the promises of a quorum: what was accepted under the highest term, unless that lies
-/// below the highest floor. `None`: the leader's term is open, and it may attempt what it likes.
+/// What a leader must ask votes for, by the promises of a quorum: what was accepted under the
+/// highest term, unless that lies below the highest floor. `None`: the leader's term is open, and
+/// it may attempt what it likes.
 #[must_use]
-pub fn bound<'a, V: 'a>(promises: impl Iterator<Item = &'a Promise<V>> + Clone) -> Option<&'a (Term, V)> {
+pub fn bound<'a, V: 'a>(
+    promises: impl Iterator<Item = &'a Promise<V>> + Clone,
+) -> Option<&'a (Term, V)> {
     let floor = promises.clone().map(|promise| promise.floor).max()?;
     let accepted = promises.filter_map(|promise| promise.accepted.as_ref());
-    accepted.filter(|(term, _)| *term >= floor || planted::has(Bug::VoidIgnored)).max_by_key(|(term, _)| *term)
+    accepted
+        .filter(|(term, _)| *term >= floor || planted::has(Bug::VoidIgnored))
+        .max_by_key(|(term, _)| *term)
 }
 
 #[cfg(test)]
@@ -128,7 +149,10 @@ mod tests {
     use super::*;
 
     fn term(counter: u64, node: u64) -> Term {
-        Term { counter, node: NodeId(node) }
+        Term {
+            counter,
+            node: NodeId(node),
+        }
     }
 
     #[test]
@@ -136,7 +160,9 @@ mod tests {
         let mut acceptor = Acceptor::new(first_term(NodeId(1)));
         acceptor.prepare(term(2, 3)).unwrap();
         let before = acceptor.clone();
-        let refused = Overtaken { promised: term(2, 3) };
+        let refused = Overtaken {
+            promised: term(2, 3),
+        };
         assert_eq!(acceptor.accept(term(2, 2), 'a'), Err(refused));
         assert_eq!(acceptor.open(term(1, 9)), Err(refused));
         assert_eq!(acceptor.prepare(term(0, 1)), Err(refused));
@@ -145,11 +171,23 @@ mod tests {
 
     #[test]
     fn what_was_accepted_below_the_highest_floor_is_void_and_at_the_floor_it_is_not() {
-        let accepted = |counter, floor| Promise { accepted: Some((term(counter, 1), counter)), floor: term(floor, 1) };
-        let nothing = |floor| Promise { accepted: None, floor: term(floor, 1) };
+        let accepted = |counter, floor| Promise {
+            accepted: Some((term(counter, 1), counter)),
+            floor: term(floor, 1),
+        };
+        let nothing = |floor| Promise {
+            accepted: None,
+            floor: term(floor, 1),
+        };
         assert_eq!(bound([accepted(1, 0), nothing(2)].iter()), None);
-        assert_eq!(bound([accepted(2, 0), nothing(2)].iter()), Some(&(term(2, 1), 2)));
-        assert_eq!(bound([accepted(1, 0), accepted(3, 0)].iter()), Some(&(term(3, 1), 3)));
+        assert_eq!(
+            bound([accepted(2, 0), nothing(2)].iter()),
+            Some(&(term(2, 1), 2))
+        );
+        assert_eq!(
+            bound([accepted(1, 0), accepted(3, 0)].iter()),
+            Some(&(term(3, 1), 3))
+        );
         assert_eq!(bound([nothing(0), nothing(0)].iter()), None);
     }
 
@@ -159,7 +197,13 @@ mod tests {
         acceptor.accept(term(0, 1), 'a').unwrap();
         acceptor.open(term(1, 2)).unwrap();
         let promise = acceptor.prepare(term(2, 3)).unwrap();
-        assert_eq!(promise, Promise { accepted: Some((term(0, 1), 'a')), floor: term(1, 2) });
+        assert_eq!(
+            promise,
+            Promise {
+                accepted: Some((term(0, 1), 'a')),
+                floor: term(1, 2)
+            }
+        );
         assert_eq!(bound([promise].iter()), None);
     }
 }

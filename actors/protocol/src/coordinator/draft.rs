@@ -1,5 +1,6 @@
-//! An attempt as it travels to members: the change of what they know. In a steady round that is a few bytes, however many members
-//! there are; whole views go only to nodes that join and to whoever asks.
+//! An attempt as it travels to members: the change of what they know. In a steady round that is a
+//! few bytes, however many members there are; whole views go only to nodes that join and to whoever
+//! asks.
 
 use super::outcome::{Origin, Outcome, Proposal, RoundSpec};
 use super::voters::{NextVoters, VOTERS_KEPT, Voter};
@@ -10,7 +11,8 @@ use crate::shards::SHARDS_MAX;
 use crate::view::{MEMBERS_MAX, Member, View};
 use serde::{Deserialize, Serialize};
 
-/// What an attempt changes of the entry before. Members are named by their rank in the view of the round.
+/// What an attempt changes of the entry before. Members are named by their rank in the view of the
+/// round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Draft {
     /// What the round does.
@@ -54,7 +56,9 @@ pub struct Draft {
 
 /// The order of the gossip graph.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Order(#[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")] pub Vec<NodeId>);
+pub struct Order(
+    #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")] pub Vec<NodeId>,
+);
 
 /// What a draft is a change of: the view of the round and the order that the entry before decided.
 #[derive(Clone, Copy, Debug)]
@@ -73,17 +77,27 @@ impl Draft {
     /// `proposal` as a change of `base`.
     #[must_use]
     pub fn new(proposal: &Proposal, base: Base<'_>) -> Self {
-        let Proposal { outcome, participants } = proposal;
+        let Proposal {
+            outcome,
+            participants,
+        } = proposal;
         let takes_part = |id: &NodeId| participants.binary_search(id).is_ok();
         // A view has fewer members than a u16 has values.
         let ranks = |select: &dyn Fn(&NodeId) -> bool| -> Vec<u16> {
-            base.view.ids().enumerate().filter(|(_, id)| select(id)).map(|(rank, _)| rank as u16).collect()
+            base.view
+                .ids()
+                .enumerate()
+                .filter(|(_, id)| select(id))
+                .map(|(rank, _)| rank as u16)
+                .collect()
         };
         Self {
             spec: outcome.spec,
             lineage: outcome.lineage,
             absent_members: ranks(&|id| !takes_part(id)),
-            silent_members: ranks(&|id| takes_part(id) && outcome.contributors.binary_search(id).is_err()),
+            silent_members: ranks(&|id| {
+                takes_part(id) && outcome.contributors.binary_search(id).is_err()
+            }),
             leaving_members: ranks(&|id| takes_part(id) && !outcome.view.contains(*id)),
             joining: proposal.joiners().cloned().collect(),
             waiting: outcome.waiting.clone(),
@@ -102,14 +116,22 @@ impl Draft {
     #[must_use]
     pub fn resolve(&self, base: Base<'_>) -> Option<Proposal> {
         let members = base.view.members();
-        let lists = [&self.absent_members, &self.silent_members, &self.leaving_members];
+        let lists = [
+            &self.absent_members,
+            &self.silent_members,
+            &self.leaving_members,
+        ];
         let named = |ranks: &Vec<u16>| {
-            ranks.windows(2).all(|pair| pair[0] < pair[1]) && ranks.last().is_none_or(|last| usize::from(*last) < members.len())
+            ranks.windows(2).all(|pair| pair[0] < pair[1])
+                && ranks
+                    .last()
+                    .is_none_or(|last| usize::from(*last) < members.len())
         };
         if !lists.iter().all(|ranks| named(ranks)) {
             return None;
         }
-        let has = |ranks: &Vec<u16>, rank: usize| ranks.iter().any(|named| usize::from(*named) == rank);
+        let has =
+            |ranks: &Vec<u16>, rank: usize| ranks.iter().any(|named| usize::from(*named) == rank);
         let mut participants = Vec::with_capacity(members.len());
         let mut contributors = Vec::with_capacity(members.len());
         let mut next: Vec<Member> = self.joining.clone();
@@ -142,19 +164,25 @@ impl Draft {
             absent: self.absent_shards.clone(),
             momentum_lost: self.momentum_lost,
             samples: self.samples.clone(),
-            order: self.order.as_ref().map_or_else(|| base.order.to_vec(), |order| order.0.clone()),
+            order: self
+                .order
+                .as_ref()
+                .map_or_else(|| base.order.to_vec(), |order| order.0.clone()),
             origin: self.origin,
             forks: base.forks.iter().copied().chain(self.fork).collect(),
             waiting: self.waiting.clone(),
             retained: self.retained.clone(),
             leader: self.leader,
         };
-        Some(Proposal { outcome, participants })
+        Some(Proposal {
+            outcome,
+            participants,
+        })
     }
 }
 
-/// The view of `members` that follows `before`: the same epoch if nothing changed. A node that `joins` changes it also where it was
-/// a member before, since it is not ready twice.
+/// The view of `members` that follows `before`: the same epoch if nothing changed. A node that
+/// `joins` changes it also where it was a member before, since it is not ready twice.
 #[must_use]
 pub fn next_view(before: &View, mut members: Vec<Member>, joins: bool) -> Option<View> {
     members.sort_by_key(|member| member.id);
@@ -167,9 +195,18 @@ pub fn next_view(before: &View, mut members: Vec<Member>, joins: bool) -> Option
 
 impl NextVoters {
     /// Sets the voters of `outcome`; `known` are the members and voters before it.
-    pub fn apply_to<'a>(self, outcome: &mut Outcome, known: impl Iterator<Item = &'a Member> + Clone) {
+    pub fn apply_to<'a>(
+        self,
+        outcome: &mut Outcome,
+        known: impl Iterator<Item = &'a Member> + Clone,
+    ) {
         outcome.waiting = self.waiting;
-        let member = |voter: &Voter| known.clone().find(|member| Voter::from(*member) == *voter).cloned();
+        let member = |voter: &Voter| {
+            known
+                .clone()
+                .find(|member| Voter::from(*member) == *voter)
+                .cloned()
+        };
         outcome.retained = self.retained.iter().filter_map(member).collect();
         outcome.leader = self.leader;
     }
@@ -183,14 +220,20 @@ mod tests {
     use crate::ident::{Round, Step};
     use crate::view::tests::view;
 
-    /// Nodes 2, 4 and 6 and what a round makes of them: 4 does not contribute and leaves, 6 takes no part, 3 joins and waits to vote.
+    /// Nodes 2, 4 and 6 and what a round makes of them: 4 does not contribute and leaves, 6 takes
+    /// no part, 3 joins and waits to vote.
     fn example() -> (View, Proposal) {
         let before = view(&[2, 4, 6]);
         let members = vec![before.members()[0].clone(), view(&[3]).members()[0].clone()];
         let outcome = Outcome {
             lineage: Lineage(7),
             round: Round(5),
-            spec: RoundSpec { kind: RoundKind::Average, step: Step(9), gamma: 0.5, elements: 10 },
+            spec: RoundSpec {
+                kind: RoundKind::Average,
+                step: Step(9),
+                gamma: 0.5,
+                elements: 10,
+            },
             contributors: vec![NodeId(2)],
             view: next_view(&before, sorted(members), true).unwrap(),
             absent: vec![ShardId(1)],
@@ -203,13 +246,23 @@ mod tests {
             retained: vec![before.members()[2].clone()],
             leader: NodeId(2),
         };
-        (before, Proposal { outcome, participants: vec![NodeId(2), NodeId(4)] })
+        (
+            before,
+            Proposal {
+                outcome,
+                participants: vec![NodeId(2), NodeId(4)],
+            },
+        )
     }
 
     const FORKS: [Fork; 1] = [fork(3)];
 
     const fn fork(round: u64) -> Fork {
-        Fork { round: Round(round), contributors: 1, lineage: Lineage(7) }
+        Fork {
+            round: Round(round),
+            contributors: 1,
+            lineage: Lineage(7),
+        }
     }
 
     fn sorted(mut members: Vec<Member>) -> Vec<Member> {
@@ -218,18 +271,33 @@ mod tests {
     }
 
     fn base(view: &View) -> Base<'_> {
-        Base { round: Round(5), view, order: &[], forks: &FORKS }
+        Base {
+            round: Round(5),
+            view,
+            order: &[],
+            forks: &FORKS,
+        }
     }
 
     #[test]
     fn a_draft_stands_for_the_proposal_that_it_was_made_of() {
         let (before, proposal) = example();
         let draft = Draft::new(&proposal, base(&before));
-        assert_eq!((&draft.absent_members, &draft.silent_members, &draft.leaving_members), (&vec![2], &vec![1], &vec![1]));
+        assert_eq!(
+            (
+                &draft.absent_members,
+                &draft.silent_members,
+                &draft.leaving_members
+            ),
+            (&vec![2], &vec![1], &vec![1])
+        );
         assert_eq!(draft.resolve(base(&before)), Some(proposal.clone()));
         // An order that stays is not said again.
         let order = proposal.outcome.order.clone();
-        let base = Base { order: &order, ..base(&before) };
+        let base = Base {
+            order: &order,
+            ..base(&before)
+        };
         let shorter = Draft::new(&proposal, base);
         assert_eq!(shorter.order, None);
         assert_eq!(shorter.resolve(base), Some(proposal));
@@ -241,19 +309,98 @@ mod tests {
         let draft = Draft::new(&proposal, base(&before));
         let member = |id: u64| view(&[id]).members()[0].clone();
         let hostile = [
-            ("a rank behind the last", Draft { absent_members: vec![3], ..draft.clone() }),
-            ("the largest rank", Draft { silent_members: vec![u16::MAX], ..draft.clone() }),
-            ("a rank behind the last that leaves", Draft { leaving_members: vec![1, 3], ..draft.clone() }),
-            ("ranks out of order", Draft { absent_members: vec![2, 1], ..draft.clone() }),
-            ("a rank twice", Draft { leaving_members: vec![1, 1], ..draft.clone() }),
-            ("nobody takes part", Draft { absent_members: vec![0, 1, 2], ..draft.clone() }),
-            ("nobody contributes", Draft { silent_members: vec![0, 1], ..draft.clone() }),
-            ("nobody is left", Draft { leaving_members: vec![0, 1], joining: vec![], ..draft.clone() }),
-            ("a leader that is no member", Draft { leader: NodeId(4), ..draft.clone() }),
-            ("a leader that does not vote yet", Draft { leader: NodeId(3), ..draft.clone() }),
-            ("a member that votes without being one", Draft { retained: vec![member(2)], ..draft.clone() }),
-            ("a member that joins", Draft { joining: vec![member(2)], ..draft.clone() }),
-            ("a node that joins twice", Draft { joining: vec![member(3), member(3)], ..draft.clone() }),
+            (
+                "a rank behind the last",
+                Draft {
+                    absent_members: vec![3],
+                    ..draft.clone()
+                },
+            ),
+            (
+                "the largest rank",
+                Draft {
+                    silent_members: vec![u16::MAX],
+                    ..draft.clone()
+                },
+            ),
+            (
+                "a rank behind the last that leaves",
+                Draft {
+                    leaving_members: vec![1, 3],
+                    ..draft.clone()
+                },
+            ),
+            (
+                "ranks out of order",
+                Draft {
+                    absent_members: vec![2, 1],
+                    ..draft.clone()
+                },
+            ),
+            (
+                "a rank twice",
+                Draft {
+                    leaving_members: vec![1, 1],
+                    ..draft.clone()
+                },
+            ),
+            (
+                "nobody takes part",
+                Draft {
+                    absent_members: vec![0, 1, 2],
+                    ..draft.clone()
+                },
+            ),
+            (
+                "nobody contributes",
+                Draft {
+                    silent_members: vec![0, 1],
+                    ..draft.clone()
+                },
+            ),
+            (
+                "nobody is left",
+                Draft {
+                    leaving_members: vec![0, 1],
+                    joining: vec![],
+                    ..draft.clone()
+                },
+            ),
+            (
+                "a leader that is no member",
+                Draft {
+                    leader: NodeId(4),
+                    ..draft.clone()
+                },
+            ),
+            (
+                "a leader that does not vote yet",
+                Draft {
+                    leader: NodeId(3),
+                    ..draft.clone()
+                },
+            ),
+            (
+                "a member that votes without being one",
+                Draft {
+                    retained: vec![member(2)],
+                    ..draft.clone()
+                },
+            ),
+            (
+                "a member that joins",
+                Draft {
+                    joining: vec![member(2)],
+                    ..draft.clone()
+                },
+            ),
+            (
+                "a node that joins twice",
+                Draft {
+                    joining: vec![member(3), member(3)],
+                    ..draft.clone()
+                },
+            ),
         ];
         for (what, draft) in hostile {
             assert_eq!(draft.resolve(base(&before)), None, "{what}");

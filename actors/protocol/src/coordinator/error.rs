@@ -1,4 +1,5 @@
-//! Why a round ended without an outcome. Parameters, anchor and momentum are what they were before it.
+//! Why a round ended without an outcome. Parameters, anchor and momentum are what they were before
+//! it.
 
 use crate::ident::{NodeId, Nodes, Round};
 use crate::time::Span;
@@ -51,9 +52,18 @@ pub enum RoundError {
 impl RoundError {
     pub(super) fn refused(round: Round, reason: RefusalReason) -> Self {
         match reason {
-            RefusalReason::SpecsDiffer { one, one_spec, other, other_spec } => {
-                Self::SpecsDiffer { round, one, one_spec, other, other_spec }
-            }
+            RefusalReason::SpecsDiffer {
+                one,
+                one_spec,
+                other,
+                other_spec,
+            } => Self::SpecsDiffer {
+                round,
+                one,
+                one_spec,
+                other,
+                other_spec,
+            },
             RefusalReason::MomentumLost { shards } => Self::MomentumLost { round, shards },
         }
     }
@@ -71,7 +81,9 @@ pub enum RecoveryError {
     #[error("no round was decided here: there is nothing to go on from; start the nodes again")]
     NothingDecided,
     /// Nothing is wrong.
-    #[error("a quorum of the voters lives: rounds go on by themselves; see status for what they wait for")]
+    #[error(
+        "a quorum of the voters lives: rounds go on by themselves; see status for what they wait for"
+    )]
     QuorumLives,
     /// It has forked too often to be compared with others.
     #[error("this history has forked as often as one may; restart from a checkpoint")]

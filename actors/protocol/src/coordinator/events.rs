@@ -30,15 +30,18 @@ pub enum In {
     },
     /// This node froze its contribution.
     Contribute {
-        /// The round it works towards; a contribution to another one than the coordinator's is late and changes nothing.
+        /// The round it works towards; a contribution to another one than the coordinator's is late
+        /// and changes nothing.
         round: Round,
         /// What it expects the round to be.
         spec: RoundSpec,
-        /// Which samples were left when the round began, if its training follows an elastic sampler.
+        /// Which samples were left when the round began, if its training follows an elastic
+        /// sampler.
         samples: Option<Progress>,
         /// How fast this node's messages reached others, if the gossip graph follows that.
         rates: Vec<Rate>,
-        /// Values of the base optimizer's buffers of which a joiner may get a copy; the same on every node.
+        /// Values of the base optimizer's buffers of which a joiner may get a copy; the same on
+        /// every node.
         buffers: u64,
     },
     /// A control frame about rounds arrived.
@@ -66,8 +69,9 @@ pub enum In {
         node: NodeId,
         /// Which start of it.
         incarnation: Incarnation,
-        /// Whether its process is known to have ended: it said goodbye, its port refuses, its launcher saw it, or a later start
-        /// of it proved itself. Otherwise it is silent, and may live.
+        /// Whether its process is known to have ended: it said goodbye, its port refuses, its
+        /// launcher saw it, or a later start of it proved itself. Otherwise it is silent, and may
+        /// live.
         ended: bool,
     },
     /// A node that was thought dead is alive.
@@ -78,8 +82,9 @@ pub enum In {
     PeerDown(NodeId),
     /// All that live, as others say, and that this node itself has not heard for a while.
     Unheard(BTreeSet<NodeId>),
-    /// The nodes that are ready to be admitted by the members of the view with this epoch, all of whom they can reach; replaces
-    /// the list before. A list for another view than the round's changes nothing.
+    /// The nodes that are ready to be admitted by the members of the view with this epoch, all of
+    /// whom they can reach; replaces the list before. A list for another view than the round's
+    /// changes nothing.
     Joiners {
         /// Which view they can reach.
         epoch: Epoch,
@@ -95,15 +100,18 @@ pub enum In {
         /// Whether its training threads still contribute to the next round.
         contributes: bool,
     },
-    /// This node belongs to no view until it is admitted again, or forms one. Answered with [`Effect::Resigned`].
+    /// This node belongs to no view until it is admitted again, or forms one. Answered with
+    /// [`Effect::Resigned`].
     Resign(GivesUp),
-    /// The history that was to admit this node is deserted. A node that stood in another one takes its place there again, which is answered
-    /// with [`Effect::Stands`]. Among survivors a joiner that holds the entry which admits it goes on with that.
+    /// The history that was to admit this node is deserted. A node that stood in another one takes
+    /// its place there again, which is answered with [`Effect::Stands`]. Among survivors a joiner
+    /// that holds the entry which admits it goes on with that.
     Return {
         /// Whether all members of the deserted history are known to have ended.
         ended: bool,
     },
-    /// An operator says that this history goes on without a quorum: see [`super::Coordinator::recovery`].
+    /// An operator says that this history goes on without a quorum: see
+    /// [`super::Coordinator::recovery`].
     Recover(Lineage),
     /// Time passed.
     Tick,
@@ -114,9 +122,11 @@ pub enum In {
 pub enum GivesUp {
     /// Its place: the others went on without it.
     Membership,
-    /// A founding, for a history that is decided, or because nobody can decide it any more: unless its own is decided.
+    /// A founding, for a history that is decided, or because nobody can decide it any more: unless
+    /// its own is decided.
     ForDecided,
-    /// A founding, for another one: unless its own is decided, or this node was ready or voted for it. So nobody helps to decide two.
+    /// A founding, for another one: unless its own is decided, or this node was ready or voted for
+    /// it. So nobody helps to decide two.
     ForFounding,
 }
 
@@ -134,11 +144,13 @@ pub enum Effect {
     },
     /// Start the reduction of an attempt. Those before it stay until they are discarded.
     Open(Arc<Plan>),
-    /// The receivers of an attempt under way are known: what was averaged may be published, and state moves.
+    /// The receivers of an attempt under way are known: what was averaged may be published, and
+    /// state moves.
     Publish(Arc<Publication>),
     /// Stop the data movements of an attempt and throw their results away.
     Discard(Attempt),
-    /// Install a decided outcome with what an attempt brought, drop every other attempt, and release whoever waits for it.
+    /// Install a decided outcome with what an attempt brought, drop every other attempt, and
+    /// release whoever waits for it.
     Apply {
         /// Whose data.
         attempt: Attempt,
@@ -157,8 +169,8 @@ pub enum Effect {
     Fail(RoundError),
     /// A round was decided whose data this node does not hold: it must join again.
     Stranded,
-    /// The answer to [`In::Resign`]: whether this node belongs to no view now, and its decided state is void. Otherwise it keeps to
-    /// the founding that it was to give up.
+    /// The answer to [`In::Resign`]: whether this node belongs to no view now, and its decided
+    /// state is void. Otherwise it keeps to the founding that it was to give up.
     Resigned(bool),
     /// This node has returned to the history that it stood in before it resigned.
     Stands(Standing),
@@ -177,9 +189,11 @@ pub struct Settings {
     pub keeps_state: bool,
     /// Where a history that this node founds comes from, as it says who leads the founding.
     pub origin: Origin,
-    /// Whether a founding goes on from a checkpoint: owners read the slow momentum of their shards and hand it to the other holders.
+    /// Whether a founding goes on from a checkpoint: owners read the slow momentum of their shards
+    /// and hand it to the other holders.
     pub restores: bool,
-    /// Whether a joiner gets a copy of a member's buffers of the base optimizer, and what rounds do to those.
+    /// Whether a joiner gets a copy of a member's buffers of the base optimizer, and what rounds do
+    /// to those.
     pub copies_buffers: Option<BufferStrategy>,
     /// Whether the gossip graph stands on an order of the members by measured rates.
     pub orders_by_rate: bool,
@@ -191,7 +205,8 @@ pub struct Settings {
     pub fork_after: Span,
     /// What happens when all holders of a shard are lost.
     pub on_momentum_loss: OnMomentumLoss,
-    /// How long a round waits for a live member that does not contribute, after the first contribution.
+    /// How long a round waits for a live member that does not contribute, after the first
+    /// contribution.
     pub grace: Span,
     /// How long a round of live members may take before it is given up.
     pub round_timeout: Span,

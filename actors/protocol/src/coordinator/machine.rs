@@ -1,4 +1,5 @@
-//! The machine: what one node does for the round under way, as its member, its voter and its leader.
+//! The machine: what one node does for the round under way, as its member, its voter and its
+//! leader.
 //!
 //! | file | holds |
 //! |---|---|
@@ -47,7 +48,9 @@ pub use data::ATTEMPTS_KEPT_MAX;
 use data::Movement;
 use deciding::Deciding;
 use early::Early;
-pub use early::{EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX};
+pub use early::{
+    EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX,
+};
 pub use forking::Recovery;
 use history::{History, Maps};
 pub use leading::{FOLLOW_WAIT, PROMISE_WAIT};
@@ -55,7 +58,10 @@ pub use learning::ASK_AGAIN_EVERY;
 pub use learning::LEAVE_ACKNOWLEDGED_WAIT;
 use learning::Left;
 use links::Links;
-pub use links::{ATTEMPT_WAIT_MAX, AWAY_WAIT, PAIRS_REPORTED_MAX, REPORTS_TO_PART, STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT};
+pub use links::{
+    ATTEMPT_WAIT_MAX, AWAY_WAIT, PAIRS_REPORTED_MAX, REPORTS_TO_PART, STAND_IN_STEP,
+    STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,
+};
 use peers::Peers;
 use returning::Aside;
 use timers::{Timer, Timers};
@@ -68,7 +74,8 @@ pub struct Coordinator {
     history: Option<History>,
     /// The round after it.
     deciding: Option<Deciding>,
-    /// The history that this node stood in, while it is on its way into another one or, among survivors, back into the same.
+    /// The history that this node stood in, while it is on its way into another one or, among
+    /// survivors, back into the same.
     aside: Option<Aside>,
     /// The entry with which this node left.
     left_with: Option<Left>,
@@ -84,7 +91,8 @@ pub struct Coordinator {
     mine: Option<Contributed>,
     /// The members' newest measured rates, as far as they told this node.
     rates: Rates,
-    /// This node took part in a bootstrap that gave way to another: streams of that other one may have been refused meanwhile.
+    /// This node took part in a bootstrap that gave way to another: streams of that other one may
+    /// have been refused meanwhile.
     refounds: bool,
     waiting: Option<String>,
     stopped: Option<RoundError>,
@@ -97,25 +105,55 @@ impl Machine for Coordinator {
     fn handle(&mut self, event: In, now: Instant, out: &mut Outbox<Effect>) {
         match event {
             In::Formed { view, lineage } => self.formed(view, lineage, now, out),
-            In::Contribute { round, spec, samples, rates, buffers } => {
+            In::Contribute {
+                round,
+                spec,
+                samples,
+                rates,
+                buffers,
+            } => {
                 self.buffers = buffers;
-                self.contribute(round, Contributed { spec, samples, rates }, now, out);
+                self.contribute(
+                    round,
+                    Contributed {
+                        spec,
+                        samples,
+                        rates,
+                    },
+                    now,
+                    out,
+                );
             }
             In::Frame { header, message } => self.receive(header, *message, now, out),
             In::Reduced(attempt) => self.hold(attempt, |movement| movement.reducing = false),
-            In::ParametersHeld(attempt, owner) => self.hold(attempt, |movement| _ = movement.parameters_from.remove(&owner)),
-            In::StateHeld(attempt, from) => self.hold(attempt, |movement| movement.take_state(from)),
-            In::BuffersHeld(attempt, from) => self.hold(attempt, |movement| movement.take_buffers(from)),
+            In::ParametersHeld(attempt, owner) => self.hold(attempt, |movement| {
+                _ = movement.parameters_from.remove(&owner)
+            }),
+            In::StateHeld(attempt, from) => {
+                self.hold(attempt, |movement| movement.take_state(from))
+            }
+            In::BuffersHeld(attempt, from) => {
+                self.hold(attempt, |movement| movement.take_buffers(from))
+            }
             In::SpecsDiffer(attempt, other, spec) => self.specs_differ(attempt, other, spec, out),
             In::StreamBroken(attempt, node) => self.stream_broken(attempt, node, now),
-            In::Lost { node, incarnation, ended } => self.lost(Voter { node, incarnation }, ended, out),
+            In::Lost {
+                node,
+                incarnation,
+                ended,
+            } => self.lost(Voter { node, incarnation }, ended, out),
             In::Back(node) => self.peers.back(node),
             In::PeerUp(node) => self.peer_up(node, out),
             In::PeerDown(node) => self.links.lost(node, now),
             In::Unheard(nodes) => self.links.unheard(&nodes, now),
             In::Joiners { epoch, members } => self.candidates(epoch, members),
-            // Outside, who leaves is none of this node's business: it may be another start by the time this node joins.
-            In::Leaving { node, incarnation, contributes } => {
+            // Outside, who leaves is none of this node's business: it may be another start by the
+            // time this node joins.
+            In::Leaving {
+                node,
+                incarnation,
+                contributes,
+            } => {
                 if self.history.is_some() {
                     self.peers.leaves(Voter { node, incarnation }, contributes);
                 }
@@ -167,7 +205,13 @@ impl Coordinator {
     #[must_use]
     pub fn place(&self) -> Place {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
-            return Place { lineage: Lineage::NONE, epoch: Epoch(0), round: Round::FOUNDING, term: Term::default(), attempt: 0 };
+            return Place {
+                lineage: Lineage::NONE,
+                epoch: Epoch(0),
+                round: Round::FOUNDING,
+                term: Term::default(),
+                attempt: 0,
+            };
         };
         Place {
             lineage: history.lineage,
@@ -181,7 +225,10 @@ impl Coordinator {
     /// The view of the round; `None` where this node is no member.
     #[must_use]
     pub fn view(&self) -> Option<&View> {
-        self.history.as_ref().filter(|history| history.member).map(|history| &history.view)
+        self.history
+            .as_ref()
+            .filter(|history| history.member)
+            .map(|history| &history.view)
     }
 
     fn me(&self) -> NodeId {
@@ -191,11 +238,16 @@ impl Coordinator {
     /// This start of the node.
     fn myself(&self) -> Voter {
         let identity = self.settings.identity;
-        Voter { node: identity.node, incarnation: identity.incarnation }
+        Voter {
+            node: identity.node,
+            incarnation: identity.incarnation,
+        }
     }
 
     fn is_voter(&self) -> bool {
-        self.history.as_ref().is_some_and(|history| history.voters.contains(self.myself()))
+        self.history
+            .as_ref()
+            .is_some_and(|history| history.voters.contains(self.myself()))
     }
 
     fn formed(&mut self, view: View, lineage: Lineage, now: Instant, out: &mut Outbox<Effect>) {
@@ -220,8 +272,10 @@ impl Coordinator {
     fn begin_contribution(&mut self, mine: Contributed, now: Instant, out: &mut Outbox<Effect>) {
         self.note_contribution(self.me(), mine, now, out);
         if self.deciding.is_some() {
-            self.timers.set(Timer::RoundTimeout, now.after(self.settings.round_timeout));
-            self.timers.set(Timer::Ask, now.after(self.settings.ask_again));
+            self.timers
+                .set(Timer::RoundTimeout, now.after(self.settings.round_timeout));
+            self.timers
+                .set(Timer::Ask, now.after(self.settings.ask_again));
         }
     }
 
@@ -231,7 +285,13 @@ impl Coordinator {
         }
     }
 
-    fn contribute(&mut self, round: Round, contributed: Contributed, now: Instant, out: &mut Outbox<Effect>) {
+    fn contribute(
+        &mut self,
+        round: Round,
+        contributed: Contributed,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
         if let Some(error) = &self.stopped {
             return out.push(Effect::Fail(error.clone()));
         }
@@ -257,15 +317,26 @@ impl Coordinator {
     }
 
     fn hold(&mut self, attempt: Attempt, mark: impl FnOnce(&mut Movement)) {
-        if let Some(movement) = self.deciding.as_mut().and_then(|deciding| deciding.data.moving_at(attempt)) {
+        if let Some(movement) = self
+            .deciding
+            .as_mut()
+            .and_then(|deciding| deciding.data.moving_at(attempt))
+        {
             mark(movement);
         }
     }
 
     fn stream_broken(&mut self, attempt: Attempt, node: NodeId, now: Instant) {
-        let Some(movement) = self.deciding.as_mut().and_then(|deciding| deciding.data.moving_at(attempt)) else { return };
+        let Some(movement) = self
+            .deciding
+            .as_mut()
+            .and_then(|deciding| deciding.data.moving_at(attempt))
+        else {
+            return;
+        };
         movement.broken.get_or_insert(node);
-        self.timers.start(Timer::Broken, now.after(STREAM_BROKEN_WAIT));
+        self.timers
+            .start(Timer::Broken, now.after(STREAM_BROKEN_WAIT));
     }
 
     /// Takes every step that became possible.
@@ -303,20 +374,27 @@ impl Coordinator {
     }
 
     fn discard_where(&mut self, drops: impl Fn(&Movement) -> bool, out: &mut Outbox<Effect>) {
-        let dropped = self.deciding.as_mut().map(|deciding| deciding.data.drop_where(drops)).unwrap_or_default();
+        let dropped = self
+            .deciding
+            .as_mut()
+            .map(|deciding| deciding.data.drop_where(drops))
+            .unwrap_or_default();
         out.push_all(dropped.into_iter().map(Effect::Discard));
     }
 
-    /// The others went on without this node. Who gives a bootstrap up may not have heard yet that it is decided: then it stays. A member
-    /// that gives its place up keeps its vote, and what it is ready for, until it learns what was decided.
+    /// The others went on without this node. Who gives a bootstrap up may not have heard yet that
+    /// it is decided: then it stays. A member that gives its place up keeps its vote, and what it
+    /// is ready for, until it learns what was decided.
     fn resign(&mut self, gives_up: GivesUp, out: &mut Outbox<Effect>) {
         let Some(history) = self.history.as_mut().filter(|history| history.member) else {
             return out.push(Effect::Resigned(true));
         };
         let deciding = self.deciding.as_ref();
-        let decided = history.round > Round::FOUNDING || deciding.is_some_and(|deciding| deciding.decided.is_some());
+        let decided = history.round > Round::FOUNDING
+            || deciding.is_some_and(|deciding| deciding.decided.is_some());
         // Who left the attempt out may ask for a vote all the same.
-        let bound = deciding.is_some_and(|deciding| deciding.was_ready || deciding.acceptor.accepted().is_some());
+        let bound = deciding
+            .is_some_and(|deciding| deciding.was_ready || deciding.acceptor.accepted().is_some());
         let stays = match gives_up {
             GivesUp::Membership => false,
             GivesUp::ForDecided => decided,
@@ -347,7 +425,10 @@ impl Coordinator {
     /// Gives up everything of this history, the vote too.
     fn leave_history(&mut self, out: &mut Outbox<Effect>) {
         self.discard_where(|_| true, out);
-        self.refounds |= self.history.as_ref().is_some_and(|history| history.round == Round::FOUNDING && history.member);
+        self.refounds |= self
+            .history
+            .as_ref()
+            .is_some_and(|history| history.round == Round::FOUNDING && history.member);
         self.history = None;
         self.deciding = None;
         self.timers.end_round();
@@ -390,8 +471,11 @@ impl Coordinator {
     fn tell_broken_stream(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let me = self.me();
         let attempt = Attempt::at(&self.place());
-        let broken =
-            self.deciding.as_mut().and_then(|deciding| deciding.data.moving_at(attempt)).and_then(|movement| movement.broken.take());
+        let broken = self
+            .deciding
+            .as_mut()
+            .and_then(|deciding| deciding.data.moving_at(attempt))
+            .and_then(|movement| movement.broken.take());
         if let Some(node) = broken {
             self.ask_for_another_attempt(me, node, now, out);
         }
@@ -400,14 +484,25 @@ impl Coordinator {
     fn time_out(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         if !self.quorum_lives() {
             // Waiting for a quorum has no end but the quorum's return, or the operator's word.
-            return self.timers.set(Timer::RoundTimeout, now.after(self.settings.round_timeout));
+            return self
+                .timers
+                .set(Timer::RoundTimeout, now.after(self.settings.round_timeout));
         }
         let waiting_for = self.missing().into_iter().collect();
-        let error = RoundError::TimedOut { round: self.place().round, after: self.settings.round_timeout, waiting_for };
+        let error = RoundError::TimedOut {
+            round: self.place().round,
+            after: self.settings.round_timeout,
+            waiting_for,
+        };
         self.stop(error, out);
     }
 
-    fn broadcast(&self, to: impl IntoIterator<Item = NodeId>, message: &Message, out: &mut Outbox<Effect>) {
+    fn broadcast(
+        &self,
+        to: impl IntoIterator<Item = NodeId>,
+        message: &Message,
+        out: &mut Outbox<Effect>,
+    ) {
         for to in to.into_iter().filter(|to| *to != self.me()) {
             self.send(to, message.clone(), out);
         }
@@ -418,6 +513,9 @@ impl Coordinator {
     }
 
     fn send_from(&self, place: Place, to: NodeId, message: Message, out: &mut Outbox<Effect>) {
-        out.push(Effect::Send { to, frame: self.settings.identity.frame(place, message) });
+        out.push(Effect::Send {
+            to,
+            frame: self.settings.identity.frame(place, message),
+        });
     }
 }

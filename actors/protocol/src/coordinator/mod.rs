@@ -1,8 +1,10 @@
 //! How a round is decided: the data first, then the vote.
 //!
-//! A round moves contributions, new parameters and state between nodes (an *attempt*). Only when every next member holds all that it
-//! must hold does the leader ask for votes. So whatever a quorum accepted is held by everybody who will rely on it: nothing decided must
-//! be fetched, and a vote needs no data. Each *entry* (what a round decided) names the members and the voters of the next round.
+//! A round moves contributions, new parameters and state between nodes (an *attempt*). Only when
+//! every next member holds all that it must hold does the leader ask for votes. So whatever a
+//! quorum accepted is held by everybody who will rely on it: nothing decided must be fetched, and a
+//! vote needs no data. Each *entry* (what a round decided) names the members and the voters of the
+//! next round.
 //!
 //! # Promises
 //! | | promise |
@@ -16,8 +18,9 @@
 //! | P7 | Weights of a fresh process become the truth only in a bootstrap, and a bootstrap never takes a living run's place ([`crate::membership`]). |
 //!
 //! # A steady round
-//! The entry before names the leader. Its lowest term needs no promises, because nothing can lie below it. The first attempt (everybody
-//! contributes, everybody takes part) needs no proposal either, so contributions flow at once.
+//! The entry before names the leader. Its lowest term needs no promises, because nothing can lie
+//! below it. The first attempt (everybody contributes, everybody takes part) needs no proposal
+//! either, so contributions flow at once.
 //! ```text
 //!   member A                owner of a shard                     leader
 //!      │ contribution (stream)    │             Attempt(1st term) ─┤──► all
@@ -32,8 +35,9 @@
 //! ```
 //!
 //! # An owner dies before the vote
-//! Nobody has voted, so the leader drops the attempt and begins another one in the same term, from the frozen contributions: no promises,
-//! no new quorum. Within a term those that take part only become fewer.
+//! Nobody has voted, so the leader drops the attempt and begins another one in the same term, from
+//! the frozen contributions: no promises, no new quorum. Within a term those that take part only
+//! become fewer.
 //! ```text
 //!   A                     owner X           B                    leader
 //!   ├─ contribution ─────►│ ✗ dies          │                       │ ◄─ X is lost (liveness)
@@ -63,17 +67,21 @@
 //!                         ├─ Accept(t, that) ─────►│ nothing moves: every next member holds its data
 //!                         ├─ Decide ──────────────►│ the dead are the next round's business
 //! ```
-//! What was accepted below the highest *floor* of the promising quorum (the highest term known to be open) is void: an open term
-//! proves that it was not chosen. Of the rest the highest term counts.
+//! What was accepted below the highest *floor* of the promising quorum (the highest term known to
+//! be open) is void: an open term proves that it was not chosen. Of the rest the highest term
+//! counts.
 //!
 //! # Why that is safe
-//! - P1 is Paxos, one decree a round: votes of a quorum choose, a higher term learns from a quorum what may be chosen. The floor only
-//!   voids what a quorum has shown not to be chosen: its term was open, so that quorum had accepted nothing at or above the
-//!   floors it reported, and refuses everything below since.
-//! - P2: a leader asks for votes only after every receiver of the attempt was ready. A receiver keeps the data until it learns the
-//!   decision, or the attempt's own leader begins another attempt (it asked for no vote on the first), or a quorum acknowledged
-//!   that a higher term is open (then no later leader can be bound to it: every quorum has a voter whose floor voids it).
-//! - P6: voters are starts of nodes. A process that was started again has no vote until an entry admits its new start.
+//! - P1 is Paxos, one decree a round: votes of a quorum choose, a higher term learns from a quorum
+//!   what may be chosen. The floor only voids what a quorum has shown not to be chosen: its term
+//!   was open, so that quorum had accepted nothing at or above the floors it reported, and refuses
+//!   everything below since.
+//! - P2: a leader asks for votes only after every receiver of the attempt was ready. A receiver
+//!   keeps the data until it learns the decision, or the attempt's own leader begins another
+//!   attempt (it asked for no vote on the first), or a quorum acknowledged that a higher term is
+//!   open (then no later leader can be bound to it: every quorum has a voter whose floor voids it).
+//! - P6: voters are starts of nodes. A process that was started again has no vote until an entry
+//!   admits its new start.
 //!
 //! # A node joins
 //! ```text
@@ -87,8 +95,8 @@
 //!   ├─ Ready ─────────────────────────────────────────────►│ votes are asked for when all are ready, J too
 //!   │◄─────────────────────────────────────────── Decide ──┤ J is a member, contributes and votes from the next round on
 //! ```
-//! An entry admits no more new voters than there are continuing ones; further joiners vote one entry later ([`next_voters`]).
-//! If J dies or is too slow, the next attempt is made without it.
+//! An entry admits no more new voters than there are continuing ones; further joiners vote one
+//! entry later ([`next_voters`]). If J dies or is too slow, the next attempt is made without it.
 //!
 //! # A node drains
 //! ```text
@@ -103,25 +111,29 @@
 //! ```
 //!
 //! # Survivors
-//! Under `quorum = "survivors"` the members that live go on after a while in which no quorum answers, in a history of their own
-//! (`machine::forking`).
+//! Under `quorum = "survivors"` the members that live go on after a while in which no quorum
+//! answers, in a history of their own (`machine::forking`).
 //! ```text
 //!   leader                       the others that it reaches
 //!     ├─ Fork{history, voters} ─────▶│ they vote in the new history, on the same round
 //!     │◀─────────── Promise{accepted}┤ what they accepted before counts, if one of them is a next member of it: it holds the data
 //!     ├─ Accept, or an attempt ─────▶│
 //! ```
-//! Two that fork from one entry at a time: until either decides, everybody goes over to the one of the higher term. Where two decided
-//! histories of one bootstrap meet, [`crate::forks`] says which goes on, and the members of the other join it. They keep all that they
-//! hold until they are admitted; if nobody is left to admit them, they take their places again (`machine::returning`). So does a survivor that
-//! the others left out, and a joiner goes on with the entry that admits it: either may hold the only copy of the model.
+//! Two that fork from one entry at a time: until either decides, everybody goes over to the one of
+//! the higher term. Where two decided histories of one bootstrap meet, [`crate::forks`] says which
+//! goes on, and the members of the other join it. They keep all that they hold until they are
+//! admitted; if nobody is left to admit them, they take their places again (`machine::returning`).
+//! So does a survivor that the others left out, and a joiner goes on with the entry that admits it:
+//! either may hold the only copy of the model.
 //!
-//! Under a majority an operator may order a fork ([`Coordinator::recovery`]): the members that the node reaches follow it.
+//! Under a majority an operator may order a fork ([`Coordinator::recovery`]): the members that the
+//! node reaches follow it.
 //!
 //! # Bootstrap
-//! Round 0 is an ordinary round whose voters are the members of the first view; more than half must vote, as there is no entry that names a
-//! tie-breaker. The lowest id contributes; so its parameters reach every
-//! node through the same reduce and publish as any other round, a part from each owner.
+//! Round 0 is an ordinary round whose voters are the members of the first view; more than half must
+//! vote, as there is no entry that names a tie-breaker. The lowest id contributes; so its
+//! parameters reach every node through the same reduce and publish as any other round, a part from
+//! each owner.
 //!
 //! # The rules
 //! | rule | where | serves |
@@ -149,7 +161,8 @@
 //! | frames of the next round are kept within bounds; frames count from members, voters and joiners only | `early`, `following` | P4 |
 //! | what a peer may have missed is sent again when it can be sent to again | `following` | P4 |
 //!
-//! Losses: if all holders of a shard are lost, its momentum restarts at zero, counted in the entry (or the run stops).
+//! Losses: if all holders of a shard are lost, its momentum restarts at zero, counted in the entry
+//! (or the run stops).
 
 mod acceptor;
 mod draft;
@@ -165,9 +178,10 @@ pub use draft::{Base, Draft, Order};
 pub use error::{RecoveryError, RoundError};
 pub use events::{Effect, GivesUp, In, Settings};
 pub use machine::{
-    ASK_AGAIN_EVERY, ATTEMPT_WAIT_MAX, ATTEMPTS_KEPT_MAX, AWAY_WAIT, Coordinator, EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX,
-    EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT, LEAVE_ACKNOWLEDGED_WAIT, PAIRS_REPORTED_MAX, PROMISE_WAIT, REPORTS_TO_PART,
-    Recovery, STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,
+    ASK_AGAIN_EVERY, ATTEMPT_WAIT_MAX, ATTEMPTS_KEPT_MAX, AWAY_WAIT, Coordinator, EARLY_BYTES_MAX,
+    EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT,
+    LEAVE_ACKNOWLEDGED_WAIT, PAIRS_REPORTED_MAX, PROMISE_WAIT, REPORTS_TO_PART, Recovery,
+    STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,
 };
 pub use outcome::{Origin, Outcome, Proposal, RoundKind, RoundSpec};
 pub use plan::{Attempt, Donation, Holders, Move, Plan, Publication, Published, losses};

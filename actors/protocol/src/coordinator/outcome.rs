@@ -25,8 +25,8 @@ pub enum RoundKind {
     Gradients,
 }
 
-/// What a contributor expects a round to be. All contributors of a round must agree on all of it, bit by bit: so a learning
-/// rate that is not a number equals itself.
+/// What a contributor expects a round to be. All contributors of a round must agree on all of it,
+/// bit by bit: so a learning rate that is not a number equals itself.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct RoundSpec {
     /// What the round does.
@@ -56,14 +56,23 @@ impl Hash for RoundSpec {
 
 impl fmt::Display for RoundSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, step, gamma, elements } = self;
-        write!(f, "{kind:?} round at {step} of {elements} values with learning rate {gamma}")
+        let Self {
+            kind,
+            step,
+            gamma,
+            elements,
+        } = self;
+        write!(
+            f,
+            "{kind:?} round at {step} of {elements} values with learning rate {gamma}"
+        )
     }
 }
 
 impl RoundSpec {
-    /// Where in a schedule the round lies; rounds of one history have ascending positions. At one step the founding comes before
-    /// the gradient mean, and that before the exchange of parameters.
+    /// Where in a schedule the round lies; rounds of one history have ascending positions. At one
+    /// step the founding comes before the gradient mean, and that before the exchange of
+    /// parameters.
     #[must_use]
     pub fn position(&self) -> (Step, u8) {
         let phase = match self.kind {
@@ -90,10 +99,12 @@ impl RoundSpec {
     }
 }
 
-/// Where a model history comes from: a checkpoint of an earlier one, or nothing. Decided by its founding, and the same ever after.
+/// Where a model history comes from: a checkpoint of an earlier one, or nothing. Decided by its
+/// founding, and the same ever after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Origin {
-    /// Which founding among those that used the folder of checkpoints: above every one that left something there.
+    /// Which founding among those that used the folder of checkpoints: above every one that left
+    /// something there.
     pub run: u32,
     /// Rounds that were decided before this history's first.
     pub rounds: u64,
@@ -104,8 +115,8 @@ pub struct Origin {
 /// The one decided result of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The model history it belongs to. Another one than the round began with if fewer than a quorum decided it
-    /// (`quorum = "survivors"`).
+    /// The model history it belongs to. Another one than the round began with if fewer than a
+    /// quorum decided it (`quorum = "survivors"`).
     pub lineage: Lineage,
     /// Which round.
     pub round: Round,
@@ -116,15 +127,16 @@ pub struct Outcome {
     pub contributors: Vec<NodeId>,
     /// The view of the next round; shard holders follow from it.
     pub view: View,
-    /// Shards without a holder of their anchor and momentum after this round, ascending: their momentum restarts at zero.
+    /// Shards without a holder of their anchor and momentum after this round, ascending: their
+    /// momentum restarts at zero.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, SHARDS_MAX>")]
     pub absent: Vec<ShardId>,
     /// Shards whose momentum restarted at zero since the founding.
     pub momentum_lost: u64,
     /// Which samples were left when the round began, if the training follows an elastic sampler.
     pub samples: Option<Progress>,
-    /// The next view's members in the order that the bandwidth-aware gossip graph stands on. One that does not name each once, as
-    /// the empty one, stands for ascending ids.
+    /// The next view's members in the order that the bandwidth-aware gossip graph stands on. One
+    /// that does not name each once, as the empty one, stands for ascending ids.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
     pub order: Vec<NodeId>,
     /// Where the history comes from.
@@ -135,7 +147,8 @@ pub struct Outcome {
     /// Members of the next view that vote one entry later, ascending.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
     pub waiting: Vec<NodeId>,
-    /// Voters of the next round that are no members of its view, ascending; with their addresses, so that everybody can dial them.
+    /// Voters of the next round that are no members of its view, ascending; with their addresses,
+    /// so that everybody can dial them.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, VOTERS_KEPT>")]
     pub retained: Vec<Member>,
     /// Who leads the next round without being asked for, and breaks its ties: a member that votes.
@@ -148,24 +161,45 @@ impl Outcome {
     pub fn voters(&self) -> Voters {
         let votes = |member: &&Member| !self.waiting.contains(&member.id);
         let voting = self.view.members().iter().filter(votes).map(Voter::from);
-        Voters::new(voting.chain(self.retained.iter().map(Voter::from)).collect(), self.leader)
+        Voters::new(
+            voting
+                .chain(self.retained.iter().map(Voter::from))
+                .collect(),
+            self.leader,
+        )
     }
 
     /// Where its members stand once they applied it.
     #[must_use]
     pub fn standing(&self) -> Standing {
         let (lineage, forks) = (self.lineage, self.forks.clone());
-        Standing { lineage, forks, round: self.round.next(), view: self.view.clone(), dead: Vec::new() }
+        Standing {
+            lineage,
+            forks,
+            round: self.round.next(),
+            view: self.view.clone(),
+            dead: Vec::new(),
+        }
     }
 
-    /// Whether the two differ at most in the history that they go on with and in who votes next: who holds the data of one holds
-    /// that of the other.
+    /// Whether the two differ at most in the history that they go on with and in who votes next:
+    /// who holds the data of one holds that of the other.
     #[must_use]
     pub fn has_the_data_of(&self, other: &Self) -> bool {
-        let Self { lineage: _, forks: _, waiting: _, retained: _, leader: _, .. } = self;
-        (self.round, self.spec, self.momentum_lost) == (other.round, other.spec, other.momentum_lost)
-            && (&self.contributors, &self.view, &self.absent) == (&other.contributors, &other.view, &other.absent)
-            && (&self.samples, &self.order, &self.origin) == (&other.samples, &other.order, &other.origin)
+        let Self {
+            lineage: _,
+            forks: _,
+            waiting: _,
+            retained: _,
+            leader: _,
+            ..
+        } = self;
+        (self.round, self.spec, self.momentum_lost)
+            == (other.round, other.spec, other.momentum_lost)
+            && (&self.contributors, &self.view, &self.absent)
+                == (&other.contributors, &other.view, &other.absent)
+            && (&self.samples, &self.order, &self.origin)
+                == (&other.samples, &other.order, &other.origin)
     }
 }
 
@@ -181,12 +215,21 @@ pub struct Proposal {
 impl Proposal {
     /// Members of the next view that take no part in the reduction: nodes that join.
     pub fn joiners(&self) -> impl Iterator<Item = &Member> {
-        self.outcome.view.members().iter().filter(|member| self.participants.binary_search(&member.id).is_err())
+        self.outcome
+            .view
+            .members()
+            .iter()
+            .filter(|member| self.participants.binary_search(&member.id).is_err())
     }
 
-    /// Who must hold its data before anybody votes for it, ascending: who takes part, and who joins.
+    /// Who must hold its data before anybody votes for it, ascending: who takes part, and who
+    /// joins.
     #[must_use]
     pub fn receivers(&self) -> BTreeSet<NodeId> {
-        self.participants.iter().copied().chain(self.outcome.view.ids()).collect()
+        self.participants
+            .iter()
+            .copied()
+            .chain(self.outcome.view.ids())
+            .collect()
     }
 }

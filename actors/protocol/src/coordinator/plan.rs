@@ -1,8 +1,9 @@
-//! The data movements of one attempt at a round: who streams what to whom. A function of the view, the proposal and the
-//! spec, so every node plans the same.
+//! The data movements of one attempt at a round: who streams what to whom. A function of the view,
+//! the proposal and the spec, so every node plans the same.
 //!
-//! A [`Plan`] is known as soon as the contributors and the participants are; a [`Publication`] once the next view is. In a
-//! round's first attempt everybody starts the plan at once, and the publication follows with the leader's proposal.
+//! A [`Plan`] is known as soon as the contributors and the participants are; a [`Publication`] once
+//! the next view is. In a round's first attempt everybody starts the plan at once, and the
+//! publication follows with the leader's proposal.
 
 use super::outcome::{Outcome, RoundKind, RoundSpec};
 use crate::ident::{Lineage, NodeId, Round, ShardId, Term};
@@ -20,9 +21,11 @@ pub struct Attempt {
     pub round: Round,
     /// Under which term.
     pub term: Term,
-    /// Which attempt of this term. Number 0 of the first term is the plan that needs no proposal: everybody contributes.
+    /// Which attempt of this term. Number 0 of the first term is the plan that needs no proposal:
+    /// everybody contributes.
     pub number: u32,
-    /// In which history: bootstraps that compete, and histories that parted, use the same rounds and terms.
+    /// In which history: bootstraps that compete, and histories that parted, use the same rounds
+    /// and terms.
     pub lineage: Lineage,
 }
 
@@ -30,13 +33,23 @@ impl Attempt {
     /// The attempt that a frame or stream of this header belongs to.
     #[must_use]
     pub fn of(header: &Header) -> Self {
-        Self { round: header.round, term: header.term, number: header.attempt, lineage: header.lineage }
+        Self {
+            round: header.round,
+            term: header.term,
+            number: header.attempt,
+            lineage: header.lineage,
+        }
     }
 
     /// The attempt at a place in history.
     #[must_use]
     pub fn at(place: &Place) -> Self {
-        Self { round: place.round, term: place.term, number: place.attempt, lineage: place.lineage }
+        Self {
+            round: place.round,
+            term: place.term,
+            number: place.attempt,
+            lineage: place.lineage,
+        }
     }
 }
 
@@ -47,7 +60,8 @@ pub struct Plan {
     pub me: NodeId,
     /// Which round, under which term.
     pub attempt: Attempt,
-    /// Where in history its streams are sent from: the place of `attempt`, whatever was promised meanwhile.
+    /// Where in history its streams are sent from: the place of `attempt`, whatever was promised
+    /// meanwhile.
     pub place: Place,
     /// What the round does.
     pub spec: RoundSpec,
@@ -59,12 +73,14 @@ pub struct Plan {
     pub restores: bool,
     /// How the contribution is cut.
     pub layout: Layout,
-    /// Who averages each shard: its first holder that takes part, or any participant where none does.
+    /// Who averages each shard: its first holder that takes part, or any participant where none
+    /// does.
     owners: Vec<NodeId>,
 }
 
 impl Plan {
-    /// Plans an attempt for `me`; `map` holds the shards of `layout` on the view of the round. At least one participant.
+    /// Plans an attempt for `me`; `map` holds the shards of `layout` on the view of the round. At
+    /// least one participant.
     #[must_use]
     pub fn new(
         me: NodeId,
@@ -74,12 +90,26 @@ impl Plan {
         layout: Layout,
         map: &ShardMap,
     ) -> Self {
-        let owner = |shard: ShardId| first_of(map.holders(shard), &participants).unwrap_or_else(|| stand_in(shard, &participants, me));
+        let owner = |shard: ShardId| {
+            first_of(map.holders(shard), &participants)
+                .unwrap_or_else(|| stand_in(shard, &participants, me))
+        };
         let owners = layout.shards().map(owner).collect();
-        Self { me, attempt: Attempt::at(&place), place, spec, contributors, participants, restores: false, layout, owners }
+        Self {
+            me,
+            attempt: Attempt::at(&place),
+            place,
+            spec,
+            contributors,
+            participants,
+            restores: false,
+            layout,
+            owners,
+        }
     }
 
-    /// The same for a node that goes on from a checkpoint: its founding brings the slow momentum too.
+    /// The same for a node that goes on from a checkpoint: its founding brings the slow momentum
+    /// too.
     #[must_use]
     pub fn restoring(mut self, restores: bool) -> Self {
         self.restores = restores && self.spec.kind == RoundKind::Found;
@@ -107,25 +137,41 @@ impl Plan {
     /// The shards that `owner` averages, ascending.
     #[must_use]
     pub fn owned_by(&self, owner: NodeId) -> Vec<ShardId> {
-        let owned = self.layout.shards().zip(&self.owners).filter(|(_, of)| **of == owner);
+        let owned = self
+            .layout
+            .shards()
+            .zip(&self.owners)
+            .filter(|(_, of)| **of == owner);
         owned.map(|(shard, _)| shard).collect()
     }
 
-    /// The other owners: each gets this node's contribution to its shards and publishes what became of them.
+    /// The other owners: each gets this node's contribution to its shards and publishes what became
+    /// of them.
     #[must_use]
     pub fn other_owners(&self) -> Vec<NodeId> {
-        let owners: BTreeSet<_> = self.owners.iter().copied().filter(|owner| *owner != self.me).collect();
+        let owners: BTreeSet<_> = self
+            .owners
+            .iter()
+            .copied()
+            .filter(|owner| *owner != self.me)
+            .collect();
         owners.into_iter().collect()
     }
 }
 
 fn first_of(holders: &[NodeId], participants: &[NodeId]) -> Option<NodeId> {
-    holders.iter().copied().find(|holder| participants.contains(holder))
+    holders
+        .iter()
+        .copied()
+        .find(|holder| participants.contains(holder))
 }
 
 /// Somebody must average a shard that no participant holds.
 fn stand_in(shard: ShardId, participants: &[NodeId], me: NodeId) -> NodeId {
-    participants.get(shard.0 as usize % participants.len().max(1)).copied().unwrap_or(me)
+    participants
+        .get(shard.0 as usize % participants.len().max(1))
+        .copied()
+        .unwrap_or(me)
 }
 
 /// Anchor and momentum of some shards that one node sends to another.
@@ -144,10 +190,12 @@ pub struct Move {
 pub struct Publication {
     /// Which round, under which term.
     pub attempt: Attempt,
-    /// Who gets the new values of every shard, ascending: the participants and all members of the next view.
+    /// Who gets the new values of every shard, ascending: the participants and all members of the
+    /// next view.
     pub receivers: Vec<NodeId>,
-    /// State on its way to other holders, one entry a pair of nodes. After a slow step, or a founding that restores, the new momentum (the anchor is the new
-    /// parameters); in other rounds anchor and momentum, where the next view has new holders.
+    /// State on its way to other holders, one entry a pair of nodes. After a slow step, or a
+    /// founding that restores, the new momentum (the anchor is the new parameters); in other rounds
+    /// anchor and momentum, where the next view has new holders.
     pub moves: Vec<Move>,
     /// Whether moves carry the anchor too, before the momentum of each shard.
     pub moves_anchor: bool,
@@ -157,9 +205,11 @@ pub struct Publication {
     pub holds: Vec<ShardId>,
     /// Whether the new values become the anchor of the held shards.
     pub renews_anchor: bool,
-    /// Shards whose state nobody that takes part has, ascending: their slow step is a plain average with momentum zero.
+    /// Shards whose state nobody that takes part has, ascending: their slow step is a plain average
+    /// with momentum zero.
     pub lost: Vec<ShardId>,
-    /// The base optimizer's buffers on their way to nodes that join; `None` where these get no copy.
+    /// The base optimizer's buffers on their way to nodes that join; `None` where these get no
+    /// copy.
     pub donation: Option<Donation>,
 }
 
@@ -188,11 +238,16 @@ pub struct Holders<'a> {
 }
 
 impl Publication {
-    /// What `plan` publishes for `outcome`; `holders` is `None` where the outer optimizer keeps no sharded state.
+    /// What `plan` publishes for `outcome`; `holders` is `None` where the outer optimizer keeps no
+    /// sharded state.
     #[must_use]
     pub fn new(plan: &Plan, outcome: &Outcome, holders: Option<Holders<'_>>) -> Self {
         let receivers: BTreeSet<NodeId> = if plan.spec.carries_parameters() {
-            plan.participants.iter().copied().chain(outcome.view.ids()).collect()
+            plan.participants
+                .iter()
+                .copied()
+                .chain(outcome.view.ids())
+                .collect()
         } else {
             plan.participants.iter().copied().collect()
         };
@@ -217,13 +272,34 @@ impl Publication {
     /// The same with a copy of `values` values of the base optimizer's buffers for whoever joins.
     #[must_use]
     pub fn with_donation(mut self, plan: &Plan, outcome: &Outcome, values: u64) -> Self {
-        let joiners: Vec<NodeId> = outcome.view.ids().filter(|id| !plan.participants.contains(id)).collect();
-        let donor = plan.contributors.first().copied().filter(|_| !joiners.is_empty());
-        self.donation = donor.map(|donor| Donation { donor, joiners, values });
+        let joiners: Vec<NodeId> = outcome
+            .view
+            .ids()
+            .filter(|id| !plan.participants.contains(id))
+            .collect();
+        let donor = plan
+            .contributors
+            .first()
+            .copied()
+            .filter(|_| !joiners.is_empty());
+        self.donation = donor.map(|donor| Donation {
+            donor,
+            joiners,
+            values,
+        });
         self
     }
 
-    fn hold(&mut self, plan: &Plan, Holders { layout, before, after, absent }: Holders<'_>) {
+    fn hold(
+        &mut self,
+        plan: &Plan,
+        Holders {
+            layout,
+            before,
+            after,
+            absent,
+        }: Holders<'_>,
+    ) {
         self.state_layout = layout;
         self.holds = after.held_by(plan.me).collect();
         if plan.spec.kind == RoundKind::Found && !plan.restores {
@@ -231,22 +307,42 @@ impl Publication {
         }
         let mut moves: BTreeMap<(NodeId, NodeId), Vec<ShardId>> = BTreeMap::new();
         for shard in layout.shards() {
-            let source = first_of(before.holders(shard), &plan.participants).filter(|_| !absent.contains(&shard));
+            let source = first_of(before.holders(shard), &plan.participants)
+                .filter(|_| !absent.contains(&shard));
             // What is restored is lost by nobody.
             if source.is_none() && !plan.restores {
                 self.lost.push(shard);
             }
             let slow = plan.makes_momentum();
-            // After a slow step every holder needs the new momentum, also where it starts again at zero.
-            let from = if slow { plan.owners.get(shard.0 as usize).copied() } else { source };
-            let has = |node: &NodeId| before.holders(shard).contains(node) && plan.participants.contains(node);
-            let forgotten = |node: &NodeId| planted::has(Bug::MomentumNotHandedOver) && !plan.participants.contains(node);
-            let needs = |node: &&NodeId| Some(**node) != from && (slow || !has(node)) && !forgotten(node);
-            for (from, to) in from.into_iter().flat_map(|from| after.holders(shard).iter().filter(needs).map(move |to| (from, *to))) {
+            // After a slow step every holder needs the new momentum, also where it starts again at
+            // zero.
+            let from = if slow {
+                plan.owners.get(shard.0 as usize).copied()
+            } else {
+                source
+            };
+            let has = |node: &NodeId| {
+                before.holders(shard).contains(node) && plan.participants.contains(node)
+            };
+            let forgotten = |node: &NodeId| {
+                planted::has(Bug::MomentumNotHandedOver) && !plan.participants.contains(node)
+            };
+            let needs =
+                |node: &&NodeId| Some(**node) != from && (slow || !has(node)) && !forgotten(node);
+            for (from, to) in from.into_iter().flat_map(|from| {
+                after
+                    .holders(shard)
+                    .iter()
+                    .filter(needs)
+                    .map(move |to| (from, *to))
+            }) {
                 moves.entry((from, to)).or_default().push(shard);
             }
         }
-        self.moves = moves.into_iter().map(|((from, to), shards)| Move { from, to, shards }).collect();
+        self.moves = moves
+            .into_iter()
+            .map(|((from, to), shards)| Move { from, to, shards })
+            .collect();
     }
 
     /// What `node` sends.
@@ -257,7 +353,10 @@ impl Publication {
     /// Who sends `node` its buffers of the base optimizer.
     #[must_use]
     pub fn donor_to(&self, node: NodeId) -> Option<NodeId> {
-        self.donation.as_ref().filter(|donation| donation.joiners.contains(&node)).map(|donation| donation.donor)
+        self.donation
+            .as_ref()
+            .filter(|donation| donation.joiners.contains(&node))
+            .map(|donation| donation.donor)
     }
 
     /// What `node` receives.
@@ -266,17 +365,33 @@ impl Publication {
     }
 }
 
-/// The shards whose momentum restarts at zero and those that nobody holds after the round: both follow from who takes part.
-/// A slow step gives a lost shard a new anchor and momentum zero; until then nobody holds it.
+/// The shards whose momentum restarts at zero and those that nobody holds after the round: both
+/// follow from who takes part. A slow step gives a lost shard a new anchor and momentum zero; until
+/// then nobody holds it.
 #[must_use]
-pub fn losses(plan: &Plan, before: &ShardMap, layout: Layout, absent: &[ShardId]) -> (Vec<ShardId>, Vec<ShardId>) {
+pub fn losses(
+    plan: &Plan,
+    before: &ShardMap,
+    layout: Layout,
+    absent: &[ShardId],
+) -> (Vec<ShardId>, Vec<ShardId>) {
     if matches!(plan.spec.kind, RoundKind::Found) {
         return (Vec::new(), Vec::new());
     }
-    let gone = |shard: &ShardId| absent.contains(shard) || first_of(before.holders(*shard), &plan.participants).is_none();
+    let gone = |shard: &ShardId| {
+        absent.contains(shard) || first_of(before.holders(*shard), &plan.participants).is_none()
+    };
     let gone: Vec<ShardId> = layout.shards().filter(gone).collect();
-    let newly = gone.iter().copied().filter(|shard| !absent.contains(shard)).collect();
-    if plan.spec.kind == RoundKind::Slow { (newly, Vec::new()) } else { (newly, gone) }
+    let newly = gone
+        .iter()
+        .copied()
+        .filter(|shard| !absent.contains(shard))
+        .collect();
+    if plan.spec.kind == RoundKind::Slow {
+        (newly, Vec::new())
+    } else {
+        (newly, gone)
+    }
 }
 
 /// A plan with its publication, once that is known.

@@ -22,7 +22,12 @@ use node::Schedule;
 use std::collections::BTreeSet;
 use world::{Fault, World};
 
-const SCHEDULE: Schedule = Schedule { slow_every: 3, elements: 23, gradients: 0, buffers: 0 };
+const SCHEDULE: Schedule = Schedule {
+    slow_every: 3,
+    elements: 23,
+    gradients: 0,
+    buffers: 0,
+};
 const LONG: u64 = 20_000_000;
 
 fn world(seed: u64, nodes: u64, replicas: usize) -> World {
@@ -37,12 +42,25 @@ fn world_with(seed: u64, nodes: u64, replicas: usize, schedule: Schedule) -> Wor
 /// Every node that lives and belongs to the cluster reached the end with the same parameters.
 fn assert_finished(world: &World, expected: usize) {
     let seed = world.seed;
-    let done: Vec<_> = world.nodes.values().filter(|node| node.alive && !node.outside && !node.drained).collect();
+    let done: Vec<_> = world
+        .nodes
+        .values()
+        .filter(|node| node.alive && !node.outside && !node.drained)
+        .collect();
     let state: Vec<_> = world
         .nodes
         .values()
         .map(|node| {
-            (node.member.id.0, node.alive, node.outside, node.drained, node.round.0, node.next.step.0, node.waiting, node.failed.clone())
+            (
+                node.member.id.0,
+                node.alive,
+                node.outside,
+                node.drained,
+                node.round.0,
+                node.next.step.0,
+                node.waiting,
+                node.failed.clone(),
+            )
         })
         .collect();
     assert_eq!(done.len(), expected, "seed {seed} {state:?}");
@@ -94,7 +112,15 @@ fn a_node_joins_while_others_train() {
 fn a_joiner_gets_a_donors_buffers_whoever_dies_meanwhile() {
     for seed in 0..100u64 {
         let nodes = 3 + seed % 3;
-        let mut world = world_with(seed, nodes, 1, Schedule { buffers: 7, ..SCHEDULE });
+        let mut world = world_with(
+            seed,
+            nodes,
+            1,
+            Schedule {
+                buffers: 7,
+                ..SCHEDULE
+            },
+        );
         let at = 10_000 + seed * 211 % 60_000;
         world.fault_at(at, Fault::Start(NodeId(if seed % 2 == 0 { 1 } else { 40 })));
         // The donor is the lowest contributor.
@@ -124,7 +150,10 @@ fn killed_nodes_return_under_their_ids() {
 fn a_drained_node_hands_over() {
     for seed in 0..80u64 {
         let mut world = world(seed, 4, (seed % 2) as usize);
-        world.fault_at(5_000 + seed * 211 % 60_000, Fault::Drain(NodeId((seed % 4) * 5 + 2)));
+        world.fault_at(
+            5_000 + seed * 211 % 60_000,
+            Fault::Drain(NodeId((seed % 4) * 5 + 2)),
+        );
         world.run(LONG);
         assert_finished(&world, 3);
         assert_eq!(world.nodes.values().filter(|node| node.drained).count(), 1);
@@ -151,9 +180,20 @@ fn a_straggler_is_closed_without_and_stays_a_member() {
         world.steps_max = 12;
         world.run(LONG);
         assert_finished(&world, 4);
-        let sizes: BTreeSet<usize> = world.oracle.entries.values().map(|entry| entry.outcome.contributors.len()).collect();
+        let sizes: BTreeSet<usize> = world
+            .oracle
+            .entries
+            .values()
+            .map(|entry| entry.outcome.contributors.len())
+            .collect();
         assert!(sizes.contains(&3), "{sizes:?}");
-        assert!(world.oracle.entries.values().all(|entry| entry.outcome.view.size() == 4));
+        assert!(
+            world
+                .oracle
+                .entries
+                .values()
+                .all(|entry| entry.outcome.view.size() == 4)
+        );
     }
 }
 
@@ -164,11 +204,15 @@ fn a_minority_decides_nothing_and_rejoins() {
         world.steps_max = 80;
         world.losses_allowed = true;
         let at = 5_000 + seed * 211 % 60_000;
-        let minority = BTreeSet::from([NodeId((seed % 5) * 5 + 2), NodeId(((seed + 1) % 5) * 5 + 2)]);
+        let minority =
+            BTreeSet::from([NodeId((seed % 5) * 5 + 2), NodeId(((seed + 1) % 5) * 5 + 2)]);
         world.fault_at(at, Fault::Cut(minority.clone()));
         world.run(at + 60_000);
         for id in &minority {
-            assert!(world.nodes[id].waits_for.is_some(), "{id} does not say why it waits");
+            assert!(
+                world.nodes[id].waits_for.is_some(),
+                "{id} does not say why it waits"
+            );
         }
         world.fault_at(at + 60_001, Fault::Heal);
         world.run(LONG);
@@ -185,11 +229,16 @@ fn lose_three_of_four(seed: u64, on_quorum_loss: OnQuorumLoss) -> (World, u64) {
     // The founding is decided by then.
     let at = 25_000 + seed * 211 % 40_000;
     let others: Vec<u64> = ids.into_iter().filter(|id| *id != survivor).collect();
-    others.iter().for_each(|id| world.fault_at(at, Fault::Kill(NodeId(*id))));
+    others
+        .iter()
+        .for_each(|id| world.fault_at(at, Fault::Kill(NodeId(*id))));
     world.run(at + 300_000);
     assert!(world.nodes[&NodeId(survivor)].waits_for.is_some());
     for (index, id) in others.iter().enumerate() {
-        world.fault_at(at + 300_001 + index as u64 * 30_000, Fault::Start(NodeId(*id)));
+        world.fault_at(
+            at + 300_001 + index as u64 * 30_000,
+            Fault::Start(NodeId(*id)),
+        );
     }
     (world, at)
 }
@@ -200,8 +249,16 @@ fn the_last_of_a_majority_waits_also_when_all_others_were_started_again() {
         let (mut world, at) = lose_three_of_four(seed, OnQuorumLoss::Wait);
         let rounds = world.oracle.entries.len();
         world.run(at + 2_000_000);
-        assert_eq!(world.oracle.entries.len(), rounds, "seed {seed}: a new start has no vote");
-        assert!(world.nodes[&NodeId([2, 7, 12, 17][seed as usize % 4])].waits_for.is_some());
+        assert_eq!(
+            world.oracle.entries.len(),
+            rounds,
+            "seed {seed}: a new start has no vote"
+        );
+        assert!(
+            world.nodes[&NodeId([2, 7, 12, 17][seed as usize % 4])]
+                .waits_for
+                .is_some()
+        );
     }
 }
 
@@ -211,11 +268,20 @@ fn the_last_of_a_majority_goes_on_with_all_others_started_again_where_it_may() {
         let (mut world, at) = lose_three_of_four(seed, OnQuorumLoss::Fork);
         let rounds = world.oracle.entries.len();
         world.run(at + 350_000);
-        assert_eq!(world.oracle.entries.len(), rounds, "two of four are not all");
+        assert_eq!(
+            world.oracle.entries.len(),
+            rounds,
+            "two of four are not all"
+        );
         world.run(LONG);
         assert_finished(&world, 4);
         // Members of a view that this one never heard of may hold more: it is another history.
-        let lineages: BTreeSet<_> = world.oracle.entries.values().map(|entry| entry.outcome.lineage).collect();
+        let lineages: BTreeSet<_> = world
+            .oracle
+            .entries
+            .values()
+            .map(|entry| entry.outcome.lineage)
+            .collect();
         assert_eq!(lineages.len(), 2, "seed {seed}: {lineages:?}");
     }
 }
@@ -228,7 +294,9 @@ fn the_last_survivor_goes_on_alone() {
         world.losses_allowed = true;
         let survivor = ids[seed as usize % 4];
         let at = 5_000 + seed * 211 % 40_000;
-        ids.iter().filter(|id| **id != survivor).for_each(|id| world.fault_at(at, Fault::Kill(NodeId(*id))));
+        ids.iter()
+            .filter(|id| **id != survivor)
+            .for_each(|id| world.fault_at(at, Fault::Kill(NodeId(*id))));
         world.run(LONG);
         assert_finished(&world, 1);
     }

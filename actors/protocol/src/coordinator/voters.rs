@@ -1,10 +1,14 @@
-//! Who votes on a round. Each entry names the members and the voters of the next one; mostly they are the same.
+//! Who votes on a round. Each entry names the members and the voters of the next one; mostly they
+//! are the same.
 //!
-//! - A member that is left out leaves the voters too, so that a cluster which loses host after host goes on. Below
-//!   [`VOTERS_KEPT`] voters nobody is dropped for silence alone: who was left out last stays a voter. A vote needs no data.
-//! - Voters are starts of nodes: a process that was started again is no voter until an entry makes it a member.
-//! - An entry admits no more new voters than there are continuing ones, so those are a quorum of the next voters with the
-//!   tie-breaker, who is one of them. Further joiners are members at once and vote one entry later.
+//! - A member that is left out leaves the voters too, so that a cluster which loses host after host
+//!   goes on. Below [`VOTERS_KEPT`] voters nobody is dropped for silence alone: who was left out
+//!   last stays a voter. A vote needs no data.
+//! - Voters are starts of nodes: a process that was started again is no voter until an entry makes
+//!   it a member.
+//! - An entry admits no more new voters than there are continuing ones, so those are a quorum of
+//!   the next voters with the tie-breaker, who is one of them. Further joiners are members at once
+//!   and vote one entry later.
 
 use crate::ident::{Incarnation, NodeId};
 use crate::view::{Member, View};
@@ -24,7 +28,10 @@ pub struct Voter {
 
 impl From<&Member> for Voter {
     fn from(member: &Member) -> Self {
-        Self { node: member.id, incarnation: member.incarnation }
+        Self {
+            node: member.id,
+            incarnation: member.incarnation,
+        }
     }
 }
 
@@ -41,13 +48,20 @@ impl Voters {
     pub fn new(mut voters: Vec<Voter>, tie_breaker: impl Into<Option<NodeId>>) -> Self {
         voters.sort_unstable();
         voters.dedup_by_key(|voter| voter.node);
-        Self { voters, tie_breaker: tie_breaker.into() }
+        Self {
+            voters,
+            tie_breaker: tie_breaker.into(),
+        }
     }
 
-    /// The founders: more than half of them must vote for round 0. Half would decide a bootstrap that the other half calls void.
+    /// The founders: more than half of them must vote for round 0. Half would decide a bootstrap
+    /// that the other half calls void.
     #[must_use]
     pub fn of_founders(view: &View) -> Self {
-        Self { voters: view.members().iter().map(Voter::from).collect(), tie_breaker: None }
+        Self {
+            voters: view.members().iter().map(Voter::from).collect(),
+            tie_breaker: None,
+        }
     }
 
     /// Each voter, ascending.
@@ -75,7 +89,10 @@ impl Voters {
     /// The start of `node` that votes.
     #[must_use]
     pub fn of(&self, node: NodeId) -> Option<&Voter> {
-        self.voters.binary_search_by_key(&node, |voter| voter.node).ok().map(|index| &self.voters[index])
+        self.voters
+            .binary_search_by_key(&node, |voter| voter.node)
+            .ok()
+            .map(|index| &self.voters[index])
     }
 
     /// Whether this start of a node votes.
@@ -84,7 +101,8 @@ impl Voters {
         self.of(voter.node) == Some(&voter)
     }
 
-    /// Whether these voters may decide: more than half of all, or half with the tie-breaker. Each must be named once.
+    /// Whether these voters may decide: more than half of all, or half with the tie-breaker. Each
+    /// must be named once.
     #[must_use]
     pub fn is_quorum(&self, group: impl IntoIterator<Item = NodeId>) -> bool {
         let mut count = 0;
@@ -119,23 +137,44 @@ pub struct NextVoters {
     pub leader: NodeId,
 }
 
-/// The voters after an entry with the members of `next`. `ended` says of which starts it is known that they are over, or want to be.
+/// The voters after an entry with the members of `next`. `ended` says of which starts it is known
+/// that they are over, or want to be.
 #[must_use]
 pub fn next_voters(now: &Voters, next: &View, ended: impl Fn(&Voter) -> bool) -> NextVoters {
     let votes_now = |member: &&Member| now.contains(Voter::from(*member));
     let continuing = next.members().iter().filter(votes_now).count();
-    let new: Vec<NodeId> = next.members().iter().filter(|member| !votes_now(member)).map(|member| member.id).collect();
+    let new: Vec<NodeId> = next
+        .members()
+        .iter()
+        .filter(|member| !votes_now(member))
+        .map(|member| member.id)
+        .collect();
     // A new start of a node proves that the earlier one is over.
     let silent = |voter: &&Voter| !next.contains(voter.node) && !ended(voter);
     let kept = VOTERS_KEPT.saturating_sub(continuing + new.len().min(continuing));
     let retained: Vec<Voter> = now.iter().filter(silent).take(kept).copied().collect();
     let remaining = continuing + retained.len();
     // Where the last voters leave, the members that do not vote yet take over.
-    let admitted = if remaining == 0 { new.len() } else { new.len().min(remaining) };
+    let admitted = if remaining == 0 {
+        new.len()
+    } else {
+        new.len().min(remaining)
+    };
     let waiting = new.get(admitted..).unwrap_or_default().to_vec();
-    let lowest_voter = next.ids().find(|id| !waiting.contains(id)).unwrap_or_else(|| next.lowest());
-    let leader = next.members().iter().find(votes_now).map_or(lowest_voter, |member| member.id);
-    NextVoters { waiting, retained, leader }
+    let lowest_voter = next
+        .ids()
+        .find(|id| !waiting.contains(id))
+        .unwrap_or_else(|| next.lowest());
+    let leader = next
+        .members()
+        .iter()
+        .find(votes_now)
+        .map_or(lowest_voter, |member| member.id);
+    NextVoters {
+        waiting,
+        retained,
+        leader,
+    }
 }
 
 #[cfg(test)]
@@ -144,14 +183,25 @@ mod tests {
     use crate::view::tests::view;
 
     fn voters(ids: &[u64]) -> Voters {
-        Voters::new(view(ids).members().iter().map(Voter::from).collect(), view(ids).lowest())
+        Voters::new(
+            view(ids).members().iter().map(Voter::from).collect(),
+            view(ids).lowest(),
+        )
     }
 
     fn after(now: &[u64], next: &[u64], ended: &[u64]) -> (Vec<u64>, Vec<u64>, u64) {
         let ended = |voter: &Voter| ended.contains(&voter.node.0);
-        let NextVoters { waiting, retained, leader } = next_voters(&voters(now), &view(next), ended);
+        let NextVoters {
+            waiting,
+            retained,
+            leader,
+        } = next_voters(&voters(now), &view(next), ended);
         let waiting = waiting.iter().map(|node| node.0).collect();
-        (waiting, retained.iter().map(|voter| voter.node.0).collect(), leader.0)
+        (
+            waiting,
+            retained.iter().map(|voter| voter.node.0).collect(),
+            leader.0,
+        )
     }
 
     #[test]
@@ -164,12 +214,17 @@ mod tests {
     #[test]
     fn more_than_half_of_the_founders_must_vote() {
         let founders = Voters::of_founders(&view(&[1, 2, 3, 4]));
-        assert!(!founders.is_quorum([1, 2].map(NodeId)) && founders.is_quorum([1, 2, 4].map(NodeId)));
+        assert!(
+            !founders.is_quorum([1, 2].map(NodeId)) && founders.is_quorum([1, 2, 4].map(NodeId))
+        );
     }
 
     #[test]
     fn down_to_three_voters_silence_is_enough_and_below_it_is_not() {
-        assert_eq!(after(&[1, 2, 3, 4, 5], &[1, 2, 3], &[]), (vec![], vec![], 1));
+        assert_eq!(
+            after(&[1, 2, 3, 4, 5], &[1, 2, 3], &[]),
+            (vec![], vec![], 1)
+        );
         assert_eq!(after(&[1, 2, 3, 4], &[1, 2], &[]), (vec![], vec![3], 1));
         assert_eq!(after(&[1, 2, 3], &[1, 3], &[]), (vec![], vec![2], 1));
         assert_eq!(after(&[1, 2, 3], &[1, 3], &[2]), (vec![], vec![], 1));
@@ -180,13 +235,22 @@ mod tests {
     fn who_stays_is_a_quorum_of_the_next_voters() {
         assert_eq!(after(&[2], &[1, 2, 3], &[]), (vec![NodeId(3).0], vec![], 2));
         assert_eq!(after(&[1, 2], &[1, 2, 3, 4, 5], &[]), (vec![5], vec![], 1));
-        for (now, next) in [(vec![3, 4], vec![1, 2, 3, 4]), (vec![2], vec![1, 2]), (vec![1, 2, 3], vec![2, 4, 5, 6])] {
-            let NextVoters { waiting, retained, leader } = next_voters(&voters(&now), &view(&next), |_| false);
+        for (now, next) in [
+            (vec![3, 4], vec![1, 2, 3, 4]),
+            (vec![2], vec![1, 2]),
+            (vec![1, 2, 3], vec![2, 4, 5, 6]),
+        ] {
+            let NextVoters {
+                waiting,
+                retained,
+                leader,
+            } = next_voters(&voters(&now), &view(&next), |_| false);
             let mut all: Vec<Voter> = view(&next).members().iter().map(Voter::from).collect();
             all.retain(|voter| !waiting.contains(&voter.node));
             all.extend(&retained);
             let next_voters = Voters::new(all, leader);
-            let continuing: Vec<NodeId> = next_voters.ids().filter(|id| now.contains(&id.0)).collect();
+            let continuing: Vec<NodeId> =
+                next_voters.ids().filter(|id| now.contains(&id.0)).collect();
             assert!(next_voters.is_quorum(continuing), "{now:?} {next:?}");
         }
     }

@@ -1,5 +1,5 @@
-//! Bfloat16: the upper half of a float32, rounded to nearest even. Bit arithmetic on signed integers, because that is what the
-//! smallest vector units compare.
+//! Bfloat16: the upper half of a float32, rounded to nearest even. Bit arithmetic on signed
+//! integers, because that is what the smallest vector units compare.
 
 use super::{BLOCK_ELEMENTS, Rounding};
 
@@ -8,7 +8,8 @@ pub const VALUE_BYTES: usize = 2;
 
 const SIGN: u32 = 0x8000_0000;
 const INFINITY: i32 = 0x7f80_0000;
-/// The largest finite bfloat16 as float32. What lies above would round to infinity; the rest of it is kept as residual.
+/// The largest finite bfloat16 as float32. What lies above would round to infinity; the rest of it
+/// is kept as residual.
 const LARGEST: i32 = 0x7f7f_0000;
 /// Makes a NaN whose payload lay in the lower half a NaN in the upper one.
 const QUIET: u32 = 0x0040_0000;
@@ -31,7 +32,10 @@ impl Rounding for BFloat16 {
     fn decode(bytes: &[u8], target: &mut [f32], rule: impl Fn(&mut f32, f32)) {
         let (values, _) = bytes.as_chunks::<VALUE_BYTES>();
         for (target, value) in target.iter_mut().zip(values) {
-            rule(target, f32::from_bits(u32::from(u16::from_le_bytes(*value)) << 16));
+            rule(
+                target,
+                f32::from_bits(u32::from(u16::from_le_bytes(*value)) << 16),
+            );
         }
     }
 }
@@ -39,9 +43,21 @@ impl Rounding for BFloat16 {
 /// The bits of the nearest bfloat16, as float32.
 fn round(bits: u32) -> u32 {
     let magnitude = (bits & !SIGN) as i32;
-    let capped = if magnitude < LARGEST { magnitude } else { LARGEST } as u32;
+    let capped = if magnitude < LARGEST {
+        magnitude
+    } else {
+        LARGEST
+    } as u32;
     let nearest = capped + 0x7fff + ((capped >> 16) & 1);
-    let beyond = if magnitude > INFINITY { magnitude as u32 | QUIET } else { magnitude as u32 };
-    let rounded = if magnitude < INFINITY { nearest } else { beyond };
+    let beyond = if magnitude > INFINITY {
+        magnitude as u32 | QUIET
+    } else {
+        magnitude as u32
+    };
+    let rounded = if magnitude < INFINITY {
+        nearest
+    } else {
+        beyond
+    };
     (rounded & 0x7fff_0000) | (bits & SIGN)
 }

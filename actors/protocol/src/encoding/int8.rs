@@ -1,5 +1,6 @@
-//! Int8: a scale for each block and a signed byte for each value. Rounding is the addition of a large number, whose lowest bits
-//! then are the rounded value: the smallest vector units have no other way.
+//! Int8: a scale for each block and a signed byte for each value. Rounding is the addition of a
+//! large number, whose lowest bits then are the rounded value: the smallest vector units have no
+//! other way.
 
 use super::{BLOCK_ELEMENTS, Rounding};
 
@@ -8,7 +9,8 @@ pub const SCALE_BYTES: usize = 4;
 
 /// Steps to each side of zero.
 const STEPS: f32 = 127.0;
-/// `1.5·2²³`: float32 has no fractions there, so a sum is rounded to nearest even and its lowest bits count.
+/// `1.5·2²³`: float32 has no fractions there, so a sum is rounded to nearest even and its lowest
+/// bits count.
 const ROUNDS: f32 = 12_582_912.0;
 /// Leaves 17 significant bits, so that a product with seven more is exact.
 const SCALE_BITS: u32 = 0xffff_ff80;
@@ -21,11 +23,14 @@ impl Rounding for Int8 {
     const BLOCK_BYTES: usize = SCALE_BYTES + BLOCK_ELEMENTS;
 
     fn encode(values: &[f32], bytes: &mut [u8], decoded: &mut [f32]) {
-        let Some((first, bytes)) = bytes.split_first_chunk_mut::<SCALE_BYTES>() else { return };
+        let Some((first, bytes)) = bytes.split_first_chunk_mut::<SCALE_BYTES>() else {
+            return;
+        };
         let scale = scale(values);
         *first = scale.to_le_bytes();
         if scale.is_nan() {
-            // Not a number as a whole: then the bytes say nothing, and are the same on every processor.
+            // Not a number as a whole: then the bytes say nothing, and are the same on every
+            // processor.
             decoded.fill(f32::NAN);
             return bytes.fill(0);
         }
@@ -38,7 +43,9 @@ impl Rounding for Int8 {
     }
 
     fn decode(bytes: &[u8], target: &mut [f32], rule: impl Fn(&mut f32, f32)) {
-        let Some((scale, bytes)) = bytes.split_first_chunk::<SCALE_BYTES>() else { return };
+        let Some((scale, bytes)) = bytes.split_first_chunk::<SCALE_BYTES>() else {
+            return;
+        };
         let scale = f32::from_le_bytes(*scale);
         for (target, byte) in target.iter_mut().zip(bytes) {
             rule(target, f32::from(*byte as i8) * scale);
@@ -46,10 +53,14 @@ impl Rounding for Int8 {
     }
 }
 
-/// The step of a block; NaN if one of its values is not finite. Never below the smallest normal float32, whose inverse is finite.
+/// The step of a block; NaN if one of its values is not finite. Never below the smallest normal
+/// float32, whose inverse is finite.
 fn scale(values: &[f32]) -> f32 {
     // As integers, magnitudes are in the order of the numbers, and a NaN is above all.
-    let largest = values.iter().map(|value| (value.to_bits() & MAGNITUDE) as i32).fold(0, i32::max);
+    let largest = values
+        .iter()
+        .map(|value| (value.to_bits() & MAGNITUDE) as i32)
+        .fold(0, i32::max);
     let largest = f32::from_bits(largest as u32);
     if !largest.is_finite() {
         return f32::NAN;

@@ -1,5 +1,6 @@
-//! How float32 values travel in fewer bytes, and what becomes of the part that rounding drops: it "stays with the sender and is
-//! added to its next message" (algorithm section 7). With `Q` for a round trip through the wire type:
+//! How float32 values travel in fewer bytes, and what becomes of the part that rounding drops: it
+//! "stays with the sender and is added to its next message" (algorithm section 7). With `Q` for a
+//! round trip through the wire type:
 //!
 //! | message | sends | keeps |
 //! |---|---|---|
@@ -7,21 +8,25 @@
 //! | contribution to a round | `q = Q(x − w·o + r)`, `o` what the round before decided | `r ← (x − w·o + r) − q`, if the round is decided |
 //! | publication | `q = Q(x − o)`; everybody, the sender too, takes `o + q` | `x − (o + q)`, for the sender's next contribution |
 //!
-//! So what was sent and what is kept add up to what was given, to float32's own rounding, however often: a residual is never
-//! larger than half a step of the wire type, because the one before it is part of what is rounded. Below the smallest normal
-//! float32 a residual is zero.
+//! So what was sent and what is kept add up to what was given, to float32's own rounding, however
+//! often: a residual is never larger than half a step of the wire type, because the one before it
+//! is part of what is rounded. Below the smallest normal float32 a residual is zero.
 //!
-//! **Formats**, little-endian, value after value. [`WireType::Float32`]: 4 bytes. [`WireType::BFloat16`]: the upper 2 bytes,
-//! rounded to nearest even; a finite value beyond the largest bfloat16 becomes that one. [`WireType::Int8`]: blocks of
-//! [`BLOCK_ELEMENTS`], of which the last may be shorter: a float32 scale, then a signed byte for each value, `value = byte·scale`.
-//! The scale is `max|v|/127`, cut to 17 significant bits so that every product is exact, and at least the smallest normal float32.
-//! So values that came out of an encoding are encoded without a loss: all members hold the same bits, whoever encodes again.
+//! **Formats**, little-endian, value after value. [`WireType::Float32`]: 4 bytes.
+//! [`WireType::BFloat16`]: the upper 2 bytes, rounded to nearest even; a finite value beyond the
+//! largest bfloat16 becomes that one. [`WireType::Int8`]: blocks of [`BLOCK_ELEMENTS`], of which
+//! the last may be shorter: a float32 scale, then a signed byte for each value, `value =
+//! byte·scale`. The scale is `max|v|/127`, cut to 17 significant bits so that every product is
+//! exact, and at least the smallest normal float32. So values that came out of an encoding are
+//! encoded without a loss: all members hold the same bits, whoever encodes again.
 //!
-//! **Values that are not finite** travel as such: a NaN or an infinity stays one in bfloat16; with one in it a block of int8
-//! becomes NaN as a whole. Frozen values are checked before, so only a difference that overflows gets here. What a gossip owes stays
-//! finite: what cannot be paid without an overflow is owed on.
+//! **Values that are not finite** travel as such: a NaN or an infinity stays one in bfloat16; with
+//! one in it a block of int8 becomes NaN as a whole. Frozen values are checked before, so only a
+//! difference that overflows gets here. What a gossip owes stays finite: what cannot be paid
+//! without an overflow is owed on.
 //!
-//! Slices of one call have the same length, and `bytes` has [`WireType::encoded_bytes`] of it; what is longer is left alone.
+//! Slices of one call have the same length, and `bytes` has [`WireType::encoded_bytes`] of it; what
+//! is longer is left alone.
 
 mod bfloat16;
 mod float32;
@@ -33,7 +38,8 @@ use crate::algorithm::WireType;
 use bfloat16::BFloat16;
 use int8::Int8;
 
-/// Values that share a scale as [`WireType::Int8`]. Chunks of a stream are a multiple of it, so each begins with a block.
+/// Values that share a scale as [`WireType::Int8`]. Chunks of a stream are a multiple of it, so
+/// each begins with a block.
 pub const BLOCK_ELEMENTS: usize = 256;
 
 /// A wire type that rounds, block by block.
@@ -72,10 +78,16 @@ impl WireType {
         }
     }
 
-    /// Encodes a gossip's numerators. `factor` is `d·s`, the part of the mass that is given away, above 0. `residual` is mass
-    /// that earlier messages still owe, zeros at first; it becomes what this one owes. As float32 nothing is owed, and `residual`
-    /// is left alone.
-    pub fn encode_gossip(self, numerators: &[f32], residual: &mut [f32], factor: f32, bytes: &mut [u8]) {
+    /// Encodes a gossip's numerators. `factor` is `d·s`, the part of the mass that is given away,
+    /// above 0. `residual` is mass that earlier messages still owe, zeros at first; it becomes what
+    /// this one owes. As float32 nothing is owed, and `residual` is left alone.
+    pub fn encode_gossip(
+        self,
+        numerators: &[f32],
+        residual: &mut [f32],
+        factor: f32,
+        bytes: &mut [u8],
+    ) {
         match self {
             Self::Float32 => float32::encode(numerators, bytes),
             Self::BFloat16 => gossip::<BFloat16>(numerators, residual, factor, bytes),
@@ -83,8 +95,14 @@ impl WireType {
         }
     }
 
-    /// Encodes a contribution to a round; `next` becomes the residual if the round is decided with it.
-    pub fn encode_contribution(self, contribution: Contribution<'_>, bytes: &mut [u8], next: &mut [f32]) {
+    /// Encodes a contribution to a round; `next` becomes the residual if the round is decided with
+    /// it.
+    pub fn encode_contribution(
+        self,
+        contribution: Contribution<'_>,
+        bytes: &mut [u8],
+        next: &mut [f32],
+    ) {
         match self {
             Self::Float32 => contribute::<float32::Exact>(contribution, bytes, next),
             Self::BFloat16 => contribute::<BFloat16>(contribution, bytes, next),
@@ -92,9 +110,15 @@ impl WireType {
         }
     }
 
-    /// Encodes new parameters as the difference from `reference`. `values` become what every receiver will have, `dropped` what
-    /// they were more than that.
-    pub fn encode_publication(self, values: &mut [f32], reference: &[f32], bytes: &mut [u8], dropped: &mut [f32]) {
+    /// Encodes new parameters as the difference from `reference`. `values` become what every
+    /// receiver will have, `dropped` what they were more than that.
+    pub fn encode_publication(
+        self,
+        values: &mut [f32],
+        reference: &[f32],
+        bytes: &mut [u8],
+        dropped: &mut [f32],
+    ) {
         match self {
             Self::Float32 => publish::<float32::Exact>(values, reference, bytes, dropped),
             Self::BFloat16 => publish::<BFloat16>(values, reference, bytes, dropped),
@@ -131,13 +155,16 @@ impl WireType {
 }
 
 fn decode_blocks<R: Rounding>(bytes: &[u8], target: &mut [f32], rule: impl Fn(&mut f32, f32)) {
-    for (bytes, target) in bytes.chunks(R::BLOCK_BYTES).zip(target.chunks_mut(BLOCK_ELEMENTS)) {
+    for (bytes, target) in bytes
+        .chunks(R::BLOCK_BYTES)
+        .zip(target.chunks_mut(BLOCK_ELEMENTS))
+    {
         R::decode(bytes, target, &rule);
     }
 }
 
-/// A block on its way through an encoding: what should be sent, and what the receiver will see of it. Small enough for the
-/// innermost cache.
+/// A block on its way through an encoding: what should be sent, and what the receiver will see of
+/// it. Small enough for the innermost cache.
 struct Staged {
     wanted: [f32; BLOCK_ELEMENTS],
     sent: [f32; BLOCK_ELEMENTS],
@@ -145,7 +172,10 @@ struct Staged {
 
 impl Staged {
     fn new() -> Self {
-        Self { wanted: [0.0; BLOCK_ELEMENTS], sent: [0.0; BLOCK_ELEMENTS] }
+        Self {
+            wanted: [0.0; BLOCK_ELEMENTS],
+            sent: [0.0; BLOCK_ELEMENTS],
+        }
     }
 
     fn of(&mut self, length: usize) -> (&mut [f32], &mut [f32]) {
@@ -154,16 +184,23 @@ impl Staged {
     }
 }
 
-/// Zero instead of a subnormal number. What a parameter that no longer moves owes becomes smaller with every message, and
-/// processors take a hundred times as long for numbers this small.
+/// Zero instead of a subnormal number. What a parameter that no longer moves owes becomes smaller
+/// with every message, and processors take a hundred times as long for numbers this small.
 fn normal(value: f32) -> f32 {
-    if value.abs() < f32::MIN_POSITIVE { 0.0 } else { value }
+    if value.abs() < f32::MIN_POSITIVE {
+        0.0
+    } else {
+        value
+    }
 }
 
 fn gossip<R: Rounding>(numerators: &[f32], residual: &mut [f32], factor: f32, bytes: &mut [u8]) {
     let inverse = factor.recip();
     let mut staged = Staged::new();
-    let blocks = numerators.chunks(BLOCK_ELEMENTS).zip(residual.chunks_mut(BLOCK_ELEMENTS)).zip(bytes.chunks_mut(R::BLOCK_BYTES));
+    let blocks = numerators
+        .chunks(BLOCK_ELEMENTS)
+        .zip(residual.chunks_mut(BLOCK_ELEMENTS))
+        .zip(bytes.chunks_mut(R::BLOCK_BYTES));
     for ((numerators, residual), bytes) in blocks {
         let (wanted, sent) = staged.of(numerators.len());
         for ((wanted, numerator), owed) in wanted.iter_mut().zip(numerators).zip(&*residual) {
@@ -173,18 +210,32 @@ fn gossip<R: Rounding>(numerators: &[f32], residual: &mut [f32], factor: f32, by
         R::encode(wanted, bytes, sent);
         for ((owed, numerator), sent) in residual.iter_mut().zip(numerators).zip(&*sent) {
             let left = *owed + factor * (numerator - sent);
-            *owed = if left.is_finite() { normal(left) } else { *owed };
+            *owed = if left.is_finite() {
+                normal(left)
+            } else {
+                *owed
+            };
         }
     }
 }
 
 fn contribute<R: Rounding>(contribution: Contribution<'_>, bytes: &mut [u8], next: &mut [f32]) {
-    let Contribution { values, weight, reference, residual } = contribution;
+    let Contribution {
+        values,
+        weight,
+        reference,
+        residual,
+    } = contribution;
     let weight = weight as f32;
     let mut staged = Staged::new();
     let mut residual = residual.map(|residual| residual.chunks(BLOCK_ELEMENTS));
-    let blocks = values.chunks(BLOCK_ELEMENTS).zip(reference.chunks(BLOCK_ELEMENTS));
-    for (((values, reference), bytes), next) in blocks.zip(bytes.chunks_mut(R::BLOCK_BYTES)).zip(next.chunks_mut(BLOCK_ELEMENTS)) {
+    let blocks = values
+        .chunks(BLOCK_ELEMENTS)
+        .zip(reference.chunks(BLOCK_ELEMENTS));
+    for (((values, reference), bytes), next) in blocks
+        .zip(bytes.chunks_mut(R::BLOCK_BYTES))
+        .zip(next.chunks_mut(BLOCK_ELEMENTS))
+    {
         let (wanted, sent) = staged.of(values.len());
         for ((wanted, value), reference) in wanted.iter_mut().zip(values).zip(reference) {
             *wanted = value - weight * reference;
@@ -199,16 +250,28 @@ fn contribute<R: Rounding>(contribution: Contribution<'_>, bytes: &mut [u8], nex
     }
 }
 
-fn publish<R: Rounding>(values: &mut [f32], reference: &[f32], bytes: &mut [u8], dropped: &mut [f32]) {
+fn publish<R: Rounding>(
+    values: &mut [f32],
+    reference: &[f32],
+    bytes: &mut [u8],
+    dropped: &mut [f32],
+) {
     let mut staged = Staged::new();
-    let blocks = values.chunks_mut(BLOCK_ELEMENTS).zip(reference.chunks(BLOCK_ELEMENTS));
-    for (((values, reference), bytes), dropped) in blocks.zip(bytes.chunks_mut(R::BLOCK_BYTES)).zip(dropped.chunks_mut(BLOCK_ELEMENTS)) {
+    let blocks = values
+        .chunks_mut(BLOCK_ELEMENTS)
+        .zip(reference.chunks(BLOCK_ELEMENTS));
+    for (((values, reference), bytes), dropped) in blocks
+        .zip(bytes.chunks_mut(R::BLOCK_BYTES))
+        .zip(dropped.chunks_mut(BLOCK_ELEMENTS))
+    {
         let (wanted, sent) = staged.of(values.len());
         for ((wanted, value), reference) in wanted.iter_mut().zip(&*values).zip(reference) {
             *wanted = value - reference;
         }
         R::encode(wanted, bytes, sent);
-        for (((value, dropped), reference), sent) in values.iter_mut().zip(dropped).zip(reference).zip(&*sent) {
+        for (((value, dropped), reference), sent) in
+            values.iter_mut().zip(dropped).zip(reference).zip(&*sent)
+        {
             let published = reference + sent;
             *dropped = normal(*value - published);
             *value = published;
@@ -218,7 +281,10 @@ fn publish<R: Rounding>(values: &mut [f32], reference: &[f32], bytes: &mut [u8],
 
 fn in_place<R: Rounding>(values: &mut [f32], bytes: &mut [u8]) {
     let mut staged = Staged::new();
-    for (values, bytes) in values.chunks_mut(BLOCK_ELEMENTS).zip(bytes.chunks_mut(R::BLOCK_BYTES)) {
+    for (values, bytes) in values
+        .chunks_mut(BLOCK_ELEMENTS)
+        .zip(bytes.chunks_mut(R::BLOCK_BYTES))
+    {
         let (_, sent) = staged.of(values.len());
         R::encode(values, bytes, sent);
         values.copy_from_slice(sent);

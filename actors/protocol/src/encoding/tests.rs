@@ -8,28 +8,49 @@ use proptest::prelude::*;
 const ROUNDED: [WireType; 2] = [WireType::BFloat16, WireType::Int8];
 const ALL: [WireType; 3] = [WireType::Float32, WireType::BFloat16, WireType::Int8];
 
-/// Encodes without a residual; returns the bytes and what they decode to, which must be what the encoder says.
+/// Encodes without a residual; returns the bytes and what they decode to, which must be what the
+/// encoder says.
 fn trip(wire: WireType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
     let mut bytes = vec![0xaa; wire.encoded_bytes(values.len())];
     let mut said = values.to_vec();
     wire.encode_in_place(&mut said, &mut bytes);
     let mut decoded = vec![7.0; values.len()];
     wire.decode(&bytes, &mut decoded);
-    let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-    assert!(bits(&said) == bits(&decoded) || said.iter().any(|value| value.is_nan()), "the encoder knows what the receiver sees");
+    let bits = |values: &[f32]| {
+        values
+            .iter()
+            .map(|value| value.to_bits())
+            .collect::<Vec<_>>()
+    };
+    assert!(
+        bits(&said) == bits(&decoded) || said.iter().any(|value| value.is_nan()),
+        "the encoder knows what the receiver sees"
+    );
     (bytes, decoded)
 }
 
 /// The largest error that rounding may make in each value.
 fn bounds(wire: WireType, values: &[f32]) -> Vec<f64> {
-    let largest = |block: &[f32]| block.iter().fold(0.0f64, |largest, value| largest.max(f64::from(value.abs())));
+    let largest = |block: &[f32]| {
+        block
+            .iter()
+            .fold(0.0f64, |largest, value| largest.max(f64::from(value.abs())))
+    };
     match wire {
         WireType::Float32 => vec![0.0; values.len()],
         // A finite value beyond the largest bfloat16 is at most 2^-8 of itself larger.
-        WireType::BFloat16 => values.iter().map(|value| f64::from(value.abs()) / 256.0 + 1e-40).collect(),
+        WireType::BFloat16 => values
+            .iter()
+            .map(|value| f64::from(value.abs()) / 256.0 + 1e-40)
+            .collect(),
         WireType::Int8 => values
             .chunks(BLOCK_ELEMENTS)
-            .flat_map(|block| vec![(largest(block) / 127.0).max(f64::from(f32::MIN_POSITIVE)) * 0.501; block.len()])
+            .flat_map(|block| {
+                vec![
+                    (largest(block) / 127.0).max(f64::from(f32::MIN_POSITIVE)) * 0.501;
+                    block.len()
+                ]
+            })
             .collect(),
     }
 }
@@ -172,16 +193,25 @@ fn sizes() {
         (WireType::BFloat16, [0, 2, 512, 514, 131_072]),
         (WireType::Int8, [0, 5, 260, 265, 66_560]),
     ] {
-        assert_eq!([0, 1, 256, 257, 65_536].map(|elements| wire.encoded_bytes(elements)), sizes);
+        assert_eq!(
+            [0, 1, 256, 257, 65_536].map(|elements| wire.encoded_bytes(elements)),
+            sizes
+        );
     }
 }
 
 #[test]
 fn bytes_by_hand() {
-    assert_eq!(trip(WireType::Float32, &[1.0, -2.0]).0, [0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0]);
+    assert_eq!(
+        trip(WireType::Float32, &[1.0, -2.0]).0,
+        [0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0]
+    );
     // 1 + 2^-8 lies in the middle: to even, which is 1; 1 + 3·2^-8 too: to even, which is 1 + 2^-6.
     let middle = [1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, -0.0, f32::MAX];
-    assert_eq!(trip(WireType::BFloat16, &middle).0, [0x80, 0x3f, 0x82, 0x3f, 0x00, 0x80, 0x7f, 0x7f]);
+    assert_eq!(
+        trip(WireType::BFloat16, &middle).0,
+        [0x80, 0x3f, 0x82, 0x3f, 0x00, 0x80, 0x7f, 0x7f]
+    );
     // Scale 2; halves to even.
     let (bytes, decoded) = trip(WireType::Int8, &[254.0, -254.0, 5.0, 7.0, 0.5, 0.0]);
     assert_eq!(bytes, [0, 0, 0, 0x40, 127, 129, 2, 4, 0, 0]);
@@ -194,21 +224,36 @@ fn zeros_stay_zeros_and_tiny_values_stay_in_the_residual() {
         assert_eq!(trip(wire, &[0.0; 300]).1, [0.0; 300]);
         let tiny = 1_001.3 * f32::MIN_POSITIVE;
         let (numerators, mut residual) = ([tiny; 300], [0.0; 300]);
-        let sent: f64 = (0..400).map(|_| f64::from(gossip(wire, &numerators, &mut residual, 1.0)[0])).sum();
+        let sent: f64 = (0..400)
+            .map(|_| f64::from(gossip(wire, &numerators, &mut residual, 1.0)[0]))
+            .sum();
         let lost = (400.0 * f64::from(tiny) - sent - f64::from(residual[0])).abs();
-        assert!(lost < 400.0 * f64::from(f32::MIN_POSITIVE), "{wire:?}: {lost:e}");
+        assert!(
+            lost < 400.0 * f64::from(f32::MIN_POSITIVE),
+            "{wire:?}: {lost:e}"
+        );
     }
 }
 
 #[test]
 fn what_a_parameter_owes_that_does_not_move_ends_at_zero() {
     for wire in ROUNDED {
-        let mut owed: Vec<f32> = (0..300).map(|index| 1e-3 * (index as f32 - 150.0)).collect();
+        let mut owed: Vec<f32> = (0..300)
+            .map(|index| 1e-3 * (index as f32 - 150.0))
+            .collect();
         for _ in 0..40 {
             let (mut bytes, before) = (vec![0; wire.encoded_bytes(300)], owed.clone());
-            let contribution = Contribution { values: &[0.5; 300], weight: 1.0, reference: &[0.5; 300], residual: Some(&before) };
+            let contribution = Contribution {
+                values: &[0.5; 300],
+                weight: 1.0,
+                reference: &[0.5; 300],
+                residual: Some(&before),
+            };
             wire.encode_contribution(contribution, &mut bytes, &mut owed);
-            assert!(owed.iter().all(|owed| !owed.is_subnormal()), "numbers that processors are slow with");
+            assert!(
+                owed.iter().all(|owed| !owed.is_subnormal()),
+                "numbers that processors are slow with"
+            );
         }
         assert_eq!(owed, [0.0; 300], "{wire:?}");
     }
@@ -216,13 +261,29 @@ fn what_a_parameter_owes_that_does_not_move_ends_at_zero() {
 
 #[test]
 fn what_is_not_finite_is_seen_as_such() {
-    for wrong in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::from_bits(0x7f80_0001), f32::from_bits(0xffff_ffff)] {
+    for wrong in [
+        f32::NAN,
+        -f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::from_bits(0x7f80_0001),
+        f32::from_bits(0xffff_ffff),
+    ] {
         for wire in ALL {
             let mut values = [0.25; 300];
             values[270] = wrong;
             let (_, decoded) = trip(wire, &values);
-            assert!(!decoded[270].is_finite(), "{wire:?}: {wrong} became {}", decoded[270]);
-            assert!(decoded[..256].iter().all(|value| (value - 0.25).abs() < 1e-3), "{wire:?}: the other block is left alone");
+            assert!(
+                !decoded[270].is_finite(),
+                "{wire:?}: {wrong} became {}",
+                decoded[270]
+            );
+            assert!(
+                decoded[..256]
+                    .iter()
+                    .all(|value| (value - 0.25).abs() < 1e-3),
+                "{wire:?}: the other block is left alone"
+            );
             gossip(wire, &values, &mut [0.0; 300], 0.5);
         }
     }
@@ -233,10 +294,21 @@ fn what_is_owed_stays_finite_at_the_end_of_the_range() {
     for wire in [WireType::BFloat16, WireType::Int8] {
         let mut owed = vec![2e38; 3];
         let sent = gossip(wire, &[3e38, -3e38, 1.0], &mut owed, 0.5);
-        assert!(sent.iter().all(|sent| sent.is_finite()), "{wire:?}: {sent:?}");
-        assert!(owed.iter().all(|owed| owed.is_finite()), "{wire:?}: {owed:?}");
+        assert!(
+            sent.iter().all(|sent| sent.is_finite()),
+            "{wire:?}: {sent:?}"
+        );
+        assert!(
+            owed.iter().all(|owed| owed.is_finite()),
+            "{wire:?}: {owed:?}"
+        );
         let before = owed.clone();
-        gossip(wire, &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY], &mut owed, 0.5);
+        gossip(
+            wire,
+            &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY],
+            &mut owed,
+            0.5,
+        );
         assert_eq!(owed, before, "{wire:?}");
     }
 }
@@ -244,7 +316,8 @@ fn what_is_owed_stays_finite_at_the_end_of_the_range() {
 #[test]
 fn a_thousand_steps_do_not_drift() {
     for wire in ROUNDED {
-        // Steps of a thousandth beside a value of one: both types round them away in every single message.
+        // Steps of a thousandth beside a value of one: both types round them away in every single
+        // message.
         let mut numerators = [1.0f32, 0.5, -0.25, 1e-3];
         let (mut residual, mut owed) = ([0.0; 4], [0.0f64; 4]);
         let mut worst = [0.0f64; 2];
@@ -252,12 +325,20 @@ fn a_thousand_steps_do_not_drift() {
             let decoded = gossip(wire, &numerators, &mut residual, 0.5);
             for i in 0..4 {
                 owed[i] += 0.5 * (f64::from(numerators[i]) - f64::from(decoded[i]));
-                worst[usize::from(step >= 500)] = worst[usize::from(step >= 500)].max(owed[i].abs());
+                worst[usize::from(step >= 500)] =
+                    worst[usize::from(step >= 500)].max(owed[i].abs());
                 numerators[i] += 1e-6 * (i as f32 + 1.0);
             }
         }
-        let step = if wire == WireType::Int8 { 1.0 / 127.0 } else { 1.0 / 128.0 };
-        assert!(worst[0] <= 0.51 * step && worst[1] <= worst[0] * 1.1, "{wire:?}: {worst:?}");
+        let step = if wire == WireType::Int8 {
+            1.0 / 127.0
+        } else {
+            1.0 / 128.0
+        };
+        assert!(
+            worst[0] <= 0.51 * step && worst[1] <= worst[0] * 1.1,
+            "{wire:?}: {worst:?}"
+        );
     }
 }
 
@@ -272,7 +353,12 @@ fn a_token_message_pays_the_residual_of_a_large_one() {
         for i in 0..3 {
             let paid = factor * (decoded[i] - numerators[i]);
             assert!((before[i] - paid - residual[i]).abs() < 1e-8, "{wire:?}");
-            assert!(residual[i].abs() <= before[i].abs().max(factor), "{wire:?}: {} after {}", residual[i], before[i]);
+            assert!(
+                residual[i].abs() <= before[i].abs().max(factor),
+                "{wire:?}: {} after {}",
+                residual[i],
+                before[i]
+            );
         }
     }
 }
@@ -285,8 +371,14 @@ fn updates_below_a_step_add_up_over_contributions() {
         for _ in 0..1_000 {
             // Beside a hundred, one in a thousand is below a step of either type.
             let values = [100.0f32, 0.1];
-            let (mut bytes, mut next, mut decoded) = (vec![0; wire.encoded_bytes(2)], vec![0.0; 2], [0.0; 2]);
-            let contribution = Contribution { values: &values, weight: 1.0, reference: &reference, residual: residual.as_deref() };
+            let (mut bytes, mut next, mut decoded) =
+                (vec![0; wire.encoded_bytes(2)], vec![0.0; 2], [0.0; 2]);
+            let contribution = Contribution {
+                values: &values,
+                weight: 1.0,
+                reference: &reference,
+                residual: residual.as_deref(),
+            };
             wire.encode_contribution(contribution, &mut bytes, &mut next);
             wire.decode(&bytes, &mut decoded);
             residual = Some(next);
@@ -302,7 +394,12 @@ fn lengths_that_do_not_match_are_no_panic() {
         for (values, bytes) in [(300, 0), (300, 3), (300, 300), (0, 10), (600, 261)] {
             let (mut bytes, mut floats) = (vec![0; bytes], vec![1.0; values]);
             wire.encode_gossip(&floats.clone(), &mut [0.0; 7], 0.5, &mut bytes);
-            let contribution = Contribution { values: &floats.clone(), weight: 1.0, reference: &[0.0; 9], residual: Some(&[0.0; 2]) };
+            let contribution = Contribution {
+                values: &floats.clone(),
+                weight: 1.0,
+                reference: &[0.0; 9],
+                residual: Some(&[0.0; 2]),
+            };
             wire.encode_contribution(contribution, &mut bytes, &mut [0.0; 20]);
             wire.encode_publication(&mut floats, &[0.0; 5], &mut bytes, &mut [0.0; 3]);
             wire.encode_in_place(&mut floats, &mut bytes);

@@ -26,17 +26,25 @@ pub struct Escrow {
     returned: BTreeMap<Sent, f64>,
     /// What was taken back because its receiver was thought dead.
     reclaimed: BTreeSet<Sent>,
-    /// Of that, what a receiver that lives after all is being told, until it answers; and when it is told again.
+    /// Of that, what a receiver that lives after all is being told, until it answers; and when it
+    /// is told again.
     telling: BTreeMap<Sent, Instant>,
 }
 
 impl Escrow {
     /// Puts a message that is being sent in escrow.
     pub fn deposit(&mut self, to: NodeId, step: Step, weight: f64) {
-        self.parcels.insert((to, step), Parcel { weight, ask_at: None });
+        self.parcels.insert(
+            (to, step),
+            Parcel {
+                weight,
+                ask_at: None,
+            },
+        );
     }
 
-    /// A message is sent, for better or worse: its receiver is asked at `ask_at` if it does not answer.
+    /// A message is sent, for better or worse: its receiver is asked at `ask_at` if it does not
+    /// answer.
     pub fn sent(&mut self, sent: Sent, ask_at: Instant) {
         if let Some(parcel) = self.parcels.get_mut(&sent) {
             parcel.ask_at = Some(ask_at);
@@ -63,7 +71,10 @@ impl Escrow {
     pub fn cancel(&mut self, sent: Sent) -> Option<f64> {
         self.reclaimed.remove(&sent);
         self.telling.remove(&sent);
-        self.parcels.remove(&sent).map(|parcel| parcel.weight).or_else(|| self.returned.remove(&sent))
+        self.parcels
+            .remove(&sent)
+            .map(|parcel| parcel.weight)
+            .or_else(|| self.returned.remove(&sent))
     }
 
     /// The receiver is dead: takes back everything that was on its way to it.
@@ -73,13 +84,18 @@ impl Escrow {
             self.take_back(sent);
             self.reclaimed.insert(sent);
         }
-        self.telling.retain(|sent, _| sent.0 != to || !self.reclaimed.insert(*sent));
+        self.telling
+            .retain(|sent, _| sent.0 != to || !self.reclaimed.insert(*sent));
     }
 
-    /// What was reclaimed from a receiver that lives after all, ascending: it is told now, and again at `again_at` if it does not
-    /// answer.
+    /// What was reclaimed from a receiver that lives after all, ascending: it is told now, and
+    /// again at `again_at` if it does not answer.
     pub fn tell_reclaimed(&mut self, to: NodeId, again_at: Instant) -> Vec<Step> {
-        let steps: Vec<Step> = self.reclaimed.range((to, Step(0))..=(to, Step(u64::MAX))).map(|(_, step)| *step).collect();
+        let steps: Vec<Step> = self
+            .reclaimed
+            .range((to, Step(0))..=(to, Step(u64::MAX)))
+            .map(|(_, step)| *step)
+            .collect();
         for step in &steps {
             self.reclaimed.remove(&(to, *step));
             self.telling.insert((to, *step), again_at);
@@ -94,8 +110,14 @@ impl Escrow {
 
     /// Who has to be told again at `now`; once more one interval later.
     pub fn untold(&mut self, now: Instant) -> Vec<Sent> {
-        let due: Vec<Sent> = self.telling.iter().filter(|(_, again_at)| now >= **again_at).map(|(sent, _)| *sent).collect();
-        due.iter().for_each(|sent| _ = self.telling.insert(*sent, now.after(ASK_INTERVAL)));
+        let due: Vec<Sent> = self
+            .telling
+            .iter()
+            .filter(|(_, again_at)| now >= **again_at)
+            .map(|(sent, _)| *sent)
+            .collect();
+        due.iter()
+            .for_each(|sent| _ = self.telling.insert(*sent, now.after(ASK_INTERVAL)));
         due
     }
 
@@ -104,8 +126,9 @@ impl Escrow {
         std::mem::take(&mut self.returned).into_iter().collect()
     }
 
-    /// Whether another message may be sent to `to` at `step`: none to it is without an answer for more than `steps` steps;
-    /// 0, synchronous: a peer that is behind answers later, and is waited for by others.
+    /// Whether another message may be sent to `to` at `step`: none to it is without an answer for
+    /// more than `steps` steps; 0, synchronous: a peer that is behind answers later, and is waited
+    /// for by others.
     pub fn is_in_time(&self, to: NodeId, step: Step, steps: u64) -> bool {
         let oldest = self.to(to).next().map(|((_, oldest), _)| *oldest);
         match oldest {
@@ -116,26 +139,45 @@ impl Escrow {
 
     /// Steps of which something is in escrow: so many models are kept.
     pub fn steps(&self) -> usize {
-        self.parcels.keys().map(|(_, step)| step).collect::<BTreeSet<_>>().len()
+        self.parcels
+            .keys()
+            .map(|(_, step)| step)
+            .collect::<BTreeSet<_>>()
+            .len()
     }
 
     /// Whose answers are overdue at `now`; they are asked again one interval later.
     pub fn overdue(&mut self, now: Instant) -> Vec<Sent> {
         let due = |parcel: &Parcel| parcel.ask_at.is_some_and(|ask_at| now >= ask_at);
-        let asked: Vec<Sent> = self.parcels.iter().filter(|(_, parcel)| due(parcel)).map(|(sent, _)| *sent).collect();
-        asked.iter().for_each(|sent| self.sent(*sent, now.after(ASK_INTERVAL)));
+        let asked: Vec<Sent> = self
+            .parcels
+            .iter()
+            .filter(|(_, parcel)| due(parcel))
+            .map(|(sent, _)| *sent)
+            .collect();
+        asked
+            .iter()
+            .for_each(|sent| self.sent(*sent, now.after(ASK_INTERVAL)));
         asked
     }
 
     /// When the next answer is overdue.
     pub fn next_ask(&self) -> Option<Instant> {
-        self.parcels.values().filter_map(|parcel| parcel.ask_at).chain(self.telling.values().copied()).min()
+        self.parcels
+            .values()
+            .filter_map(|parcel| parcel.ask_at)
+            .chain(self.telling.values().copied())
+            .min()
     }
 
     /// Weight in escrow, that which was taken back included.
     #[must_use]
     pub fn total(&self) -> f64 {
-        self.parcels.values().map(|parcel| parcel.weight).sum::<f64>() + self.returned.values().sum::<f64>()
+        self.parcels
+            .values()
+            .map(|parcel| parcel.weight)
+            .sum::<f64>()
+            + self.returned.values().sum::<f64>()
     }
 
     /// Messages without an answer.
@@ -146,7 +188,10 @@ impl Escrow {
 
     /// Writes everything without an answer off; returns its weight.
     pub fn write_off(&mut self) -> f64 {
-        std::mem::take(&mut self.parcels).values().map(|parcel| parcel.weight).sum()
+        std::mem::take(&mut self.parcels)
+            .values()
+            .map(|parcel| parcel.weight)
+            .sum()
     }
 
     fn to(&self, to: NodeId) -> impl Iterator<Item = (&Sent, &Parcel)> {
@@ -165,31 +210,67 @@ mod tests {
             escrow.deposit(NodeId(peer), Step(step), 0.25);
         }
         assert!(escrow.release((NodeId(1), Step(0))) && !escrow.release((NodeId(1), Step(0))));
-        assert!(!escrow.release((NodeId(3), Step(1))), "another step's message is not released");
+        assert!(
+            !escrow.release((NodeId(3), Step(1))),
+            "another step's message is not released"
+        );
         escrow.reclaim(NodeId(9));
         escrow.reclaim(NodeId(2));
         assert_eq!((escrow.total(), escrow.messages()), (0.75, 1));
-        assert_eq!(escrow.take_returned(), [((NodeId(2), Step(0)), 0.25), ((NodeId(2), Step(u64::MAX)), 0.25)]);
+        assert_eq!(
+            escrow.take_returned(),
+            [
+                ((NodeId(2), Step(0)), 0.25),
+                ((NodeId(2), Step(u64::MAX)), 0.25)
+            ]
+        );
         assert_eq!((escrow.total(), escrow.take_returned()), (0.25, Vec::new()));
-        assert_eq!(escrow.tell_reclaimed(NodeId(2), Instant(7)), [Step(0), Step(u64::MAX)]);
-        assert_eq!((escrow.tell_reclaimed(NodeId(2), Instant(7)), escrow.next_ask()), (Vec::new(), Some(Instant(7))));
+        assert_eq!(
+            escrow.tell_reclaimed(NodeId(2), Instant(7)),
+            [Step(0), Step(u64::MAX)]
+        );
+        assert_eq!(
+            (
+                escrow.tell_reclaimed(NodeId(2), Instant(7)),
+                escrow.next_ask()
+            ),
+            (Vec::new(), Some(Instant(7)))
+        );
         escrow.told((NodeId(2), Step(0)));
-        assert_eq!((escrow.untold(Instant(6)), escrow.untold(Instant(7))), (Vec::new(), vec![(NodeId(2), Step(u64::MAX))]));
+        assert_eq!(
+            (escrow.untold(Instant(6)), escrow.untold(Instant(7))),
+            (Vec::new(), vec![(NodeId(2), Step(u64::MAX))])
+        );
         assert_eq!(escrow.next_ask(), Some(Instant(7).after(ASK_INTERVAL)));
         escrow.reclaim(NodeId(2));
-        assert_eq!((escrow.next_ask(), escrow.tell_reclaimed(NodeId(2), Instant(9))), (None, vec![Step(u64::MAX)]), "it is lost again");
+        assert_eq!(
+            (
+                escrow.next_ask(),
+                escrow.tell_reclaimed(NodeId(2), Instant(9))
+            ),
+            (None, vec![Step(u64::MAX)]),
+            "it is lost again"
+        );
     }
 
     #[test]
     fn who_does_not_answer_is_asked_once_an_interval_and_sent_nothing_more() {
         let mut escrow = Escrow::default();
         escrow.deposit(NodeId(1), Step(4), 0.5);
-        assert_eq!((escrow.next_ask(), escrow.overdue(Instant(u64::MAX))), (None, Vec::new()), "it is being sent");
+        assert_eq!(
+            (escrow.next_ask(), escrow.overdue(Instant(u64::MAX))),
+            (None, Vec::new()),
+            "it is being sent"
+        );
         escrow.sent((NodeId(1), Step(4)), Instant(10));
         assert_eq!(escrow.overdue(Instant(9)), []);
         assert_eq!(escrow.overdue(Instant(10)), [(NodeId(1), Step(4))]);
         assert_eq!(escrow.next_ask(), Some(Instant(10).after(ASK_INTERVAL)));
-        assert!(escrow.is_in_time(NodeId(1), Step(6), 2) && !escrow.is_in_time(NodeId(1), Step(7), 2));
-        assert!(escrow.is_in_time(NodeId(1), Step(70), 0) && escrow.is_in_time(NodeId(2), Step(70), 2));
+        assert!(
+            escrow.is_in_time(NodeId(1), Step(6), 2) && !escrow.is_in_time(NodeId(1), Step(7), 2)
+        );
+        assert!(
+            escrow.is_in_time(NodeId(1), Step(70), 0) && escrow.is_in_time(NodeId(2), Step(70), 2)
+        );
     }
 }

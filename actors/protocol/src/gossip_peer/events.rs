@@ -8,7 +8,8 @@ use crate::view::View;
 use crate::wire::{Frame, Header, Message};
 use std::collections::BTreeSet;
 
-/// Which gossip message, as its receiver knows it: the round it belongs to, the sender's inner step, the sender.
+/// Which gossip message, as its receiver knows it: the round it belongs to, the sender's inner
+/// step, the sender.
 pub type Key = (Round, Step, NodeId);
 
 /// Which gossip message, as its sender knows it: the receiver and the sender's inner step.
@@ -63,8 +64,8 @@ pub enum In {
         /// Its members in the order that the bandwidth-aware graph stands on, as it was decided.
         order: Vec<NodeId>,
     },
-    /// A round was decided that did not change the view; the next one is this. What others send in it is answered from now on,
-    /// also while this node still computes.
+    /// A round was decided that did not change the view; the next one is this. What others send in
+    /// it is answered from now on, also while this node still computes.
     Round(Round),
     /// A control frame about gossip arrived.
     Frame {
@@ -73,7 +74,8 @@ pub enum In {
         /// What.
         message: Box<Message>,
     },
-    /// Who is suspected from now on: it may be dead. Nothing is sent to it; what it sends is waited for as long as it is a member.
+    /// Who is suspected from now on: it may be dead. Nothing is sent to it; what it sends is waited
+    /// for as long as it is a member.
     Suspects(BTreeSet<NodeId>),
     /// A member is gone.
     MemberLost(NodeId),
@@ -94,8 +96,8 @@ pub enum Effect {
     Drop(Key),
     /// Fold in what arrived and what was taken back.
     Mix(Mix),
-    /// Send a part of the numerators as they are after the mix that came before, with the movement of the step (see [`Mix`]);
-    /// synchronous: as the training thread left them.
+    /// Send a part of the numerators as they are after the mix that came before, with the movement
+    /// of the step (see [`Mix`]); synchronous: as the training thread left them.
     Ship(Plan),
     /// The receiver has the message: its values need not be kept any more.
     Forget(Sent),
@@ -106,19 +108,22 @@ pub enum Effect {
         /// What.
         frame: Frame,
     },
-    /// These peers are later than the staleness bound: this node does without them until they are in time again.
+    /// These peers are later than the staleness bound: this node does without them until they are
+    /// in time again.
     Late(Vec<NodeId>),
     /// Everything that this node sent has arrived or never can: the node may leave.
     Left,
 }
 
-/// One mix: `x = own·z + stays·Δ + Σ scale·y`, where `z` is the de-biased model before the inner step, and `Δ` what that step moved
-/// it by. In synchronous gossip and before an exact average, all of the movement stays: `stays = 1`.
+/// One mix: `x = own·z + stays·Δ + Σ scale·y`, where `z` is the de-biased model before the inner
+/// step, and `Δ` what that step moved it by. In synchronous gossip and before an exact average, all
+/// of the movement stays: `stays = 1`.
 ///
-/// Overlapped, where messages share it, `stays = min(own, 1)`: the model becomes the mean of what it is, `z + Δ`, and of what arrived,
-/// by their push-sum weights, and the rest of the movement goes with the messages of the same step (see [`Plan::goes`]). So it is
-/// shared out as synchronous gossip does it, and a node of little weight does not move its model by more than it learnt. If all of it
-/// stayed until the next gossip, the replicas would be further apart, and learn less.
+/// Overlapped, where messages share it, `stays = min(own, 1)`: the model becomes the mean of what
+/// it is, `z + Δ`, and of what arrived, by their push-sum weights, and the rest of the movement
+/// goes with the messages of the same step (see [`Plan::goes`]). So it is shared out as synchronous
+/// gossip does it, and a node of little weight does not move its model by more than it learnt. If
+/// all of it stayed until the next gossip, the replicas would be further apart, and learn less.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
     /// The round that it works towards.
@@ -131,7 +136,8 @@ pub struct Mix {
     pub own: f64,
     /// The push-sum weight afterwards.
     pub weight: f64,
-    /// Whether messages of the same step take a part of its movement; otherwise all of it stays, and weighs `1/w` in the model.
+    /// Whether messages of the same step take a part of its movement; otherwise all of it stays,
+    /// and weighs `1/w` in the model.
     pub shared: bool,
     /// The messages that are mixed, ascending by step and sender.
     pub arrivals: Vec<Key>,
@@ -164,8 +170,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// How often the step's movement `Δ` is in what is sent: each message is the receiver's part of `x + goes·Δ`, and all of them bring
-    /// what does not stay, `d·scale·goes = 1 − stays`. Never negative.
+    /// How often the step's movement `Δ` is in what is sent: each message is the receiver's part of
+    /// `x + goes·Δ`, and all of them bring what does not stay, `d·scale·goes = 1 − stays`. Never
+    /// negative.
     #[must_use]
     pub fn goes(&self, stays: f32) -> f32 {
         (1.0 - stays) / self.given()
@@ -196,7 +203,8 @@ pub struct Straggler {
 pub struct Waits {
     /// For messages that are later than the staleness bound.
     pub message: Span,
-    /// For answers before an exact average: clearly shorter than the round waits for contributions, or this node's is not in it.
+    /// For answers before an exact average: clearly shorter than the round waits for contributions,
+    /// or this node's is not in it.
     pub settle: Span,
     /// When leaving, for what was sent to arrive.
     pub leave: Span,

@@ -1,4 +1,5 @@
-//! Messages on their way to this node: offered, being read, held until the next mix; and which ones a step waits for.
+//! Messages on their way to this node: offered, being read, held until the next mix; and which ones
+//! a step waits for.
 
 use super::events::Key;
 use crate::algorithm::STALENESS_MAX;
@@ -8,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Streams that wait until there is room to read them, or until this node is in their round.
 pub const PARKED_MAX: usize = 1024;
-/// Verdicts that are remembered for each sender: it has fewer unanswered messages to one node than that.
+/// Verdicts that are remembered for each sender: it has fewer unanswered messages to one node than
+/// that.
 pub const VERDICTS_MAX: usize = STALENESS_MAX as usize + 8;
 /// Ranges of steps that are remembered for each peer as skipped.
 const SKIPS_MAX: usize = 64;
@@ -44,7 +46,8 @@ pub struct Inbox {
     held: BTreeMap<Key, f64>,
     /// By sender, oldest first.
     verdicts: BTreeMap<NodeId, VecDeque<(Step, Verdict)>>,
-    /// Steps, both ends included, of which nothing more comes from a peer; ascending, and apart from each other.
+    /// Steps, both ends included, of which nothing more comes from a peer; ascending, and apart
+    /// from each other.
     skips: BTreeMap<NodeId, Vec<(Step, Step)>>,
     awaited: BTreeSet<(Step, NodeId)>,
     /// How many messages are read at a time, beside those that a step waits for.
@@ -52,12 +55,26 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Forgets everything but what belongs to `round` or a later one; returns the messages that go with it.
+    /// Forgets everything but what belongs to `round` or a later one; returns the messages that go
+    /// with it.
     pub fn go_to(&mut self, round: Round) -> Vec<Key> {
         let later = self.parked.split_off(&(round, Step(0), NodeId(0)));
         let skips = std::mem::take(&mut self.skips);
-        let before = std::mem::replace(self, Self { parked: later, skips, reads_max: self.reads_max, ..Self::default() });
-        before.parked.into_keys().chain(before.reading.into_keys()).chain(before.held.into_keys()).collect()
+        let before = std::mem::replace(
+            self,
+            Self {
+                parked: later,
+                skips,
+                reads_max: self.reads_max,
+                ..Self::default()
+            },
+        );
+        before
+            .parked
+            .into_keys()
+            .chain(before.reading.into_keys())
+            .chain(before.held.into_keys())
+            .collect()
     }
 
     /// Remembers a stream for later; `false` if there is no room.
@@ -69,25 +86,45 @@ impl Inbox {
         room
     }
 
-    /// What was offered and is of no view that may still come, now that this one is here; forgets it.
-    pub fn take_strays(&mut self, is_of_view: impl Fn(NodeId, Lineage, Epoch) -> bool, epoch: Epoch) -> Vec<(Key, Parked)> {
-        let fits = |(key, offer): &(&Key, &Parked)| offer.epoch > epoch || is_of_view(key.2, offer.lineage, offer.epoch);
-        let strays: Vec<_> = self.parked.iter().filter(|offered| !fits(offered)).map(|(key, offer)| (*key, *offer)).collect();
-        strays.iter().for_each(|(key, _)| _ = self.parked.remove(key));
+    /// What was offered and is of no view that may still come, now that this one is here; forgets
+    /// it.
+    pub fn take_strays(
+        &mut self,
+        is_of_view: impl Fn(NodeId, Lineage, Epoch) -> bool,
+        epoch: Epoch,
+    ) -> Vec<(Key, Parked)> {
+        let fits = |(key, offer): &(&Key, &Parked)| {
+            offer.epoch > epoch || is_of_view(key.2, offer.lineage, offer.epoch)
+        };
+        let strays: Vec<_> = self
+            .parked
+            .iter()
+            .filter(|offered| !fits(offered))
+            .map(|(key, offer)| (*key, *offer))
+            .collect();
+        strays
+            .iter()
+            .for_each(|(key, _)| _ = self.parked.remove(key));
         strays
     }
 
     /// Whether this message is offered, being read or held.
     pub fn has(&self, key: Key) -> bool {
-        self.parked.contains_key(&key) || self.reading.contains_key(&key) || self.held.contains_key(&key)
+        self.parked.contains_key(&key)
+            || self.reading.contains_key(&key)
+            || self.held.contains_key(&key)
     }
 
-    /// The parked message of this round of this view that is read next, if there is room or a step waits for it.
+    /// The parked message of this round of this view that is read next, if there is room or a step
+    /// waits for it.
     pub fn next_to_read(&mut self, round: Round, view: (Lineage, Epoch)) -> Option<Key> {
         let room = self.reading.len() + self.held.len() < self.reads_max;
-        let mut of_round = self.parked.range((round, Step(0), NodeId(0))..(round.next(), Step(0), NodeId(0)));
+        let mut of_round = self
+            .parked
+            .range((round, Step(0), NodeId(0))..(round.next(), Step(0), NodeId(0)));
         let wanted = |(_, step, from): &Key| room || self.awaited.contains(&(*step, *from));
-        let next = of_round.find(|(key, offer)| (offer.lineage, offer.epoch) == view && wanted(key));
+        let next =
+            of_round.find(|(key, offer)| (offer.lineage, offer.epoch) == view && wanted(key));
         let (key, weight) = next.map(|(key, offer)| (*key, offer.weight))?;
         self.parked.remove(&key);
         self.reading.insert(key, weight);
@@ -119,7 +156,10 @@ impl Inbox {
     /// What became of a message.
     pub fn verdict(&self, from: NodeId, step: Step) -> Option<Verdict> {
         let verdicts = self.verdicts.get(&from)?;
-        verdicts.iter().find(|(known, _)| *known == step).map(|(_, verdict)| *verdict)
+        verdicts
+            .iter()
+            .find(|(known, _)| *known == step)
+            .map(|(_, verdict)| *verdict)
     }
 
     /// Drops a message that is not held; `true` if it was offered or being read.
@@ -129,21 +169,39 @@ impl Inbox {
 
     /// Drops all messages of `round` that are not held, and returns them.
     pub fn close(&mut self, round: Round) -> Vec<Key> {
-        let open: Vec<Key> = self.parked.keys().chain(self.reading.keys()).copied().filter(|key| key.0 == round).collect();
+        let open: Vec<Key> = self
+            .parked
+            .keys()
+            .chain(self.reading.keys())
+            .copied()
+            .filter(|key| key.0 == round)
+            .collect();
         open.iter().for_each(|key| _ = self.drop_message(*key));
         self.awaited.clear();
         open
     }
 
-    /// Takes what the mix of `step` folds in: everything, or where `exact` only what was sent in that step or before.
+    /// Takes what the mix of `step` folds in: everything, or where `exact` only what was sent in
+    /// that step or before.
     pub fn take_held(&mut self, step: Step, exact: bool) -> Vec<(Key, f64)> {
         let later = if exact {
-            self.held.iter().filter(|(key, _)| key.1 > step).map(|(key, weight)| (*key, *weight)).collect()
+            self.held
+                .iter()
+                .filter(|(key, _)| key.1 > step)
+                .map(|(key, weight)| (*key, *weight))
+                .collect()
         } else {
             BTreeMap::new()
         };
-        let later = if planted::has(Bug::MixedTwice) { self.held.clone() } else { later };
-        let mut taken: Vec<_> = std::mem::replace(&mut self.held, later).into_iter().filter(|(key, _)| !exact || key.1 <= step).collect();
+        let later = if planted::has(Bug::MixedTwice) {
+            self.held.clone()
+        } else {
+            later
+        };
+        let mut taken: Vec<_> = std::mem::replace(&mut self.held, later)
+            .into_iter()
+            .filter(|(key, _)| !exact || key.1 <= step)
+            .collect();
         taken.sort_by_key(|((_, step, from), _)| (*step, *from));
         taken
     }
@@ -155,11 +213,13 @@ impl Inbox {
 
     /// Peers of which nothing more comes for `first..=last`, in whatever order that is heard.
     pub fn skip(&mut self, from: NodeId, first: Step, last: Step) {
-        self.awaited.retain(|(step, node)| *node != from || !(first..=last).contains(step));
+        self.awaited
+            .retain(|(step, node)| *node != from || !(first..=last).contains(step));
         let skips = self.skips.entry(from).or_default();
         let mut whole = (first, last);
         skips.retain(|(first, last)| {
-            let apart = first.0 > whole.1.0.saturating_add(1) || whole.0.0 > last.0.saturating_add(1);
+            let apart =
+                first.0 > whole.1.0.saturating_add(1) || whole.0.0 > last.0.saturating_add(1);
             if !apart {
                 whole = (whole.0.min(*first), whole.1.max(*last));
             }
@@ -192,7 +252,10 @@ impl Inbox {
 
     /// Whose messages of `step` or an earlier one are missing, ascending.
     pub fn missing(&self, step: Step) -> BTreeSet<NodeId> {
-        self.awaited.range(..=(step, NodeId(u64::MAX))).map(|(_, node)| *node).collect()
+        self.awaited
+            .range(..=(step, NodeId(u64::MAX)))
+            .map(|(_, node)| *node)
+            .collect()
     }
 
     /// The messages that steps wait for, ascending.

@@ -7,32 +7,51 @@ use crate::machine::Outbox;
 use crate::time::Instant;
 
 impl GossipPeer {
-    /// The peers that this node waits for now, and those that it does without because they are late.
+    /// The peers that this node waits for now, and those that it does without because they are
+    /// late.
     #[must_use]
     pub fn stragglers(&self) -> Vec<Straggler> {
         let straggler = |node: NodeId, since: Instant, skipped: bool| {
             let reached = self.reached.get(&node).copied();
-            let steps = self.mixing.0.saturating_sub(reached.map_or(0, |reached| reached.0));
-            Straggler { node, steps, since, skipped }
+            let steps = self
+                .mixing
+                .0
+                .saturating_sub(reached.map_or(0, |reached| reached.0));
+            Straggler {
+                node,
+                steps,
+                since,
+                skipped,
+            }
         };
         let waited: Vec<_> = match (&self.phase, self.needed()) {
-            (Phase::Gossiping { since, .. }, Some(needed)) => {
-                self.inbox.missing(needed).into_iter().map(|node| straggler(node, *since, false)).collect()
-            }
+            (Phase::Gossiping { since, .. }, Some(needed)) => self
+                .inbox
+                .missing(needed)
+                .into_iter()
+                .map(|node| straggler(node, *since, false))
+                .collect(),
             _ => Vec::new(),
         };
-        self.late.iter().map(|(node, (_, since))| straggler(*node, *since, true)).chain(waited).collect()
+        self.late
+            .iter()
+            .map(|(node, (_, since))| straggler(*node, *since, true))
+            .chain(waited)
+            .collect()
     }
 
     /// Whether who gossips at `step` is later than the bound for one that has reached `reached`.
     pub(super) fn is_too_late(&self, step: Step, reached: Step) -> bool {
         // Synchronous, a detour may come one step late.
-        step.0.saturating_add(u64::from(self.gossip.staleness).max(1)) < reached.0
+        step.0
+            .saturating_add(u64::from(self.gossip.staleness).max(1))
+            < reached.0
     }
 
-    /// Peers that are within the bound again are waited for again. Where late peers are waited for, it is enough that one has come
-    /// to where it was given up: it has caught up, and while this node goes on without it, it never might be within the bound
-    /// where messages take longer than steps.
+    /// Peers that are within the bound again are waited for again. Where late peers are waited for,
+    /// it is enough that one has come to where it was given up: it has caught up, and while this
+    /// node goes on without it, it never might be within the bound where messages take longer than
+    /// steps.
     pub(super) fn forgive(&mut self, step: Step) {
         let mut late = std::mem::take(&mut self.late);
         late.retain(|peer, (given_up, _)| {
@@ -49,11 +68,16 @@ impl GossipPeer {
 
     /// Goes on without the peers that are missing, until they are in time again.
     pub(super) fn give_up_late(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let Phase::Gossiping { step, until, .. } = self.phase else { return };
+        let Phase::Gossiping { step, until, .. } = self.phase else {
+            return;
+        };
         if now < until {
             return;
         }
-        let missing = self.needed().map(|needed| self.inbox.missing(needed)).unwrap_or_default();
+        let missing = self
+            .needed()
+            .map(|needed| self.inbox.missing(needed))
+            .unwrap_or_default();
         for peer in &missing {
             self.inbox.give_up(*peer);
             self.late.insert(*peer, (step, now));

@@ -9,24 +9,37 @@ impl GossipPeer {
     /// The step whose messages must be here before the gossip under way can end.
     pub(super) fn needed(&self) -> Option<Step> {
         match &self.phase {
-            Phase::Gossiping { step, .. } => step.0.checked_sub(u64::from(self.gossip.staleness)).map(Step),
+            Phase::Gossiping { step, .. } => step
+                .0
+                .checked_sub(u64::from(self.gossip.staleness))
+                .map(Step),
             _ => None,
         }
     }
 
     pub(super) fn has_what_it_needs(&self) -> bool {
-        self.needed().is_none_or(|needed| self.inbox.missing(needed).is_empty())
+        self.needed()
+            .is_none_or(|needed| self.inbox.missing(needed).is_empty())
     }
 
     /// Ends what can end now.
     pub(super) fn go_on(&mut self, out: &mut Outbox<Effect>) {
         match &self.phase {
-            Phase::Gossiping { step, out: peers, .. } if self.has_what_it_needs() => {
+            Phase::Gossiping {
+                step, out: peers, ..
+            } if self.has_what_it_needs() => {
                 let (step, peers) = (*step, peers.clone());
                 self.phase = Phase::Computing;
                 let mix = self.mix(step, Purpose::Gossip);
-                let plan = if self.is_synchronous() { None } else { self.ship(step, &peers, out) };
-                out.push(Effect::Mix(Mix { shared: plan.is_some(), ..mix }));
+                let plan = if self.is_synchronous() {
+                    None
+                } else {
+                    self.ship(step, &peers, out)
+                };
+                out.push(Effect::Mix(Mix {
+                    shared: plan.is_some(),
+                    ..mix
+                }));
                 out.push_all(plan.map(Effect::Ship));
                 self.mixing = Step(step.0.saturating_add(1));
                 self.read_on(out);
@@ -50,18 +63,37 @@ impl GossipPeer {
         let exact = self.is_synchronous() && purpose == Purpose::Gossip;
         let arrivals = self.inbox.take_held(step, exact);
         let returned = self.escrow.take_returned();
-        let parts = arrivals.iter().map(|(_, weight)| weight).chain(returned.iter().map(|(_, weight)| weight));
+        let parts = arrivals
+            .iter()
+            .map(|(_, weight)| weight)
+            .chain(returned.iter().map(|(_, weight)| weight));
         let whole = parts.fold(self.weight, |sum, weight| sum + weight);
-        // Something of its own is left, and the inner steps, which are taken on `x`, do not weigh too much in `x / w`.
-        let paid = self.debt.min(self.weight / 2.0).min((whole - WEIGHT_MIN).max(0.0));
+        // Something of its own is left, and the inner steps, which are taken on `x`, do not weigh
+        // too much in `x / w`.
+        let paid = self
+            .debt
+            .min(self.weight / 2.0)
+            .min((whole - WEIGHT_MIN).max(0.0));
         self.debt -= paid;
         let (own, weight) = (self.weight - paid, whole - paid);
         self.weight = weight;
-        let (arrivals, returned) =
-            (arrivals.into_iter().map(|(key, _)| key).collect(), returned.into_iter().map(|(sent, _)| sent).collect());
+        let (arrivals, returned) = (
+            arrivals.into_iter().map(|(key, _)| key).collect(),
+            returned.into_iter().map(|(sent, _)| sent).collect(),
+        );
         let behind = self.behind.take();
         self.jumps |= behind.is_some();
-        Mix { round: self.round, step, purpose, own, weight, shared: false, arrivals, returned, behind }
+        Mix {
+            round: self.round,
+            step,
+            purpose,
+            own,
+            weight,
+            shared: false,
+            arrivals,
+            returned,
+            behind,
+        }
     }
 
     /// What comes from now on is refused: the contribution is about to be frozen.

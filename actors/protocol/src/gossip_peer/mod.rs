@@ -1,4 +1,5 @@
-//! Push-sum gossip as a state machine, synchronous or overlapped with computation (algorithm section 5).
+//! Push-sum gossip as a state machine, synchronous or overlapped with computation (algorithm
+//! section 5).
 //!
 //! ```text
 //!   node i                                     out-peer j
@@ -8,18 +9,22 @@
 //!   the mass leaves escrow
 //! ```
 //!
-//! Synchronous (`staleness` 0), step `k` sends, waits for the messages of step `k`, and mixes them. Overlapped, it mixes what has
-//! arrived, sends, and returns; it waits only where a message is more than `staleness` steps late.
+//! Synchronous (`staleness` 0), step `k` sends, waits for the messages of step `k`, and mixes them.
+//! Overlapped, it mixes what has arrived, sends, and returns; it waits only where a message is more
+//! than `staleness` steps late.
 //!
-//! **Who waits for whom** is a function of view and step: a node waits for the members that the graph lets send to it. A member that
-//! does not send to such a peer (it takes it for dead, or it is late) tells it so (`GossipSkipped`), and sends to the next member
-//! behind it instead; nobody waits for such a detour. So nodes may differ in whom they take for dead.
+//! **Who waits for whom** is a function of view and step: a node waits for the members that the
+//! graph lets send to it. A member that does not send to such a peer (it takes it for dead, or it
+//! is late) tells it so (`GossipSkipped`), and sends to the next member behind it instead; nobody
+//! waits for such a detour. So nodes may differ in whom they take for dead.
 //!
-//! **Mass.** What is sent stays in escrow until its receiver holds it. It comes back if the receiver refuses it (another history, a
-//! closed round, more than `staleness` steps late) or dies. A receiver that was only thought dead gives up what was reclaimed
-//! (`GossipReclaimed`, told until it answers). Nobody answers: it is asked (`GossipAsk`). So Σw over the living is the members'
-//! number, but for what died with its holder. Before an exact average a node *settles*: it waits until its escrow is empty, mixes,
-//! and refuses what comes later, so that all mass is in the average exactly once.
+//! **Mass.** What is sent stays in escrow until its receiver holds it. It comes back if the
+//! receiver refuses it (another history, a closed round, more than `staleness` steps late) or dies.
+//! A receiver that was only thought dead gives up what was reclaimed (`GossipReclaimed`, told until
+//! it answers). Nobody answers: it is asked (`GossipAsk`). So Σw over the living is the members'
+//! number, but for what died with its holder. Before an exact average a node *settles*: it waits
+//! until its escrow is empty, mixes, and refuses what comes later, so that all mass is in the
+//! average exactly once.
 
 mod escrow;
 mod events;
@@ -93,7 +98,8 @@ pub struct GossipPeer {
     late: BTreeMap<NodeId, (Step, Instant)>,
     /// The last step that something was heard of, by peer.
     reached: BTreeMap<NodeId, Step>,
-    /// Weight that was accepted here and reclaimed by its sender, which had taken this node for dead.
+    /// Weight that was accepted here and reclaimed by its sender, which had taken this node for
+    /// dead.
     debt: f64,
     /// Where the peers are that refused a message of this node because it is late.
     behind: Option<Step>,
@@ -117,12 +123,21 @@ impl Machine for GossipPeer {
             In::Gossip { step, turn, round } => self.gossip(step, turn, round, now, out),
             In::Settle { step, round } => self.settle(step, round, now, out),
             In::Withheld(step) => self.withheld(step, out),
-            In::Offered { header, step, weight } => self.offered(&header, step, weight, out),
+            In::Offered {
+                header,
+                step,
+                weight,
+            } => self.offered(&header, step, weight, out),
             In::Arrived(key) => self.arrived(key, out),
             In::Broken(key) => self.broken(key, out),
             In::Sent(sent) => self.escrow.sent(sent, now.after(ASK_INTERVAL)),
             In::SendFailed(sent) => self.send_failed(sent, now, out),
-            In::View { view, lineage, round, order } => self.enter((&view, lineage, round), &order, out),
+            In::View {
+                view,
+                lineage,
+                round,
+                order,
+            } => self.enter((&view, lineage, round), &order, out),
             In::Round(round) => {
                 self.go_to(round, out);
                 self.read_on(out);
@@ -142,14 +157,23 @@ impl Machine for GossipPeer {
             Phase::Gossiping { until, .. } | Phase::Settling { until, .. } => Some(*until),
             Phase::Computing | Phase::Settled => None,
         };
-        until.into_iter().chain(self.leave_by).chain(self.escrow.next_ask()).min()
+        until
+            .into_iter()
+            .chain(self.leave_by)
+            .chain(self.escrow.next_ask())
+            .min()
     }
 }
 
 impl GossipPeer {
     /// The gossip peer of a member of `view`, before its first gossip in `round`.
     #[must_use]
-    pub fn new(identity: Identity, gossip: Gossip, waits: Waits, (view, lineage, round): (&View, Lineage, Round)) -> Self {
+    pub fn new(
+        identity: Identity,
+        gossip: Gossip,
+        waits: Waits,
+        (view, lineage, round): (&View, Lineage, Round),
+    ) -> Self {
         let members: Vec<_> = view.ids().collect();
         let graph = topology::of(&gossip, &members, &[]);
         Self {
@@ -159,7 +183,11 @@ impl GossipPeer {
             lineage,
             epoch: view.epoch(),
             members,
-            starts: view.members().iter().map(|member| member.incarnation).collect(),
+            starts: view
+                .members()
+                .iter()
+                .map(|member| member.incarnation)
+                .collect(),
             graph,
             round,
             phase: Phase::Computing,
@@ -185,19 +213,26 @@ impl GossipPeer {
 
     /// How many messages are read ahead depends on how many peers the graph has.
     fn reading(mut self) -> Self {
-        let Gossip { peers_per_step, staleness, .. } = self.gossip;
-        self.inbox.reads_max = 2 * self.graph.peers_max().max(peers_per_step as usize) * (staleness as usize + 1) + 2;
+        let Gossip {
+            peers_per_step,
+            staleness,
+            ..
+        } = self.gossip;
+        self.inbox.reads_max =
+            2 * self.graph.peers_max().max(peers_per_step as usize) * (staleness as usize + 1) + 2;
         self
     }
 
-    /// The same over the decided order of the members; one that does not name each once stands for ascending ids.
+    /// The same over the decided order of the members; one that does not name each once stands for
+    /// ascending ids.
     #[must_use]
     pub fn ordered(mut self, order: &[NodeId]) -> Self {
         self.graph = topology::of(&self.gossip, &self.members, order);
         self
     }
 
-    /// Push-sum weight that this node answers for: its own numerators', what it holds for the next mix, and what it has in escrow.
+    /// Push-sum weight that this node answers for: its own numerators', what it holds for the next
+    /// mix, and what it has in escrow.
     #[must_use]
     pub fn weight(&self) -> f64 {
         self.weight + self.inbox.held_weight() - self.debt + self.escrow.total()
@@ -227,7 +262,8 @@ impl GossipPeer {
         self.lost.contains(&node)
     }
 
-    /// Weight whose fate was not known when a round closed; it is in the average twice, or not at all.
+    /// Weight whose fate was not known when a round closed; it is in the average twice, or not at
+    /// all.
     #[must_use]
     pub fn written_off(&self) -> f64 {
         self.written_off
@@ -240,30 +276,71 @@ impl GossipPeer {
     }
 
     /// Goes over to another view. The exact average that changed it made every weight 1.
-    fn enter(&mut self, (view, lineage, round): (&View, Lineage, Round), order: &[NodeId], out: &mut Outbox<Effect>) {
+    fn enter(
+        &mut self,
+        (view, lineage, round): (&View, Lineage, Round),
+        order: &[NodeId],
+        out: &mut Outbox<Effect>,
+    ) {
         self.begin(round, out);
-        let fresh = Self::new(self.identity, self.gossip, self.waits, (view, lineage, round)).ordered(order);
-        let (mut inbox, mut lost) = (std::mem::take(&mut self.inbox), std::mem::take(&mut self.lost));
+        let fresh = Self::new(
+            self.identity,
+            self.gossip,
+            self.waits,
+            (view, lineage, round),
+        )
+        .ordered(order);
+        let (mut inbox, mut lost) = (
+            std::mem::take(&mut self.inbox),
+            std::mem::take(&mut self.lost),
+        );
         let suspects = std::mem::take(&mut self.suspects);
-        // That a member is lost may be known before the round in which it is missed; another start of it is another matter.
-        lost.retain(|node| fresh.start_of(*node).is_some_and(|start| self.start_of(*node) == Some(start)));
+        // That a member is lost may be known before the round in which it is missed; another start
+        // of it is another matter.
+        lost.retain(|node| {
+            fresh
+                .start_of(*node)
+                .is_some_and(|start| self.start_of(*node) == Some(start))
+        });
         inbox.reads_max = fresh.inbox.reads_max;
         let (mut reached, mut mixing) = (std::mem::take(&mut self.reached), self.mixing);
-        reached.retain(|node, _| fresh.start_of(*node).is_some_and(|start| self.start_of(*node) == Some(start)));
+        reached.retain(|node, _| {
+            fresh
+                .start_of(*node)
+                .is_some_and(|start| self.start_of(*node) == Some(start))
+        });
         if lineage != self.lineage {
             // Another history may stand at an earlier step.
             (reached, mixing) = (BTreeMap::new(), Step(0));
             inbox.forget_skips(|_| true);
         }
         inbox.forget_skips(|node| !fresh.is_member(node));
-        let Self { leave_by, leaving, written_off, .. } = *self;
-        *self = Self { inbox, lost, suspects, reached, mixing, leave_by, leaving, written_off, ..fresh };
+        let Self {
+            leave_by,
+            leaving,
+            written_off,
+            ..
+        } = *self;
+        *self = Self {
+            inbox,
+            lost,
+            suspects,
+            reached,
+            mixing,
+            leave_by,
+            leaving,
+            written_off,
+            ..fresh
+        };
         self.refuse_strays(out);
         self.read_on(out);
     }
 
     fn start_of(&self, node: NodeId) -> Option<Incarnation> {
-        self.members.binary_search(&node).ok().and_then(|rank| self.starts.get(rank).copied())
+        self.members
+            .binary_search(&node)
+            .ok()
+            .and_then(|rank| self.starts.get(rank).copied())
     }
 
     /// A decided round makes every weight 1: what was not in it is void.
@@ -282,20 +359,40 @@ impl GossipPeer {
         self.late.clear();
     }
 
-    fn gossip(&mut self, step: Step, turn: u64, round: Round, now: Instant, out: &mut Outbox<Effect>) {
+    fn gossip(
+        &mut self,
+        step: Step,
+        turn: u64,
+        round: Round,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
         self.go_to(round, out);
         self.arrive_at(step, out);
         self.forgive(step);
         let peers = self.graph.peers(&self.members, self.identity.node, turn);
-        for from in peers.inward.iter().filter(|from| !self.lost.contains(from) && !self.late.contains_key(from)) {
+        for from in peers
+            .inward
+            .iter()
+            .filter(|from| !self.lost.contains(from) && !self.late.contains_key(from))
+        {
             self.inbox.expect(step, *from);
         }
         if self.is_synchronous() {
             let plan = self.ship(step, &peers.out, out);
             out.push_all(plan.map(Effect::Ship));
         }
-        let until = if self.is_patient() { now.after(self.waits.message) } else { now };
-        self.phase = Phase::Gossiping { step, out: peers.out, since: now, until };
+        let until = if self.is_patient() {
+            now.after(self.waits.message)
+        } else {
+            now
+        };
+        self.phase = Phase::Gossiping {
+            step,
+            out: peers.out,
+            since: now,
+            until,
+        };
         self.read_on(out);
         self.give_up_late(now, out);
     }
@@ -303,22 +400,34 @@ impl GossipPeer {
     fn settle(&mut self, step: Step, round: Round, now: Instant, out: &mut Outbox<Effect>) {
         self.go_to(round, out);
         self.arrive_at(step, out);
-        self.phase = Phase::Settling { step, until: now.after(self.waits.settle) };
+        self.phase = Phase::Settling {
+            step,
+            until: now.after(self.waits.settle),
+        };
         self.read_on(out);
     }
 
-    /// The training threads are at `step` now; those that await messages of steps that were left out are told.
+    /// The training threads are at `step` now; those that await messages of steps that were left
+    /// out are told.
     fn arrive_at(&mut self, step: Step, out: &mut Outbox<Effect>) {
-        let first = self.shipped.map_or(Step(0), |shipped| Step(shipped.0.saturating_add(1)));
+        let first = self
+            .shipped
+            .map_or(Step(0), |shipped| Step(shipped.0.saturating_add(1)));
         if std::mem::take(&mut self.jumps) && first < step {
             let last = Step(step.0 - 1);
-            let others = self.members.iter().filter(|member| **member != self.identity.node && !self.lost.contains(member));
-            others.for_each(|member| self.tell(*member, Message::GossipSkipped { first, last }, out));
+            let others = self
+                .members
+                .iter()
+                .filter(|member| **member != self.identity.node && !self.lost.contains(member));
+            others
+                .for_each(|member| self.tell(*member, Message::GossipSkipped { first, last }, out));
         }
         self.mixing = step;
         // Who was never heard of is no later than this node is now.
         let before = Step(step.0.saturating_sub(1));
-        self.members.iter().for_each(|member| _ = self.reached.entry(*member).or_insert(before));
+        self.members
+            .iter()
+            .for_each(|member| _ = self.reached.entry(*member).or_insert(before));
     }
 
     fn is_synchronous(&self) -> bool {
@@ -326,17 +435,28 @@ impl GossipPeer {
     }
 
     fn tell(&self, to: NodeId, message: Message, out: &mut Outbox<Effect>) {
-        out.push(Effect::Send { to, frame: self.identity.frame(self.place(), message) });
+        out.push(Effect::Send {
+            to,
+            frame: self.identity.frame(self.place(), message),
+        });
     }
 
     /// Where in history this node's mass is; the term says nothing.
     #[must_use]
     pub fn place(&self) -> Place {
-        Place { lineage: self.lineage, epoch: self.epoch, round: self.round, term: Term::default(), attempt: 0 }
+        Place {
+            lineage: self.lineage,
+            epoch: self.epoch,
+            round: self.round,
+            term: Term::default(),
+            attempt: 0,
+        }
     }
 
     fn is_of_view(&self, header: &Header) -> bool {
-        header.lineage == self.lineage && header.epoch == self.epoch && self.is_member(header.sender)
+        header.lineage == self.lineage
+            && header.epoch == self.epoch
+            && self.is_member(header.sender)
     }
 
     fn is_member(&self, node: NodeId) -> bool {
@@ -363,7 +483,14 @@ impl GossipPeer {
         }
         // It was not told what was skipped meanwhile.
         if let Some(last) = self.shipped {
-            self.tell(node, Message::GossipSkipped { first: Step(0), last }, out);
+            self.tell(
+                node,
+                Message::GossipSkipped {
+                    first: Step(0),
+                    last,
+                },
+                out,
+            );
         }
     }
 

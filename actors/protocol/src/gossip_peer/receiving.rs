@@ -1,4 +1,5 @@
-//! What arrives: offered messages are read, held or refused; frames say what became of this node's own.
+//! What arrives: offered messages are read, held or refused; frames say what became of this node's
+//! own.
 
 use super::inbox::{Parked, Verdict};
 use super::{Effect, GossipPeer, Key, Phase};
@@ -9,7 +10,13 @@ use crate::view::MEMBERS_MAX;
 use crate::wire::{Header, Message};
 
 impl GossipPeer {
-    pub(super) fn offered(&mut self, header: &Header, step: Step, weight: f64, out: &mut Outbox<Effect>) {
+    pub(super) fn offered(
+        &mut self,
+        header: &Header,
+        step: Step,
+        weight: f64,
+        out: &mut Outbox<Effect>,
+    ) {
         let key = (header.round, step, header.sender);
         // All members together weigh as much as they are.
         let is_weight = weight > 0.0 && weight <= MEMBERS_MAX as f64;
@@ -17,7 +24,11 @@ impl GossipPeer {
             return self.refuse_at(header.place(), key, out);
         }
         self.heard_of(header.sender, step);
-        let verdict = if key.0 == self.round { self.inbox.verdict(key.2, key.1) } else { None };
+        let verdict = if key.0 == self.round {
+            self.inbox.verdict(key.2, key.1)
+        } else {
+            None
+        };
         match verdict {
             // It came twice.
             Some(Verdict::Accepted(_)) => {
@@ -27,7 +38,17 @@ impl GossipPeer {
             _ if self.inbox.has(key) => {}
             Some(Verdict::Refused) => self.refuse(key, out),
             None if key.0 == self.round && !self.takes(key) => self.refuse(key, out),
-            None if self.inbox.park(key, Parked { weight, lineage: header.lineage, epoch: header.epoch }) => self.read_on(out),
+            None if self.inbox.park(
+                key,
+                Parked {
+                    weight,
+                    lineage: header.lineage,
+                    epoch: header.epoch,
+                },
+            ) =>
+            {
+                self.read_on(out)
+            }
             None => self.refuse(key, out),
         }
     }
@@ -40,9 +61,9 @@ impl GossipPeer {
         takes_part && !gathers && key.0 == self.round && !self.is_too_late(key.1, self.mixing)
     }
 
-    /// Whether a message of this header may ever be mixed: it is of no round that is over, and of this view, or of a later one
-    /// that this node has not heard of yet. A peer may be several rounds ahead of this machine, which hears of rounds only when it
-    /// gossips.
+    /// Whether a message of this header may ever be mixed: it is of no round that is over, and of
+    /// this view, or of a later one that this node has not heard of yet. A peer may be several
+    /// rounds ahead of this machine, which hears of rounds only when it gossips.
     fn admits(&self, header: &Header) -> bool {
         header.round >= self.round && (self.is_of_view(header) || header.epoch > self.epoch)
     }
@@ -50,21 +71,34 @@ impl GossipPeer {
     /// Refuses what was offered early, for a view that this one is not.
     pub(super) fn refuse_strays(&mut self, out: &mut Outbox<Effect>) {
         let (members, lineage, epoch) = (&self.members, self.lineage, self.epoch);
-        let is_of_view = |sender: NodeId, of: Lineage, at: Epoch| (of, at) == (lineage, epoch) && members.binary_search(&sender).is_ok();
+        let is_of_view = |sender: NodeId, of: Lineage, at: Epoch| {
+            (of, at) == (lineage, epoch) && members.binary_search(&sender).is_ok()
+        };
         for (key, offer) in self.inbox.take_strays(is_of_view, epoch) {
-            let place = Place { lineage: offer.lineage, epoch: offer.epoch, round: key.0, term: Term::default(), attempt: 0 };
+            let place = Place {
+                lineage: offer.lineage,
+                epoch: offer.epoch,
+                round: key.0,
+                term: Term::default(),
+                attempt: 0,
+            };
             self.refuse_at(place, key, out);
         }
     }
 
     pub(super) fn read_on(&mut self, out: &mut Outbox<Effect>) {
-        while let Some(key) = self.inbox.next_to_read(self.round, (self.lineage, self.epoch)) {
+        while let Some(key) = self
+            .inbox
+            .next_to_read(self.round, (self.lineage, self.epoch))
+        {
             out.push(Effect::Receive(key));
         }
     }
 
     pub(super) fn arrived(&mut self, key: Key, out: &mut Outbox<Effect>) {
-        let Some(weight) = self.inbox.take_read(key) else { return out.push(Effect::Drop(key)) };
+        let Some(weight) = self.inbox.take_read(key) else {
+            return out.push(Effect::Drop(key));
+        };
         if self.takes(key) && self.inbox.verdict(key.2, key.1).is_none() {
             self.inbox.hold(key, weight);
             self.tell(key.2, Message::GossipMixed { step: key.1 }, out);
@@ -82,7 +116,10 @@ impl GossipPeer {
     }
 
     pub(super) fn refuse(&mut self, key: Key, out: &mut Outbox<Effect>) {
-        let place = Place { round: key.0, ..self.place() };
+        let place = Place {
+            round: key.0,
+            ..self.place()
+        };
         self.refuse_at(place, key, out);
     }
 
@@ -93,8 +130,14 @@ impl GossipPeer {
             self.inbox.judge(from, step, Verdict::Refused);
         }
         out.push(Effect::Drop(key));
-        let message = Message::GossipRefused { step, reached: self.mixing };
-        out.push(Effect::Send { to: from, frame: self.identity.frame(place, message) });
+        let message = Message::GossipRefused {
+            step,
+            reached: self.mixing,
+        };
+        out.push(Effect::Send {
+            to: from,
+            frame: self.identity.frame(place, message),
+        });
     }
 
     pub(super) fn receive(&mut self, header: &Header, message: &Message, out: &mut Outbox<Effect>) {
@@ -103,19 +146,32 @@ impl GossipPeer {
         }
         let from = header.sender;
         match message {
-            // A member of a later view may be unknown as yet; who is none then is forgotten when that view is here.
-            Message::GossipSkipped { first, last } if header.round >= self.round && (self.is_member(from) || header.epoch > self.epoch) => {
+            // A member of a later view may be unknown as yet; who is none then is forgotten when
+            // that view is here.
+            Message::GossipSkipped { first, last }
+                if header.round >= self.round
+                    && (self.is_member(from) || header.epoch > self.epoch) =>
+            {
                 self.heard_of(from, *last);
                 self.inbox.skip(from, *first, *last);
                 let key = (header.round, *last, from);
                 let came = self.inbox.has(key) || self.inbox.verdict(from, *last).is_some();
-                // It might never send anything that is refused, and so never learn that it is late. Of a message that did come it must
-                // not take this for the answer.
+                // It might never send anything that is refused, and so never learn that it is late.
+                // Of a message that did come it must not take this for the answer.
                 if header.round == self.round && !came && self.is_too_late(*last, self.mixing) {
-                    self.tell(from, Message::GossipRefused { step: *last, reached: self.mixing }, out);
+                    self.tell(
+                        from,
+                        Message::GossipRefused {
+                            step: *last,
+                            reached: self.mixing,
+                        },
+                        out,
+                    );
                 }
             }
-            Message::GossipMixed { step } if self.is_of_view(header) && self.escrow.release((from, *step)) => {
+            Message::GossipMixed { step }
+                if self.is_of_view(header) && self.escrow.release((from, *step)) =>
+            {
                 let forgets = !planted::has(Bug::UnboundedEscrow);
                 out.push_all(forgets.then_some(Effect::Forget((from, *step))));
             }
@@ -127,25 +183,35 @@ impl GossipPeer {
                 }
             }
             Message::GossipAsk { step } => self.answer(header, *step, out),
-            Message::GossipReclaimed { step } if self.is_of_view(header) && header.round <= self.round => {
+            Message::GossipReclaimed { step }
+                if self.is_of_view(header) && header.round <= self.round =>
+            {
                 self.give_up_reclaimed((header.round, *step, from), out);
             }
             _ => {}
         }
     }
 
-    /// What became of a message, as far as that is known; if nothing of it is here, nothing ever will be.
+    /// What became of a message, as far as that is known; if nothing of it is here, nothing ever
+    /// will be.
     fn answer(&mut self, header: &Header, step: Step, out: &mut Outbox<Effect>) {
         let key = (header.round, step, header.sender);
-        let known = if header.round == self.round && self.is_of_view(header) { self.inbox.verdict(key.2, step) } else { None };
+        let known = if header.round == self.round && self.is_of_view(header) {
+            self.inbox.verdict(key.2, step)
+        } else {
+            None
+        };
         match known {
             Some(Verdict::Accepted(_)) => self.tell(key.2, Message::GossipMixed { step }, out),
-            None if self.inbox.has(key) || header.round > self.round || header.epoch > self.epoch => {}
+            None if self.inbox.has(key)
+                || header.round > self.round
+                || header.epoch > self.epoch => {}
             _ => self.refuse_at(header.place(), key, out),
         }
     }
 
-    /// The sender took this node for dead and has taken this message's mass back. It tells so until it is answered.
+    /// The sender took this node for dead and has taken this message's mass back. It tells so until
+    /// it is answered.
     fn give_up_reclaimed(&mut self, key: Key, out: &mut Outbox<Effect>) {
         if key.0 == self.round {
             if let Some(Verdict::Accepted(weight)) = self.inbox.verdict(key.2, key.1) {
@@ -156,8 +222,20 @@ impl GossipPeer {
             }
             self.inbox.judge(key.2, key.1, Verdict::Refused);
         }
-        let message = Message::GossipRefused { step: key.1, reached: self.mixing };
-        out.push(Effect::Send { to: key.2, frame: self.identity.frame(Place { round: key.0, ..self.place() }, message) });
+        let message = Message::GossipRefused {
+            step: key.1,
+            reached: self.mixing,
+        };
+        out.push(Effect::Send {
+            to: key.2,
+            frame: self.identity.frame(
+                Place {
+                    round: key.0,
+                    ..self.place()
+                },
+                message,
+            ),
+        });
         self.read_on(out);
     }
 

@@ -10,12 +10,21 @@ use crate::wire::Message;
 
 impl GossipPeer {
     /// Splits the node's mass over the peers of this step: what is sent to them, if to any.
-    pub(super) fn ship(&mut self, step: Step, nominal: &[NodeId], out: &mut Outbox<Effect>) -> Option<Plan> {
+    pub(super) fn ship(
+        &mut self,
+        step: Step,
+        nominal: &[NodeId],
+        out: &mut Outbox<Effect>,
+    ) -> Option<Plan> {
         self.shipped = Some(step);
         let to = self.receivers(step, nominal);
         for peer in nominal.iter().filter(|peer| !to.contains(peer)) {
-            // With the steps since, in which it was not due: so what is skipped for long is one range.
-            let first = self.shipped_to.get(peer).map_or(Step(0), |shipped| Step(shipped.0.saturating_add(1)));
+            // With the steps since, in which it was not due: so what is skipped for long is one
+            // range.
+            let first = self
+                .shipped_to
+                .get(peer)
+                .map_or(Step(0), |shipped| Step(shipped.0.saturating_add(1)));
             self.tell(*peer, Message::GossipSkipped { first, last: step }, out);
         }
         self.shipped_to.extend(to.iter().map(|to| (*to, step)));
@@ -23,22 +32,41 @@ impl GossipPeer {
             return None;
         }
         let split = split(self.weight, to.len());
-        to.iter().for_each(|to| self.escrow.deposit(*to, step, split.share));
+        to.iter()
+            .for_each(|to| self.escrow.deposit(*to, step, split.share));
         self.weight = split.kept;
-        Some(Plan { step, place: self.place(), out: to, split })
+        Some(Plan {
+            step,
+            place: self.place(),
+            out: to,
+            split,
+        })
     }
 
-    /// The peers of the graph, or for those that cannot take a message now the next members that can; ascending.
+    /// The peers of the graph, or for those that cannot take a message now the next members that
+    /// can; ascending.
     fn receivers(&self, step: Step, nominal: &[NodeId]) -> Vec<NodeId> {
-        // A node with little weight gives nothing away: inner steps are taken on `x`, and weigh ever more in `x / w`.
-        let beyond = if self.is_synchronous() { SYNCHRONOUS_MODELS } else { MODELS_BEYOND_STALENESS };
-        if self.weight < WEIGHT_MIN || self.escrow.steps() >= self.gossip.staleness as usize + beyond {
+        // A node with little weight gives nothing away: inner steps are taken on `x`, and weigh
+        // ever more in `x / w`.
+        let beyond = if self.is_synchronous() {
+            SYNCHRONOUS_MODELS
+        } else {
+            MODELS_BEYOND_STALENESS
+        };
+        if self.weight < WEIGHT_MIN
+            || self.escrow.steps() >= self.gossip.staleness as usize + beyond
+        {
             return Vec::new();
         }
-        let mut to: Vec<NodeId> = nominal.iter().copied().filter(|peer| self.can_take(*peer, step)).collect();
+        let mut to: Vec<NodeId> = nominal
+            .iter()
+            .copied()
+            .filter(|peer| self.can_take(*peer, step))
+            .collect();
         for peer in nominal.iter().filter(|peer| !self.can_take(**peer, step)) {
-            let detour =
-                self.members_behind(*peer).find(|member| !to.contains(member) && !nominal.contains(member) && self.can_take(*member, step));
+            let detour = self.members_behind(*peer).find(|member| {
+                !to.contains(member) && !nominal.contains(member) && self.can_take(*member, step)
+            });
             to.extend(detour);
         }
         to.sort_unstable();
@@ -46,11 +74,16 @@ impl GossipPeer {
     }
 
     fn can_take(&self, peer: NodeId, step: Step) -> bool {
-        // Synchronous gossip waits for a suspected peer until it is dead: who takes part does not depend on the load.
+        // Synchronous gossip waits for a suspected peer until it is dead: who takes part does not
+        // depend on the load.
         let suspected = !self.is_synchronous() && self.suspects.contains(&peer);
         let lives = !self.lost.contains(&peer) && !suspected;
         // An answer takes as long as a message may.
-        lives && !self.late.contains_key(&peer) && self.escrow.is_in_time(peer, step, 2 * u64::from(self.gossip.staleness))
+        lives
+            && !self.late.contains_key(&peer)
+            && self
+                .escrow
+                .is_in_time(peer, step, 2 * u64::from(self.gossip.staleness))
     }
 
     /// The other members, from the one that follows `peer` on, in ascending order and around.
@@ -74,13 +107,22 @@ impl GossipPeer {
         for to in self.members.clone() {
             if let Some(weight) = self.escrow.cancel((to, step)) {
                 self.weight += weight;
-                self.tell(to, Message::GossipSkipped { first: step, last: step }, out);
+                self.tell(
+                    to,
+                    Message::GossipSkipped {
+                        first: step,
+                        last: step,
+                    },
+                    out,
+                );
             }
         }
     }
 }
 
-/// Models that are kept for receivers that have not answered, beyond `staleness`: with more, nothing is sent until they answer.
+/// Models that are kept for receivers that have not answered, beyond `staleness`: with more,
+/// nothing is sent until they answer.
 const MODELS_BEYOND_STALENESS: usize = 4;
-/// The same where nothing is mixed late: more of them, because who is skipped changes what the others learn.
+/// The same where nothing is mixed late: more of them, because who is skipped changes what the
+/// others learn.
 const SYNCHRONOUS_MODELS: usize = 8;

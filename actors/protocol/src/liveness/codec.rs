@@ -1,7 +1,9 @@
-//! Between foca's packets, which are bytes in its own hands only, and the packets of [`crate::wire`]. Touches nothing.
+//! Between foca's packets, which are bytes in its own hands only, and the packets of
+//! [`crate::wire`]. Touches nothing.
 //!
-//! foca writes a header, a count and updates into one buffer through this codec; [`packet`] reads them back as data, which
-//! can be looked into and filtered, and which `wire` encodes for the network. [`bytes`] is the way back.
+//! foca writes a header, a count and updates into one buffer through this codec; [`packet`] reads
+//! them back as data, which can be looked into and filtered, and which `wire` encodes for the
+//! network. [`bytes`] is the way back.
 
 use crate::ident::{Incarnation, NodeId};
 use crate::wire::{DATAGRAM_BYTES_MAX, Life, LifeState, LifeUpdate, SwimMessage, SwimPacket};
@@ -37,7 +39,11 @@ pub(super) struct Layout;
 impl Codec<Life> for Layout {
     type Error = CodecError;
 
-    fn encode_header(&mut self, header: &Header<Life>, mut buf: impl BufMut) -> Result<(), CodecError> {
+    fn encode_header(
+        &mut self,
+        header: &Header<Life>,
+        mut buf: impl BufMut,
+    ) -> Result<(), CodecError> {
         room(buf.remaining_mut(), HEADER_BYTES)?;
         put_life(&header.src, &mut buf);
         buf.put_u16_le(header.src_incarnation);
@@ -51,12 +57,22 @@ impl Codec<Life> for Layout {
 
     fn decode_header(&mut self, mut buf: impl Buf) -> Result<Header<Life>, CodecError> {
         room(buf.remaining(), HEADER_BYTES)?;
-        let (src, src_incarnation, dst) = (take_life(&mut buf), buf.get_u16_le(), take_life(&mut buf));
+        let (src, src_incarnation, dst) =
+            (take_life(&mut buf), buf.get_u16_le(), take_life(&mut buf));
         let (tag, life, probe) = (buf.get_u8(), take_life(&mut buf), buf.get_u8());
-        Ok(Header { src, src_incarnation, dst, message: unflatten(tag, life, probe)? })
+        Ok(Header {
+            src,
+            src_incarnation,
+            dst,
+            message: unflatten(tag, life, probe)?,
+        })
     }
 
-    fn encode_member(&mut self, member: &Member<Life>, mut buf: impl BufMut) -> Result<(), CodecError> {
+    fn encode_member(
+        &mut self,
+        member: &Member<Life>,
+        mut buf: impl BufMut,
+    ) -> Result<(), CodecError> {
         room(buf.remaining_mut(), UPDATE_BYTES)?;
         put_life(member.id(), &mut buf);
         buf.put_u16_le(member.incarnation());
@@ -83,29 +99,65 @@ impl Codec<Life> for Layout {
 
 /// What foca wrote, as data.
 pub(super) fn packet(mut written: &[u8]) -> Result<SwimPacket, CodecError> {
-    let Header { src, src_incarnation, dst, message } = Layout.decode_header(&mut written)?;
-    let count = if written.remaining() >= 2 { written.get_u16() } else { 0 };
-    let updates = (0..count).map(|_| Layout.decode_member(&mut written).map(|member| update(&member)));
+    let Header {
+        src,
+        src_incarnation,
+        dst,
+        message,
+    } = Layout.decode_header(&mut written)?;
+    let count = if written.remaining() >= 2 {
+        written.get_u16()
+    } else {
+        0
+    };
+    let updates = (0..count).map(|_| {
+        Layout
+            .decode_member(&mut written)
+            .map(|member| update(&member))
+    });
     let message = told(message);
-    Ok(SwimPacket { source: src, refutations: src_incarnation, destination: dst, message, updates: updates.collect::<Result<_, _>>()? })
+    Ok(SwimPacket {
+        source: src,
+        refutations: src_incarnation,
+        destination: dst,
+        message,
+        updates: updates.collect::<Result<_, _>>()?,
+    })
 }
 
 /// What foca would have written.
 pub(super) fn bytes(packet: &SwimPacket) -> Result<Vec<u8>, CodecError> {
-    let SwimPacket { source, refutations, destination, message, ref updates } = *packet;
+    let SwimPacket {
+        source,
+        refutations,
+        destination,
+        message,
+        ref updates,
+    } = *packet;
     let mut buf = Vec::with_capacity(HEADER_BYTES + 2 + updates.len() * UPDATE_BYTES);
-    let header = Header { src: source, src_incarnation: refutations, dst: destination, message: asked(message) };
+    let header = Header {
+        src: source,
+        src_incarnation: refutations,
+        dst: destination,
+        message: asked(message),
+    };
     Layout.encode_header(&header, &mut buf)?;
     // Nothing may follow an announcement.
     if message != SwimMessage::Announce {
         buf.put_u16(updates.len() as u16);
-        updates.iter().try_for_each(|update| Layout.encode_member(&member(*update), &mut buf))?;
+        updates
+            .iter()
+            .try_for_each(|update| Layout.encode_member(&member(*update), &mut buf))?;
     }
     Ok(buf)
 }
 
 fn room(available: usize, needed: usize) -> Result<(), CodecError> {
-    if available < needed { Err(CodecError::TooShort) } else { Ok(()) }
+    if available < needed {
+        Err(CodecError::TooShort)
+    } else {
+        Ok(())
+    }
 }
 
 fn put_life(life: &Life, buf: &mut impl BufMut) {
@@ -115,19 +167,39 @@ fn put_life(life: &Life, buf: &mut impl BufMut) {
 }
 
 fn take_life(buf: &mut impl Buf) -> Life {
-    Life { node: NodeId(buf.get_u64_le()), incarnation: Incarnation(buf.get_u64_le()), renewals: buf.get_u32_le() }
+    Life {
+        node: NodeId(buf.get_u64_le()),
+        incarnation: Incarnation(buf.get_u64_le()),
+        renewals: buf.get_u32_le(),
+    }
 }
 
 /// Tag, life and probe of a message; what a message has not is zero.
 fn flatten(message: &Message<Life>) -> (u8, Life, u8) {
-    let nobody = Life { node: NodeId(0), incarnation: Incarnation(0), renewals: 0 };
+    let nobody = Life {
+        node: NodeId(0),
+        incarnation: Incarnation(0),
+        renewals: 0,
+    };
     match message {
         Message::Ping(probe) => (0, nobody, *probe),
         Message::Ack(probe) => (1, nobody, *probe),
-        Message::PingReq { target, probe_number } => (2, *target, *probe_number),
-        Message::IndirectPing { origin, probe_number } => (3, *origin, *probe_number),
-        Message::IndirectAck { target, probe_number } => (4, *target, *probe_number),
-        Message::ForwardedAck { origin, probe_number } => (5, *origin, *probe_number),
+        Message::PingReq {
+            target,
+            probe_number,
+        } => (2, *target, *probe_number),
+        Message::IndirectPing {
+            origin,
+            probe_number,
+        } => (3, *origin, *probe_number),
+        Message::IndirectAck {
+            target,
+            probe_number,
+        } => (4, *target, *probe_number),
+        Message::ForwardedAck {
+            origin,
+            probe_number,
+        } => (5, *origin, *probe_number),
         Message::Announce => (6, nobody, 0),
         Message::Feed => (7, nobody, 0),
         Message::Gossip => (8, nobody, 0),
@@ -140,10 +212,22 @@ fn unflatten(tag: u8, life: Life, probe_number: u8) -> Result<Message<Life>, Cod
     Ok(match tag {
         0 => Message::Ping(probe_number),
         1 => Message::Ack(probe_number),
-        2 => Message::PingReq { target: life, probe_number },
-        3 => Message::IndirectPing { origin: life, probe_number },
-        4 => Message::IndirectAck { target: life, probe_number },
-        5 => Message::ForwardedAck { origin: life, probe_number },
+        2 => Message::PingReq {
+            target: life,
+            probe_number,
+        },
+        3 => Message::IndirectPing {
+            origin: life,
+            probe_number,
+        },
+        4 => Message::IndirectAck {
+            target: life,
+            probe_number,
+        },
+        5 => Message::ForwardedAck {
+            origin: life,
+            probe_number,
+        },
         6 => Message::Announce,
         7 => Message::Feed,
         8 => Message::Gossip,
@@ -158,10 +242,34 @@ fn told(message: Message<Life>) -> SwimMessage {
     match message {
         Message::Ping(probe) => SwimMessage::Ping { probe },
         Message::Ack(probe) => SwimMessage::Acknowledge { probe },
-        Message::PingReq { target, probe_number } => SwimMessage::PingRequest { target, probe: probe_number },
-        Message::IndirectPing { origin, probe_number } => SwimMessage::IndirectPing { origin, probe: probe_number },
-        Message::IndirectAck { target, probe_number } => SwimMessage::IndirectAcknowledge { target, probe: probe_number },
-        Message::ForwardedAck { origin, probe_number } => SwimMessage::ForwardedAcknowledge { origin, probe: probe_number },
+        Message::PingReq {
+            target,
+            probe_number,
+        } => SwimMessage::PingRequest {
+            target,
+            probe: probe_number,
+        },
+        Message::IndirectPing {
+            origin,
+            probe_number,
+        } => SwimMessage::IndirectPing {
+            origin,
+            probe: probe_number,
+        },
+        Message::IndirectAck {
+            target,
+            probe_number,
+        } => SwimMessage::IndirectAcknowledge {
+            target,
+            probe: probe_number,
+        },
+        Message::ForwardedAck {
+            origin,
+            probe_number,
+        } => SwimMessage::ForwardedAcknowledge {
+            origin,
+            probe: probe_number,
+        },
         Message::Announce => SwimMessage::Announce,
         Message::Feed => SwimMessage::Feed,
         Message::Gossip => SwimMessage::Gossip,
@@ -175,10 +283,22 @@ fn asked(message: SwimMessage) -> Message<Life> {
     match message {
         SwimMessage::Ping { probe } => Message::Ping(probe),
         SwimMessage::Acknowledge { probe } => Message::Ack(probe),
-        SwimMessage::PingRequest { target, probe } => Message::PingReq { target, probe_number: probe },
-        SwimMessage::IndirectPing { origin, probe } => Message::IndirectPing { origin, probe_number: probe },
-        SwimMessage::IndirectAcknowledge { target, probe } => Message::IndirectAck { target, probe_number: probe },
-        SwimMessage::ForwardedAcknowledge { origin, probe } => Message::ForwardedAck { origin, probe_number: probe },
+        SwimMessage::PingRequest { target, probe } => Message::PingReq {
+            target,
+            probe_number: probe,
+        },
+        SwimMessage::IndirectPing { origin, probe } => Message::IndirectPing {
+            origin,
+            probe_number: probe,
+        },
+        SwimMessage::IndirectAcknowledge { target, probe } => Message::IndirectAck {
+            target,
+            probe_number: probe,
+        },
+        SwimMessage::ForwardedAcknowledge { origin, probe } => Message::ForwardedAck {
+            origin,
+            probe_number: probe,
+        },
         SwimMessage::Announce => Message::Announce,
         SwimMessage::Feed => Message::Feed,
         SwimMessage::Gossip => Message::Gossip,
@@ -193,7 +313,11 @@ fn update(member: &Member<Life>) -> LifeUpdate {
         State::Suspect => LifeState::Suspect,
         State::Down => LifeState::Down,
     };
-    LifeUpdate { life: *member.id(), refutations: member.incarnation(), state }
+    LifeUpdate {
+        life: *member.id(),
+        refutations: member.incarnation(),
+        state,
+    }
 }
 
 fn member(update: LifeUpdate) -> Member<Life> {

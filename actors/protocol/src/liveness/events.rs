@@ -23,15 +23,21 @@ impl Settings {
     #[must_use]
     pub fn new(identity: Identity) -> Self {
         let seed = identity.node.0 ^ identity.incarnation.0.rotate_left(32);
-        Self { identity, probe_interval: Span::from_millis(200), suspect: Span::from_millis(1_000), seed }
+        Self {
+            identity,
+            probe_interval: Span::from_millis(200),
+            suspect: Span::from_millis(1_000),
+            seed,
+        }
     }
 }
 
 /// What happens to the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum In {
-    /// Whom to watch from now on, at most [`MEMBERS_MAX`](crate::view::MEMBERS_MAX); this node may be among them. Who was watched before and is not
-    /// named is forgotten. Who is new is taken for alive.
+    /// Whom to watch from now on, at most [`MEMBERS_MAX`](crate::view::MEMBERS_MAX); this node may
+    /// be among them. Who was watched before and is not named is forgotten. Who is new is taken for
+    /// alive.
     Members(Vec<(NodeId, Incarnation)>),
     /// A datagram; a sign of life too.
     Datagram {
@@ -68,8 +74,8 @@ pub enum Effect {
     },
     /// Find out whether anybody listens at the node's address.
     Knock(NodeId),
-    /// The node is dead. Told once, and again if it is found out later that its process ended; it is watched for its return as long
-    /// as it is a member.
+    /// The node is dead. Told once, and again if it is found out later that its process ended; it
+    /// is watched for its return as long as it is a member.
     Down(NodeId, Incarnation, DownCause),
     /// The same start of a node that was down is alive.
     Up(NodeId, Incarnation),

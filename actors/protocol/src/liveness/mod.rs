@@ -1,9 +1,12 @@
-//! Which of the watched nodes are alive. Pure: datagrams, signs of life and time in; datagrams, knocks and verdicts out.
+//! Which of the watched nodes are alive. Pure: datagrams, signs of life and time in; datagrams,
+//! knocks and verdicts out.
 //!
-//! Everything that proves life comes from the transport: any authenticated packet of a node, whatever it carries, is a sign of
-//! life. A silent node is *asked* for one; one that stays silent is *suspected*, the others and itself are told, and unless it
-//! is heard or refutes in time it is *down*. Spreading of suspicions, refutations and deaths, probes of distant nodes by way of
-//! others, and the return of a node that was declared dead are SWIM as the crate foca has it (`swim`).
+//! Everything that proves life comes from the transport: any authenticated packet of a node,
+//! whatever it carries, is a sign of life. A silent node is *asked* for one; one that stays silent
+//! is *suspected*, the others and itself are told, and unless it is heard or refutes in time it is
+//! *down*. Spreading of suspicions, refutations and deaths, probes of distant nodes by way of
+//! others, and the return of a node that was declared dead are SWIM as the crate foca has it
+//! (`swim`).
 //!
 //! ```text
 //!           heard ┌───────────────────────────────────────────────┐
@@ -15,13 +18,16 @@
 //!     another node says so, and this one does not hear it either ────────────┘
 //! ```
 //!
-//! * **A killed process** answers nothing, but its host does: a datagram to a port that nobody listens on is refused. So nodes
-//!   that were not heard for a moment are *knocked* at, and a refusal is a death, without any time-out.
-//! * **This node's own pauses** are not the others' silence: an event that comes much later than the deadline it should have
-//!   met shows that this process was stopped or starved, and moves every deadline by that, plus a grace.
-//! * **Rumours**: a death that another node tells of is believed at once only if this node has not heard the dead either.
-//!   Otherwise it has to be confirmed by silence.
-//! * **Return**: a node that was declared dead and is connected anew, or begins another life, is up again.
+//! * **A killed process** answers nothing, but its host does: a datagram to a port that nobody
+//!   listens on is refused. So nodes that were not heard for a moment are *knocked* at, and a
+//!   refusal is a death, without any time-out.
+//! * **This node's own pauses** are not the others' silence: an event that comes much later than
+//!   the deadline it should have met shows that this process was stopped or starved, and moves
+//!   every deadline by that, plus a grace.
+//! * **Rumours**: a death that another node tells of is believed at once only if this node has not
+//!   heard the dead either. Otherwise it has to be confirmed by silence.
+//! * **Return**: a node that was declared dead and is connected anew, or begins another life, is up
+//!   again.
 
 mod codec;
 mod events;
@@ -44,11 +50,14 @@ use std::collections::btree_map::Entry;
 use swim::{Change, Swim, Wishes};
 use timers::Timers;
 
-/// How often the machine looks at the clock, and its shell at the transport, while anybody is watched.
+/// How often the machine looks at the clock, and its shell at the transport, while anybody is
+/// watched.
 pub const POLL_EVERY: Span = Span::from_millis(20);
-/// Nodes that this node itself asks and knocks at: all if there are no more, else the next living ones in the ring of ids.
+/// Nodes that this node itself asks and knocks at: all if there are no more, else the next living
+/// ones in the ring of ids.
 pub const NEAR_MAX: usize = 16;
-/// Nodes that one poll can afford to look at. Of more, the near ones are looked at in every poll, and all in every second, third, ...
+/// Nodes that one poll can afford to look at. Of more, the near ones are looked at in every poll,
+/// and all in every second, third, ...
 pub const LOOKED_AT_PER_POLL: usize = 128;
 /// The silence from which on a node is knocked at.
 pub const KNOCK_AFTER: Span = Span::from_millis(60);
@@ -89,14 +98,26 @@ impl Machine for Liveness {
             In::Members(members) => self.watch(members, now, out),
             In::Datagram { from, bytes } => self.datagram(from, &bytes, now, out),
             In::Heard(node) => self.heard(node, now, out),
-            In::RoundTrip(node, span) => self.peers.get_mut(&node).into_iter().for_each(|peer| peer.measured(span)),
+            In::RoundTrip(node, span) => self
+                .peers
+                .get_mut(&node)
+                .into_iter()
+                .for_each(|peer| peer.measured(span)),
             In::KnockRefused(node) => {
-                if self.peers.get(&node).is_some_and(Peer::is_silent_since_knock) {
+                if self
+                    .peers
+                    .get(&node)
+                    .is_some_and(Peer::is_silent_since_knock)
+                {
                     self.bury(node, DownCause::Refused, now, out);
                 }
             }
             In::Exited(node, incarnation) => {
-                if self.peers.get(&node).is_some_and(|peer| incarnation.is_none_or(|exited| exited == peer.incarnation)) {
+                if self
+                    .peers
+                    .get(&node)
+                    .is_some_and(|peer| incarnation.is_none_or(|exited| exited == peer.incarnation))
+                {
                     self.bury(node, DownCause::Exited, now, out);
                 }
             }
@@ -115,23 +136,47 @@ impl Liveness {
     /// A machine that watches nobody yet.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        let Settings { identity, probe_interval, seed, .. } = settings;
+        let Settings {
+            identity,
+            probe_interval,
+            seed,
+            ..
+        } = settings;
         let swim = Swim::new(identity.node, identity.incarnation, probe_interval, seed);
         let (peers, timers) = (BTreeMap::new(), Timers::default());
-        Self { settings, swim, peers, timers, poll_at: None, polls: 0, graced_at: None, suspicions: 0 }
+        Self {
+            settings,
+            swim,
+            peers,
+            timers,
+            poll_at: None,
+            polls: 0,
+            graced_at: None,
+            suspicions: 0,
+        }
     }
 
-    /// Of whom the machine has to know, before its next tick, whether they were heard: of all whom it watches, the dead among them
-    /// too, or of the near ones.
+    /// Of whom the machine has to know, before its next tick, whether they were heard: of all whom
+    /// it watches, the dead among them too, or of the near ones.
     #[must_use]
     pub fn listens_to(&self) -> Vec<NodeId> {
-        if self.looks_at_all() { self.peers.keys().copied().collect() } else { self.near() }
+        if self.looks_at_all() {
+            self.peers.keys().copied().collect()
+        } else {
+            self.near()
+        }
     }
 
-    /// Who lives, as others say, but was not heard by this node itself for as long as it takes to call a node dead.
+    /// Who lives, as others say, but was not heard by this node itself for as long as it takes to
+    /// call a node dead.
     pub fn heard_by_others(&self, now: Instant) -> impl Iterator<Item = NodeId> + '_ {
-        let bound = |peer: &Peer| Span(peer.suspect_after(&self.settings).0 + peer.suspect_for(&self.settings).0);
-        self.peers.iter().filter(move |(_, peer)| !peer.down && peer.silence(now) >= bound(peer)).map(|(node, _)| *node)
+        let bound = |peer: &Peer| {
+            Span(peer.suspect_after(&self.settings).0 + peer.suspect_for(&self.settings).0)
+        };
+        self.peers
+            .iter()
+            .filter(move |(_, peer)| !peer.down && peer.silence(now) >= bound(peer))
+            .map(|(node, _)| *node)
     }
 
     /// Whether this machine watches a node.
@@ -148,7 +193,10 @@ impl Liveness {
 
     /// Who is suspected: silent for longer than it should be, and dead soon unless it is heard of.
     pub fn suspected(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.peers.iter().filter(|(_, peer)| peer.suspicion.is_some() && !peer.down).map(|(node, _)| *node)
+        self.peers
+            .iter()
+            .filter(|(_, peer)| peer.suspicion.is_some() && !peer.down)
+            .map(|(node, _)| *node)
     }
 
     /// As long as this number is the same, so are the [`Self::suspected`].
@@ -157,12 +205,20 @@ impl Liveness {
         self.suspicions
     }
 
-    fn watch(&mut self, mut members: Vec<(NodeId, Incarnation)>, now: Instant, out: &mut Outbox<Effect>) {
+    fn watch(
+        &mut self,
+        mut members: Vec<(NodeId, Incarnation)>,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
         let me = self.settings.identity.node;
         members.retain(|(node, _)| *node != me);
         members.truncate(MEMBERS_MAX);
         let members: BTreeMap<_, _> = members.into_iter().collect();
-        let gone = self.peers.iter().filter(|(node, peer)| members.get(node) != Some(&peer.incarnation));
+        let gone = self
+            .peers
+            .iter()
+            .filter(|(node, peer)| members.get(node) != Some(&peer.incarnation));
         for node in gone.map(|(node, _)| *node).collect::<Vec<_>>() {
             self.suspicions += 1;
             self.peers.remove(&node);
@@ -175,7 +231,8 @@ impl Liveness {
                 self.grant(wishes, None, now, out);
             }
         }
-        self.poll_at = (!self.peers.is_empty()).then(|| self.poll_at.unwrap_or(now.after(POLL_EVERY)));
+        self.poll_at =
+            (!self.peers.is_empty()).then(|| self.poll_at.unwrap_or(now.after(POLL_EVERY)));
     }
 
     fn datagram(&mut self, from: NodeId, bytes: &[u8], now: Instant, out: &mut Outbox<Effect>) {
@@ -184,58 +241,97 @@ impl Liveness {
             Ok(Datagram::V1(Content::Ask)) => send(from, Content::Answer, out),
             Ok(Datagram::V1(Content::Swim(packet))) => self.packet(from, packet, now, out),
             // The others are not about who is alive: whoever reads datagrams first takes them out.
-            Ok(Datagram::V1(Content::Answer | Content::AskBrief { .. } | Content::Brief(_) | Content::Drain { .. })) | Err(_) => {}
+            Ok(Datagram::V1(
+                Content::Answer
+                | Content::AskBrief { .. }
+                | Content::Brief(_)
+                | Content::Drain { .. },
+            ))
+            | Err(_) => {}
         }
     }
 
-    fn packet(&mut self, from: NodeId, mut packet: SwimPacket, now: Instant, out: &mut Outbox<Effect>) {
-        let is_its_own = packet.source.node == from && self.knows(packet.source.node, packet.source.incarnation);
+    fn packet(
+        &mut self,
+        from: NodeId,
+        mut packet: SwimPacket,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        let is_its_own =
+            packet.source.node == from && self.knows(packet.source.node, packet.source.incarnation);
         if !is_its_own {
             return;
         }
-        packet.updates.retain(|update| self.is_news(update, from, now));
+        packet
+            .updates
+            .retain(|update| self.is_news(update, from, now));
         let wishes = self.swim.receive(&packet);
         self.grant(wishes, Some(from), now, out);
     }
 
-    /// Whether news is passed on to foca. A death of a node that was heard a moment ago waits for confirmation.
+    /// Whether news is passed on to foca. A death of a node that was heard a moment ago waits for
+    /// confirmation.
     fn is_news(&mut self, update: &LifeUpdate, teller: NodeId, now: Instant) -> bool {
         let ours = self.swim.life();
         if update.life.node == ours.node {
-            return update.life.incarnation == ours.incarnation && update.life.renewals <= ours.renewals;
+            return update.life.incarnation == ours.incarnation
+                && update.life.renewals <= ours.renewals;
         }
         if !self.knows(update.life.node, update.life.incarnation) {
             return false;
         }
-        let Some(peer) = self.peers.get_mut(&update.life.node) else { return false };
-        let bound = peer.answer_bound(&self.settings).max(self.settings.probe_interval);
+        let Some(peer) = self.peers.get_mut(&update.life.node) else {
+            return false;
+        };
+        let bound = peer
+            .answer_bound(&self.settings)
+            .max(self.settings.probe_interval);
         let doubtful = update.state == LifeState::Down && !peer.down && peer.silence(now) < bound;
         if doubtful {
-            peer.rumour.get_or_insert(Rumour { believed_by: now.after(bound), teller });
+            peer.rumour.get_or_insert(Rumour {
+                believed_by: now.after(bound),
+                teller,
+            });
         }
         !doubtful
     }
 
     fn knows(&self, node: NodeId, incarnation: Incarnation) -> bool {
-        self.peers.get(&node).is_some_and(|peer| peer.incarnation == incarnation)
+        self.peers
+            .get(&node)
+            .is_some_and(|peer| peer.incarnation == incarnation)
     }
 
     fn heard(&mut self, node: NodeId, now: Instant, out: &mut Outbox<Effect>) {
-        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
         self.suspicions += u64::from(peer.suspicion.is_some());
         peer.heard(now);
         if peer.down {
             // Alive after all, perhaps; it has to learn that it needs another life.
             if peer.tell_again(now) {
-                self.swim.tell_dead(node).into_iter().for_each(|packet| send(node, Content::Swim(packet), out));
+                self.swim
+                    .tell_dead(node)
+                    .into_iter()
+                    .for_each(|packet| send(node, Content::Swim(packet), out));
             }
         } else {
             self.swim.heard(node);
         }
     }
 
-    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation, now: Instant, out: &mut Outbox<Effect>) {
-        let Some(peer) = self.peers.get_mut(&node) else { return };
+    fn peer_up(
+        &mut self,
+        node: NodeId,
+        incarnation: Incarnation,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
         if incarnation != peer.incarnation {
             return self.bury(node, DownCause::Superseded, now, out);
         }
@@ -250,7 +346,9 @@ impl Liveness {
     }
 
     fn bury(&mut self, node: NodeId, cause: DownCause, now: Instant, out: &mut Outbox<Effect>) {
-        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
         let ends = cause.has_ended() && !peer.ended;
         if peer.down && !ends {
             return;
@@ -304,14 +402,23 @@ impl Liveness {
     fn look_at_all(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let swim = &self.swim;
         for (node, peer) in &mut self.peers {
-            let refuted = |suspicion: &mut Suspicion| swim.refutations(*node).is_some_and(|refuted| refuted > suspicion.refutations);
+            let refuted = |suspicion: &mut Suspicion| {
+                swim.refutations(*node)
+                    .is_some_and(|refuted| refuted > suspicion.refutations)
+            };
             self.suspicions += u64::from(peer.suspicion.take_if(refuted).is_some());
         }
-        let overdue = self.peers.iter().filter_map(|(node, peer)| verdict(peer, now).map(|cause| (*node, cause)));
+        let overdue = self
+            .peers
+            .iter()
+            .filter_map(|(node, peer)| verdict(peer, now).map(|cause| (*node, cause)));
         for (node, cause) in overdue.collect::<Vec<_>>() {
             self.bury(node, cause, now, out);
         }
-        let asked = self.peers.iter_mut().filter(|(_, peer)| !peer.down && (peer.suspicion.is_some() || peer.rumour.is_some()));
+        let asked = self
+            .peers
+            .iter_mut()
+            .filter(|(_, peer)| !peer.down && (peer.suspicion.is_some() || peer.rumour.is_some()));
         let asked = asked.filter_map(|(node, peer)| peer.ask(&self.settings, now).then_some(*node));
         asked.for_each(|node| send(node, Content::Ask, out));
     }
@@ -320,13 +427,18 @@ impl Liveness {
     fn near(&self) -> Vec<NodeId> {
         let me = self.settings.identity.node;
         let ring = self.peers.range(me..).chain(self.peers.range(..me));
-        ring.filter(|(_, peer)| !peer.down).map(|(node, _)| *node).take(NEAR_MAX).collect()
+        ring.filter(|(_, peer)| !peer.down)
+            .map(|(node, _)| *node)
+            .take(NEAR_MAX)
+            .collect()
     }
 
     /// Knocks at, asks and suspects a near node.
     fn look_at(&mut self, node: NodeId, now: Instant, out: &mut Outbox<Effect>) {
         let settings = self.settings;
-        let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.down) else { return };
+        let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.down) else {
+            return;
+        };
         if peer.knock(now) {
             out.push(Effect::Knock(node));
         }
@@ -340,7 +452,13 @@ impl Liveness {
     }
 
     /// Executes what foca wants. `teller` is the node whose packet it follows from.
-    fn grant(&mut self, wishes: Wishes, teller: Option<NodeId>, now: Instant, out: &mut Outbox<Effect>) {
+    fn grant(
+        &mut self,
+        wishes: Wishes,
+        teller: Option<NodeId>,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
         for packet in wishes.packets {
             let to = packet.destination.node;
             if self.peers.contains_key(&to) {
@@ -357,9 +475,23 @@ impl Liveness {
         }
     }
 
-    fn change(&mut self, change: Change, teller: Option<NodeId>, now: Instant, out: &mut Outbox<Effect>) {
-        let (Change::Up(life) | Change::Down(life) | Change::Suspected(life, _)) = change else { return };
-        let Some(peer) = self.peers.get_mut(&life.node).filter(|peer| peer.incarnation == life.incarnation) else { return };
+    fn change(
+        &mut self,
+        change: Change,
+        teller: Option<NodeId>,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        let (Change::Up(life) | Change::Down(life) | Change::Suspected(life, _)) = change else {
+            return;
+        };
+        let Some(peer) = self
+            .peers
+            .get_mut(&life.node)
+            .filter(|peer| peer.incarnation == life.incarnation)
+        else {
+            return;
+        };
         self.suspicions += 1;
         match change {
             Change::Up(_) if peer.down => {
@@ -375,7 +507,10 @@ impl Liveness {
             }
             Change::Suspected(_, refutations) if !peer.down => {
                 let down_by = now.after(peer.suspect_for(&self.settings));
-                peer.suspicion.get_or_insert(Suspicion { down_by, refutations });
+                peer.suspicion.get_or_insert(Suspicion {
+                    down_by,
+                    refutations,
+                });
             }
             _ => {}
         }
@@ -383,23 +518,42 @@ impl Liveness {
 
     /// Moves every deadline if this event is much later than the deadline that it should have met.
     fn forgive_own_absence(&mut self, now: Instant) {
-        let Some(late) = self.next_deadline().map(|deadline| now.since(deadline)).filter(|late| *late >= AWAY_MIN) else { return };
+        let Some(late) = self
+            .next_deadline()
+            .map(|deadline| now.since(deadline))
+            .filter(|late| *late >= AWAY_MIN)
+        else {
+            return;
+        };
         // One grace at a time: a process that is always late must still find the dead.
-        let graced = self.graced_at.is_some_and(|at| now.since(at) < self.settings.suspect.max(late));
+        let graced = self
+            .graced_at
+            .is_some_and(|at| now.since(at) < self.settings.suspect.max(late));
         let grace = if graced { Span::default() } else { AWAY_GRACE };
         self.graced_at = if graced { self.graced_at } else { Some(now) };
         let away = Span(late.0.saturating_add(grace.0));
-        self.peers.values_mut().for_each(|peer| peer.forgive(away, now));
+        self.peers
+            .values_mut()
+            .for_each(|peer| peer.forgive(away, now));
         self.timers.shift(away);
         self.poll_at = self.poll_at.map(|at| at.after(away).min(now));
-        self.swim.probed().into_iter().for_each(|node| self.swim.heard(node));
+        self.swim
+            .probed()
+            .into_iter()
+            .for_each(|node| self.swim.heard(node));
     }
 }
 
 /// Whether a node has to be declared dead now.
 fn verdict(peer: &Peer, now: Instant) -> Option<DownCause> {
-    let told = peer.rumour.filter(|rumour| now >= rumour.believed_by).map(|rumour| DownCause::Told(rumour.teller));
-    let silent = peer.suspicion.filter(|suspicion| now >= suspicion.down_by).map(|_| DownCause::Silent(peer.silence(now)));
+    let told = peer
+        .rumour
+        .filter(|rumour| now >= rumour.believed_by)
+        .map(|rumour| DownCause::Told(rumour.teller));
+    let silent = peer
+        .suspicion
+        .filter(|suspicion| now >= suspicion.down_by)
+        .map(|_| DownCause::Silent(peer.silence(now)));
     told.or(silent).filter(|_| !peer.down)
 }
 

@@ -1,4 +1,5 @@
-//! What is known of one watched node: when it was heard, asked, knocked at; what is suspected of it. Touches nothing.
+//! What is known of one watched node: when it was heard, asked, knocked at; what is suspected of
+//! it. Touches nothing.
 
 use super::{ASK_EVERY, BOUND_MAX, KNOCK_AFTER, KNOCK_EVERY, ROUND_TRIPS, Settings};
 use crate::ident::{Incarnation, NodeId};
@@ -86,14 +87,18 @@ impl Peer {
 
     /// Whether to knock now; notes that it was done.
     pub(super) fn knock(&mut self, now: Instant) -> bool {
-        let due = self.silence(now) >= KNOCK_AFTER && self.knocked_at.is_none_or(|at| now.since(at) >= KNOCK_EVERY);
+        let due = self.silence(now) >= KNOCK_AFTER
+            && self
+                .knocked_at
+                .is_none_or(|at| now.since(at) >= KNOCK_EVERY);
         if due {
             self.knocked_at = Some(now);
         }
         due
     }
 
-    /// Notes that the node is knocked at whatever was heard of it: others say that it is dead, and it may have ended.
+    /// Notes that the node is knocked at whatever was heard of it: others say that it is dead, and
+    /// it may have ended.
     pub(super) fn knock_at_once(&mut self, now: Instant) {
         self.knocked_at = Some(now);
     }
@@ -105,11 +110,14 @@ impl Peer {
 
     /// Whether to ask for a sign of life now; notes that it was done.
     pub(super) fn ask(&mut self, settings: &Settings, now: Instant) -> bool {
-        let wanted = self.silence(now) >= ask_after(settings) || self.rumour.is_some() || self.suspicion.is_some();
+        let wanted = self.silence(now) >= ask_after(settings)
+            || self.rumour.is_some()
+            || self.suspicion.is_some();
         self.ask_again(wanted, now)
     }
 
-    /// Like [`Peer::ask`] for a node that is believed to be dead, which is only told so now and then.
+    /// Like [`Peer::ask`] for a node that is believed to be dead, which is only told so now and
+    /// then.
     pub(super) fn tell_again(&mut self, now: Instant) -> bool {
         self.ask_again(true, now)
     }

@@ -1,7 +1,7 @@
 //! foca, with its packets and timers as data. Touches nothing; draws from a seeded generator.
 //!
-//! Suspicions are not timed here: foca's request for it comes out as [`Change::Suspected`], and the machine, which knows who
-//! was heard meanwhile, declares the death.
+//! Suspicions are not timed here: foca's request for it comes out as [`Change::Suspected`], and the
+//! machine, which knows who was heard meanwhile, declares the death.
 
 use super::codec::{self, Layout, PACKET_BYTES_MAX};
 use crate::ident::{Incarnation, NodeId};
@@ -9,7 +9,10 @@ use crate::time::Span;
 use crate::wire::{Life, SwimMessage, SwimPacket};
 use core::num::{NonZeroU8, NonZeroUsize};
 use core::time::Duration;
-use foca::{Config, Foca, Identity, Member, NoCustomBroadcast, Notification, PeriodicParams, Runtime, State, Timer};
+use foca::{
+    Config, Foca, Identity, Member, NoCustomBroadcast, Notification, PeriodicParams, Runtime,
+    State, Timer,
+};
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
@@ -19,11 +22,15 @@ const FAN_OUT: usize = 3;
 const TRANSMISSIONS: u8 = 10;
 
 impl Identity for Life {
-    /// Each start of a node by itself: incarnations have no order, so no start takes another's place.
+    /// Each start of a node by itself: incarnations have no order, so no start takes another's
+    /// place.
     type Addr = (NodeId, Incarnation);
 
     fn renew(&self) -> Option<Self> {
-        Some(Self { renewals: self.renewals.saturating_add(1), ..*self })
+        Some(Self {
+            renewals: self.renewals.saturating_add(1),
+            ..*self
+        })
     }
 
     fn addr(&self) -> Self::Addr {
@@ -49,7 +56,8 @@ pub(super) struct Wishes {
 pub(super) enum Change {
     Up(Life),
     Down(Life),
-    /// A probe failed: the life is dead unless it is heard, or refutes with more refutations than these.
+    /// A probe failed: the life is dead unless it is heard, or refutes with more refutations than
+    /// these.
     Suspected(Life, u16),
     /// This node was declared dead and begins another life.
     Renewed,
@@ -72,8 +80,15 @@ impl Runtime<Life> for Wishes {
 
     fn submit_after(&mut self, event: Timer<Life>, after: Duration) {
         match event {
-            Timer::ChangeSuspectToDown { member_id, incarnation, .. } => self.changes.push(Change::Suspected(member_id, incarnation)),
-            timer => self.timers.push((timer, Span(u64::try_from(after.as_micros()).unwrap_or(u64::MAX)))),
+            Timer::ChangeSuspectToDown {
+                member_id,
+                incarnation,
+                ..
+            } => self.changes.push(Change::Suspected(member_id, incarnation)),
+            timer => self.timers.push((
+                timer,
+                Span(u64::try_from(after.as_micros()).unwrap_or(u64::MAX)),
+            )),
         }
     }
 }
@@ -88,10 +103,28 @@ pub(super) struct Swim {
 }
 
 impl Swim {
-    pub(super) fn new(node: NodeId, incarnation: Incarnation, probe_interval: Span, seed: u64) -> Self {
-        let life = Life { node, incarnation, renewals: 0 };
-        let foca = Foca::new(life, config(probe_interval), ChaCha8Rng::seed_from_u64(seed), Layout);
-        Self { foca, probing: None, errors: 0 }
+    pub(super) fn new(
+        node: NodeId,
+        incarnation: Incarnation,
+        probe_interval: Span,
+        seed: u64,
+    ) -> Self {
+        let life = Life {
+            node,
+            incarnation,
+            renewals: 0,
+        };
+        let foca = Foca::new(
+            life,
+            config(probe_interval),
+            ChaCha8Rng::seed_from_u64(seed),
+            Layout,
+        );
+        Self {
+            foca,
+            probing: None,
+            errors: 0,
+        }
     }
 
     /// This node's life.
@@ -106,25 +139,42 @@ impl Swim {
 
     /// How often a node that is not known to be down has refuted; none if it is down or unknown.
     pub(super) fn refutations(&self, node: NodeId) -> Option<u16> {
-        self.member(node).filter(|member| member.state() != State::Down).map(Member::incarnation)
+        self.member(node)
+            .filter(|member| member.state() != State::Down)
+            .map(Member::incarnation)
     }
 
     /// Begins to watch a node.
     pub(super) fn watch(&mut self, node: NodeId, incarnation: Incarnation) -> Wishes {
-        self.apply([Member::alive(Life { node, incarnation, renewals: 0 })], false)
+        self.apply(
+            [Member::alive(Life {
+                node,
+                incarnation,
+                renewals: 0,
+            })],
+            false,
+        )
     }
 
     /// Forgets a node, without a word to others.
     pub(super) fn forget(&mut self, node: NodeId) {
-        let Some(member) = self.member(node).cloned() else { return };
-        let _ = self.apply([Member::new(*member.id(), member.incarnation(), State::Down)], false);
+        let Some(member) = self.member(node).cloned() else {
+            return;
+        };
+        let _ = self.apply(
+            [Member::new(*member.id(), member.incarnation(), State::Down)],
+            false,
+        );
         self.call(|foca, wishes| foca.handle_timer(Timer::RemoveDown(*member.id()), wishes));
         self.probing.take_if(|(life, _)| life.node == node);
     }
 
     /// Suspects a node, and tells others, itself among them.
     pub(super) fn suspect(&mut self, node: NodeId) -> Wishes {
-        let Some((life, refutations)) = self.member(node).map(|member| (*member.id(), member.incarnation())) else {
+        let Some((life, refutations)) = self
+            .member(node)
+            .map(|member| (*member.id(), member.incarnation()))
+        else {
             return Wishes::default();
         };
         let mut wishes = self.apply([Member::new(life, refutations, State::Suspect)], true);
@@ -134,7 +184,10 @@ impl Swim {
 
     /// Declares a node dead, and tells others.
     pub(super) fn bury(&mut self, node: NodeId) -> Wishes {
-        let Some((life, refutations)) = self.member(node).map(|member| (*member.id(), member.incarnation())) else {
+        let Some((life, refutations)) = self
+            .member(node)
+            .map(|member| (*member.id(), member.incarnation()))
+        else {
             return Wishes::default();
         };
         let mut wishes = self.apply([Member::new(life, refutations, State::Down)], true);
@@ -145,16 +198,26 @@ impl Swim {
 
     /// Takes back that a node is dead: it has proved to be alive.
     pub(super) fn revive(&mut self, node: NodeId) -> Wishes {
-        let Some(life) = self.member(node).map(|member| *member.id()) else { return Wishes::default() };
+        let Some(life) = self.member(node).map(|member| *member.id()) else {
+            return Wishes::default();
+        };
         self.call(|foca, wishes| foca.handle_timer(Timer::RemoveDown(life), wishes));
         self.apply([Member::alive(life)], true)
     }
 
     /// A sign of life counts as the answer to the probe under way, if that asks its sender.
     pub(super) fn heard(&mut self, node: NodeId) {
-        let Some((target, probe)) = self.probing.take_if(|(life, _)| life.node == node) else { return };
+        let Some((target, probe)) = self.probing.take_if(|(life, _)| life.node == node) else {
+            return;
+        };
         let message = SwimMessage::Acknowledge { probe };
-        let answer = SwimPacket { source: target, refutations: 0, destination: self.life(), message, updates: Vec::new() };
+        let answer = SwimPacket {
+            source: target,
+            refutations: 0,
+            destination: self.life(),
+            message,
+            updates: Vec::new(),
+        };
         // Answers make foca want nothing.
         let _ = self.receive(&answer);
     }
@@ -162,12 +225,20 @@ impl Swim {
     /// Tells a node that it is believed to be dead.
     pub(super) fn tell_dead(&self, node: NodeId) -> Option<SwimPacket> {
         let destination = self.member(node).map(|member| *member.id())?;
-        Some(SwimPacket { source: self.life(), refutations: 0, destination, message: SwimMessage::BelievedDead, updates: Vec::new() })
+        Some(SwimPacket {
+            source: self.life(),
+            refutations: 0,
+            destination,
+            message: SwimMessage::BelievedDead,
+            updates: Vec::new(),
+        })
     }
 
     /// Takes a packet from the network.
     pub(super) fn receive(&mut self, packet: &SwimPacket) -> Wishes {
-        let Ok(data) = codec::bytes(packet) else { return Wishes::default() };
+        let Ok(data) = codec::bytes(packet) else {
+            return Wishes::default();
+        };
         let mut wishes = self.call(|foca, wishes| foca.handle_data(&data, wishes));
         if wishes.changes.contains(&Change::Renewed) {
             self.probing = None;
@@ -184,7 +255,11 @@ impl Swim {
 
     /// Introduces a new life of this node to everybody.
     fn introduce(&mut self) -> Wishes {
-        let others: Vec<Life> = self.foca.iter_members().map(|member| *member.id()).collect();
+        let others: Vec<Life> = self
+            .foca
+            .iter_members()
+            .map(|member| *member.id())
+            .collect();
         let mut wishes = Wishes::default();
         for other in others {
             wishes.append(self.call(|foca, wishes| foca.announce(other, wishes)));
@@ -193,7 +268,9 @@ impl Swim {
     }
 
     fn member(&self, node: NodeId) -> Option<&Member<Life>> {
-        self.foca.iter_membership_state().find(|member| member.id().node == node)
+        self.foca
+            .iter_membership_state()
+            .find(|member| member.id().node == node)
     }
 
     fn apply<const COUNT: usize>(&mut self, members: [Member<Life>; COUNT], tell: bool) -> Wishes {
@@ -202,14 +279,20 @@ impl Swim {
 
     fn call(
         &mut self,
-        call: impl FnOnce(&mut Foca<Life, Layout, ChaCha8Rng, NoCustomBroadcast>, &mut Wishes) -> Result<(), foca::Error>,
+        call: impl FnOnce(
+            &mut Foca<Life, Layout, ChaCha8Rng, NoCustomBroadcast>,
+            &mut Wishes,
+        ) -> Result<(), foca::Error>,
     ) -> Wishes {
         let mut wishes = Wishes::default();
         self.errors += u64::from(call(&mut self.foca, &mut wishes).is_err());
-        let ping = wishes.packets.iter().find_map(|packet| match packet.message {
-            SwimMessage::Ping { probe } => Some((packet.destination, probe)),
-            _ => None,
-        });
+        let ping = wishes
+            .packets
+            .iter()
+            .find_map(|packet| match packet.message {
+                SwimMessage::Ping { probe } => Some((packet.destination, probe)),
+                _ => None,
+            });
         self.probing = ping.or(self.probing);
         wishes
     }
@@ -238,7 +321,10 @@ fn config(probe_interval: Span) -> Config {
         notify_down_members: true,
         periodic_announce: None,
         periodic_announce_to_down_members: None,
-        periodic_gossip: Some(PeriodicParams { frequency: interval / 2, num_members: fan_out }),
+        periodic_gossip: Some(PeriodicParams {
+            frequency: interval / 2,
+            num_members: fan_out,
+        }),
     }
 }
 
@@ -253,7 +339,8 @@ mod tests {
         let mut timers = swim.watch(NodeId(2), Incarnation(9)).timers;
         let fire = |swim: &mut Swim, timers: &mut Vec<(Timer<Life>, Span)>| {
             let due: Vec<_> = std::mem::take(timers);
-            due.into_iter().for_each(|(timer, _)| timers.extend(swim.fire(timer).timers));
+            due.into_iter()
+                .for_each(|(timer, _)| timers.extend(swim.fire(timer).timers));
         };
         while swim.probed() != Some(NodeId(2)) {
             fire(&mut swim, &mut timers);

@@ -1,10 +1,12 @@
 //! Who founds a run. Exactly one process bootstraps; the others wait for it, or for a living run.
 //!
-//! A process that was started again may have been a member of a run that still lives. It founds nothing, and is no founder, before every
-//! address that it knows has answered: any of them may know that run. So fresh weights never take a living run's place.
+//! A process that was started again may have been a member of a run that still lives. It founds
+//! nothing, and is no founder, before every address that it knows has answered: any of them may
+//! know that run. So fresh weights never take a living run's place.
 //!
-//! A founder that is ready for round 0 stays in its founding. It leaves in two cases. The round was decided without it. Or so many founders
-//! have ended that the rest is no quorum: then nobody can decide the founding any more.
+//! A founder that is ready for round 0 stays in its founding. It leaves in two cases. The round was
+//! decided without it. Or so many founders have ended that the rest is no quorum: then nobody can
+//! decide the founding any more.
 
 use super::known::Known;
 use super::{Effect, FoundingError, Membership};
@@ -18,9 +20,11 @@ use crate::wire::{Message, Standing};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-/// How long a process that bootstraps waits for the answers of all addresses that it knows: one of them may belong to a living run.
+/// How long a process that bootstraps waits for the answers of all addresses that it knows: one of
+/// them may belong to a living run.
 pub const LOOK_FOR_RUN_WAIT: Span = Span::from_millis(1_000);
-/// How often a node in an undecided founding looks whether enough of its founders are left to decide it.
+/// How often a node in an undecided founding looks whether enough of its founders are left to
+/// decide it.
 pub const VOID_LOOK_EVERY: Span = Span::from_millis(250);
 
 impl Membership {
@@ -31,14 +35,27 @@ impl Membership {
 
     /// A process that was started again looks for the run that it was in.
     pub(super) fn is_bound_to_look(&self) -> bool {
-        self.settings.restarted && self.settings.bootstrap != Bootstrap::Yes && self.unanswered() > 0
+        self.settings.restarted
+            && self.settings.bootstrap != Bootstrap::Yes
+            && self.unanswered() > 0
     }
 
-    /// How many of the addresses that discovery found have not answered; one, if it has said nothing yet.
+    /// How many of the addresses that discovery found have not answered; one, if it has said
+    /// nothing yet.
     fn unanswered(&self) -> usize {
-        let Some(discovered) = &self.discovered else { return 1 };
-        let answered: BTreeSet<SocketAddr> = self.hellos.values().filter(|known| self.is_current(known)).map(Known::address).collect();
-        discovered.iter().filter(|address| **address != self.settings.address && !answered.contains(address)).count()
+        let Some(discovered) = &self.discovered else {
+            return 1;
+        };
+        let answered: BTreeSet<SocketAddr> = self
+            .hellos
+            .values()
+            .filter(|known| self.is_current(known))
+            .map(Known::address)
+            .collect();
+        discovered
+            .iter()
+            .filter(|address| **address != self.settings.address && !answered.contains(address))
+            .count()
     }
 
     pub(super) fn discovered(&mut self, mut addresses: Vec<SocketAddr>, out: &mut Outbox<Effect>) {
@@ -48,20 +65,25 @@ impl Membership {
         self.found_when_complete(out);
     }
 
-    /// A process that had to look first, and heard of no run from anybody, names its model: founders count on it from now on.
+    /// A process that had to look first, and heard of no run from anybody, names its model:
+    /// founders count on it from now on.
     pub(super) fn say_that_it_founds(&mut self, out: &mut Outbox<Effect>) {
         let founds = self.founds();
-        if std::mem::replace(&mut self.life.said_that_it_founds, founds) != founds && self.model.is_some() && self.life.is_new() {
+        if std::mem::replace(&mut self.life.said_that_it_founds, founds) != founds
+            && self.model.is_some()
+            && self.life.is_new()
+        {
             self.say_where_it_stands(out);
         }
     }
 
-    /// An address that goes before this node's, if there is one: the process with the smallest known address bootstraps. It is the
-    /// smallest that discovery found, or else one of a founder.
+    /// An address that goes before this node's, if there is one: the process with the smallest
+    /// known address bootstraps. It is the smallest that discovery found, or else one of a founder.
     fn bootstrapped_by(&self) -> Option<SocketAddr> {
         let goes_before = |address: &SocketAddr| *address < self.settings.address;
         let discovered = self.discovered.iter().flatten().next().copied();
-        let discovered = discovered.filter(|address| !self.settings.addresses_may_be_stale && goes_before(address));
+        let discovered = discovered
+            .filter(|address| !self.settings.addresses_may_be_stale && goes_before(address));
         discovered.or_else(|| self.founders().map(Known::address).find(goes_before))
     }
 
@@ -79,7 +101,9 @@ impl Membership {
     }
 
     fn is_founder(&self, known: &Known) -> bool {
-        known.model.is_some() && self.is_current(known) && !self.life.ended.contains(&(known.node, known.incarnation))
+        known.model.is_some()
+            && self.is_current(known)
+            && !self.life.ended.contains(&(known.node, known.incarnation))
     }
 
     /// Whether `known` is of the process that this node can send to.
@@ -87,8 +111,8 @@ impl Membership {
         self.connected.get(&known.node) == Some(&known.incarnation)
     }
 
-    /// The process that bootstraps forms the view once `min_nodes` nodes, itself included, called `synchronize`, and none of the known
-    /// addresses belongs to a run.
+    /// The process that bootstraps forms the view once `min_nodes` nodes, itself included, called
+    /// `synchronize`, and none of the known addresses belongs to a run.
     pub(super) fn found_when_complete(&mut self, out: &mut Outbox<Effect>) {
         let waits = self.life.is_new() && self.life.resigning.is_empty() && self.adopted.is_none();
         let able = self.model.is_some() && self.refused.is_none() && self.failed.is_none();
@@ -104,8 +128,18 @@ impl Membership {
         if members.len() + 1 < self.settings.min_nodes {
             return;
         }
-        let super::Settings { identity, address, devices, .. } = self.settings;
-        members.push(Member { id: identity.node, incarnation: identity.incarnation, address, devices });
+        let super::Settings {
+            identity,
+            address,
+            devices,
+            ..
+        } = self.settings;
+        members.push(Member {
+            id: identity.node,
+            incarnation: identity.incarnation,
+            address,
+            devices,
+        });
         match View::new(Epoch::FOUNDING, members) {
             Ok(view) => self.found(view, out),
             Err(error) => self.fail(FoundingError::NoView(error), out),
@@ -115,19 +149,32 @@ impl Membership {
     fn found(&mut self, view: View, out: &mut Outbox<Effect>) {
         let lineage = super::lineage_of(self.settings.identity, &view);
         for peer in view.ids().filter(|id| *id != self.me()) {
-            self.send(peer, Message::Found { view: view.clone(), lineage }, out);
+            self.send(
+                peer,
+                Message::Found {
+                    view: view.clone(),
+                    lineage,
+                },
+                out,
+            );
         }
         self.form(view, lineage, out);
     }
 
-    /// Leaves a founding that nobody can decide any more. To see that takes a look at every founder, so it is looked at now and then.
+    /// Leaves a founding that nobody can decide any more. To see that takes a look at every
+    /// founder, so it is looked at now and then.
     pub(super) fn leave_void_founding(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let mut known = self.life.cluster.iter().chain(&self.life.standing);
         if self.adopted.is_none() && known.all(|standing| standing.round > Round::FOUNDING) {
             self.life.void_look_at = None;
             return;
         }
-        if now < *self.life.void_look_at.get_or_insert(now.after(VOID_LOOK_EVERY)) {
+        if now
+            < *self
+                .life
+                .void_look_at
+                .get_or_insert(now.after(VOID_LOOK_EVERY))
+        {
             return;
         }
         self.life.void_look_at = Some(now.after(VOID_LOOK_EVERY));
@@ -137,13 +184,20 @@ impl Membership {
             self.adopted = None;
             self.found_when_complete(out);
         }
-        if self.life.cluster.as_ref().is_some_and(|cluster| self.is_given_up(cluster)) {
+        if self
+            .life
+            .cluster
+            .as_ref()
+            .is_some_and(|cluster| self.is_given_up(cluster))
+        {
             self.life.cluster = None;
             self.life.asked = None;
             self.life.wished = None;
             self.found_when_complete(out);
         }
-        let Some(Standing { view, round, .. }) = &self.life.standing else { return };
+        let Some(Standing { view, round, .. }) = &self.life.standing else {
+            return;
+        };
         if *round == Round::FOUNDING && self.life.resigning.is_empty() && self.is_void(view) {
             self.resign(GivesUp::ForDecided, out);
         }
@@ -151,16 +205,23 @@ impl Membership {
 
     /// Whether the founders that have not ended are no quorum.
     fn is_void(&self, view: &View) -> bool {
-        let left = view.members().iter().filter(|member| !self.has_ended(member));
+        let left = view
+            .members()
+            .iter()
+            .filter(|member| !self.has_ended(member));
         !Voters::of_founders(view).is_quorum(left.map(|member| member.id))
     }
 
-    /// Whether nobody stands in a founding any more: each of its founders has ended, or says that it stands elsewhere. One that only
-    /// cannot be reached may still decide it.
+    /// Whether nobody stands in a founding any more: each of its founders has ended, or says that
+    /// it stands elsewhere. One that only cannot be reached may still decide it.
     fn is_given_up(&self, founding: &Standing) -> bool {
         let gave_up = |member: &Member| {
-            let said = self.hellos.get(&member.id).filter(|known| known.incarnation == member.incarnation);
-            self.has_ended(member) || said.is_some_and(|known| known.stands_in != Some(founding.lineage))
+            let said = self
+                .hellos
+                .get(&member.id)
+                .filter(|known| known.incarnation == member.incarnation);
+            self.has_ended(member)
+                || said.is_some_and(|known| known.stands_in != Some(founding.lineage))
         };
         founding.round == Round::FOUNDING && founding.view.members().iter().all(gave_up)
     }
@@ -168,15 +229,24 @@ impl Membership {
     /// Whether this start of a node is known to have ended.
     pub(super) fn has_ended(&self, member: &Member) -> bool {
         let start = (member.id, member.incarnation);
-        let earlier_start_of_this = member.id == self.me() && member.incarnation != self.settings.identity.incarnation;
+        let earlier_start_of_this =
+            member.id == self.me() && member.incarnation != self.settings.identity.incarnation;
         // One process at a time holds an id, and an address.
-        let other_start = self.connected.get(&member.id).is_some_and(|incarnation| *incarnation != member.incarnation);
-        let took_address = |known: &Known| known.address() == member.address && (known.node, known.incarnation) != start;
+        let other_start = self
+            .connected
+            .get(&member.id)
+            .is_some_and(|incarnation| *incarnation != member.incarnation);
+        let took_address = |known: &Known| {
+            known.address() == member.address && (known.node, known.incarnation) != start
+        };
         other_start
             || earlier_start_of_this
             || self.life.ended.contains(&start)
             || self.left.contains(&start)
-            || self.hellos.values().any(|known| took_address(known) && self.is_current(known))
+            || self
+                .hellos
+                .values()
+                .any(|known| took_address(known) && self.is_current(known))
     }
 
     /// Why this node founds nothing, for a person.
@@ -199,10 +269,14 @@ impl Membership {
             return Some(format!("{met} of min_nodes = {needed} nodes have met"));
         }
         match self.settings.bootstrap {
-            Bootstrap::No => Some("another process bootstraps the run (bootstrap = no here)".to_owned()),
+            Bootstrap::No => {
+                Some("another process bootstraps the run (bootstrap = no here)".to_owned())
+            }
             Bootstrap::Auto => {
                 let other = self.bootstrapped_by()?;
-                Some(format!("{other} bootstraps the run: the smallest of the known addresses (key bootstrap)"))
+                Some(format!(
+                    "{other} bootstraps the run: the smallest of the known addresses (key bootstrap)"
+                ))
             }
             Bootstrap::Yes => None,
         }

@@ -1,5 +1,5 @@
-//! Whom to connect to: whoever should be connected and is not, and members that were lost, as two sides that take each other for
-//! dead meet again only if one of them looks for the other.
+//! Whom to connect to: whoever should be connected and is not, and members that were lost, as two
+//! sides that take each other for dead meet again only if one of them looks for the other.
 
 use super::{Effect, Membership};
 use crate::ident::NodeId;
@@ -19,7 +19,8 @@ pub const MISSED_REDIAL_EVERY: Span = Span::from_millis(2_000);
 /// For how long: whoever is cut off for longer is for a person.
 pub const MISSED_FOR: Span = Span::from_millis(600_000);
 
-/// Members that the history went on without and that have not said goodbye; one that was drained is among them until it has.
+/// Members that the history went on without and that have not said goodbye; one that was drained is
+/// among them until it has.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Missed {
     /// At most [`MEMBERS_MAX`], those that were lost first in front.
@@ -43,8 +44,11 @@ impl Missed {
 
     /// The addresses to be dialed now.
     fn due(&mut self, now: Instant, connected: impl Fn(NodeId) -> bool) -> Vec<SocketAddr> {
-        self.members.iter_mut().for_each(|(_, until)| _ = until.get_or_insert(now.after(MISSED_FOR)));
-        self.members.retain(|(_, until)| until.is_none_or(|until| now < until));
+        self.members
+            .iter_mut()
+            .for_each(|(_, until)| _ = until.get_or_insert(now.after(MISSED_FOR)));
+        self.members
+            .retain(|(_, until)| until.is_none_or(|until| now < until));
         if self.members.is_empty() {
             self.dial_at = None;
             return Vec::new();
@@ -53,7 +57,11 @@ impl Missed {
             return Vec::new();
         }
         self.dial_at = Some(now.after(MISSED_REDIAL_EVERY));
-        self.members.iter().filter(|(member, _)| !connected(member.id)).map(|(member, _)| member.address).collect()
+        self.members
+            .iter()
+            .filter(|(member, _)| !connected(member.id))
+            .map(|(member, _)| member.address)
+            .collect()
     }
 
     pub fn deadline(&self) -> Option<Instant> {
@@ -65,7 +73,10 @@ impl Membership {
     /// The history goes on in `view`, where it was in `before`.
     pub(super) fn note_missed(&mut self, before: &View, view: &View) {
         view.ids().for_each(|id| self.life.missed.forget(id));
-        let lost = before.members().iter().filter(|member| !view.contains(member.id));
+        let lost = before
+            .members()
+            .iter()
+            .filter(|member| !view.contains(member.id));
         let lost = lost.filter(|member| !self.left.contains(&(member.id, member.incarnation)));
         lost.for_each(|member| self.life.missed.note(member.clone()));
     }
@@ -74,7 +85,13 @@ impl Membership {
     pub(super) fn dial_missed(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         if self.life.standing.is_some() {
             let connected = &self.connected;
-            out.push_all(self.life.missed.due(now, |id| connected.contains_key(&id)).into_iter().map(Effect::Connect));
+            out.push_all(
+                self.life
+                    .missed
+                    .due(now, |id| connected.contains_key(&id))
+                    .into_iter()
+                    .map(Effect::Connect),
+            );
         }
     }
 
@@ -87,17 +104,29 @@ impl Membership {
 
     /// Dials, now and then, whoever should be connected and is not.
     pub(super) fn dial_missing(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let standing = self.life.standing.as_ref().or(self.life.cluster.as_ref()).filter(|_| !self.life.drained);
+        let standing = self
+            .life
+            .standing
+            .as_ref()
+            .or(self.life.cluster.as_ref())
+            .filter(|_| !self.life.drained);
         // Asked at every event, so not member by member as long as nothing has changed.
-        let looked = standing.map(|standing| (standing.lineage, standing.view.epoch(), self.disconnections));
+        let looked =
+            standing.map(|standing| (standing.lineage, standing.view.epoch(), self.disconnections));
         if self.life.redial_at.is_none() && looked.is_some() && self.life.all_connected == looked {
             return;
         }
         if self.life.redial_at.is_some_and(|at| now < at) {
             return;
         }
-        let wanted = standing.into_iter().flat_map(|standing| standing.view.members()).filter(|member| member.id != self.me());
-        let missing: Vec<_> = wanted.filter(|member| !self.can_send_to(member)).map(|member| member.address).collect();
+        let wanted = standing
+            .into_iter()
+            .flat_map(|standing| standing.view.members())
+            .filter(|member| member.id != self.me());
+        let missing: Vec<_> = wanted
+            .filter(|member| !self.can_send_to(member))
+            .map(|member| member.address)
+            .collect();
         self.life.all_connected = looked.filter(|_| missing.is_empty());
         if missing.is_empty() {
             self.life.redial_at = None;

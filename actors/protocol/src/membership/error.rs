@@ -49,7 +49,9 @@ pub enum FoundingError {
         why: String,
     },
     /// Two nodes were started with different settings.
-    #[error("{ours} and {theirs} were started with different settings ({differences}); give all nodes the same configuration")]
+    #[error(
+        "{ours} and {theirs} were started with different settings ({differences}); give all nodes the same configuration"
+    )]
     SettingsDiffer {
         /// This node.
         ours: NodeId,
@@ -94,9 +96,15 @@ pub enum FoundingError {
 }
 
 pub(super) fn last_failure(unreachable: Option<&str>) -> String {
-    unreachable.map(|told| format!(" (last tried in vain: {told})")).unwrap_or_default()
+    unreachable
+        .map(|told| format!(" (last tried in vain: {told})"))
+        .unwrap_or_default()
 }
 
 fn met_nodes(met: &[NodeId]) -> String {
-    if met.is_empty() { String::new() } else { format!(" (met {})", Nodes(met)) }
+    if met.is_empty() {
+        String::new()
+    } else {
+        format!(" (met {})", Nodes(met))
+    }
 }

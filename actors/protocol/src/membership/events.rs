@@ -20,7 +20,8 @@ pub enum In {
     Discovered(Vec<SocketAddr>),
     /// This start of a peer can be sent to.
     PeerUp(NodeId, Incarnation),
-    /// The connections to a peer are gone; whether it closed them because it leaves. Otherwise it may be alive.
+    /// The connections to a peer are gone; whether it closed them because it leaves. Otherwise it
+    /// may be alive.
     PeerDown {
         /// Who.
         node: NodeId,
@@ -40,12 +41,13 @@ pub enum In {
     Up(NodeId),
     /// The coordinator applied a decided outcome: where this node stands now.
     Decided(Standing),
-    /// Who votes on the rounds to come without being a member, in place of those told before: watched like members, and dialed.
+    /// Who votes on the rounds to come without being a member, in place of those told before:
+    /// watched like members, and dialed.
     Retained(Vec<Member>),
     /// A round was decided whose data this node does not hold: it has to join again.
     Stranded,
-    /// The coordinator took note that this node resigns, or keeps to the founding which it was to give up. What it told before was of
-    /// before.
+    /// The coordinator took note that this node resigns, or keeps to the founding which it was to
+    /// give up. What it told before was of before.
     Resigned(bool),
     /// This node hands over and leaves with the next round.
     Drain,
@@ -117,15 +119,17 @@ pub enum Effect {
         /// Whether it still contributes to the next round.
         contributes: bool,
     },
-    /// The others went on without this node, which asks to be admitted again. The coordinator answers with [`In::Resigned`].
+    /// The others went on without this node, which asks to be admitted again. The coordinator
+    /// answers with [`In::Resigned`].
     Resign(GivesUp),
-    /// Nobody is left of the history that was to admit this node. Its coordinator takes its place again where it stood, or goes on with what
-    /// it holds of that history, if it can.
+    /// Nobody is left of the history that was to admit this node. Its coordinator takes its place
+    /// again where it stood, or goes on with what it holds of that history, if it can.
     Return {
         /// Whether all members of that history are known to have ended.
         ended: bool,
     },
-    /// This node wanted to hand over and leave, and was left out without hearing of it, or holds nothing any more: it has left.
+    /// This node wanted to hand over and leave, and was left out without hearing of it, or holds
+    /// nothing any more: it has left.
     Drained,
     /// What keeps this node from being a member; `None`: it is one, or does not wait to be.
     Waiting(Option<String>),
@@ -167,16 +171,18 @@ pub struct Settings {
     pub join: bool,
     /// Whether it may found a run.
     pub bootstrap: Bootstrap,
-    /// It was a member of a run before it was started again: it founds nothing before it has heard from everybody that it knows.
+    /// It was a member of a run before it was started again: it founds nothing before it has heard
+    /// from everybody that it knows.
     pub restarted: bool,
     /// The history whose state this node brings: only a cluster of this history may admit it.
     pub lineage: Option<Lineage>,
-    /// What nodes that ask to join are told where this cluster's rounds carry nothing that would bring them up to date.
+    /// What nodes that ask to join are told where this cluster's rounds carry nothing that would
+    /// bring them up to date.
     pub refuses: Option<JoinRefusal>,
     /// The settings that all nodes must share, as `key = value` lines.
     pub shared: String,
-    /// Addresses may be those of nodes that are gone: one that cannot be reached is no reason to give up before the others'
-    /// time is over.
+    /// Addresses may be those of nodes that are gone: one that cannot be reached is no reason to
+    /// give up before the others' time is over.
     pub addresses_may_be_stale: bool,
     /// How long peers may take to appear after `synchronize`.
     pub connect_timeout: Span,

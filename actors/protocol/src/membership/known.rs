@@ -1,5 +1,5 @@
-//! What is kept of what a peer said of itself: little, because there may be as many peers as a view has members, and each says
-//! who all of them are.
+//! What is kept of what a peer said of itself: little, because there may be as many peers as a view
+//! has members, and each says who all of them are.
 
 use super::settings::{bounded, differing_settings};
 use crate::ident::{Incarnation, Lineage, NodeId};
@@ -53,7 +53,18 @@ impl Known {
 
     /// The peer as a member of a view.
     pub fn member(&self) -> Member {
-        let Self { node: id, incarnation, address, devices, .. } = *self;
-        Member { id, incarnation, address, devices }
+        let Self {
+            node: id,
+            incarnation,
+            address,
+            devices,
+            ..
+        } = *self;
+        Member {
+            id,
+            incarnation,
+            address,
+            devices,
+        }
     }
 }

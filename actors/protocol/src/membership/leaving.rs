@@ -1,4 +1,5 @@
-//! The end of a membership: a node says that it leaves until it is out; it ends also where it does not hear that it is.
+//! The end of a membership: a node says that it leaves until it is out; it ends also where it does
+//! not hear that it is.
 
 use super::{Effect, Membership};
 use crate::machine::Outbox;
@@ -6,10 +7,12 @@ use crate::time::{Instant, Span};
 use crate::view::MEMBERS_MAX;
 use crate::wire::{Header, Message};
 
-/// How long a node that hears from others that it is out, as it wanted, or in, waits for the decision itself.
+/// How long a node that hears from others that it is out, as it wanted, or in, waits for the
+/// decision itself.
 pub const DECISION_WAIT: Span = Span::from_millis(2_000);
 
-/// How often a node that leaves says so until it is out: a member that joined meanwhile, or was away, has not heard it.
+/// How often a node that leaves says so until it is out: a member that joined meanwhile, or was
+/// away, has not heard it.
 pub const LEAVE_AGAIN_EVERY: Span = Span::from_millis(1_000);
 
 impl Membership {
@@ -17,7 +20,11 @@ impl Membership {
         if !contributes && self.left.len() < MEMBERS_MAX {
             self.left.insert((header.sender, header.incarnation));
         }
-        out.push(Effect::Leaving { node: header.sender, incarnation: header.incarnation, contributes });
+        out.push(Effect::Leaving {
+            node: header.sender,
+            incarnation: header.incarnation,
+            contributes,
+        });
         self.left_when_alone(out);
     }
 
@@ -28,7 +35,12 @@ impl Membership {
     }
 
     /// Tells everybody, this node's own coordinator too, that it leaves.
-    pub(super) fn tell_leaving(&mut self, contributes: bool, now: Instant, out: &mut Outbox<Effect>) {
+    pub(super) fn tell_leaving(
+        &mut self,
+        contributes: bool,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
         (self.life.leaving, self.life.leave_again_at) = (Some(contributes), None);
         if self.life.standing.is_some() {
             self.leave_again(now, out);
@@ -37,10 +49,15 @@ impl Membership {
     }
 
     pub(super) fn says_it_leaves(&self, contributes: bool, out: &mut Outbox<Effect>) {
-        out.push(Effect::Leaving { node: self.me(), incarnation: self.settings.identity.incarnation, contributes });
+        out.push(Effect::Leaving {
+            node: self.me(),
+            incarnation: self.settings.identity.incarnation,
+            contributes,
+        });
     }
 
-    /// Says that this node leaves, now and then until it is no member: whoever connects or joins meanwhile has to know.
+    /// Says that this node leaves, now and then until it is no member: whoever connects or joins
+    /// meanwhile has to know.
     pub(super) fn leave_again(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let Some(contributes) = self.life.leaving.filter(|_| self.life.standing.is_some()) else {
             self.life.leave_again_at = None;
@@ -48,11 +65,15 @@ impl Membership {
         };
         if self.life.leave_again_at.is_none_or(|at| now >= at) {
             self.life.leave_again_at = Some(now.after(LEAVE_AGAIN_EVERY));
-            self.connected.keys().copied().for_each(|peer| self.send(peer, Message::Leave { contributes }, out));
+            self.connected
+                .keys()
+                .copied()
+                .for_each(|peer| self.send(peer, Message::Leave { contributes }, out));
         }
     }
 
-    /// What was decided cannot be held here. A node that leaves has nothing to hand over then and ends; others join again.
+    /// What was decided cannot be held here. A node that leaves has nothing to hand over then and
+    /// ends; others join again.
     pub(super) fn stranded(&mut self, out: &mut Outbox<Effect>) {
         if self.life.leaving.is_none() || self.life.standing.take().is_none() {
             return self.rejoin(out);

@@ -1,4 +1,5 @@
-//! The elastic life of a node: member, joiner, member again. Who may join, who is dead, who leaves, who must be dialed.
+//! The elastic life of a node: member, joiner, member again. Who may join, who is dead, who leaves,
+//! who must be dialed.
 
 use super::dialing::Missed;
 use super::error::last_failure;
@@ -23,8 +24,9 @@ pub(super) struct Life {
     pub standing: Option<Standing>,
     /// The lineage of the history that this node's last round went on from.
     pub lineage_before: Option<Lineage>,
-    /// Resignations that the coordinator has not answered: what it said was decided, it said before. Each with the founding that it
-    /// gives up, if it is one. Nothing is entered before all are answered, so there are few.
+    /// Resignations that the coordinator has not answered: what it said was decided, it said
+    /// before. Each with the founding that it gives up, if it is one. Nothing is entered before all
+    /// are answered, so there are few.
     pub resigning: VecDeque<Option<Standing>>,
     /// The founding that the coordinator keeps to, while it has not answered everything.
     pub kept: Option<Standing>,
@@ -48,7 +50,8 @@ pub(super) struct Life {
     pub asked: Option<(Lineage, Epoch)>,
     /// The view that it asked to be admitted to last, since it last resigned.
     pub wished: Option<(Lineage, Epoch)>,
-    /// Others say that this node is a member of this view, which is later than the one it asked for.
+    /// Others say that this node is a member of this view, which is later than the one it asked
+    /// for.
     pub counted: Option<Standing>,
     pub counted_until: Option<Instant>,
     /// Who asked to be admitted, to which view.
@@ -98,9 +101,12 @@ impl Life {
         self.others.len() < OTHER_CLUSTERS_MAX && self.others.insert(lineage)
     }
 
-    /// Whether this node asked to be admitted to an earlier view of the same history, which may go on under another lineage.
+    /// Whether this node asked to be admitted to an earlier view of the same history, which may go
+    /// on under another lineage.
     pub fn has_asked(&self, later: &Standing) -> bool {
-        self.asked.is_some_and(|(lineage, epoch)| lineage.is_akin(later.lineage) && epoch < later.view.epoch())
+        self.asked.is_some_and(|(lineage, epoch)| {
+            lineage.is_akin(later.lineage) && epoch < later.view.epoch()
+        })
     }
 
     /// Whether this node asked to be admitted to this very view.
@@ -117,7 +123,9 @@ impl Life {
     }
 
     pub fn waits_for_admission(&self, join: bool) -> bool {
-        self.standing.is_none() && !self.drained && (self.cluster.is_some() || self.was_member || join)
+        self.standing.is_none()
+            && !self.drained
+            && (self.cluster.is_some() || self.was_member || join)
     }
 
     /// What keeps this node from being admitted, for a person.
@@ -128,11 +136,16 @@ impl Life {
                 .to_owned();
         }
         let Some(cluster) = &self.cluster else {
-            return format!("no running cluster was met; check peers, rendezvous or discover{}", last_failure(node.unreachable.as_deref()));
+            return format!(
+                "no running cluster was met; check peers, rendezvous or discover{}",
+                last_failure(node.unreachable.as_deref())
+            );
         };
         match node.unheard(cluster).next() {
             Some(unheard) => {
-                format!("{unheard} of the cluster cannot be reached, or does not reach this node; check addresses and firewalls")
+                format!(
+                    "{unheard} of the cluster cannot be reached, or does not reach this node; check addresses and firewalls"
+                )
             }
             None if node.model.is_none() => "synchronize was not called".to_owned(),
             None => "the cluster decided no round; see its status".to_owned(),
@@ -143,7 +156,13 @@ impl Life {
 impl Membership {
     pub(super) fn standing(&self) -> Option<Standing> {
         let mut standing = self.life.standing.clone()?;
-        standing.dead = standing.view.members().iter().filter(|member| self.life.is_dead(member)).map(|member| member.id).collect();
+        standing.dead = standing
+            .view
+            .members()
+            .iter()
+            .filter(|member| self.life.is_dead(member))
+            .map(|member| member.id)
+            .collect();
         Some(standing)
     }
 
@@ -158,13 +177,20 @@ impl Membership {
         self.life.is_bound &= round == Round::FOUNDING;
         // They bound the way in, not a later way back.
         (self.appear_by, self.synchronize_by) = (None, None);
-        let Some(standing) = &self.life.standing else { return };
-        if before.as_ref().is_some_and(|before| before.view == standing.view) {
+        let Some(standing) = &self.life.standing else {
+            return;
+        };
+        if before
+            .as_ref()
+            .is_some_and(|before| before.view == standing.view)
+        {
             if round == Round::FOUNDING.next() {
-                // Whoever waits in another founding has to know that this one is decided; founders have not said that they stand here.
+                // Whoever waits in another founding has to know that this one is decided; founders
+                // have not said that they stand here.
                 let (lineage, view) = (standing.lineage, standing.view.clone());
-                let founders =
-                    self.hellos.values_mut().filter(|known| known.stands_in.is_none() && view.members().contains(&known.member()));
+                let founders = self.hellos.values_mut().filter(|known| {
+                    known.stands_in.is_none() && view.members().contains(&known.member())
+                });
                 founders.for_each(|known| known.stands_in = Some(lineage));
                 self.tell_strangers(out);
             }
@@ -176,15 +202,26 @@ impl Membership {
             self.say_where_it_stands(out);
         }
         self.life.leave_again_at = None;
-        before.iter().for_each(|before| self.note_missed(&before.view, &view));
+        before
+            .iter()
+            .for_each(|before| self.note_missed(&before.view, &view));
         out.push(Effect::Search(false));
-        let stays = |id: &NodeId, incarnation: &Incarnation| view.member(*id).is_some_and(|member| member.incarnation == *incarnation);
-        self.life.candidates.retain(|id, (_, member)| !stays(id, &member.incarnation));
+        let stays = |id: &NodeId, incarnation: &Incarnation| {
+            view.member(*id)
+                .is_some_and(|member| member.incarnation == *incarnation)
+        };
+        self.life
+            .candidates
+            .retain(|id, (_, member)| !stays(id, &member.incarnation));
         let candidates = &self.life.candidates;
         let retained = &self.life.retained;
         let votes = |id: &NodeId| retained.iter().any(|voter| voter.id == *id);
-        self.life.dead.retain(|(id, incarnation)| stays(id, incarnation) || votes(id) || candidates.contains_key(id));
-        self.life.elsewhere.retain(|(id, incarnation)| stays(id, incarnation));
+        self.life.dead.retain(|(id, incarnation)| {
+            stays(id, incarnation) || votes(id) || candidates.contains_key(id)
+        });
+        self.life
+            .elsewhere
+            .retain(|(id, incarnation)| stays(id, incarnation));
         self.watch(out);
         self.tell_joiners(out);
         self.tell_strangers(out);
@@ -196,9 +233,19 @@ impl Membership {
 
     pub(super) fn decided(&mut self, decided: Standing, out: &mut Outbox<Effect>) {
         let given_up = |standing: &Standing| standing.lineage == decided.lineage;
-        if self.life.resigning.iter().flatten().chain(&self.life.kept).any(given_up) {
+        if self
+            .life
+            .resigning
+            .iter()
+            .flatten()
+            .chain(&self.life.kept)
+            .any(given_up)
+        {
             // Decided before it was given up: this node stays, and is no founder of the other one.
-            self.life.resigning.iter_mut().for_each(|standing| *standing = None);
+            self.life
+                .resigning
+                .iter_mut()
+                .for_each(|standing| *standing = None);
             (self.adopted, self.life.kept) = (None, None);
         } else if !self.life.resigning.is_empty() {
             return;
@@ -222,20 +269,38 @@ impl Membership {
 
     /// Liveness watches the members and those that ask to become one.
     pub(super) fn watch(&self, out: &mut Outbox<Effect>) {
-        let members = self.life.standing.iter().flat_map(|standing| standing.view.members());
+        let members = self
+            .life
+            .standing
+            .iter()
+            .flat_map(|standing| standing.view.members());
         let candidates = self.life.candidates.values().map(|(_, member)| member);
         let watched = self.life.retained.iter().chain(members).chain(candidates);
-        let watched: BTreeMap<NodeId, Incarnation> = watched.map(|member| (member.id, member.incarnation)).collect();
-        out.push(Effect::Watch(watched.into_iter().filter(|(id, _)| *id != self.me()).collect()));
+        let watched: BTreeMap<NodeId, Incarnation> = watched
+            .map(|member| (member.id, member.incarnation))
+            .collect();
+        out.push(Effect::Watch(
+            watched
+                .into_iter()
+                .filter(|(id, _)| *id != self.me())
+                .collect(),
+        ));
     }
 
     pub(super) fn tell_joiners(&self, out: &mut Outbox<Effect>) {
-        let Some(standing) = &self.life.standing else { return };
+        let Some(standing) = &self.life.standing else {
+            return;
+        };
         let epoch = standing.view.epoch();
-        let ready = self.life.candidates.values().filter(|(of, member)| *of == epoch && self.can_send_to(member));
+        let ready = self
+            .life
+            .candidates
+            .values()
+            .filter(|(of, member)| *of == epoch && self.can_send_to(member));
         let room = self.settings.max_nodes.saturating_sub(standing.view.size());
         let returns = |member: &Member| standing.view.contains(member.id);
-        let (back, new): (Vec<_>, Vec<_>) = ready.map(|(_, member)| member.clone()).partition(returns);
+        let (back, new): (Vec<_>, Vec<_>) =
+            ready.map(|(_, member)| member.clone()).partition(returns);
         let members = back.into_iter().chain(new.into_iter().take(room)).collect();
         out.push(Effect::Joiners { epoch, members });
     }
@@ -244,9 +309,12 @@ impl Membership {
         self.connected.get(&member.id) == Some(&member.incarnation)
     }
 
-    /// Nodes that wait to be admitted learn how the view, and who of it lives, has changed: also a member that has resigned.
+    /// Nodes that wait to be admitted learn how the view, and who of it lives, has changed: also a
+    /// member that has resigned.
     fn tell_strangers(&self, out: &mut Outbox<Effect>) {
-        let Some(standing) = &self.life.standing else { return };
+        let Some(standing) = &self.life.standing else {
+            return;
+        };
         let elsewhere = |known: &Known| known.stands_in != Some(standing.lineage);
         for id in self.connected.keys() {
             if self.hellos.get(id).is_some_and(elsewhere) {
@@ -267,36 +335,63 @@ impl Membership {
         }
         // Members that are connected still answer with where they stand.
         let connected: Vec<NodeId> = self.connected.keys().copied().collect();
-        connected.into_iter().for_each(|peer| self.send(peer, self.hello(), out));
+        connected
+            .into_iter()
+            .for_each(|peer| self.send(peer, self.hello(), out));
         self.join_when_ready(out);
     }
 
     /// Living members of the cluster that this node cannot send to, or has not heard from.
-    pub(super) fn unheard<'a>(&'a self, cluster: &'a Standing) -> impl Iterator<Item = NodeId> + 'a {
+    pub(super) fn unheard<'a>(
+        &'a self,
+        cluster: &'a Standing,
+    ) -> impl Iterator<Item = NodeId> + 'a {
         let heard = move |member: &Member| {
-            let known = self.hellos.get(&member.id).is_some_and(|known| known.incarnation == member.incarnation);
+            let known = self
+                .hellos
+                .get(&member.id)
+                .is_some_and(|known| known.incarnation == member.incarnation);
             known && self.can_send_to(member)
         };
-        let unheard = cluster.view.members().iter().filter(move |member| member.id != self.me() && !heard(member));
-        unheard.map(|member| member.id).filter(|id| !cluster.dead.contains(id))
+        let unheard = cluster
+            .view
+            .members()
+            .iter()
+            .filter(move |member| member.id != self.me() && !heard(member));
+        unheard
+            .map(|member| member.id)
+            .filter(|id| !cluster.dead.contains(id))
     }
 
     /// Whether all that is missing is a round of the cluster.
     pub(super) fn is_ready_to_join(&self) -> bool {
-        self.life.cluster.as_ref().is_some_and(|cluster| self.unheard(cluster).next().is_none())
+        self.life
+            .cluster
+            .as_ref()
+            .is_some_and(|cluster| self.unheard(cluster).next().is_none())
     }
 
     /// Asks to be admitted once every living member can be sent to and was heard from.
     pub(super) fn join_when_ready(&mut self, out: &mut Outbox<Effect>) {
-        // Whoever asks has resigned: the others count on it no more, so the coordinator must have agreed.
-        let wants = self.life.standing.is_none() && self.life.resigning.is_empty() && self.failed.is_none() && !self.life.drained;
-        let Some(cluster) = self.life.cluster.clone().filter(|_| wants) else { return };
+        // Whoever asks has resigned: the others count on it no more, so the coordinator must have
+        // agreed.
+        let wants = self.life.standing.is_none()
+            && self.life.resigning.is_empty()
+            && self.failed.is_none()
+            && !self.life.drained;
+        let Some(cluster) = self.life.cluster.clone().filter(|_| wants) else {
+            return;
+        };
         let wish = (cluster.lineage, cluster.view.epoch());
-        if self.model.is_none() || self.life.asked == Some(wish) || self.unheard(&cluster).next().is_some() {
+        if self.model.is_none()
+            || self.life.asked == Some(wish)
+            || self.unheard(&cluster).next().is_some()
+        {
             return;
         }
         if self.counts_on_me(&cluster.view) && self.life.wished.is_some_and(|last| last != wish) {
-            // Admitted, and the decision may still be on its way here: whoever asks again holds nothing of it and votes on nothing.
+            // Admitted, and the decision may still be on its way here: whoever asks again holds
+            // nothing of it and votes on nothing.
             self.life.wished = None;
             self.life.resigning.push_back(None);
             return out.push(Effect::Resign(GivesUp::Membership));
@@ -304,15 +399,33 @@ impl Membership {
         (self.life.asked, self.life.wished) = (Some(wish), Some(wish));
         if self.settings.join {
             // Until now it kept its model to itself, so that no founding counted on it.
-            cluster.view.ids().filter(|id| self.connected.contains_key(id)).for_each(|peer| self.send(peer, self.hello(), out));
+            cluster
+                .view
+                .ids()
+                .filter(|id| self.connected.contains_key(id))
+                .for_each(|peer| self.send(peer, self.hello(), out));
         }
-        for peer in cluster.view.ids().filter(|id| self.connected.contains_key(id)) {
+        for peer in cluster
+            .view
+            .ids()
+            .filter(|id| self.connected.contains_key(id))
+        {
             self.send(peer, Message::Join, out);
         }
     }
 
-    pub(super) fn connected_anew(&mut self, node: NodeId, incarnation: Incarnation, out: &mut Outbox<Effect>) {
-        if self.life.candidates.get(&node).is_some_and(|(_, member)| member.incarnation == incarnation) {
+    pub(super) fn connected_anew(
+        &mut self,
+        node: NodeId,
+        incarnation: Incarnation,
+        out: &mut Outbox<Effect>,
+    ) {
+        if self
+            .life
+            .candidates
+            .get(&node)
+            .is_some_and(|(_, member)| member.incarnation == incarnation)
+        {
             self.tell_joiners(out);
         }
         // Or the word that this node leaves.
@@ -322,8 +435,16 @@ impl Membership {
     }
 
     pub(super) fn asks_to_join(&mut self, header: &Header, out: &mut Outbox<Effect>) {
-        let Some(standing) = &self.life.standing else { return };
-        let Some(known) = self.hellos.get(&header.sender).filter(|known| known.incarnation == header.incarnation) else { return };
+        let Some(standing) = &self.life.standing else {
+            return;
+        };
+        let Some(known) = self
+            .hellos
+            .get(&header.sender)
+            .filter(|known| known.incarnation == header.incarnation)
+        else {
+            return;
+        };
         let member = known.member();
         if standing.lineage != header.lineage || header.epoch < standing.view.epoch() {
             return self.send(header.sender, self.hello(), out);
@@ -331,12 +452,19 @@ impl Membership {
         if let Some(refusal) = self.refusal(known) {
             return self.send(header.sender, Message::Refused(refusal), out);
         }
-        if let Some(earlier) = standing.view.member(member.id).filter(|earlier| earlier.incarnation != member.incarnation).cloned() {
+        if let Some(earlier) = standing
+            .view
+            .member(member.id)
+            .filter(|earlier| earlier.incarnation != member.incarnation)
+            .cloned()
+        {
             // Only once the earlier start of a node is gone can another one reach anybody.
             self.down(earlier.id, earlier.incarnation, true, out);
         }
         if self.life.candidates.len() < MEMBERS_MAX {
-            self.life.candidates.insert(header.sender, (header.epoch, member));
+            self.life
+                .candidates
+                .insert(header.sender, (header.epoch, member));
             if self.life.dead.remove(&(header.sender, header.incarnation)) {
                 out.push(Effect::Back(header.sender));
             }
@@ -346,8 +474,15 @@ impl Membership {
     }
 
     /// A node with which this cluster can never train learns so at once.
-    pub(super) fn refuse_stranger(&self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) -> bool {
-        let Some(refusal) = self.refusal(&Known::of(header, hello, &self.settings.shared)) else { return false };
+    pub(super) fn refuse_stranger(
+        &self,
+        header: &Header,
+        hello: &Hello,
+        out: &mut Outbox<Effect>,
+    ) -> bool {
+        let Some(refusal) = self.refusal(&Known::of(header, hello, &self.settings.shared)) else {
+            return false;
+        };
         self.send(header.sender, Message::Refused(refusal), out);
         true
     }
@@ -356,7 +491,11 @@ impl Membership {
         let (standing, ours) = (self.life.standing.as_ref()?, &self.settings.shared);
         let differences = differing_from_cluster(known.settings(ours), ours);
         if !differences.is_empty() {
-            let differences = differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            let differences = differences
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("; ");
             return Some(JoinRefusal::SettingsDiffer { differences });
         }
         if let (Some(cluster), Some(joiner)) = (self.model, known.model)
@@ -365,27 +504,53 @@ impl Membership {
             return Some(JoinRefusal::ModelsDiffer { cluster, joiner });
         }
         if let Some(joiner) = known.lineage.filter(|brought| *brought != standing.lineage) {
-            return Some(JoinRefusal::OtherLineage { cluster: standing.lineage, joiner });
+            return Some(JoinRefusal::OtherLineage {
+                cluster: standing.lineage,
+                joiner,
+            });
         }
         if standing.view.size() >= self.settings.max_nodes && !standing.view.contains(known.node) {
-            return Some(JoinRefusal::Full { max_nodes: u32::try_from(self.settings.max_nodes).unwrap_or(u32::MAX) });
+            return Some(JoinRefusal::Full {
+                max_nodes: u32::try_from(self.settings.max_nodes).unwrap_or(u32::MAX),
+            });
         }
         self.settings.refuses.clone()
     }
 
-    pub(super) fn refused_by(&mut self, header: &Header, reason: JoinRefusal, out: &mut Outbox<Effect>) {
+    pub(super) fn refused_by(
+        &mut self,
+        header: &Header,
+        reason: JoinRefusal,
+        out: &mut Outbox<Effect>,
+    ) {
         if self.life.standing.is_none() && self.model.is_some() {
-            self.fail(FoundingError::Refused { by: header.sender, reason }, out);
+            self.fail(
+                FoundingError::Refused {
+                    by: header.sender,
+                    reason,
+                },
+                out,
+            );
         }
     }
 
-    pub(super) fn down(&mut self, node: NodeId, incarnation: Incarnation, ended: bool, out: &mut Outbox<Effect>) {
+    pub(super) fn down(
+        &mut self,
+        node: NodeId,
+        incarnation: Incarnation,
+        ended: bool,
+        out: &mut Outbox<Effect>,
+    ) {
         let first = self.life.dead.insert((node, incarnation));
         if ended && self.life.ended.len() < MEMBERS_MAX {
             self.life.ended.insert((node, incarnation));
         }
         if first || ended {
-            out.push(Effect::Lost { node, incarnation, ended });
+            out.push(Effect::Lost {
+                node,
+                incarnation,
+                ended,
+            });
         }
         if first {
             self.life.candidates.remove(&node);

@@ -1,4 +1,5 @@
-//! Who is there: how the founding view forms from `min_nodes` nodes with equal settings, who may join, who is dead, who leaves.
+//! Who is there: how the founding view forms from `min_nodes` nodes with equal settings, who may
+//! join, who is dead, who leaves.
 //!
 //! ```text
 //!   every node            the one that bootstraps
@@ -8,8 +9,9 @@
 //!      │◄──── Found(view) ───────┤
 //!   round 0: the lowest id's parameters
 //! ```
-//! Who bootstraps, and what keeps a process from it that was started again, is in `bootstrap`.
-//! A node that meets a running cluster, or that the others went on without, joins (`life`; it gives its own place up first, `resigning`):
+//! Who bootstraps, and what keeps a process from it that was started again, is in `bootstrap`. A
+//! node that meets a running cluster, or that the others went on without, joins (`life`; it gives
+//! its own place up first, `resigning`):
 //! ```text
 //!   joiner J                    each member
 //!      │◄──── Hello{standing} ────►│   the view, who of it lives; members dial J back
@@ -18,8 +20,8 @@
 //!      │◄──── Refused(why) ────────┤   other settings, another model, full, …: final, and nobody else notices
 //! ```
 //! Where two histories, or two foundings, meet, `histories` says which of them a node stands by.
-//! `dialing` sees to it that they do meet.
-//! Views change only by what the coordinator decides; liveness says who is dead, and this machine tells the coordinator.
+//! `dialing` sees to it that they do meet. Views change only by what the coordinator decides;
+//! liveness says who is dead, and this machine tells the coordinator.
 
 mod bootstrap;
 mod dialing;
@@ -58,9 +60,11 @@ use xxhash_rust::xxh3::xxh3_128;
 
 /// How long a leaving node stays reachable for the others, so that what it sent arrives.
 pub const LEAVE_WAIT_MAX: Span = Span::from_millis(5_000);
-/// How long a node that was refused stays for the others, so that they meet it and are told the same.
+/// How long a node that was refused stays for the others, so that they meet it and are told the
+/// same.
 pub const REFUSED_WAIT_MAX: Span = Span::from_millis(1_000);
-/// How long after the last attempt to reach a peer its error may take; a missing peer is then named with that error.
+/// How long after the last attempt to reach a peer its error may take; a missing peer is then named
+/// with that error.
 pub const DIAL_ERROR_WAIT_MAX: Span = Span::from_millis(1_000);
 
 /// The membership of one node.
@@ -72,7 +76,8 @@ pub struct Membership {
     /// How often somebody could no longer be sent to, or another start of it.
     disconnections: u64,
     hellos: BTreeMap<NodeId, Known>,
-    /// The addresses that discovery found, ascending, this node's own perhaps among them; `None` before it has said anything.
+    /// The addresses that discovery found, ascending, this node's own perhaps among them; `None`
+    /// before it has said anything.
     discovered: Option<Vec<SocketAddr>>,
     /// Until when they are waited for before this node bootstraps, and whether that is over.
     look_by: Option<Instant>,
@@ -98,15 +103,33 @@ impl Machine for Membership {
             In::Discovered(addresses) => self.discovered(addresses, out),
             In::PeerUp(node, incarnation) => self.peer_up((node, incarnation), now, out),
             In::PeerDown { node, departed } => self.peer_down(node, departed, out),
-            In::DialFailed { address, tried_for, error } => {
-                self.dial_failed(FoundingError::Unreachable { address, tried_for, error }, now, out);
+            In::DialFailed {
+                address,
+                tried_for,
+                error,
+            } => {
+                self.dial_failed(
+                    FoundingError::Unreachable {
+                        address,
+                        tried_for,
+                        error,
+                    },
+                    now,
+                    out,
+                );
             }
             In::Frame { header, message } => self.receive(header, *message, now, out),
-            In::Down { node, incarnation, ended } => self.down(node, incarnation, ended, out),
+            In::Down {
+                node,
+                incarnation,
+                ended,
+            } => self.down(node, incarnation, ended, out),
             In::Up(node) => self.up(node, out),
             In::Decided(standing) => self.decided(standing, out),
             In::Retained(voters) => {
-                voters.iter().for_each(|voter| self.life.missed.note(voter.clone()));
+                voters
+                    .iter()
+                    .for_each(|voter| self.life.missed.note(voter.clone()));
                 self.life.retained = voters;
                 self.watch(out);
             }
@@ -129,14 +152,26 @@ impl Machine for Membership {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let waiting = self.failed.is_none() && (self.life.is_new() || self.life.waits_for_admission(self.settings.join));
-        let looking = if self.life.is_new() { self.look_by } else { None };
+        let waiting = self.failed.is_none()
+            && (self.life.is_new() || self.life.waits_for_admission(self.settings.join));
+        let looking = if self.life.is_new() {
+            self.look_by
+        } else {
+            None
+        };
         let refused_by = self.refused.as_ref().map(|(_, deadline)| *deadline);
-        let founding = [self.appear_by, self.synchronize_by, refused_by].into_iter().flatten().filter(|_| waiting).min();
+        let founding = [self.appear_by, self.synchronize_by, refused_by]
+            .into_iter()
+            .flatten()
+            .filter(|_| waiting)
+            .min();
         let others = [
             self.leave_by,
             self.life.redial_at,
-            self.life.missed.deadline().filter(|_| self.life.standing.is_some()),
+            self.life
+                .missed
+                .deadline()
+                .filter(|_| self.life.standing.is_some()),
             self.life.leave_again_at,
             self.life.drained_by(),
             self.life.counted_until,
@@ -144,7 +179,10 @@ impl Machine for Membership {
             self.life.returns_at,
             self.life.void_look_at,
         ];
-        founding.into_iter().chain(others.into_iter().flatten()).min()
+        founding
+            .into_iter()
+            .chain(others.into_iter().flatten())
+            .min()
     }
 }
 
@@ -180,31 +218,62 @@ impl Membership {
     fn place(&self) -> Place {
         // A joiner speaks of the view that it asks to be admitted to.
         let standing = self.life.standing.as_ref().or(self.life.cluster.as_ref());
-        let (epoch, lineage) = standing.map_or((Epoch(0), Lineage::NONE), |standing| (standing.view.epoch(), standing.lineage));
-        Place { lineage, epoch, round: Round::FOUNDING, term: Term::default(), attempt: 0 }
+        let (epoch, lineage) = standing.map_or((Epoch(0), Lineage::NONE), |standing| {
+            (standing.view.epoch(), standing.lineage)
+        });
+        Place {
+            lineage,
+            epoch,
+            round: Round::FOUNDING,
+            term: Term::default(),
+            attempt: 0,
+        }
     }
 
     fn send(&self, to: NodeId, message: Message, out: &mut Outbox<Effect>) {
-        out.push(Effect::Send { to, frame: self.settings.identity.frame(self.place(), message) });
+        out.push(Effect::Send {
+            to,
+            frame: self.settings.identity.frame(self.place(), message),
+        });
     }
 
     fn hello(&self) -> Message {
-        let Settings { address, devices, shared, .. } = &self.settings;
+        let Settings {
+            address,
+            devices,
+            shared,
+            ..
+        } = &self.settings;
         // Founders count on whoever names its model.
         let named = self.founds() || self.life.standing.is_some() || self.life.cluster.is_some();
-        let (address, devices, settings, standing) = (*address, *devices, shared.clone(), self.standing());
+        let (address, devices, settings, standing) =
+            (*address, *devices, shared.clone(), self.standing());
         let lineage = self.brings();
-        Message::Hello(Hello { address, devices, settings, model: self.model.filter(|_| named), standing, lineage })
+        Message::Hello(Hello {
+            address,
+            devices,
+            settings,
+            model: self.model.filter(|_| named),
+            standing,
+            lineage,
+        })
     }
 
-    /// The history whose state this node brings. Whoever was a member once joins with the cluster's model, whatever it brought.
+    /// The history whose state this node brings. Whoever was a member once joins with the cluster's
+    /// model, whatever it brought.
     fn brings(&self) -> Option<Lineage> {
-        self.life.brings.or(self.settings.lineage).filter(|_| !self.life.was_member)
+        self.life
+            .brings
+            .or(self.settings.lineage)
+            .filter(|_| !self.life.was_member)
     }
 
     fn synchronize(&mut self, model: ModelSize, now: Instant, out: &mut Outbox<Effect>) {
         self.model = Some(model);
-        self.appear_by = Some(now.after(self.settings.connect_timeout).after(DIAL_ERROR_WAIT_MAX));
+        self.appear_by = Some(
+            now.after(self.settings.connect_timeout)
+                .after(DIAL_ERROR_WAIT_MAX),
+        );
         self.synchronize_by = Some(now.after(self.settings.synchronize_timeout));
         self.look_by = Some(now.after(LOOK_FOR_RUN_WAIT));
         if let Some(error) = &self.failed {
@@ -222,7 +291,12 @@ impl Membership {
         self.join_when_ready(out);
     }
 
-    fn peer_up(&mut self, (node, incarnation): (NodeId, Incarnation), now: Instant, out: &mut Outbox<Effect>) {
+    fn peer_up(
+        &mut self,
+        (node, incarnation): (NodeId, Incarnation),
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
         let known = self.connected.get(&node).copied();
         if self.connected.len() < MEMBERS_MAX && known != Some(incarnation) {
             self.connected.insert(node, incarnation);
@@ -253,20 +327,28 @@ impl Membership {
     }
 
     fn peer_down(&mut self, node: NodeId, departed: bool, out: &mut Outbox<Effect>) {
-        // What it said of itself stays: a node that is refused may be gone before this one synchronizes.
+        // What it said of itself stays: a node that is refused may be gone before this one
+        // synchronizes.
         let incarnation = self.connected.remove(&node);
         self.disconnections += 1;
         self.life.candidates.remove(&node);
         if departed {
             self.life.missed.forget(node);
         }
-        if let Some(incarnation) = incarnation.filter(|_| departed && self.left.len() < MEMBERS_MAX) {
+        if let Some(incarnation) = incarnation.filter(|_| departed && self.left.len() < MEMBERS_MAX)
+        {
             self.left.insert((node, incarnation));
         }
         self.left_when_alone(out);
     }
 
-    fn receive(&mut self, header: Header, message: Message, now: Instant, out: &mut Outbox<Effect>) {
+    fn receive(
+        &mut self,
+        header: Header,
+        message: Message,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
         match message {
             Message::Hello(hello) => self.meet(header, hello, now, out),
             Message::Found { view, lineage } => self.adopt(&header, view, lineage, out),
@@ -298,7 +380,10 @@ impl Membership {
     /// Makes room for nodes that were never met: over a long run many come and go.
     fn forget_strangers(&mut self) {
         let standing = self.life.standing.as_ref();
-        let concerns = |id: &NodeId| self.connected.contains_key(id) || standing.is_some_and(|standing| standing.view.contains(*id));
+        let concerns = |id: &NodeId| {
+            self.connected.contains_key(id)
+                || standing.is_some_and(|standing| standing.view.contains(*id))
+        };
         if self.hellos.len() >= MEMBERS_MAX {
             self.hellos.retain(|id, _| concerns(id));
         }
@@ -310,45 +395,76 @@ impl Membership {
         }
     }
 
-    /// Refuses a peer that trains something else. Both nodes see the same difference and name both sides.
+    /// Refuses a peer that trains something else. Both nodes see the same difference and name both
+    /// sides.
     fn compare(&mut self, known: &Known, now: Instant, out: &mut Outbox<Effect>) {
         let (ours, peer) = (&self.settings.shared, known.node);
         let differences = differing_settings(ours, known.settings(ours));
         if !differences.is_empty() {
-            let differences = differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-            return self.refuse(FoundingError::SettingsDiffer { ours: self.me(), theirs: peer, differences }, now, out);
+            let differences = differences
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("; ");
+            return self.refuse(
+                FoundingError::SettingsDiffer {
+                    ours: self.me(),
+                    theirs: peer,
+                    differences,
+                },
+                now,
+                out,
+            );
         }
         if let (Some(our_model), Some(their_model)) = (self.model, known.model)
             && our_model != their_model
         {
-            self.refuse(FoundingError::ModelsDiffer { ours: self.me(), our_model, theirs: peer, their_model }, now, out);
+            self.refuse(
+                FoundingError::ModelsDiffer {
+                    ours: self.me(),
+                    our_model,
+                    theirs: peer,
+                    their_model,
+                },
+                now,
+                out,
+            );
         }
     }
 
-    /// A view is acted on once every member can be sent to: the founder's own connections say nothing of this node's. And once the
-    /// coordinator has given up the one before: who has accepted that is not to be counted out of it.
+    /// A view is acted on once every member can be sent to: the founder's own connections say
+    /// nothing of this node's. And once the coordinator has given up the one before: who has
+    /// accepted that is not to be counted out of it.
     fn form_when_connected(&mut self, out: &mut Outbox<Effect>) {
         if !self.life.resigning.is_empty() {
             return;
         }
         let me = self.me();
-        let connected = |view: &View| view.ids().all(|id| id == me || self.connected.contains_key(&id));
+        let connected = |view: &View| {
+            view.ids()
+                .all(|id| id == me || self.connected.contains_key(&id))
+        };
         if let Some((view, lineage)) = self.adopted.take_if(|(view, _)| connected(view)) {
             self.form(view, lineage, out);
         }
     }
 
     fn form(&mut self, view: View, lineage: Lineage, out: &mut Outbox<Effect>) {
-        out.push(Effect::Formed { view: view.clone(), lineage });
+        out.push(Effect::Formed {
+            view: view.clone(),
+            lineage,
+        });
         self.enter(histories::founding(view, lineage), out);
     }
 
-    /// Fails once every node that is waited for can be sent to, so that it is told the same; after a while without them.
+    /// Fails once every node that is waited for can be sent to, so that it is told the same; after
+    /// a while without them.
     fn refuse(&mut self, error: FoundingError, now: Instant, out: &mut Outbox<Effect>) {
         if self.met_all() {
             return self.fail(error, out);
         }
-        self.refused.get_or_insert((error, now.after(REFUSED_WAIT_MAX)));
+        self.refused
+            .get_or_insert((error, now.after(REFUSED_WAIT_MAX)));
     }
 
     fn fail(&mut self, error: FoundingError, out: &mut Outbox<Effect>) {
@@ -369,7 +485,10 @@ impl Membership {
         if let Some((error, _)) = self.refused.take_if(|(_, deadline)| due(Some(*deadline))) {
             return self.fail(error, out);
         }
-        let (needed, joins) = (self.settings.min_nodes, self.life.waits_for_admission(self.settings.join));
+        let (needed, joins) = (
+            self.settings.min_nodes,
+            self.life.waits_for_admission(self.settings.join),
+        );
         if joins && due(self.appear_by) && !self.is_ready_to_join() {
             self.not_admitted(self.settings.connect_timeout, out);
         } else if joins && due(self.synchronize_by) {
@@ -378,19 +497,40 @@ impl Membership {
         } else if due(self.appear_by) && self.life.is_new() && self.founds() && !self.met_all() {
             let present = self.connected.keys().copied().chain([self.me()]).collect();
             let (waited, unreachable) = (self.settings.connect_timeout, self.unreachable.take());
-            self.fail(FoundingError::TooFew { needed, present, waited, unreachable }, out);
+            self.fail(
+                FoundingError::TooFew {
+                    needed,
+                    present,
+                    waited,
+                    unreachable,
+                },
+                out,
+            );
         }
         if due(self.appear_by) {
             self.appear_by = None;
         }
-        if self.synchronize_by.take_if(|deadline| now >= *deadline).is_some() && self.life.is_new() && self.founds() {
+        if self
+            .synchronize_by
+            .take_if(|deadline| now >= *deadline)
+            .is_some()
+            && self.life.is_new()
+            && self.founds()
+        {
             let waited = self.settings.synchronize_timeout;
             let error = match self.why_not_founded() {
                 Some(why) if self.met_all() => FoundingError::NotBootstrapped { waited, why },
                 _ => {
-                    let silent = |id: &NodeId| self.hellos.get(id).is_none_or(|known| known.model.is_none());
+                    let silent = |id: &NodeId| {
+                        self.hellos
+                            .get(id)
+                            .is_none_or(|known| known.model.is_none())
+                    };
                     let waiting_for = self.connected.keys().copied().filter(silent).collect();
-                    FoundingError::NotSynchronized { waiting_for, waited }
+                    FoundingError::NotSynchronized {
+                        waiting_for,
+                        waited,
+                    }
                 }
             };
             self.fail(error, out);
@@ -399,7 +539,14 @@ impl Membership {
 
     fn not_admitted(&mut self, waited: Span, out: &mut Outbox<Effect>) {
         let met = self.connected.keys().copied().collect();
-        self.fail(FoundingError::NotAdmitted { met, waited, missing: self.life.missing(self) }, out);
+        self.fail(
+            FoundingError::NotAdmitted {
+                met,
+                waited,
+                missing: self.life.missing(self),
+            },
+            out,
+        );
     }
 
     fn leave(&mut self, now: Instant, out: &mut Outbox<Effect>) {
@@ -410,15 +557,24 @@ impl Membership {
 
     fn left_when_alone(&mut self, out: &mut Outbox<Effect>) {
         let me = self.me();
-        let gone = |member: &Member| member.id == me || self.left.contains(&(member.id, member.incarnation)) || self.life.is_dead(member);
-        let alone = self.life.standing.as_ref().is_none_or(|standing| standing.view.members().iter().all(gone));
+        let gone = |member: &Member| {
+            member.id == me
+                || self.left.contains(&(member.id, member.incarnation))
+                || self.life.is_dead(member)
+        };
+        let alone = self
+            .life
+            .standing
+            .as_ref()
+            .is_none_or(|standing| standing.view.members().iter().all(gone));
         if alone && self.leave_by.take().is_some() {
             out.push(Effect::Left);
         }
     }
 }
 
-/// A lineage that no other founding has: the cluster, every founding member and its incarnation. Never [`Lineage::NONE`].
+/// A lineage that no other founding has: the cluster, every founding member and its incarnation.
+/// Never [`Lineage::NONE`].
 fn lineage_of(identity: Identity, view: &View) -> Lineage {
     let mut bytes = identity.cluster.0.to_le_bytes().to_vec();
     for member in view.members() {

@@ -1,4 +1,5 @@
-//! Compares the settings that all nodes must share. Pure; looks at a bounded part of what a peer sent.
+//! Compares the settings that all nodes must share. Pure; looks at a bounded part of what a peer
+//! sent.
 
 use std::collections::BTreeSet;
 
@@ -6,9 +7,11 @@ use std::collections::BTreeSet;
 pub const SETTINGS_BYTES_MAX: usize = 4096;
 /// Bytes of one shown value.
 const VALUE_BYTES_MAX: usize = 200;
-/// The checkpoint that a founding goes on from. A node that never founds has no such line, and agrees with all.
+/// The checkpoint that a founding goes on from. A node that never founds has no such line, and
+/// agrees with all.
 pub const RESUME_KEY: &str = "resume";
-/// Say when a founding is complete and where it begins: of no interest to a node that comes to a running cluster.
+/// Say when a founding is complete and where it begins: of no interest to a node that comes to a
+/// running cluster.
 const FOUNDING_KEYS: [&str; 2] = ["min_nodes", RESUME_KEY];
 /// Shown where one side does not have a key.
 const ABSENT: &str = "(not set)";
@@ -26,20 +29,32 @@ pub struct Difference {
 
 impl std::fmt::Display for Difference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} is {} here, {} there", self.key, self.ours, self.theirs)
+        write!(
+            f,
+            "{} is {} here, {} there",
+            self.key, self.ours, self.theirs
+        )
     }
 }
 
-/// The settings on which two lists of `key = value` lines differ: ours in our order, then keys that only they have.
-/// Empty if the nodes may train together.
+/// The settings on which two lists of `key = value` lines differ: ours in our order, then keys that
+/// only they have. Empty if the nodes may train together.
 #[must_use]
 pub fn differing_settings(ours: &str, theirs: &str) -> Vec<Difference> {
     let ours = lines(ours);
     let theirs = lines(theirs);
     let mut seen = BTreeSet::new();
-    let keys = ours.iter().chain(&theirs).map(|(key, _)| *key).filter(|key| seen.insert(*key));
-    let founds = |key: &&str| *key != RESUME_KEY || (value(&ours, key).is_some() && value(&theirs, key).is_some());
-    keys.filter(founds).filter_map(|key| difference(key, value(&ours, key), value(&theirs, key))).collect()
+    let keys = ours
+        .iter()
+        .chain(&theirs)
+        .map(|(key, _)| *key)
+        .filter(|key| seen.insert(*key));
+    let founds = |key: &&str| {
+        *key != RESUME_KEY || (value(&ours, key).is_some() && value(&theirs, key).is_some())
+    };
+    keys.filter(founds)
+        .filter_map(|key| difference(key, value(&ours, key), value(&theirs, key)))
+        .collect()
 }
 
 /// The same for a node that comes to a running cluster: what concerns foundings only may differ.
@@ -55,23 +70,40 @@ pub(super) fn bounded(settings: &str) -> &str {
 }
 
 fn lines(settings: &str) -> Vec<(&str, &str)> {
-    let nonempty = bounded(settings).lines().filter(|line| !line.trim().is_empty());
-    nonempty.map(|line| line.split_once('=').map_or((line.trim(), ""), |(key, value)| (key.trim(), value.trim()))).collect()
+    let nonempty = bounded(settings)
+        .lines()
+        .filter(|line| !line.trim().is_empty());
+    nonempty
+        .map(|line| {
+            line.split_once('=')
+                .map_or((line.trim(), ""), |(key, value)| (key.trim(), value.trim()))
+        })
+        .collect()
 }
 
 fn value<'a>(lines: &[(&str, &'a str)], key: &str) -> Option<&'a str> {
-    lines.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
+    lines
+        .iter()
+        .find(|(name, _)| *name == key)
+        .map(|(_, value)| *value)
 }
 
 fn difference(key: &str, ours: Option<&str>, theirs: Option<&str>) -> Option<Difference> {
     let shown = |value: Option<&str>| prefix(value.unwrap_or(ABSENT), VALUE_BYTES_MAX).to_owned();
     let key = prefix(key, VALUE_BYTES_MAX).to_owned();
-    (ours != theirs).then(|| Difference { key, ours: shown(ours), theirs: shown(theirs) })
+    (ours != theirs).then(|| Difference {
+        key,
+        ours: shown(ours),
+        theirs: shown(theirs),
+    })
 }
 
 /// At most `bytes` of a text, cut between characters.
 pub(crate) fn prefix(text: &str, bytes: usize) -> &str {
-    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    let end = (0..=bytes.min(text.len()))
+        .rev()
+        .find(|end| text.is_char_boundary(*end))
+        .unwrap_or(0);
     &text[..end]
 }
 
@@ -80,29 +112,60 @@ mod tests {
     use super::*;
 
     fn shown(ours: &str, theirs: &str) -> Vec<String> {
-        differing_settings(ours, theirs).iter().map(Difference::to_string).collect()
+        differing_settings(ours, theirs)
+            .iter()
+            .map(Difference::to_string)
+            .collect()
     }
 
     #[test]
     fn who_joins_may_have_another_idea_of_a_founding() {
-        assert_eq!(differing_from_cluster("min_nodes = 1\ntau = 48", "tau = 48\nmin_nodes = 3"), []);
-        let differences = differing_from_cluster("min_nodes = 1\ntau = 48", "tau = 12\nmin_nodes = 3");
-        assert_eq!(differences.iter().map(Difference::to_string).collect::<Vec<_>>(), ["tau is 48 here, 12 there"]);
+        assert_eq!(
+            differing_from_cluster("min_nodes = 1\ntau = 48", "tau = 48\nmin_nodes = 3"),
+            []
+        );
+        let differences =
+            differing_from_cluster("min_nodes = 1\ntau = 48", "tau = 12\nmin_nodes = 3");
+        assert_eq!(
+            differences
+                .iter()
+                .map(Difference::to_string)
+                .collect::<Vec<_>>(),
+            ["tau is 48 here, 12 there"]
+        );
     }
 
     #[test]
     fn founding_nodes_go_on_from_the_same_checkpoint_and_joiners_from_none() {
-        assert_eq!(shown("tau = 48\nresume = a", "tau = 48\nresume = b"), ["resume is a here, b there"]);
-        assert_eq!(shown("tau = 48\nresume = a", "tau = 48"), Vec::<String>::new());
-        assert_eq!(differing_from_cluster("tau = 48\nresume = a", "tau = 48\nresume = b"), []);
+        assert_eq!(
+            shown("tau = 48\nresume = a", "tau = 48\nresume = b"),
+            ["resume is a here, b there"]
+        );
+        assert_eq!(
+            shown("tau = 48\nresume = a", "tau = 48"),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            differing_from_cluster("tau = 48\nresume = a", "tau = 48\nresume = b"),
+            []
+        );
     }
 
     #[test]
     fn names_every_difference_in_order() {
-        assert_eq!(shown("tau = 48\nbeta = 0.5\n", "tau = 48\nbeta = 0.5\n"), Vec::<String>::new());
-        assert_eq!(shown("tau = 48\nbeta = 0.5\n", "beta=0.4\ntau = 12"), ["tau is 48 here, 12 there", "beta is 0.5 here, 0.4 there"]);
+        assert_eq!(
+            shown("tau = 48\nbeta = 0.5\n", "tau = 48\nbeta = 0.5\n"),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            shown("tau = 48\nbeta = 0.5\n", "beta=0.4\ntau = 12"),
+            ["tau is 48 here, 12 there", "beta is 0.5 here, 0.4 there"]
+        );
         assert_eq!(shown("tau = 48", ""), ["tau is 48 here, (not set) there"]);
-        assert_eq!(shown("", "new_key = 1"), ["new_key is (not set) here, 1 there"]);
+        assert_eq!(
+            shown("", "new_key = 1"),
+            ["new_key is (not set) here, 1 there"]
+        );
         assert_eq!(shown("peers = ", "peers"), Vec::<String>::new());
     }
 

@@ -10,7 +10,11 @@ use crate::wire::{Frame, Hello, Standing};
 use std::net::SocketAddr;
 
 pub(super) fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
-    let identity = Identity { cluster: ClusterId(7), node: NodeId(id), incarnation: Incarnation(id + 100) };
+    let identity = Identity {
+        cluster: ClusterId(7),
+        node: NodeId(id),
+        incarnation: Incarnation(id + 100),
+    };
     let address = SocketAddr::from(([127, 0, 0, 1], 7000 + id as u16));
     let (connect_timeout, synchronize_timeout) = (Span(100), Span(1000));
     let shared = shared.to_owned();
@@ -36,25 +40,42 @@ pub(super) fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
 }
 
 pub(super) fn at(lineage: Lineage, round: Round, view: View) -> Standing {
-    Standing { lineage, forks: Vec::new(), round, view, dead: Vec::new() }
+    Standing {
+        lineage,
+        forks: Vec::new(),
+        round,
+        view,
+        dead: Vec::new(),
+    }
 }
 
 /// What came out, but for what a person is told while the machine waits.
 fn said(out: &mut Outbox<Effect>) -> Vec<Effect> {
-    out.take().into_iter().filter(|effect| !matches!(effect, Effect::Waiting(_))).collect()
+    out.take()
+        .into_iter()
+        .filter(|effect| !matches!(effect, Effect::Waiting(_)))
+        .collect()
 }
 
-/// Connects all, lets each synchronize with its model size and carries every frame; returns what else happened.
+/// Connects all, lets each synchronize with its model size and carries every frame; returns what
+/// else happened.
 fn found(mut machines: Vec<(Membership, u64)>) -> BTreeMap<u64, Vec<Effect>> {
     let ids: Vec<_> = machines.iter().map(|(machine, _)| machine.me()).collect();
     let mut pending: Vec<(NodeId, Frame)> = Vec::new();
     let mut seen: BTreeMap<u64, Vec<Effect>> = BTreeMap::new();
     let mut out = Outbox::default();
-    let collect = |me: NodeId, effects: Vec<Effect>, pending: &mut Vec<_>, seen: &mut BTreeMap<u64, Vec<Effect>>| {
+    let collect = |me: NodeId,
+                   effects: Vec<Effect>,
+                   pending: &mut Vec<_>,
+                   seen: &mut BTreeMap<u64, Vec<Effect>>| {
         for effect in effects {
             match effect {
                 Effect::Send { to, frame } => pending.push((to, frame)),
-                Effect::Watch(_) | Effect::Search(_) | Effect::Joiners { .. } | Effect::Connect(_) | Effect::Waiting(_) => {}
+                Effect::Watch(_)
+                | Effect::Search(_)
+                | Effect::Joiners { .. }
+                | Effect::Connect(_)
+                | Effect::Waiting(_) => {}
                 other => seen.entry(me.0).or_default().push(other),
             }
         }
@@ -62,14 +83,25 @@ fn found(mut machines: Vec<(Membership, u64)>) -> BTreeMap<u64, Vec<Effect>> {
     for (machine, elements) in &mut machines {
         let me = machine.me();
         for peer in ids.iter().filter(|id| **id != me) {
-            machine.handle(In::PeerUp(*peer, Incarnation(peer.0 + 100)), Instant(0), &mut out);
+            machine.handle(
+                In::PeerUp(*peer, Incarnation(peer.0 + 100)),
+                Instant(0),
+                &mut out,
+            );
         }
-        machine.handle(In::Synchronize(ModelSize::of(*elements)), Instant(0), &mut out);
+        machine.handle(
+            In::Synchronize(ModelSize::of(*elements)),
+            Instant(0),
+            &mut out,
+        );
         collect(machine.me(), out.take(), &mut pending, &mut seen);
     }
     while !pending.is_empty() {
         let (to, Frame::V1 { header, message }) = pending.remove(0);
-        let (machine, _) = machines.iter_mut().find(|(machine, _)| machine.me() == to).unwrap();
+        let (machine, _) = machines
+            .iter_mut()
+            .find(|(machine, _)| machine.me() == to)
+            .unwrap();
         machine.handle(In::Frame { header, message }, Instant(0), &mut out);
         collect(to, out.take(), &mut pending, &mut seen);
     }
@@ -78,10 +110,19 @@ fn found(mut machines: Vec<(Membership, u64)>) -> BTreeMap<u64, Vec<Effect>> {
 
 #[test]
 fn all_nodes_form_the_same_view() {
-    let seen = found(vec![(machine(9, 3, "tau = 12"), 23), (machine(4, 3, "tau = 12"), 23), (machine(6, 3, "tau = 12"), 23)]);
+    let seen = found(vec![
+        (machine(9, 3, "tau = 12"), 23),
+        (machine(4, 3, "tau = 12"), 23),
+        (machine(6, 3, "tau = 12"), 23),
+    ]);
     assert_eq!(seen.len(), 3);
-    let [Effect::Formed { view, lineage }] = &seen[&4][..] else { panic!("{seen:?}") };
-    assert_eq!(view.ids().collect::<Vec<_>>(), [NodeId(4), NodeId(6), NodeId(9)]);
+    let [Effect::Formed { view, lineage }] = &seen[&4][..] else {
+        panic!("{seen:?}")
+    };
+    assert_eq!(
+        view.ids().collect::<Vec<_>>(),
+        [NodeId(4), NodeId(6), NodeId(9)]
+    );
     assert!(lineage.is_decided());
     assert!(seen.values().all(|effects| effects == &seen[&4]));
 }
@@ -94,9 +135,14 @@ fn one_node_founds_alone() {
 
 #[test]
 fn different_settings_name_both_nodes_and_both_values() {
-    let seen = found(vec![(machine(1, 2, "tau = 12"), 23), (machine(2, 2, "tau = 24"), 23)]);
+    let seen = found(vec![
+        (machine(1, 2, "tau = 12"), 23),
+        (machine(2, 2, "tau = 24"), 23),
+    ]);
     for effects in seen.values() {
-        let [Effect::Fail(error)] = &effects[..] else { panic!("{effects:?}") };
+        let [Effect::Fail(error)] = &effects[..] else {
+            panic!("{effects:?}")
+        };
         let text = error.to_string();
         for part in ["node 1", "node 2", "tau", "12", "24"] {
             assert!(text.contains(part), "{text}");
@@ -109,25 +155,53 @@ fn different_settings_name_both_nodes_and_both_values() {
 fn different_models_name_both_sizes() {
     let seen = found(vec![(machine(1, 2, ""), 23), (machine(2, 2, ""), 24)]);
     let text = format!("{seen:?}");
-    assert!(text.contains("our_model: ModelSize { parameters: 23") && text.contains("their_model: ModelSize { parameters: 24"), "{text}");
+    assert!(
+        text.contains("our_model: ModelSize { parameters: 23")
+            && text.contains("their_model: ModelSize { parameters: 24"),
+        "{text}"
+    );
     assert_eq!(seen.len(), 2);
 }
 
 #[test]
 fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
     let (mut member, mut out) = (machine(2, 3, ""), Outbox::default());
-    member.handle(In::PeerUp(NodeId(1), Incarnation(101)), Instant(0), &mut out);
+    member.handle(
+        In::PeerUp(NodeId(1), Incarnation(101)),
+        Instant(0),
+        &mut out,
+    );
     member.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     out.take();
     let view = crate::view::tests::view(&[1, 2, 3]);
-    let members = view.members().iter().map(|member| Member { incarnation: Incarnation(member.id.0 + 100), ..member.clone() });
+    let members = view.members().iter().map(|member| Member {
+        incarnation: Incarnation(member.id.0 + 100),
+        ..member.clone()
+    });
     let view = View::new(Epoch::FOUNDING, members.collect()).unwrap();
     let founder = machine(1, 3, "");
     let header = founder.settings.identity.header(founder.place());
-    member.handle(In::Frame { header, message: Box::new(Message::Found { view, lineage: Lineage(5) }) }, Instant(0), &mut out);
+    member.handle(
+        In::Frame {
+            header,
+            message: Box::new(Message::Found {
+                view,
+                lineage: Lineage(5),
+            }),
+        },
+        Instant(0),
+        &mut out,
+    );
     assert_eq!(out.take(), [], "node 3 cannot be sent to yet");
-    member.handle(In::PeerUp(NodeId(3), Incarnation(103)), Instant(0), &mut out);
-    assert!(matches!(out.take()[..], [Effect::Send { .. }, Effect::Formed { .. }, ..]));
+    member.handle(
+        In::PeerUp(NodeId(3), Incarnation(103)),
+        Instant(0),
+        &mut out,
+    );
+    assert!(matches!(
+        out.take()[..],
+        [Effect::Send { .. }, Effect::Formed { .. }, ..]
+    ));
 }
 
 #[test]
@@ -135,16 +209,37 @@ fn missing_nodes_and_unreachable_addresses_are_named() {
     let (mut machine, mut out) = (machine(1, 2, ""), Outbox::default());
     machine.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     let late = Instant(100).after(DIAL_ERROR_WAIT_MAX);
-    assert_eq!(machine.next_deadline(), Some(Instant(1000)), "the timeout of synchronize comes before");
+    assert_eq!(
+        machine.next_deadline(),
+        Some(Instant(1000)),
+        "the timeout of synchronize comes before"
+    );
     let mut refused = machine.clone();
     (machine.synchronize_by, machine.look_by) = (None, None);
     assert_eq!(machine.next_deadline(), Some(late));
     machine.handle(In::Tick, late, &mut out);
-    let expected = FoundingError::TooFew { needed: 2, present: vec![NodeId(1)], waited: Span(100), unreachable: None };
+    let expected = FoundingError::TooFew {
+        needed: 2,
+        present: vec![NodeId(1)],
+        waited: Span(100),
+        unreachable: None,
+    };
     assert_eq!(said(&mut out), [Effect::Fail(expected)]);
     let address = SocketAddr::from(([127, 0, 0, 1], 9));
-    refused.handle(In::DialFailed { address, tried_for: Span::from_millis(30_000), error: "no answer".into() }, Instant(1), &mut out);
-    assert_eq!(said(&mut out), [], "others may meet this node and are told the same");
+    refused.handle(
+        In::DialFailed {
+            address,
+            tried_for: Span::from_millis(30_000),
+            error: "no answer".into(),
+        },
+        Instant(1),
+        &mut out,
+    );
+    assert_eq!(
+        said(&mut out),
+        [],
+        "others may meet this node and are told the same"
+    );
     assert_eq!(refused.next_deadline(), Some(Instant(1000)));
     refused.synchronize_by = None;
     refused.handle(In::Tick, Instant(1).after(REFUSED_WAIT_MAX), &mut out);
@@ -155,39 +250,80 @@ fn missing_nodes_and_unreachable_addresses_are_named() {
             other => panic!("{other:?}"),
         }
     );
-    assert!(text.contains("127.0.0.1:9") && text.contains("30000 ms") && text.contains("no answer"), "{text}");
+    assert!(
+        text.contains("127.0.0.1:9") && text.contains("30000 ms") && text.contains("no answer"),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_node_with_other_settings_stays_until_everybody_met_it() {
     let (mut third, mut out) = (machine(3, 3, "tau = 12"), Outbox::default());
-    third.handle(In::PeerUp(NodeId(1), Incarnation(101)), Instant(0), &mut out);
+    third.handle(
+        In::PeerUp(NodeId(1), Incarnation(101)),
+        Instant(0),
+        &mut out,
+    );
     out.take();
     let first = machine(1, 3, "tau = 24");
     let Frame::V1 { header, message } = first.settings.identity.frame(first.place(), first.hello());
     third.handle(In::Frame { header, message }, Instant(7), &mut out);
     assert_eq!(out.take(), []);
     let mut alone = third.clone();
-    third.handle(In::PeerUp(NodeId(2), Incarnation(102)), Instant(8), &mut out);
-    assert!(matches!(out.take()[..], [Effect::Send { to: NodeId(2), .. }, Effect::Fail(FoundingError::SettingsDiffer { .. })]));
+    third.handle(
+        In::PeerUp(NodeId(2), Incarnation(102)),
+        Instant(8),
+        &mut out,
+    );
+    assert!(matches!(
+        out.take()[..],
+        [
+            Effect::Send { to: NodeId(2), .. },
+            Effect::Fail(FoundingError::SettingsDiffer { .. })
+        ]
+    ));
     let deadline = Instant(7).after(REFUSED_WAIT_MAX);
     assert_eq!(alone.next_deadline(), Some(deadline));
     alone.handle(In::Tick, deadline, &mut out);
-    assert!(matches!(out.take()[..], [Effect::Fail(FoundingError::SettingsDiffer { .. })]));
+    assert!(matches!(
+        out.take()[..],
+        [Effect::Fail(FoundingError::SettingsDiffer { .. })]
+    ));
 }
 
 #[test]
 fn a_node_that_is_gone_was_compared_with() {
-    let (mut first, mut second, mut out) = (machine(1, 2, ""), machine(2, 2, ""), Outbox::default());
+    let (mut first, mut second, mut out) =
+        (machine(1, 2, ""), machine(2, 2, ""), Outbox::default());
     second.model = Some(ModelSize::of(24));
-    first.handle(In::PeerUp(NodeId(2), Incarnation(102)), Instant(0), &mut out);
-    let Frame::V1 { header, message } = second.settings.identity.frame(second.place(), second.hello());
+    first.handle(
+        In::PeerUp(NodeId(2), Incarnation(102)),
+        Instant(0),
+        &mut out,
+    );
+    let Frame::V1 { header, message } = second
+        .settings
+        .identity
+        .frame(second.place(), second.hello());
     first.handle(In::Frame { header, message }, Instant(0), &mut out);
-    first.handle(In::PeerDown { node: NodeId(2), departed: false }, Instant(0), &mut out);
+    first.handle(
+        In::PeerDown {
+            node: NodeId(2),
+            departed: false,
+        },
+        Instant(0),
+        &mut out,
+    );
     said(&mut out);
     first.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     first.handle(In::Tick, Instant(0).after(REFUSED_WAIT_MAX), &mut out);
-    assert!(matches!(said(&mut out)[..], [Effect::Fail(FoundingError::ModelsDiffer { theirs: NodeId(2), .. })]));
+    assert!(matches!(
+        said(&mut out)[..],
+        [Effect::Fail(FoundingError::ModelsDiffer {
+            theirs: NodeId(2),
+            ..
+        })]
+    ));
 }
 
 #[test]
@@ -197,7 +333,17 @@ fn a_node_leaves_when_the_others_left_or_the_wait_is_over() {
     alone.handle(In::Synchronize(ModelSize::of(1)), Instant(0), &mut out);
     out.take();
     alone.handle(In::Leave, Instant(5), &mut out);
-    assert_eq!(out.take(), [Effect::Leaving { node: NodeId(1), incarnation: Incarnation(101), contributes: false }, Effect::Left]);
+    assert_eq!(
+        out.take(),
+        [
+            Effect::Leaving {
+                node: NodeId(1),
+                incarnation: Incarnation(101),
+                contributes: false
+            },
+            Effect::Left
+        ]
+    );
 }
 
 #[test]
@@ -208,25 +354,48 @@ fn a_hello_is_kept_within_the_bound_of_its_settings() {
     let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
     node.handle(In::Frame { header, message }, Instant(0), &mut out);
     assert_eq!(out.take(), [Effect::Connect(peer.settings.address)]);
-    assert_eq!(node.hellos[&NodeId(2)].settings("").len(), settings::SETTINGS_BYTES_MAX);
+    assert_eq!(
+        node.hellos[&NodeId(2)].settings("").len(),
+        settings::SETTINGS_BYTES_MAX
+    );
 }
 
 #[test]
 fn little_is_kept_of_a_hello_with_a_large_view() {
     let (mut node, mut out) = (machine(1, 9, "tau = 12"), Outbox::default());
     let address = node.settings.address;
-    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address, devices: 1 };
+    let member = |id: u64| Member {
+        id: NodeId(id),
+        incarnation: Incarnation(id + 100),
+        address,
+        devices: 1,
+    };
     let view = View::new(Epoch(4), (2..4_000).map(member).collect()).unwrap();
     for id in 2..40 {
         let mut peer = machine(id, 9, "tau = 12");
         peer.life.standing = Some(at(Lineage(5), Round(7), view.clone()));
-        let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
+        let Frame::V1 { header, message } =
+            peer.settings.identity.frame(peer.place(), peer.hello());
         node.handle(In::Frame { header, message }, Instant(0), &mut out);
     }
     assert_eq!(node.hellos.len(), 38);
-    assert!(node.hellos.values().all(|known| known.settings("same") == "same" && known.stands_in == Some(Lineage(5))));
-    assert!(std::mem::size_of::<known::Known>() <= 256, "it has no list of anything");
-    assert_eq!(node.life.cluster.as_ref().map(|cluster| cluster.view.size()), Some(view.size()), "the view is kept once");
+    assert!(
+        node.hellos
+            .values()
+            .all(|known| known.settings("same") == "same" && known.stands_in == Some(Lineage(5)))
+    );
+    assert!(
+        std::mem::size_of::<known::Known>() <= 256,
+        "it has no list of anything"
+    );
+    assert_eq!(
+        node.life
+            .cluster
+            .as_ref()
+            .map(|cluster| cluster.view.size()),
+        Some(view.size()),
+        "the view is kept once"
+    );
 }
 
 #[test]
@@ -234,14 +403,36 @@ fn a_node_that_gave_up_enters_no_view() {
     let (mut node, mut out) = (machine(2, 3, ""), Outbox::default());
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     node.handle(In::Tick, Instant(100).after(DIAL_ERROR_WAIT_MAX), &mut out);
-    assert!(matches!(said(&mut out)[..], [Effect::Fail(FoundingError::TooFew { .. })]));
-    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
+    assert!(matches!(
+        said(&mut out)[..],
+        [Effect::Fail(FoundingError::TooFew { .. })]
+    ));
+    let member = |id: u64| Member {
+        id: NodeId(id),
+        incarnation: Incarnation(id + 100),
+        address: node.settings.address,
+        devices: 1,
+    };
     let view = View::new(Epoch::FOUNDING, vec![member(1), member(2)]).unwrap();
     let founder = machine(1, 3, "");
     let header = founder.settings.identity.header(founder.place());
-    node.handle(In::PeerUp(NodeId(1), Incarnation(101)), Instant(0), &mut out);
+    node.handle(
+        In::PeerUp(NodeId(1), Incarnation(101)),
+        Instant(0),
+        &mut out,
+    );
     said(&mut out);
-    node.handle(In::Frame { header, message: Box::new(Message::Found { view, lineage: Lineage(5) }) }, Instant(0), &mut out);
+    node.handle(
+        In::Frame {
+            header,
+            message: Box::new(Message::Found {
+                view,
+                lineage: Lineage(5),
+            }),
+        },
+        Instant(0),
+        &mut out,
+    );
     assert_eq!(said(&mut out), []);
 }
 
@@ -251,26 +442,54 @@ fn an_address_of_an_earlier_run_does_not_end_the_founding() {
     node.settings.addresses_may_be_stale = true;
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     let address = SocketAddr::from(([127, 0, 0, 1], 9));
-    node.handle(In::DialFailed { address, tried_for: Span::from_millis(3), error: "another key".into() }, Instant(1), &mut out);
+    node.handle(
+        In::DialFailed {
+            address,
+            tried_for: Span::from_millis(3),
+            error: "another key".into(),
+        },
+        Instant(1),
+        &mut out,
+    );
     assert_eq!(said(&mut out), []);
-    assert_eq!(node.next_deadline(), Some(Instant(1000)), "only the usual timeouts run");
+    assert_eq!(
+        node.next_deadline(),
+        Some(Instant(1000)),
+        "only the usual timeouts run"
+    );
     node.handle(In::Tick, Instant(100).after(DIAL_ERROR_WAIT_MAX), &mut out);
-    let [Effect::Fail(error @ FoundingError::TooFew { .. })] = &said(&mut out)[..] else { panic!("nobody appeared") };
+    let [Effect::Fail(error @ FoundingError::TooFew { .. })] = &said(&mut out)[..] else {
+        panic!("nobody appeared")
+    };
     let told = error.to_string();
-    assert!(told.contains("127.0.0.1:9") && told.contains("another key"), "{told}");
+    assert!(
+        told.contains("127.0.0.1:9") && told.contains("another key"),
+        "{told}"
+    );
 }
 
-/// A node that met node 1 of a running cluster, whose members are 1 and 2; connected and introduced to `met`.
+/// A node that met node 1 of a running cluster, whose members are 1 and 2; connected and introduced
+/// to `met`.
 fn joiner(met: &[u64]) -> Membership {
     let (mut node, mut out) = (machine(9, 1, ""), Outbox::default());
     node.settings.join = true;
-    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
+    let member = |id: u64| Member {
+        id: NodeId(id),
+        incarnation: Incarnation(id + 100),
+        address: node.settings.address,
+        devices: 1,
+    };
     let view = View::new(Epoch(4), vec![member(1), member(2)]).unwrap();
     for id in met {
         let mut peer = machine(*id, 1, "");
         peer.life.standing = Some(at(Lineage(5), Round(7), view.clone()));
-        node.handle(In::PeerUp(NodeId(*id), Incarnation(id + 100)), Instant(0), &mut out);
-        let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
+        node.handle(
+            In::PeerUp(NodeId(*id), Incarnation(id + 100)),
+            Instant(0),
+            &mut out,
+        );
+        let Frame::V1 { header, message } =
+            peer.settings.identity.frame(peer.place(), peer.hello());
         node.handle(In::Frame { header, message }, Instant(0), &mut out);
     }
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
@@ -282,7 +501,11 @@ fn gives_up(mut node: Membership) -> (Instant, String) {
     let mut out = Outbox::default();
     while let Some(deadline) = node.next_deadline() {
         node.handle(In::Tick, deadline, &mut out);
-        if let Some(Effect::Fail(error)) = out.take().into_iter().find(|effect| matches!(effect, Effect::Fail(_))) {
+        if let Some(Effect::Fail(error)) = out
+            .take()
+            .into_iter()
+            .find(|effect| matches!(effect, Effect::Fail(_)))
+        {
             return (deadline, error.to_string());
         }
     }
@@ -298,31 +521,65 @@ fn a_joiner_waits_for_members_as_long_as_for_peers_and_then_for_one_round() {
         node.synchronize_by = Some(Instant(0).after(Span::from_millis(5_000)));
         gives_up(node)
     };
-    for (met, missing) in [(&[][..], "no running cluster was met"), (&[1], "node 2 of the cluster cannot be reached")] {
+    for (met, missing) in [
+        (&[][..], "no running cluster was met"),
+        (&[1], "node 2 of the cluster cannot be reached"),
+    ] {
         let (at, told) = settle(met);
         assert_eq!(at, connected_by, "{told}");
         assert!(told.contains(missing), "{told}");
     }
     let mut refused = joiner(&[]);
     let address = refused.settings.address;
-    refused.handle(In::DialFailed { address, tried_for: Span(9), error: "node 9 is alive".into() }, Instant(5), &mut Outbox::default());
+    refused.handle(
+        In::DialFailed {
+            address,
+            tried_for: Span(9),
+            error: "node 9 is alive".into(),
+        },
+        Instant(5),
+        &mut Outbox::default(),
+    );
     let (_, told) = gives_up(refused);
-    assert!(told.contains("no running cluster was met") && told.contains("node 9 is alive"), "{told}");
+    assert!(
+        told.contains("no running cluster was met") && told.contains("node 9 is alive"),
+        "{told}"
+    );
     let (at, told) = settle(&[1, 2]);
     assert_eq!(at, Instant(0).after(Span::from_millis(5_000)));
-    assert!(told.contains("within 5000 ms: the cluster decided no round") && told.contains("met node 1, node 2"), "{told}");
+    assert!(
+        told.contains("within 5000 ms: the cluster decided no round")
+            && told.contains("met node 1, node 2"),
+        "{told}"
+    );
 }
 
 #[test]
 fn a_member_that_joins_again_is_not_late_for_its_founding() {
     let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
-    let members =
-        [1, 2, 9].map(|id| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 });
+    let members = [1, 2, 9].map(|id| Member {
+        id: NodeId(id),
+        incarnation: Incarnation(id + 100),
+        address: node.settings.address,
+        devices: 1,
+    });
     let view = View::new(Epoch(5), members.into()).unwrap();
-    node.handle(In::Decided(at(Lineage(5), Round(8), view)), Instant(1), &mut out);
+    node.handle(
+        In::Decided(at(Lineage(5), Round(8), view)),
+        Instant(1),
+        &mut out,
+    );
     node.handle(In::Stranded, Instant(2), &mut out);
-    node.handle(In::Tick, Instant(0).after(Span::from_millis(99_000)), &mut out);
-    assert!(out.take().iter().all(|effect| !matches!(effect, Effect::Fail(_))));
+    node.handle(
+        In::Tick,
+        Instant(0).after(Span::from_millis(99_000)),
+        &mut out,
+    );
+    assert!(
+        out.take()
+            .iter()
+            .all(|effect| !matches!(effect, Effect::Fail(_)))
+    );
 }
 
 #[test]
@@ -330,33 +587,63 @@ fn a_member_that_was_stranded_founds_no_cluster_of_its_own() {
     let (mut node, mut out) = (machine(1, 1, ""), Outbox::default());
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     let Standing { view, lineage, .. } = node.life.standing.clone().unwrap();
-    node.handle(In::Decided(at(lineage, Round(8), view)), Instant(1), &mut out);
+    node.handle(
+        In::Decided(at(lineage, Round(8), view)),
+        Instant(1),
+        &mut out,
+    );
     node.handle(In::Stranded, Instant(2), &mut out);
     out.take();
-    node.handle(In::PeerUp(NodeId(2), Incarnation(102)), Instant(3), &mut out);
-    let effects = out.take();
-    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Formed { .. })), "{effects:?}");
-    assert!(
-        node.life.waiting.as_deref().is_some_and(|why| why.starts_with("the cluster that this node was a member of went on without it"))
+    node.handle(
+        In::PeerUp(NodeId(2), Incarnation(102)),
+        Instant(3),
+        &mut out,
     );
+    let effects = out.take();
+    assert!(
+        !effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Formed { .. })),
+        "{effects:?}"
+    );
+    assert!(node.life.waiting.as_deref().is_some_and(|why| {
+        why.starts_with("the cluster that this node was a member of went on without it")
+    }));
 }
 
 #[test]
 fn a_node_that_leaves_does_not_ask_to_be_admitted_again() {
     for leave in [In::Leave, In::Drain] {
         let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
-        let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
-        let view = |epoch: u64, ids: &[u64]| View::new(Epoch(epoch), ids.iter().map(|id| member(*id)).collect()).unwrap();
+        let member = |id: u64| Member {
+            id: NodeId(id),
+            incarnation: Incarnation(id + 100),
+            address: node.settings.address,
+            devices: 1,
+        };
+        let view = |epoch: u64, ids: &[u64]| {
+            View::new(Epoch(epoch), ids.iter().map(|id| member(*id)).collect()).unwrap()
+        };
         let (with, without) = (view(5, &[1, 2, 9]), view(6, &[1, 2]));
-        node.handle(In::Decided(at(Lineage(5), Round(8), with)), Instant(1), &mut out);
+        node.handle(
+            In::Decided(at(Lineage(5), Round(8), with)),
+            Instant(1),
+            &mut out,
+        );
         node.handle(leave, Instant(2), &mut out);
         out.take();
-        // A faster member tells of the round that leaves this node out before this node's own coordinator does.
+        // A faster member tells of the round that leaves this node out before this node's own
+        // coordinator does.
         let mut peer = machine(1, 1, "");
         peer.life.standing = Some(at(Lineage(5), Round(9), without.clone()));
-        let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
+        let Frame::V1 { header, message } =
+            peer.settings.identity.frame(peer.place(), peer.hello());
         node.handle(In::Frame { header, message }, Instant(3), &mut out);
-        node.handle(In::Decided(at(Lineage(5), Round(9), without)), Instant(4), &mut out);
+        node.handle(
+            In::Decided(at(Lineage(5), Round(9), without)),
+            Instant(4),
+            &mut out,
+        );
         let asks = |effect: &Effect| matches!(effect, Effect::Send { frame: Frame::V1 { message, .. }, .. } if **message == Message::Join);
         assert!(!out.take().iter().any(asks));
     }
@@ -367,44 +654,97 @@ fn a_node_that_was_told_to_drain_while_it_joined_leaves_once_it_is_admitted() {
     let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
     node.handle(In::Drain, Instant(1), &mut out);
     assert_eq!(out.take(), [], "nobody counts on it yet");
-    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
+    let member = |id: u64| Member {
+        id: NodeId(id),
+        incarnation: Incarnation(id + 100),
+        address: node.settings.address,
+        devices: 1,
+    };
     let view = View::new(Epoch(5), vec![member(1), member(2), member(9)]).unwrap();
-    node.handle(In::Decided(at(Lineage(5), Round(8), view.clone())), Instant(2), &mut out);
-    let leaving = |effect: &Effect| matches!(effect, Effect::Leaving { node: NodeId(9), contributes: true, .. });
+    node.handle(
+        In::Decided(at(Lineage(5), Round(8), view.clone())),
+        Instant(2),
+        &mut out,
+    );
+    let leaving = |effect: &Effect| {
+        matches!(
+            effect,
+            Effect::Leaving {
+                node: NodeId(9),
+                contributes: true,
+                ..
+            }
+        )
+    };
     let told = |effect: &Effect| {
-        let Effect::Send { frame: Frame::V1 { message, .. }, .. } = effect else { return false };
+        let Effect::Send {
+            frame: Frame::V1 { message, .. },
+            ..
+        } = effect
+        else {
+            return false;
+        };
         **message == Message::Leave { contributes: true }
     };
     let effects = out.take();
-    assert_eq!((effects.iter().filter(|effect| leaving(effect)).count(), effects.iter().filter(|effect| told(effect)).count()), (1, 2));
-    node.handle(In::Decided(at(Lineage(5), Round(9), view)), Instant(3), &mut out);
+    assert_eq!(
+        (
+            effects.iter().filter(|effect| leaving(effect)).count(),
+            effects.iter().filter(|effect| told(effect)).count()
+        ),
+        (1, 2)
+    );
+    node.handle(
+        In::Decided(at(Lineage(5), Round(9), view)),
+        Instant(3),
+        &mut out,
+    );
     assert!(!out.take().iter().any(leaving), "once is enough");
 }
 
 #[test]
 fn a_member_that_resigned_while_others_counted_on_it_asks_again() {
     let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
-    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
-    let view = |epoch: u64, ids: &[u64]| View::new(Epoch(epoch), ids.iter().map(|id| member(*id)).collect()).unwrap();
+    let member = |id: u64| Member {
+        id: NodeId(id),
+        incarnation: Incarnation(id + 100),
+        address: node.settings.address,
+        devices: 1,
+    };
+    let view = |epoch: u64, ids: &[u64]| {
+        View::new(Epoch(epoch), ids.iter().map(|id| member(*id)).collect()).unwrap()
+    };
     let (before, after) = (view(5, &[1, 2, 9]), view(6, &[2, 9]));
-    node.handle(In::Decided(at(Lineage(5), Round(8), before.clone())), Instant(1), &mut out);
+    node.handle(
+        In::Decided(at(Lineage(5), Round(8), before.clone())),
+        Instant(1),
+        &mut out,
+    );
     node.handle(In::Stranded, Instant(2), &mut out);
     node.handle(In::Resigned(true), Instant(2), &mut out);
-    // One has not heard of the round that stranded this node; the other has, and that round's view has this node in it.
+    // One has not heard of the round that stranded this node; the other has, and that round's view
+    // has this node in it.
     for (id, round, view) in [(1, 8, before), (2, 9, after)] {
         let mut peer = machine(id, 1, "");
         peer.life.standing = Some(at(Lineage(5), Round(round), view));
-        let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
+        let Frame::V1 { header, message } =
+            peer.settings.identity.frame(peer.place(), peer.hello());
         node.handle(In::Frame { header, message }, Instant(3), &mut out);
     }
     let asked = |out: &mut Outbox<Effect>| -> Vec<Epoch> {
         let joins = out.take().into_iter().filter_map(|effect| match effect {
-            Effect::Send { frame: Frame::V1 { header, message }, .. } if *message == Message::Join => Some(header.epoch),
+            Effect::Send {
+                frame: Frame::V1 { header, message },
+                ..
+            } if *message == Message::Join => Some(header.epoch),
             _ => None,
         });
         joins.collect()
     };
-    assert!(asked(&mut out).iter().all(|epoch| *epoch == Epoch(5)), "the decision may be on its way here");
+    assert!(
+        asked(&mut out).iter().all(|epoch| *epoch == Epoch(5)),
+        "the decision may be on its way here"
+    );
     let late = node.next_deadline().unwrap();
     assert!(late <= Instant(3).after(DECISION_WAIT));
     let now = Instant(3).after(DECISION_WAIT);
@@ -420,23 +760,43 @@ fn a_cluster_of_which_nobody_is_left_is_no_longer_waited_for() {
     let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
     out.take();
     // All of the cluster ended; new starts go on from an older round, in another history.
-    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 200), address: node.settings.address, devices: 1 };
+    let member = |id: u64| Member {
+        id: NodeId(id),
+        incarnation: Incarnation(id + 200),
+        address: node.settings.address,
+        devices: 1,
+    };
     let view = View::new(Epoch(3), vec![member(1), member(2)]).unwrap();
     for id in [1, 2] {
         let mut peer = machine(id, 1, "");
         peer.settings.identity.incarnation = Incarnation(id + 200);
         peer.life.standing = Some(at(Lineage(6), Round(4), view.clone()));
-        node.handle(In::PeerDown { node: NodeId(id), departed: false }, Instant(1), &mut out);
-        node.handle(In::PeerUp(NodeId(id), Incarnation(id + 200)), Instant(1), &mut out);
+        node.handle(
+            In::PeerDown {
+                node: NodeId(id),
+                departed: false,
+            },
+            Instant(1),
+            &mut out,
+        );
+        node.handle(
+            In::PeerUp(NodeId(id), Incarnation(id + 200)),
+            Instant(1),
+            &mut out,
+        );
     }
     for id in [1, 2] {
         let mut peer = machine(id, 1, "");
         peer.settings.identity.incarnation = Incarnation(id + 200);
         peer.life.standing = Some(at(Lineage(6), Round(4), view.clone()));
-        let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
+        let Frame::V1 { header, message } =
+            peer.settings.identity.frame(peer.place(), peer.hello());
         node.handle(In::Frame { header, message }, Instant(2), &mut out);
     }
-    assert_eq!(node.life.cluster.as_ref().map(|cluster| cluster.lineage), Some(Lineage(6)));
+    assert_eq!(
+        node.life.cluster.as_ref().map(|cluster| cluster.lineage),
+        Some(Lineage(6))
+    );
     let asks = |effect: &Effect| matches!(effect, Effect::Send { frame: Frame::V1 { message, .. }, .. } if **message == Message::Join);
     assert!(out.take().iter().any(asks));
 }
@@ -444,19 +804,46 @@ fn a_cluster_of_which_nobody_is_left_is_no_longer_waited_for() {
 #[test]
 fn a_member_that_has_resigned_learns_who_of_the_view_died() {
     let (mut node, mut out) = (machine(1, 1, ""), Outbox::default());
-    let member = |id: u64| Member { id: NodeId(id), incarnation: Incarnation(id + 100), address: node.settings.address, devices: 1 };
+    let member = |id: u64| Member {
+        id: NodeId(id),
+        incarnation: Incarnation(id + 100),
+        address: node.settings.address,
+        devices: 1,
+    };
     let view = View::new(Epoch(5), [1, 2, 3].map(member).to_vec()).unwrap();
-    node.handle(In::Decided(at(Lineage(5), Round(8), view)), Instant(1), &mut out);
-    node.handle(In::PeerUp(NodeId(2), Incarnation(102)), Instant(1), &mut out);
+    node.handle(
+        In::Decided(at(Lineage(5), Round(8), view)),
+        Instant(1),
+        &mut out,
+    );
+    node.handle(
+        In::PeerUp(NodeId(2), Incarnation(102)),
+        Instant(1),
+        &mut out,
+    );
     // It stands nowhere.
     let peer = machine(2, 1, "");
     let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
     node.handle(In::Frame { header, message }, Instant(1), &mut out);
     _ = out.take();
-    node.handle(In::Down { node: NodeId(3), incarnation: Incarnation(103), ended: false }, Instant(2), &mut out);
+    node.handle(
+        In::Down {
+            node: NodeId(3),
+            incarnation: Incarnation(103),
+            ended: false,
+        },
+        Instant(2),
+        &mut out,
+    );
     let dead = out.take().into_iter().find_map(|effect| match effect {
-        Effect::Send { to: NodeId(2), frame: Frame::V1 { message, .. } } => match *message {
-            Message::Hello(Hello { standing: Some(standing), .. }) => Some(standing.dead),
+        Effect::Send {
+            to: NodeId(2),
+            frame: Frame::V1 { message, .. },
+        } => match *message {
+            Message::Hello(Hello {
+                standing: Some(standing),
+                ..
+            }) => Some(standing.dead),
             _ => None,
         },
         _ => None,
@@ -464,12 +851,22 @@ fn a_member_that_has_resigned_learns_who_of_the_view_died() {
     assert_eq!(dead, Some(vec![NodeId(3)]));
 }
 
-/// A node that knows three addresses, one of them its own, and has met the nodes of `met`, which train the same.
-fn bootstrapper(id: u64, met: &[u64], change: impl FnOnce(&mut Settings)) -> (Membership, Outbox<Effect>) {
+/// A node that knows three addresses, one of them its own, and has met the nodes of `met`, which
+/// train the same.
+fn bootstrapper(
+    id: u64,
+    met: &[u64],
+    change: impl FnOnce(&mut Settings),
+) -> (Membership, Outbox<Effect>) {
     let (mut node, mut out) = (machine(id, 2, ""), Outbox::default());
-    (node.settings.connect_timeout, node.settings.synchronize_timeout) = (Span::from_millis(60_000), Span::from_millis(60_000));
+    (
+        node.settings.connect_timeout,
+        node.settings.synchronize_timeout,
+    ) = (Span::from_millis(60_000), Span::from_millis(60_000));
     change(&mut node.settings);
-    let addresses = [1, 2, 3].map(|id| machine(id, 2, "").settings.address).to_vec();
+    let addresses = [1, 2, 3]
+        .map(|id| machine(id, 2, "").settings.address)
+        .to_vec();
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     node.handle(In::Discovered(addresses), Instant(0), &mut out);
     for peer in met {
@@ -488,7 +885,9 @@ fn introduce(node: &mut Membership, peer: u64, out: &mut Outbox<Effect>) {
 }
 
 fn founded(out: &mut Outbox<Effect>) -> bool {
-    out.take().iter().any(|effect| matches!(effect, Effect::Formed { .. }))
+    out.take()
+        .iter()
+        .any(|effect| matches!(effect, Effect::Formed { .. }))
 }
 
 fn waiting(node: &Membership) -> &str {
@@ -502,12 +901,19 @@ fn the_smallest_address_bootstraps_once_all_have_answered_or_had_the_time_to() {
     let mut late = first.clone();
     introduce(&mut first, 3, &mut out);
     assert!(founded(&mut out));
-    assert_eq!(late.next_deadline(), Some(Instant(0).after(LOOK_FOR_RUN_WAIT)));
+    assert_eq!(
+        late.next_deadline(),
+        Some(Instant(0).after(LOOK_FOR_RUN_WAIT))
+    );
     late.handle(In::Tick, Instant(0).after(LOOK_FOR_RUN_WAIT), &mut out);
     assert!(founded(&mut out));
     let (second, mut out) = bootstrapper(2, &[1, 3], |_| {});
     assert!(!founded(&mut out));
-    assert!(waiting(&second).starts_with("127.0.0.1:7001 bootstraps the run"), "{}", waiting(&second));
+    assert!(
+        waiting(&second).starts_with("127.0.0.1:7001 bootstraps the run"),
+        "{}",
+        waiting(&second)
+    );
 }
 
 #[test]
@@ -516,8 +922,14 @@ fn the_key_bootstrap_names_who_founds() {
     assert!(founded(&mut out));
     let (first, mut out) = bootstrapper(1, &[2, 3], |settings| settings.bootstrap = Bootstrap::No);
     assert!(!founded(&mut out));
-    assert!(waiting(&first).contains("bootstrap = no here"), "{}", waiting(&first));
-    let (_, mut out) = bootstrapper(2, &[1, 3], |settings| settings.addresses_may_be_stale = true);
+    assert!(
+        waiting(&first).contains("bootstrap = no here"),
+        "{}",
+        waiting(&first)
+    );
+    let (_, mut out) = bootstrapper(2, &[1, 3], |settings| {
+        settings.addresses_may_be_stale = true
+    });
     assert!(!founded(&mut out), "node 1 is met, and smaller");
 }
 
@@ -525,21 +937,45 @@ fn the_key_bootstrap_names_who_founds() {
 fn who_was_started_again_founds_nothing_before_everybody_has_answered() {
     let (mut first, mut out) = bootstrapper(1, &[2], |settings| settings.restarted = true);
     first.handle(In::Tick, Instant(0).after(LOOK_FOR_RUN_WAIT), &mut out);
-    first.handle(In::Tick, Instant(0).after(Span::from_millis(100_000)), &mut out);
+    first.handle(
+        In::Tick,
+        Instant(0).after(Span::from_millis(100_000)),
+        &mut out,
+    );
     let effects = out.take();
-    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Formed { .. } | Effect::Fail(_))), "{effects:?}");
-    assert!(waiting(&first).starts_with("it was started again, and 1 of the known addresses"), "{}", waiting(&first));
+    assert!(
+        !effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Formed { .. } | Effect::Fail(_))),
+        "{effects:?}"
+    );
+    assert!(
+        waiting(&first).starts_with("it was started again, and 1 of the known addresses"),
+        "{}",
+        waiting(&first)
+    );
     let names_model = |effects: &[Effect]| {
         effects.iter().any(|effect| match effect {
-            Effect::Send { frame: Frame::V1 { message, .. }, .. } => matches!(&**message, Message::Hello(hello) if hello.model.is_some()),
+            Effect::Send {
+                frame: Frame::V1 { message, .. },
+                ..
+            } => matches!(&**message, Message::Hello(hello) if hello.model.is_some()),
             _ => false,
         })
     };
     assert!(!names_model(&effects), "no founder counts on it");
     introduce(&mut first, 3, &mut out);
     let effects = out.take();
-    assert!(names_model(&effects) && effects.iter().any(|effect| matches!(effect, Effect::Formed { .. })), "{effects:?}");
-    let (_, mut out) = bootstrapper(1, &[2, 3], |settings| (settings.restarted, settings.bootstrap) = (true, Bootstrap::Yes));
+    assert!(
+        names_model(&effects)
+            && effects
+                .iter()
+                .any(|effect| matches!(effect, Effect::Formed { .. })),
+        "{effects:?}"
+    );
+    let (_, mut out) = bootstrapper(1, &[2, 3], |settings| {
+        (settings.restarted, settings.bootstrap) = (true, Bootstrap::Yes)
+    });
     assert!(founded(&mut out));
 }
 
@@ -547,7 +983,11 @@ fn who_was_started_again_founds_nothing_before_everybody_has_answered() {
 fn a_founding_without_a_quorum_of_living_founders_is_left() {
     let (mut first, mut out) = bootstrapper(1, &[2, 3], |_| {});
     assert!(founded(&mut out));
-    let down = |id: u64, ended: bool| In::Down { node: NodeId(id), incarnation: Incarnation(id + 100), ended };
+    let down = |id: u64, ended: bool| In::Down {
+        node: NodeId(id),
+        incarnation: Incarnation(id + 100),
+        ended,
+    };
     let mut now = Instant(0);
     let mut resigns_after = |event: In| {
         first.handle(event, now, &mut out);
@@ -569,20 +1009,53 @@ fn a_run_admits_nodes_however_many_have_come_and_gone() {
     let mut member = machine(1, 1, "");
     member.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     let standing = member.life.standing.clone().unwrap();
-    member.handle(In::Decided(at(standing.lineage, Round(5), standing.view)), Instant(0), &mut out);
+    member.handle(
+        In::Decided(at(standing.lineage, Round(5), standing.view)),
+        Instant(0),
+        &mut out,
+    );
     for id in 10..15 + MEMBERS_MAX as u64 {
-        let identity = Identity { cluster: ClusterId(7), node: NodeId(id), incarnation: Incarnation(id) };
+        let identity = Identity {
+            cluster: ClusterId(7),
+            node: NodeId(id),
+            incarnation: Incarnation(id),
+        };
         let address = SocketAddr::from(([127, 0, 0, 1], 7000 + (id % 50_000) as u16));
         let model = Some(ModelSize::of(23));
-        let hello = Hello { address, devices: 1, settings: String::new(), model, standing: None, lineage: None };
+        let hello = Hello {
+            address,
+            devices: 1,
+            settings: String::new(),
+            model,
+            standing: None,
+            lineage: None,
+        };
         let header = identity.header(member.place());
-        member.handle(In::PeerUp(identity.node, identity.incarnation), Instant(0), &mut out);
+        member.handle(
+            In::PeerUp(identity.node, identity.incarnation),
+            Instant(0),
+            &mut out,
+        );
         out.take();
         for message in [Message::Hello(hello), Message::Join] {
-            member.handle(In::Frame { header, message: Box::new(message) }, Instant(0), &mut out);
+            member.handle(
+                In::Frame {
+                    header,
+                    message: Box::new(message),
+                },
+                Instant(0),
+                &mut out,
+            );
         }
         let admits = |effect: &Effect| matches!(effect, Effect::Joiners { members, .. } if members.iter().any(|known| known.id.0 == id));
         assert!(out.take().iter().any(admits), "node {id} is not admitted");
-        member.handle(In::PeerDown { node: identity.node, departed: true }, Instant(0), &mut out);
+        member.handle(
+            In::PeerDown {
+                node: identity.node,
+                departed: true,
+            },
+            Instant(0),
+            &mut out,
+        );
     }
 }

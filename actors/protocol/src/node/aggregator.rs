@@ -1,4 +1,5 @@
-//! The aggregator: what of a worker's exchange goes where, and what decided rounds and gossip brought until the workers take it.
+//! The aggregator: what of a worker's exchange goes where, and what decided rounds and gossip
+//! brought until the workers take it.
 
 use super::data::Data;
 use super::mail::{Arrive, Decided, Failure, GossipDone, Mail, ToAggregator, ToGossip};
@@ -129,7 +130,8 @@ pub struct AggregatorPart<D: Data> {
     samples: Option<Progress>,
     /// What decided rounds brought, as many as the machine keeps.
     untaken: BTreeMap<Round, Brought<D>>,
-    /// The values of the gossip that is complete; overlapped, the part of the model that they are added to.
+    /// The values of the gossip that is complete; overlapped, the part of the model that they are
+    /// added to.
     gossiped: Option<(D::Values, Option<f64>)>,
     /// The values after the node's own slow step.
     stepped: Option<D::Values>,
@@ -175,8 +177,15 @@ impl<D: Data> AggregatorPart<D> {
     }
 
     /// Takes a message.
-    pub fn handle(&mut self, message: ToAggregator<D>, now: Instant, out: &mut Outbox<AggregatorEffect<D>>) {
-        let Some(event) = self.take(message, out) else { return };
+    pub fn handle(
+        &mut self,
+        message: ToAggregator<D>,
+        now: Instant,
+        out: &mut Outbox<AggregatorEffect<D>>,
+    ) {
+        let Some(event) = self.take(message, out) else {
+            return;
+        };
         if matches!(event, In::Failed) {
             self.forget_exchange();
         }
@@ -188,10 +197,20 @@ impl<D: Data> AggregatorPart<D> {
     }
 
     /// What the machine is told of a message.
-    fn take(&mut self, message: ToAggregator<D>, out: &mut Outbox<AggregatorEffect<D>>) -> Option<In> {
+    fn take(
+        &mut self,
+        message: ToAggregator<D>,
+        out: &mut Outbox<AggregatorEffect<D>>,
+    ) -> Option<In> {
         match message {
             ToAggregator::Arrive(arrive) => {
-                let Arrive { worker, request, model, frozen, samples } = *arrive;
+                let Arrive {
+                    worker,
+                    request,
+                    model,
+                    frozen,
+                    samples,
+                } = *arrive;
                 self.request = Some((request, model));
                 self.frozen = frozen.or(self.frozen.take());
                 self.samples = samples.or(self.samples.take());
@@ -199,9 +218,21 @@ impl<D: Data> AggregatorPart<D> {
             }
             ToAggregator::Decided(decided) => Some(self.decided(*decided)),
             ToAggregator::GossipDone(done) if self.machine.awaits_gossip(done.step) => {
-                let GossipDone { step, weight, contributors, next_step, values, stays } = *done;
+                let GossipDone {
+                    step,
+                    weight,
+                    contributors,
+                    next_step,
+                    values,
+                    stays,
+                } = *done;
                 self.gossiped = Some((values, stays));
-                Some(In::GossipDone { step, weight, contributors, next_step })
+                Some(In::GossipDone {
+                    step,
+                    weight,
+                    contributors,
+                    next_step,
+                })
             }
             ToAggregator::Settled(step, weight, frozen) if self.machine.awaits_settling(step) => {
                 self.frozen = Some(frozen);
@@ -210,7 +241,9 @@ impl<D: Data> AggregatorPart<D> {
             // A round that was decided meanwhile has released the workers.
             ToAggregator::GossipDone(_) | ToAggregator::Settled(..) => None,
             ToAggregator::Stepped(values) => {
-                out.push(AggregatorEffect::Tell(ToGossip::Stepped(values.clone()).into()));
+                out.push(AggregatorEffect::Tell(
+                    ToGossip::Stepped(values.clone()).into(),
+                ));
                 self.stepped = Some(values);
                 Some(In::WholeStepDone)
             }
@@ -223,7 +256,9 @@ impl<D: Data> AggregatorPart<D> {
             ToAggregator::Leave(worker) => {
                 // The node leaves when all of its workers do.
                 if self.leaving.insert(worker) && self.leaving.len() == self.workers {
-                    out.push(AggregatorEffect::Tell(ToGossip::Leave(self.machine.round()).into()));
+                    out.push(AggregatorEffect::Tell(
+                        ToGossip::Leave(self.machine.round()).into(),
+                    ));
                 }
                 None
             }
@@ -238,59 +273,111 @@ impl<D: Data> AggregatorPart<D> {
     }
 
     fn decided(&mut self, decided: Decided<D>) -> In {
-        let Decided { outcome, members, values, mut donated, drained } = decided;
+        let Decided {
+            outcome,
+            members,
+            values,
+            mut donated,
+            drained,
+        } = decided;
         self.members = outcome.view.members().into();
         if outcome.spec.carries_parameters() {
             // They replace all that was before them, but not what a joiner was given.
             let before = std::mem::take(&mut self.untaken);
             donated = donated.or_else(|| before.into_values().find_map(|before| before.donated));
         }
-        self.untaken.insert(outcome.round, Brought { values: Some(values), donated, members_before: members });
+        self.untaken.insert(
+            outcome.round,
+            Brought {
+                values: Some(values),
+                donated,
+                members_before: members,
+            },
+        );
         In::RoundDecided { outcome, drained }
     }
 
     fn act(&mut self, effect: Effect, out: &mut Outbox<AggregatorEffect<D>>) {
         match effect {
-            Effect::Round { round, spec, weight } => self.contribute(round, spec, weight, out),
+            Effect::Round {
+                round,
+                spec,
+                weight,
+            } => self.contribute(round, spec, weight, out),
             Effect::Gossip { step, round } => {
                 let frozen = self.frozen.take();
-                out.push(AggregatorEffect::Tell(ToGossip::Gossip(step, round, frozen).into()));
+                out.push(AggregatorEffect::Tell(
+                    ToGossip::Gossip(step, round, frozen).into(),
+                ));
             }
             Effect::Settle { step, round } => {
                 if let Some(frozen) = self.frozen.take() {
-                    out.push(AggregatorEffect::Tell(ToGossip::Settle(step, round, frozen).into()));
+                    out.push(AggregatorEffect::Tell(
+                        ToGossip::Settle(step, round, frozen).into(),
+                    ));
                 }
             }
             Effect::WholeStep { values, gamma } => {
                 let from = match values {
-                    // Its whole step comes first; the rest of what the round brought waits for that.
-                    Values::Decided => Source::Made(self.untaken.values_mut().next().and_then(|brought| brought.values.take())),
-                    Values::Gossiped => Source::Made(self.gossiped.take().map(|(values, _)| values)),
+                    // Its whole step comes first; the rest of what the round brought waits for
+                    // that.
+                    Values::Decided => Source::Made(
+                        self.untaken
+                            .values_mut()
+                            .next()
+                            .and_then(|brought| brought.values.take()),
+                    ),
+                    Values::Gossiped => {
+                        Source::Made(self.gossiped.take().map(|(values, _)| values))
+                    }
                     Values::Stepped => Source::Made(self.stepped.take()),
                     Values::Own => Source::Own(self.frozen.take()),
                 };
                 out.push(AggregatorEffect::WholeStep { from, gamma });
             }
-            Effect::Release { values, weight, outcome, contributors, next_step, drained } => {
-                let brought = outcome.as_ref().and_then(|outcome| self.take_brought(outcome.round));
+            Effect::Release {
+                values,
+                weight,
+                outcome,
+                contributors,
+                next_step,
+                drained,
+            } => {
+                let brought = outcome
+                    .as_ref()
+                    .and_then(|outcome| self.take_brought(outcome.round));
                 let (decided, donated, members_before) = match brought {
-                    Some(Brought { values, donated, members_before }) => (values, donated, members_before),
+                    Some(Brought {
+                        values,
+                        donated,
+                        members_before,
+                    }) => (values, donated, members_before),
                     None => (None, None, Arc::default()),
                 };
                 let stepped = values == Values::Stepped;
                 let (values, stays) = match values {
                     Values::Decided => (decided, None),
-                    Values::Gossiped => self.gossiped.take().map_or((None, None), |(values, stays)| (Some(values), stays)),
+                    Values::Gossiped => self
+                        .gossiped
+                        .take()
+                        .map_or((None, None), |(values, stays)| (Some(values), stays)),
                     Values::Stepped => (self.stepped.take(), None),
                     Values::Own => (None, None),
                 };
                 // Gradients do not go with it.
-                let parameters = outcome.as_ref().filter(|outcome| outcome.spec.carries_parameters());
+                let parameters = outcome
+                    .as_ref()
+                    .filter(|outcome| outcome.spec.carries_parameters());
                 if let (true, Some(outcome), Some(values)) = (self.gossips, parameters, &values) {
                     // Where the workers go on, before they can.
-                    out.push(AggregatorEffect::Tell(ToGossip::Decided(outcome.round.next(), values.clone()).into()));
+                    out.push(AggregatorEffect::Tell(
+                        ToGossip::Decided(outcome.round.next(), values.clone()).into(),
+                    ));
                 }
-                let members = outcome.as_ref().map_or_else(|| Arc::clone(&self.members), |outcome| outcome.view.members().into());
+                let members = outcome.as_ref().map_or_else(
+                    || Arc::clone(&self.members),
+                    |outcome| outcome.view.members().into(),
+                );
                 self.answer(
                     AggregatorEffect::Release(Box::new(Released {
                         values,
@@ -315,23 +402,54 @@ impl<D: Data> AggregatorPart<D> {
             }
             Effect::Unchanged => self.answer(AggregatorEffect::Unchanged, out),
             Effect::Drained => self.answer(AggregatorEffect::Drained, out),
-            Effect::Missing { workers, waited } => self.answer(AggregatorEffect::Missing { workers, waited }, out),
-            Effect::Disagree { worker, asked, before } => self.answer(AggregatorEffect::Disagree { worker, asked, before }, out),
+            Effect::Missing { workers, waited } => {
+                self.answer(AggregatorEffect::Missing { workers, waited }, out)
+            }
+            Effect::Disagree {
+                worker,
+                asked,
+                before,
+            } => self.answer(
+                AggregatorEffect::Disagree {
+                    worker,
+                    asked,
+                    before,
+                },
+                out,
+            ),
         }
     }
 
-    fn contribute(&mut self, round: Round, spec: RoundSpec, weight: f64, out: &mut Outbox<AggregatorEffect<D>>) {
-        let (Some(frozen), Some((request, model))) = (self.frozen.take(), self.request) else { return };
+    fn contribute(
+        &mut self,
+        round: Round,
+        spec: RoundSpec,
+        weight: f64,
+        out: &mut Outbox<AggregatorEffect<D>>,
+    ) {
+        let (Some(frozen), Some((request, model))) = (self.frozen.take(), self.request) else {
+            return;
+        };
         if request.task == Task::Found {
             let parameters = usize::try_from(model.parameters).unwrap_or(usize::MAX);
             out.push(AggregatorEffect::Tell(ToGossip::Model(parameters).into()));
-            out.push(AggregatorEffect::Tell(membership::In::Synchronize(model).into()));
+            out.push(AggregatorEffect::Tell(
+                membership::In::Synchronize(model).into(),
+            ));
         }
         let samples = self.samples.take();
-        out.push(AggregatorEffect::Contribute(Box::new(Contributing { round, spec, weight, model, frozen, samples })));
+        out.push(AggregatorEffect::Contribute(Box::new(Contributing {
+            round,
+            spec,
+            weight,
+            model,
+            frozen,
+            samples,
+        })));
     }
 
-    /// What a round brought. What the machine forgot, as no exchange took it, is older and goes as well.
+    /// What a round brought. What the machine forgot, as no exchange took it, is older and goes as
+    /// well.
     fn take_brought(&mut self, round: Round) -> Option<Brought<D>> {
         self.untaken = self.untaken.split_off(&round);
         self.untaken.remove(&round)

@@ -62,10 +62,30 @@ impl<D: Data> Applied<D> {
     /// As traces have it, with what the driver says of the values.
     #[must_use]
     pub fn event(&self, start: Start, digest: u64, values: Vec<f64>, holds: Vec<Held>) -> Event {
-        let members = self.members.iter().map(|member| Start { node: member.id, incarnation: member.incarnation }).collect();
-        let decided = trace::Decided::new(&self.outcome, self.began_in, members, self.plan.participants.clone());
+        let members = self
+            .members
+            .iter()
+            .map(|member| Start {
+                node: member.id,
+                incarnation: member.incarnation,
+            })
+            .collect();
+        let decided = trace::Decided::new(
+            &self.outcome,
+            self.began_in,
+            members,
+            self.plan.participants.clone(),
+        );
         let votes = self.votes.as_ref().map(trace::Votes::from);
-        Event::Applied { start, decided: Box::new(decided), digest, values, holds, drained: self.drained, votes }
+        Event::Applied {
+            start,
+            decided: Box::new(decided),
+            digest,
+            values,
+            holds,
+            drained: self.drained,
+            votes,
+        }
     }
 }
 
@@ -91,7 +111,11 @@ pub(crate) struct Moving<D: Data> {
 
 impl<D: Data> Moving<D> {
     pub fn new(plan: Arc<Plan>) -> Self {
-        let mut awaited: BTreeSet<_> = plan.other_owners().into_iter().map(|owner| (StreamKind::Parameters, owner)).collect();
+        let mut awaited: BTreeSet<_> = plan
+            .other_owners()
+            .into_iter()
+            .map(|owner| (StreamKind::Parameters, owner))
+            .collect();
         if plan.owns() {
             let others = plan.contributors.iter().filter(|node| **node != plan.me);
             awaited.extend(others.map(|node| (StreamKind::Contribution, *node)));
@@ -111,8 +135,16 @@ impl<D: Data> Moving<D> {
 
     /// Who gets what it makes is known: so is who sends state and buffers.
     pub fn publish(&mut self, publication: Arc<Publication>) {
-        self.awaited.extend(publication.moves_to(self.plan.me).map(|moved| (StreamKind::State, moved.from)));
-        self.awaited.extend(publication.donor_to(self.plan.me).map(|donor| (StreamKind::Buffers, donor)));
+        self.awaited.extend(
+            publication
+                .moves_to(self.plan.me)
+                .map(|moved| (StreamKind::State, moved.from)),
+        );
+        self.awaited.extend(
+            publication
+                .donor_to(self.plan.me)
+                .map(|donor| (StreamKind::Buffers, donor)),
+        );
         self.publication = Some(publication);
     }
 
@@ -126,10 +158,16 @@ impl<D: Data> Moving<D> {
         self.awaited.remove(&(kind, from));
     }
 
-    /// Whether every contribution of the others to the own shards is here, and who gets what becomes of them is known.
+    /// Whether every contribution of the others to the own shards is here, and who gets what
+    /// becomes of them is known.
     pub fn may_reduce(&self) -> bool {
-        let others = self.plan.contributors.iter().filter(|node| **node != self.plan.me);
-        self.publication.is_some() && self.plan.owns() && !self.reduces && { others }.all(|node| self.contributions.contains_key(node))
+        let others = self
+            .plan
+            .contributors
+            .iter()
+            .filter(|node| **node != self.plan.me);
+        self.publication.is_some() && self.plan.owns() && !self.reduces && { others }
+            .all(|node| self.contributions.contains_key(node))
     }
 }
 
@@ -143,9 +181,15 @@ pub(super) enum Unfit {
 
 /// Whether a contribution can be averaged.
 pub(super) fn fits(plan: &Plan, content: &Bulk) -> Result<(), Unfit> {
-    let Bulk::Contribution(contribution) = content else { return Err(Unfit::Broken) };
+    let Bulk::Contribution(contribution) = content else {
+        return Err(Unfit::Broken);
+    };
     if contribution.spec != plan.spec {
         return Err(Unfit::SpecsDiffer(contribution.spec));
     }
-    if contribution.weight.is_finite() && contribution.weight > 0.0 { Ok(()) } else { Err(Unfit::Broken) }
+    if contribution.weight.is_finite() && contribution.weight > 0.0 {
+        Ok(())
+    } else {
+        Err(Unfit::Broken)
+    }
 }

@@ -1,9 +1,12 @@
-//! The gossip peer: which messages are read, mixed and sent when, and what the training threads are told.
+//! The gossip peer: which messages are read, mixed and sent when, and what the training threads are
+//! told.
 
 use super::data::{Arrived, Data};
 use super::mail::{GossipDone, Made, Mail, ToAggregator, ToGossip};
 use crate::algorithm::{Algorithm, Base, Gossip};
-use crate::gossip_peer::{Effect, GossipPeer, In, Key, Mix, PARKED_MAX, Plan, Purpose, Sent, Waits};
+use crate::gossip_peer::{
+    Effect, GossipPeer, In, Key, Mix, PARKED_MAX, Plan, Purpose, Sent, Waits,
+};
 use crate::ident::{Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox};
 use crate::membership;
@@ -47,11 +50,14 @@ pub enum GossipEffect<D: Data> {
         /// Before an exact average: the model as the training thread left it.
         frozen: Option<D::Frozen>,
     },
-    /// The weight of messages is split off. Synchronous, they are made of the own part and sent at once.
+    /// The weight of messages is split off. Synchronous, they are made of the own part and sent at
+    /// once.
     Ship(Plan),
-    /// Overlapped: the training thread has mixed; the model was this before, and what is sent follows from both.
+    /// Overlapped: the training thread has mixed; the model was this before, and what is sent
+    /// follows from both.
     Moved(D::Values, Option<Plan>),
-    /// Overlapped: the same, but not all numerators are finite: those stay what they were, and nothing is sent.
+    /// Overlapped: the same, but not all numerators are finite: those stay what they were, and
+    /// nothing is sent.
     Mend(D::Values),
     /// The training threads go on from these values, of this push-sum weight.
     GoOn(D::Values, f64),
@@ -70,7 +76,8 @@ pub struct GossipPart<D: Data> {
     algorithm: Algorithm,
     waits: Waits,
     round: Round,
-    /// Frames of members that heard of the first view before this node; at most [`EARLY_FRAMES_MAX`].
+    /// Frames of members that heard of the first view before this node; at most
+    /// [`EARLY_FRAMES_MAX`].
     early: Vec<In>,
     /// Streams that the machine has not asked to be read; at most [`PARKED_MAX`].
     streams: BTreeMap<Key, Arrived<D::Stream>>,
@@ -83,7 +90,8 @@ pub struct GossipPart<D: Data> {
     frozen: Option<D::Frozen>,
     /// Overlapped: what is sent when the training thread has mixed.
     plan: Option<Plan>,
-    /// Overlapped: the step whose mix the training thread takes in now. Nobody else knows the numerators until it has.
+    /// Overlapped: the step whose mix the training thread takes in now. Nobody else knows the
+    /// numerators until it has.
     mixes: Option<Step>,
     /// The weight of the last mix.
     weight: f64,
@@ -126,7 +134,11 @@ impl<D: Data> GossipPart<D> {
     /// How the node gossips, if it does.
     #[must_use]
     pub fn settings(&self) -> Option<Gossip> {
-        if let Base::Sgp(gossip) = self.algorithm.base { Some(gossip) } else { None }
+        if let Base::Sgp(gossip) = self.algorithm.base {
+            Some(gossip)
+        } else {
+            None
+        }
     }
 
     /// Whether values are frozen, sent and mixed in one step.
@@ -164,15 +176,31 @@ impl<D: Data> GossipPart<D> {
         self.plan.as_ref()
     }
 
-    /// Who is still to get the messages of a plan. One that died meanwhile gets nothing: its part has been taken back.
+    /// Who is still to get the messages of a plan. One that died meanwhile gets nothing: its part
+    /// has been taken back.
     pub fn receivers(&self, plan: &Plan) -> Vec<NodeId> {
         // A decided round may have come while they were made.
-        let Some(machine) = self.machine.as_ref().filter(|_| plan.place.round >= self.round) else { return Vec::new() };
-        plan.out.iter().copied().filter(|to| machine.awaits_answer((*to, plan.step))).collect()
+        let Some(machine) = self
+            .machine
+            .as_ref()
+            .filter(|_| plan.place.round >= self.round)
+        else {
+            return Vec::new();
+        };
+        plan.out
+            .iter()
+            .copied()
+            .filter(|to| machine.awaits_answer((*to, plan.step)))
+            .collect()
     }
 
     /// Takes a message.
-    pub fn handle(&mut self, message: ToGossip<D>, now: Instant, out: &mut Outbox<GossipEffect<D>>) {
+    pub fn handle(
+        &mut self,
+        message: ToGossip<D>,
+        now: Instant,
+        out: &mut Outbox<GossipEffect<D>>,
+    ) {
         let mut effects = Outbox::default();
         self.take(message, now, &mut effects, out);
         for effect in effects.take() {
@@ -181,19 +209,32 @@ impl<D: Data> GossipPart<D> {
         if self.is_synchronous() || self.mixes.is_some() {
             return;
         }
-        out.push_all(std::mem::take(&mut self.arrived).into_values().map(GossipEffect::Fold));
+        out.push_all(
+            std::mem::take(&mut self.arrived)
+                .into_values()
+                .map(GossipEffect::Fold),
+        );
     }
 
-    fn take(&mut self, message: ToGossip<D>, now: Instant, effects: &mut Outbox<Effect>, out: &mut Outbox<GossipEffect<D>>) {
+    fn take(
+        &mut self,
+        message: ToGossip<D>,
+        now: Instant,
+        effects: &mut Outbox<Effect>,
+        out: &mut Outbox<GossipEffect<D>>,
+    ) {
         match message {
             ToGossip::In(event) => self.feed(event, now, effects),
-            ToGossip::View(view, lineage, round, order) => self.enter((view, lineage, round), order, now, effects, out),
+            ToGossip::View(view, lineage, round, order) => {
+                self.enter((view, lineage, round), order, now, effects, out)
+            }
             ToGossip::Round(round) => {
                 self.go_to(round, out);
                 self.feed(In::Round(round), now, effects);
             }
             // A round was decided meanwhile: the training threads get that.
-            ToGossip::Gossip(_, round, _) | ToGossip::Settle(_, round, _) if round < self.round => {}
+            ToGossip::Gossip(_, round, _) | ToGossip::Settle(_, round, _) if round < self.round => {
+            }
             ToGossip::Mixed(mix, _) if mix.round < self.round => {}
             ToGossip::Gossip(step, round, frozen) => {
                 self.go_to(round, out);
@@ -208,10 +249,17 @@ impl<D: Data> GossipPart<D> {
                 self.frozen = Some(frozen);
                 self.feed(In::Settle { step, round }, now, effects);
             }
-            ToGossip::Mixed(mix, made) => out.push(GossipEffect::Tell(self.result(&mix, made).into())),
-            ToGossip::Moved { step, before, withheld } => self.moved(step, before, withheld, now, effects, out),
+            ToGossip::Mixed(mix, made) => {
+                out.push(GossipEffect::Tell(self.result(&mix, made).into()))
+            }
+            ToGossip::Moved {
+                step,
+                before,
+                withheld,
+            } => self.moved(step, before, withheld, now, effects, out),
             ToGossip::Decided(round, values) => {
-                // They have not gossiped in it yet: the aggregator, which asks for that, says this first.
+                // They have not gossiped in it yet: the aggregator, which asks for that, says this
+                // first.
                 self.go_to(round, out);
                 self.feed(In::Round(round), now, effects);
                 if round == self.round {
@@ -236,7 +284,9 @@ impl<D: Data> GossipPart<D> {
             }
             ToGossip::Sent(sent, true) => self.feed(In::Sent(sent), now, effects),
             ToGossip::Sent(sent, false) => self.feed(In::SendFailed(sent), now, effects),
-            ToGossip::Leave(_) if self.machine.is_none() => out.push(GossipEffect::Tell(membership::In::Leave.into())),
+            ToGossip::Leave(_) if self.machine.is_none() => {
+                out.push(GossipEffect::Tell(membership::In::Leave.into()))
+            }
             ToGossip::Leave(round) => {
                 self.go_to(round, out);
                 // Its training thread went away without mixing: nothing of that step is sent.
@@ -252,7 +302,9 @@ impl<D: Data> GossipPart<D> {
         match &mut self.machine {
             Some(machine) => machine.handle(event, now, effects),
             // Nobody may be waited for in vain because it said early that it sends nothing.
-            None if matches!(event, In::Frame { .. }) && self.early.len() < EARLY_FRAMES_MAX => self.early.push(event),
+            None if matches!(event, In::Frame { .. }) && self.early.len() < EARLY_FRAMES_MAX => {
+                self.early.push(event)
+            }
             None => {}
         }
     }
@@ -265,20 +317,43 @@ impl<D: Data> GossipPart<D> {
         effects: &mut Outbox<Effect>,
         out: &mut Outbox<GossipEffect<D>>,
     ) {
-        let Some(gossip) = self.settings() else { return };
+        let Some(gossip) = self.settings() else {
+            return;
+        };
         self.reset(round, out);
         if self.machine.is_some() {
-            return self.feed(In::View { view, lineage, round, order }, now, effects);
+            return self.feed(
+                In::View {
+                    view,
+                    lineage,
+                    round,
+                    order,
+                },
+                now,
+                effects,
+            );
         }
-        let mut machine = GossipPeer::new(self.identity, gossip, self.waits, (&view, lineage, round)).ordered(&order);
+        let mut machine =
+            GossipPeer::new(self.identity, gossip, self.waits, (&view, lineage, round))
+                .ordered(&order);
         // Members that are faster may have sent already.
         for (key, stream) in &self.streams {
             if let Bulk::Gossip { weight, .. } = stream.content {
-                machine.handle(In::Offered { header: stream.header, step: key.1, weight }, now, effects);
+                machine.handle(
+                    In::Offered {
+                        header: stream.header,
+                        step: key.1,
+                        weight,
+                    },
+                    now,
+                    effects,
+                );
             }
         }
         self.machine = Some(machine);
-        std::mem::take(&mut self.early).into_iter().for_each(|event| self.feed(event, now, effects));
+        std::mem::take(&mut self.early)
+            .into_iter()
+            .for_each(|event| self.feed(event, now, effects));
     }
 
     /// A decided round makes every weight 1: values of before are void.
@@ -297,9 +372,24 @@ impl<D: Data> GossipPart<D> {
         out.push(GossipEffect::Reset);
     }
 
-    /// A stream begins. A peer may have heard of a decided round, and of its view, before this node: it waits here.
-    fn offered(&mut self, stream: Arrived<D::Stream>, now: Instant, effects: &mut Outbox<Effect>, out: &mut Outbox<GossipEffect<D>>) {
-        let Bulk::Gossip { step, weight, scale, wire } = stream.content else { return };
+    /// A stream begins. A peer may have heard of a decided round, and of its view, before this
+    /// node: it waits here.
+    fn offered(
+        &mut self,
+        stream: Arrived<D::Stream>,
+        now: Instant,
+        effects: &mut Outbox<Effect>,
+        out: &mut Outbox<GossipEffect<D>>,
+    ) {
+        let Bulk::Gossip {
+            step,
+            weight,
+            scale,
+            wire,
+        } = stream.content
+        else {
+            return;
+        };
         let header = stream.header;
         let key = (header.round, step, header.sender);
         let here = self.streams.contains_key(&key) || self.reading.contains_key(&key);
@@ -311,7 +401,15 @@ impl<D: Data> GossipPart<D> {
         }
         self.streams.insert(key, stream);
         self.fullest = self.fullest.max(self.streams.len());
-        self.feed(In::Offered { header, step, weight }, now, effects);
+        self.feed(
+            In::Offered {
+                header,
+                step,
+                weight,
+            },
+            now,
+            effects,
+        );
     }
 
     /// Overlapped: the training thread has mixed.
@@ -340,7 +438,9 @@ impl<D: Data> GossipPart<D> {
     fn act(&mut self, effect: Effect, out: &mut Outbox<GossipEffect<D>>) {
         match effect {
             Effect::Receive(key) => {
-                let Some(stream) = self.streams.remove(&key) else { return };
+                let Some(stream) = self.streams.remove(&key) else {
+                    return;
+                };
                 self.reading.insert(key, stream.header);
                 out.push(GossipEffect::Read(key, stream));
             }
@@ -368,11 +468,17 @@ impl<D: Data> GossipPart<D> {
     }
 
     fn mix(&mut self, mix: Mix, out: &mut Outbox<GossipEffect<D>>) {
-        let arrived = mix.arrivals.iter().filter_map(|key| self.arrived.remove(key)).collect();
+        let arrived = mix
+            .arrivals
+            .iter()
+            .filter_map(|key| self.arrived.remove(key))
+            .collect();
         self.weight = mix.weight;
         let frozen = match mix.purpose {
             Purpose::Average => {
-                let Some(frozen) = self.frozen.take() else { return };
+                let Some(frozen) = self.frozen.take() else {
+                    return;
+                };
                 Some(frozen)
             }
             Purpose::Gossip => {
@@ -382,21 +488,36 @@ impl<D: Data> GossipPart<D> {
                 None
             }
         };
-        out.push(GossipEffect::Mix { mix, arrived, frozen });
+        out.push(GossipEffect::Mix {
+            mix,
+            arrived,
+            frozen,
+        });
     }
 
     /// What the aggregator is told of a mix.
     fn result(&self, mix: &Mix, made: Made<D>) -> ToAggregator<D> {
         let (values, stays) = match made {
-            Made::Contribution(frozen) => return ToAggregator::Settled(mix.step, mix.weight, frozen),
+            Made::Contribution(frozen) => {
+                return ToAggregator::Settled(mix.step, mix.weight, frozen);
+            }
             Made::Numerators(values) => (values, None),
             Made::Correction(values, stays) => (values, Some(stays)),
         };
         // Where the peers are, but never past a round.
         let next = Step(mix.step.0.saturating_add(1));
         let boundary = next_boundary(&self.algorithm, mix.step).unwrap_or(Step(u64::MAX));
-        let next_step = mix.behind.map_or(next, |reached| reached.min(boundary).max(next));
+        let next_step = mix
+            .behind
+            .map_or(next, |reached| reached.min(boundary).max(next));
         let contributors = mix.arrivals.len() + 1;
-        ToAggregator::GossipDone(Box::new(GossipDone { step: mix.step, weight: mix.weight, contributors, next_step, values, stays }))
+        ToAggregator::GossipDone(Box::new(GossipDone {
+            step: mix.step,
+            weight: mix.weight,
+            contributors,
+            next_step,
+            values,
+            stays,
+        }))
     }
 }

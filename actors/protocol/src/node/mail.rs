@@ -1,5 +1,5 @@
-//! What the parts of a node tell each other, and which part a frame or stream is for. Each part has a mailbox, whose messages it takes in
-//! the order in which they were sent.
+//! What the parts of a node tell each other, and which part a frame or stream is for. Each part has
+//! a mailbox, whose messages it takes in the order in which they were sent.
 
 use super::attempt::Reduced;
 use super::data::{Arrived, Data};
@@ -96,7 +96,8 @@ pub enum ToGossip<D: Data> {
     View(View, Lineage, Round, Vec<NodeId>),
     /// A round is decided, in the same view: the one that follows.
     Round(Round),
-    /// The node gossips after an inner step; synchronous with the model as the training thread left it.
+    /// The node gossips after an inner step; synchronous with the model as the training thread left
+    /// it.
     Gossip(Step, Round, Option<D::Frozen>),
     /// The node finished the inner step of an exact average, with this model.
     Settle(Step, Round, D::Frozen),
@@ -108,7 +109,8 @@ pub enum ToGossip<D: Data> {
         step: Step,
         /// The model as the inner step left it.
         before: D::Values,
-        /// Nothing must be sent: not all numerators are finite, or (then there is no model) the training thread could not mix.
+        /// Nothing must be sent: not all numerators are finite, or (then there is no model) the
+        /// training thread could not mix.
         withheld: bool,
     },
     /// What the training threads go on from after a decided round. Told before they are.
@@ -189,7 +191,8 @@ pub struct Decided<D: Data> {
     pub members: Arc<[Member]>,
     /// What the round made.
     pub values: D::Values,
-    /// A member's buffers of the base optimizer, where the outcome admits this node and joiners get a copy.
+    /// A member's buffers of the base optimizer, where the outcome admits this node and joiners get
+    /// a copy.
     pub donated: Option<D::Values>,
     /// The outcome leaves this node out.
     pub drained: bool,
@@ -275,9 +278,11 @@ impl<D: Data> From<ToAggregator<D>> for Mail<D> {
 #[must_use]
 pub fn route<D: Data>(header: Header, message: Box<Message>) -> Mail<D> {
     match *message {
-        Message::Hello(_) | Message::Found { .. } | Message::Leave { .. } | Message::Join | Message::Refused(_) => {
-            membership::In::Frame { header, message }.into()
-        }
+        Message::Hello(_)
+        | Message::Found { .. }
+        | Message::Leave { .. }
+        | Message::Join
+        | Message::Refused(_) => membership::In::Frame { header, message }.into(),
         Message::GossipMixed { .. }
         | Message::GossipRefused { .. }
         | Message::GossipSkipped { .. }

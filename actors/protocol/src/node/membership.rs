@@ -18,7 +18,8 @@ const ROUND_TRIP_LOOKS: u64 = 16;
 
 /// What the transport knows of a peer's signs of life.
 pub trait SignsOfLife {
-    /// How often something of a peer has arrived. A smaller number than before is another session's.
+    /// How often something of a peer has arrived. A smaller number than before is another
+    /// session's.
     fn heard(&self, node: NodeId) -> u64;
 
     /// How long a packet to a peer and its answer take.
@@ -113,12 +114,27 @@ impl MembershipPart {
     /// When it must be given a tick.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        [self.machine.next_deadline(), self.liveness.next_deadline()].into_iter().flatten().min()
+        [self.machine.next_deadline(), self.liveness.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Takes a message.
-    pub fn handle<D: Data>(&mut self, message: ToMembership, signs: &dyn SignsOfLife, now: Instant, out: &mut Outbox<MembershipEffect<D>>) {
-        let mut turn = Turn { part: self, signs, now, effects: Outbox::default(), out };
+    pub fn handle<D: Data>(
+        &mut self,
+        message: ToMembership,
+        signs: &dyn SignsOfLife,
+        now: Instant,
+        out: &mut Outbox<MembershipEffect<D>>,
+    ) {
+        let mut turn = Turn {
+            part: self,
+            signs,
+            now,
+            effects: Outbox::default(),
+            out,
+        };
         turn.take(message);
         turn.act_on_all();
         turn.tell_suspects();
@@ -177,7 +193,12 @@ impl<D: Data> Turn<'_, D> {
     }
 
     fn tick(&mut self) {
-        let MembershipPart { liveness, heard, looks, .. } = &mut *self.part;
+        let MembershipPart {
+            liveness,
+            heard,
+            looks,
+            ..
+        } = &mut *self.part;
         let looks_at_all = liveness.looks_at_all();
         let mut reads_round_trips = false;
         if looks_at_all {
@@ -191,18 +212,34 @@ impl<D: Data> Turn<'_, D> {
                 self.watch(liveness::In::RoundTrip(node, round_trip));
             }
         }
-        if looks_at_all && !self.part.liveness.heard_by_others(self.now).eq(self.part.unheard.iter().copied()) {
+        if looks_at_all
+            && !self
+                .part
+                .liveness
+                .heard_by_others(self.now)
+                .eq(self.part.unheard.iter().copied())
+        {
             self.part.unheard = self.part.liveness.heard_by_others(self.now).collect();
             self.tell(coordinator::In::Unheard(self.part.unheard.clone()));
         }
-        if self.part.liveness.next_deadline().is_some_and(|deadline| deadline <= self.now) {
+        if self
+            .part
+            .liveness
+            .next_deadline()
+            .is_some_and(|deadline| deadline <= self.now)
+        {
             self.watch(liveness::In::Tick);
         }
     }
 
     fn hear(&mut self, node: NodeId) {
         let heard = self.signs.heard(node);
-        if self.part.heard.insert(node, heard).is_some_and(|before| before != heard) {
+        if self
+            .part
+            .heard
+            .insert(node, heard)
+            .is_some_and(|before| before != heard)
+        {
             self.watch(liveness::In::Heard(node));
         }
     }
@@ -213,11 +250,17 @@ impl<D: Data> Turn<'_, D> {
         self.part.liveness.handle(event, self.now, &mut found);
         for effect in found.take() {
             match effect {
-                liveness::Effect::Datagram { to, bytes } => self.out.push(MembershipEffect::Datagram { to, bytes }),
+                liveness::Effect::Datagram { to, bytes } => {
+                    self.out.push(MembershipEffect::Datagram { to, bytes })
+                }
                 liveness::Effect::Knock(node) => self.out.push(MembershipEffect::Knock(node)),
                 liveness::Effect::Down(node, incarnation, cause) => {
                     self.notice(Notice::Dead(node, cause));
-                    self.feed(In::Down { node, incarnation, ended: cause.has_ended() });
+                    self.feed(In::Down {
+                        node,
+                        incarnation,
+                        ended: cause.has_ended(),
+                    });
                 }
                 liveness::Effect::Up(node, _) => {
                     self.notice(Notice::Alive(node));
@@ -232,7 +275,12 @@ impl<D: Data> Turn<'_, D> {
         if std::mem::replace(&mut self.part.suspicions, suspicions) == suspicions {
             return;
         }
-        if !self.part.liveness.suspected().eq(self.part.suspects.iter().copied()) {
+        if !self
+            .part
+            .liveness
+            .suspected()
+            .eq(self.part.suspects.iter().copied())
+        {
             self.part.suspects = self.part.liveness.suspected().collect();
             self.tell(gossip_peer::In::Suspects(self.part.suspects.clone()));
         }
@@ -254,13 +302,23 @@ impl<D: Data> Turn<'_, D> {
     fn act(&mut self, effect: Effect) {
         match effect {
             Effect::Send { to, frame } => self.out.push(MembershipEffect::Send { to, frame }),
-            Effect::Formed { view, lineage } => self.tell(coordinator::In::Formed { view, lineage }),
+            Effect::Formed { view, lineage } => {
+                self.tell(coordinator::In::Formed { view, lineage })
+            }
             Effect::Fail(error) => {
                 self.tell(ToRounds::FoundingFailed);
                 self.tell(ToAggregator::Failed(Failure::Founding(error)));
             }
-            Effect::Lost { node, incarnation, ended } => {
-                self.tell(coordinator::In::Lost { node, incarnation, ended });
+            Effect::Lost {
+                node,
+                incarnation,
+                ended,
+            } => {
+                self.tell(coordinator::In::Lost {
+                    node,
+                    incarnation,
+                    ended,
+                });
                 self.tell(gossip_peer::In::MemberLost(node));
                 self.notice(Notice::Lost(node));
             }
@@ -269,9 +327,19 @@ impl<D: Data> Turn<'_, D> {
                 self.tell(gossip_peer::In::MemberBack(node));
                 self.notice(Notice::Back(node));
             }
-            Effect::Joiners { epoch, members } => self.tell(coordinator::In::Joiners { epoch, members }),
-            Effect::Leaving { node, incarnation, contributes } => {
-                self.tell(coordinator::In::Leaving { node, incarnation, contributes });
+            Effect::Joiners { epoch, members } => {
+                self.tell(coordinator::In::Joiners { epoch, members })
+            }
+            Effect::Leaving {
+                node,
+                incarnation,
+                contributes,
+            } => {
+                self.tell(coordinator::In::Leaving {
+                    node,
+                    incarnation,
+                    contributes,
+                });
             }
             Effect::Resign(gives_up) => {
                 self.tell(coordinator::In::Resign(gives_up));
@@ -284,7 +352,15 @@ impl<D: Data> Turn<'_, D> {
                 self.notice(Notice::Drained);
             }
             Effect::Waiting(why) => self.notice(Notice::Waiting(why)),
-            Effect::OtherCluster { node, lineage, round } => self.notice(Notice::OtherCluster { node, lineage, round }),
+            Effect::OtherCluster {
+                node,
+                lineage,
+                round,
+            } => self.notice(Notice::OtherCluster {
+                node,
+                lineage,
+                round,
+            }),
             Effect::Connect(address) => self.out.push(MembershipEffect::Connect(address)),
             Effect::Disconnect(node) => self.out.push(MembershipEffect::Disconnect(node)),
             Effect::Watch(nodes) => self.watch(liveness::In::Members(nodes)),

@@ -1,8 +1,9 @@
 //! One composition of a node's machines, which the actors and the simulator both drive.
 //!
-//! A node has parts, each with a mailbox. A part takes a message and the time and asks for effects: a control frame, a message to
-//! another part, a movement of data. Its driver (an actor, or the simulator) carries these out and decides nothing. What moves is of the
-//! driver's kind ([`Data`]): buffers and streams of a process, or vectors in simulation.
+//! A node has parts, each with a mailbox. A part takes a message and the time and asks for effects:
+//! a control frame, a message to another part, a movement of data. Its driver (an actor, or the
+//! simulator) carries these out and decides nothing. What moves is of the driver's kind ([`Data`]):
+//! buffers and streams of a process, or vectors in simulation.
 //!
 //! | part | machines | decides beside them |
 //! |---|---|---|
@@ -37,7 +38,8 @@ pub use attempt::{Applied, Reduced, Reduction};
 pub use data::{Arrived, Data, StreamKind};
 pub use gossip::{GossipEffect, GossipPart};
 pub use mail::{
-    Arrive, Contribute, Decided, Failure, GossipDone, Made, Mail, Moved, ToAggregator, ToGossip, ToMembership, ToRounds, route,
+    Arrive, Contribute, Decided, Failure, GossipDone, Made, Mail, Moved, ToAggregator, ToGossip,
+    ToMembership, ToRounds, route,
 };
 pub use membership::{MembershipEffect, MembershipPart, Notice, SignsOfLife};
 pub use parked::PARKED_MAX;

@@ -6,7 +6,8 @@ use crate::ident::NodeId;
 use crate::view::MEMBERS_MAX;
 use std::collections::BTreeMap;
 
-/// Most streams that wait: a contribution, parameters and state from every member, of this round and the next.
+/// Most streams that wait: a contribution, parameters and state from every member, of this round
+/// and the next.
 pub const PARKED_MAX: usize = 6 * MEMBERS_MAX;
 
 /// Streams by attempt, kind and sender.
@@ -18,7 +19,10 @@ pub(super) struct Parked<S> {
 
 impl<S> Default for Parked<S> {
     fn default() -> Self {
-        Self { streams: BTreeMap::new(), fullest: 0 }
+        Self {
+            streams: BTreeMap::new(),
+            fullest: 0,
+        }
     }
 }
 
@@ -35,15 +39,29 @@ impl<S> Parked<S> {
     }
 
     /// Takes the streams of an attempt that are wanted.
-    pub fn take(&mut self, attempt: Attempt, wanted: impl Fn(StreamKind, NodeId) -> bool) -> Vec<(StreamKind, Arrived<S>)> {
-        let all = (attempt, StreamKind::Contribution, NodeId(0))..=(attempt, StreamKind::Buffers, NodeId(u64::MAX));
-        let keys: Vec<_> = self.streams.range(all).map(|(key, _)| *key).filter(|(_, kind, from)| wanted(*kind, *from)).collect();
-        keys.into_iter().filter_map(|key| Some((key.1, self.streams.remove(&key)?))).collect()
+    pub fn take(
+        &mut self,
+        attempt: Attempt,
+        wanted: impl Fn(StreamKind, NodeId) -> bool,
+    ) -> Vec<(StreamKind, Arrived<S>)> {
+        let all = (attempt, StreamKind::Contribution, NodeId(0))
+            ..=(attempt, StreamKind::Buffers, NodeId(u64::MAX));
+        let keys: Vec<_> = self
+            .streams
+            .range(all)
+            .map(|(key, _)| *key)
+            .filter(|(_, kind, from)| wanted(*kind, *from))
+            .collect();
+        keys.into_iter()
+            .filter_map(|key| Some((key.1, self.streams.remove(&key)?)))
+            .collect()
     }
 
     /// Drops what is of earlier attempts.
     pub fn forget_below(&mut self, attempt: Attempt) {
-        self.streams = self.streams.split_off(&(attempt, StreamKind::Contribution, NodeId(0)));
+        self.streams = self
+            .streams
+            .split_off(&(attempt, StreamKind::Contribution, NodeId(0)));
     }
 
     /// How many wait.

@@ -1,12 +1,14 @@
-//! The coordinator and the data of its attempts: which streams wait for which attempt, when shards are averaged, what a decided round
-//! leaves behind, and whom it is told.
+//! The coordinator and the data of its attempts: which streams wait for which attempt, when shards
+//! are averaged, what a decided round leaves behind, and whom it is told.
 
 use super::attempt::{Applied, Moving, Reduction, Unfit, fits};
 use super::data::{Arrived, Data, StreamKind};
 use super::mail::{Decided, Failure, Mail, Moved, ToAggregator, ToGossip, ToRounds};
 use super::parked::Parked;
 use super::shards::Shards;
-use crate::coordinator::{Attempt, Coordinator, Effect, In, Outcome, Plan, Publication, RoundKind, Settings, Votes};
+use crate::coordinator::{
+    Attempt, Coordinator, Effect, In, Outcome, Plan, Publication, RoundKind, Settings, Votes,
+};
 use crate::ident::{Epoch, Lineage, NodeId, ShardId};
 use crate::machine::{Machine, Outbox};
 use crate::membership;
@@ -45,7 +47,8 @@ pub enum RoundsEffect<D: Data> {
         /// What, ascending.
         states: Vec<(ShardId, D::State)>,
     },
-    /// Send the base optimizer's buffers, as they were lent to the contribution, to a node that joins.
+    /// Send the base optimizer's buffers, as they were lent to the contribution, to a node that
+    /// joins.
     SendBuffers {
         /// Of which attempt.
         plan: Arc<Plan>,
@@ -56,7 +59,8 @@ pub enum RoundsEffect<D: Data> {
     },
     /// Average the own shards and publish them, the state that this makes too.
     Reduce(Box<Reduction<D>>),
-    /// Read a stream of parameters, state or buffers. The publication of state and buffers is known.
+    /// Read a stream of parameters, state or buffers. The publication of state and buffers is
+    /// known.
     Read {
         /// Of which attempt.
         plan: Arc<Plan>,
@@ -67,7 +71,8 @@ pub enum RoundsEffect<D: Data> {
     },
     /// Stop the movements of an attempt: nobody needs it any more.
     Discard(Attempt),
-    /// A round is applied. Its attempt is over, and so are all others; what it still sends belongs to others' progress.
+    /// A round is applied. Its attempt is over, and so are all others; what it still sends belongs
+    /// to others' progress.
     Applied(Box<Applied<D>>),
     /// This node belongs to no view any more.
     Resigned,
@@ -184,18 +189,37 @@ impl<D: Data> RoundsPart<D> {
     }
 
     /// Takes a message.
-    pub fn handle(&mut self, message: ToRounds<D>, now: Instant, out: &mut Outbox<RoundsEffect<D>>) {
+    pub fn handle(
+        &mut self,
+        message: ToRounds<D>,
+        now: Instant,
+        out: &mut Outbox<RoundsEffect<D>>,
+    ) {
         let mut events = VecDeque::new();
         match message {
             ToRounds::In(event) => events.push_back(event),
             ToRounds::FoundingFailed => self.contribution = None,
             ToRounds::Contribute(contribute) => {
-                let super::mail::Contribute { round, spec, samples, rates, buffers, parameters, contribution } = *contribute;
+                let super::mail::Contribute {
+                    round,
+                    spec,
+                    samples,
+                    rates,
+                    buffers,
+                    parameters,
+                    contribution,
+                } = *contribute;
                 if spec.carries_parameters() {
                     self.parameters = parameters;
                 }
                 self.contribution = Some(contribution);
-                events.push_back(In::Contribute { round, spec, samples, rates, buffers });
+                events.push_back(In::Contribute {
+                    round,
+                    spec,
+                    samples,
+                    rates,
+                    buffers,
+                });
             }
             ToRounds::Stream(stream) => self.deliver(stream, &mut events, out),
             ToRounds::Moved(attempt, moved) => events.extend(self.moved(attempt, moved)),
@@ -210,7 +234,12 @@ impl<D: Data> RoundsPart<D> {
     }
 
     /// Hands a stream to its attempt, or parks it until that is known.
-    fn deliver(&mut self, stream: Arrived<D::Stream>, events: &mut VecDeque<In>, out: &mut Outbox<RoundsEffect<D>>) {
+    fn deliver(
+        &mut self,
+        stream: Arrived<D::Stream>,
+        events: &mut VecDeque<In>,
+        out: &mut Outbox<RoundsEffect<D>>,
+    ) {
         let header = stream.header;
         let attempt = Attempt::of(&header);
         let Some(kind) = StreamKind::of(&stream.content) else {
@@ -219,26 +248,46 @@ impl<D: Data> RoundsPart<D> {
         if !self.machine.admits(&header) {
             return out.push(RoundsEffect::Refused(header, "it is stale or foreign"));
         }
-        if self.moving(attempt).is_some_and(|moving| moving.awaits(kind, header.sender)) {
+        if self
+            .moving(attempt)
+            .is_some_and(|moving| moving.awaits(kind, header.sender))
+        {
             self.take(kind, stream, events, out);
         } else if !self.parked.put(attempt, kind, stream) {
-            out.push(RoundsEffect::Refused(header, "it came twice, or too many wait"));
+            out.push(RoundsEffect::Refused(
+                header,
+                "it came twice, or too many wait",
+            ));
         }
     }
 
     /// The newest attempt, if it is the one.
     fn moving(&mut self, attempt: Attempt) -> Option<&mut Moving<D>> {
-        self.attempts.last_mut().filter(|moving| moving.plan.attempt == attempt)
+        self.attempts
+            .last_mut()
+            .filter(|moving| moving.plan.attempt == attempt)
     }
 
     /// Takes a stream that the newest attempt awaits.
-    fn take(&mut self, kind: StreamKind, stream: Arrived<D::Stream>, events: &mut VecDeque<In>, out: &mut Outbox<RoundsEffect<D>>) {
-        let Some(moving) = self.attempts.last_mut() else { return };
+    fn take(
+        &mut self,
+        kind: StreamKind,
+        stream: Arrived<D::Stream>,
+        events: &mut VecDeque<In>,
+        out: &mut Outbox<RoundsEffect<D>>,
+    ) {
+        let Some(moving) = self.attempts.last_mut() else {
+            return;
+        };
         let from = stream.header.sender;
         moving.arrived(kind, from);
         if kind != StreamKind::Contribution {
             let (plan, publication) = (Arc::clone(&moving.plan), moving.publication.clone());
-            return out.push(RoundsEffect::Read { plan, publication, stream });
+            return out.push(RoundsEffect::Read {
+                plan,
+                publication,
+                stream,
+            });
         }
         let attempt = moving.plan.attempt;
         match fits(&moving.plan, &stream.content) {
@@ -253,8 +302,12 @@ impl<D: Data> RoundsPart<D> {
 
     /// Takes what has waited for the newest attempt.
     fn take_parked(&mut self, events: &mut VecDeque<In>, out: &mut Outbox<RoundsEffect<D>>) {
-        let Some(moving) = self.attempts.last() else { return };
-        let wanted = self.parked.take(moving.plan.attempt, |kind, from| moving.awaits(kind, from));
+        let Some(moving) = self.attempts.last() else {
+            return;
+        };
+        let wanted = self
+            .parked
+            .take(moving.plan.attempt, |kind, from| moving.awaits(kind, from));
         for (kind, stream) in wanted {
             self.take(kind, stream, events, out);
         }
@@ -262,16 +315,35 @@ impl<D: Data> RoundsPart<D> {
 
     /// Averages the own shards once everything is there.
     fn reduce(&mut self, out: &mut Outbox<RoundsEffect<D>>) {
-        let Some(moving) = self.attempts.last_mut().filter(|moving| moving.may_reduce()) else { return };
-        let Some(publication) = moving.publication.clone() else { return };
+        let Some(moving) = self
+            .attempts
+            .last_mut()
+            .filter(|moving| moving.may_reduce())
+        else {
+            return;
+        };
+        let Some(publication) = moving.publication.clone() else {
+            return;
+        };
         if moving.plan.contributes() && self.contribution.is_none() {
             return;
         }
         moving.reduces = true;
         let plan = Arc::clone(&moving.plan);
-        let contributions = std::mem::take(&mut moving.contributions).into_values().collect();
-        let states = plan.owned_by(plan.me).into_iter().map(|shard| (shard, self.shards.state(shard))).collect();
-        out.push(RoundsEffect::Reduce(Box::new(Reduction { plan, publication, contributions, states })));
+        let contributions = std::mem::take(&mut moving.contributions)
+            .into_values()
+            .collect();
+        let states = plan
+            .owned_by(plan.me)
+            .into_iter()
+            .map(|shard| (shard, self.shards.state(shard)))
+            .collect();
+        out.push(RoundsEffect::Reduce(Box::new(Reduction {
+            plan,
+            publication,
+            contributions,
+            states,
+        })));
     }
 
     /// What an attempt that is not the newest reports is of no interest.
@@ -300,21 +372,46 @@ impl<D: Data> RoundsPart<D> {
         })
     }
 
-    fn act(&mut self, effect: Effect, events: &mut VecDeque<In>, out: &mut Outbox<RoundsEffect<D>>) {
+    fn act(
+        &mut self,
+        effect: Effect,
+        events: &mut VecDeque<In>,
+        out: &mut Outbox<RoundsEffect<D>>,
+    ) {
         match effect {
             Effect::Send { to, frame } => out.push(RoundsEffect::Send { to, frame }),
             Effect::Open(plan) => self.open(plan, events, out),
             Effect::Publish(publication) => self.publish(publication, events, out),
             Effect::Discard(attempt) => {
-                self.attempts.retain(|moving| moving.plan.attempt != attempt);
+                self.attempts
+                    .retain(|moving| moving.plan.attempt != attempt);
                 out.push(RoundsEffect::Discard(attempt));
             }
-            Effect::Apply { attempt, outcome, members, began_in, votes, drained } => {
-                self.apply(attempt, outcome, Decision { began_in, votes, members, drained }, out);
+            Effect::Apply {
+                attempt,
+                outcome,
+                members,
+                began_in,
+                votes,
+                drained,
+            } => {
+                self.apply(
+                    attempt,
+                    outcome,
+                    Decision {
+                        began_in,
+                        votes,
+                        members,
+                        drained,
+                    },
+                    out,
+                );
             }
             Effect::Fail(error) => {
                 self.contribution = None;
-                out.push(RoundsEffect::Tell(ToAggregator::Failed(Failure::Round(error)).into()));
+                out.push(RoundsEffect::Tell(
+                    ToAggregator::Failed(Failure::Round(error)).into(),
+                ));
             }
             Effect::Stranded => {
                 out.push(RoundsEffect::Stranded);
@@ -322,7 +419,8 @@ impl<D: Data> RoundsPart<D> {
             }
             Effect::Resigned(obeyed) => {
                 if obeyed {
-                    // The view that this node is admitted to may have the same number in another history.
+                    // The view that this node is admitted to may have the same number in another
+                    // history.
                     self.epoch = Epoch(0);
                     out.push(RoundsEffect::Resigned);
                 }
@@ -336,48 +434,105 @@ impl<D: Data> RoundsPart<D> {
         }
     }
 
-    fn open(&mut self, plan: Arc<Plan>, events: &mut VecDeque<In>, out: &mut Outbox<RoundsEffect<D>>) {
+    fn open(
+        &mut self,
+        plan: Arc<Plan>,
+        events: &mut VecDeque<In>,
+        out: &mut Outbox<RoundsEffect<D>>,
+    ) {
         self.parked.forget_below(plan.attempt);
         out.push(RoundsEffect::Open(Arc::clone(&plan)));
         if plan.contributes() && self.contribution.is_some() {
-            out.push_all(plan.other_owners().into_iter().map(|owner| RoundsEffect::Contribute(Arc::clone(&plan), owner)));
+            out.push_all(
+                plan.other_owners()
+                    .into_iter()
+                    .map(|owner| RoundsEffect::Contribute(Arc::clone(&plan), owner)),
+            );
         }
         self.attempts.push(Moving::new(plan));
         self.take_parked(events, out);
     }
 
-    fn publish(&mut self, publication: Arc<Publication>, events: &mut VecDeque<In>, out: &mut Outbox<RoundsEffect<D>>) {
-        let Some(moving) = self.moving(publication.attempt) else { return };
+    fn publish(
+        &mut self,
+        publication: Arc<Publication>,
+        events: &mut VecDeque<In>,
+        out: &mut Outbox<RoundsEffect<D>>,
+    ) {
+        let Some(moving) = self.moving(publication.attempt) else {
+            return;
+        };
         moving.publish(Arc::clone(&publication));
         let plan = Arc::clone(&moving.plan);
         out.push(RoundsEffect::Publish(Arc::clone(&publication)));
         if publication.moves_anchor {
             for moved in publication.moves_from(plan.me) {
-                let states = moved.shards.iter().map(|shard| (*shard, self.shards.state(*shard))).collect();
+                let states = moved
+                    .shards
+                    .iter()
+                    .map(|shard| (*shard, self.shards.state(*shard)))
+                    .collect();
                 let (plan, publication) = (Arc::clone(&plan), Arc::clone(&publication));
-                out.push(RoundsEffect::SendState { plan, publication, to: moved.to, states });
+                out.push(RoundsEffect::SendState {
+                    plan,
+                    publication,
+                    to: moved.to,
+                    states,
+                });
             }
         }
-        if let Some(donation) = publication.donation.as_ref().filter(|donation| donation.donor == plan.me) {
+        if let Some(donation) = publication
+            .donation
+            .as_ref()
+            .filter(|donation| donation.donor == plan.me)
+        {
             let values = donation.values;
-            out.push_all(donation.joiners.iter().map(|to| RoundsEffect::SendBuffers { plan: Arc::clone(&plan), to: *to, values }));
+            out.push_all(donation.joiners.iter().map(|to| RoundsEffect::SendBuffers {
+                plan: Arc::clone(&plan),
+                to: *to,
+                values,
+            }));
         }
         self.take_parked(events, out);
         self.reduce(out);
     }
 
-    fn apply(&mut self, attempt: Attempt, outcome: Outcome, decision: Decision, out: &mut Outbox<RoundsEffect<D>>) {
-        let Decision { began_in, votes, members, drained } = decision;
-        let decided = std::mem::take(&mut self.attempts).into_iter().find(|moving| moving.plan.attempt == attempt);
+    fn apply(
+        &mut self,
+        attempt: Attempt,
+        outcome: Outcome,
+        decision: Decision,
+        out: &mut Outbox<RoundsEffect<D>>,
+    ) {
+        let Decision {
+            began_in,
+            votes,
+            members,
+            drained,
+        } = decision;
+        let decided = std::mem::take(&mut self.attempts)
+            .into_iter()
+            .find(|moving| moving.plan.attempt == attempt);
         let complete = decided.and_then(|moving| {
-            let Moving { plan, publication, parts, states, donated, rest, .. } = moving;
+            let Moving {
+                plan,
+                publication,
+                parts,
+                states,
+                donated,
+                rest,
+                ..
+            } = moving;
             let values = D::assemble(parts, plan.layout.elements())?;
             Some((plan, publication?, values, states, donated, rest))
         });
         let Some((plan, publication, values, states, donated, rest)) = complete else {
-            return out.push(RoundsEffect::Tell(ToAggregator::Failed(Failure::DataMissing(outcome.round)).into()));
+            return out.push(RoundsEffect::Tell(
+                ToAggregator::Failed(Failure::DataMissing(outcome.round)).into(),
+            ));
         };
-        self.shards.install(&plan, &publication, self.parameters, &values, states);
+        self.shards
+            .install(&plan, &publication, self.parameters, &values, states);
         let outcome = Arc::new(outcome);
         out.push(RoundsEffect::Applied(Box::new(Applied {
             plan,
@@ -392,8 +547,16 @@ impl<D: Data> RoundsPart<D> {
             rest,
         })));
         self.tell_decided(&outcome, out);
-        let decided = Decided { outcome, members, values, donated, drained };
-        out.push(RoundsEffect::Tell(ToAggregator::Decided(Box::new(decided)).into()));
+        let decided = Decided {
+            outcome,
+            members,
+            values,
+            donated,
+            drained,
+        };
+        out.push(RoundsEffect::Tell(
+            ToAggregator::Decided(Box::new(decided)).into(),
+        ));
     }
 
     /// Tells the gossip peer and the membership what a decided round means for them.
@@ -404,14 +567,20 @@ impl<D: Data> RoundsPart<D> {
         if another || outcome.spec.kind == RoundKind::Found {
             self.epoch = view.epoch();
             self.order.clone_from(&outcome.order);
-            out.push(RoundsEffect::Tell(ToGossip::View(view.clone(), lineage, round, outcome.order.clone()).into()));
+            out.push(RoundsEffect::Tell(
+                ToGossip::View(view.clone(), lineage, round, outcome.order.clone()).into(),
+            ));
         } else {
             out.push(RoundsEffect::Tell(ToGossip::Round(round).into()));
         }
         if outcome.retained != self.retained {
             self.retained.clone_from(&outcome.retained);
-            out.push(RoundsEffect::Tell(membership::In::Retained(outcome.retained.clone()).into()));
+            out.push(RoundsEffect::Tell(
+                membership::In::Retained(outcome.retained.clone()).into(),
+            ));
         }
-        out.push(RoundsEffect::Tell(membership::In::Decided(outcome.standing()).into()));
+        out.push(RoundsEffect::Tell(
+            membership::In::Decided(outcome.standing()).into(),
+        ));
     }
 }

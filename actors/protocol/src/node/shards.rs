@@ -7,8 +7,9 @@ use crate::shards::Layout;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Anchor and slow momentum of every shard that a node holds, as owner or replica. They stay as they are until a decided round replaces
-/// them: a node that has resigned may still have to apply a round for which it said that it is ready.
+/// Anchor and slow momentum of every shard that a node holds, as owner or replica. They stay as
+/// they are until a decided round replaces them: a node that has resigned may still have to apply a
+/// round for which it said that it is ready.
 #[derive(Debug)]
 pub struct Shards<D: Data> {
     states: BTreeMap<ShardId, D::State>,
@@ -16,7 +17,9 @@ pub struct Shards<D: Data> {
 
 impl<D: Data> Default for Shards<D> {
     fn default() -> Self {
-        Self { states: BTreeMap::new() }
+        Self {
+            states: BTreeMap::new(),
+        }
     }
 }
 
@@ -32,8 +35,9 @@ impl<D: Data> Shards<D> {
         self.states.iter().map(|(shard, state)| (*shard, state))
     }
 
-    /// Installs what a decided round made: `moved` was received or made here, and `values` become the anchor of the held shards where
-    /// the round renews it. What this node held stays only if it took part; of a node that joins it is of another time.
+    /// Installs what a decided round made: `moved` was received or made here, and `values` become
+    /// the anchor of the held shards where the round renews it. What this node held stays only if
+    /// it took part; of a node that joins it is of another time.
     pub(super) fn install(
         &mut self,
         plan: &Plan,
@@ -54,14 +58,19 @@ impl<D: Data> Shards<D> {
             // Nobody has the state of a shard that is lost, until the next slow step.
             let Some(mut state) = state else { continue };
             if publication.renews_anchor {
-                D::renew_anchor(&mut state, values, parameters_of(&publication.state_layout, *shard, parameters));
+                D::renew_anchor(
+                    &mut state,
+                    values,
+                    parameters_of(&publication.state_layout, *shard, parameters),
+                );
             }
             self.states.insert(*shard, state);
         }
     }
 }
 
-/// The elements of a shard that are parameters; averaged buffers, which follow them, have no anchor and no momentum.
+/// The elements of a shard that are parameters; averaged buffers, which follow them, have no anchor
+/// and no momentum.
 #[must_use]
 pub fn parameters_of(layout: &Layout, shard: ShardId, parameters: usize) -> Range<usize> {
     let range = layout.range(shard);

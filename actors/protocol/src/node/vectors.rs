@@ -1,4 +1,5 @@
-//! Nodes whose values are small vectors: real sums, and streams that arrive as a whole or not at all. For simulations and tests.
+//! Nodes whose values are small vectors: real sums, and streams that arrive as a whole or not at
+//! all. For simulations and tests.
 
 use super::attempt::{Reduced, Reduction};
 use super::data::{Arrived, Data};
@@ -15,9 +16,13 @@ use std::sync::Arc;
 
 /// What the protocol's own tests step with.
 #[cfg(test)]
-pub const SLOWMO: OuterOptimizer = OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.5 };
+pub const SLOWMO: OuterOptimizer = OuterOptimizer::SlowMo {
+    alpha: 1.0,
+    beta: 0.5,
+};
 
-/// Values of a model: float64, so that what an oracle computes is what every node must hold, bit by bit.
+/// Values of a model: float64, so that what an oracle computes is what every node must hold, bit by
+/// bit.
 pub type Values = Arc<Vec<f64>>;
 
 /// Values of shards.
@@ -56,7 +61,8 @@ pub enum Body {
     Pieces(Pieces),
     /// State of shards.
     States(BTreeMap<ShardId, State>),
-    /// A donor's buffers of the base optimizer, or a gossip message: the numerators that go with its weight.
+    /// A donor's buffers of the base optimizer, or a gossip message: the numerators that go with
+    /// its weight.
     Values(Values),
 }
 
@@ -86,7 +92,13 @@ impl Data for Vectors {
 
 /// `x̄ → (parameters, momentum)`: the slow step on one value (algorithm section 4).
 #[must_use]
-pub fn slow_step(optimizer: OuterOptimizer, average: f64, anchor: f64, momentum: f64, gamma: f64) -> (f64, f64) {
+pub fn slow_step(
+    optimizer: OuterOptimizer,
+    average: f64,
+    anchor: f64,
+    momentum: f64,
+    gamma: f64,
+) -> (f64, f64) {
     let change = anchor - average;
     match optimizer {
         OuterOptimizer::SlowMo { alpha, beta } => {
@@ -95,7 +107,10 @@ pub fn slow_step(optimizer: OuterOptimizer, average: f64, anchor: f64, momentum:
         }
         OuterOptimizer::Nesterov { eta, mu } => {
             let next = f64::from(mu) * momentum + change;
-            (anchor - f64::from(eta) * (change + f64::from(mu) * next), next)
+            (
+                anchor - f64::from(eta) * (change + f64::from(mu) * next),
+                next,
+            )
         }
         OuterOptimizer::BmufNbm { eta, mu } => {
             let next = f64::from(mu) * momentum + f64::from(eta) * change;
@@ -108,9 +123,14 @@ pub fn slow_step(optimizer: OuterOptimizer, average: f64, anchor: f64, momentum:
 #[must_use]
 pub fn average(pieces: &[(f64, &[f64])]) -> Vec<f64> {
     let weight: f64 = pieces.iter().map(|(weight, _)| weight).sum();
-    let mut sum: Vec<f64> = pieces.first().map(|(_, values)| values.to_vec()).unwrap_or_default();
+    let mut sum: Vec<f64> = pieces
+        .first()
+        .map(|(_, values)| values.to_vec())
+        .unwrap_or_default();
     for (_, piece) in pieces.iter().skip(1) {
-        sum.iter_mut().zip(*piece).for_each(|(sum, value)| *sum += value);
+        sum.iter_mut()
+            .zip(*piece)
+            .for_each(|(sum, value)| *sum += value);
     }
     sum.iter_mut().for_each(|sum| *sum /= weight);
     sum
@@ -125,43 +145,95 @@ pub enum Done {
     Report(Attempt, Moved<Vectors>),
 }
 
-/// Carries out what an effect of a node's rounds moves; effects that move nothing come to nothing here.
+/// Carries out what an effect of a node's rounds moves; effects that move nothing come to nothing
+/// here.
 pub fn carry_out(
     part: &mut RoundsPart<Vectors>,
     identity: Identity,
     optimizer: OuterOptimizer,
     effect: RoundsEffect<Vectors>,
 ) -> Vec<Done> {
-    let stream = |plan: &Plan, to, content, body| Done::Stream(to, Stream { header: identity.header(plan.place), content, stream: body });
+    let stream = |plan: &Plan, to, content, body| {
+        Done::Stream(
+            to,
+            Stream {
+                header: identity.header(plan.place),
+                content,
+                stream: body,
+            },
+        )
+    };
     match effect {
         RoundsEffect::Contribute(plan, owner) => {
-            let Some(own) = part.contribution() else { return Vec::new() };
-            let content = wire::Contribution { spec: plan.spec, weight: own.weight, wire: WireType::Float32 };
-            vec![stream(&plan, owner, Bulk::Contribution(content), Body::Pieces(cut(&plan, owner, own)))]
+            let Some(own) = part.contribution() else {
+                return Vec::new();
+            };
+            let content = wire::Contribution {
+                spec: plan.spec,
+                weight: own.weight,
+                wire: WireType::Float32,
+            };
+            vec![stream(
+                &plan,
+                owner,
+                Bulk::Contribution(content),
+                Body::Pieces(cut(&plan, owner, own)),
+            )]
         }
-        RoundsEffect::SendState { plan, to, states, .. } => {
-            vec![stream(&plan, to, Bulk::State, Body::States(states.into_iter().collect()))]
+        RoundsEffect::SendState {
+            plan, to, states, ..
+        } => {
+            vec![stream(
+                &plan,
+                to,
+                Bulk::State,
+                Body::States(states.into_iter().collect()),
+            )]
         }
         RoundsEffect::SendBuffers { plan, to, .. } => {
-            let Some(buffers) = part.contribution().map(|own| own.buffers.clone()) else { return Vec::new() };
+            let Some(buffers) = part.contribution().map(|own| own.buffers.clone()) else {
+                return Vec::new();
+            };
             vec![stream(&plan, to, Bulk::Buffers, Body::Values(buffers))]
         }
         RoundsEffect::Reduce(reduction) => {
-            let Reduction { plan, publication, .. } = &*reduction;
-            let Some((made, states)) = reduce(&reduction, part.contribution().map(|own| &*own), optimizer) else {
+            let Reduction {
+                plan, publication, ..
+            } = &*reduction;
+            let Some((made, states)) =
+                reduce(&reduction, part.contribution().map(|own| &*own), optimizer)
+            else {
                 return vec![Done::Report(plan.attempt, Moved::Broken(plan.me))];
             };
             let mut done = Vec::new();
-            for receiver in publication.receivers.iter().filter(|receiver| **receiver != plan.me) {
-                done.push(stream(plan, *receiver, Bulk::Parameters, Body::Pieces(made.clone())));
+            for receiver in publication
+                .receivers
+                .iter()
+                .filter(|receiver| **receiver != plan.me)
+            {
+                done.push(stream(
+                    plan,
+                    *receiver,
+                    Bulk::Parameters,
+                    Body::Pieces(made.clone()),
+                ));
             }
             if publication.renews_anchor {
                 for moved in publication.moves_from(plan.me) {
                     let state = |shard: &ShardId| Some((*shard, states.get(shard)?.clone()));
-                    done.push(stream(plan, moved.to, Bulk::State, Body::States(moved.shards.iter().filter_map(state).collect())));
+                    done.push(stream(
+                        plan,
+                        moved.to,
+                        Bulk::State,
+                        Body::States(moved.shards.iter().filter_map(state).collect()),
+                    ));
                 }
             }
-            let reduced = Reduced { part: made, states: states.into_iter().collect(), rest: () };
+            let reduced = Reduced {
+                part: made,
+                states: states.into_iter().collect(),
+                rest: (),
+            };
             done.push(Done::Report(plan.attempt, Moved::Reduced(reduced)));
             done
         }
@@ -169,7 +241,9 @@ pub fn carry_out(
             let from = stream.header.sender;
             let moved = match (stream.content, stream.stream) {
                 (Bulk::Parameters, Body::Pieces(values)) => Moved::Parameters(from, values),
-                (Bulk::State, Body::States(states)) => Moved::State(from, states.into_iter().collect()),
+                (Bulk::State, Body::States(states)) => {
+                    Moved::State(from, states.into_iter().collect())
+                }
                 (Bulk::Buffers, Body::Values(buffers)) => Moved::Buffers(from, buffers),
                 _ => Moved::Broken(from),
             };
@@ -181,28 +255,41 @@ pub fn carry_out(
 
 /// What a contribution has for the shards of an owner.
 fn cut(plan: &Plan, owner: NodeId, own: &Contribution) -> Pieces {
-    plan.owned_by(owner).into_iter().map(|shard| (shard, own.values[plan.layout.range(shard)].to_vec())).collect()
+    plan.owned_by(owner)
+        .into_iter()
+        .map(|shard| (shard, own.values[plan.layout.range(shard)].to_vec()))
+        .collect()
 }
 
-/// What becomes of the own shards, and their state where a slow step makes it; `None` if the state of one is missing.
+/// What becomes of the own shards, and their state where a slow step makes it; `None` if the state
+/// of one is missing.
 fn reduce(
     reduction: &Reduction<Vectors>,
     own: Option<&Contribution>,
     optimizer: OuterOptimizer,
 ) -> Option<(Pieces, BTreeMap<ShardId, State>)> {
-    let Reduction { plan, publication, contributions, states } = reduction;
+    let Reduction {
+        plan,
+        publication,
+        contributions,
+        states,
+    } = reduction;
     let mut contributed = BTreeMap::new();
     if let Some(own) = own.filter(|_| plan.contributes()) {
         contributed.insert(plan.me, (own.weight, cut(plan, plan.me, own)));
     }
     for stream in contributions {
-        if let (Bulk::Contribution(wire::Contribution { weight, .. }), Body::Pieces(pieces)) = (&stream.content, &stream.stream) {
+        if let (Bulk::Contribution(wire::Contribution { weight, .. }), Body::Pieces(pieces)) =
+            (&stream.content, &stream.stream)
+        {
             contributed.insert(stream.header.sender, (*weight, pieces.clone()));
         }
     }
     let (mut made, mut next_states) = (Pieces::new(), BTreeMap::new());
     for (shard, before) in states {
-        let pieces = contributed.values().filter_map(|(weight, pieces)| Some((*weight, pieces.get(shard)?.as_slice())));
+        let pieces = contributed
+            .values()
+            .filter_map(|(weight, pieces)| Some((*weight, pieces.get(shard)?.as_slice())));
         let mut values = average(&pieces.collect::<Vec<_>>());
         if plan.spec.kind == RoundKind::Slow {
             let mut momentum = vec![0.0; values.len()];
@@ -212,10 +299,22 @@ fn reduce(
                 }
                 for (index, value) in values.iter_mut().enumerate() {
                     let gamma = f64::from(plan.spec.gamma);
-                    (*value, momentum[index]) = slow_step(optimizer, *value, before.anchor[index], before.momentum[index], gamma);
+                    (*value, momentum[index]) = slow_step(
+                        optimizer,
+                        *value,
+                        before.anchor[index],
+                        before.momentum[index],
+                        gamma,
+                    );
                 }
             }
-            next_states.insert(*shard, State { anchor: values.clone(), momentum });
+            next_states.insert(
+                *shard,
+                State {
+                    anchor: values.clone(),
+                    momentum,
+                },
+            );
         }
         made.insert(*shard, values);
     }

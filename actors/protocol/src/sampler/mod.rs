@@ -1,14 +1,17 @@
 //! Which samples a worker trains on: a function of seed, view and decided rounds. Pure.
 //!
-//! The epochs, each in its own seeded order, one after the other are one endless **stream of positions**: position `p` is place
-//! `p mod samples` of epoch `p / samples`. Decided rounds use positions up; [`Progress`] says which are left. From one decided
-//! round to the next, inner step `s` (counted from the round's first) of worker `j` of `G` gets the `batch` positions from
-//! `(s·G + j)·batch` on among those left, oldest first. Workers count over the members of the view in ascending id and, on a
-//! node, by index. So every batch has the same size, and one may reach over the end of an epoch into the next.
+//! The epochs, each in its own seeded order, one after the other are one endless **stream of
+//! positions**: position `p` is place `p mod samples` of epoch `p / samples`. Decided rounds use
+//! positions up; [`Progress`] says which are left. From one decided round to the next, inner step
+//! `s` (counted from the round's first) of worker `j` of `G` gets the `batch` positions from `(s·G
+//! + j)·batch` on among those left, oldest first. Workers count over the members of the view in
+//! ascending id and, on a node, by index. So every batch has the same size, and one may reach over
+//! the end of an epoch into the next.
 //!
-//! Whatever step the round closes at, [`Progress::after`] follows from what every node knows: the first steps are used up as
-//! far as they belong to contributors; what the other members trained on is left again, and is handed out first in the next
-//! round. A joiner goes on from the outcome, which carries the progress at the round's start.
+//! Whatever step the round closes at, [`Progress::after`] follows from what every node knows: the
+//! first steps are used up as far as they belong to contributors; what the other members trained on
+//! is left again, and is handed out first in the next round. A joiner goes on from the outcome,
+//! which carries the progress at the round's start.
 
 mod order;
 #[cfg(test)]
@@ -21,13 +24,14 @@ use crate::view::Member;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// Most ranges of positions that are left out of order; bounds every frame that carries a progress. A round of `n` steps that
-/// loses one node leaves `n` of them, and the next round uses them first.
+/// Most ranges of positions that are left out of order; bounds every frame that carries a progress.
+/// A round of `n` steps that loses one node leaves `n` of them, and the next round uses them first.
 pub const PENDING_MAX: usize = 4096;
 /// Positions lie below this, so that sums of them cannot overflow.
 const POSITIONS_MAX: u64 = 1 << 62;
 
-/// Which positions of the sample stream are not used up by decided rounds: what a joiner needs to go on from there.
+/// Which positions of the sample stream are not used up by decided rounds: what a joiner needs to
+/// go on from there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked", into = "Unchecked")]
 pub struct Progress {
@@ -63,13 +67,15 @@ pub struct DecidedRound<'a> {
     pub members: &'a [Member],
 }
 
-/// The first inner step whose batch a round with this spec does not decide. A mean of gradients decides the batch of its own
-/// step, although the step is not over.
+/// The first inner step whose batch a round with this spec does not decide. A mean of gradients
+/// decides the batch of its own step, although the step is not over.
 #[must_use]
 pub fn samples_until(spec: &RoundSpec) -> Step {
     match spec.kind {
         RoundKind::Found => spec.step,
-        RoundKind::Gradients | RoundKind::Average | RoundKind::Slow => Step(spec.step.0.saturating_add(1)),
+        RoundKind::Gradients | RoundKind::Average | RoundKind::Slow => {
+            Step(spec.step.0.saturating_add(1))
+        }
     }
 }
 
@@ -77,18 +83,23 @@ pub fn samples_until(spec: &RoundSpec) -> Step {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SamplerError {
     /// No samples, an empty batch, or more than `2^32` of either.
-    #[error("a sampler needs 1 to 2^32 samples and batches of 1 to 2^32, not {samples} and {batch}")]
+    #[error(
+        "a sampler needs 1 to 2^32 samples and batches of 1 to 2^32, not {samples} and {batch}"
+    )]
     Size {
         /// Samples of the data set.
         samples: u64,
         /// Samples of one batch.
         batch: u64,
     },
-    /// A received progress is not one: its ranges are not ascending, lie beyond its front, or are too many.
+    /// A received progress is not one: its ranges are not ascending, lie beyond its front, or are
+    /// too many.
     #[error("a received sampler progress is malformed")]
     Malformed,
     /// The cluster's sampler has other settings: start this node with the same.
-    #[error("the cluster hands out {cluster:?}, this node {own:?}: give both the same data set, batch and seed")]
+    #[error(
+        "the cluster hands out {cluster:?}, this node {own:?}: give both the same data set, batch and seed"
+    )]
     Differs {
         /// The cluster's.
         cluster: Settings,
@@ -109,8 +120,23 @@ struct Unchecked {
 
 impl From<Progress> for Unchecked {
     fn from(progress: Progress) -> Self {
-        let Progress { settings, step, pending, front, skipped } = progress;
-        Self { settings, step, pending: pending.into_iter().map(|range| (range.start, range.end)).collect(), front, skipped }
+        let Progress {
+            settings,
+            step,
+            pending,
+            front,
+            skipped,
+        } = progress;
+        Self {
+            settings,
+            step,
+            pending: pending
+                .into_iter()
+                .map(|range| (range.start, range.end))
+                .collect(),
+            front,
+            skipped,
+        }
     }
 }
 
@@ -118,12 +144,29 @@ impl TryFrom<Unchecked> for Progress {
     type Error = SamplerError;
     fn try_from(value: Unchecked) -> Result<Self, SamplerError> {
         let ordered = value.pending.windows(2).all(|pair| pair[0].1 < pair[1].0);
-        let filled = value.pending.iter().all(|(start, end)| start < end && *end <= value.front);
-        if !(ordered && filled && value.pending.len() <= PENDING_MAX && value.front <= POSITIONS_MAX) {
+        let filled = value
+            .pending
+            .iter()
+            .all(|(start, end)| start < end && *end <= value.front);
+        if !(ordered
+            && filled
+            && value.pending.len() <= PENDING_MAX
+            && value.front <= POSITIONS_MAX)
+        {
             return Err(SamplerError::Malformed);
         }
-        let pending = value.pending.into_iter().map(|(start, end)| start..end).collect();
-        Ok(Self { step: value.step, pending, front: value.front, skipped: value.skipped, ..Self::new(value.settings)? })
+        let pending = value
+            .pending
+            .into_iter()
+            .map(|(start, end)| start..end)
+            .collect();
+        Ok(Self {
+            step: value.step,
+            pending,
+            front: value.front,
+            skipped: value.skipped,
+            ..Self::new(value.settings)?
+        })
     }
 }
 
@@ -138,7 +181,13 @@ impl Progress {
         if !(bounded(samples) && bounded(batch)) {
             return Err(SamplerError::Size { samples, batch });
         }
-        Ok(Self { settings, step: Step(0), pending: Vec::new(), front: 0, skipped: 0 })
+        Ok(Self {
+            settings,
+            step: Step(0),
+            pending: Vec::new(),
+            front: 0,
+            skipped: 0,
+        })
     }
 
     /// What all workers gave alike.
@@ -159,8 +208,8 @@ impl Progress {
         self.pending.first().map_or(self.front, |range| range.start) / self.settings.samples
     }
 
-    /// Positions that were given up because more than [`PENDING_MAX`] ranges would have been left; 0 unless many nodes were lost
-    /// in rounds of thousands of steps.
+    /// Positions that were given up because more than [`PENDING_MAX`] ranges would have been left;
+    /// 0 unless many nodes were lost in rounds of thousands of steps.
     #[must_use]
     pub fn skipped(&self) -> u64 {
         self.skipped
@@ -169,17 +218,34 @@ impl Progress {
     /// The epoch and the index of the sample at a position.
     #[must_use]
     pub fn sample(&self, position: u64) -> (u64, u64) {
-        let (epoch, place) = (position / self.settings.samples, position % self.settings.samples);
-        (epoch, order::place(self.settings.seed, epoch, self.settings.samples, place))
+        let (epoch, place) = (
+            position / self.settings.samples,
+            position % self.settings.samples,
+        );
+        (
+            epoch,
+            order::place(self.settings.seed, epoch, self.settings.samples, place),
+        )
     }
 
-    /// The positions of inner step `step` for worker `index` of `node`; empty if it is no such worker of `members` or the step
-    /// is decided.
+    /// The positions of inner step `step` for worker `index` of `node`; empty if it is no such
+    /// worker of `members` or the step is decided.
     #[must_use]
-    pub fn batch(&self, members: &[Member], node: NodeId, index: u16, step: Step) -> Vec<Range<u64>> {
+    pub fn batch(
+        &self,
+        members: &[Member],
+        node: NodeId,
+        index: u16,
+        step: Step,
+    ) -> Vec<Range<u64>> {
         let lanes = Lanes::new(members, self.settings.batch);
-        let (Some(own), Some(step)) = (lanes.of(members, node), step.0.checked_sub(self.step.0)) else { return Vec::new() };
-        let start = own.start.saturating_add(u64::from(index).saturating_mul(self.settings.batch));
+        let (Some(own), Some(step)) = (lanes.of(members, node), step.0.checked_sub(self.step.0))
+        else {
+            return Vec::new();
+        };
+        let start = own
+            .start
+            .saturating_add(u64::from(index).saturating_mul(self.settings.batch));
         if start >= own.end {
             return Vec::new();
         }
@@ -190,11 +256,17 @@ impl Progress {
         taken
     }
 
-    /// The positions that `node` used up in a decided round, ascending; empty if it did not contribute.
+    /// The positions that `node` used up in a decided round, ascending; empty if it did not
+    /// contribute.
     #[must_use]
     pub fn used(&self, round: &DecidedRound<'_>, node: NodeId) -> Vec<Range<u64>> {
         let lanes = Lanes::new(round.members, self.settings.batch);
-        let Some(own) = lanes.of(round.members, node).filter(|_| round.contributors.contains(&node)) else { return Vec::new() };
+        let Some(own) = lanes
+            .of(round.members, node)
+            .filter(|_| round.contributors.contains(&node))
+        else {
+            return Vec::new();
+        };
         let mut cursor = Cursor::new(self);
         let mut used = Vec::new();
         for _ in self.step.0..round.until.0 {
@@ -212,7 +284,10 @@ impl Progress {
     #[must_use]
     pub fn after(&self, round: &DecidedRound<'_>) -> Self {
         if planted::has(Bug::SamplerRepeats) {
-            return Self { step: Step(self.step.0.max(round.until.0)), ..self.clone() };
+            return Self {
+                step: Step(self.step.0.max(round.until.0)),
+                ..self.clone()
+            };
         }
         let lanes = Lanes::new(round.members, self.settings.batch);
         let steps = round.until.0.saturating_sub(self.step.0);
@@ -220,9 +295,17 @@ impl Progress {
         let mut left = Vec::new();
         let missing = lanes.missing(round);
         let whole = steps.saturating_mul(lanes.width);
-        if missing.iter().map(|lane| lane.end - lane.start).sum::<u64>() == lanes.width {
+        if missing
+            .iter()
+            .map(|lane| lane.end - lane.start)
+            .sum::<u64>()
+            == lanes.width
+        {
             // Nobody contributed: everything is left.
-            return Self { step: Step(self.step.0.max(round.until.0)), ..self.clone() };
+            return Self {
+                step: Step(self.step.0.max(round.until.0)),
+                ..self.clone()
+            };
         }
         // Every pass leaves at least one range more, so there are few of them.
         for _ in (0..steps).take_while(|_| !missing.is_empty()) {
@@ -237,9 +320,16 @@ impl Progress {
             }
             cursor.skip(lanes.width - at);
         }
-        let mut next = Self { step: Step(self.step.0.max(round.until.0)), ..self.clone() };
+        let mut next = Self {
+            step: Step(self.step.0.max(round.until.0)),
+            ..self.clone()
+        };
         let returned: u64 = left.iter().map(|range| range.end - range.start).sum();
-        let missed = missing.iter().map(|lane| lane.end - lane.start).sum::<u64>().saturating_mul(steps);
+        let missed = missing
+            .iter()
+            .map(|lane| lane.end - lane.start)
+            .sum::<u64>()
+            .saturating_mul(steps);
         let mut rest = Cursor::new(self);
         rest.skip(whole);
         left.extend(rest.pending());
@@ -251,7 +341,11 @@ impl Progress {
     }
 
     fn give_up_beyond_the_bound(&mut self) {
-        let given_up = self.pending.drain(PENDING_MAX.min(self.pending.len())..).map(|range| range.end - range.start).sum();
+        let given_up = self
+            .pending
+            .drain(PENDING_MAX.min(self.pending.len())..)
+            .map(|range| range.end - range.start)
+            .sum();
         self.skipped = self.skipped.saturating_add(given_up);
     }
 }
@@ -278,19 +372,33 @@ struct Lanes {
 impl Lanes {
     fn new(members: &[Member], batch: u64) -> Self {
         let workers: u64 = members.iter().map(|member| u64::from(member.devices)).sum();
-        Self { batch, width: workers.saturating_mul(batch) }
+        Self {
+            batch,
+            width: workers.saturating_mul(batch),
+        }
     }
 
     fn of(&self, members: &[Member], node: NodeId) -> Option<Range<u64>> {
         let rank = members.iter().position(|member| member.id == node)?;
-        let before: u64 = members[..rank].iter().map(|member| u64::from(member.devices)).sum();
+        let before: u64 = members[..rank]
+            .iter()
+            .map(|member| u64::from(member.devices))
+            .sum();
         Some(before * self.batch..(before + u64::from(members[rank].devices)) * self.batch)
     }
 
     /// The lanes of members that did not contribute, ascending; neighbours are one.
     fn missing(&self, round: &DecidedRound<'_>) -> Vec<Range<u64>> {
-        let missing = round.members.iter().filter(|member| !round.contributors.contains(&member.id));
-        merged(missing.filter_map(|member| self.of(round.members, member.id)).filter(|lane| !lane.is_empty()).collect())
+        let missing = round
+            .members
+            .iter()
+            .filter(|member| !round.contributors.contains(&member.id));
+        merged(
+            missing
+                .filter_map(|member| self.of(round.members, member.id))
+                .filter(|lane| !lane.is_empty())
+                .collect(),
+        )
     }
 }
 
@@ -304,7 +412,11 @@ struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     fn new(progress: &'a Progress) -> Self {
-        Self { current: 0..0, rest: &progress.pending, front: progress.front }
+        Self {
+            current: 0..0,
+            rest: &progress.pending,
+            front: progress.front,
+        }
     }
 
     /// The next at most `count` positions that are next to one another.
@@ -319,7 +431,10 @@ impl<'a> Cursor<'a> {
                 return start..self.front;
             }
         }
-        let end = self.current.end.min(self.current.start.saturating_add(count));
+        let end = self
+            .current
+            .end
+            .min(self.current.start.saturating_add(count));
         let next = self.current.start..end;
         self.current.start = end;
         next
@@ -351,6 +466,8 @@ impl<'a> Cursor<'a> {
 
     /// The ranges below the front that were not walked over.
     fn pending(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        std::iter::once(self.current.clone()).filter(|range| !range.is_empty()).chain(self.rest.iter().cloned())
+        std::iter::once(self.current.clone())
+            .filter(|range| !range.is_empty())
+            .chain(self.rest.iter().cloned())
     }
 }

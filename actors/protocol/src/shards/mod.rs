@@ -1,22 +1,27 @@
-//! Shards of the flat vector and their holders: a function of the view alone, so every node computes the same map.
+//! Shards of the flat vector and their holders: a function of the view alone, so every node
+//! computes the same map.
 //!
-//! Two functions make the map. A view gives each member a seat (see [`crate::view`]): who comes later sits down in a free seat
-//! or behind the others, and who sat last fills the seat of one that left. A fixed table (`placement`) says for each number of
-//! seats which of them hold which shard. For `S` shards, `R` replicas and `W` nodes (`C = min(R + 1, W)` copies of each shard):
+//! Two functions make the map. A view gives each member a seat (see [`crate::view`]): who comes
+//! later sits down in a free seat or behind the others, and who sat last fills the seat of one that
+//! left. A fixed table (`placement`) says for each number of seats which of them hold which shard.
+//! For `S` shards, `R` replicas and `W` nodes (`C = min(R + 1, W)` copies of each shard):
 //!
-//! - The holders of a shard are distinct. Shards of each rank (owners, first replicas, ...) are within one of even over the
-//!   nodes, and so are the shards that a node holds in all.
-//! - One node that joins gets `⌊S·C / W⌋` copies, and nobody else gets any: the least that keeps the loads even. If one leaves,
-//!   at most `⌈2·S·C / W⌉` copies get a new holder: its own, and those of the node that takes its seat. `W` and `C` are those of
-//!   the larger view. One node for another in the same outcome moves the share of the one that left. While `W ≤ R + 1` every
-//!   node holds every shard: a joiner gets them all, and what a leaver held is nowhere missed.
-//! - The first replicas of each owner's shards are within two of even over the other nodes, so a dead owner's work spreads over
-//!   all. (This one is measured, for all views up to 512 nodes, not proved; the others hold by construction.)
+//! - The holders of a shard are distinct. Shards of each rank (owners, first replicas, ...) are
+//!   within one of even over the nodes, and so are the shards that a node holds in all.
+//! - One node that joins gets `⌊S·C / W⌋` copies, and nobody else gets any: the least that keeps
+//!   the loads even. If one leaves, at most `⌈2·S·C / W⌉` copies get a new holder: its own, and
+//!   those of the node that takes its seat. `W` and `C` are those of the larger view. One node for
+//!   another in the same outcome moves the share of the one that left. While `W ≤ R + 1` every node
+//!   holds every shard: a joiner gets them all, and what a leaver held is nowhere missed.
+//! - The first replicas of each owner's shards are within two of even over the other nodes, so a
+//!   dead owner's work spreads over all. (This one is measured, for all views up to 512 nodes, not
+//!   proved; the others hold by construction.)
 //! - Ranks may change between holders of a shard, which moves nothing.
 //!
-//! A map of ids alone cannot move so little: for any function from sets of ids to loads within one of even there are sets where
-//! one id more or less moves more than any constant number of shards (the switching cost of memoryless worker–task
-//! assignment grows without bound with the number of possible ids). So the view remembers its seats.
+//! A map of ids alone cannot move so little: for any function from sets of ids to loads within one
+//! of even there are sets where one id more or less moves more than any constant number of shards
+//! (the switching cost of memoryless worker–task assignment grows without bound with the number of
+//! possible ids). So the view remembers its seats.
 //!
 //! A map of 512 shards takes, measured on one core of a busy two-core machine:
 //!
@@ -37,7 +42,8 @@ use std::ops::Range;
 
 /// Most shards a vector is cut into.
 pub const SHARDS_MAX: usize = 512;
-/// Shards of a large vector start at multiples of this many elements (the block of the int8 wire type).
+/// Shards of a large vector start at multiples of this many elements (the block of the int8 wire
+/// type).
 pub const SHARD_ALIGNMENT: usize = 256;
 /// Most replicas of a shard beside its owner.
 pub const REPLICAS_MAX: usize = 3;
@@ -50,13 +56,21 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Cuts `elements` values into at most [`SHARDS_MAX`] shards, fewer for small vectors (about as many as each has values):
-    /// a shard costs some work of its own. Each shard but the last has the same length.
+    /// Cuts `elements` values into at most [`SHARDS_MAX`] shards, fewer for small vectors (about as
+    /// many as each has values): a shard costs some work of its own. Each shard but the last has
+    /// the same length.
     #[must_use]
     pub fn new(elements: usize) -> Self {
         let even = elements.div_ceil(SHARDS_MAX).max(elements.isqrt()).max(1);
-        let shard_elements = if even >= SHARD_ALIGNMENT { even.next_multiple_of(SHARD_ALIGNMENT) } else { even };
-        Self { elements, shard_elements }
+        let shard_elements = if even >= SHARD_ALIGNMENT {
+            even.next_multiple_of(SHARD_ALIGNMENT)
+        } else {
+            even
+        };
+        Self {
+            elements,
+            shard_elements,
+        }
     }
 
     /// Elements of the whole vector.
@@ -74,7 +88,9 @@ impl Layout {
     /// The elements of `shard`; empty if there is no such shard.
     #[must_use]
     pub fn range(&self, shard: ShardId) -> Range<usize> {
-        let start = (shard.0 as usize).saturating_mul(self.shard_elements).min(self.elements);
+        let start = (shard.0 as usize)
+            .saturating_mul(self.shard_elements)
+            .min(self.elements);
         start..start.saturating_add(self.shard_elements).min(self.elements)
     }
 
@@ -93,20 +109,34 @@ pub struct ShardMap {
 }
 
 impl ShardMap {
-    /// Places `layout`'s shards on the members of `view`, each with one owner and `replicas` replicas
-    /// (fewer if the view is smaller).
+    /// Places `layout`'s shards on the members of `view`, each with one owner and `replicas`
+    /// replicas (fewer if the view is smaller).
     #[must_use]
     pub fn new(view: &View, layout: &Layout, replicas: usize) -> Self {
         let seated: Vec<NodeId> = view.seated().collect();
-        let placement = Placement::new(layout.shard_count(), replicas.min(REPLICAS_MAX) + 1, seated.len());
-        let holders = placement.holders().map(|seats| seats.iter().map(|seat| seated[usize::from(*seat)]).collect()).collect();
+        let placement = Placement::new(
+            layout.shard_count(),
+            replicas.min(REPLICAS_MAX) + 1,
+            seated.len(),
+        );
+        let holders = placement
+            .holders()
+            .map(|seats| {
+                seats
+                    .iter()
+                    .map(|seat| seated[usize::from(*seat)])
+                    .collect()
+            })
+            .collect();
         Self { holders }
     }
 
     /// Owner first, then replicas; empty if there is no such shard.
     #[must_use]
     pub fn holders(&self, shard: ShardId) -> &[NodeId] {
-        self.holders.get(shard.0 as usize).map_or(&[], Vec::as_slice)
+        self.holders
+            .get(shard.0 as usize)
+            .map_or(&[], Vec::as_slice)
     }
 
     /// The node that averages this shard and takes its slow step.
@@ -115,22 +145,36 @@ impl ShardMap {
         self.holders(shard).first().copied()
     }
 
-    /// Who acts as the shard's owner while only some nodes are alive: its first live holder; `None` if none lives.
+    /// Who acts as the shard's owner while only some nodes are alive: its first live holder; `None`
+    /// if none lives.
     #[must_use]
     pub fn acting_owner(&self, shard: ShardId, alive: impl Fn(NodeId) -> bool) -> Option<NodeId> {
-        self.holders(shard).iter().copied().find(|holder| alive(*holder))
+        self.holders(shard)
+            .iter()
+            .copied()
+            .find(|holder| alive(*holder))
     }
 
-    /// Holders of this map that do not hold the shard under `before`, by shard ascending, in rank order; shards without any
-    /// are left out. This is what moves when the view changes.
-    pub fn gained<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (ShardId, Vec<NodeId>)> + 'a {
-        self.holders.iter().enumerate().filter_map(move |(index, holders)| {
-            // At most `SHARDS_MAX` shards, which fits.
-            let shard = ShardId(index as u32);
-            let held = before.holders(shard);
-            let new: Vec<NodeId> = holders.iter().copied().filter(|holder| !held.contains(holder)).collect();
-            (!new.is_empty()).then_some((shard, new))
-        })
+    /// Holders of this map that do not hold the shard under `before`, by shard ascending, in rank
+    /// order; shards without any are left out. This is what moves when the view changes.
+    pub fn gained<'a>(
+        &'a self,
+        before: &'a Self,
+    ) -> impl Iterator<Item = (ShardId, Vec<NodeId>)> + 'a {
+        self.holders
+            .iter()
+            .enumerate()
+            .filter_map(move |(index, holders)| {
+                // At most `SHARDS_MAX` shards, which fits.
+                let shard = ShardId(index as u32);
+                let held = before.holders(shard);
+                let new: Vec<NodeId> = holders
+                    .iter()
+                    .copied()
+                    .filter(|holder| !held.contains(holder))
+                    .collect();
+                (!new.is_empty()).then_some((shard, new))
+            })
     }
 
     /// The shards that `node` owns, ascending.
@@ -140,7 +184,11 @@ impl ShardMap {
 
     /// The shards that `owner` owns and `node` holds a replica of, ascending.
     pub fn replicated(&self, owner: NodeId, node: NodeId) -> impl Iterator<Item = ShardId> + '_ {
-        self.matching(move |holders| holders.split_first().is_some_and(|(first, rest)| *first == owner && rest.contains(&node)))
+        self.matching(move |holders| {
+            holders
+                .split_first()
+                .is_some_and(|(first, rest)| *first == owner && rest.contains(&node))
+        })
     }
 
     /// The shards whose anchor and momentum `node` holds, as owner or replica, ascending.
@@ -148,9 +196,14 @@ impl ShardMap {
         self.matching(move |holders| holders.contains(&node))
     }
 
-    fn matching<'a>(&'a self, accept: impl Fn(&[NodeId]) -> bool + 'a) -> impl Iterator<Item = ShardId> + 'a {
+    fn matching<'a>(
+        &'a self,
+        accept: impl Fn(&[NodeId]) -> bool + 'a,
+    ) -> impl Iterator<Item = ShardId> + 'a {
         // At most `SHARDS_MAX` shards, which fits.
         let numbered = self.holders.iter().enumerate();
-        numbered.filter(move |(_, holders)| accept(holders)).map(|(index, _)| ShardId(index as u32))
+        numbered
+            .filter(move |(_, holders)| accept(holders))
+            .map(|(index, _)| ShardId(index as u32))
     }
 }

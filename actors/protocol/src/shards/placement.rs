@@ -1,9 +1,11 @@
-//! Which seat holds which copy of which shard: one table for every number of seats, the same for all clusters.
+//! Which seat holds which copy of which shard: one table for every number of seats, the same for
+//! all clusters.
 //!
-//! The table of one seat more is made from the table before it: the new seat takes its even share, shard by shard, from the
-//! fullest seat, and nobody else gains anything. So a node in a new seat moves `1/W` of the copies, the least possible. What to
-//! take is chosen so that no two seats share much more than others do; afterwards copies of one shard may swap ranks, which
-//! moves nothing, until every seat has as many shards of each rank as of any other.
+//! The table of one seat more is made from the table before it: the new seat takes its even share,
+//! shard by shard, from the fullest seat, and nobody else gains anything. So a node in a new seat
+//! moves `1/W` of the copies, the least possible. What to take is chosen so that no two seats share
+//! much more than others do; afterwards copies of one shard may swap ranks, which moves nothing,
+//! until every seat has as many shards of each rank as of any other.
 
 use super::REPLICAS_MAX;
 use std::collections::VecDeque;
@@ -31,7 +33,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Places `copies` copies (1 to [`COPIES_MAX`], at most one a seat) of `shards` shards on `seats` seats.
+    /// Places `copies` copies (1 to [`COPIES_MAX`], at most one a seat) of `shards` shards on
+    /// `seats` seats.
     pub fn new(shards: usize, copies: usize, seats: usize) -> Self {
         let copies = copies.clamp(1, COPIES_MAX).min(seats.max(1));
         // A seat beyond the last copy would take nothing.
@@ -91,7 +94,11 @@ impl Placement {
         let mut from = 0;
         for _ in 0..share {
             while self.totals[from] < level {
-                (from, level) = if from + 1 < new { (from + 1, level) } else { (0, level - 1) };
+                (from, level) = if from + 1 < new {
+                    (from + 1, level)
+                } else {
+                    (0, level - 1)
+                };
             }
             if let Some((rank, index)) = self.choose(from, new) {
                 self.hand_over(from, new, rank, index);
@@ -102,20 +109,33 @@ impl Placement {
         }
     }
 
-    /// Rank and index of what `from` hands over to `to`: of the rank that `to` lacks most, what evens out who follows whom.
+    /// Rank and index of what `from` hands over to `to`: of the rank that `to` lacks most, what
+    /// evens out who follows whom.
     fn choose(&self, from: usize, to: usize) -> Option<(usize, usize)> {
         let mut ranks: [usize; COPIES_MAX] = std::array::from_fn(|rank| rank);
         let held = |seat: usize, rank: usize| self.held[seat][rank].len() as isize;
         ranks[..self.copies].sort_by_key(|rank| held(to, *rank) - held(from, *rank));
-        ranks[..self.copies].iter().find_map(|rank| self.choose_of_rank(from, to, *rank).map(|index| (*rank, index)))
+        ranks[..self.copies].iter().find_map(|rank| {
+            self.choose_of_rank(from, to, *rank)
+                .map(|index| (*rank, index))
+        })
     }
 
     fn choose_of_rank(&self, from: usize, to: usize, rank: usize) -> Option<usize> {
         let holders = |shard: &u16| &self.holders[usize::from(*shard)][..self.copies];
-        let free = self.held[from][rank].iter().enumerate().filter(|(_, shard)| !holders(shard).contains(&(to as Seat)));
+        let free = self.held[from][rank]
+            .iter()
+            .enumerate()
+            .filter(|(_, shard)| !holders(shard).contains(&(to as Seat)));
         // Only the owner and the first replica follow one another; of the other ranks any will do.
-        let candidates = free.take(if rank < 2 { CANDIDATES_MAX + 128 / to } else { 1 });
-        candidates.min_by_key(|(_, shard)| self.followers.gain(holders(shard), rank, from, to)).map(|(index, _)| index)
+        let candidates = free.take(if rank < 2 {
+            CANDIDATES_MAX + 128 / to
+        } else {
+            1
+        });
+        candidates
+            .min_by_key(|(_, shard)| self.followers.gain(holders(shard), rank, from, to))
+            .map(|(index, _)| index)
     }
 
     fn hand_over(&mut self, from: usize, to: usize, rank: usize, index: usize) {
@@ -129,21 +149,29 @@ impl Placement {
         self.totals[to] += 1;
     }
 
-    /// Swaps ranks until `seat` has as many shards of each rank as of any other, or one more. Every other seat's counts stay or
-    /// get more even.
+    /// Swaps ranks until `seat` has as many shards of each rank as of any other, or one more. Every
+    /// other seat's counts stay or get more even.
     fn balance(&mut self, seat: usize) {
         loop {
             let count = |rank: &usize| self.held[seat][*rank].len();
-            let (most, least) = ((0..self.copies).max_by_key(count), (0..self.copies).min_by_key(count));
-            let (Some(most), Some(least)) = (most, least) else { return };
-            if self.held[seat][most].len() < self.held[seat][least].len() + 2 || !self.swap_along(seat, most, least) {
+            let (most, least) = (
+                (0..self.copies).max_by_key(count),
+                (0..self.copies).min_by_key(count),
+            );
+            let (Some(most), Some(least)) = (most, least) else {
+                return;
+            };
+            if self.held[seat][most].len() < self.held[seat][least].len() + 2
+                || !self.swap_along(seat, most, least)
+            {
                 return;
             }
         }
     }
 
-    /// Swaps two ranks along the shortest chain of shards from `seat` to one that has too few of rank `most`. There is one: the
-    /// seats that the chains reach hold at least as many shards of rank `least` as of rank `most`, and `seat` holds fewer.
+    /// Swaps two ranks along the shortest chain of shards from `seat` to one that has too few of
+    /// rank `most`. There is one: the seats that the chains reach hold at least as many shards of
+    /// rank `least` as of rank `most`, and `seat` holds fewer.
     fn swap_along(&mut self, seat: usize, most: usize, least: usize) -> bool {
         let mut came: Vec<Option<u16>> = vec![None; self.seats];
         let mut queue = VecDeque::from([seat]);
@@ -185,7 +213,8 @@ impl Placement {
     }
 }
 
-/// Every shard on every seat: the orders of the seats one after the other, so that each seat has each rank equally often.
+/// Every shard on every seat: the orders of the seats one after the other, so that each seat has
+/// each rank equally often.
 fn everywhere(shard: usize, seats: usize) -> [Seat; COPIES_MAX] {
     let mut rest: Vec<Seat> = (1..seats as Seat).collect();
     let mut number = shard / seats;
@@ -199,7 +228,8 @@ fn everywhere(shard: usize, seats: usize) -> [Seat; COPIES_MAX] {
     std::array::from_fn(|rank| order[rank])
 }
 
-/// How many shards of each owner have each seat as their first replica: who acts for whom if the owner dies.
+/// How many shards of each owner have each seat as their first replica: who acts for whom if the
+/// owner dies.
 struct Followers {
     seats: usize,
     counts: Vec<u16>,
@@ -207,7 +237,10 @@ struct Followers {
 
 impl Followers {
     fn new(seats: usize) -> Self {
-        Self { seats, counts: vec![0; seats * seats] }
+        Self {
+            seats,
+            counts: vec![0; seats * seats],
+        }
     }
 
     #[cfg(test)]
@@ -215,7 +248,8 @@ impl Followers {
         let mut next = Self::new(self.seats + 1);
         for owner in 0..self.seats {
             let (row, next_row) = (owner * self.seats, owner * next.seats);
-            next.counts[next_row..next_row + self.seats].copy_from_slice(&self.counts[row..row + self.seats]);
+            next.counts[next_row..next_row + self.seats]
+                .copy_from_slice(&self.counts[row..row + self.seats]);
         }
         next
     }
@@ -236,11 +270,16 @@ impl Followers {
         i32::from(self.counts[owner * self.seats + follower])
     }
 
-    /// How much fuller the pair that `to` makes in the place of `from` is than the pair it breaks; the less the better.
+    /// How much fuller the pair that `to` makes in the place of `from` is than the pair it breaks;
+    /// the less the better.
     fn gain(&self, holders: &[Seat], rank: usize, from: usize, to: usize) -> i32 {
         match (rank, holders) {
-            (0, [_, follower, ..]) => self.count(to, usize::from(*follower)) - self.count(from, usize::from(*follower)),
-            (1, [owner, ..]) => self.count(usize::from(*owner), to) - self.count(usize::from(*owner), from),
+            (0, [_, follower, ..]) => {
+                self.count(to, usize::from(*follower)) - self.count(from, usize::from(*follower))
+            }
+            (1, [owner, ..]) => {
+                self.count(usize::from(*owner), to) - self.count(usize::from(*owner), from)
+            }
             _ => 0,
         }
     }

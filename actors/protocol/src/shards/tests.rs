@@ -50,7 +50,10 @@ fn owners_are_within_one_shard_of_even_and_holders_differ() {
 fn replicas_are_bounded_by_the_view() {
     let map = ShardMap::new(&view(&[5]), &Layout::new(23), 3);
     assert_eq!(map.holders(ShardId(0)), [NodeId(5)]);
-    assert_eq!(map.held_by(NodeId(5)).count(), Layout::new(23).shard_count());
+    assert_eq!(
+        map.held_by(NodeId(5)).count(),
+        Layout::new(23).shard_count()
+    );
 }
 
 #[test]
@@ -62,16 +65,24 @@ fn any_number_of_values_is_cut_without_overflow() {
         assert_eq!(layout.range(last).end, elements);
         assert!(layout.range(ShardId(u32::MAX)).is_empty());
         let map = ShardMap::new(&view(&[1, 2, 3]), &layout, 1);
-        assert_eq!(layout.shards().filter(|shard| map.holders(*shard).len() == 2).count(), layout.shard_count());
+        assert_eq!(
+            layout
+                .shards()
+                .filter(|shard| map.holders(*shard).len() == 2)
+                .count(),
+            layout.shard_count()
+        );
     }
 }
 
-/// The shards that `before` and `after` give to each seat, and how many copies are new: `seat_of` names the seat before of
-/// the node that sits in a seat after.
+/// The shards that `before` and `after` give to each seat, and how many copies are new: `seat_of`
+/// names the seat before of the node that sits in a seat after.
 fn moved(before: &Placement, after: &Placement, seat_of: impl Fn(Seat) -> Option<Seat>) -> usize {
     let pairs = before.holders().zip(after.holders());
     let new = |old: &[Seat], seat: Seat| seat_of(seat).is_none_or(|seat| !old.contains(&seat));
-    pairs.map(|(old, now)| now.iter().filter(|seat| new(old, **seat)).count()).sum()
+    pairs
+        .map(|(old, now)| now.iter().filter(|seat| new(old, **seat)).count())
+        .sum()
 }
 
 /// The loads of each rank and in all are within one of even; the holders of a shard differ.
@@ -79,12 +90,19 @@ fn assert_even(placement: &Placement, copies: usize, seats: usize) {
     let mut loads = vec![[0; REPLICAS_MAX + 1]; seats];
     for holders in placement.holders() {
         assert_eq!(holders.iter().collect::<BTreeSet<_>>().len(), copies);
-        holders.iter().enumerate().for_each(|(rank, seat)| loads[usize::from(*seat)][rank] += 1);
+        holders
+            .iter()
+            .enumerate()
+            .for_each(|(rank, seat)| loads[usize::from(*seat)][rank] += 1);
     }
-    let spread =
-        |load: &dyn Fn(&[usize; REPLICAS_MAX + 1]) -> usize| loads.iter().map(load).max().unwrap() - loads.iter().map(load).min().unwrap();
+    let spread = |load: &dyn Fn(&[usize; REPLICAS_MAX + 1]) -> usize| {
+        loads.iter().map(load).max().unwrap() - loads.iter().map(load).min().unwrap()
+    };
     for rank in 0..copies {
-        assert!(spread(&|load| load[rank]) <= 1, "rank {rank} of {seats} seats");
+        assert!(
+            spread(&|load| load[rank]) <= 1,
+            "rank {rank} of {seats} seats"
+        );
     }
     assert!(spread(&|load| load.iter().sum()) <= 1, "{seats} seats");
 }
@@ -97,31 +115,61 @@ fn uneven_followers(placement: &Placement, seats: usize) -> usize {
     }
     let others = |owner: usize| (0..seats).filter(move |seat| *seat != owner);
     let off = |owner: usize| {
-        let (even, rest) = (counts[owner].iter().sum::<usize>() / (seats - 1), counts[owner].iter().sum::<usize>() % (seats - 1));
-        let most = |count: usize| count.saturating_sub(even + usize::from(rest > 0)).max(even.saturating_sub(count));
-        others(owner).map(|seat| most(counts[owner][seat])).max().unwrap_or(0)
+        let (even, rest) = (
+            counts[owner].iter().sum::<usize>() / (seats - 1),
+            counts[owner].iter().sum::<usize>() % (seats - 1),
+        );
+        let most = |count: usize| {
+            count
+                .saturating_sub(even + usize::from(rest > 0))
+                .max(even.saturating_sub(count))
+        };
+        others(owner)
+            .map(|seat| most(counts[owner][seat]))
+            .max()
+            .unwrap_or(0)
     };
-    if seats > 1 { (0..seats).map(off).max().unwrap_or(0) } else { 0 }
+    if seats > 1 {
+        (0..seats).map(off).max().unwrap_or(0)
+    } else {
+        0
+    }
 }
 
 #[test]
 fn every_table_is_even_and_the_next_one_gives_to_the_new_seat_alone() {
     for replicas in 0..=REPLICAS_MAX {
         let mut before = Placement::new(SHARDS_MAX, replicas + 1, 1);
-        // Tables of few seats one by one; above, the one table that grows is looked at after every seat.
+        // Tables of few seats one by one; above, the one table that grows is looked at after every
+        // seat.
         for seats in 2..=512 {
             let copies = (replicas + 1).min(seats);
-            let after = if seats <= copies { Placement::new(SHARDS_MAX, copies, seats) } else { before.with_one_seat_more() };
+            let after = if seats <= copies {
+                Placement::new(SHARDS_MAX, copies, seats)
+            } else {
+                before.with_one_seat_more()
+            };
             assert_even(&after, copies, seats);
-            assert!(uneven_followers(&after, seats) <= 2, "R={replicas} W={seats}: {}", uneven_followers(&after, seats));
+            assert!(
+                uneven_followers(&after, seats) <= 2,
+                "R={replicas} W={seats}: {}",
+                uneven_followers(&after, seats)
+            );
             let total = SHARDS_MAX * copies;
-            let joins = moved(&before, &after, |seat| (usize::from(seat) + 1 < seats).then_some(seat));
+            let joins = moved(&before, &after, |seat| {
+                (usize::from(seat) + 1 < seats).then_some(seat)
+            });
             assert_eq!(joins, total / seats, "R={replicas} W={seats}");
             // The last one moves to the seat of the one that leaves.
             let last = seats as Seat - 1;
             for left in (0..last).step_by(seats / 16 + 1) {
-                let leaves = moved(&after, &before, |seat| Some(if seat == left { last } else { seat }));
-                assert!(leaves <= (2 * total).div_ceil(seats), "R={replicas} W={seats}: {leaves} of {total}");
+                let leaves = moved(&after, &before, |seat| {
+                    Some(if seat == left { last } else { seat })
+                });
+                assert!(
+                    leaves <= (2 * total).div_ceil(seats),
+                    "R={replicas} W={seats}: {leaves} of {total}"
+                );
             }
             before = after;
         }
@@ -133,10 +181,15 @@ fn every_table_is_even_and_the_next_one_gives_to_the_new_seat_alone() {
 #[test]
 fn few_shards_are_even_too() {
     for shards in [0, 1, 2, 3, 5, 7, 12, 23, 64, 100, 317] {
-        for (replicas, seats) in (0..=REPLICAS_MAX).flat_map(|replicas| (1..40).map(move |seats| (replicas, seats))) {
+        for (replicas, seats) in
+            (0..=REPLICAS_MAX).flat_map(|replicas| (1..40).map(move |seats| (replicas, seats)))
+        {
             let placement = Placement::new(shards, replicas + 1, seats);
             assert_even(&placement, (replicas + 1).min(seats), seats);
-            assert!(uneven_followers(&placement, seats) <= 2, "S={shards} R={replicas} W={seats}");
+            assert!(
+                uneven_followers(&placement, seats) <= 2,
+                "S={shards} R={replicas} W={seats}"
+            );
         }
     }
 }
@@ -145,9 +198,17 @@ fn few_shards_are_even_too() {
 fn what_moves_and_who_acts() {
     let layout = Layout::new(10_000);
     let before = view(&[3, 5, 8, 9]);
-    let stay: Vec<_> = before.members().iter().filter(|member| member.id != NodeId(5)).cloned().collect();
+    let stay: Vec<_> = before
+        .members()
+        .iter()
+        .filter(|member| member.id != NodeId(5))
+        .cloned()
+        .collect();
     let after = before.succeeded_by(before.epoch(), stay).unwrap();
-    let (before, after) = (ShardMap::new(&before, &layout, 1), ShardMap::new(&after, &layout, 1));
+    let (before, after) = (
+        ShardMap::new(&before, &layout, 1),
+        ShardMap::new(&after, &layout, 1),
+    );
     let alive = |id: NodeId| id != NodeId(5);
     let mut acts = std::collections::BTreeMap::from([(3, 0), (8, 0), (9, 0)]);
     for shard in before.owned_by(NodeId(5)) {
@@ -156,13 +217,28 @@ fn what_moves_and_who_acts() {
         *acts.get_mut(&acting.0).unwrap() += 1;
         assert_eq!(before.acting_owner(shard, |_| false), None);
     }
-    assert!(acts.values().max().unwrap() - acts.values().min().unwrap() <= 3, "{acts:?}");
-    assert!(before.owned_by(NodeId(8)).all(|shard| before.acting_owner(shard, alive) == Some(NodeId(8))));
+    assert!(
+        acts.values().max().unwrap() - acts.values().min().unwrap() <= 3,
+        "{acts:?}"
+    );
+    assert!(
+        before
+            .owned_by(NodeId(8))
+            .all(|shard| before.acting_owner(shard, alive) == Some(NodeId(8)))
+    );
     let gained: Vec<_> = after.gained(&before).collect();
     assert!(gained.windows(2).all(|pair| pair[0].0 < pair[1].0));
     for shard in layout.shards() {
-        let new = gained.iter().find(|(of, _)| *of == shard).map_or(&[][..], |(_, new)| new);
-        assert!(after.holders(shard).iter().all(|id| new.contains(id) != before.holders(shard).contains(id)));
+        let new = gained
+            .iter()
+            .find(|(of, _)| *of == shard)
+            .map_or(&[][..], |(_, new)| new);
+        assert!(
+            after
+                .holders(shard)
+                .iter()
+                .all(|id| new.contains(id) != before.holders(shard).contains(id))
+        );
     }
     assert_eq!(after.gained(&after).count(), 0);
 }

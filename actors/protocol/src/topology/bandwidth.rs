@@ -3,8 +3,9 @@
 use super::{Exponential, Peers, Topology};
 use crate::ident::NodeId;
 
-/// [`Exponential`] over a given order of the members instead of ascending ids. The order is decided with the view (it must be the
-/// same on every node); [`super::order_by_rate`] makes it, and says which turns that makes fast.
+/// [`Exponential`] over a given order of the members instead of ascending ids. The order is decided
+/// with the view (it must be the same on every node); [`super::order_by_rate`] makes it, and says
+/// which turns that makes fast.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BandwidthAware {
     graph: Exponential,
@@ -13,12 +14,20 @@ pub struct BandwidthAware {
 }
 
 impl BandwidthAware {
-    /// The graph over the ascending `members` in `order`. An order that does not name every member once is not used: it is by
-    /// ascending ids then, on every node alike.
+    /// The graph over the ascending `members` in `order`. An order that does not name every member
+    /// once is not used: it is by ascending ids then, on every node alike.
     #[must_use]
     pub fn new(members: &[NodeId], peers_per_step: u32, order: &[NodeId]) -> Self {
-        let order = if is_order_of(order, members) { order } else { members };
-        Self { graph: Exponential::new(members.len(), peers_per_step), members: members.to_vec(), order: order.to_vec() }
+        let order = if is_order_of(order, members) {
+            order
+        } else {
+            members
+        };
+        Self {
+            graph: Exponential::new(members.len(), peers_per_step),
+            members: members.to_vec(),
+            order: order.to_vec(),
+        }
     }
 }
 

@@ -1,19 +1,23 @@
-//! The bipartite exponential graph: symmetric exchanges between the members of even and of odd rank.
+//! The bipartite exponential graph: symmetric exchanges between the members of even and of odd
+//! rank.
 
 use super::{Peers, Topology, cycle, window};
 use crate::ident::NodeId;
 
-/// Members of even rank exchange with members of odd rank: at distance `d` the even rank `r` and the odd rank `(r+d) mod V` send to
-/// each other, where `V` is `W`, or `W+1` if that is odd. The distances are `min(2^i − 1, V−1)` for `i = 1..⌈log₂ V⌉`, walked `p`
-/// a turn as in [`super::Exponential`]; `p` is at most their number.
+/// Members of even rank exchange with members of odd rank: at distance `d` the even rank `r` and
+/// the odd rank `(r+d) mod V` send to each other, where `V` is `W`, or `W+1` if that is odd. The
+/// distances are `min(2^i − 1, V−1)` for `i = 1..⌈log₂ V⌉`, walked `p` a turn as in
+/// [`super::Exponential`]; `p` is at most their number.
 ///
-/// With `p = 1` a turn is a perfect matching, so the means of pairs are taken and every weight stays 1. The distances of the SGP
-/// paper's code are `1, 3, 5, 9, …, 1 + 2^i`; these are `1, 3, 7, 15, …` because then what a pair has heard of and what the next
-/// pair has heard of never overlap, and one cycle makes the exact mean for a power of two.
+/// With `p = 1` a turn is a perfect matching, so the means of pairs are taken and every weight
+/// stays 1. The distances of the SGP paper's code are `1, 3, 5, 9, …, 1 + 2^i`; these are `1, 3, 7,
+/// 15, …` because then what a pair has heard of and what the next pair has heard of never overlap,
+/// and one cycle makes the exact mean for a power of two.
 ///
-/// Odd `W`: the odd rank `W` is missing, and the member that it would exchange with sits out (with `p > 1`: has one peer less) at
-/// that distance, another one at each distance. Distances `1` and `V−1` join all ranks to a ring, which stays in one piece without
-/// one of them, so it mixes for every `W ≥ 2`.
+/// Odd `W`: the odd rank `W` is missing, and the member that it would exchange with sits out (with
+/// `p > 1`: has one peer less) at that distance, another one at each distance. Distances `1` and
+/// `V−1` join all ranks to a ring, which stays in one piece without one of them, so it mixes for
+/// every `W ≥ 2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BipartiteExponential {
     members: usize,
@@ -32,7 +36,11 @@ impl BipartiteExponential {
             distances.push(next.min(seats - 1));
             next = 2 * next + 1;
         }
-        Self { members, distances, peers_per_step: peers_per_step as usize }
+        Self {
+            members,
+            distances,
+            peers_per_step: peers_per_step as usize,
+        }
     }
 }
 
@@ -48,8 +56,17 @@ impl Topology for BipartiteExponential {
             _ => return Peers::default(),
         };
         let seats = seats(self.members);
-        let other = |distance| if rank.is_multiple_of(2) { (rank + distance) % seats } else { (rank + seats - distance) % seats };
-        Peers::both_ways(window(&self.distances, self.peers_per_step, turn).filter_map(|distance| members.get(other(distance)).copied()))
+        let other = |distance| {
+            if rank.is_multiple_of(2) {
+                (rank + distance) % seats
+            } else {
+                (rank + seats - distance) % seats
+            }
+        };
+        Peers::both_ways(
+            window(&self.distances, self.peers_per_step, turn)
+                .filter_map(|distance| members.get(other(distance)).copied()),
+        )
     }
 
     fn cycle(&self) -> u64 {
@@ -82,7 +99,11 @@ mod tests {
             (17, &[1, 3, 7, 15, 17]),
         ];
         for (members, expected) in cases {
-            assert_eq!(BipartiteExponential::new(*members, 1).distances, *expected, "W={members}");
+            assert_eq!(
+                BipartiteExponential::new(*members, 1).distances,
+                *expected,
+                "W={members}"
+            );
         }
     }
 
@@ -91,8 +112,13 @@ mod tests {
         for size in (3..=17usize).step_by(2) {
             let members: Vec<_> = (0..size as u64).map(NodeId).collect();
             let graph = BipartiteExponential::new(size, 1);
-            let mut idle: Vec<_> =
-                (0..graph.cycle()).flat_map(|turn| members.iter().filter(move |id| graph_idle(size, **id, turn))).collect();
+            let mut idle: Vec<_> = (0..graph.cycle())
+                .flat_map(|turn| {
+                    members
+                        .iter()
+                        .filter(move |id| graph_idle(size, **id, turn))
+                })
+                .collect();
             assert_eq!(idle.len() as u64, graph.cycle(), "W={size}");
             idle.dedup();
             assert_eq!(idle.len() as u64, graph.cycle(), "W={size}");
@@ -101,6 +127,9 @@ mod tests {
 
     fn graph_idle(size: usize, id: NodeId, turn: u64) -> bool {
         let members: Vec<_> = (0..size as u64).map(NodeId).collect();
-        BipartiteExponential::new(size, 1).peers(&members, id, turn).out.is_empty()
+        BipartiteExponential::new(size, 1)
+            .peers(&members, id, turn)
+            .out
+            .is_empty()
     }
 }

@@ -3,7 +3,8 @@
 use super::{Peers, Topology};
 use crate::ident::NodeId;
 
-/// Every member sends to all the others: the exact mean in every turn, for `W−1` messages a node. It ignores `p`.
+/// Every member sends to all the others: the exact mean in every turn, for `W−1` messages a node.
+/// It ignores `p`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complete {
     members: usize,

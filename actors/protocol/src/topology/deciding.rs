@@ -4,16 +4,22 @@ use super::{Rates, order_by_rate, score};
 use crate::ident::NodeId;
 use std::collections::BTreeSet;
 
-/// The order for the ascending `members` of the next view, after the one decided before; empty for ascending ids.
+/// The order for the ascending `members` of the next view, after the one decided before; empty for
+/// ascending ids.
 ///
-/// The order stays, without those that left and with the new ones behind it, unless another one is clearly better: gossip waits a
-/// fifth less, or no more while all links together take a fifth less. So noise in the rates does not shuffle the graph each round.
-/// What was decided before is all the state there is, so whoever leads with the same rates proposes the same.
+/// The order stays, without those that left and with the new ones behind it, unless another one is
+/// clearly better: gossip waits a fifth less, or no more while all links together take a fifth
+/// less. So noise in the rates does not shuffle the graph each round. What was decided before is
+/// all the state there is, so whoever leads with the same rates proposes the same.
 #[must_use]
 pub fn next_order(before: &[NodeId], members: &[NodeId], rates: &Rates) -> Vec<NodeId> {
     let kept = carried_over(before, members);
     let new = order_by_rate(&kept, rates);
-    let order = if score(&new, rates).is_clearly_below(score(&kept, rates)) { new } else { kept };
+    let order = if score(&new, rates).is_clearly_below(score(&kept, rates)) {
+        new
+    } else {
+        kept
+    };
     if order == members { Vec::new() } else { order }
 }
 
@@ -22,7 +28,13 @@ pub(super) fn carried_over(before: &[NodeId], members: &[NodeId]) -> Vec<NodeId>
     let mut placed = BTreeSet::new();
     let is_member = |id: &NodeId| members.binary_search(id).is_ok();
     // Also where the order before was none: ascending ids come last.
-    before.iter().copied().filter(is_member).chain(members.iter().copied()).filter(|id| placed.insert(*id)).collect()
+    before
+        .iter()
+        .copied()
+        .filter(is_member)
+        .chain(members.iter().copied())
+        .filter(|id| placed.insert(*id))
+        .collect()
 }
 
 #[cfg(test)]
@@ -36,8 +48,18 @@ mod tests {
 
     /// Ids up to 3 are a site, and those above; `slow` kilobytes a second between them.
     fn sites(members: &[NodeId], slow: u32) -> Rates {
-        let rate = |from: &NodeId, to: &NodeId| Rate { to: *to, kilobytes: if (from.0 <= 3) == (to.0 <= 3) { 1_000_000 } else { slow } };
-        members.iter().map(|from| (*from, members.iter().map(|to| rate(from, to)).collect())).collect()
+        let rate = |from: &NodeId, to: &NodeId| Rate {
+            to: *to,
+            kilobytes: if (from.0 <= 3) == (to.0 <= 3) {
+                1_000_000
+            } else {
+                slow
+            },
+        };
+        members
+            .iter()
+            .map(|from| (*from, members.iter().map(|to| rate(from, to)).collect()))
+            .collect()
     }
 
     #[test]
@@ -53,25 +75,43 @@ mod tests {
         assert_eq!(next_order(&other, &members, &Rates::new()), other);
         // A little better is not clearly better.
         assert_eq!(next_order(&[], &members, &sites(&members, 950_000)), []);
-        assert_eq!(next_order(&members, &members, &sites(&members, 950_000)), []);
+        assert_eq!(
+            next_order(&members, &members, &sites(&members, 950_000)),
+            []
+        );
     }
 
     #[test]
     fn who_left_is_left_out_and_who_is_new_is_last() {
         let rates = sites(&ids([1, 2, 3, 4, 5, 6]), 1000);
         let before = ids([1, 4, 2, 5, 3, 6]);
-        assert_eq!(next_order(&before, &ids([1, 2, 4, 5, 6]), &rates), ids([1, 4, 2, 5, 6]));
-        assert_eq!(next_order(&before, &ids([0, 1, 2, 3, 4, 5, 6]), &rates), ids([1, 4, 2, 5, 3, 6, 0]));
+        assert_eq!(
+            next_order(&before, &ids([1, 2, 4, 5, 6]), &rates),
+            ids([1, 4, 2, 5, 6])
+        );
+        assert_eq!(
+            next_order(&before, &ids([0, 1, 2, 3, 4, 5, 6]), &rates),
+            ids([1, 4, 2, 5, 3, 6, 0])
+        );
         // Those without a rate stand where the others' links stay fast.
         let members = ids([0, 1, 2, 3, 4, 5, 6, 7]);
         let order = next_order(&[], &members, &rates);
-        assert!(score(&order, &rates).slowest < score(&members, &rates).slowest, "{order:?}");
+        assert!(
+            score(&order, &rates).slowest < score(&members, &rates).slowest,
+            "{order:?}"
+        );
     }
 
     #[test]
     fn whatever_was_before_the_order_names_every_member_once() {
         let members = ids([1, 2, 3, 4, 5, 6]);
-        for before in [ids([]), ids([9, 9, 8]), ids([6, 6, 6, 6]), ids([7, 3, 3, 1]), ids([6, 5, 4, 3, 2, 1, 1])] {
+        for before in [
+            ids([]),
+            ids([9, 9, 8]),
+            ids([6, 6, 6, 6]),
+            ids([7, 3, 3, 1]),
+            ids([6, 5, 4, 3, 2, 1, 1]),
+        ] {
             for rates in [Rates::new(), sites(&members, 1000)] {
                 let mut order = next_order(&before, &members, &rates);
                 order.sort_unstable();

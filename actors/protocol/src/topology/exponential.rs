@@ -3,8 +3,8 @@
 use super::{Peers, Topology, cycle, window};
 use crate::ident::NodeId;
 
-/// The hop distances of the directed exponential graph: `j·(p+1)^i mod W` for `i = 0..⌊log_{p+1}(W−1)⌋`, `j = 1..p`,
-/// without 0 and without repeats. Empty for `W = 1`.
+/// The hop distances of the directed exponential graph: `j·(p+1)^i mod W` for `i =
+/// 0..⌊log_{p+1}(W−1)⌋`, `j = 1..p`, without 0 and without repeats. Empty for `W = 1`.
 #[must_use]
 pub fn hops(members: usize, peers_per_step: u32) -> Vec<usize> {
     let mut hops = Vec::new();
@@ -23,8 +23,9 @@ pub fn hops(members: usize, peers_per_step: u32) -> Vec<usize> {
     hops
 }
 
-/// Walks the hop list: entries `0..p−1` in the first gossip, `p` further in each that follows. Everybody sends to as many as
-/// everybody else, so every weight stays 1; for one peer and a power of two, one cycle makes the exact mean.
+/// Walks the hop list: entries `0..p−1` in the first gossip, `p` further in each that follows.
+/// Everybody sends to as many as everybody else, so every weight stays 1; for one peer and a power
+/// of two, one cycle makes the exact mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exponential {
     members: usize,
@@ -36,14 +37,22 @@ impl Exponential {
     /// The graph over `members` nodes with `peers_per_step` out-peers.
     #[must_use]
     pub fn new(members: usize, peers_per_step: u32) -> Self {
-        Self { members, hops: hops(members, peers_per_step), peers_per_step: peers_per_step as usize }
+        Self {
+            members,
+            hops: hops(members, peers_per_step),
+            peers_per_step: peers_per_step as usize,
+        }
     }
 
-    /// The peers of whoever stands at `place` in `order`, which has as many entries as there are members.
+    /// The peers of whoever stands at `place` in `order`, which has as many entries as there are
+    /// members.
     pub(super) fn peers_in(&self, order: &[NodeId], place: usize, turn: u64) -> Peers {
         let size = order.len();
         let now = || window(&self.hops, self.peers_per_step, turn);
-        Peers::of(now().map(|hop| order[(place + hop) % size]), now().map(|hop| order[(place + size - hop) % size]))
+        Peers::of(
+            now().map(|hop| order[(place + hop) % size]),
+            now().map(|hop| order[(place + size - hop) % size]),
+        )
     }
 }
 
@@ -100,7 +109,8 @@ mod tests {
                 assert!(distinct.iter().all(|hop| (1..members).contains(hop)));
                 let mut reached = std::collections::BTreeSet::from([0]);
                 for hop in hops {
-                    let further: Vec<_> = reached.iter().map(|rank| (rank + hop) % members).collect();
+                    let further: Vec<_> =
+                        reached.iter().map(|rank| (rank + hop) % members).collect();
                     reached.extend(further);
                 }
                 assert_eq!(reached.len(), members, "W={members} p={peers_per_step}");
@@ -119,13 +129,22 @@ mod tests {
             (3, 2, &[&[1, 2], &[1, 2]]),
             (4, 2, &[&[1, 2], &[1, 3], &[2, 3]]),
             (9, 2, &[&[1, 2], &[3, 6], &[1, 2]]),
-            (5, 3, &[&[1, 2, 3], &[1, 2, 4], &[1, 3, 4], &[2, 3, 4], &[1, 2, 3]]),
+            (
+                5,
+                3,
+                &[&[1, 2, 3], &[1, 2, 4], &[1, 3, 4], &[2, 3, 4], &[1, 2, 3]],
+            ),
         ];
         for (size, peers_per_step, expected) in cases {
             let members: Vec<_> = (0..*size as u64).map(NodeId).collect();
             let graph = Exponential::new(*size, *peers_per_step);
             for (turn, hops) in (0..).zip(*expected) {
-                let out: Vec<u64> = graph.peers(&members, NodeId(0), turn).out.iter().map(|id| id.0).collect();
+                let out: Vec<u64> = graph
+                    .peers(&members, NodeId(0), turn)
+                    .out
+                    .iter()
+                    .map(|id| id.0)
+                    .collect();
                 assert_eq!(out, *hops, "W={size} p={peers_per_step} gossip {turn}");
             }
         }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 /// Nanoseconds that a megabyte takes, so that sums are whole numbers and the same everywhere.
 pub type Time = u64;
 
-/// What is known of the links between members, by their places in the list given. A link is as fast as its slower direction; one
-/// that nobody measured takes the mean of the times measured.
+/// What is known of the links between members, by their places in the list given. A link is as fast
+/// as its slower direction; one that nobody measured takes the mean of the times measured.
 #[derive(Clone, Debug)]
 pub struct Links {
     /// Ascending, each peer once.
@@ -19,12 +19,20 @@ pub struct Links {
 impl Links {
     /// The links between `members`; rates of and to others are left out.
     pub fn new(members: &[NodeId], rates: &Rates) -> Self {
-        let places: BTreeMap<_, _> = members.iter().enumerate().map(|(place, id)| (*id, place)).collect();
+        let places: BTreeMap<_, _> = members
+            .iter()
+            .enumerate()
+            .map(|(place, id)| (*id, place))
+            .collect();
         let mut known = vec![Vec::new(); members.len()];
         for (from, measured) in rates {
-            let Some(from) = places.get(from) else { continue };
+            let Some(from) = places.get(from) else {
+                continue;
+            };
             for rate in measured {
-                let Some(to) = places.get(&rate.to).filter(|to| *to != from) else { continue };
+                let Some(to) = places.get(&rate.to).filter(|to| *to != from) else {
+                    continue;
+                };
                 let time = 1_000_000_000_000 / Time::from(rate.kilobytes.max(1));
                 known[*from].push((*to, time));
                 known[*to].push((*from, time));
@@ -35,7 +43,11 @@ impl Links {
             row.sort_unstable_by_key(|(to, time)| (*to, std::cmp::Reverse(*time)));
             row.dedup_by_key(|(to, _)| *to);
         }
-        let times = || known.iter().flat_map(|row| row.iter().map(|(_, time)| *time));
+        let times = || {
+            known
+                .iter()
+                .flat_map(|row| row.iter().map(|(_, time)| *time))
+        };
         let unknown = times().fold(0, Time::saturating_add) / times().count().max(1) as Time;
         Self { known, unknown }
     }
@@ -63,7 +75,8 @@ impl Links {
     /// Between two members.
     pub fn time(&self, from: usize, to: usize) -> Time {
         let row = &self.known[from];
-        row.binary_search_by_key(&to, |(to, _)| *to).map_or(self.unknown, |at| row[at].1)
+        row.binary_search_by_key(&to, |(to, _)| *to)
+            .map_or(self.unknown, |at| row[at].1)
     }
 
     fn fill(&self, row: &mut [Time], of: usize) {

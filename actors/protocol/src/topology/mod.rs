@@ -1,7 +1,8 @@
-//! Who gossips with whom: graphs on the ordered members of a view, a function of the view and of the turn alone.
+//! Who gossips with whom: graphs on the ordered members of a view, a function of the view and of
+//! the turn alone.
 //!
-//! Which gossip it is comes from the schedule, not from what a node counted: nodes that jumped over steps agree with the others
-//! all the same.
+//! Which gossip it is comes from the schedule, not from what a node counted: nodes that jumped over
+//! steps agree with the others all the same.
 //!
 //! | graph | whom a member sends to at a turn | repeats after | one cycle, `p = 1` |
 //! |---|---|---|---|
@@ -37,7 +38,8 @@ use crate::ident::NodeId;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// The peers of one gossip, as ids of the ordered members; both lists ascending, without repeats and without the node itself.
+/// The peers of one gossip, as ids of the ordered members; both lists ascending, without repeats
+/// and without the node itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peers {
     /// Whom this node sends to.
@@ -59,15 +61,20 @@ impl Peers {
     fn both_ways(with: impl Iterator<Item = NodeId>) -> Self {
         let mut out: Vec<_> = with.collect();
         out.sort_unstable();
-        Self { inward: out.clone(), out }
+        Self {
+            inward: out.clone(),
+            out,
+        }
     }
 }
 
-/// A gossip graph. All members of a view ask it the same way, so that a node sends exactly when its peer expects it:
-/// `i` is in the `out` of `j` exactly when `j` is in the `inward` of `i`. Over one cycle everybody hears of everybody.
+/// A gossip graph. All members of a view ask it the same way, so that a node sends exactly when its
+/// peer expects it: `i` is in the `out` of `j` exactly when `j` is in the `inward` of `i`. Over one
+/// cycle everybody hears of everybody.
 pub trait Topology: Debug + Send + Sync {
-    /// The peers of `me` in the gossip that `turn` others came before. `members` is the whole view, ascending. Nobody for who is
-    /// alone or no member, or if the members are not as many as the graph was made for.
+    /// The peers of `me` in the gossip that `turn` others came before. `members` is the whole view,
+    /// ascending. Nobody for who is alone or no member, or if the members are not as many as the
+    /// graph was made for.
     fn peers(&self, members: &[NodeId], me: NodeId, turn: u64) -> Peers;
 
     /// Turns after which the graph repeats, at least 1.
@@ -77,26 +84,36 @@ pub trait Topology: Debug + Send + Sync {
     fn peers_max(&self) -> usize;
 }
 
-/// The graph that the settings ask for, over `members`, ascending. `order` is for [`TopologyName::BandwidthAware`]: the decided
-/// order of the members, or anything else, which stands for ascending ids.
+/// The graph that the settings ask for, over `members`, ascending. `order` is for
+/// [`TopologyName::BandwidthAware`]: the decided order of the members, or anything else, which
+/// stands for ascending ids.
 #[must_use]
 pub fn of(gossip: &Gossip, members: &[NodeId], order: &[NodeId]) -> Arc<dyn Topology> {
     let (size, peers_per_step) = (members.len(), gossip.peers_per_step);
     match gossip.topology {
         TopologyName::Exponential => Arc::new(Exponential::new(size, peers_per_step)),
         TopologyName::Ring => Arc::new(Ring::new(size, peers_per_step)),
-        TopologyName::BipartiteExponential => Arc::new(BipartiteExponential::new(size, peers_per_step)),
+        TopologyName::BipartiteExponential => {
+            Arc::new(BipartiteExponential::new(size, peers_per_step))
+        }
         TopologyName::Complete => Arc::new(Complete::new(size)),
-        TopologyName::BandwidthAware => Arc::new(BandwidthAware::new(members, peers_per_step, order)),
+        TopologyName::BandwidthAware => {
+            Arc::new(BandwidthAware::new(members, peers_per_step, order))
+        }
     }
 }
 
-/// The `width` entries of `list` that belong to `turn`: the first ones in turn 0, `width` further in each that follows, around.
+/// The `width` entries of `list` that belong to `turn`: the first ones in turn 0, `width` further
+/// in each that follows, around.
 fn window(list: &[usize], width: usize, turn: u64) -> impl Iterator<Item = usize> {
     let entries = u128::from(turn) * width as u128;
     // The remainder is below the length, so it fits.
     let cursor = entries.checked_rem(list.len() as u128).unwrap_or(0) as usize;
-    list.iter().copied().cycle().skip(cursor).take(width.min(list.len()))
+    list.iter()
+        .copied()
+        .cycle()
+        .skip(cursor)
+        .take(width.min(list.len()))
 }
 
 /// Turns after which [`window`] shows the same again.

@@ -1,4 +1,5 @@
-//! What an order of the members costs on the exponential graph, and how swaps of two members change that.
+//! What an order of the members costs on the exponential graph, and how swaps of two members change
+//! that.
 
 use super::links::{Links, Time};
 
@@ -12,11 +13,14 @@ pub struct Score {
 }
 
 impl Score {
-    /// Whether this is so much better that an order is worth changing: a fifth less to wait for, or no more and a fifth less in all.
+    /// Whether this is so much better that an order is worth changing: a fifth less to wait for, or
+    /// no more and a fifth less in all.
     #[must_use]
     pub fn is_clearly_below(self, other: Self) -> bool {
-        let fifth_less = |new: Time, old: Time| new < old && u128::from(new) * 5 <= u128::from(old) * 4;
-        fifth_less(self.slowest, other.slowest) || (self.slowest <= other.slowest && fifth_less(self.total, other.total))
+        let fifth_less =
+            |new: Time, old: Time| new < old && u128::from(new) * 5 <= u128::from(old) * 4;
+        fifth_less(self.slowest, other.slowest)
+            || (self.slowest <= other.slowest && fifth_less(self.total, other.total))
     }
 }
 
@@ -34,7 +38,9 @@ struct Turn {
 
 impl Turn {
     fn set(&mut self, place: usize, time: Time) {
-        let Some(entry) = self.times.get_mut(place) else { return };
+        let Some(entry) = self.times.get_mut(place) else {
+            return;
+        };
         let old = std::mem::replace(entry, time);
         self.total = self.total.saturating_add(time).saturating_sub(old);
         self.so_slow -= usize::from(old == self.slowest);
@@ -48,7 +54,11 @@ impl Turn {
 
     fn find_slowest(&mut self) {
         self.slowest = self.times.iter().copied().max().unwrap_or(0);
-        self.so_slow = self.times.iter().filter(|time| **time == self.slowest).count();
+        self.so_slow = self
+            .times
+            .iter()
+            .filter(|time| **time == self.slowest)
+            .count();
     }
 }
 
@@ -65,19 +75,36 @@ impl<'a> Placement<'a> {
     pub fn new(links: &'a Links, order: Vec<usize>, hops: &[usize]) -> Self {
         let size = order.len();
         let turn = |hop: &usize| {
-            let times: Vec<_> = (0..size).map(|place| links.time(order[place], order[(place + hop) % size])).collect();
-            let total = times.iter().fold(0, |sum: Time, time| sum.saturating_add(*time));
-            let mut turn = Turn { hop: *hop, times, slowest: 0, so_slow: 0, total };
+            let times: Vec<_> = (0..size)
+                .map(|place| links.time(order[place], order[(place + hop) % size]))
+                .collect();
+            let total = times
+                .iter()
+                .fold(0, |sum: Time, time| sum.saturating_add(*time));
+            let mut turn = Turn {
+                hop: *hop,
+                times,
+                slowest: 0,
+                so_slow: 0,
+                total,
+            };
             turn.find_slowest();
             turn
         };
         let turns = hops.iter().map(turn).collect();
-        Self { links, order, turns }
+        Self {
+            links,
+            order,
+            turns,
+        }
     }
 
     pub fn score(&self) -> Score {
         let sum = |of: fn(&Turn) -> Time| self.turns.iter().map(of).fold(0, Time::saturating_add);
-        Score { slowest: sum(|turn| turn.slowest), total: sum(|turn| turn.total) }
+        Score {
+            slowest: sum(|turn| turn.slowest),
+            total: sum(|turn| turn.total),
+        }
     }
 
     /// The order alone.
@@ -85,11 +112,12 @@ impl<'a> Placement<'a> {
         self.order
     }
 
-    /// Swaps pairs of members wherever that makes the score smaller, until no pair does or `links_max` links were looked at. All
-    /// pairs have their turn in a scattered, fixed sequence, so that a bound that is reached early leaves no stretch of a large
-    /// order out.
+    /// Swaps pairs of members wherever that makes the score smaller, until no pair does or
+    /// `links_max` links were looked at. All pairs have their turn in a scattered, fixed sequence,
+    /// so that a bound that is reached early leaves no stretch of a large order out.
     pub fn improve(&mut self, links_max: usize) {
-        // A prime above the number of pairs' square root, so that its multiples visit every remainder once.
+        // A prime above the number of pairs' square root, so that its multiples visit every
+        // remainder once.
         const SCATTER: usize = 2_654_435_761;
         let size = self.order.len();
         let pairs = size * size;
@@ -115,8 +143,16 @@ impl<'a> Placement<'a> {
         self.order.swap(first, second);
         let (size, order, links) = (self.order.len(), &self.order, self.links);
         for turn in &mut self.turns {
-            for place in [first, second, (first + size - turn.hop) % size, (second + size - turn.hop) % size] {
-                turn.set(place, links.time(order[place], order[(place + turn.hop) % size]));
+            for place in [
+                first,
+                second,
+                (first + size - turn.hop) % size,
+                (second + size - turn.hop) % size,
+            ] {
+                turn.set(
+                    place,
+                    links.time(order[place], order[(place + turn.hop) % size]),
+                );
             }
         }
     }
@@ -134,8 +170,13 @@ mod tests {
         let mut random = Random(11);
         for size in [2usize, 3, 5, 8, 13] {
             // Few different times, so that many links are the slowest together.
-            let mut rate = |to: usize| Rate { to: NodeId(to as u64), kilobytes: 1 + random.below(3) as u32 };
-            let rates: Rates = (0..size).map(|from| (NodeId(from as u64), (0..size).map(&mut rate).collect())).collect();
+            let mut rate = |to: usize| Rate {
+                to: NodeId(to as u64),
+                kilobytes: 1 + random.below(3) as u32,
+            };
+            let rates: Rates = (0..size)
+                .map(|from| (NodeId(from as u64), (0..size).map(&mut rate).collect()))
+                .collect();
             let members: Vec<_> = (0..size as u64).map(NodeId).collect();
             let (links, hops) = (Links::new(&members, &rates), hops(size, 1));
             let mut placement = Placement::new(&links, (0..size).collect(), &hops);

@@ -1,4 +1,5 @@
-//! An order of the members in which gossip waits as little as possible for slow links, from measured rates.
+//! An order of the members in which gossip waits as little as possible for slow links, from
+//! measured rates.
 
 use super::hops;
 use super::links::{Links, Time};
@@ -16,13 +17,15 @@ pub struct Rate {
     pub kilobytes: u32,
 }
 
-/// Most rates that a node tells: a graph has few edges at a node, and the leader keeps those of everybody.
+/// Most rates that a node tells: a graph has few edges at a node, and the leader keeps those of
+/// everybody.
 pub const RATES_MAX: usize = 64;
 
 /// What each node measured.
 pub type Rates = BTreeMap<NodeId, Vec<Rate>>;
 
-/// Pairs that the improvement of the chain looks at, at most: a full pass over 4,096 members, many over fewer.
+/// Pairs that the improvement of the chain looks at, at most: a full pass over 4,096 members, many
+/// over fewer.
 const PAIRS_MAX: usize = 1 << 23;
 
 /// Passes of that improvement, at most.
@@ -34,14 +37,17 @@ const STRETCHES_MAX: usize = 16;
 /// Links that the swaps look at, at most.
 const LINKS_MAX: usize = 1 << 19;
 
-/// The order in which one cycle of the exponential graph (one peer a step) waits least: first by the slowest link of each turn,
-/// summed over the turns, then by the time of all links. Bounded in work, the same wherever the same is known, never worse than
-/// `members` as they stand, and beginning with the first of them. Without rates, and of equals, the order stays.
+/// The order in which one cycle of the exponential graph (one peer a step) waits least: first by
+/// the slowest link of each turn, summed over the turns, then by the time of all links. Bounded in
+/// work, the same wherever the same is known, never worse than `members` as they stand, and
+/// beginning with the first of them. Without rates, and of equals, the order stays.
 ///
-/// Nodes of one site first stand in a row (a chain of fastest links, improved by 2-opt). But in a row every turn has a link that
-/// leaves a site, and waits for it. So the row is cut into equal stretches that are dealt in turn, which pays where the stretches are
-/// sites, or sites fill whole stretches: with `s` of them, only hops that `s` does not divide join two stretches. The best of all
-/// these is improved by swaps. Turns of a cycle that wait for a link between sites, of sites that are equal in size:
+/// Nodes of one site first stand in a row (a chain of fastest links, improved by 2-opt). But in a
+/// row every turn has a link that leaves a site, and waits for it. So the row is cut into equal
+/// stretches that are dealt in turn, which pays where the stretches are sites, or sites fill whole
+/// stretches: with `s` of them, only hops that `s` does not divide join two stretches. The best of
+/// all these is improved by swaps. Turns of a cycle that wait for a link between sites, of sites
+/// that are equal in size:
 ///
 /// | members | sites | in a row | as ordered here |
 /// |---|---|---|---|
@@ -54,7 +60,8 @@ const LINKS_MAX: usize = 1 << 19;
 /// | 16 | 2 | 4 of 4 | 1 |
 /// | 16 | 4 | 4 of 4 | 2 |
 ///
-/// Where every turn has to wait, as with three sites or with sites that differ in size, the fewest links between sites are left.
+/// Where every turn has to wait, as with three sites or with sites that differ in size, the fewest
+/// links between sites are left.
 #[must_use]
 pub fn order_by_rate(members: &[NodeId], rates: &Rates) -> Vec<NodeId> {
     let links = Links::new(members, rates);
@@ -78,14 +85,16 @@ pub fn order_by_rate(members: &[NodeId], rates: &Rates) -> Vec<NodeId> {
     order.into_iter().map(|place| members[place]).collect()
 }
 
-/// What a cycle of the exponential graph over `order` waits for; to compare orders of the same members by.
+/// What a cycle of the exponential graph over `order` waits for; to compare orders of the same
+/// members by.
 #[must_use]
 pub fn score(order: &[NodeId], rates: &Rates) -> Score {
     let links = Links::new(order, rates);
     Placement::new(&links, (0..order.len()).collect(), &hops(order.len(), 1)).score()
 }
 
-/// A closed tour of fast links, cut open where it is slowest; members of which nothing is known are behind the others.
+/// A closed tour of fast links, cut open where it is slowest; members of which nothing is known are
+/// behind the others.
 fn row_of_sites(links: &Links) -> Vec<usize> {
     let mut tour = chain(links);
     improve(&mut tour, links);
@@ -101,22 +110,36 @@ fn row_of_sites(links: &Links) -> Vec<usize> {
 /// The row itself, and its stretches dealt in turn.
 fn candidates(row: Vec<usize>) -> impl Iterator<Item = Vec<usize>> {
     let size = row.len();
-    let numbers = (2..=size).filter(|stretches| *stretches <= STRETCHES_MAX || stretches.is_power_of_two());
-    // Sites of sites: stretches that stand in a row belong together, so the small hops lead away from them.
-    let turned = numbers.clone().filter(|stretches| stretches.is_power_of_two() && *stretches > 2);
-    let turned = turned.map(|stretches| (0..stretches).map(|stretch| bits_reversed(stretch, stretches)).collect::<Vec<_>>());
-    let sequences = numbers.map(|stretches| (0..stretches).collect()).chain(turned);
+    let numbers =
+        (2..=size).filter(|stretches| *stretches <= STRETCHES_MAX || stretches.is_power_of_two());
+    // Sites of sites: stretches that stand in a row belong together, so the small hops lead away
+    // from them.
+    let turned = numbers
+        .clone()
+        .filter(|stretches| stretches.is_power_of_two() && *stretches > 2);
+    let turned = turned.map(|stretches| {
+        (0..stretches)
+            .map(|stretch| bits_reversed(stretch, stretches))
+            .collect::<Vec<_>>()
+    });
+    let sequences = numbers
+        .map(|stretches| (0..stretches).collect())
+        .chain(turned);
     let dealt: Vec<_> = sequences.map(|sequence| dealt(&row, &sequence)).collect();
     std::iter::once(row).chain(dealt)
 }
 
-/// Cuts the row into as many stretches as `sequence` is long, as equal as can be, and takes one member of each in that sequence,
-/// around until all are taken.
+/// Cuts the row into as many stretches as `sequence` is long, as equal as can be, and takes one
+/// member of each in that sequence, around until all are taken.
 fn dealt(row: &[usize], sequence: &[usize]) -> Vec<usize> {
     let stretches = sequence.len();
     let start = |stretch: usize| stretch * row.len() / stretches;
     let longest = row.len().div_ceil(stretches);
-    let nth = |nth: usize| sequence.iter().filter_map(move |stretch| row[start(*stretch)..start(stretch + 1)].get(nth));
+    let nth = |nth: usize| {
+        sequence
+            .iter()
+            .filter_map(move |stretch| row[start(*stretch)..start(stretch + 1)].get(nth))
+    };
     (0..longest).flat_map(nth).copied().collect()
 }
 
@@ -128,13 +151,17 @@ fn bits_reversed(number: usize, size: usize) -> usize {
 /// From the first member of which a link is known to whoever is reached fastest, and on from there.
 fn chain(links: &Links) -> Vec<usize> {
     let mut row = links.fresh_row();
-    let mut left: Vec<usize> = (0..links.size()).filter(|place| !links.is_unknown(*place)).collect();
+    let mut left: Vec<usize> = (0..links.size())
+        .filter(|place| !links.is_unknown(*place))
+        .collect();
     if left.is_empty() {
         return left;
     }
     let mut at = left.remove(0);
     let mut tour = vec![at];
-    while let Some(next) = links.on_row(&mut row, at, |row| (0..left.len()).min_by_key(|place| row[left[*place]])) {
+    while let Some(next) = links.on_row(&mut row, at, |row| {
+        (0..left.len()).min_by_key(|place| row[left[*place]])
+    }) {
         // Not `swap_remove`: of equals the first one is next.
         at = left.remove(next);
         tour.push(at);
@@ -142,12 +169,14 @@ fn chain(links: &Links) -> Vec<usize> {
     tour
 }
 
-/// 2-opt: for every edge of the closed tour the best other edge to exchange it with, until a pass finds nothing or the bound is
-/// reached. The first member stays first.
+/// 2-opt: for every edge of the closed tour the best other edge to exchange it with, until a pass
+/// finds nothing or the bound is reached. The first member stays first.
 fn improve(tour: &mut [usize], links: &Links) {
     let size = tour.len();
     let (mut from_here, mut from_next) = (links.fresh_row(), links.fresh_row());
-    let mut edges: Vec<Time> = (0..size).map(|i| links.on_row(&mut from_here, tour[i], |row| row[tour[(i + 1) % size]])).collect();
+    let mut edges: Vec<Time> = (0..size)
+        .map(|i| links.on_row(&mut from_here, tour[i], |row| row[tour[(i + 1) % size]]))
+        .collect();
     let mut pairs = 0;
     for _ in 0..PASSES_MAX {
         let mut improved = false;
@@ -157,9 +186,14 @@ fn improve(tour: &mut [usize], links: &Links) {
                 return;
             }
             let (here, next) = (tour[i], tour[i + 1]);
-            let best = links
-                .on_row(&mut from_here, here, |here| links.on_row(&mut from_next, next, |next| best_exchange(tour, &edges, i, here, next)));
-            let Some((j, first, last)) = best else { continue };
+            let best = links.on_row(&mut from_here, here, |here| {
+                links.on_row(&mut from_next, next, |next| {
+                    best_exchange(tour, &edges, i, here, next)
+                })
+            });
+            let Some((j, first, last)) = best else {
+                continue;
+            };
             tour[i + 1..=j].reverse();
             edges[i + 1..j].reverse();
             (edges[i], edges[j]) = (first, last);
@@ -171,10 +205,22 @@ fn improve(tour: &mut [usize], links: &Links) {
     }
 }
 
-/// The edge `j` that is best exchanged with edge `i`, with the times of the two edges that take their places, if that is shorter.
-fn best_exchange(tour: &[usize], edges: &[Time], i: usize, here: &[Time], next: &[Time]) -> Option<(usize, Time, Time)> {
+/// The edge `j` that is best exchanged with edge `i`, with the times of the two edges that take
+/// their places, if that is shorter.
+fn best_exchange(
+    tour: &[usize],
+    edges: &[Time],
+    i: usize,
+    here: &[Time],
+    next: &[Time],
+) -> Option<(usize, Time, Time)> {
     let exchanged = |j: usize| (j, here[tour[j]], next[tour[(j + 1) % tour.len()]]);
-    let gain = |(j, first, last): (usize, Time, Time)| (edges[i] + edges[j]).saturating_sub(first + last);
+    let gain =
+        |(j, first, last): (usize, Time, Time)| (edges[i] + edges[j]).saturating_sub(first + last);
     // Of equals the last one wins in `max_by_key`: going down, that is the nearest.
-    (i + 2..tour.len()).rev().map(exchanged).max_by_key(|exchange| gain(*exchange)).filter(|exchange| gain(*exchange) > 0)
+    (i + 2..tour.len())
+        .rev()
+        .map(exchanged)
+        .max_by_key(|exchange| gain(*exchange))
+        .filter(|exchange| gain(*exchange) > 0)
 }

@@ -3,8 +3,8 @@
 use super::{Peers, Topology};
 use crate::ident::NodeId;
 
-/// Every member sends to the `p` members after it, around. The least connections of all graphs, and the slowest mixing: a value
-/// needs `(W−1)/p` turns to come all around.
+/// Every member sends to the `p` members after it, around. The least connections of all graphs, and
+/// the slowest mixing: a value needs `(W−1)/p` turns to come all around.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ring {
     members: usize,
@@ -12,10 +12,14 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// The ring over `members` nodes; everybody sends to the next `peers_per_step`, at most to all the others.
+    /// The ring over `members` nodes; everybody sends to the next `peers_per_step`, at most to all
+    /// the others.
     #[must_use]
     pub fn new(members: usize, peers_per_step: u32) -> Self {
-        Self { members, reach: (peers_per_step as usize).min(members.saturating_sub(1)) }
+        Self {
+            members,
+            reach: (peers_per_step as usize).min(members.saturating_sub(1)),
+        }
     }
 }
 

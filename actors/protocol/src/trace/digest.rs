@@ -23,7 +23,9 @@ impl Digest {
 #[must_use]
 pub fn digest_values(values: &[f64]) -> u64 {
     let mut hash = Xxh3::new();
-    values.iter().for_each(|value| hash.update(&value.to_bits().to_le_bytes()));
+    values
+        .iter()
+        .for_each(|value| hash.update(&value.to_bits().to_le_bytes()));
     hash.digest()
 }
 
@@ -41,7 +43,9 @@ mod tests {
     fn how_bytes_are_cut_makes_no_difference() {
         let bytes: Vec<u8> = (0..=255).cycle().take(3_001).collect();
         let mut parts = Digest::default();
-        [0..7, 7..7, 7..1_500, 1_500..3_001].into_iter().for_each(|range| parts.update(&bytes[range]));
+        [0..7, 7..7, 7..1_500, 1_500..3_001]
+            .into_iter()
+            .for_each(|range| parts.update(&bytes[range]));
         assert_eq!(parts.finish(), digest(&bytes));
     }
 }

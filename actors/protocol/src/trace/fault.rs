@@ -1,5 +1,5 @@
-//! What can be done to a cluster. The same faults are carried out in the simulation, on real actors and on real processes; who
-//! carries them out decides how.
+//! What can be done to a cluster. The same faults are carried out in the simulation, on real actors
+//! and on real processes; who carries them out decides how.
 
 use crate::ident::NodeId;
 use crate::time::{Instant, Span};
@@ -13,7 +13,8 @@ pub struct Link {
     pub cut: bool,
     /// Every packet arrives later by this many microseconds.
     pub delay_us: u64,
-    /// And by up to this many more, each packet by another number, so that packets overtake each other.
+    /// And by up to this many more, each packet by another number, so that packets overtake each
+    /// other.
     pub jitter_us: u64,
     /// Packets lost of a million.
     pub lost_per_million: u32,
@@ -37,7 +38,8 @@ pub enum Fault {
         /// Who.
         node: NodeId,
     },
-    /// A node does nothing for a while and then goes on as if no time had passed (SIGSTOP, SIGCONT).
+    /// A node does nothing for a while and then goes on as if no time had passed (SIGSTOP,
+    /// SIGCONT).
     Pause {
         /// Who.
         node: NodeId,
@@ -49,7 +51,8 @@ pub enum Fault {
         /// Who.
         node: NodeId,
     },
-    /// What a node computes takes so many hundredths of the usual time from now on; 100 is the usual.
+    /// What a node computes takes so many hundredths of the usual time from now on; 100 is the
+    /// usual.
     Slow {
         /// Who.
         node: NodeId,
@@ -86,7 +89,8 @@ pub enum Fault {
         /// Whether it is full.
         full: bool,
     },
-    /// A node's clock runs at so many millionths of the right speed from now on; 1,000,000 is right.
+    /// A node's clock runs at so many millionths of the right speed from now on; 1,000,000 is
+    /// right.
     Drift {
         /// Who.
         node: NodeId,
@@ -133,7 +137,10 @@ impl Fault {
             Self::Pause { .. } => "pause",
             Self::Drain { .. } => "drain",
             Self::Slow { .. } => "slow",
-            Self::Links { link: Link { cut: true, .. }, .. } => "cut",
+            Self::Links {
+                link: Link { cut: true, .. },
+                ..
+            } => "cut",
             Self::Links { .. } => "links",
             Self::Break { .. } => "break",
             Self::SlowDisk { .. } => "slow_disk",

@@ -11,7 +11,9 @@ pub mod lineage {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Lineage, D::Error> {
         let digits = String::deserialize(deserializer)?;
-        u128::from_str_radix(&digits, 16).map(Lineage).map_err(D::Error::custom)
+        u128::from_str_radix(&digits, 16)
+            .map(Lineage)
+            .map_err(D::Error::custom)
     }
 }
 

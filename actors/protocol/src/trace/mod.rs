@@ -1,7 +1,9 @@
-//! What happened in a run, one event after the other: the same in the simulation, among real actors and among real processes, so
-//! that one set of invariants judges all of them. As a file, one JSON object a line.
+//! What happened in a run, one event after the other: the same in the simulation, among real actors
+//! and among real processes, so that one set of invariants judges all of them. As a file, one JSON
+//! object a line.
 //!
-//! Numbers are exact: digests and lineages are written in hexadecimal, because JSON's numbers are not wide enough for them.
+//! Numbers are exact: digests and lineages are written in hexadecimal, because JSON's numbers are
+//! not wide enough for them.
 
 mod digest;
 mod fault;
@@ -74,9 +76,11 @@ pub struct Setup {
     /// What takes the slow step, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optimizer: Option<OuterOptimizer>,
-    /// Once faults are over, how soon a round must be decided, and then all who live be members with equal parameters.
+    /// Once faults are over, how soon a round must be decided, and then all who live be members
+    /// with equal parameters.
     pub recovers_within: Span,
-    /// Samples of an epoch, if the training follows an elastic sampler; 0 where their number is not known.
+    /// Samples of an epoch, if the training follows an elastic sampler; 0 where their number is not
+    /// known.
     pub samples: Option<u64>,
 }
 
@@ -132,9 +136,16 @@ pub struct Votes {
 
 impl From<&coordinator::Votes> for Votes {
     fn from(votes: &coordinator::Votes) -> Self {
-        let start = |voter: &Voter| Start { node: voter.node, incarnation: voter.incarnation };
+        let start = |voter: &Voter| Start {
+            node: voter.node,
+            incarnation: voter.incarnation,
+        };
         let voters = votes.voters.iter().map(start).collect();
-        Self { accepted: votes.accepted.clone(), voters, tie_breaker: votes.voters.tie_breaker() }
+        Self {
+            accepted: votes.accepted.clone(),
+            voters,
+            tie_breaker: votes.voters.tie_breaker(),
+        }
     }
 }
 
@@ -188,14 +199,16 @@ pub enum Event {
         lineage: Lineage,
         /// The round it works towards.
         round: Round,
-        /// The last outcome whose parameters it had taken when it computed this; none before the founding.
+        /// The last outcome whose parameters it had taken when it computed this; none before the
+        /// founding.
         after: Option<Place>,
         /// Its push-sum weight.
         weight: f64,
         /// The values; empty where they are not recorded.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         values: Vec<f64>,
-        /// The samples that went into it since the round before, as positions of the sample stream: `from`, `to` (exclusive).
+        /// The samples that went into it since the round before, as positions of the sample stream:
+        /// `from`, `to` (exclusive).
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         samples: Vec<(u64, u64)>,
     },
@@ -224,8 +237,8 @@ pub enum Event {
     },
     /// A node is no member any more and joins again.
     Resigned(Start),
-    /// Of a round under way, the push-sum mass that a node answers for, and what that should be by all that it sent, accepted and got
-    /// back: weight first, then values where they are recorded.
+    /// Of a round under way, the push-sum mass that a node answers for, and what that should be by
+    /// all that it sent, accepted and got back: weight first, then values where they are recorded.
     Mass {
         /// Who.
         #[serde(flatten)]
@@ -266,12 +279,24 @@ pub enum Event {
 }
 
 impl Decided {
-    /// What `outcome` decided, for rounds that began in history `began_in` with `members`, and were carried by `participants`.
+    /// What `outcome` decided, for rounds that began in history `began_in` with `members`, and were
+    /// carried by `participants`.
     #[must_use]
-    pub fn new(outcome: &Outcome, began_in: Lineage, members: Vec<Start>, participants: Vec<NodeId>) -> Self {
-        let next = outcome.view.members().iter().map(|member| Start { node: member.id, incarnation: member.incarnation });
+    pub fn new(
+        outcome: &Outcome,
+        began_in: Lineage,
+        members: Vec<Start>,
+        participants: Vec<NodeId>,
+    ) -> Self {
+        let next = outcome.view.members().iter().map(|member| Start {
+            node: member.id,
+            incarnation: member.incarnation,
+        });
         Self {
-            place: Place { lineage: outcome.lineage, round: outcome.round },
+            place: Place {
+                lineage: outcome.lineage,
+                round: outcome.round,
+            },
             began_in,
             kind: outcome.spec.kind,
             step: outcome.spec.step,
@@ -282,7 +307,14 @@ impl Decided {
             epoch: outcome.view.epoch(),
             next: next.collect(),
             waiting: outcome.waiting.clone(),
-            retained: outcome.retained.iter().map(|voter| Start { node: voter.id, incarnation: voter.incarnation }).collect(),
+            retained: outcome
+                .retained
+                .iter()
+                .map(|voter| Start {
+                    node: voter.id,
+                    incarnation: voter.incarnation,
+                })
+                .collect(),
             leader: outcome.leader,
             absent: outcome.absent.clone(),
             momentum_lost: outcome.momentum_lost,
@@ -292,8 +324,17 @@ impl Decided {
     /// Who votes on the next round.
     #[must_use]
     pub fn next_voters(&self) -> Voters {
-        let voting = self.next.iter().filter(|start| !self.waiting.contains(&start.node));
-        let voter = |start: &Start| Voter { node: start.node, incarnation: start.incarnation };
-        Voters::new(voting.chain(&self.retained).map(voter).collect(), self.leader)
+        let voting = self
+            .next
+            .iter()
+            .filter(|start| !self.waiting.contains(&start.node));
+        let voter = |start: &Start| Voter {
+            node: start.node,
+            incarnation: start.incarnation,
+        };
+        Voters::new(
+            voting.chain(&self.retained).map(voter).collect(),
+            self.leader,
+        )
     }
 }

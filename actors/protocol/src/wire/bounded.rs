@@ -1,5 +1,6 @@
-//! Lists and texts with a bound of their own: one that claims more is refused before anything is allocated for it, and room is
-//! made for entries only as they arrive. So a short message cannot reserve memory for a long one.
+//! Lists and texts with a bound of their own: one that claims more is refused before anything is
+//! allocated for it, and room is made for entries only as they arrive. So a short message cannot
+//! reserve memory for a long one.
 
 #[cfg(test)]
 mod tests;
@@ -20,13 +21,18 @@ where
 }
 
 /// Reads a text of at most `MAX` bytes.
-pub(crate) fn text<'de, D: Deserializer<'de>, const MAX: usize>(deserializer: D) -> Result<String, D::Error> {
+pub(crate) fn text<'de, D: Deserializer<'de>, const MAX: usize>(
+    deserializer: D,
+) -> Result<String, D::Error> {
     // Not as an owned string: its room would be made before its length is looked at.
     deserializer.deserialize_str(Text::<MAX>)
 }
 
 /// Writes at most `MAX` bytes of a text, cut between characters, so that its receivers accept it.
-pub(crate) fn cut<S: Serializer, const MAX: usize>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn cut<S: Serializer, const MAX: usize>(
+    text: &str,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(prefix(text, MAX))
 }
 
@@ -42,7 +48,9 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for List<T, MAX> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Vec<T>, A::Error> {
         let claimed = entries.size_hint().unwrap_or(0);
         if claimed > MAX {
-            return Err(A::Error::custom(format!("a list of {claimed} entries exceeds the bound of {MAX}")));
+            return Err(A::Error::custom(format!(
+                "a list of {claimed} entries exceeds the bound of {MAX}"
+            )));
         }
         let mut list = Vec::new();
         while list.len() < MAX
@@ -65,7 +73,10 @@ impl<const MAX: usize> Visitor<'_> for Text<MAX> {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
         if text.len() > MAX {
-            return Err(E::custom(format!("a text of {} bytes exceeds the bound of {MAX}", text.len())));
+            return Err(E::custom(format!(
+                "a text of {} bytes exceeds the bound of {MAX}",
+                text.len()
+            )));
         }
         Ok(text.to_owned())
     }

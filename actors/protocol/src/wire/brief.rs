@@ -1,4 +1,5 @@
-//! What a node tells of itself in one datagram, to a node whose page somebody watches. Nothing is decided by it.
+//! What a node tells of itself in one datagram, to a node whose page somebody watches. Nothing is
+//! decided by it.
 
 use super::{Content, DATAGRAM_BYTES_MAX, Datagram, bounded};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, Step};
@@ -90,7 +91,10 @@ impl Stands {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
     /// Its name.
-    #[serde(serialize_with = "name", deserialize_with = "bounded::text::<_, MEASURE_NAME_BYTES_MAX>")]
+    #[serde(
+        serialize_with = "name",
+        deserialize_with = "bounded::text::<_, MEASURE_NAME_BYTES_MAX>"
+    )]
     pub name: String,
     /// The inner step.
     pub step: Step,
@@ -115,7 +119,10 @@ pub struct Happened {
     /// When, in microseconds since 1970 by the teller's clock.
     pub at_us: u64,
     /// What, for a person.
-    #[serde(serialize_with = "what", deserialize_with = "bounded::text::<_, HAPPENED_BYTES_MAX>")]
+    #[serde(
+        serialize_with = "what",
+        deserialize_with = "bounded::text::<_, HAPPENED_BYTES_MAX>"
+    )]
     pub what: String,
 }
 
@@ -137,8 +144,14 @@ impl Brief {
         loop {
             let datagram = Datagram::V1(Content::Brief(Box::new(self.clone())));
             let fits = super::encoded_bytes(&datagram) <= DATAGRAM_BYTES_MAX;
-            // Two events stay where there are any: links change every second, and what happened is told once.
-            let shortened = fits || if self.happened.len() > 2 { self.happened.pop().is_some() } else { self.links.pop().is_some() };
+            // Two events stay where there are any: links change every second, and what happened is
+            // told once.
+            let shortened = fits
+                || if self.happened.len() > 2 {
+                    self.happened.pop().is_some()
+                } else {
+                    self.links.pop().is_some()
+                };
             if fits || !shortened {
                 return datagram;
             }
@@ -153,17 +166,39 @@ mod tests {
 
     #[test]
     fn as_much_as_fits_is_told() {
-        let long = |at_us| Happened { at_us, what: "ä".repeat(200) };
-        let link = |to| Link { to: NodeId(to), sent_bytes: u64::MAX, round_trip_us: 7 };
-        let measure = Measure { name: "a name that is longer than a name may be".to_owned(), step: Step(1), value: 0.5 };
+        let long = |at_us| Happened {
+            at_us,
+            what: "ä".repeat(200),
+        };
+        let link = |to| Link {
+            to: NodeId(to),
+            sent_bytes: u64::MAX,
+            round_trip_us: 7,
+        };
+        let measure = Measure {
+            name: "a name that is longer than a name may be".to_owned(),
+            step: Step(1),
+            value: 0.5,
+        };
         let mut brief = examples::brief();
-        (brief.happened, brief.links) = ((0..100).map(long).collect(), (0..100).map(link).collect());
+        (brief.happened, brief.links) =
+            ((0..100).map(long).collect(), (0..100).map(link).collect());
         brief.measures = vec![measure; 100];
         let bytes = brief.fitted().encode().unwrap();
-        let Ok(Datagram::V1(Content::Brief(read))) = Datagram::decode(&bytes) else { panic!("no brief") };
+        let Ok(Datagram::V1(Content::Brief(read))) = Datagram::decode(&bytes) else {
+            panic!("no brief")
+        };
         assert_eq!(read.measures.len(), MEASURES_MAX);
         assert_eq!(read.measures[0].name.len(), MEASURE_NAME_BYTES_MAX);
-        assert!(read.happened.len() >= 2 && read.happened[0].at_us == 0 && read.happened[1].what.len() == HAPPENED_BYTES_MAX);
-        assert!(read.links.len() > 8 && read.links[0].to == NodeId(0), "{}", read.links.len());
+        assert!(
+            read.happened.len() >= 2
+                && read.happened[0].at_us == 0
+                && read.happened[1].what.len() == HAPPENED_BYTES_MAX
+        );
+        assert!(
+            read.links.len() > 8 && read.links[0].to == NodeId(0),
+            "{}",
+            read.links.len()
+        );
     }
 }

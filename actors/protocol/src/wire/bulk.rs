@@ -1,4 +1,5 @@
-//! Headers of bulk streams. After the header come little-endian values, whose count follows from it.
+//! Headers of bulk streams. After the header come little-endian values, whose count follows from
+//! it.
 
 use super::control::{Contribution, Header};
 use super::{BULK_HEADER_BYTES_MAX, DecodeError, EncodeError};
@@ -21,13 +22,13 @@ pub enum BulkHeader {
 /// What a bulk stream carries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Bulk {
-    /// Reduce: the sender's frozen numerator, the receiver's own shards in ascending order. If encoded, the difference from what
-    /// the round before decided.
+    /// Reduce: the sender's frozen numerator, the receiver's own shards in ascending order. If
+    /// encoded, the difference from what the round before decided.
     Contribution(Contribution),
     /// Publish: new parameters, the sender's own shards in ascending order.
     Parameters,
-    /// Publish: state of shards that the receiver holds next, in ascending order. After a slow step their new momentum, from
-    /// their owner; in other rounds anchor, then momentum of each.
+    /// Publish: state of shards that the receiver holds next, in ascending order. After a slow step
+    /// their new momentum, from their owner; in other rounds anchor, then momentum of each.
     State,
     /// Gossip: the sender's whole numerator, unscaled; the receiver mixes in `scale` of it.
     Gossip {
@@ -42,8 +43,8 @@ pub enum Bulk {
     },
     /// Publish: the base optimizer's buffers of the lowest contributor, to a node that joins.
     Buffers,
-    /// Publish: what new parameters differ by from those that the round before decided, encoded as named; what follows the
-    /// parameters is float32. The sender's own shards in ascending order.
+    /// Publish: what new parameters differ by from those that the round before decided, encoded as
+    /// named; what follows the parameters is float32. The sender's own shards in ascending order.
     Update(WireType),
 }
 

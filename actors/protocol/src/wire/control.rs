@@ -57,7 +57,13 @@ impl Header {
     /// The place in history that the frame or stream belongs to.
     #[must_use]
     pub fn place(&self) -> Place {
-        Place { lineage: self.lineage, epoch: self.epoch, round: self.round, term: self.term, attempt: self.attempt }
+        Place {
+            lineage: self.lineage,
+            epoch: self.epoch,
+            round: self.round,
+            term: self.term,
+            attempt: self.attempt,
+        }
     }
 }
 
@@ -78,7 +84,8 @@ pub enum Frame {
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Message {
-    /// Introduces a node: sent whenever a peer can be sent to, and again when what it says has changed.
+    /// Introduces a node: sent whenever a peer can be sent to, and again when what it says has
+    /// changed.
     Hello(Hello),
     /// The founding view, from the lowest id.
     Found {
@@ -87,11 +94,13 @@ pub enum Message {
         /// The new model history.
         lineage: Lineage,
     },
-    /// The sender can send to and hear from every live member of the view with the header's epoch and asks to be admitted.
+    /// The sender can send to and hear from every live member of the view with the header's epoch
+    /// and asks to be admitted.
     Join,
     /// Why the sender's cluster does not admit the receiver; final.
     Refused(JoinRefusal),
-    /// The sender takes part in no round after one that leaves it out; it contributes once more, or not at all.
+    /// The sender takes part in no round after one that leaves it out; it contributes once more, or
+    /// not at all.
     Leave {
         /// Whether its training threads still contribute to the next round.
         contributes: bool,
@@ -109,11 +118,13 @@ pub enum Message {
         /// The sender's contribution to this round, if its training threads made one.
         contributed: Option<Contributed>,
     },
-    /// A leader tells a voter that its term is open: nothing of a lower term was chosen, and nothing can be.
+    /// A leader tells a voter that its term is open: nothing of a lower term was chosen, and
+    /// nothing can be.
     Open,
     /// A voter acknowledges that the header's term is open.
     Opened,
-    /// A quorum of the voters acknowledged that the header's term is open: the data of attempts of lower terms may go.
+    /// A quorum of the voters acknowledged that the header's term is open: the data of attempts of
+    /// lower terms may go.
     Closed,
     /// A leader begins an attempt: its data moves from now on.
     Attempt(Draft),
@@ -126,7 +137,8 @@ pub enum Message {
     },
     /// The sender holds all that it must hold for the header's attempt.
     Ready,
-    /// A leader asks a voter to accept an entry; `None`: that of the header's attempt, which the voter holds.
+    /// A leader asks a voter to accept an entry; `None`: that of the header's attempt, which the
+    /// voter holds.
     Accept(Option<Outcome>),
     /// A voter accepted the entry that it was asked for under the header's term.
     Accepted,
@@ -134,7 +146,8 @@ pub enum Message {
     Overtaken,
     /// The round is decided.
     Decide {
-        /// What was decided; `None`: what the receiver accepted under the header's term, or holds of its attempt.
+        /// What was decided; `None`: what the receiver accepted under the header's term, or holds
+        /// of its attempt.
         entry: Option<Outcome>,
         /// The sender leaves with this entry and waits until it is known.
         leaves: bool,
@@ -153,11 +166,13 @@ pub enum Message {
         #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
         voters: Vec<Voter>,
     },
-    /// A stream of the header's attempt to or from this node broke, or cannot come; asks the leader for another attempt.
+    /// A stream of the header's attempt to or from this node broke, or cannot come; asks the leader
+    /// for another attempt.
     Broken(NodeId),
     /// The round cannot go on: its reason, for every member's error.
     Abandon(RefusalReason),
-    /// A gossip message of this step is here as a whole and held for the next mix: its mass leaves the sender's escrow.
+    /// A gossip message of this step is here as a whole and held for the next mix: its mass leaves
+    /// the sender's escrow.
     GossipMixed {
         /// The sender's inner step of the message.
         step: Step,
@@ -176,7 +191,8 @@ pub enum Message {
         /// The last of them.
         last: Step,
     },
-    /// Asks what became of a gossip message; if nothing of it has arrived, it is refused from now on.
+    /// Asks what became of a gossip message; if nothing of it has arrived, it is refused from now
+    /// on.
     GossipAsk {
         /// The sender's inner step of the message.
         step: Step,
@@ -264,23 +280,37 @@ pub struct Hello {
     pub address: SocketAddr,
     /// Its workers.
     pub devices: u16,
-    /// The settings all nodes must share, as `key = value` lines in a fixed order; at most [`SETTINGS_BYTES_MAX`] of them.
-    #[serde(serialize_with = "bounded::cut::<_, SETTINGS_BYTES_MAX>", deserialize_with = "bounded::text::<_, SETTINGS_BYTES_MAX>")]
+    /// The settings all nodes must share, as `key = value` lines in a fixed order; at most
+    /// [`SETTINGS_BYTES_MAX`] of them.
+    #[serde(
+        serialize_with = "bounded::cut::<_, SETTINGS_BYTES_MAX>",
+        deserialize_with = "bounded::text::<_, SETTINGS_BYTES_MAX>"
+    )]
     pub settings: String,
     /// What it trains; `None` until its workers called `synchronize`.
     pub model: Option<ModelSize>,
     /// Where it stands in a decided model history; `None` until it is a member.
     pub standing: Option<Standing>,
-    /// The model history whose state it brings, if it brings any: only a cluster of this history may admit it.
+    /// The model history whose state it brings, if it brings any: only a cluster of this history
+    /// may admit it.
     pub lineage: Option<Lineage>,
 }
 
 impl std::fmt::Display for JoinRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::SettingsDiffer { differences } => write!(f, "it runs with other settings ({differences}); give this node the cluster's"),
-            Self::ModelsDiffer { cluster, joiner } => write!(f, "it trains {cluster}, this node brought {joiner}; train the same model"),
-            Self::Full { max_nodes } => write!(f, "the cluster is full (max_nodes = {max_nodes}); raise max_nodes, or drain a node first"),
+            Self::SettingsDiffer { differences } => write!(
+                f,
+                "it runs with other settings ({differences}); give this node the cluster's"
+            ),
+            Self::ModelsDiffer { cluster, joiner } => write!(
+                f,
+                "it trains {cluster}, this node brought {joiner}; train the same model"
+            ),
+            Self::Full { max_nodes } => write!(
+                f,
+                "the cluster is full (max_nodes = {max_nodes}); raise max_nodes, or drain a node first"
+            ),
             Self::OtherLineage { cluster, joiner } => {
                 write!(
                     f,
@@ -288,7 +318,10 @@ impl std::fmt::Display for JoinRefusal {
                      model instead, or join the cluster that the state belongs to"
                 )
             }
-            Self::DuplicateId { node } => write!(f, "a live member is {node} already; give each node its own node_id"),
+            Self::DuplicateId { node } => write!(
+                f,
+                "a live member is {node} already; give each node its own node_id"
+            ),
             Self::NoParameters => write!(
                 f,
                 "its rounds carry no complete state (base all_reduce without averages, or sharded = false); set average_every, or sharded = true"
@@ -316,12 +349,18 @@ pub enum RefusalReason {
         /// One node.
         one: NodeId,
         /// What it expects, for a person.
-        #[serde(serialize_with = "bounded::cut::<_, SPEC_BYTES_MAX>", deserialize_with = "bounded::text::<_, SPEC_BYTES_MAX>")]
+        #[serde(
+            serialize_with = "bounded::cut::<_, SPEC_BYTES_MAX>",
+            deserialize_with = "bounded::text::<_, SPEC_BYTES_MAX>"
+        )]
         one_spec: String,
         /// The other node.
         other: NodeId,
         /// What the other expects, for a person.
-        #[serde(serialize_with = "bounded::cut::<_, SPEC_BYTES_MAX>", deserialize_with = "bounded::text::<_, SPEC_BYTES_MAX>")]
+        #[serde(
+            serialize_with = "bounded::cut::<_, SPEC_BYTES_MAX>",
+            deserialize_with = "bounded::text::<_, SPEC_BYTES_MAX>"
+        )]
         other_spec: String,
     },
     /// All holders of some shards were lost, and `on_momentum_loss` is `stop`.
@@ -331,7 +370,8 @@ pub enum RefusalReason {
     },
 }
 
-/// Most bytes of a peer's description of its round: it goes into errors and logs. Longer ones are cut by their sender.
+/// Most bytes of a peer's description of its round: it goes into errors and logs. Longer ones are
+/// cut by their sender.
 pub const SPEC_BYTES_MAX: usize = 200;
 /// Most bytes of the differences that a refusal names; cut like [`SPEC_BYTES_MAX`].
 pub const DIFFERENCES_BYTES_MAX: usize = 4096;

@@ -11,12 +11,27 @@ const CORPORA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../chaos-tests/fu
 
 /// Every example with the name of its decoder's corpus.
 fn examples() -> Vec<(&'static str, Vec<u8>)> {
-    let prefaces = [SocketAddr::from(([10, 0, 0, 9], 7400)), SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 7401))];
+    let prefaces = [
+        SocketAddr::from(([10, 0, 0, 9], 7400)),
+        SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 7401)),
+    ];
     let mut all: Vec<(&str, Vec<u8>)> = Vec::new();
-    all.extend(messages().into_iter().map(|(message, _)| ("control_frame", frame(message).encode().unwrap())));
-    all.extend(contents().into_iter().map(|(content, _)| ("bulk_header", stream(content).encode().unwrap())));
+    all.extend(
+        messages()
+            .into_iter()
+            .map(|(message, _)| ("control_frame", frame(message).encode().unwrap())),
+    );
+    all.extend(
+        contents()
+            .into_iter()
+            .map(|(content, _)| ("bulk_header", stream(content).encode().unwrap())),
+    );
     all.extend(prefaces.map(|listen| ("preface", preface(listen, true).encode().unwrap())));
-    all.extend(datagrams().iter().map(|datagram| ("datagram", datagram.encode().unwrap())));
+    all.extend(
+        datagrams()
+            .iter()
+            .map(|datagram| ("datagram", datagram.encode().unwrap())),
+    );
     all
 }
 
@@ -31,6 +46,10 @@ fn every_example_is_in_the_corpora() {
             std::fs::write(&file, &bytes).unwrap();
         }
         let found = std::fs::read(&file).unwrap_or_default();
-        assert!(found == bytes, "{} is missing: SLOWMO_WRITE_CORPORA=1 writes it", file.display());
+        assert!(
+            found == bytes,
+            "{} is missing: SLOWMO_WRITE_CORPORA=1 writes it",
+            file.display()
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Datagrams: what nodes tell each other about who is alive, and about themselves while somebody watches. Any of them may be lost,
-//! doubled or late.
+//! Datagrams: what nodes tell each other about who is alive, and about themselves while somebody
+//! watches. Any of them may be lost, doubled or late.
 
 #[cfg(test)]
 pub(super) mod tests;
@@ -34,7 +34,8 @@ pub enum Content {
     },
     /// The brief.
     Brief(Box<Brief>),
-    /// Asks this start of the receiver to hand over and leave: an operator gave the order to the sender.
+    /// Asks this start of the receiver to hand over and leave: an operator gave the order to the
+    /// sender.
     Drain {
         /// Which start: whoever takes its place is not meant.
         incarnation: Incarnation,

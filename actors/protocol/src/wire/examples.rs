@@ -1,4 +1,5 @@
-//! One example of everything that travels, with the golden bytes of each, put together from the bytes of its parts.
+//! One example of everything that travels, with the golden bytes of each, put together from the
+//! bytes of its parts.
 #![allow(clippy::unwrap_used)]
 
 use super::datagram::tests::{messages as swim_messages, packet};
@@ -17,7 +18,8 @@ use std::net::SocketAddr;
 pub(super) const HEADER: &str = "\
 000000000807060504030201201f1e1d1c1b1a19181716151413121103000000000000002a0000000000000001000000000000000500000000000000\
 020000000900000000000000cdab000000000000";
-pub(super) const PREFACE: &str = "0000000008070605040302010900000000000000cdab000000000000000000000a000009e81c00";
+pub(super) const PREFACE: &str =
+    "0000000008070605040302010900000000000000cdab000000000000000000000a000009e81c00";
 pub(super) const PREFACE_V6: &str = "\
 0000000008070605040302010900000000000000cdab0000000000000100000020010db8000000000000000000000001e91c01";
 const LINEAGE: &str = "201f1e1d1c1b1a191817161514131211";
@@ -45,7 +47,8 @@ const TURNED: &str = "020000000000000009000000000000000500000000000000";
 /// Node 5 at 1,000 and node 9 at 2 kilobytes a second.
 const RATES: &str = "02000000000000000500000000000000e8030000090000000000000002000000";
 /// Address, devices, settings.
-const INTRODUCTION: &str = "000000000a000009e81c02001400000000000000746175203d2034380a62657461203d20302e350a";
+const INTRODUCTION: &str =
+    "000000000a000009e81c02001400000000000000746175203d2034380a62657461203d20302e350a";
 
 pub(super) fn header() -> Header {
     Header {
@@ -53,7 +56,10 @@ pub(super) fn header() -> Header {
         lineage: Lineage(0x1112_1314_1516_1718_191a_1b1c_1d1e_1f20),
         epoch: Epoch(3),
         round: Round(42),
-        term: Term { counter: 1, node: NodeId(5) },
+        term: Term {
+            counter: 1,
+            node: NodeId(5),
+        },
         attempt: 2,
         sender: NodeId(9),
         incarnation: Incarnation(0xabcd),
@@ -64,24 +70,52 @@ pub(super) fn header() -> Header {
 pub(super) fn view() -> View {
     let v4 = SocketAddr::from(([10, 0, 0, 5], 7400));
     let v6 = SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 7401));
-    let member = |id, incarnation, address, devices| Member { id: NodeId(id), incarnation: Incarnation(incarnation), address, devices };
+    let member = |id, incarnation, address, devices| Member {
+        id: NodeId(id),
+        incarnation: Incarnation(incarnation),
+        address,
+        devices,
+    };
     let first = View::new(Epoch(2), vec![member(9, 0xabcd, v6, 1)]).unwrap();
-    first.succeeded_by(Epoch(3), vec![member(5, 1, v4, 8), member(9, 0xabcd, v6, 1)]).unwrap()
+    first
+        .succeeded_by(
+            Epoch(3),
+            vec![member(5, 1, v4, 8), member(9, 0xabcd, v6, 1)],
+        )
+        .unwrap()
 }
 
 pub(super) fn spec(kind: RoundKind) -> RoundSpec {
-    RoundSpec { kind, step: Step(48), gamma: 0.1, elements: 25_000_000 }
+    RoundSpec {
+        kind,
+        step: Step(48),
+        gamma: 0.1,
+        elements: 25_000_000,
+    }
 }
 
 /// Two steps of which only node 9's batches are used up.
 pub(super) fn progress() -> Progress {
-    let whole = Progress::new(Settings { samples: 10, batch: 2, seed: 7 }).unwrap();
-    whole.after(&DecidedRound { until: Step(2), contributors: &[NodeId(9)], members: view().members() })
+    let whole = Progress::new(Settings {
+        samples: 10,
+        batch: 2,
+        seed: 7,
+    })
+    .unwrap();
+    whole.after(&DecidedRound {
+        until: Step(2),
+        contributors: &[NodeId(9)],
+        members: view().members(),
+    })
 }
 
 pub(super) fn outcome(kind: RoundKind) -> Outcome {
     let (lineage, contributors) = (header().lineage, vec![NodeId(5), NodeId(9)]);
-    let (absent, samples, order) = (vec![ShardId(3), ShardId(511)], Some(progress()), vec![NodeId(9), NodeId(5)]);
+    let (absent, samples, order) = (
+        vec![ShardId(3), ShardId(511)],
+        Some(progress()),
+        vec![NodeId(9), NodeId(5)],
+    );
     Outcome {
         lineage,
         round: Round(42),
@@ -101,23 +135,39 @@ pub(super) fn outcome(kind: RoundKind) -> Outcome {
 }
 
 fn origin() -> Origin {
-    Origin { run: 2, rounds: 40, momentum_lost: 1 }
+    Origin {
+        run: 2,
+        rounds: 40,
+        momentum_lost: 1,
+    }
 }
 
 /// At round 41, with two contributors.
 fn fork() -> Fork {
-    Fork { round: Round(41), contributors: 2, lineage: header().lineage }
+    Fork {
+        round: Round(41),
+        contributors: 2,
+        lineage: header().lineage,
+    }
 }
 
 /// A voter that is no member.
 pub(super) fn retained() -> Member {
     let address = std::net::SocketAddr::from(([10, 0, 0, 7], 7400));
-    Member { id: NodeId(7), incarnation: Incarnation(3), address, devices: 1 }
+    Member {
+        id: NodeId(7),
+        incarnation: Incarnation(3),
+        address,
+        devices: 1,
+    }
 }
 
 /// One that votes in a fork.
 pub(super) fn voter() -> Voter {
-    Voter { node: NodeId(7), incarnation: Incarnation(3) }
+    Voter {
+        node: NodeId(7),
+        incarnation: Incarnation(3),
+    }
 }
 
 /// Of two resumptions, after 40 rounds and a lost shard.
@@ -139,7 +189,17 @@ fn outcome_bytes(kind: &str) -> String {
 
 /// Of four members one takes no part, one does not contribute, two leave; another node joins.
 pub(super) fn draft(kind: RoundKind) -> Draft {
-    let Outcome { lineage, spec, absent, samples, order, waiting, retained, leader, .. } = outcome(kind);
+    let Outcome {
+        lineage,
+        spec,
+        absent,
+        samples,
+        order,
+        waiting,
+        retained,
+        leader,
+        ..
+    } = outcome(kind);
     Draft {
         spec,
         lineage,
@@ -167,19 +227,34 @@ const CHANGES: &str = "\
 010000000000000005000000000000000100000000000000000000000a000005e81c0800";
 
 fn draft_bytes(kind: &str) -> String {
-    format!("{kind}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}060000000000000001{PROGRESS}01{TURNED}{ORIGIN}01{FORK}{LINEAGE}")
+    format!(
+        "{kind}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}060000000000000001{PROGRESS}01{TURNED}{ORIGIN}01{FORK}{LINEAGE}"
+    )
 }
 
 pub(super) fn standing() -> Standing {
-    Standing { lineage: header().lineage, forks: Vec::new(), round: Round(42), view: view(), dead: vec![NodeId(9)] }
+    Standing {
+        lineage: header().lineage,
+        forks: Vec::new(),
+        round: Round(42),
+        view: view(),
+        dead: vec![NodeId(9)],
+    }
 }
 
 pub(super) fn contributed() -> Contributed {
-    Contributed { spec: spec(RoundKind::Slow), samples: Some(progress()), rates: vec![rate(5, 1000), rate(9, 2)] }
+    Contributed {
+        spec: spec(RoundKind::Slow),
+        samples: Some(progress()),
+        rates: vec![rate(5, 1000), rate(9, 2)],
+    }
 }
 
 fn rate(to: u64, kilobytes: u32) -> Rate {
-    Rate { to: NodeId(to), kilobytes }
+    Rate {
+        to: NodeId(to),
+        kilobytes,
+    }
 }
 
 /// A node that is in no view yet, and a member.
@@ -187,22 +262,45 @@ fn hellos() -> Vec<(Message, String)> {
     let hello = |parameters: Option<u64>, standing, lineage| {
         let settings = "tau = 48\nbeta = 0.5\n".to_owned();
         let address = SocketAddr::from(([10, 0, 0, 9], 7400));
-        let model = parameters.map(|parameters| ModelSize { parameters, buffers: 3, optimizer: 5 });
-        Message::Hello(Hello { address, devices: 2, settings, model, standing, lineage })
+        let model = parameters.map(|parameters| ModelSize {
+            parameters,
+            buffers: 3,
+            optimizer: 5,
+        });
+        Message::Hello(Hello {
+            address,
+            devices: 2,
+            settings,
+            model,
+            standing,
+            lineage,
+        })
     };
     let alive = "01000000000000000900000000000000";
     let model = "0140787d010000000003000000000000000500000000000000";
-    let member = format!("00000000{INTRODUCTION}{model}01{LINEAGE}00000000000000002a00000000000000{VIEW}{alive}00");
+    let member = format!(
+        "00000000{INTRODUCTION}{model}01{LINEAGE}00000000000000002a00000000000000{VIEW}{alive}00"
+    );
     let joiner = format!("00000000{INTRODUCTION}{model}0001{LINEAGE}");
     vec![
-        (hello(None, None, None), format!("00000000{INTRODUCTION}000000")),
+        (
+            hello(None, None, None),
+            format!("00000000{INTRODUCTION}000000"),
+        ),
         (hello(Some(25_000_000), Some(standing()), None), member),
-        (hello(Some(25_000_000), None, Some(header().lineage)), joiner),
+        (
+            hello(Some(25_000_000), None, Some(header().lineage)),
+            joiner,
+        ),
     ]
 }
 
 fn refusals() -> Vec<(Message, String)> {
-    let size = |first| ModelSize { parameters: first, buffers: first + 1, optimizer: first + 2 };
+    let size = |first| ModelSize {
+        parameters: first,
+        buffers: first + 1,
+        optimizer: first + 2,
+    };
     let reasons = [
         (JoinRefusal::SettingsDiffer { differences: "tau é".to_owned() }, "00000000060000000000000074617520c3a9".to_owned()),
         (
@@ -217,37 +315,85 @@ fn refusals() -> Vec<(Message, String)> {
         (JoinRefusal::DuplicateId { node: NodeId(9) }, "040000000900000000000000".to_owned()),
         (JoinRefusal::NoParameters, "05000000".to_owned()),
     ];
-    reasons.map(|(reason, bytes)| (Message::Refused(reason), format!("03000000{bytes}"))).into()
+    reasons
+        .map(|(reason, bytes)| (Message::Refused(reason), format!("03000000{bytes}")))
+        .into()
 }
 
 fn abandons() -> Vec<(Message, String)> {
-    let differ = RefusalReason::SpecsDiffer { one: NodeId(5), one_spec: "a".to_owned(), other: NodeId(9), other_spec: "bé".to_owned() };
+    let differ = RefusalReason::SpecsDiffer {
+        one: NodeId(5),
+        one_spec: "a".to_owned(),
+        other: NodeId(9),
+        other_spec: "bé".to_owned(),
+    };
     let reasons = [
-        (differ, "0000000005000000000000000100000000000000610900000000000000030000000000000062c3a9"),
-        (RefusalReason::MomentumLost { shards: 7 }, "0100000007000000"),
+        (
+            differ,
+            "0000000005000000000000000100000000000000610900000000000000030000000000000062c3a9",
+        ),
+        (
+            RefusalReason::MomentumLost { shards: 7 },
+            "0100000007000000",
+        ),
     ];
-    reasons.map(|(reason, bytes)| (Message::Abandon(reason), format!("16000000{bytes}"))).into()
+    reasons
+        .map(|(reason, bytes)| (Message::Abandon(reason), format!("16000000{bytes}")))
+        .into()
 }
 
 fn attempts() -> Vec<(Message, String)> {
-    let plain = Draft { samples: None, order: None, fork: None, ..draft(RoundKind::Found) };
-    let admit = Message::Admit { parent: outcome(RoundKind::Average), draft: draft(RoundKind::Slow) };
+    let plain = Draft {
+        samples: None,
+        order: None,
+        fork: None,
+        ..draft(RoundKind::Found)
+    };
+    let admit = Message::Admit {
+        parent: outcome(RoundKind::Average),
+        draft: draft(RoundKind::Slow),
+    };
     vec![
-        (Message::Attempt(plain), format!("0b000000{FOUND}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}06000000000000000000{ORIGIN}00")),
-        (Message::Attempt(draft(RoundKind::Gradients)), format!("0b000000{}", draft_bytes(GRADIENTS))),
-        (admit, format!("0c000000{}{}", outcome_bytes(AVERAGE), draft_bytes(SLOW))),
+        (
+            Message::Attempt(plain),
+            format!(
+                "0b000000{FOUND}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}06000000000000000000{ORIGIN}00"
+            ),
+        ),
+        (
+            Message::Attempt(draft(RoundKind::Gradients)),
+            format!("0b000000{}", draft_bytes(GRADIENTS)),
+        ),
+        (
+            admit,
+            format!("0c000000{}{}", outcome_bytes(AVERAGE), draft_bytes(SLOW)),
+        ),
         (Message::Ready, "0d000000".to_owned()),
     ]
 }
 
 fn promises() -> Vec<(Message, String)> {
     let accepted = Some((header().term, outcome(RoundKind::Average)));
-    let floor = Term { counter: 2, node: NodeId(9) };
+    let floor = Term {
+        counter: 2,
+        node: NodeId(9),
+    };
     vec![
         (Message::Prepare, "06000000".to_owned()),
-        (Message::Promise { accepted: None, floor: Term::default(), contributed: None }, format!("07000000{}", "00".repeat(18))),
         (
-            Message::Promise { accepted, floor, contributed: Some(contributed()) },
+            Message::Promise {
+                accepted: None,
+                floor: Term::default(),
+                contributed: None,
+            },
+            format!("07000000{}", "00".repeat(18)),
+        ),
+        (
+            Message::Promise {
+                accepted,
+                floor,
+                contributed: Some(contributed()),
+            },
             format!(
                 "070000000101000000000000000500000000000000{}0200000000000000090000000000000001{SLOW}{TERMS}01{PROGRESS}{RATES}",
                 outcome_bytes(AVERAGE)
@@ -263,47 +409,119 @@ fn decisions() -> Vec<(Message, String)> {
     let entry = Some(outcome(RoundKind::Gradients));
     vec![
         (Message::Accept(None), "0e00000000".to_owned()),
-        (Message::Accept(Some(outcome(RoundKind::Slow))), format!("0e00000001{}", outcome_bytes(SLOW))),
+        (
+            Message::Accept(Some(outcome(RoundKind::Slow))),
+            format!("0e00000001{}", outcome_bytes(SLOW)),
+        ),
         (Message::Accepted, "0f000000".to_owned()),
         (Message::Overtaken, "10000000".to_owned()),
-        (Message::Decide { entry: None, leaves: false }, "110000000000".to_owned()),
-        (Message::Decide { entry, leaves: true }, format!("1100000001{}01", outcome_bytes(GRADIENTS))),
+        (
+            Message::Decide {
+                entry: None,
+                leaves: false,
+            },
+            "110000000000".to_owned(),
+        ),
+        (
+            Message::Decide {
+                entry,
+                leaves: true,
+            },
+            format!("1100000001{}01", outcome_bytes(GRADIENTS)),
+        ),
         (Message::Learn, "12000000".to_owned()),
         (Message::Learned, "13000000".to_owned()),
         (
-            Message::Fork { lineage: header().lineage, ordered: true, voters: vec![voter()] },
+            Message::Fork {
+                lineage: header().lineage,
+                ordered: true,
+                voters: vec![voter()],
+            },
             format!("14000000{LINEAGE}01010000000000000007000000000000000300000000000000"),
         ),
-        (Message::Broken(NodeId(9)), "150000000900000000000000".to_owned()),
+        (
+            Message::Broken(NodeId(9)),
+            "150000000900000000000000".to_owned(),
+        ),
     ]
 }
 
-/// One example of every control frame (all options and reasons too), with the golden bytes behind the header.
+/// One example of every control frame (all options and reasons too), with the golden bytes behind
+/// the header.
 pub(super) fn messages() -> Vec<(Message, String)> {
     let mut all = hellos();
-    all.push((Message::Found { view: view(), lineage: header().lineage }, format!("01000000{VIEW}{LINEAGE}")));
+    all.push((
+        Message::Found {
+            view: view(),
+            lineage: header().lineage,
+        },
+        format!("01000000{VIEW}{LINEAGE}"),
+    ));
     all.push((Message::Join, "02000000".to_owned()));
     all.extend(refusals());
-    all.push((Message::Leave { contributes: false }, "0400000000".to_owned()));
-    all.push((Message::Leave { contributes: true }, "0400000001".to_owned()));
-    let alone = Contributed { samples: None, rates: vec![], ..contributed() };
-    all.push((Message::Contribute(alone), format!("05000000{SLOW}{TERMS}000000000000000000")));
-    all.push((Message::Contribute(contributed()), format!("05000000{SLOW}{TERMS}01{PROGRESS}{RATES}")));
+    all.push((
+        Message::Leave { contributes: false },
+        "0400000000".to_owned(),
+    ));
+    all.push((
+        Message::Leave { contributes: true },
+        "0400000001".to_owned(),
+    ));
+    let alone = Contributed {
+        samples: None,
+        rates: vec![],
+        ..contributed()
+    };
+    all.push((
+        Message::Contribute(alone),
+        format!("05000000{SLOW}{TERMS}000000000000000000"),
+    ));
+    all.push((
+        Message::Contribute(contributed()),
+        format!("05000000{SLOW}{TERMS}01{PROGRESS}{RATES}"),
+    ));
     all.extend(promises());
     all.extend(attempts());
     all.extend(decisions());
     all.extend(abandons());
-    all.push((Message::GossipMixed { step: Step(7) }, "170000000700000000000000".to_owned()));
-    all.push((Message::GossipRefused { step: Step(8), reached: Step(9) }, "1800000008000000000000000900000000000000".to_owned()));
-    all.push((Message::GossipSkipped { first: Step(1), last: Step(2) }, "1900000001000000000000000200000000000000".to_owned()));
-    all.push((Message::GossipAsk { step: Step(3) }, "1a0000000300000000000000".to_owned()));
-    all.push((Message::GossipReclaimed { step: Step(4) }, "1b0000000400000000000000".to_owned()));
+    all.push((
+        Message::GossipMixed { step: Step(7) },
+        "170000000700000000000000".to_owned(),
+    ));
+    all.push((
+        Message::GossipRefused {
+            step: Step(8),
+            reached: Step(9),
+        },
+        "1800000008000000000000000900000000000000".to_owned(),
+    ));
+    all.push((
+        Message::GossipSkipped {
+            first: Step(1),
+            last: Step(2),
+        },
+        "1900000001000000000000000200000000000000".to_owned(),
+    ));
+    all.push((
+        Message::GossipAsk { step: Step(3) },
+        "1a0000000300000000000000".to_owned(),
+    ));
+    all.push((
+        Message::GossipReclaimed { step: Step(4) },
+        "1b0000000400000000000000".to_owned(),
+    ));
     all
 }
 
 /// One example of every stream header, with the golden bytes behind the header.
 pub(super) fn contents() -> Vec<(Bulk, String)> {
-    let contribution = |wire| Bulk::Contribution(Contribution { spec: spec(RoundKind::Gradients), weight: 0.75, wire });
+    let contribution = |wire| {
+        Bulk::Contribution(Contribution {
+            spec: spec(RoundKind::Gradients),
+            weight: 0.75,
+            wire,
+        })
+    };
     let contributed = |wire: &str| format!("00000000{GRADIENTS}{TERMS}000000000000e83f{wire}");
     vec![
         (contribution(WireType::Float32), contributed("00000000")),
@@ -312,39 +530,81 @@ pub(super) fn contents() -> Vec<(Bulk, String)> {
         (Bulk::Parameters, "01000000".to_owned()),
         (Bulk::State, "02000000".to_owned()),
         (
-            Bulk::Gossip { step: Step(7), weight: 0.5, scale: 0.5, wire: WireType::Int8 },
+            Bulk::Gossip {
+                step: Step(7),
+                weight: 0.5,
+                scale: 0.5,
+                wire: WireType::Int8,
+            },
             "030000000700000000000000000000000000e03f0000003f02000000".to_owned(),
         ),
         (Bulk::Buffers, "04000000".to_owned()),
-        (Bulk::Update(WireType::BFloat16), "0500000001000000".to_owned()),
+        (
+            Bulk::Update(WireType::BFloat16),
+            "0500000001000000".to_owned(),
+        ),
         (Bulk::Update(WireType::Int8), "0500000002000000".to_owned()),
     ]
 }
 
 pub(super) fn frame(message: Message) -> Frame {
-    Frame::V1 { header: header(), message: Box::new(message) }
+    Frame::V1 {
+        header: header(),
+        message: Box::new(message),
+    }
 }
 
 pub(super) fn stream(content: Bulk) -> BulkHeader {
-    BulkHeader::V1 { header: header(), content }
+    BulkHeader::V1 {
+        header: header(),
+        content,
+    }
 }
 
 pub(super) fn preface(listen: SocketAddr, bulk: bool) -> Preface {
-    let Header { cluster, sender, incarnation, .. } = header();
-    Preface::V1 { cluster, node: sender, incarnation, listen, bulk }
+    let Header {
+        cluster,
+        sender,
+        incarnation,
+        ..
+    } = header();
+    Preface::V1 {
+        cluster,
+        node: sender,
+        incarnation,
+        listen,
+        bulk,
+    }
 }
 
 /// One example of every datagram; their golden bytes are beside them.
 pub(super) fn datagrams() -> Vec<Datagram> {
     let swim = swim_messages().map(|message| Content::Swim(packet(message, 3)));
-    let watching =
-        [Content::AskBrief { since_us: 7 }, Content::Brief(Box::new(brief())), Content::Drain { incarnation: brief().incarnation }];
-    [Content::Ask, Content::Answer].into_iter().chain(swim).chain(watching).map(Datagram::V1).collect()
+    let watching = [
+        Content::AskBrief { since_us: 7 },
+        Content::Brief(Box::new(brief())),
+        Content::Drain {
+            incarnation: brief().incarnation,
+        },
+    ];
+    [Content::Ask, Content::Answer]
+        .into_iter()
+        .chain(swim)
+        .chain(watching)
+        .map(Datagram::V1)
+        .collect()
 }
 
 /// A brief with one of each.
 pub(super) fn brief() -> Brief {
-    let Header { lineage, epoch, round, incarnation, sender, .. } = header();
+    let Header {
+        lineage,
+        epoch,
+        round,
+        incarnation,
+        sender,
+        ..
+    } = header();
     Brief {
         incarnation,
         at_us: 9,
@@ -353,14 +613,25 @@ pub(super) fn brief() -> Brief {
         epoch,
         round,
         step: Step(24),
-        measures: vec![Measure { name: "loss".to_owned(), step: Step(24), value: 0.5 }],
+        measures: vec![Measure {
+            name: "loss".to_owned(),
+            step: Step(24),
+            value: 0.5,
+        }],
         disagreement: Some(0.25),
         weight: Some(1.0),
         waits: false,
         http: Some(([127, 0, 0, 1], 7070).into()),
         sent_bytes: 10,
         received_bytes: 11,
-        links: vec![Link { to: sender, sent_bytes: 12, round_trip_us: 13 }],
-        happened: vec![Happened { at_us: 8, what: "node 3 is dead".to_owned() }],
+        links: vec![Link {
+            to: sender,
+            sent_bytes: 12,
+            round_trip_us: 13,
+        }],
+        happened: vec![Happened {
+            at_us: 8,
+            what: "node 3 is dead".to_owned(),
+        }],
     }
 }

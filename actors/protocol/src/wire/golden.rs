@@ -1,7 +1,9 @@
-//! Golden bytes of every message, so that a change of the encoding is a change someone made on purpose.
+//! Golden bytes of every message, so that a change of the encoding is a change someone made on
+//! purpose.
 //!
-//! Changing any of them is a change of the protocol: nodes of the old and the new build would misread each other. Raise
-//! [`super::PROTOCOL_VERSION`] with it: builds of different versions refuse each other before a frame is read.
+//! Changing any of them is a change of the protocol: nodes of the old and the new build would
+//! misread each other. Raise [`super::PROTOCOL_VERSION`] with it: builds of different versions
+//! refuse each other before a frame is read.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::examples::{HEADER, PREFACE, PREFACE_V6, contents, frame, messages, preface, stream};
@@ -17,14 +19,21 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn bytes(hex: &str) -> Vec<u8> {
-    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    (0..hex.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap())
+        .collect()
 }
 
 #[test]
 fn control_frames() {
     for (message, golden) in messages() {
         let golden = format!("{HEADER}{golden}");
-        assert_eq!(hex(&frame(message.clone()).encode().unwrap()), golden, "{message:?}");
+        assert_eq!(
+            hex(&frame(message.clone()).encode().unwrap()),
+            golden,
+            "{message:?}"
+        );
         assert_eq!(Frame::decode(&bytes(&golden)), Ok(frame(message)));
     }
 }
@@ -62,7 +71,10 @@ fn every_message_has_an_example() {
         Message::GossipAsk { .. } => 26,
         Message::GossipReclaimed { .. } => 27,
     };
-    let mut numbers: Vec<u32> = messages().iter().map(|(message, _)| number(message)).collect();
+    let mut numbers: Vec<u32> = messages()
+        .iter()
+        .map(|(message, _)| number(message))
+        .collect();
     numbers.dedup();
     assert_eq!(numbers, (0..28).collect::<Vec<_>>());
     let kinds = |content: &Bulk| match content {
@@ -73,7 +85,10 @@ fn every_message_has_an_example() {
         Bulk::Buffers => 4,
         Bulk::Update(_) => 5,
     };
-    let mut numbers: Vec<u32> = contents().iter().map(|(content, _)| kinds(content)).collect();
+    let mut numbers: Vec<u32> = contents()
+        .iter()
+        .map(|(content, _)| kinds(content))
+        .collect();
     numbers.dedup();
     assert_eq!(numbers, (0..6).collect::<Vec<_>>());
 }
@@ -92,11 +107,13 @@ fn every_reason_has_an_example() {
         RefusalReason::SpecsDiffer { .. } => 10,
         RefusalReason::MomentumLost { .. } => 11,
     };
-    let numbers = messages().into_iter().filter_map(|(message, _)| match message {
-        Message::Refused(reason) => Some(refusal(&reason)),
-        Message::Abandon(reason) => Some(abandoned(&reason)),
-        _ => None,
-    });
+    let numbers = messages()
+        .into_iter()
+        .filter_map(|(message, _)| match message {
+            Message::Refused(reason) => Some(refusal(&reason)),
+            Message::Abandon(reason) => Some(abandoned(&reason)),
+            _ => None,
+        });
     assert_eq!(numbers.collect::<Vec<u32>>(), [0, 1, 2, 3, 4, 5, 10, 11]);
 }
 
@@ -104,7 +121,11 @@ fn every_reason_has_an_example() {
 fn stream_headers() {
     for (content, golden) in contents() {
         let golden = format!("{HEADER}{golden}");
-        assert_eq!(hex(&stream(content.clone()).encode().unwrap()), golden, "{content:?}");
+        assert_eq!(
+            hex(&stream(content.clone()).encode().unwrap()),
+            golden,
+            "{content:?}"
+        );
         assert_eq!(BulkHeader::decode(&bytes(&golden)), Ok(stream(content)));
     }
 }
@@ -112,7 +133,10 @@ fn stream_headers() {
 #[test]
 fn prefaces() {
     let v4 = preface(SocketAddr::from(([10, 0, 0, 9], 7400)), false);
-    let v6 = preface(SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 7401)), true);
+    let v6 = preface(
+        SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 7401)),
+        true,
+    );
     for (preface, golden) in [(v4, PREFACE), (v6, PREFACE_V6)] {
         assert_eq!(hex(&preface.encode().unwrap()), golden);
         assert_eq!(Preface::decode(&bytes(golden)), Ok(preface));

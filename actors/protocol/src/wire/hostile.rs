@@ -1,5 +1,5 @@
-//! What a broken or hostile sender can send: cut, padded, oversized, shuffled and random bytes. Decoders answer with an error,
-//! allocate no more than the bytes received allow, and never panic.
+//! What a broken or hostile sender can send: cut, padded, oversized, shuffled and random bytes.
+//! Decoders answer with an error, allocate no more than the bytes received allow, and never panic.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::examples::{contents, contributed, datagrams, draft, frame, messages, preface, stream};
@@ -14,12 +14,27 @@ use std::net::SocketAddr;
 /// Every example, encoded, each with its decoder.
 fn goldens() -> Vec<(Vec<u8>, Decoder)> {
     let v4 = preface(SocketAddr::from(([10, 0, 0, 9], 7400)), true);
-    let v6 = preface(SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 7401)), false);
+    let v6 = preface(
+        SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 7401)),
+        false,
+    );
     let mut all = Vec::new();
-    all.extend(messages().into_iter().map(|(message, _)| (frame(message).write(), decodes::<Frame> as Decoder)));
-    all.extend(contents().into_iter().map(|(content, _)| (stream(content).write(), decodes::<BulkHeader> as Decoder)));
+    all.extend(
+        messages()
+            .into_iter()
+            .map(|(message, _)| (frame(message).write(), decodes::<Frame> as Decoder)),
+    );
+    all.extend(
+        contents()
+            .into_iter()
+            .map(|(content, _)| (stream(content).write(), decodes::<BulkHeader> as Decoder)),
+    );
     all.extend([v4, v6].map(|preface| (preface.write(), decodes::<Preface> as Decoder)));
-    all.extend(datagrams().iter().map(|datagram| (datagram.write(), decodes::<Datagram> as Decoder)));
+    all.extend(
+        datagrams()
+            .iter()
+            .map(|datagram| (datagram.write(), decodes::<Datagram> as Decoder)),
+    );
     all
 }
 
@@ -53,7 +68,11 @@ pub(super) fn decodes<T: Wire>(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
 fn cut_at_any_length_is_refused() {
     for (bytes, decode) in goldens() {
         for length in 0..bytes.len() {
-            assert!(matches!(decode(&bytes[..length]), Err(DecodeError::Malformed(_))), "{length} of {}", bytes.len());
+            assert!(
+                matches!(decode(&bytes[..length]), Err(DecodeError::Malformed(_))),
+                "{length} of {}",
+                bytes.len()
+            );
         }
     }
 }
@@ -82,21 +101,50 @@ fn any_flipped_bit_is_another_message_or_none() {
 
 #[test]
 fn bounds_hold_on_both_sides() {
-    let bounds = [CONTROL_FRAME_BYTES_MAX, BULK_HEADER_BYTES_MAX, PREFACE_BYTES_MAX, DATAGRAM_BYTES_MAX];
-    let decoders: [Decoder; 4] = [decodes::<Frame>, decodes::<BulkHeader>, decodes::<Preface>, decodes::<Datagram>];
+    let bounds = [
+        CONTROL_FRAME_BYTES_MAX,
+        BULK_HEADER_BYTES_MAX,
+        PREFACE_BYTES_MAX,
+        DATAGRAM_BYTES_MAX,
+    ];
+    let decoders: [Decoder; 4] = [
+        decodes::<Frame>,
+        decodes::<BulkHeader>,
+        decodes::<Preface>,
+        decodes::<Datagram>,
+    ];
     for (bound, decode) in bounds.into_iter().zip(decoders) {
-        assert_eq!(decode(&vec![0; bound + 1]), Err(DecodeError::TooLong { length: bound + 1, bound }));
-        assert!(!matches!(decode(&vec![0; bound]), Err(DecodeError::TooLong { .. })));
+        assert_eq!(
+            decode(&vec![0; bound + 1]),
+            Err(DecodeError::TooLong {
+                length: bound + 1,
+                bound
+            })
+        );
+        assert!(!matches!(
+            decode(&vec![0; bound]),
+            Err(DecodeError::TooLong { .. })
+        ));
     }
     let attempt = |waiting: usize| {
         let waiting = vec![NodeId(1); waiting];
-        frame(Message::Attempt(Draft { waiting, ..draft(RoundKind::Slow) })).encode()
+        frame(Message::Attempt(Draft {
+            waiting,
+            ..draft(RoundKind::Slow)
+        }))
+        .encode()
     };
     let overhead = attempt(0).unwrap().len();
     assert!(attempt((CONTROL_FRAME_BYTES_MAX - overhead) / 8).is_ok());
     let too_long = (CONTROL_FRAME_BYTES_MAX - overhead) / 8 + 1;
     let length = overhead + 8 * too_long;
-    assert_eq!(attempt(too_long), Err(EncodeError::TooLong { length, bound: CONTROL_FRAME_BYTES_MAX }));
+    assert_eq!(
+        attempt(too_long),
+        Err(EncodeError::TooLong {
+            length,
+            bound: CONTROL_FRAME_BYTES_MAX
+        })
+    );
 }
 
 #[test]
@@ -105,7 +153,12 @@ fn a_claimed_length_beyond_the_frame_is_refused_before_it_is_allocated() {
     for (bytes, decode) in goldens() {
         // Every place where a length can stand; u64::MAX and lengths just above the bound.
         for at in 0..bytes.len().saturating_sub(7) {
-            for length in [u64::MAX, u64::MAX / 2, 1 << 40, (CONTROL_FRAME_BYTES_MAX as u64) + 1] {
+            for length in [
+                u64::MAX,
+                u64::MAX / 2,
+                1 << 40,
+                (CONTROL_FRAME_BYTES_MAX as u64) + 1,
+            ] {
                 let mut bytes = bytes.clone();
                 bytes[at..at + 8].copy_from_slice(&length.to_le_bytes());
                 match decode(&bytes) {
@@ -122,7 +175,12 @@ fn a_claimed_length_beyond_the_frame_is_refused_before_it_is_allocated() {
 /// A view of `members` members with the longest addresses there are.
 pub(super) fn large_view(members: usize) -> Result<View, crate::view::ViewError> {
     let address = SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 7401));
-    let member = |id| Member { id: NodeId(id), incarnation: Incarnation(1), address, devices: 8 };
+    let member = |id| Member {
+        id: NodeId(id),
+        incarnation: Incarnation(1),
+        address,
+        devices: 8,
+    };
     View::new(Epoch(1), (0..members as u64).map(member).collect())
 }
 
@@ -133,7 +191,11 @@ pub(super) const SEAT: usize = 2;
 /// The bytes of a `Found` frame whose view has `ids` as they are, checked by nobody.
 pub(super) fn found_with(ids: &[u64]) -> Vec<u8> {
     let view = large_view(ids.len()).unwrap();
-    let mut encoded = frame(Message::Found { view, lineage: Lineage(1) }).write();
+    let mut encoded = frame(Message::Found {
+        view,
+        lineage: Lineage(1),
+    })
+    .write();
     let first = encoded.len() - 16 - (8 + SEAT * ids.len()) - MEMBER * ids.len();
     for (index, id) in ids.iter().enumerate() {
         let at = first + index * MEMBER;
@@ -145,11 +207,21 @@ pub(super) fn found_with(ids: &[u64]) -> Vec<u8> {
 #[test]
 fn a_view_out_of_order_or_with_duplicates_is_refused() {
     assert!(Frame::decode(&found_with(&[3, 5, 9])).is_ok());
-    for ids in [&[5, 3, 9][..], &[3, 3, 9], &[9, 5, 3], &[3, 9, 9], &[0, u64::MAX, 1]] {
-        let Err(DecodeError::Malformed(reason)) = Frame::decode(&found_with(ids)) else { panic!("{ids:?} was accepted") };
+    for ids in [
+        &[5, 3, 9][..],
+        &[3, 3, 9],
+        &[9, 5, 3],
+        &[3, 9, 9],
+        &[0, u64::MAX, 1],
+    ] {
+        let Err(DecodeError::Malformed(reason)) = Frame::decode(&found_with(ids)) else {
+            panic!("{ids:?} was accepted")
+        };
         assert!(reason.contains("ascending"), "{reason}");
     }
-    let Err(DecodeError::Malformed(reason)) = Frame::decode(&without_members()) else { panic!("a view of nobody was accepted") };
+    let Err(DecodeError::Malformed(reason)) = Frame::decode(&without_members()) else {
+        panic!("a view of nobody was accepted")
+    };
     assert!(reason.contains("at least one member"), "{reason}");
 }
 
@@ -157,7 +229,12 @@ fn a_view_out_of_order_or_with_duplicates_is_refused() {
 fn without_members() -> Vec<u8> {
     let one = found_with(&[3]);
     let behind = one.len() - 16;
-    [&one[..behind - (8 + SEAT) - (8 + MEMBER)], &[0; 16], &one[behind..]].concat()
+    [
+        &one[..behind - (8 + SEAT) - (8 + MEMBER)],
+        &[0; 16],
+        &one[behind..],
+    ]
+    .concat()
 }
 
 #[test]
@@ -166,11 +243,26 @@ fn a_view_that_does_not_seat_each_member_once_is_refused() {
         let found = found_with(&[3, 5, 9]);
         let behind = found.len() - 16;
         let bytes: Vec<u8> = seats.iter().flat_map(|seat| seat.to_le_bytes()).collect();
-        [&found[..behind - (8 + 3 * SEAT)], &(seats.len() as u64).to_le_bytes(), &bytes, &found[behind..]].concat()
+        [
+            &found[..behind - (8 + 3 * SEAT)],
+            &(seats.len() as u64).to_le_bytes(),
+            &bytes,
+            &found[behind..],
+        ]
+        .concat()
     };
     assert!(Frame::decode(&with_seats(&[2, 0, 1])).is_ok());
-    for seats in [&[][..], &[0, 1], &[0, 1, 1], &[0, 1, 3], &[0, 1, u16::MAX], &[0, 1, 2, 3]] {
-        let Err(DecodeError::Malformed(reason)) = Frame::decode(&with_seats(seats)) else { panic!("{seats:?} was accepted") };
+    for seats in [
+        &[][..],
+        &[0, 1],
+        &[0, 1, 1],
+        &[0, 1, 3],
+        &[0, 1, u16::MAX],
+        &[0, 1, 2, 3],
+    ] {
+        let Err(DecodeError::Malformed(reason)) = Frame::decode(&with_seats(seats)) else {
+            panic!("{seats:?} was accepted")
+        };
         assert!(reason.contains("one seat"), "{reason}");
     }
 }
@@ -180,11 +272,22 @@ fn a_progress_out_of_order_is_refused() {
     let bytes = frame(Message::Contribute(contributed())).write();
     // Two ranges, then front and skipped.
     let first = bytes.len() - 16 - 32;
-    for ranges in [[18, 34, 0, 16], [0, 19, 18, 34], [16, 0, 18, 34], [0, 16, 18, 37], [0, 16, 18, u64::MAX]] {
+    for ranges in [
+        [18, 34, 0, 16],
+        [0, 19, 18, 34],
+        [16, 0, 18, 34],
+        [0, 16, 18, 37],
+        [0, 16, 18, u64::MAX],
+    ] {
         let mut bytes = bytes.clone();
-        let ranges_bytes: Vec<u8> = ranges.iter().flat_map(|bound| bound.to_le_bytes()).collect();
+        let ranges_bytes: Vec<u8> = ranges
+            .iter()
+            .flat_map(|bound| bound.to_le_bytes())
+            .collect();
         bytes[first..first + 32].copy_from_slice(&ranges_bytes);
-        let Err(DecodeError::Malformed(reason)) = Frame::decode(&bytes) else { panic!("{ranges:?} was accepted") };
+        let Err(DecodeError::Malformed(reason)) = Frame::decode(&bytes) else {
+            panic!("{ranges:?} was accepted")
+        };
         assert!(reason.contains("progress is malformed"), "{reason}");
     }
 }
@@ -195,7 +298,10 @@ fn other_versions_and_unknown_variants_are_refused() {
         for version in [1u8, 2, 255] {
             let mut bytes = bytes.clone();
             bytes[0] = version;
-            assert!(matches!(decode(&bytes), Err(DecodeError::Malformed(_))), "version {version}");
+            assert!(
+                matches!(decode(&bytes), Err(DecodeError::Malformed(_))),
+                "version {version}"
+            );
         }
     }
 }
@@ -205,7 +311,10 @@ fn settings_are_looked_at_within_their_bound_and_kept_within_it() {
     use crate::membership::settings::differing_settings;
     let same = "tau = 48\n";
     let long = format!("{same}{}x = 1", "\n".repeat(SETTINGS_BYTES_MAX));
-    assert!(differing_settings(same, &long).is_empty(), "what lies behind the bound is not looked at");
+    assert!(
+        differing_settings(same, &long).is_empty(),
+        "what lies behind the bound is not looked at"
+    );
 }
 
 proptest! {

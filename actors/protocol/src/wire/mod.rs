@@ -1,7 +1,9 @@
-//! What travels between nodes: control frames and stream headers, in a versioned enum, with bounded decoding.
+//! What travels between nodes: control frames and stream headers, in a versioned enum, with bounded
+//! decoding.
 //!
-//! The only place that knows bincode. The encoding is bincode's legacy one (little-endian, fixed integers), which other
-//! implementations of the same format read too, so that the crate can be swapped.
+//! The only place that knows bincode. The encoding is bincode's legacy one (little-endian, fixed
+//! integers), which other implementations of the same format read too, so that the crate can be
+//! swapped.
 
 pub(crate) mod bounded;
 mod brief;
@@ -18,14 +20,17 @@ mod golden;
 mod hostile;
 
 pub use brief::{
-    Brief, HAPPENED_BYTES_MAX, HAPPENED_MAX, Happened, LINKS_MAX, Link, MEASURE_NAME_BYTES_MAX, MEASURES_MAX, Measure, Stands,
+    Brief, HAPPENED_BYTES_MAX, HAPPENED_MAX, Happened, LINKS_MAX, Link, MEASURE_NAME_BYTES_MAX,
+    MEASURES_MAX, Measure, Stands,
 };
 pub use bulk::{Bulk, BulkHeader};
 pub use control::{
-    Contributed, Contribution, DIFFERENCES_BYTES_MAX, Frame, Header, Hello, JoinRefusal, Message, Preface, RefusalReason, SPEC_BYTES_MAX,
-    Standing,
+    Contributed, Contribution, DIFFERENCES_BYTES_MAX, Frame, Header, Hello, JoinRefusal, Message,
+    Preface, RefusalReason, SPEC_BYTES_MAX, Standing,
 };
-pub use datagram::{Content, Datagram, LIFE_UPDATES_MAX, Life, LifeState, LifeUpdate, SwimMessage, SwimPacket};
+pub use datagram::{
+    Content, Datagram, LIFE_UPDATES_MAX, Life, LifeState, LifeUpdate, SwimMessage, SwimPacket,
+};
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -80,24 +85,35 @@ fn encode<T: Serialize, const BOUND: usize>(value: &T) -> Result<Vec<u8>, Encode
     let bytes = bincode::serde::encode_to_vec(value, bincode::config::legacy());
     let bytes = bytes.map_err(|error| EncodeError::Unencodable(error.to_string()))?;
     if bytes.len() > BOUND {
-        return Err(EncodeError::TooLong { length: bytes.len(), bound: BOUND });
+        return Err(EncodeError::TooLong {
+            length: bytes.len(),
+            bound: BOUND,
+        });
     }
     Ok(bytes)
 }
 
 /// The bytes that a value has once it is encoded; more than any bound if it has no encoding.
 fn encoded_bytes<T: Serialize>(value: &T) -> usize {
-    let written = bincode::serde::encode_into_std_write(value, &mut std::io::sink(), bincode::config::legacy());
+    let written = bincode::serde::encode_into_std_write(
+        value,
+        &mut std::io::sink(),
+        bincode::config::legacy(),
+    );
     written.unwrap_or(usize::MAX)
 }
 
 /// Decodes at most `BOUND` bytes; no length inside can make it allocate more than that.
 fn decode<T: DeserializeOwned, const BOUND: usize>(bytes: &[u8]) -> Result<T, DecodeError> {
     if bytes.len() > BOUND {
-        return Err(DecodeError::TooLong { length: bytes.len(), bound: BOUND });
+        return Err(DecodeError::TooLong {
+            length: bytes.len(),
+            bound: BOUND,
+        });
     }
     let config = bincode::config::legacy().with_limit::<BOUND>();
-    let (value, used) = bincode::serde::decode_from_slice(bytes, config).map_err(|error| DecodeError::Malformed(error.to_string()))?;
+    let (value, used) = bincode::serde::decode_from_slice(bytes, config)
+        .map_err(|error| DecodeError::Malformed(error.to_string()))?;
     match bytes.len() - used {
         0 => Ok(value),
         trailing => Err(DecodeError::Trailing(trailing)),

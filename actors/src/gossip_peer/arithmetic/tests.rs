@@ -1,5 +1,5 @@
-//! Any course of a node's gossip against the books in float64: numerators are `own·z + stays·Δ + Σ scale·y`, the rest of `Δ` is sent,
-//! and what is sent, kept and owed adds up to all of it.
+//! Any course of a node's gossip against the books in float64: numerators are `own·z + stays·Δ + Σ
+//! scale·y`, the rest of `Δ` is sent, and what is sent, kept and owed adds up to all of it.
 
 use super::*;
 use crate::data::Told;
@@ -23,10 +23,20 @@ enum Event {
     Move(u64),
     /// A message arrives: scale and weight.
     Arrive(u64, f32, f64),
-    /// A gossip gives up this part of the weight, takes back what it sent last, and is sent to so many; or a value is not finite.
-    Gossip { paid: f64, back: bool, out: usize, bad: Option<usize> },
+    /// A gossip gives up this part of the weight, takes back what it sent last, and is sent to so
+    /// many; or a value is not finite.
+    Gossip {
+        paid: f64,
+        back: bool,
+        out: usize,
+        bad: Option<usize>,
+    },
     /// A round is decided, with the node's contribution or without.
-    Round { settles: bool, paid: f64, decided: u64 },
+    Round {
+        settles: bool,
+        paid: f64,
+        decided: u64,
+    },
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -45,7 +55,9 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 fn values(seed: u64, length: usize) -> Vec<f32> {
     let mut state = seed | 1;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1u64 << 22) as f32 - 2.0
     };
     (0..length).map(|_| next()).collect()
@@ -61,7 +73,10 @@ fn frozen(pool: &Arc<Pool>, values: &[f32]) -> Frozen {
 fn assembled(pool: &Arc<Pool>, values: &[f32], starts: &[usize]) -> Assembled {
     let ends = starts.iter().skip(1).copied().chain([values.len()]);
     let mut assembled = Assembled::default();
-    starts.iter().zip(ends).for_each(|(start, end)| assembled.insert(*start, frozen(pool, &values[*start..end])));
+    starts
+        .iter()
+        .zip(ends)
+        .for_each(|(start, end)| assembled.insert(*start, frozen(pool, &values[*start..end])));
     assembled
 }
 
@@ -91,17 +106,31 @@ impl Sum {
 
     fn assert_is(&self, found: &[f32], what: &str) {
         for (index, ((expected, size), found)) in self.0.iter().zip(found).enumerate() {
-            assert!((expected - f64::from(*found)).abs() <= 2e-6 * size, "{what}: [{index}] is {found}, not {expected}");
+            assert!(
+                (expected - f64::from(*found)).abs() <= 2e-6 * size,
+                "{what}: [{index}] is {found}, not {expected}"
+            );
         }
     }
 }
 
 /// What a node of this weight sends to so many peers.
 fn plan(weight: f64, out: usize) -> Option<Plan> {
-    let place = Place { lineage: Lineage(1), epoch: Epoch(1), round: Round(1), term: Term::default(), attempt: 0 };
+    let place = Place {
+        lineage: Lineage(1),
+        epoch: Epoch(1),
+        round: Round(1),
+        term: Term::default(),
+        attempt: 0,
+    };
     let out: Vec<NodeId> = (0..out as u64).map(NodeId).collect();
     let split = split(weight, out.len());
-    (!out.is_empty() && weight >= WEIGHT_MIN).then_some(Plan { step: Step(0), place, out, split })
+    (!out.is_empty() && weight >= WEIGHT_MIN).then_some(Plan {
+        step: Step(0),
+        place,
+        out,
+        split,
+    })
 }
 
 /// A message that was sent and may come back.
@@ -132,8 +161,19 @@ impl Node {
     fn new(wire: WireType, synchronous: bool) -> Self {
         let arithmetic = Arithmetic::new(Pool::new());
         let (model, z, mass) = (vec![0.0; VALUES], vec![0.0; VALUES], Sum::none());
-        let mut node =
-            Self { arithmetic, wire, synchronous, model, z, own: 1.0, last: None, arrived: Vec::new(), mass, held: 0.0, sent: None };
+        let mut node = Self {
+            arithmetic,
+            wire,
+            synchronous,
+            model,
+            z,
+            own: 1.0,
+            last: None,
+            arrived: Vec::new(),
+            mass,
+            held: 0.0,
+            sent: None,
+        };
         node.decided(7);
         node
     }
@@ -144,11 +184,26 @@ impl Node {
 
     fn on(&mut self, event: Event) {
         match event {
-            Event::Move(seed) => self.model.iter_mut().zip(values(seed, VALUES)).for_each(|(model, by)| *model += 0.1 * by),
+            Event::Move(seed) => self
+                .model
+                .iter_mut()
+                .zip(values(seed, VALUES))
+                .for_each(|(model, by)| *model += 0.1 * by),
             Event::Arrive(seed, scale, weight) => self.arrive(seed, scale, weight),
-            Event::Gossip { paid, back, out, .. } if self.synchronous => self.gossip_at_once(paid, back, out),
-            Event::Gossip { paid, back, out, bad } => self.gossip(paid, back, out, bad),
-            Event::Round { settles, paid, decided } => {
+            Event::Gossip {
+                paid, back, out, ..
+            } if self.synchronous => self.gossip_at_once(paid, back, out),
+            Event::Gossip {
+                paid,
+                back,
+                out,
+                bad,
+            } => self.gossip(paid, back, out, bad),
+            Event::Round {
+                settles,
+                paid,
+                decided,
+            } => {
                 if settles {
                     self.settle(paid);
                 }
@@ -159,7 +214,10 @@ impl Node {
 
     fn arrive(&mut self, seed: u64, scale: f32, weight: f64) {
         let y = values(seed, VALUES);
-        let part = Part { values: Payload::Float32(assembled(&self.pool(), &y, &[0])), scale };
+        let part = Part {
+            values: Payload::Float32(assembled(&self.pool(), &y, &[0])),
+            scale,
+        };
         self.mass = self.mass.clone().plus(scale.into(), y);
         self.held += weight;
         // Some wait until the training thread has mixed.
@@ -172,20 +230,53 @@ impl Node {
 
     /// What the training thread did since the last mix.
     fn moved(&self) -> Vec<f64> {
-        self.model.iter().zip(&self.z).map(|(model, z)| f64::from(*model) - z).collect()
+        self.model
+            .iter()
+            .zip(&self.z)
+            .map(|(model, z)| f64::from(*model) - z)
+            .collect()
     }
 
-    /// The mix of everything that arrived, what it is mixed from, and what it must come to, from own numerators of weight `own`.
+    /// The mix of everything that arrived, what it is mixed from, and what it must come to, from
+    /// own numerators of weight `own`.
     fn mix(&mut self, purpose: Purpose, own: f64, back: bool) -> (Mix, Vec<Part>, Sum) {
-        let (mut parts, mut sum) = (std::mem::take(&mut self.arrived), std::mem::replace(&mut self.mass, Sum::none()));
+        let (mut parts, mut sum) = (
+            std::mem::take(&mut self.arrived),
+            std::mem::replace(&mut self.mass, Sum::none()),
+        );
         let mut weight = own + std::mem::take(&mut self.held);
-        if let Some(Sent { payload, scale, share }) = self.sent.take_if(|_| back) {
-            sum = sum.plus(scale.into(), flat(&payload.clone().into_values(&self.pool())));
+        if let Some(Sent {
+            payload,
+            scale,
+            share,
+        }) = self.sent.take_if(|_| back)
+        {
+            sum = sum.plus(
+                scale.into(),
+                flat(&payload.clone().into_values(&self.pool())),
+            );
             weight += share;
-            parts.push(Part { values: payload, scale });
+            parts.push(Part {
+                values: payload,
+                scale,
+            });
         }
         let (round, step, arrivals, returned) = (Round(1), Step(0), Vec::new(), Vec::new());
-        (Mix { round, step, purpose, own, weight, shared: false, arrivals, returned, behind: None }, parts, sum)
+        (
+            Mix {
+                round,
+                step,
+                purpose,
+                own,
+                weight,
+                shared: false,
+                arrivals,
+                returned,
+                behind: None,
+            },
+            parts,
+            sum,
+        )
     }
 
     /// Sends a part of `x`. What is given away and what is owed is what was to be given away.
@@ -198,7 +289,9 @@ impl Node {
         let before = flat(&self.arithmetic.residual);
         let message = plan.map(|plan| (Arc::new(plan), Payload::awaited(self.wire)));
         let made = make(&mut self.arithmetic, message.clone());
-        let Some((plan, payload)) = message else { return assert!(made.is_none()) };
+        let Some((plan, payload)) = message else {
+            return assert!(made.is_none());
+        };
         assert!(matches!(made, Some(GossipPeerMessage::Encoded(..))));
         let split = plan.split;
         let given = plan.out.len() as f64 * f64::from(split.scale);
@@ -207,43 +300,72 @@ impl Node {
             x.assert_is(&q, "what is sent");
         }
         let owed = x.0.iter().zip(&before).zip(&q);
-        let owed = owed
-            .map(|(((x, size), before), q)| (f64::from(*before) + given * (x - f64::from(*q)), 1.0 + 2.0 * size + f64::from(before.abs())));
+        let owed = owed.map(|(((x, size), before), q)| {
+            (
+                f64::from(*before) + given * (x - f64::from(*q)),
+                1.0 + 2.0 * size + f64::from(before.abs()),
+            )
+        });
         Sum(owed.collect()).assert_is(&flat(&self.arithmetic.residual), "the residual");
-        self.sent = Some(Sent { payload, scale: split.scale, share: split.share });
+        self.sent = Some(Sent {
+            payload,
+            scale: split.scale,
+            share: split.share,
+        });
         self.own = split.kept;
     }
 
-    /// Overlapped: the training thread mixes the correction in, and a message is made of the model that it had.
+    /// Overlapped: the training thread mixes the correction in, and a message is made of the model
+    /// that it had.
     fn gossip(&mut self, paid: f64, back: bool, out: usize, bad: Option<usize>) {
         let own = self.own * (1.0 - paid);
         let (mix, parts, mass) = self.mix(Purpose::Gossip, own, back);
         let (weight, pool) = (mix.weight, self.pool());
         let plan = plan(weight, out);
-        let (shared, stays) = plan.as_ref().map_or((false, 1.0), |_| (true, own.min(1.0) as f32));
+        let (shared, stays) = plan
+            .as_ref()
+            .map_or((false, 1.0), |_| (true, own.min(1.0) as f32));
         let moved = self.moved();
-        let x = mass.plus(own, self.z.iter().copied()).plus(stays.into(), moved.iter().copied());
-        let corrected = self.arithmetic.run(Job::Correct(Mix { shared, ..mix }, parts));
-        let Some(GossipPeerMessage::Told(Told { message: ToGossip::Mixed(_, Made::Correction(correction, found)), .. })) = corrected else {
+        let x = mass
+            .plus(own, self.z.iter().copied())
+            .plus(stays.into(), moved.iter().copied());
+        let corrected = self
+            .arithmetic
+            .run(Job::Correct(Mix { shared, ..mix }, parts));
+        let Some(GossipPeerMessage::Told(Told {
+            message: ToGossip::Mixed(_, Made::Correction(correction, found)),
+            ..
+        })) = corrected
+        else {
             panic!("no correction")
         };
         assert_eq!(found, f64::from(stays));
         bad.into_iter().for_each(|bad| self.model[bad] = f32::NAN);
         let before = assembled(&pool, &self.model, &[0]);
-        assert_eq!(mean::correct(&mut self.model, &flat(&correction), stays, weight), bad.is_none());
+        assert_eq!(
+            mean::correct(&mut self.model, &flat(&correction), stays, weight),
+            bad.is_none()
+        );
         self.own = weight;
         if let Some(bad) = bad {
             self.arithmetic.run(Job::Mend(before));
             // What was not sent of the movement stays, but for what is what it was.
-            let goes = moved.iter().enumerate().map(|(index, moved)| if index == bad { 0.0 } else { *moved });
+            let goes = moved
+                .iter()
+                .enumerate()
+                .map(|(index, moved)| if index == bad { 0.0 } else { *moved });
             self.mass = Sum::none().plus(1.0 - f64::from(stays), goes);
             let mut expected = x;
             expected.0[bad] = (self.z[bad] * weight, 1.0);
             expected.assert_is(&self.last(), "the mended numerators");
             self.model[bad] = self.z[bad] as f32;
         } else {
-            let goes = plan.as_ref().map_or(0.0, |plan| (1.0 - f64::from(stays)) / plan.out.len() as f64 / f64::from(plan.split.scale));
-            self.ship(plan, x.clone().plus(goes, moved), |arithmetic, message| arithmetic.run(Job::Moved(before, message)));
+            let goes = plan.as_ref().map_or(0.0, |plan| {
+                (1.0 - f64::from(stays)) / plan.out.len() as f64 / f64::from(plan.split.scale)
+            });
+            self.ship(plan, x.clone().plus(goes, moved), |arithmetic, message| {
+                arithmetic.run(Job::Moved(before, message))
+            });
             x.assert_is(&self.last(), "the numerators");
         }
         self.z = self.last().iter().map(|x| f64::from(*x) / weight).collect();
@@ -257,8 +379,15 @@ impl Node {
     /// Synchronous: sends, then mixes what comes.
     fn gossip_at_once(&mut self, paid: f64, back: bool, out: usize) {
         let (pool, returned) = (self.pool(), self.sent.take_if(|_| back));
-        let shipped = unbiased(&pool, frozen(&pool, &self.model), self.last.as_ref(), self.own);
-        let x = Sum::none().plus(self.own, self.z.iter().copied()).plus(1.0, self.moved());
+        let shipped = unbiased(
+            &pool,
+            frozen(&pool, &self.model),
+            self.last.as_ref(),
+            self.own,
+        );
+        let x = Sum::none()
+            .plus(self.own, self.z.iter().copied())
+            .plus(1.0, self.moved());
         x.assert_is(shipped.values(), "the numerators that are shipped");
         let shipped = assembled(&pool, shipped.values(), &[0]);
         let (plan, values) = (plan(self.own, out), shipped.clone());
@@ -273,9 +402,14 @@ impl Node {
         self.sent = now.or(self.sent.take());
         let weight = mix.weight;
         let expected = mass.plus(scale.into(), flat(&shipped));
-        let own = Part { values: Payload::Float32(shipped), scale };
-        let Some(GossipPeerMessage::Told(Told { message: ToGossip::Mixed(_, Made::Numerators(values)), .. })) =
-            self.arithmetic.run(Job::Mix(mix, own, parts))
+        let own = Part {
+            values: Payload::Float32(shipped),
+            scale,
+        };
+        let Some(GossipPeerMessage::Told(Told {
+            message: ToGossip::Mixed(_, Made::Numerators(values)),
+            ..
+        })) = self.arithmetic.run(Job::Mix(mix, own, parts))
         else {
             panic!("no numerators")
         };
@@ -286,23 +420,32 @@ impl Node {
         (self.last, self.own) = (Some((values, weight)), weight);
     }
 
-    /// The contribution to an exact average: everything, also what is owed; buffers behind it are left alone.
+    /// The contribution to an exact average: everything, also what is owed; buffers behind it are
+    /// left alone.
     fn settle(&mut self, paid: f64) {
         let own = self.own * (1.0 - paid);
         let (mix, parts, mass) = self.mix(Purpose::Average, own, true);
         let owed = flat(&self.arithmetic.residual);
-        let expected = mass.plus(own, self.z.iter().copied()).plus(1.0, self.moved()).plus(1.0, owed);
+        let expected = mass
+            .plus(own, self.z.iter().copied())
+            .plus(1.0, self.moved())
+            .plus(1.0, owed);
         let (pool, buffers) = (self.pool(), values(3, BUFFERS));
         let contribution = frozen(&pool, &[&self.model[..], &buffers].concat());
         let settled = self.arithmetic.run(Job::Settle(mix, contribution, parts));
-        let Some(GossipPeerMessage::Told(Told { message: ToGossip::Mixed(_, Made::Contribution(contribution)), .. })) = settled else {
+        let Some(GossipPeerMessage::Told(Told {
+            message: ToGossip::Mixed(_, Made::Contribution(contribution)),
+            ..
+        })) = settled
+        else {
             panic!("no contribution")
         };
         expected.assert_is(&contribution.values()[..VALUES], "the contribution");
         assert_eq!(contribution.values()[VALUES..], buffers);
     }
 
-    /// The training thread goes on from the parameters that a round decided, in pieces that are none of a message's.
+    /// The training thread goes on from the parameters that a round decided, in pieces that are
+    /// none of a message's.
     fn decided(&mut self, seed: u64) {
         let pool = self.pool();
         let decided = values(seed, VALUES + BUFFERS);

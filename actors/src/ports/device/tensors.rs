@@ -1,5 +1,6 @@
-//! [`Tensors`] for plain slices and lists of them. They stand here because the trait and its implementations for types
-//! of the standard library must share a crate. Lists name their tensors `tensor 0`, `tensor 1`, …
+//! [`Tensors`] for plain slices and lists of them. They stand here because the trait and its
+//! implementations for types of the standard library must share a crate. Lists name their tensors
+//! `tensor 0`, `tensor 1`, …
 
 use super::{OnGpu, TensorError, Tensors};
 use std::fmt::Write as _;
@@ -102,7 +103,10 @@ as_slice! {
     [const N: usize] [&mut [f32]; N] => [&mut [f32]];
 }
 
-fn read_list<'a>(list: impl Iterator<Item = &'a [f32]>, visit: Read<'_>) -> Result<(), TensorError> {
+fn read_list<'a>(
+    list: impl Iterator<Item = &'a [f32]>,
+    visit: Read<'_>,
+) -> Result<(), TensorError> {
     let mut name = Name::default();
     for (index, values) in list.enumerate() {
         visit(name.of(index), values);
@@ -110,7 +114,10 @@ fn read_list<'a>(list: impl Iterator<Item = &'a [f32]>, visit: Read<'_>) -> Resu
     Ok(())
 }
 
-fn write_list<'a>(list: impl Iterator<Item = &'a mut [f32]>, visit: Write<'_>) -> Result<(), TensorError> {
+fn write_list<'a>(
+    list: impl Iterator<Item = &'a mut [f32]>,
+    visit: Write<'_>,
+) -> Result<(), TensorError> {
     let mut name = Name::default();
     for (index, values) in list.enumerate() {
         visit(name.of(index), values);
@@ -118,7 +125,8 @@ fn write_list<'a>(list: impl Iterator<Item = &'a mut [f32]>, visit: Write<'_>) -
     Ok(())
 }
 
-/// The names of a list's tensors, one after the other in one allocation: lists are visited at every step.
+/// The names of a list's tensors, one after the other in one allocation: lists are visited at every
+/// step.
 #[derive(Default)]
 struct Name(String);
 
@@ -137,16 +145,23 @@ mod tests {
     use super::*;
 
     fn names<T: Tensors + ?Sized>(tensors: &mut T) -> Vec<(String, Vec<f32>)> {
-        tensors.write(&mut |_, values| values.iter_mut().for_each(|value| *value += 1.0)).unwrap();
+        tensors
+            .write(&mut |_, values| values.iter_mut().for_each(|value| *value += 1.0))
+            .unwrap();
         let mut seen = Vec::new();
-        tensors.read(&mut |name, values| seen.push((name.to_owned(), values.to_vec()))).unwrap();
+        tensors
+            .read(&mut |name, values| seen.push((name.to_owned(), values.to_vec())))
+            .unwrap();
         seen
     }
 
     #[test]
     fn every_kind_of_list_is_visited_in_order() {
         let one = vec![("tensor 0".to_owned(), vec![1.0, 2.0])];
-        let two = vec![("tensor 0".to_owned(), vec![1.0, 2.0]), ("tensor 1".to_owned(), vec![])];
+        let two = vec![
+            ("tensor 0".to_owned(), vec![1.0, 2.0]),
+            ("tensor 1".to_owned(), vec![]),
+        ];
         assert_eq!(names(&mut ()), []);
         assert_eq!(names(&mut [0.0, 1.0]), one);
         assert_eq!(names([0.0, 1.0].as_mut_slice()), one);

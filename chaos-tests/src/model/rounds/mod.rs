@@ -1,35 +1,43 @@
-//! Whole rounds: the product's coordinators, with the network, the data and the liveness around them explored in every order.
+//! Whole rounds: the product's coordinators, with the network, the data and the liveness around
+//! them explored in every order.
 //!
-//! Some members have bootstrapped their history. From there a step is one of [`Step`], and every order of all possible steps is
-//! explored. Each step is one event that a real shell would hand to one machine (or a few that no other step can tell apart),
-//! and every effect is carried out at once, as the shell of the actor does it.
+//! Some members have bootstrapped their history. From there a step is one of [`Step`], and every
+//! order of all possible steps is explored. Each step is one event that a real shell would hand to
+//! one machine (or a few that no other step can tell apart), and every effect is carried out at
+//! once, as the shell of the actor does it.
 //!
 //! # What is bounded
-//! The nodes, the rounds after the bootstrap, the counter of terms (states beyond are not entered), crashes, verdicts about nodes
-//! that live, connections that break; [`Setup`] has each. A node that crashed starts again at most once. Who is left out does
-//! not join again, but goes on to vote where it is a voter. Nobody forks, no round times out, no
-//! member asks again what became of a round. Those are the simulation's.
+//! The nodes, the rounds after the bootstrap, the counter of terms (states beyond are not entered),
+//! crashes, verdicts about nodes that live, connections that break; [`Setup`] has each. A node that
+//! crashed starts again at most once. Who is left out does not join again, but goes on to vote
+//! where it is a voter. Nobody forks, no round times out, no member asks again what became of a
+//! round. Those are the simulation's.
 //!
 //! # What is not bounded
-//! How long anything takes: frames of one connection stay in order and wait as long as they please, for ever too (which is how
-//! those of a node that died are lost), data likewise, verdicts come whenever they like, and a deadline passes at any time at
-//! which it is pending. No symmetry is used: the order of the ids decides who leads.
+//! How long anything takes: frames of one connection stay in order and wait as long as they please,
+//! for ever too (which is how those of a node that died are lost), data likewise, verdicts come
+//! whenever they like, and a deadline passes at any time at which it is pending. No symmetry is
+//! used: the order of the ids decides who leads.
 //!
 //! # What is left out because it changes nothing
-//! * **Data arrives at a node all at once.** A machine acts on data only when the last piece of what it waits for is there: what
-//!   came before changes no answer of it. So one step [`Step::Hold`] hands over everything, at any time after all of it was sent.
-//! * **An owner averages as soon as it can.** That it did shows only in what its receivers hold, which may come at any later time,
-//!   or never: so an owner that averages later, or dies before, leads to no other state.
-//! * **A broken connection is made anew at once.** What was on its way in either direction is lost: the frames, and perhaps the
-//!   streams, as their [`Step::Hold`] need never come.
-//! * **Time stands still between ticks.** Events are handed over at instant 0, a tick at a pending deadline. The deadlines' lengths
-//!   are so far apart that they pass in the order of their kinds: another's lead, streams that may be lost, promises, the end of a
-//!   leaver, the grace, joiners.
-//! * **A deadline passes only when that has an effect.** What passed is read at the end of every event: before there is an effect
-//!   nothing tells whether it passed, and "it passes, then the event" ends where "the event, then it passes" does.
-//! * **Frames of a round that is over** are dropped as soon as their receiver would neither answer nor change: rounds only grow, so
-//!   it never will.
-//! * **Who has applied the last round** is told no verdicts and no ticks. It only answers. When everybody has, the run is over.
+//! * **Data arrives at a node all at once.** A machine acts on data only when the last piece of
+//!   what it waits for is there: what came before changes no answer of it. So one step
+//!   [`Step::Hold`] hands over everything, at any time after all of it was sent.
+//! * **An owner averages as soon as it can.** That it did shows only in what its receivers hold,
+//!   which may come at any later time, or never: so an owner that averages later, or dies before,
+//!   leads to no other state.
+//! * **A broken connection is made anew at once.** What was on its way in either direction is lost:
+//!   the frames, and perhaps the streams, as their [`Step::Hold`] need never come.
+//! * **Time stands still between ticks.** Events are handed over at instant 0, a tick at a pending
+//!   deadline. The deadlines' lengths are so far apart that they pass in the order of their kinds:
+//!   another's lead, streams that may be lost, promises, the end of a leaver, the grace, joiners.
+//! * **A deadline passes only when that has an effect.** What passed is read at the end of every
+//!   event: before there is an effect nothing tells whether it passed, and "it passes, then the
+//!   event" ends where "the event, then it passes" does.
+//! * **Frames of a round that is over** are dropped as soon as their receiver would neither answer
+//!   nor change: rounds only grow, so it never will.
+//! * **Who has applied the last round** is told no verdicts and no ticks. It only answers. When
+//!   everybody has, the run is over.
 
 mod perform;
 mod shell;
@@ -87,7 +95,8 @@ pub struct Setup {
     pub doubts: &'static [(NodeId, NodeId)],
     /// Connections that break, at most.
     pub breaks: u8,
-    /// Whether training threads may be late; otherwise each contributes as soon as the round begins.
+    /// Whether training threads may be late; otherwise each contributes as soon as the round
+    /// begins.
     pub late: bool,
     /// A bug.
     pub planted: Option<Planted>,
@@ -124,7 +133,10 @@ impl Setup {
     }
 
     fn two_members(rounds: &[RoundKind]) -> Self {
-        Self { members: 2, ..Self::calm(rounds) }
+        Self {
+            members: 2,
+            ..Self::calm(rounds)
+        }
     }
 
     pub(super) fn short() -> Vec<(&'static str, Self)> {
@@ -133,16 +145,76 @@ impl Setup {
         let joins = Some(Announced::AtOnce);
         let two = |rounds: &[RoundKind]| Self::two_members(rounds);
         vec![
-            ("3 members, 1 round, 1 crash", Self { crashes: 1, ..Self::calm(&[slow]) }),
+            (
+                "3 members, 1 round, 1 crash",
+                Self {
+                    crashes: 1,
+                    ..Self::calm(&[slow])
+                },
+            ),
             ("3 members, 2 rounds", Self::calm(&[average, slow])),
-            ("3 members, 1 round, 1 join", Self { joins, ..Self::calm(&[average]) }),
-            ("3 members, 1 round, the leader leaves", Self { leaves: Some((NodeId(1), Announced::AtOnce)), ..Self::calm(&[slow]) }),
-            ("3 members, 1 round, late threads", Self { late: true, ..Self::calm(&[average]) }),
-            ("2 members, 1 round, 1 crash, 1 wrong verdict", Self { crashes: 1, wrong_verdicts: 1, ..two(&[average]) }),
-            ("2 members, 1 round, 1 crash, 1 join", Self { crashes: 1, joins, ..two(&[average]) }),
-            ("2 members, 1 round, 1 crash that is known, 1 join", Self { crashes: 1, ends_known: true, joins, ..two(&[slow]) }),
-            ("2 members, 2 rounds, 1 crash, 1 restart", Self { crashes: 1, restarts: true, ..two(&[average, slow]) }),
-            ("2 members, 1 round, 1 connection breaks, 1 join", Self { breaks: 1, joins, ..two(&[average]) }),
+            (
+                "3 members, 1 round, 1 join",
+                Self {
+                    joins,
+                    ..Self::calm(&[average])
+                },
+            ),
+            (
+                "3 members, 1 round, the leader leaves",
+                Self {
+                    leaves: Some((NodeId(1), Announced::AtOnce)),
+                    ..Self::calm(&[slow])
+                },
+            ),
+            (
+                "3 members, 1 round, late threads",
+                Self {
+                    late: true,
+                    ..Self::calm(&[average])
+                },
+            ),
+            (
+                "2 members, 1 round, 1 crash, 1 wrong verdict",
+                Self {
+                    crashes: 1,
+                    wrong_verdicts: 1,
+                    ..two(&[average])
+                },
+            ),
+            (
+                "2 members, 1 round, 1 crash, 1 join",
+                Self {
+                    crashes: 1,
+                    joins,
+                    ..two(&[average])
+                },
+            ),
+            (
+                "2 members, 1 round, 1 crash that is known, 1 join",
+                Self {
+                    crashes: 1,
+                    ends_known: true,
+                    joins,
+                    ..two(&[slow])
+                },
+            ),
+            (
+                "2 members, 2 rounds, 1 crash, 1 restart",
+                Self {
+                    crashes: 1,
+                    restarts: true,
+                    ..two(&[average, slow])
+                },
+            ),
+            (
+                "2 members, 1 round, 1 connection breaks, 1 join",
+                Self {
+                    breaks: 1,
+                    joins,
+                    ..two(&[average])
+                },
+            ),
         ]
     }
 
@@ -155,18 +227,98 @@ impl Setup {
         let leaves = Some((NodeId(3), Announced::Whenever));
         let two = |rounds: &[RoundKind]| Self::two_members(rounds);
         vec![
-            ("2 members, 1 round, 1 wrong verdict, 1 join", Self { wrong_verdicts: 1, joins, ..two(&[average]) }),
-            ("2 members, 2 rounds, a join whenever", Self { joins: joins_whenever, ..two(&[average, slow]) }),
-            ("3 members, 1 round, 1 connection breaks", Self { breaks: 1, ..Self::calm(&[average]) }),
-            ("3 members, 1 round, 1 wrong verdict on the leader", Self { wrong_verdicts: 1, doubts: &DOUBT, ..Self::calm(&[average]) }),
-            ("3 members, 1 round, 1 wrong verdict", Self { wrong_verdicts: 1, ..Self::calm(&[average]) }),
-            ("3 members, 1 round, 1 crash, 3 terms of each", Self { crashes: 1, counter_max: 2, ..Self::calm(&[slow]) }),
-            ("3 members, 2 rounds, 1 crash", Self { crashes: 1, ..Self::calm(&[slow, average]) }),
-            ("3 members, 1 round, 1 crash, 1 join", Self { crashes: 1, joins, ..Self::calm(&[average]) }),
-            ("3 members, 2 rounds, 1 crash, 1 restart", Self { crashes: 1, restarts: true, ..Self::calm(&[average, slow]) }),
-            ("3 members, 1 round, 1 crash, one leaves", Self { crashes: 1, leaves, ..Self::calm(&[average]) }),
-            ("3 members, 1 round, 1 crash, late threads", Self { crashes: 1, late: true, ..Self::calm(&[average]) }),
-            ("4 members, 1 round, 1 crash", Self { members: 4, crashes: 1, ..Self::calm(&[average]) }),
+            (
+                "2 members, 1 round, 1 wrong verdict, 1 join",
+                Self {
+                    wrong_verdicts: 1,
+                    joins,
+                    ..two(&[average])
+                },
+            ),
+            (
+                "2 members, 2 rounds, a join whenever",
+                Self {
+                    joins: joins_whenever,
+                    ..two(&[average, slow])
+                },
+            ),
+            (
+                "3 members, 1 round, 1 connection breaks",
+                Self {
+                    breaks: 1,
+                    ..Self::calm(&[average])
+                },
+            ),
+            (
+                "3 members, 1 round, 1 wrong verdict on the leader",
+                Self {
+                    wrong_verdicts: 1,
+                    doubts: &DOUBT,
+                    ..Self::calm(&[average])
+                },
+            ),
+            (
+                "3 members, 1 round, 1 wrong verdict",
+                Self {
+                    wrong_verdicts: 1,
+                    ..Self::calm(&[average])
+                },
+            ),
+            (
+                "3 members, 1 round, 1 crash, 3 terms of each",
+                Self {
+                    crashes: 1,
+                    counter_max: 2,
+                    ..Self::calm(&[slow])
+                },
+            ),
+            (
+                "3 members, 2 rounds, 1 crash",
+                Self {
+                    crashes: 1,
+                    ..Self::calm(&[slow, average])
+                },
+            ),
+            (
+                "3 members, 1 round, 1 crash, 1 join",
+                Self {
+                    crashes: 1,
+                    joins,
+                    ..Self::calm(&[average])
+                },
+            ),
+            (
+                "3 members, 2 rounds, 1 crash, 1 restart",
+                Self {
+                    crashes: 1,
+                    restarts: true,
+                    ..Self::calm(&[average, slow])
+                },
+            ),
+            (
+                "3 members, 1 round, 1 crash, one leaves",
+                Self {
+                    crashes: 1,
+                    leaves,
+                    ..Self::calm(&[average])
+                },
+            ),
+            (
+                "3 members, 1 round, 1 crash, late threads",
+                Self {
+                    crashes: 1,
+                    late: true,
+                    ..Self::calm(&[average])
+                },
+            ),
+            (
+                "4 members, 1 round, 1 crash",
+                Self {
+                    members: 4,
+                    crashes: 1,
+                    ..Self::calm(&[average])
+                },
+            ),
         ]
     }
 
@@ -174,7 +326,12 @@ impl Setup {
     fn spec(&self, round: Round) -> RoundSpec {
         let mut kinds = std::iter::once(RoundKind::Found).chain(self.rounds.iter().copied());
         let kind = kinds.nth(round.0 as usize).unwrap_or(RoundKind::Average);
-        RoundSpec { kind, step: InnerStep(round.0.saturating_sub(1)), gamma: 0.125, elements: self.members }
+        RoundSpec {
+            kind,
+            step: InnerStep(round.0.saturating_sub(1)),
+            gamma: 0.125,
+            elements: self.members,
+        }
     }
 
     /// The last round that is explored.
@@ -226,7 +383,10 @@ impl Cluster {
     #[must_use]
     pub fn new(setup: Setup) -> Self {
         let bootstrapped = perform::bootstrapped(&setup);
-        Self { setup, bootstrapped }
+        Self {
+            setup,
+            bootstrapped,
+        }
     }
 
     fn steps_of(&self, state: &State, node: &shell::Node, steps: &mut Vec<Step>) {
@@ -239,7 +399,10 @@ impl Cluster {
             steps.push(Step::Hold(id));
         }
         if state.breaks < setup.breaks {
-            let others = state.nodes.iter().filter(|other| other.lives() && other.id() > id);
+            let others = state
+                .nodes
+                .iter()
+                .filter(|other| other.lives() && other.id() > id);
             steps.extend(others.map(|other| Step::Break(id, other.id())));
         }
         if node.applied >= setup.last_round() {
@@ -260,7 +423,10 @@ impl Cluster {
         if state.unaware.contains(&id) {
             steps.push(Step::Leave(id));
         }
-        if matches!(setup.planted, Some(Planted::ForgetsVotes)) && !state.forgot && node.machine.accepted().is_some() {
+        if matches!(setup.planted, Some(Planted::ForgetsVotes))
+            && !state.forgot
+            && node.machine.accepted().is_some()
+        {
             steps.push(Step::Forget(id));
         }
         self.verdicts(state, node, steps);
@@ -268,10 +434,15 @@ impl Cluster {
 
     fn verdicts(&self, state: &State, node: &shell::Node, steps: &mut Vec<Step>) {
         let id = node.id();
-        for other in state.nodes.iter().filter(|other| other.id() != id && node.watches(other)) {
+        for other in state
+            .nodes
+            .iter()
+            .filter(|other| other.id() != id && node.watches(other))
+        {
             let told = node.lost.contains(&(other.id(), node.start_of(other)));
             let lives = node.knows_start_of(other) && other.lives();
-            let doubted = self.setup.doubts.is_empty() || self.setup.doubts.contains(&(id, other.id()));
+            let doubted =
+                self.setup.doubts.is_empty() || self.setup.doubts.contains(&(id, other.id()));
             let may_be_wrong = doubted && state.wrong_verdicts < self.setup.wrong_verdicts;
             if !told && (!lives || may_be_wrong) {
                 steps.push(Step::Lost(id, other.id()));
@@ -282,22 +453,37 @@ impl Cluster {
         }
     }
 
-    /// Whether a node that lives has applied a round which leaves `node` out; its membership learns of that.
+    /// Whether a node that lives has applied a round which leaves `node` out; its membership learns
+    /// of that.
     fn went_on_without(&self, state: &State, node: &shell::Node) -> bool {
         let round = node.machine.place().round;
         let without = |other: &shell::Node| {
             let last = other.machine.last_outcome();
-            last.is_some_and(|outcome| outcome.round >= round && outcome.view.member(node.id()) != Some(&node.member))
+            last.is_some_and(|outcome| {
+                outcome.round >= round && outcome.view.member(node.id()) != Some(&node.member)
+            })
         };
-        node.machine.view().is_some() && state.nodes.iter().any(|other| other.lives() && without(other))
+        node.machine.view().is_some()
+            && state
+                .nodes
+                .iter()
+                .any(|other| other.lives() && without(other))
     }
 
     /// Whether every member that lives has applied the last round, and who leaves is gone.
     #[must_use]
     pub fn is_over(&self, state: &State) -> bool {
-        let members = state.nodes.iter().filter(|node| node.lives() && node.machine.view().is_some());
-        let pending = state.nodes.iter().any(|node| node.lives() && node.is_leaving && !node.is_left_out && node.machine.view().is_none());
-        !pending && members.into_iter().all(|node| node.applied >= self.setup.last_round())
+        let members = state
+            .nodes
+            .iter()
+            .filter(|node| node.lives() && node.machine.view().is_some());
+        let pending = state.nodes.iter().any(|node| {
+            node.lives() && node.is_leaving && !node.is_left_out && node.machine.view().is_none()
+        });
+        !pending
+            && members
+                .into_iter()
+                .all(|node| node.applied >= self.setup.last_round())
     }
 }
 
@@ -313,12 +499,23 @@ impl Model for Cluster {
         if state.violation.is_some() || self.is_over(state) {
             return;
         }
-        steps.extend(state.links.keys().map(|(from, to)| Step::Deliver(*from, *to)));
+        steps.extend(
+            state
+                .links
+                .keys()
+                .map(|(from, to)| Step::Deliver(*from, *to)),
+        );
         for node in state.nodes.iter().filter(|node| node.lives()) {
             self.steps_of(state, node, steps);
         }
         if self.setup.restarts && state.restarted.is_none() {
-            steps.extend(state.nodes.iter().filter(|node| !node.alive).map(|node| Step::Restart(node.id())));
+            steps.extend(
+                state
+                    .nodes
+                    .iter()
+                    .filter(|node| !node.alive)
+                    .map(|node| Step::Restart(node.id())),
+            );
         }
     }
 
@@ -331,18 +528,28 @@ impl Model for Cluster {
     }
 
     fn within_boundary(&self, state: &State) -> bool {
-        state.nodes.iter().all(|node| node.machine.place().term.counter <= self.setup.counter_max)
+        state
+            .nodes
+            .iter()
+            .all(|node| node.machine.place().term.counter <= self.setup.counter_max)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         let mut properties = watch::invariants();
-        properties.push(Property::always("nothing ends in a standstill", |model: &Self, state: &State| {
-            let mut steps = Vec::new();
-            if state.links.is_empty() {
-                model.actions(state, &mut steps);
-            }
-            !state.links.is_empty() || !steps.is_empty() || state.violation.is_some() || model.is_over(state) || !state.has_quorum()
-        }));
+        properties.push(Property::always(
+            "nothing ends in a standstill",
+            |model: &Self, state: &State| {
+                let mut steps = Vec::new();
+                if state.links.is_empty() {
+                    model.actions(state, &mut steps);
+                }
+                !state.links.is_empty()
+                    || !steps.is_empty()
+                    || state.violation.is_some()
+                    || model.is_over(state)
+                    || !state.has_quorum()
+            },
+        ));
         properties.extend(watch::possibilities(&self.setup));
         properties
     }

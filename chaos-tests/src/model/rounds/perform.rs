@@ -28,14 +28,22 @@ struct Stage<'a> {
 
 /// Whether a node may be told that it holds everything.
 pub(super) fn may_hold(setup: &Setup, state: &State, node: &Node) -> bool {
-    let Some(movement) = node.moving().filter(|movement| !movement.told && movement.published.is_some()) else { return false };
-    let early = matches!(setup.planted, Some(Planted::HoldsNothing)) && movement.plan.attempt.round > Round::FOUNDING;
+    let Some(movement) = node
+        .moving()
+        .filter(|movement| !movement.told && movement.published.is_some())
+    else {
+        return false;
+    };
+    let early = matches!(setup.planted, Some(Planted::HoldsNothing))
+        && movement.plan.attempt.round > Round::FOUNDING;
     early || node.may_hold(&state.facts)
 }
 
 /// The next deadline whose passing has an effect.
 fn next_tick(machine: &Coordinator) -> Option<Instant> {
-    let mut deadline = machine.next_deadline().filter(|deadline| *deadline < TICKS_UNTIL)?;
+    let mut deadline = machine
+        .next_deadline()
+        .filter(|deadline| *deadline < TICKS_UNTIL)?;
     let mut machine = machine.clone();
     loop {
         let mut out = Outbox::default();
@@ -43,7 +51,9 @@ fn next_tick(machine: &Coordinator) -> Option<Instant> {
         if !out.take().is_empty() {
             return Some(deadline);
         }
-        let next = machine.next_deadline().filter(|next| *next < TICKS_UNTIL && *next != deadline)?;
+        let next = machine
+            .next_deadline()
+            .filter(|next| *next < TICKS_UNTIL && *next != deadline)?;
         deadline = next;
     }
 }
@@ -57,11 +67,23 @@ fn perform_until(setup: &Setup, until: Round, last: &State, step: Step) -> State
     let actor = match step {
         Step::Break(one, other) => return broken(setup, last, one, other),
         Step::Deliver(_, id) | Step::Hold(id) | Step::Contribute(id) | Step::Tick(id) => id,
-        Step::Lost(id, _) | Step::Back(id, _) | Step::Resign(id) | Step::Announce(id) | Step::Leave(id) => id,
+        Step::Lost(id, _)
+        | Step::Back(id, _)
+        | Step::Resign(id)
+        | Step::Announce(id)
+        | Step::Leave(id) => id,
         Step::Crash(id) | Step::Restart(id) | Step::Forget(id) => id,
     };
-    let Some((index, node)) = last.take(actor) else { return last.clone() };
-    let mut stage = Stage { setup, until, state: last.clone(), index, node };
+    let Some((index, node)) = last.take(actor) else {
+        return last.clone();
+    };
+    let mut stage = Stage {
+        setup,
+        until,
+        state: last.clone(),
+        index,
+        node,
+    };
     stage.carry_out(step);
     stage.finish()
 }
@@ -70,24 +92,43 @@ fn perform_until(setup: &Setup, until: Round, last: &State, step: Step) -> State
 fn broken(setup: &Setup, last: &State, one: NodeId, other: NodeId) -> State {
     let mut state = last.clone();
     state.breaks += 1;
-    state.links.retain(|ends, _| *ends != (one, other) && *ends != (other, one));
+    state
+        .links
+        .retain(|ends, _| *ends != (one, other) && *ends != (other, one));
     let until = setup.last_round();
-    let state = told(setup, until, &state, one, vec![In::PeerDown(other), In::PeerUp(other)]);
-    told(setup, until, &state, other, vec![In::PeerDown(one), In::PeerUp(one)])
+    let state = told(
+        setup,
+        until,
+        &state,
+        one,
+        vec![In::PeerDown(other), In::PeerUp(other)],
+    );
+    told(
+        setup,
+        until,
+        &state,
+        other,
+        vec![In::PeerDown(one), In::PeerUp(one)],
+    )
 }
 
-/// A cluster that has decided its bootstrap; everybody is about to contribute to the first round, or did so.
+/// A cluster that has decided its bootstrap; everybody is about to contribute to the first round,
+/// or did so.
 pub(super) fn bootstrapped(setup: &Setup) -> State {
     let ids: Vec<NodeId> = (1..=setup.members.max(1)).map(NodeId).collect();
     let joiner = setup.joins.map(|_| NodeId(setup.members + 1));
     let members: Vec<_> = ids.iter().map(|id| member(*id, STARTS[0])).collect();
     #[allow(clippy::expect_used)]
-    let view = View::new(Epoch::FOUNDING, members).expect("at least one member, all with different ids");
+    let view =
+        View::new(Epoch::FOUNDING, members).expect("at least one member, all with different ids");
     let everybody: Vec<NodeId> = ids.iter().copied().chain(joiner).collect();
     let mut state = State {
         first_voters: Arc::new(Voters::of_founders(&view)),
         founding: Arc::new(view.clone()),
-        nodes: everybody.iter().map(|id| Marked::new(Node::new(*id, STARTS[0]))).collect(),
+        nodes: everybody
+            .iter()
+            .map(|id| Marked::new(Node::new(*id, STARTS[0])))
+            .collect(),
         links: BTreeMap::new(),
         facts: Marked::new(BTreeMap::new()),
         watch: Marked::new(Watch::default()),
@@ -101,7 +142,10 @@ pub(super) fn bootstrapped(setup: &Setup) -> State {
         forgot: false,
         violation: None,
     };
-    let formed = In::Formed { view, lineage: Lineage::founded(1) };
+    let formed = In::Formed {
+        view,
+        lineage: Lineage::founded(1),
+    };
     for id in &everybody {
         let others = everybody.iter().filter(|other| *other != id);
         let mut events: Vec<In> = others.map(|other| In::PeerUp(*other)).collect();
@@ -112,7 +156,13 @@ pub(super) fn bootstrapped(setup: &Setup) -> State {
     }
     for id in &everybody {
         let spec = setup.spec(Round::FOUNDING);
-        let contribute = In::Contribute { round: Round::FOUNDING, spec, samples: None, rates: Vec::new(), buffers: 0 };
+        let contribute = In::Contribute {
+            round: Round::FOUNDING,
+            spec,
+            samples: None,
+            rates: Vec::new(),
+            buffers: 0,
+        };
         state = told(setup, Round::FOUNDING, &state, *id, vec![contribute]);
     }
     // One order of the bootstrap; all end in the same state.
@@ -121,15 +171,29 @@ pub(super) fn bootstrapped(setup: &Setup) -> State {
     }
     state.facts = Marked::new(BTreeMap::new());
     state.watch = Marked::new(Watch::default());
-    if let Some(bootstrap) = state.nodes.iter().find_map(|node| node.machine.last_outcome()) {
+    if let Some(bootstrap) = state
+        .nodes
+        .iter()
+        .find_map(|node| node.machine.last_outcome())
+    {
         state.first_voters = Arc::new(bootstrap.voters());
     }
     begin(setup, state, &ids)
 }
 
 fn any_step(setup: &Setup, state: &State) -> Option<Step> {
-    let deliver = state.links.keys().next().map(|(from, to)| Step::Deliver(*from, *to));
-    deliver.or_else(|| state.nodes.iter().find(|node| may_hold(setup, state, node)).map(|node| Step::Hold(node.id())))
+    let deliver = state
+        .links
+        .keys()
+        .next()
+        .map(|(from, to)| Step::Deliver(*from, *to));
+    deliver.or_else(|| {
+        state
+            .nodes
+            .iter()
+            .find(|node| may_hold(setup, state, node))
+            .map(|node| Step::Hold(node.id()))
+    })
 }
 
 /// Begins the first round after the bootstrap.
@@ -149,7 +213,11 @@ fn begin(setup: &Setup, mut state: State, ids: &[NodeId]) -> State {
         }
     }
     for id in ids {
-        state.nodes.iter_mut().filter(|node| node.id() == *id).for_each(|node| node.change(|node| node.waits_to_contribute = true));
+        state
+            .nodes
+            .iter_mut()
+            .filter(|node| node.id() == *id)
+            .for_each(|node| node.change(|node| node.waits_to_contribute = true));
         if !setup.late {
             state = perform(setup, &state, Step::Contribute(*id));
         }
@@ -158,8 +226,16 @@ fn begin(setup: &Setup, mut state: State, ids: &[NodeId]) -> State {
 }
 
 fn told(setup: &Setup, until: Round, last: &State, id: NodeId, events: Vec<In>) -> State {
-    let Some((index, node)) = last.take(id) else { return last.clone() };
-    let mut stage = Stage { setup, until, state: last.clone(), index, node };
+    let Some((index, node)) = last.take(id) else {
+        return last.clone();
+    };
+    let mut stage = Stage {
+        setup,
+        until,
+        state: last.clone(),
+        index,
+        node,
+    };
     events.into_iter().for_each(|event| stage.feed(event, NOW));
     stage.finish()
 }
@@ -190,9 +266,18 @@ impl Stage<'_> {
             }
             Step::Leave(id) => {
                 self.state.unaware.remove(&id);
-                let Some((node, _)) = self.setup.leaves else { return };
+                let Some((node, _)) = self.setup.leaves else {
+                    return;
+                };
                 self.node.is_leaving |= node == id;
-                self.feed(In::Leaving { node, incarnation: STARTS[0], contributes: true }, NOW);
+                self.feed(
+                    In::Leaving {
+                        node,
+                        incarnation: STARTS[0],
+                        contributes: true,
+                    },
+                    NOW,
+                );
             }
             Step::Crash(id) => {
                 self.state.crashes += 1;
@@ -214,7 +299,9 @@ impl Stage<'_> {
     }
 
     fn lose(&mut self, other: NodeId) {
-        let Some(found) = self.state.node(other) else { return };
+        let Some(found) = self.state.node(other) else {
+            return;
+        };
         let incarnation = self.node.start_of(found);
         let is_there = self.node.knows_start_of(found);
         let wrong = is_there && found.lives();
@@ -222,22 +309,42 @@ impl Stage<'_> {
         let ended = !wrong && (self.setup.ends_known || !is_there || found.drained);
         self.state.wrong_verdicts += u8::from(wrong);
         self.node.lost.insert((other, incarnation));
-        self.feed(In::Lost { node: other, incarnation, ended }, NOW);
+        self.feed(
+            In::Lost {
+                node: other,
+                incarnation,
+                ended,
+            },
+            NOW,
+        );
     }
 
     fn restart(&mut self, id: NodeId) {
         self.node = Node::new(id, STARTS[1]);
         self.state.restarted = Some(id);
         self.state.joiner = Some(self.node.member.clone());
-        let others = self.state.nodes.iter().filter(|node| node.lives() && node.machine.view().is_some());
+        let others = self
+            .state
+            .nodes
+            .iter()
+            .filter(|node| node.lives() && node.machine.view().is_some());
         self.state.unannounced = others.map(|node| node.id()).collect();
         self.contribute();
     }
 
     /// Puts the node back, and what follows from what it did for the others.
     fn finish(self) -> State {
-        let Self { mut state, index, mut node, .. } = self;
-        node.tick = if node.lives() { next_tick(&node.machine) } else { None };
+        let Self {
+            mut state,
+            index,
+            mut node,
+            ..
+        } = self;
+        node.tick = if node.lives() {
+            next_tick(&node.machine)
+        } else {
+            None
+        };
         let gone = !node.lives();
         let id = node.id();
         state.nodes[index] = Marked::new(node);
@@ -251,7 +358,9 @@ impl Stage<'_> {
     }
 
     fn deliver(&mut self, from: NodeId, to: NodeId) {
-        let Some(frames) = self.state.links.get_mut(&(from, to)) else { return };
+        let Some(frames) = self.state.links.get_mut(&(from, to)) else {
+            return;
+        };
         let letter = frames.pop_front();
         if frames.is_empty() {
             self.state.links.remove(&(from, to));
@@ -276,13 +385,24 @@ impl Stage<'_> {
         self.node.waits_to_contribute = false;
         let round = self.node.machine.place().round;
         let spec = self.setup.spec(round);
-        self.feed(In::Contribute { round, spec, samples: None, rates: Vec::new(), buffers: 0 }, NOW);
+        self.feed(
+            In::Contribute {
+                round,
+                spec,
+                samples: None,
+                rates: Vec::new(),
+                buffers: 0,
+            },
+            NOW,
+        );
     }
 
     fn feed(&mut self, event: In, now: Instant) {
         let mut out = Outbox::default();
         // A machine that finds itself wrong says so by a panic, where such checks are compiled in.
-        let handled = catch_unwind(AssertUnwindSafe(|| self.node.machine.handle(event, now, &mut out)));
+        let handled = catch_unwind(AssertUnwindSafe(|| {
+            self.node.machine.handle(event, now, &mut out)
+        }));
         if handled.is_err() || self.node.machine.verify().is_err() {
             return self.state.violate(Violation::NotItself);
         }
@@ -300,23 +420,43 @@ impl Stage<'_> {
             Effect::Open(plan) => self.open(plan),
             Effect::Publish(publication) => {
                 let key = (publication.attempt, self.node.id());
-                self.state.facts.change(|facts| facts.entry(key).or_default().moved = true);
+                self.state
+                    .facts
+                    .change(|facts| facts.entry(key).or_default().moved = true);
                 let outcome = self.state.watch.outcome_of(publication.attempt);
                 if let Some(movement) = self.node.movement(publication.attempt) {
                     movement.published = Some((publication, outcome));
                 }
             }
             Effect::Discard(attempt) => {
-                let gone = self.node.movements.iter().position(|movement| movement.plan.attempt == attempt);
+                let gone = self
+                    .node
+                    .movements
+                    .iter()
+                    .position(|movement| movement.plan.attempt == attempt);
                 if let Some(gone) = gone {
                     let movement = self.node.movements.remove(gone);
                     self.state.check_discarded(&self.node, &movement);
                 }
             }
-            Effect::Apply { attempt, outcome, drained, .. } => {
-                let used = self.node.movements.iter().find(|movement| movement.plan.attempt == attempt);
-                let made =
-                    |movement: &Movement| movement.published.as_ref().is_some_and(|(_, of)| of.is_none()) || movement.makes(&outcome);
+            Effect::Apply {
+                attempt,
+                outcome,
+                drained,
+                ..
+            } => {
+                let used = self
+                    .node
+                    .movements
+                    .iter()
+                    .find(|movement| movement.plan.attempt == attempt);
+                let made = |movement: &Movement| {
+                    movement
+                        .published
+                        .as_ref()
+                        .is_some_and(|(_, of)| of.is_none())
+                        || movement.makes(&outcome)
+                };
                 let held = used.is_some_and(|movement| movement.held && made(movement));
                 self.node.movements.clear();
                 self.state.check_applied(&self.node, &outcome, held);
@@ -334,8 +474,19 @@ impl Stage<'_> {
 
     fn open(&mut self, plan: Arc<Plan>) {
         let contributes = plan.contributes();
-        self.state.facts.change(|facts| facts.entry((plan.attempt, plan.me)).or_default().contributed |= contributes);
-        self.node.movements.push(Movement { plan, published: None, told: false, held: false, ready: false });
+        self.state.facts.change(|facts| {
+            facts
+                .entry((plan.attempt, plan.me))
+                .or_default()
+                .contributed |= contributes
+        });
+        self.node.movements.push(Movement {
+            plan,
+            published: None,
+            told: false,
+            held: false,
+            ready: false,
+        });
     }
 
     fn leave_out(&mut self) {
@@ -352,7 +503,9 @@ impl Stage<'_> {
         self.node.waits_to_contribute = round <= self.until && !drained;
         let machine = &self.node.machine;
         let concerns = |id: NodeId| {
-            let votes = machine.voters().is_some_and(|voters| voters.of(id).is_some());
+            let votes = machine
+                .voters()
+                .is_some_and(|voters| voters.of(id).is_some());
             votes || machine.view().is_some_and(|view| view.contains(id))
         };
         self.node.lost.retain(|(id, _)| concerns(*id));
@@ -364,10 +517,27 @@ impl Stage<'_> {
 
     /// Forgets what was sent in rounds that every living node has left behind.
     fn forget_what_is_over(&mut self, round: Round) {
-        let behind = |node: &&Marked<Node>| node.lives() && node.id() != self.node.id() && node.machine.round_view().is_some();
-        let oldest = self.state.nodes.iter().filter(behind).map(|node| node.machine.place().round).min().unwrap_or(round).min(round);
-        if self.state.facts.keys().any(|(attempt, _)| attempt.round < oldest) {
-            self.state.facts.change(|facts| facts.retain(|(attempt, _), _| attempt.round >= oldest));
+        let behind = |node: &&Marked<Node>| {
+            node.lives() && node.id() != self.node.id() && node.machine.round_view().is_some()
+        };
+        let oldest = self
+            .state
+            .nodes
+            .iter()
+            .filter(behind)
+            .map(|node| node.machine.place().round)
+            .min()
+            .unwrap_or(round)
+            .min(round);
+        if self
+            .state
+            .facts
+            .keys()
+            .any(|(attempt, _)| attempt.round < oldest)
+        {
+            self.state
+                .facts
+                .change(|facts| facts.retain(|(attempt, _), _| attempt.round >= oldest));
         }
         self.state.watch.change(|watch| watch.forget_before(oldest));
     }
@@ -377,7 +547,11 @@ impl Stage<'_> {
         debug_assert_eq!(header.cluster, CLUSTER);
         self.state.check_sent(&mut self.node, &header, &message);
         if self.state.node(to).is_some_and(Node::lives) {
-            self.state.links.entry((self.node.id(), to)).or_default().push_back(Marked::new(Letter { header, message }));
+            self.state
+                .links
+                .entry((self.node.id(), to))
+                .or_default()
+                .push_back(Marked::new(Letter { header, message }));
         }
     }
 }
@@ -385,10 +559,19 @@ impl Stage<'_> {
 /// Every owner that has all contributions averages them.
 fn reduce(state: &mut State) {
     let reduces = |node: &&Marked<Node>| node.lives() && node.may_reduce(&state.facts);
-    let keys = state.nodes.iter().filter(reduces).filter_map(|node| Some((node.moving()?.plan.attempt, node.id())));
-    let new: Vec<_> = keys.filter(|key| state.facts.get(key).is_none_or(|fact| !fact.reduced)).collect();
+    let keys = state
+        .nodes
+        .iter()
+        .filter(reduces)
+        .filter_map(|node| Some((node.moving()?.plan.attempt, node.id())));
+    let new: Vec<_> = keys
+        .filter(|key| state.facts.get(key).is_none_or(|fact| !fact.reduced))
+        .collect();
     if !new.is_empty() {
-        state.facts.change(|facts| new.into_iter().for_each(|key| facts.entry(key).or_default().reduced = true));
+        state.facts.change(|facts| {
+            new.into_iter()
+                .for_each(|key| facts.entry(key).or_default().reduced = true)
+        });
     }
 }
 
@@ -396,7 +579,9 @@ fn reduce(state: &mut State) {
 fn drop_what_is_over(state: &mut State) {
     let State { nodes, links, .. } = state;
     links.retain(|(_, to), frames| {
-        let Some(node) = nodes.iter().find(|node| node.id() == *to) else { return false };
+        let Some(node) = nodes.iter().find(|node| node.id() == *to) else {
+            return false;
+        };
         let idle = |letter: &Letter| {
             let place = node.machine.place();
             if !place.lineage.is_decided() || letter.header.round >= place.round {
@@ -404,7 +589,14 @@ fn drop_what_is_over(state: &mut State) {
             }
             let mut machine = node.machine.clone();
             let mut out = Outbox::default();
-            machine.handle(In::Frame { header: letter.header, message: letter.message.clone() }, NOW, &mut out);
+            machine.handle(
+                In::Frame {
+                    header: letter.header,
+                    message: letter.message.clone(),
+                },
+                NOW,
+                &mut out,
+            );
             out.take().is_empty() && machine == node.machine
         };
         frames.retain(|letter| !idle(letter));

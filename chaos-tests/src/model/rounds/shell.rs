@@ -1,7 +1,9 @@
 //! One node: its machine, and of its data plane only what was sent and what arrived.
 
 use super::{GRACE, ROUND_TIMEOUT};
-use slowmo_protocol::coordinator::{Attempt, Coordinator, In, Outcome, Plan, Publication, Settings, Voter};
+use slowmo_protocol::coordinator::{
+    Attempt, Coordinator, In, Outcome, Plan, Publication, Settings, Voter,
+};
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId, Round};
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::time::Instant;
@@ -33,7 +35,8 @@ pub struct Fact {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Movement {
     pub plan: Arc<Plan>,
-    /// Who gets what it makes, with what that is; the latter is unknown where a leader tells nobody.
+    /// Who gets what it makes, with what that is; the latter is unknown where a leader tells
+    /// nobody.
     pub published: Option<(Arc<Publication>, Option<Arc<Outcome>>)>,
     /// The machine was told that all arrived.
     pub told: bool,
@@ -71,8 +74,17 @@ pub struct Node {
 
 impl Node {
     pub fn new(id: NodeId, incarnation: Incarnation) -> Self {
-        let identity = Identity { cluster: CLUSTER, node: id, incarnation };
-        let settings = Settings { grace: GRACE, round_timeout: ROUND_TIMEOUT, ask_again: ROUND_TIMEOUT, ..Settings::simulated(identity) };
+        let identity = Identity {
+            cluster: CLUSTER,
+            node: id,
+            incarnation,
+        };
+        let settings = Settings {
+            grace: GRACE,
+            round_timeout: ROUND_TIMEOUT,
+            ask_again: ROUND_TIMEOUT,
+            ..Settings::simulated(identity)
+        };
         Self {
             machine: Coordinator::new(settings),
             member: member(id, incarnation),
@@ -109,21 +121,36 @@ impl Node {
     }
 
     pub fn movement(&mut self, attempt: Attempt) -> Option<&mut Movement> {
-        self.movements.iter_mut().find(|movement| movement.plan.attempt == attempt)
+        self.movements
+            .iter_mut()
+            .find(|movement| movement.plan.attempt == attempt)
     }
 
     /// Whether this node's membership tells it about `other`.
     pub fn watches(&self, other: &Self) -> bool {
         let in_view = |id: NodeId| self.machine.view().is_some_and(|view| view.contains(id));
-        let votes = |id: NodeId| self.machine.voters().is_some_and(|voters| voters.of(id).is_some());
+        let votes = |id: NodeId| {
+            self.machine
+                .voters()
+                .is_some_and(|voters| voters.of(id).is_some())
+        };
         let joins = |id: NodeId| self.machine.joiners().any(|joiner| joiner == id);
         in_view(self.id()) && (in_view(other.id()) || votes(other.id()) || joins(other.id()))
     }
 
-    /// Which start of `other` this node has in its view, or among its voters; of one that is in neither, the one there is.
+    /// Which start of `other` this node has in its view, or among its voters; of one that is in
+    /// neither, the one there is.
     pub fn start_of(&self, other: &Self) -> Incarnation {
-        let member = self.machine.view().and_then(|view| view.member(other.id())).map(|member| member.incarnation);
-        let voter = self.machine.voters().and_then(|voters| voters.of(other.id())).map(|voter| voter.incarnation);
+        let member = self
+            .machine
+            .view()
+            .and_then(|view| view.member(other.id()))
+            .map(|member| member.incarnation);
+        let voter = self
+            .machine
+            .voters()
+            .and_then(|voters| voters.of(other.id()))
+            .map(|voter| voter.incarnation);
         member.or(voter).unwrap_or(other.member.incarnation)
     }
 
@@ -134,36 +161,86 @@ impl Node {
 
     /// Whether everything was sent that this node must hold in the newest attempt.
     pub fn may_hold(&self, facts: &Facts) -> bool {
-        let Some(Movement { plan, published: Some((publication, _)), .. }) = self.moving() else { return false };
-        let fact = |node: NodeId| facts.get(&(plan.attempt, node)).copied().unwrap_or_default();
-        let sends_state = |from: NodeId| if publication.renews_anchor { fact(from).reduced } else { fact(from).moved };
+        let Some(Movement {
+            plan,
+            published: Some((publication, _)),
+            ..
+        }) = self.moving()
+        else {
+            return false;
+        };
+        let fact = |node: NodeId| {
+            facts
+                .get(&(plan.attempt, node))
+                .copied()
+                .unwrap_or_default()
+        };
+        let sends_state = |from: NodeId| {
+            if publication.renews_anchor {
+                fact(from).reduced
+            } else {
+                fact(from).moved
+            }
+        };
         (!plan.owns() || fact(self.id()).reduced)
-            && plan.other_owners().into_iter().all(|owner| fact(owner).reduced)
-            && publication.moves_to(self.id()).all(|moved| sends_state(moved.from))
+            && plan
+                .other_owners()
+                .into_iter()
+                .all(|owner| fact(owner).reduced)
+            && publication
+                .moves_to(self.id())
+                .all(|moved| sends_state(moved.from))
     }
 
     /// Whether this node has all it needs to average its shards of the newest attempt.
     pub fn may_reduce(&self, facts: &Facts) -> bool {
-        let Some(Movement { plan, published: Some(_), .. }) = self.moving() else { return false };
-        let contributed = |node: &NodeId| facts.get(&(plan.attempt, *node)).is_some_and(|fact| fact.contributed);
+        let Some(Movement {
+            plan,
+            published: Some(_),
+            ..
+        }) = self.moving()
+        else {
+            return false;
+        };
+        let contributed = |node: &NodeId| {
+            facts
+                .get(&(plan.attempt, *node))
+                .is_some_and(|fact| fact.contributed)
+        };
         plan.owns() && plan.contributors.iter().all(contributed)
     }
 
     /// What to tell the machine when all arrived.
     pub fn arrivals(&self) -> Vec<In> {
-        let Some(Movement { plan, published: Some((publication, _)), .. }) = self.moving() else { return Vec::new() };
+        let Some(Movement {
+            plan,
+            published: Some((publication, _)),
+            ..
+        }) = self.moving()
+        else {
+            return Vec::new();
+        };
         let attempt = plan.attempt;
         let own = plan.owns().then_some(In::Reduced(attempt));
-        let parameters = plan.other_owners().into_iter().map(|owner| In::ParametersHeld(attempt, owner));
-        let state = publication.moves_to(self.id()).map(|moved| In::StateHeld(attempt, moved.from));
+        let parameters = plan
+            .other_owners()
+            .into_iter()
+            .map(|owner| In::ParametersHeld(attempt, owner));
+        let state = publication
+            .moves_to(self.id())
+            .map(|moved| In::StateHeld(attempt, moved.from));
         own.into_iter().chain(parameters).chain(state).collect()
     }
 
-    /// Whether this start of a node is a member of an outcome's view, and does not hold what makes it one.
+    /// Whether this start of a node is a member of an outcome's view, and does not hold what makes
+    /// it one.
     pub fn lacks(&self, outcome: &Outcome) -> bool {
         let holds = |movement: &Movement| movement.held && movement.makes(outcome);
         let is_member = outcome.view.member(self.id()) == Some(&self.member);
-        self.lives() && is_member && self.applied < outcome.round && !self.movements.iter().any(holds)
+        self.lives()
+            && is_member
+            && self.applied < outcome.round
+            && !self.movements.iter().any(holds)
     }
 }
 
@@ -176,5 +253,10 @@ impl Movement {
 }
 
 pub fn member(id: NodeId, incarnation: Incarnation) -> Member {
-    Member { id, incarnation, address: SocketAddr::from(([127, 0, 0, 1], 1)), devices: 1 }
+    Member {
+        id,
+        incarnation,
+        address: SocketAddr::from(([127, 0, 0, 1], 1)),
+        devices: 1,
+    }
 }

@@ -11,7 +11,8 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A shared value with its fingerprint, taken once: a step changes one node of several, and hashes only that one anew.
+/// A shared value with its fingerprint, taken once: a step changes one node of several, and hashes
+/// only that one anew.
 #[derive(Clone, Debug)]
 pub(super) struct Marked<T> {
     value: Arc<T>,
@@ -22,7 +23,10 @@ impl<T: Hash> Marked<T> {
     pub fn new(value: T) -> Self {
         let mut hasher = Folding::default();
         value.hash(&mut hasher);
-        Self { mark: hasher.finish(), value: Arc::new(value) }
+        Self {
+            mark: hasher.finish(),
+            value: Arc::new(value),
+        }
     }
 
     pub fn change(&mut self, change: impl FnOnce(&mut T))
@@ -35,7 +39,8 @@ impl<T: Hash> Marked<T> {
     }
 }
 
-/// A fast hash of many small integers: each is multiplied into the state, whose halves are folded together.
+/// A fast hash of many small integers: each is multiplied into the state, whose halves are folded
+/// together.
 #[derive(Default)]
 struct Folding(u64);
 
@@ -149,7 +154,12 @@ impl State {
     /// How many attempts' data a node keeps with which it said that it is ready.
     #[must_use]
     pub fn kept(&self, id: NodeId) -> usize {
-        self.node(id).map_or(0, |node| node.movements.iter().filter(|movement| movement.ready).count())
+        self.node(id).map_or(0, |node| {
+            node.movements
+                .iter()
+                .filter(|movement| movement.ready)
+                .count()
+        })
     }
 
     /// What is wrong, if anything is.
@@ -159,7 +169,10 @@ impl State {
     }
 
     pub(super) fn node(&self, id: NodeId) -> Option<&Node> {
-        self.nodes.iter().find(|node| node.id() == id).map(|node| &**node)
+        self.nodes
+            .iter()
+            .find(|node| node.id() == id)
+            .map(|node| &**node)
     }
 
     /// A node and its place.
@@ -168,12 +181,22 @@ impl State {
         Some((index, Node::clone(&self.nodes[index])))
     }
 
-    /// Whether those that live can decide the next round: a quorum of its voters, with a member that may lead.
+    /// Whether those that live can decide the next round: a quorum of its voters, with a member
+    /// that may lead.
     pub(super) fn has_quorum(&self) -> bool {
         let voters = self.watch.newest_voters(&self.first_voters);
-        let living: Vec<NodeId> =
-            voters.iter().filter(|voter| self.node(voter.node).is_some_and(|node| node.is_start(voter))).map(|voter| voter.node).collect();
-        let leads = |id: &NodeId| self.node(*id).is_some_and(|node| node.machine.view().is_some());
+        let living: Vec<NodeId> = voters
+            .iter()
+            .filter(|voter| {
+                self.node(voter.node)
+                    .is_some_and(|node| node.is_start(voter))
+            })
+            .map(|voter| voter.node)
+            .collect();
+        let leads = |id: &NodeId| {
+            self.node(*id)
+                .is_some_and(|node| node.machine.view().is_some())
+        };
         living.iter().any(leads) && voters.is_quorum(living.iter().copied())
     }
 

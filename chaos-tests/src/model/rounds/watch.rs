@@ -32,7 +32,8 @@ pub enum Violation {
     FinishedUnasked,
     /// Somebody votes who is no voter, or for what was not asked for.
     WrongVote,
-    /// A node says that something is decided, or applies it, for which no quorum of the voters voted.
+    /// A node says that something is decided, or applies it, for which no quorum of the voters
+    /// voted.
     Undecided,
     /// A member of a decided view does not hold what was decided.
     MemberWithoutData,
@@ -69,7 +70,9 @@ pub(super) struct Watch {
 impl Watch {
     /// What was decided last.
     fn newest(&self) -> Option<&Outcome> {
-        self.decided.last_key_value().map(|(_, decided)| &*decided.outcome)
+        self.decided
+            .last_key_value()
+            .map(|(_, decided)| &*decided.outcome)
     }
 
     /// Who votes on the round after the newest decided one.
@@ -79,7 +82,9 @@ impl Watch {
 
     /// What an attempt makes.
     pub fn outcome_of(&self, attempt: Attempt) -> Option<Arc<Outcome>> {
-        self.attempts.get(&attempt).map(|proposal| Arc::new(proposal.outcome.clone()))
+        self.attempts
+            .get(&attempt)
+            .map(|proposal| Arc::new(proposal.outcome.clone()))
     }
 
     /// Forgets how rounds before this one came about.
@@ -92,8 +97,14 @@ impl Watch {
     }
 
     /// The attempts of one term of a round, by number.
-    fn attempts_of(&self, round: Round, term: Term) -> impl Iterator<Item = (&Attempt, &Arc<Proposal>)> {
-        self.attempts.iter().filter(move |(attempt, _)| attempt.round == round && attempt.term == term)
+    fn attempts_of(
+        &self,
+        round: Round,
+        term: Term,
+    ) -> impl Iterator<Item = (&Attempt, &Arc<Proposal>)> {
+        self.attempts
+            .iter()
+            .filter(move |(attempt, _)| attempt.round == round && attempt.term == term)
     }
 }
 
@@ -102,14 +113,19 @@ impl State {
         let key = (header.round, header.term);
         let is_leader = header.term.node == node.id();
         match message {
-            Message::Attempt(draft) | Message::Admit { draft, .. } => self.check_attempt(header, draft),
+            Message::Attempt(draft) | Message::Admit { draft, .. } => {
+                self.check_attempt(header, draft)
+            }
             Message::Ready => self.check_ready(node, header),
             Message::Accept(entry) => self.check_asked(node, header, entry.as_ref()),
             Message::Accepted => self.check_vote(node, key),
             Message::Open | Message::Opened => {
-                self.watch.change(|watch| _ = watch.opened.entry(key).or_default().insert(node.id()));
+                self.watch
+                    .change(|watch| _ = watch.opened.entry(key).or_default().insert(node.id()));
             }
-            Message::Decide { entry: Some(entry), .. } => self.check_decided(entry),
+            Message::Decide {
+                entry: Some(entry), ..
+            } => self.check_decided(entry),
             Message::Decide { entry: None, .. } if is_leader => {
                 if let Some(entry) = self.watch.asked.get(&key).cloned() {
                     self.check_decided(&entry);
@@ -121,8 +137,15 @@ impl State {
     }
 
     fn check_attempt(&mut self, header: &Header, draft: &Draft) {
-        let base = Base { round: header.round, view: self.view_of(header.round), order: &[], forks: &[] };
-        let Some(proposal) = draft.resolve(base) else { return self.violate(Violation::TwoEntries) };
+        let base = Base {
+            round: header.round,
+            view: self.view_of(header.round),
+            order: &[],
+            forks: &[],
+        };
+        let Some(proposal) = draft.resolve(base) else {
+            return self.violate(Violation::TwoEntries);
+        };
         let attempt = Attempt::of(header);
         if let Some(known) = self.watch.attempts.get(&attempt) {
             if **known != proposal {
@@ -133,18 +156,31 @@ impl State {
         if self.watch.asked.contains_key(&(header.round, header.term)) {
             self.violate(Violation::AttemptAfterAccept);
         }
-        if self.watch.decided.get(&header.round).is_some_and(|decided| header.term > decided.term) {
+        if self
+            .watch
+            .decided
+            .get(&header.round)
+            .is_some_and(|decided| header.term > decided.term)
+        {
             self.violate(Violation::ProposedAnew);
         }
-        let before = self.watch.attempts_of(header.round, header.term).map(|(_, before)| before).last();
+        let before = self
+            .watch
+            .attempts_of(header.round, header.term)
+            .map(|(_, before)| before)
+            .last();
         let grew = before.is_some_and(|before| {
-            let stayed = proposal.participants.iter().all(|node| before.participants.contains(node));
+            let stayed = proposal
+                .participants
+                .iter()
+                .all(|node| before.participants.contains(node));
             !stayed || !proposal.receivers().is_subset(&before.receivers())
         });
         if grew {
             self.violate(Violation::ParticipantsGrew);
         }
-        self.watch.change(|watch| _ = watch.attempts.insert(attempt, Arc::new(proposal)));
+        self.watch
+            .change(|watch| _ = watch.attempts.insert(attempt, Arc::new(proposal)));
     }
 
     fn check_ready(&mut self, node: &mut Node, header: &Header) {
@@ -154,7 +190,8 @@ impl State {
             Some(movement) if movement.held => movement.ready = true,
             _ => self.violate(Violation::ReadyWithoutData),
         }
-        self.watch.change(|watch| _ = watch.ready.entry(attempt).or_default().insert(id));
+        self.watch
+            .change(|watch| _ = watch.ready.entry(attempt).or_default().insert(id));
     }
 
     /// A leader asks for votes, the first time or again.
@@ -163,32 +200,55 @@ impl State {
         let attempt = Attempt::of(header);
         let known = self.watch.attempts.get(&attempt).cloned();
         let finishes = header.term.counter > 0 && header.attempt == 0;
-        let entry = entry.cloned().map(Arc::new).or_else(|| self.watch.outcome_of(attempt)).or_else(|| self.watch.asked.get(&key).cloned());
-        let Some(entry) = entry else { return self.violate(Violation::TwoEntries) };
+        let entry = entry
+            .cloned()
+            .map(Arc::new)
+            .or_else(|| self.watch.outcome_of(attempt))
+            .or_else(|| self.watch.asked.get(&key).cloned());
+        let Some(entry) = entry else {
+            return self.violate(Violation::TwoEntries);
+        };
         if let Some(asked) = self.watch.asked.get(&key) {
             if *asked != entry {
                 self.violate(Violation::TwoEntries);
             }
             return;
         }
-        if self.watch.decided.get(&header.round).is_some_and(|decided| header.term > decided.term && decided.outcome != entry) {
+        if self
+            .watch
+            .decided
+            .get(&header.round)
+            .is_some_and(|decided| header.term > decided.term && decided.outcome != entry)
+        {
             self.violate(Violation::ProposedAnew);
         }
         if finishes {
-            let earlier = |((round, term), asked): (&(Round, Term), &Arc<Outcome>)| *round == key.0 && *term < key.1 && *asked == entry;
+            let earlier = |((round, term), asked): (&(Round, Term), &Arc<Outcome>)| {
+                *round == key.0 && *term < key.1 && *asked == entry
+            };
             if !self.watch.asked.iter().any(earlier) {
                 self.violate(Violation::FinishedUnasked);
             }
         } else {
             self.check_everybody_ready(leader, attempt, known.as_deref(), &entry);
         }
-        self.watch.change(|watch| _ = watch.asked.insert(key, entry));
-        if self.voters_of(header.round).contains(Voter::from(&leader.member)) {
+        self.watch
+            .change(|watch| _ = watch.asked.insert(key, entry));
+        if self
+            .voters_of(header.round)
+            .contains(Voter::from(&leader.member))
+        {
             self.note_vote(key, leader.id());
         }
     }
 
-    fn check_everybody_ready(&mut self, leader: &mut Node, attempt: Attempt, proposal: Option<&Proposal>, entry: &Arc<Outcome>) {
+    fn check_everybody_ready(
+        &mut self,
+        leader: &mut Node,
+        attempt: Attempt,
+        proposal: Option<&Proposal>,
+        entry: &Arc<Outcome>,
+    ) {
         let id = leader.id();
         // An attempt that a leader makes alone is told nobody.
         let receivers = proposal.map_or_else(|| BTreeSet::from([id]), Proposal::receivers);
@@ -203,17 +263,27 @@ impl State {
             *outcome = Some(Arc::clone(entry));
         }
         let ready = self.watch.ready.get(&attempt);
-        let is_ready = |node: &NodeId| *node == id || ready.is_some_and(|ready| ready.contains(node));
-        if !receivers.iter().all(is_ready) || !entry.view.ids().all(|node| receivers.contains(&node)) {
+        let is_ready =
+            |node: &NodeId| *node == id || ready.is_some_and(|ready| ready.contains(node));
+        if !receivers.iter().all(is_ready)
+            || !entry.view.ids().all(|node| receivers.contains(&node))
+        {
             self.violate(Violation::AskedBeforeReady);
         }
     }
 
     fn check_vote(&mut self, voter: &Node, key: (Round, Term)) {
-        if self.watch.decided.get(&key.0).is_some_and(|decided| self.watch.asked.get(&key).is_none_or(|asked| *asked == decided.outcome)) {
+        if self.watch.decided.get(&key.0).is_some_and(|decided| {
+            self.watch
+                .asked
+                .get(&key)
+                .is_none_or(|asked| *asked == decided.outcome)
+        }) {
             return;
         }
-        if !self.voters_of(key.0).contains(Voter::from(&voter.member)) || !self.watch.asked.contains_key(&key) {
+        if !self.voters_of(key.0).contains(Voter::from(&voter.member))
+            || !self.watch.asked.contains_key(&key)
+        {
             return self.violate(Violation::WrongVote);
         }
         self.note_vote(key, voter.id());
@@ -221,11 +291,19 @@ impl State {
 
     /// Counts a vote; with a quorum's the entry is decided, whether anybody knows it or not.
     fn note_vote(&mut self, key: (Round, Term), voter: NodeId) {
-        let Some(entry) = self.watch.asked.get(&key).cloned() else { return };
-        if self.watch.decided.get(&key.0).is_some_and(|decided| decided.outcome == entry) {
+        let Some(entry) = self.watch.asked.get(&key).cloned() else {
+            return;
+        };
+        if self
+            .watch
+            .decided
+            .get(&key.0)
+            .is_some_and(|decided| decided.outcome == entry)
+        {
             return;
         }
-        self.watch.change(|watch| _ = watch.votes.entry(key).or_default().insert(voter));
+        self.watch
+            .change(|watch| _ = watch.votes.entry(key).or_default().insert(voter));
         let voted = self.watch.votes.get(&key).cloned().unwrap_or_default();
         if self.voters_of(key.0).is_quorum(voted) {
             self.decide(key, entry);
@@ -236,13 +314,23 @@ impl State {
         if self.watch.decided.contains_key(&round) {
             return self.violate(Violation::TwoOutcomes);
         }
-        let others = self.watch.asked.iter().any(|((of, above), asked)| *of == round && *above > term && *asked != outcome);
-        let anew = self.watch.attempts.keys().any(|attempt| attempt.round == round && attempt.term > term);
+        let others = self
+            .watch
+            .asked
+            .iter()
+            .any(|((of, above), asked)| *of == round && *above > term && *asked != outcome);
+        let anew = self
+            .watch
+            .attempts
+            .keys()
+            .any(|attempt| attempt.round == round && attempt.term > term);
         if others || anew {
             self.violate(Violation::ProposedAnew);
         }
         self.watch.change(|watch| {
-            watch.votes.retain(|key, _| key.0 != round || watch.asked.get(key).is_some_and(|asked| *asked != outcome));
+            watch.votes.retain(|key, _| {
+                key.0 != round || watch.asked.get(key).is_some_and(|asked| *asked != outcome)
+            });
             watch.decided.insert(round, Decision { term, outcome });
         });
     }
@@ -259,21 +347,37 @@ impl State {
 
     /// The view that a round began with.
     fn view_of(&self, round: Round) -> &View {
-        let before = round.0.checked_sub(1).and_then(|before| self.watch.decided.get(&Round(before)));
+        let before = round
+            .0
+            .checked_sub(1)
+            .and_then(|before| self.watch.decided.get(&Round(before)));
         before.map_or(&*self.founding, |decided| &decided.outcome.view)
     }
 
     /// Who votes on a round, as the entry before names them.
     fn voters_of(&self, round: Round) -> Voters {
-        let before = round.0.checked_sub(1).and_then(|before| self.watch.decided.get(&Round(before)));
-        before.map_or_else(|| Voters::clone(&self.first_voters), |decided| decided.outcome.voters())
+        let before = round
+            .0
+            .checked_sub(1)
+            .and_then(|before| self.watch.decided.get(&Round(before)));
+        before.map_or_else(
+            || Voters::clone(&self.first_voters),
+            |decided| decided.outcome.voters(),
+        )
     }
 
     pub(super) fn check_applied(&mut self, node: &Node, outcome: &Outcome, held: bool) {
         let alone = self.voters_of(outcome.round);
-        if !self.watch.decided.contains_key(&outcome.round) && alone.count() == 1 && alone.contains(Voter::from(&node.member)) {
-            let decision = Decision { term: Term::default(), outcome: Arc::new(outcome.clone()) };
-            self.watch.change(|watch| _ = watch.decided.insert(outcome.round, decision));
+        if !self.watch.decided.contains_key(&outcome.round)
+            && alone.count() == 1
+            && alone.contains(Voter::from(&node.member))
+        {
+            let decision = Decision {
+                term: Term::default(),
+                outcome: Arc::new(outcome.clone()),
+            };
+            self.watch
+                .change(|watch| _ = watch.decided.insert(outcome.round, decision));
         }
         self.check_decided(outcome);
         if !held {
@@ -281,16 +385,22 @@ impl State {
         }
     }
 
-    /// Who was ready keeps its data until it knows what was decided, or the attempt's leader dropped it, or a quorum of the voters
-    /// acknowledged that a higher term is open.
+    /// Who was ready keeps its data until it knows what was decided, or the attempt's leader
+    /// dropped it, or a quorum of the voters acknowledged that a higher term is open.
     pub(super) fn check_discarded(&mut self, node: &Node, movement: &Movement) {
         let attempt = movement.plan.attempt;
-        let is_past = node.machine.round_view().is_none() || node.machine.place().round > attempt.round;
+        let is_past =
+            node.machine.round_view().is_none() || node.machine.place().round > attempt.round;
         let knows = is_past && self.watch.decided.contains_key(&attempt.round);
-        let dropped = self.watch.attempts_of(attempt.round, attempt.term).any(|(other, _)| other.number > attempt.number);
+        let dropped = self
+            .watch
+            .attempts_of(attempt.round, attempt.term)
+            .any(|(other, _)| other.number > attempt.number);
         let voters = self.voters_of(attempt.round);
         let above = |((round, term), acknowledged): (&(Round, Term), &BTreeSet<NodeId>)| {
-            *round == attempt.round && *term > attempt.term && voters.is_quorum(acknowledged.iter().copied())
+            *round == attempt.round
+                && *term > attempt.term
+                && voters.is_quorum(acknowledged.iter().copied())
         };
         if movement.ready && !knows && !dropped && !self.watch.opened.iter().any(above) {
             self.violate(Violation::DataGivenUp);
@@ -298,7 +408,11 @@ impl State {
     }
 
     pub(super) fn check_stranded(&mut self, node: &Node) {
-        if self.watch.newest().is_some_and(|outcome| outcome.view.member(node.id()) == Some(&node.member)) {
+        if self
+            .watch
+            .newest()
+            .is_some_and(|outcome| outcome.view.member(node.id()) == Some(&node.member))
+        {
             self.violate(Violation::MemberStranded);
         }
     }
@@ -340,7 +454,11 @@ pub(super) fn invariants() -> Vec<Property<Cluster>> {
 }
 
 fn crashed(state: &State) -> impl Iterator<Item = NodeId> + '_ {
-    state.nodes.iter().filter(|node| !node.alive).map(|node| node.id())
+    state
+        .nodes
+        .iter()
+        .filter(|node| !node.alive)
+        .map(|node| node.id())
 }
 
 fn is_decided(state: &State, how: impl Fn(&Decision) -> bool) -> bool {
@@ -350,11 +468,20 @@ fn is_decided(state: &State, how: impl Fn(&Decision) -> bool) -> bool {
 /// What must be possible.
 pub(super) fn possibilities(setup: &Setup) -> Vec<Property<Cluster>> {
     let mut all: Vec<Property<Cluster>> = vec![
-        Property::sometimes("decided under the first term", |_, state: &State| is_decided(state, |decided| decided.term.counter == 0)),
-        Property::sometimes("all rounds are decided", |model: &Cluster, state: &State| {
-            let last = model.setup.last_round();
-            state.nodes.iter().filter(|node| node.lives()).all(|node| node.applied >= last)
+        Property::sometimes("decided under the first term", |_, state: &State| {
+            is_decided(state, |decided| decided.term.counter == 0)
         }),
+        Property::sometimes(
+            "all rounds are decided",
+            |model: &Cluster, state: &State| {
+                let last = model.setup.last_round();
+                state
+                    .nodes
+                    .iter()
+                    .filter(|node| node.lives())
+                    .all(|node| node.applied >= last)
+            },
+        ),
     ];
     if setup.crashes > 0 {
         all.extend(possibilities_of_crashes());
@@ -364,46 +491,84 @@ pub(super) fn possibilities(setup: &Setup) -> Vec<Property<Cluster>> {
         all.extend(possibilities_of_take_overs());
     }
     if setup.crashes > 0 && !setup.ends_known {
-        all.push(Property::sometimes("a voter that is no member is kept", |_, state: &State| {
-            is_decided(state, |decided| !decided.outcome.retained.is_empty())
-        }));
+        all.push(Property::sometimes(
+            "a voter that is no member is kept",
+            |_, state: &State| is_decided(state, |decided| !decided.outcome.retained.is_empty()),
+        ));
     }
     if setup.crashes + setup.wrong_verdicts + setup.breaks > 0 {
-        all.push(Property::sometimes("a second attempt of a term", |_, state: &State| {
-            state.watch.attempts.keys().any(|attempt| state.watch.attempts_of(attempt.round, attempt.term).count() > 1)
-        }));
+        all.push(Property::sometimes(
+            "a second attempt of a term",
+            |_, state: &State| {
+                state
+                    .watch
+                    .attempts
+                    .keys()
+                    .any(|attempt| state.watch.attempts_of(attempt.round, attempt.term).count() > 1)
+            },
+        ));
     }
     if setup.joins.is_some() || setup.restarts {
-        all.push(Property::sometimes("the joiner is a member", |_, state: &State| {
-            let joined = |joiner: &Member| {
-                state.node(joiner.id).is_some_and(|node| node.machine.view().is_some_and(|view| view.member(joiner.id) == Some(joiner)))
-            };
-            state.joiner.as_ref().is_some_and(joined)
-        }));
+        all.push(Property::sometimes(
+            "the joiner is a member",
+            |_, state: &State| {
+                let joined = |joiner: &Member| {
+                    state.node(joiner.id).is_some_and(|node| {
+                        node.machine
+                            .view()
+                            .is_some_and(|view| view.member(joiner.id) == Some(joiner))
+                    })
+                };
+                state.joiner.as_ref().is_some_and(joined)
+            },
+        ));
     }
     if setup.leaves.is_some() {
-        all.push(Property::sometimes("the leaver is gone", |_, state: &State| state.nodes.iter().any(|node| node.drained)));
+        all.push(Property::sometimes(
+            "the leaver is gone",
+            |_, state: &State| state.nodes.iter().any(|node| node.drained),
+        ));
     }
     if setup.wrong_verdicts > 0 {
-        all.push(Property::sometimes("a living node is left out", |_, state: &State| {
-            let left = |node: &Node| node.lives() && is_decided(state, |decided| !decided.outcome.view.contains(node.id()));
-            state.nodes.iter().any(|node| left(node))
-        }));
+        all.push(Property::sometimes(
+            "a living node is left out",
+            |_, state: &State| {
+                let left = |node: &Node| {
+                    node.lives()
+                        && is_decided(state, |decided| !decided.outcome.view.contains(node.id()))
+                };
+                state.nodes.iter().any(|node| left(node))
+            },
+        ));
     }
     if setup.wrong_verdicts > 0 && setup.members > 2 {
-        all.push(Property::sometimes("data of two attempts is kept", |_, state: &State| {
-            state.nodes.iter().any(|node| node.movements.iter().filter(|movement| movement.ready).count() > 1)
-        }));
+        all.push(Property::sometimes(
+            "data of two attempts is kept",
+            |_, state: &State| {
+                state.nodes.iter().any(|node| {
+                    node.movements
+                        .iter()
+                        .filter(|movement| movement.ready)
+                        .count()
+                        > 1
+                })
+            },
+        ));
     }
     all
 }
 
 fn possibilities_of_take_overs() -> [Property<Cluster>; 2] {
     [
-        Property::sometimes("a take-over finishes an entry of an earlier term", |_, state: &State| {
-            let finishes = |(round, term): &(Round, Term)| term.counter > 0 && state.watch.attempts_of(*round, *term).next().is_none();
-            state.watch.asked.keys().any(finishes)
-        }),
+        Property::sometimes(
+            "a take-over finishes an entry of an earlier term",
+            |_, state: &State| {
+                let finishes = |(round, term): &(Round, Term)| {
+                    term.counter > 0 && state.watch.attempts_of(*round, *term).next().is_none()
+                };
+                state.watch.asked.keys().any(finishes)
+            },
+        ),
         Property::sometimes("a take-over attempts the round anew", |_, state: &State| {
             is_decided(state, |decided| decided.term.counter > 0)
         }),
@@ -412,11 +577,18 @@ fn possibilities_of_take_overs() -> [Property<Cluster>; 2] {
 
 fn possibilities_of_crashes() -> [Property<Cluster>; 2] {
     [
-        Property::sometimes("a node that crashed is in the view no more", |_, state: &State| {
-            crashed(state).any(|id| is_decided(state, |decided| !decided.outcome.view.contains(id)))
-        }),
-        Property::sometimes("all rounds are decided in spite of a crash", |model: &Cluster, state: &State| {
-            crashed(state).next().is_some() && model.is_over(state)
-        }),
+        Property::sometimes(
+            "a node that crashed is in the view no more",
+            |_, state: &State| {
+                crashed(state)
+                    .any(|id| is_decided(state, |decided| !decided.outcome.view.contains(id)))
+            },
+        ),
+        Property::sometimes(
+            "all rounds are decided in spite of a crash",
+            |model: &Cluster, state: &State| {
+                crashed(state).next().is_some() && model.is_over(state)
+            },
+        ),
     ]
 }

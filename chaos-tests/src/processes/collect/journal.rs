@@ -40,15 +40,25 @@ impl Journal {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn write_together(&mut self, events: impl IntoIterator<Item = Event>) -> Result<(), CollectError> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    pub fn write_together(
+        &mut self,
+        events: impl IntoIterator<Item = Event>,
+    ) -> Result<(), CollectError> {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         let at = Instant(u64::try_from(now.as_micros()).unwrap_or(u64::MAX));
         for event in events {
-            let written = serde_json::to_string(&Line { at, event }).map_err(std::io::Error::other).and_then(|text| {
-                // One write a line, so that a reader finds whole lines.
-                self.file.write_all(format!("{text}\n").as_bytes())
-            });
-            written.map_err(|source| CollectError::File { path: self.path.clone(), source })?;
+            let written = serde_json::to_string(&Line { at, event })
+                .map_err(std::io::Error::other)
+                .and_then(|text| {
+                    // One write a line, so that a reader finds whole lines.
+                    self.file.write_all(format!("{text}\n").as_bytes())
+                });
+            written.map_err(|source| CollectError::File {
+                path: self.path.clone(),
+                source,
+            })?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! The trace of a run: what each start of a node wrote into a file of its own, and what the runner wrote into its own, merged in order
-//! of time into one stream. All of it is on one machine and counts microseconds since the Unix epoch; the merged trace counts from the
-//! beginning of the run.
+//! The trace of a run: what each start of a node wrote into a file of its own, and what the runner
+//! wrote into its own, merged in order of time into one stream. All of it is on one machine and
+//! counts microseconds since the Unix epoch; the merged trace counts from the beginning of the run.
 //!
 //! Reads and writes files in folders that it is told.
 
@@ -58,7 +58,9 @@ pub enum CollectError {
 /// The newest start of a node that has begun a trace in this folder.
 #[must_use]
 pub fn newest_start(folder: &Path, node: NodeId) -> Option<Start> {
-    let starts = std::fs::read_dir(folder).ok()?.filter_map(|entry| start_of(&entry.ok()?.path()));
+    let starts = std::fs::read_dir(folder)
+        .ok()?
+        .filter_map(|entry| start_of(&entry.ok()?.path()));
     starts.filter(|start| start.node == node).max()
 }
 
@@ -74,10 +76,11 @@ pub fn read(file: &Path, on_line: &mut dyn FnMut(Line)) -> Result<(), CollectErr
     Ok(())
 }
 
-/// Merges all files of a folder and hands over their lines until the run is over, counted from its beginning.
+/// Merges all files of a folder and hands over their lines until the run is over, counted from its
+/// beginning.
 ///
-/// A file may end in the middle of a line: its process was killed. Clocks of one machine agree, so the order is that of what happened;
-/// within a file it is that of the lines.
+/// A file may end in the middle of a line: its process was killed. Clocks of one machine agree, so
+/// the order is that of what happened; within a file it is that of the lines.
 ///
 /// # Errors
 /// A file cannot be read, or has other lines than a trace's.
@@ -98,8 +101,12 @@ pub fn merge_files(files: &[PathBuf], on_line: &mut dyn FnMut(Line)) -> Result<(
     let mut begun = None;
     let mut ends = Ends::default();
     while let Some(Reverse((_, index))) = next.pop() {
-        let Some(source) = sources.get_mut(index) else { continue };
-        let Some(mut line) = source.next()? else { continue };
+        let Some(source) = sources.get_mut(index) else {
+            continue;
+        };
+        let Some(mut line) = source.next()? else {
+            continue;
+        };
         next.extend(source.peek()?.map(|at| Reverse((at, index))));
         let begun = *begun.get_or_insert(line.at);
         line.at = Instant(line.at.0.saturating_sub(begun.0));
@@ -123,7 +130,10 @@ fn follows_sampler(files: &[PathBuf]) -> Result<bool, CollectError> {
     for mut source in open(files)?.into_iter().take(FIRST_FILES) {
         for _ in 0..FIRST_LINES {
             match source.next()? {
-                Some(Line { event: Event::Contributed { samples, .. }, .. }) if !samples.is_empty() => return Ok(true),
+                Some(Line {
+                    event: Event::Contributed { samples, .. },
+                    ..
+                }) if !samples.is_empty() => return Ok(true),
                 Some(_) => {}
                 None => break,
             }
@@ -163,7 +173,10 @@ pub fn end_of(success: bool, killed: bool) -> End {
 /// # Errors
 /// The folder cannot be read, or has too many.
 pub fn files(folder: &Path) -> Result<Vec<PathBuf>, CollectError> {
-    let unreadable = |source| CollectError::File { path: folder.to_owned(), source };
+    let unreadable = |source| CollectError::File {
+        path: folder.to_owned(),
+        source,
+    };
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
@@ -185,8 +198,15 @@ fn open(files: &[PathBuf]) -> Result<Vec<Source>, CollectError> {
 
 /// Whose file this is: `<node>-<incarnation>.jsonl`.
 fn start_of(path: &Path) -> Option<Start> {
-    let (node, incarnation) = path.file_name()?.to_str()?.strip_suffix(".jsonl")?.split_once('-')?;
-    Some(Start { node: NodeId(node.parse().ok()?), incarnation: Incarnation(incarnation.parse().ok()?) })
+    let (node, incarnation) = path
+        .file_name()?
+        .to_str()?
+        .strip_suffix(".jsonl")?
+        .split_once('-')?;
+    Some(Start {
+        node: NodeId(node.parse().ok()?),
+        incarnation: Incarnation(incarnation.parse().ok()?),
+    })
 }
 
 #[cfg(test)]

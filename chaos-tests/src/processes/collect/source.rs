@@ -1,4 +1,5 @@
-//! One file of a trace, line by line. It is open only while its lines are read, so that many ended starts need no descriptors.
+//! One file of a trace, line by line. It is open only while its lines are read, so that many ended
+//! starts need no descriptors.
 
 use super::{CollectError, LINE_BYTES_MAX};
 use slowmo_protocol::time::Instant;
@@ -23,7 +24,15 @@ impl Source {
     /// Nothing is read yet.
     pub(super) fn open(path: &Path) -> Result<Self, CollectError> {
         let last = Instant(0);
-        Ok(Self { path: path.to_owned(), reader: None, offset: 0, lines: 0, last, ahead: None, over: false })
+        Ok(Self {
+            path: path.to_owned(),
+            reader: None,
+            offset: 0,
+            lines: 0,
+            last,
+            ahead: None,
+            over: false,
+        })
     }
 
     /// When the next line happened.
@@ -48,7 +57,12 @@ impl Source {
     fn read(&mut self) -> Result<Option<Line>, CollectError> {
         while !self.over {
             let mut bytes = Vec::new();
-            let length = self.read_bytes(&mut bytes).map_err(|source| CollectError::File { path: self.path.clone(), source })?;
+            let length = self
+                .read_bytes(&mut bytes)
+                .map_err(|source| CollectError::File {
+                    path: self.path.clone(),
+                    source,
+                })?;
             if length == 0 {
                 (self.over, self.reader) = (true, None);
                 break;
@@ -67,7 +81,11 @@ impl Source {
                 // Torn: the process was killed, or its disk was full for a while.
                 Err(error) if error.is_eof() && length < LINE_BYTES_MAX => {}
                 Err(error) => {
-                    return Err(CollectError::Line { path: self.path.clone(), line: self.lines, reason: error.to_string() });
+                    return Err(CollectError::Line {
+                        path: self.path.clone(),
+                        line: self.lines,
+                        reason: error.to_string(),
+                    });
                 }
             }
         }
@@ -83,7 +101,10 @@ impl Source {
                 BufReader::new(file)
             }
         };
-        let length = reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', bytes)?;
+        let length = reader
+            .by_ref()
+            .take(LINE_BYTES_MAX)
+            .read_until(b'\n', bytes)?;
         self.reader = Some(reader);
         Ok(length as u64)
     }

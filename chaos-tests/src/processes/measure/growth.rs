@@ -1,8 +1,9 @@
 //! Whether processes that lived through a run grew.
 //!
-//! What a process needs depends on how many members there are, so like is compared with like: for each number of live nodes, the median
-//! of the samples in the first third of the measured time and the median of those in the last third. A node's growth is the mean of
-//! these growths, weighted by how many samples stand behind each.
+//! What a process needs depends on how many members there are, so like is compared with like: for
+//! each number of live nodes, the median of the samples in the first third of the measured time and
+//! the median of those in the last third. A node's growth is the mean of these growths, weighted by
+//! how many samples stand behind each.
 
 use super::Observed;
 use super::quantiles::median;
@@ -42,29 +43,59 @@ pub struct Survivor {
 }
 
 /// Of a gauge within a window; `None` if nobody lived through it or nothing was sampled.
-pub(super) fn of(observed: &Observed, gauge: &str, (from, to): (Instant, Instant)) -> Option<Growth> {
+pub(super) fn of(
+    observed: &Observed,
+    gauge: &str,
+    (from, to): (Instant, Instant),
+) -> Option<Growth> {
     let third = to.since(from).0 / 3;
     let (early, late) = (Instant(from.0 + third), Instant(to.0.saturating_sub(third)));
-    let lived = |start| observed.lives.get(start).is_some_and(|life| life.from <= from && life.includes(to));
+    let lived = |start| {
+        observed
+            .lives
+            .get(start)
+            .is_some_and(|life| life.from <= from && life.includes(to))
+    };
     let mut survivors = Vec::new();
-    for (start, samples) in observed.gauges.get(gauge)?.iter().filter(|(start, _)| lived(start)) {
+    for (start, samples) in observed
+        .gauges
+        .get(gauge)?
+        .iter()
+        .filter(|(start, _)| lived(start))
+    {
         let within = |from: Instant, to: Instant| {
             let mut by_alive: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
             for (at, value) in samples.iter().filter(|(at, _)| *at >= from && *at <= to) {
-                by_alive.entry(observed.alive(*at)).or_default().push(*value as f64);
+                by_alive
+                    .entry(observed.alive(*at))
+                    .or_default()
+                    .push(*value as f64);
             }
             by_alive
         };
-        survivors.extend(survivor(start.node.0, &within(from, early), &within(late, to)));
+        survivors.extend(survivor(
+            start.node.0,
+            &within(from, early),
+            &within(late, to),
+        ));
     }
-    let worst = survivors.iter().map(|survivor| survivor.growth).reduce(f64::max)?;
+    let worst = survivors
+        .iter()
+        .map(|survivor| survivor.growth)
+        .reduce(f64::max)?;
     Some(Growth { survivors, worst })
 }
 
-fn survivor(node: u64, first: &BTreeMap<usize, Vec<f64>>, last: &BTreeMap<usize, Vec<f64>>) -> Option<Survivor> {
+fn survivor(
+    node: u64,
+    first: &BTreeMap<usize, Vec<f64>>,
+    last: &BTreeMap<usize, Vec<f64>>,
+) -> Option<Survivor> {
     let (mut sum, mut weight) = (0.0, 0);
     for (alive, early) in first {
-        let Some(late) = last.get(alive) else { continue };
+        let Some(late) = last.get(alive) else {
+            continue;
+        };
         let samples = early.len().min(late.len());
         let before = median(early.iter().copied());
         if samples >= SAMPLES_MIN && before > 0.0 {
@@ -73,5 +104,11 @@ fn survivor(node: u64, first: &BTreeMap<usize, Vec<f64>>, last: &BTreeMap<usize,
         }
     }
     let all = |of: &BTreeMap<usize, Vec<f64>>| median(of.values().flatten().copied());
-    (weight > 0).then(|| Survivor { node, first: all(first), last: all(last), growth: sum / weight as f64, samples: weight })
+    (weight > 0).then(|| Survivor {
+        node,
+        first: all(first),
+        last: all(last),
+        growth: sum / weight as f64,
+        samples: weight,
+    })
 }

@@ -1,5 +1,5 @@
-//! Figures of a merged trace, without I/O: how much was trained, how many contributed, how soon a round was decided after a fault, how
-//! soon a victim contributed again, whether processes grew.
+//! Figures of a merged trace, without I/O: how much was trained, how many contributed, how soon a
+//! round was decided after a fault, how soon a victim contributed again, whether processes grew.
 //!
 //! | file | does |
 //! |---|---|
@@ -8,8 +8,9 @@
 //! | `recovery` | faults and what followed |
 //! | `growth` | memory and descriptors of those who lived through |
 //!
-//! Rounds are those of the history that went furthest. The window that is measured begins when all founders have contributed to a round
-//! and the warm-up is over, and ends when nothing is done to the cluster any more.
+//! Rounds are those of the history that went furthest. The window that is measured begins when all
+//! founders have contributed to a round and the warm-up is over, and ends when nothing is done to
+//! the cluster any more.
 
 pub mod growth;
 mod observed;
@@ -48,9 +49,11 @@ pub struct Measures {
     pub kinds: Vec<Kind>,
     /// From a fault to the next decided round, in milliseconds.
     pub next_round_ms: Quantiles,
-    /// From a victim's restart, or the end of its trouble, until it was among the contributors again, in milliseconds.
+    /// From a victim's restart, or the end of its trouble, until it was among the contributors
+    /// again, in milliseconds.
     pub back_ms: Quantiles,
-    /// From the moment that all links were well until all nodes had applied one round that was decided since, in milliseconds.
+    /// From the moment that all links were well until all nodes had applied one round that was
+    /// decided since, in milliseconds.
     pub whole_ms: Quantiles,
     /// How often a victim should have come back.
     pub episodes: usize,
@@ -79,7 +82,8 @@ pub struct Kind {
     pub next_round_ms: Quantiles,
     /// From the end of the trouble until the victim contributed again, in milliseconds.
     pub back_ms: Quantiles,
-    /// By how much the time between two rounds around such a fault was longer than usual, in milliseconds, summed.
+    /// By how much the time between two rounds around such a fault was longer than usual, in
+    /// milliseconds, summed.
     pub stalled_ms: f64,
 }
 
@@ -93,7 +97,11 @@ impl Measures {
         let hits = recovery::hits(observed, &history);
         let episodes = recovery::episodes(observed, &history);
         let of_kind = |name: &str, outcome: &dyn Fn(&Hit) -> Option<f64>| {
-            Quantiles::of(hits.iter().filter(|hit| name.is_empty() || hit.name == name).filter_map(outcome))
+            Quantiles::of(
+                hits.iter()
+                    .filter(|hit| name.is_empty() || hit.name == name)
+                    .filter_map(outcome),
+            )
         };
         let back = |name: &str| {
             let of = |episode: &&Episode| name.is_empty() || episode.after == name;
@@ -107,9 +115,18 @@ impl Measures {
             count: hits.iter().filter(|hit| hit.name == *name).count(),
             next_round_ms: of_kind(name, &|hit| hit.next_round_ms),
             back_ms: back(name),
-            stalled_ms: hits.iter().filter(|hit| hit.name == *name).map(|hit| (hit.gap_ms - progress.round_ms).max(0.0)).sum(),
+            stalled_ms: hits
+                .iter()
+                .filter(|hit| hit.name == *name)
+                .map(|hit| (hit.gap_ms - progress.round_ms).max(0.0))
+                .sum(),
         };
-        let count = |wanted: fn(&Outcome) -> bool| episodes.iter().filter(|episode| wanted(&episode.outcome)).count();
+        let count = |wanted: fn(&Outcome) -> bool| {
+            episodes
+                .iter()
+                .filter(|episode| wanted(&episode.outcome))
+                .count()
+        };
         Self {
             kinds: names.iter().map(kind).collect(),
             next_round_ms: of_kind("", &|hit| hit.next_round_ms),
@@ -118,7 +135,11 @@ impl Measures {
             episodes: episodes.len(),
             returned: count(|outcome| matches!(outcome, Outcome::Back(_))),
             hit_again: count(|outcome| *outcome == Outcome::HitAgain),
-            missing: episodes.iter().filter(|episode| episode.outcome == Outcome::Missing).map(Episode::describe).collect(),
+            missing: episodes
+                .iter()
+                .filter(|episode| episode.outcome == Outcome::Missing)
+                .map(Episode::describe)
+                .collect(),
             fell: recovery::fell(observed),
             memory: growth::of(observed, MEMORY, window),
             descriptors: growth::of(observed, DESCRIPTORS, window),
@@ -130,7 +151,9 @@ impl Measures {
 /// What is measured, from and to.
 pub(super) fn window(observed: &Observed, history: &[&Round], warm_up: Span) -> (Instant, Instant) {
     let founders = observed.founders();
-    let whole = history.iter().find(|round| round.number > 0 && round.contributors.len() >= founders);
+    let whole = history
+        .iter()
+        .find(|round| round.number > 0 && round.contributors.len() >= founders);
     let from = whole.map_or(observed.over, |round| round.at.after(warm_up));
     let to = observed.quiet.unwrap_or(observed.over);
     (from.min(to), to)

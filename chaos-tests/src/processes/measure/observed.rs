@@ -105,7 +105,15 @@ impl Observed {
             Event::Begun(setup) => self.setup = Some(setup.clone()),
             Event::Faulted { fault } => self.faults.push((at, fault.clone())),
             Event::Quiet => self.quiet = Some(at),
-            Event::Started(start) => _ = self.lives.insert(*start, Life { from: at, ended: None }),
+            Event::Started(start) => {
+                _ = self.lives.insert(
+                    *start,
+                    Life {
+                        from: at,
+                        ended: None,
+                    },
+                )
+            }
             Event::Ended { start, end } => {
                 if let Some(life) = self.lives.get_mut(start) {
                     life.ended = Some((at, *end));
@@ -114,9 +122,17 @@ impl Observed {
             Event::Applied { start, decided, .. } => {
                 let index = *self.places.entry(decided.place).or_insert_with(|| {
                     let round = decided.place.round.0;
-                    let of = |node: &NodeId| decided.members.iter().find(|start| start.node == *node).copied();
-                    let before =
-                        round.checked_sub(1).map(|round| Place { lineage: decided.began_in, round: slowmo_protocol::ident::Round(round) });
+                    let of = |node: &NodeId| {
+                        decided
+                            .members
+                            .iter()
+                            .find(|start| start.node == *node)
+                            .copied()
+                    };
+                    let before = round.checked_sub(1).map(|round| Place {
+                        lineage: decided.began_in,
+                        round: slowmo_protocol::ident::Round(round),
+                    });
                     self.rounds.push(Round {
                         at,
                         place: decided.place,
@@ -135,8 +151,12 @@ impl Observed {
                 }
             }
             Event::Resigned(start) => self.resigned.push((at, *start)),
-            Event::Loss { start, loss, .. } => self.losses.entry(start.node).or_default().push(at, *loss),
-            Event::Gauge { start, name, value, .. } if name == super::MEMORY || name == super::DESCRIPTORS => {
+            Event::Loss { start, loss, .. } => {
+                self.losses.entry(start.node).or_default().push(at, *loss)
+            }
+            Event::Gauge {
+                start, name, value, ..
+            } if name == super::MEMORY || name == super::DESCRIPTORS => {
                 let of = self.gauges.entry(name.clone()).or_default();
                 of.entry(*start).or_default().push((at, *value));
             }
@@ -147,7 +167,10 @@ impl Observed {
     /// The rounds of the history that went furthest, ascending.
     #[must_use]
     pub fn history(&self) -> Vec<&Round> {
-        let mut last = self.rounds.iter().max_by_key(|round| (round.number, round.at));
+        let mut last = self
+            .rounds
+            .iter()
+            .max_by_key(|round| (round.number, round.at));
         let mut history = Vec::new();
         while let Some(round) = last {
             history.push(round);
@@ -167,17 +190,24 @@ impl Observed {
     /// How many nodes founded the cluster.
     #[must_use]
     pub fn founders(&self) -> usize {
-        self.rounds.iter().find(|round| round.founding).map_or(usize::MAX, |round| round.next.len())
+        self.rounds
+            .iter()
+            .find(|round| round.founding)
+            .map_or(usize::MAX, |round| round.next.len())
     }
 
     /// The start of a node that lived then.
     #[must_use]
     pub fn living(&self, node: NodeId, at: Instant) -> Option<Start> {
         let of_node = self.lives.iter().filter(|(start, _)| start.node == node);
-        of_node.filter(|(_, life)| life.includes(at)).map(|(start, _)| *start).next_back()
+        of_node
+            .filter(|(_, life)| life.includes(at))
+            .map(|(start, _)| *start)
+            .next_back()
     }
 
-    /// When links that were not well became well again: all of them, or those between some nodes; with the nodes of the smaller side.
+    /// When links that were not well became well again: all of them, or those between some nodes;
+    /// with the nodes of the smaller side.
     #[must_use]
     pub fn heals(&self) -> Vec<(Instant, Vec<NodeId>)> {
         let mut ill: Vec<(&[NodeId], &[NodeId])> = Vec::new();
@@ -189,14 +219,18 @@ impl Observed {
                     continue;
                 }
                 Fault::Links { from, to, .. } => {
-                    let (healed, still) = ill.into_iter().partition(|way| *way == (from.as_slice(), to.as_slice()));
+                    let (healed, still) = ill
+                        .into_iter()
+                        .partition(|way| *way == (from.as_slice(), to.as_slice()));
                     ill = still;
                     healed
                 }
                 Fault::Heal => std::mem::take(&mut ill),
                 _ => continue,
             };
-            let smaller = healed.into_iter().flat_map(|(from, to)| if to.len() < from.len() { to } else { from });
+            let smaller = healed
+                .into_iter()
+                .flat_map(|(from, to)| if to.len() < from.len() { to } else { from });
             let mut nodes: Vec<NodeId> = smaller.copied().collect();
             nodes.sort_unstable();
             nodes.dedup();

@@ -23,7 +23,12 @@ impl Quantiles {
         values.sort_by(f64::total_cmp);
         let rank = |percent: usize| (values.len() * percent).div_ceil(100).max(1) - 1;
         let at = |percent| values.get(rank(percent)).copied().unwrap_or(0.0);
-        Self { count: values.len(), p50: at(50), p90: at(90), max: at(100) }
+        Self {
+            count: values.len(),
+            p50: at(50),
+            p90: at(90),
+            max: at(100),
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::sim::random::Random;
 use slowmo_protocol::trace::Link;
 
-/// What a link with a limited rate holds back at most; more is dropped, as a router does. 200 ms at 10 Mbit/s.
+/// What a link with a limited rate holds back at most; more is dropped, as a router does. 200 ms at
+/// 10 Mbit/s.
 pub const QUEUE_BYTES_MAX: u64 = 256 << 10;
 /// Bytes of a datagram on the wire beside its payload: IPv4 and UDP headers.
 const HEADER_BYTES: u64 = 28;
@@ -18,15 +19,28 @@ pub(super) struct Lane {
 
 impl Lane {
     /// When a datagram that enters now comes out: at no time (it is lost), once or twice.
-    pub(super) fn pass(&mut self, now_us: u64, bytes: usize, random: &mut Random) -> [Option<u64>; 2] {
+    pub(super) fn pass(
+        &mut self,
+        now_us: u64,
+        bytes: usize,
+        random: &mut Random,
+    ) -> [Option<u64>; 2] {
         let link = self.link;
         if link.cut || random.per_million(link.lost_per_million) {
             return [None, None];
         }
-        let Some(sent_us) = self.serialize(now_us, bytes as u64 + HEADER_BYTES) else { return [None, None] };
-        let arrives = |random: &mut Random| sent_us.saturating_add(link.delay_us).saturating_add(random.below(link.jitter_us));
+        let Some(sent_us) = self.serialize(now_us, bytes as u64 + HEADER_BYTES) else {
+            return [None, None];
+        };
+        let arrives = |random: &mut Random| {
+            sent_us
+                .saturating_add(link.delay_us)
+                .saturating_add(random.below(link.jitter_us))
+        };
         let once = Some(arrives(random));
-        let twice = random.per_million(link.doubled_per_million).then(|| arrives(random));
+        let twice = random
+            .per_million(link.doubled_per_million)
+            .then(|| arrives(random));
         [once, twice]
     }
 
@@ -70,26 +84,69 @@ mod tests {
     use proptest::prelude::*;
 
     fn count(link: Link, datagrams: u64) -> (usize, usize) {
-        let (mut lane, mut random) = (Lane { link, ..Lane::default() }, Random::new(1, 1));
-        let passed: Vec<_> = (0..datagrams).map(|at| lane.pass(at * 1000, 1000, &mut random)).collect();
-        (passed.iter().filter(|times| times[0].is_some()).count(), passed.iter().filter(|times| times[1].is_some()).count())
+        let (mut lane, mut random) = (
+            Lane {
+                link,
+                ..Lane::default()
+            },
+            Random::new(1, 1),
+        );
+        let passed: Vec<_> = (0..datagrams)
+            .map(|at| lane.pass(at * 1000, 1000, &mut random))
+            .collect();
+        (
+            passed.iter().filter(|times| times[0].is_some()).count(),
+            passed.iter().filter(|times| times[1].is_some()).count(),
+        )
     }
 
     #[test]
     fn datagrams_are_lost_and_doubled_as_often_as_the_link_says() {
         assert_eq!(count(Link::default(), 1000), (1000, 0));
-        assert_eq!(count(Link { cut: true, ..Link::default() }, 1000), (0, 0));
-        let (passed, _) = count(Link { lost_per_million: 100_000, ..Link::default() }, 10_000);
+        assert_eq!(
+            count(
+                Link {
+                    cut: true,
+                    ..Link::default()
+                },
+                1000
+            ),
+            (0, 0)
+        );
+        let (passed, _) = count(
+            Link {
+                lost_per_million: 100_000,
+                ..Link::default()
+            },
+            10_000,
+        );
         assert!((8_800..9_200).contains(&passed), "{passed}");
-        let (_, doubled) = count(Link { doubled_per_million: 50_000, ..Link::default() }, 10_000);
+        let (_, doubled) = count(
+            Link {
+                doubled_per_million: 50_000,
+                ..Link::default()
+            },
+            10_000,
+        );
         assert!((400..600).contains(&doubled), "{doubled}");
     }
 
     #[test]
     fn a_limited_link_passes_its_rate_and_drops_what_finds_no_room() {
-        let link = Link { bytes_per_second: 1_250_000, ..Link::default() };
-        let (mut lane, mut random) = (Lane { link, ..Lane::default() }, Random::new(1, 1));
-        let times: Vec<u64> = (0..1000).filter_map(|_| lane.pass(0, 972, &mut random)[0]).collect();
+        let link = Link {
+            bytes_per_second: 1_250_000,
+            ..Link::default()
+        };
+        let (mut lane, mut random) = (
+            Lane {
+                link,
+                ..Lane::default()
+            },
+            Random::new(1, 1),
+        );
+        let times: Vec<u64> = (0..1000)
+            .filter_map(|_| lane.pass(0, 972, &mut random)[0])
+            .collect();
         assert_eq!(times.len() as u64, QUEUE_BYTES_MAX / 1000 + 1);
         assert!(times.windows(2).all(|pair| pair[1] - pair[0] == 800));
     }

@@ -29,7 +29,13 @@ pub(super) struct Lanes {
 
 impl Lanes {
     pub(super) fn new(nodes: &[NodeId], base: Link, seed: u64) -> Self {
-        let mut lanes = Self { nodes: nodes.to_vec(), base, lanes: BTreeMap::new(), layers: Vec::new(), random: Random::new(seed, 7) };
+        let mut lanes = Self {
+            nodes: nodes.to_vec(),
+            base,
+            lanes: BTreeMap::new(),
+            layers: Vec::new(),
+            random: Random::new(seed, 7),
+        };
         lanes.update();
         lanes
     }
@@ -50,7 +56,12 @@ impl Lanes {
     }
 
     /// When a datagram comes out of a lane; a node has no way to itself.
-    pub(super) fn pass(&mut self, way: (usize, usize), now_us: u64, bytes: usize) -> [Option<u64>; 2] {
+    pub(super) fn pass(
+        &mut self,
+        way: (usize, usize),
+        now_us: u64,
+        bytes: usize,
+    ) -> [Option<u64>; 2] {
         match self.lanes.get_mut(&way) {
             Some(lane) => lane.pass(now_us, bytes, &mut self.random),
             None => [None, None],
@@ -61,7 +72,10 @@ impl Lanes {
         for (from, sender) in self.nodes.iter().enumerate() {
             for (to, receiver) in self.nodes.iter().enumerate().filter(|(to, _)| *to != from) {
                 let covers = |way: &Way| way.from.contains(sender) && way.to.contains(receiver);
-                let over = self.layers.iter().filter(|layer| layer.ways.iter().any(covers));
+                let over = self
+                    .layers
+                    .iter()
+                    .filter(|layer| layer.ways.iter().any(covers));
                 let link = over.map(|layer| layer.link).fold(self.base, combine);
                 self.lanes.entry((from, to)).or_default().link = link;
             }

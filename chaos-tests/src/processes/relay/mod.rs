@@ -1,14 +1,16 @@
-//! Links between node processes on this machine, without root: a relay of UDP datagrams that is told what each link is like.
+//! Links between node processes on this machine, without root: a relay of UDP datagrams that is
+//! told what each link is like.
 //!
 //! ```text
 //!            node 1                        the relay                       node 2
 //!  listens at L1, announces R1   ── to R2 ──►  R2 … R1  ── from R1 ──►   listens at L2, announces R2
 //! ```
 //!
-//! Every node listens at one address and announces another, which is a socket of the relay (`R1`). A datagram that arrives there can
-//! come from the listening address of a node only, and goes out of *that* node's socket of the relay. So each node sees the others at
-//! the addresses that they announce, whoever dialed; one socket a node is enough; and each direction of each pair is a lane of its own.
-//! Datagrams of anybody else are dropped.
+//! Every node listens at one address and announces another, which is a socket of the relay (`R1`).
+//! A datagram that arrives there can come from the listening address of a node only, and goes out
+//! of *that* node's socket of the relay. So each node sees the others at the addresses that they
+//! announce, whoever dialed; one socket a node is enough; and each direction of each pair is a lane
+//! of its own. Datagrams of anybody else are dropped.
 //!
 //! Touches loopback sockets and one thread.
 
@@ -98,7 +100,8 @@ struct Shared {
 }
 
 impl Relay {
-    /// Starts a relay for these nodes; `link` is what all links are like; what is random follows from `seed`.
+    /// Starts a relay for these nodes; `link` is what all links are like; what is random follows
+    /// from `seed`.
     ///
     /// # Errors
     /// No free ports, or the system refuses a socket or a thread.
@@ -108,10 +111,18 @@ impl Relay {
         for node in nodes {
             let listens = SocketAddr::from((Ipv4Addr::LOCALHOST, ports.free()?));
             let (socket, announces) = ports.bound()?;
-            places.push(Place { node: *node, listens, announces });
+            places.push(Place {
+                node: *node,
+                listens,
+                announces,
+            });
             sockets.push(socket);
         }
-        let by_port = places.iter().enumerate().map(|(index, place)| (place.listens.port(), index)).collect();
+        let by_port = places
+            .iter()
+            .enumerate()
+            .map(|(index, place)| (place.listens.port(), index))
+            .collect();
         let shared = Arc::new(Shared {
             lanes: Mutex::new(Lanes::new(nodes, link, seed)),
             places,
@@ -125,17 +136,28 @@ impl Relay {
             lost: AtomicU64::new(0),
             overrun: AtomicU64::new(0),
         });
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let run = shared.clone();
         let run = move || runtime.block_on(run.run(sockets));
-        let thread = std::thread::Builder::new().name("relay".into()).spawn(run)?;
-        Ok(Self { shared, thread: Some(thread) })
+        let thread = std::thread::Builder::new()
+            .name("relay".into())
+            .spawn(run)?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
     }
 
     /// Where a node must listen, and what it must announce.
     #[must_use]
     pub fn addresses(&self, node: NodeId) -> Option<(SocketAddr, SocketAddr)> {
-        self.shared.places.iter().find(|place| place.node == node).map(|place| (place.listens, place.announces))
+        self.shared
+            .places
+            .iter()
+            .find(|place| place.node == node)
+            .map(|place| (place.listens, place.announces))
     }
 
     /// Lays a layer on links.
@@ -158,7 +180,12 @@ impl Relay {
     pub fn traffic(&self) -> Traffic {
         let read = |counter: &AtomicU64| counter.load(Ordering::Acquire);
         let shared = &self.shared;
-        Traffic { datagrams: read(&shared.datagrams), bytes: read(&shared.bytes), lost: read(&shared.lost), overrun: read(&shared.overrun) }
+        Traffic {
+            datagrams: read(&shared.datagrams),
+            bytes: read(&shared.bytes),
+            lost: read(&shared.lost),
+            overrun: read(&shared.overrun),
+        }
     }
 }
 
@@ -173,8 +200,11 @@ impl Drop for Relay {
 
 impl Shared {
     async fn run(self: Arc<Self>, sockets: Vec<std::net::UdpSocket>) {
-        let sockets: Result<Vec<UdpSocket>, io::Error> = sockets.into_iter().map(UdpSocket::from_std).collect();
-        let Ok(sockets) = sockets.map(Arc::new) else { return };
+        let sockets: Result<Vec<UdpSocket>, io::Error> =
+            sockets.into_iter().map(UdpSocket::from_std).collect();
+        let Ok(sockets) = sockets.map(Arc::new) else {
+            return;
+        };
         let mut tasks = tokio::task::JoinSet::new();
         for at in 0..sockets.len() {
             tasks.spawn(self.clone().forward(at, sockets.clone()));
@@ -186,13 +216,20 @@ impl Shared {
 
     /// Passes on what arrives at the socket of the node with this index.
     async fn forward(self: Arc<Self>, to: usize, sockets: Arc<Vec<UdpSocket>>) {
-        let Some(socket) = sockets.get(to) else { return };
+        let Some(socket) = sockets.get(to) else {
+            return;
+        };
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
         while socket.readable().await.is_ok() {
             for _ in 0..BATCH {
                 // An error is that of an earlier datagram, or says that nothing is there.
-                let Ok((length, source)) = socket.try_recv_from(&mut buffer) else { break };
-                let from = self.by_port.get(&source.port()).filter(|_| source.ip().is_loopback());
+                let Ok((length, source)) = socket.try_recv_from(&mut buffer) else {
+                    break;
+                };
+                let from = self
+                    .by_port
+                    .get(&source.port())
+                    .filter(|_| source.ip().is_loopback());
                 if let (Some(from), Some(bytes)) = (from, buffer.get(..length)) {
                     self.pass(*from, to, bytes, &sockets);
                 }
@@ -222,7 +259,9 @@ impl Shared {
 
     /// The receiver sees the sender at the address that the sender announces.
     fn send(&self, from: usize, to: usize, bytes: &[u8], sockets: &[UdpSocket]) {
-        let (Some(socket), Some(place)) = (sockets.get(from), self.places.get(to)) else { return };
+        let (Some(socket), Some(place)) = (sockets.get(from), self.places.get(to)) else {
+            return;
+        };
         if socket.try_send_to(bytes, place.listens).is_ok() {
             self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             self.datagrams.fetch_add(1, Ordering::Release);

@@ -1,4 +1,5 @@
-//! Free loopback ports below those that the system gives away by itself, so that nobody takes a node's port while it is dead.
+//! Free loopback ports below those that the system gives away by itself, so that nobody takes a
+//! node's port while it is dead.
 
 use super::SOCKET_BUFFER_BYTES;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -24,12 +25,16 @@ pub(super) struct Ports {
 impl Ports {
     pub(super) fn new() -> Self {
         let start = RandomState::new().hash_one(std::process::id()) % u64::from(COUNT);
-        Self { next: start as u16, tried: 0 }
+        Self {
+            next: start as u16,
+            tried: 0,
+        }
     }
 
     /// A port that nobody listened at a moment ago.
     pub(super) fn free(&mut self) -> Result<u16, PortError> {
-        self.find(|address| UdpSocket::bind(address).ok()).map(|(_, address)| address.port())
+        self.find(|address| UdpSocket::bind(address).ok())
+            .map(|(_, address)| address.port())
     }
 
     /// A socket with room for bursts.
@@ -37,7 +42,10 @@ impl Ports {
         self.find(|address| bind(address).ok())
     }
 
-    fn find(&mut self, bind: impl Fn(SocketAddr) -> Option<UdpSocket>) -> Result<(UdpSocket, SocketAddr), PortError> {
+    fn find(
+        &mut self,
+        bind: impl Fn(SocketAddr) -> Option<UdpSocket>,
+    ) -> Result<(UdpSocket, SocketAddr), PortError> {
         while self.tried < COUNT {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, FIRST + self.next));
             (self.next, self.tried) = ((self.next + 1) % COUNT, self.tried + 1);

@@ -19,7 +19,8 @@ impl Pair {
     fn new(link: Link) -> Self {
         let relay = Relay::start(&[NodeId(1), NodeId(2)], link, 1).unwrap();
         let bind = |node| {
-            let socket = std::net::UdpSocket::bind(relay.addresses(NodeId(node)).unwrap().0).unwrap();
+            let socket =
+                std::net::UdpSocket::bind(relay.addresses(NodeId(node)).unwrap().0).unwrap();
             socket.set_read_timeout(Some(PATIENCE)).unwrap();
             socket
         };
@@ -39,7 +40,10 @@ fn received(socket: &std::net::UdpSocket) -> (Vec<u8>, SocketAddr) {
 }
 
 fn way(from: u64, to: u64) -> Way {
-    Way { from: vec![NodeId(from)], to: vec![NodeId(to)] }
+    Way {
+        from: vec![NodeId(from)],
+        to: vec![NodeId(to)],
+    }
 }
 
 #[test]
@@ -50,20 +54,38 @@ fn each_node_sees_the_other_at_its_announced_address_and_strangers_are_not_heard
     pair.one.send_to(b"hello", pair.announced(2)).unwrap();
     assert_eq!(received(&pair.two), (b"hello".to_vec(), pair.announced(1)));
     pair.two.send_to(b"and back", pair.announced(1)).unwrap();
-    assert_eq!(received(&pair.one), (b"and back".to_vec(), pair.announced(2)));
+    assert_eq!(
+        received(&pair.one),
+        (b"and back".to_vec(), pair.announced(2))
+    );
     // A datagram is counted when it has been sent, so perhaps after it was received.
     while pair.relay.traffic().datagrams < 2 {
         std::thread::yield_now();
     }
-    assert_eq!(pair.relay.traffic(), Traffic { datagrams: 2, bytes: 13, lost: 0, overrun: 0 });
+    assert_eq!(
+        pair.relay.traffic(),
+        Traffic {
+            datagrams: 2,
+            bytes: 13,
+            lost: 0,
+            overrun: 0
+        }
+    );
 }
 
 #[test]
 fn a_way_can_be_cut_while_the_other_is_not_and_layers_come_off_one_by_one() {
     let pair = Pair::new(Link::default());
-    let cut = Link { cut: true, ..Link::default() };
+    let cut = Link {
+        cut: true,
+        ..Link::default()
+    };
     for number in [0, 1] {
-        pair.relay.lay(Layer { number, ways: vec![way(1, 2)], link: cut });
+        pair.relay.lay(Layer {
+            number,
+            ways: vec![way(1, 2)],
+            link: cut,
+        });
     }
     pair.relay.take_off(0);
     pair.one.send_to(b"lost", pair.announced(2)).unwrap();
@@ -80,21 +102,43 @@ fn a_way_can_be_cut_while_the_other_is_not_and_layers_come_off_one_by_one() {
 
 #[test]
 fn a_delayed_datagram_arrives_not_before_its_time() {
-    let pair = Pair::new(Link { delay_us: 50_000, ..Link::default() });
+    let pair = Pair::new(Link {
+        delay_us: 50_000,
+        ..Link::default()
+    });
     let begun = Instant::now();
     pair.one.send_to(b"late", pair.announced(2)).unwrap();
     assert_eq!(received(&pair.two).0, b"late");
-    assert!(begun.elapsed() >= Duration::from_millis(50), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() >= Duration::from_millis(50),
+        "{:?}",
+        begun.elapsed()
+    );
 }
 
 /// `cargo test --release -p slowmo-chaos --lib relay -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement of six seconds, for a quiet machine: it judges nothing"]
 fn how_much_passes() {
-    for (bytes, link) in [(1200, Link::default()), (6400, Link::default()), (6400, Link { delay_us: 1_000, ..Link::default() })] {
+    for (bytes, link) in [
+        (1200, Link::default()),
+        (6400, Link::default()),
+        (
+            6400,
+            Link {
+                delay_us: 1_000,
+                ..Link::default()
+            },
+        ),
+    ] {
         let pair = Pair::new(link);
-        let (to, one, two) = (pair.announced(2), pair.one.try_clone().unwrap(), pair.two.try_clone().unwrap());
-        two.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let (to, one, two) = (
+            pair.announced(2),
+            pair.one.try_clone().unwrap(),
+            pair.two.try_clone().unwrap(),
+        );
+        two.set_read_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
         let reader = std::thread::spawn(move || {
             let (mut buffer, mut got) = ([0; 65_535], 0);
             while let Ok(length) = two.recv(&mut buffer) {
@@ -108,6 +152,10 @@ fn how_much_passes() {
             one.send_to(&payload, to).unwrap();
         }
         let seconds = begun.elapsed().as_secs_f64();
-        println!("{bytes} bytes, {} us: {:.0} MB/s arrive", link.delay_us, reader.join().unwrap() as f64 / seconds / 1e6);
+        println!(
+            "{bytes} bytes, {} us: {:.0} MB/s arrive",
+            link.delay_us,
+            reader.join().unwrap() as f64 / seconds / 1e6
+        );
     }
 }

@@ -33,14 +33,24 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// Keeps a copy until `at_us`; whether it is now the next one.
-    pub(super) fn push(&mut self, at_us: u64, way: (usize, usize), bytes: &[u8]) -> Result<bool, Full> {
+    pub(super) fn push(
+        &mut self,
+        at_us: u64,
+        way: (usize, usize),
+        bytes: &[u8],
+    ) -> Result<bool, Full> {
         if self.heap.len() >= DATAGRAMS_MAX || self.bytes + bytes.len() > BYTES_MAX {
             return Err(Full);
         }
         let sooner = self.next_us().is_none_or(|next| at_us < next);
         self.pushed += 1;
         self.bytes += bytes.len();
-        self.heap.push(Reverse(Datagram { at_us, number: self.pushed, way, bytes: bytes.into() }));
+        self.heap.push(Reverse(Datagram {
+            at_us,
+            number: self.pushed,
+            way,
+            bytes: bytes.into(),
+        }));
         Ok(sooner)
     }
 
@@ -72,15 +82,26 @@ mod tests {
         assert_eq!(waiting.push(10, (0, 1), b"a"), Ok(true));
         assert_eq!(waiting.push(10, (0, 1), b"b"), Ok(false));
         assert_eq!(waiting.due(9), None);
-        let out: Vec<_> = std::iter::from_fn(|| waiting.due(20)).map(|datagram| datagram.bytes[0]).collect();
-        assert_eq!((out.as_slice(), waiting.next_us()), (b"ab".as_slice(), Some(30)));
+        let out: Vec<_> = std::iter::from_fn(|| waiting.due(20))
+            .map(|datagram| datagram.bytes[0])
+            .collect();
+        assert_eq!(
+            (out.as_slice(), waiting.next_us()),
+            (b"ab".as_slice(), Some(30))
+        );
     }
 
     #[test]
     fn room_is_bounded_and_given_back() {
         let mut waiting = Waiting::default();
         let half = vec![0; BYTES_MAX / 2];
-        assert_eq!((waiting.push(1, (0, 1), &half), waiting.push(1, (0, 1), &half)), (Ok(true), Ok(false)));
+        assert_eq!(
+            (
+                waiting.push(1, (0, 1), &half),
+                waiting.push(1, (0, 1), &half)
+            ),
+            (Ok(true), Ok(false))
+        );
         assert_eq!(waiting.push(1, (0, 1), b"x"), Err(Full));
         assert!(waiting.due(1).is_some());
         assert_eq!(waiting.push(1, (0, 1), b"x"), Ok(false));

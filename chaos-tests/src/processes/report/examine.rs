@@ -31,7 +31,13 @@ impl Examiner {
     /// The trace is over.
     #[must_use]
     pub fn finish(self) -> Examined {
-        let judged = |(name, verdict): (&str, _)| Judged { name: name.to_owned(), verdict };
-        Examined { verdicts: self.judge.finish().into_iter().map(judged).collect(), observed: self.observed }
+        let judged = |(name, verdict): (&str, _)| Judged {
+            name: name.to_owned(),
+            verdict,
+        };
+        Examined {
+            verdicts: self.judge.finish().into_iter().map(judged).collect(),
+            observed: self.observed,
+        }
     }
 }

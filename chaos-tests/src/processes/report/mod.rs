@@ -1,4 +1,5 @@
-//! What became of a run: every invariant's verdict, what was expected, figures of the run and of the fault-free one.
+//! What became of a run: every invariant's verdict, what was expected, figures of the run and of
+//! the fault-free one.
 //!
 //! | file | does |
 //! |---|---|
@@ -94,18 +95,41 @@ pub struct Header {
 impl Report {
     /// Of a run and, if there was one, of the fault-free run before it.
     #[must_use]
-    pub fn new(header: &Header, scenario: &Scenario, run: &Examined, baseline: Option<&Examined>) -> Self {
-        let measure = |examined: &Examined| Measures::of(&examined.observed, span(scenario.warm_up_s));
+    pub fn new(
+        header: &Header,
+        scenario: &Scenario,
+        run: &Examined,
+        baseline: Option<&Examined>,
+    ) -> Self {
+        let measure =
+            |examined: &Examined| Measures::of(&examined.observed, span(scenario.warm_up_s));
         let (measures, fault_free) = (measure(run), baseline.map(measure));
-        let share = fault_free.as_ref().filter(|fault_free| fault_free.throughput > 0.0);
+        let share = fault_free
+            .as_ref()
+            .filter(|fault_free| fault_free.throughput > 0.0);
         let throughput_share = share.map(|fault_free| measures.throughput / fault_free.throughput);
         let broken = |examined: &Examined| {
             let violated = |judged: &&Judged| matches!(judged.verdict, Verdict::Violated(_));
-            examined.verdicts.iter().filter(violated).cloned().collect::<Vec<_>>()
+            examined
+                .verdicts
+                .iter()
+                .filter(violated)
+                .cloned()
+                .collect::<Vec<_>>()
         };
         let broken_without_faults = baseline.map(broken).unwrap_or_default();
-        let mut expectations = expectations::of(&scenario.expect, &measures, fault_free.as_ref(), throughput_share);
-        expectations.extend(scenario.expect.checkpoint_kept.then(|| expectations::kept(header.kept.as_ref())));
+        let mut expectations = expectations::of(
+            &scenario.expect,
+            &measures,
+            fault_free.as_ref(),
+            throughput_share,
+        );
+        expectations.extend(
+            scenario
+                .expect
+                .checkpoint_kept
+                .then(|| expectations::kept(header.kept.as_ref())),
+        );
         let met = expectations.iter().all(|expectation| expectation.met);
         Self {
             succeeded: met && broken(run).is_empty() && broken_without_faults.is_empty(),

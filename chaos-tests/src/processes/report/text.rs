@@ -18,18 +18,35 @@ impl fmt::Display for Report {
             writeln!(f, "{mark} {:NAMES$} {words}", judged.name)?;
         }
         for judged in &self.broken_without_faults {
-            writeln!(f, "✗ {:NAMES$} without faults: {}", judged.name, judged.words().1)?;
+            writeln!(
+                f,
+                "✗ {:NAMES$} without faults: {}",
+                judged.name,
+                judged.words().1
+            )?;
         }
         for expectation in &self.expectations {
             let mark = if expectation.met { "✓" } else { "✗" };
-            writeln!(f, "{mark} {:NAMES$} {}; wanted: {}", expectation.name, expectation.got, expectation.wanted)?;
+            writeln!(
+                f,
+                "{mark} {:NAMES$} {}; wanted: {}",
+                expectation.name, expectation.got, expectation.wanted
+            )?;
         }
         writeln!(f)?;
         figures(f, self)?;
         for note in &self.notes {
             writeln!(f, "note: {note}")?;
         }
-        write!(f, "{}", if self.succeeded { "all held" } else { "not all held" })
+        write!(
+            f,
+            "{}",
+            if self.succeeded {
+                "all held"
+            } else {
+                "not all held"
+            }
+        )
     }
 }
 
@@ -39,12 +56,32 @@ fn figures(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
         Some(baseline) => format!("{} ({} without faults)", of(measures), of(baseline)),
         None => of(measures),
     };
-    let share = report.throughput_share.map(|share| format!(", {}", percent(share))).unwrap_or_default();
+    let share = report
+        .throughput_share
+        .map(|share| format!(", {}", percent(share)))
+        .unwrap_or_default();
     let rows = [
-        ("steps of a live node", format!("{} a second{share}", pair(|measures| format!("{:.2}", measures.throughput)))),
-        ("contributing", pair(|measures| percent(measures.contributing))),
+        (
+            "steps of a live node",
+            format!(
+                "{} a second{share}",
+                pair(|measures| format!("{:.2}", measures.throughput))
+            ),
+        ),
+        (
+            "contributing",
+            pair(|measures| percent(measures.contributing)),
+        ),
         ("rounds", pair(|measures| measures.rounds.to_string())),
-        ("time between rounds", pair(|measures| format!("{:.0} ms, {:.0} at most", measures.round_ms, measures.longest_gap_ms))),
+        (
+            "time between rounds",
+            pair(|measures| {
+                format!(
+                    "{:.0} ms, {:.0} at most",
+                    measures.round_ms, measures.longest_gap_ms
+                )
+            }),
+        ),
         ("next round", quantiles(&measures.next_round_ms)),
         ("contributes again", quantiles(&measures.back_ms)),
         ("whole again", quantiles(&measures.whole_ms)),
@@ -52,14 +89,37 @@ fn figures(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
     for (name, figure) in rows {
         writeln!(f, "  {name:NAMES$} {figure}")?;
     }
-    for Kind { name, count, next_round_ms, back_ms, stalled_ms } in &measures.kinds {
-        let back = if back_ms.count > 0 { format!("; back: {}", quantiles(back_ms)) } else { String::new() };
-        writeln!(f, "  {name:NAMES$} {count} times, rounds {stalled_ms:.0} ms later in all; next: {}{back}", quantiles(next_round_ms))?;
+    for Kind {
+        name,
+        count,
+        next_round_ms,
+        back_ms,
+        stalled_ms,
+    } in &measures.kinds
+    {
+        let back = if back_ms.count > 0 {
+            format!("; back: {}", quantiles(back_ms))
+        } else {
+            String::new()
+        };
+        writeln!(
+            f,
+            "  {name:NAMES$} {count} times, rounds {stalled_ms:.0} ms later in all; next: {}{back}",
+            quantiles(next_round_ms)
+        )?;
     }
-    for (name, growth, unit) in [("memory", &measures.memory, 1e6), ("descriptors", &measures.descriptors, 1.0)] {
+    for (name, growth, unit) in [
+        ("memory", &measures.memory, 1e6),
+        ("descriptors", &measures.descriptors, 1.0),
+    ] {
         for survivor in growth.iter().flat_map(|growth| &growth.survivors) {
             let (first, last) = (survivor.first / unit, survivor.last / unit);
-            writeln!(f, "  {:NAMES$} {first:.1} → {last:.1}, {}", format!("{name} of node {}", survivor.node), percent(survivor.growth))?;
+            writeln!(
+                f,
+                "  {:NAMES$} {first:.1} → {last:.1}, {}",
+                format!("{name} of node {}", survivor.node),
+                percent(survivor.growth)
+            )?;
         }
     }
     Ok(())
@@ -68,7 +128,10 @@ fn figures(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
 fn quantiles(of: &Quantiles) -> String {
     match of.count {
         0 => "–".to_owned(),
-        count => format!("p50 {:.0} ms, p90 {:.0}, max {:.0} ({count})", of.p50, of.p90, of.max),
+        count => format!(
+            "p50 {:.0} ms, p90 {:.0}, max {:.0} ({count})",
+            of.p50, of.p90, of.max
+        ),
     }
 }
 
@@ -79,7 +142,14 @@ impl Judged {
         match &self.verdict {
             Verdict::Held { checked } => ("✓", format!("held, looked at {checked} times")),
             Verdict::NotShown { why } => ("–", format!("not shown: {why}")),
-            Verdict::Violated(violation) => ("✗", format!("violated at {:.3} s: {}", violation.at.0 as f64 / 1e6, violation.what)),
+            Verdict::Violated(violation) => (
+                "✗",
+                format!(
+                    "violated at {:.3} s: {}",
+                    violation.at.0 as f64 / 1e6,
+                    violation.what
+                ),
+            ),
         }
     }
 }

@@ -19,7 +19,8 @@ pub enum Action {
     Drain {
         /// Who.
         who: Who,
-        /// It is started again so many seconds after the order, and not before it has left; never unless given.
+        /// It is started again so many seconds after the order, and not before it has left; never
+        /// unless given.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_s: Option<Time>,
     },
@@ -75,7 +76,8 @@ pub enum Action {
         #[serde(default)]
         mbit_per_s: f64,
     },
-    /// The disk for checkpoints is full: a node writes no part of one. Wants `checkpoint_every` among the settings.
+    /// The disk for checkpoints is full: a node writes no part of one. Wants `checkpoint_every`
+    /// among the settings.
     FullDisk {
         /// Whose.
         who: Who,
@@ -110,7 +112,10 @@ pub enum WhoWord {
 
 /// Several nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "a list of node ids, or one of any, leader, others, all, lower_half, upper_half")]
+#[serde(
+    untagged,
+    expecting = "a list of node ids, or one of any, leader, others, all, lower_half, upper_half"
+)]
 pub enum Group {
     /// These.
     Ids(Vec<u64>),
@@ -138,7 +143,10 @@ pub enum GroupWord {
 
 /// A number of seconds, or one between two.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "a number of seconds, or a range of them like [1, 5]")]
+#[serde(
+    untagged,
+    expecting = "a number of seconds, or a range of them like [1, 5]"
+)]
 pub enum Time {
     /// So many.
     Fixed(f64),
@@ -190,10 +198,27 @@ impl Action {
     #[must_use]
     pub fn link(&self) -> Option<Link> {
         match *self {
-            Self::Cut { .. } => Some(Link { cut: true, ..Link::default() }),
-            Self::Link { delay_ms, jitter_ms, loss, doubled, mbit_per_s, .. } => {
-                Some(Quality { delay_ms, jitter_ms, loss, doubled, mbit_per_s }.link())
-            }
+            Self::Cut { .. } => Some(Link {
+                cut: true,
+                ..Link::default()
+            }),
+            Self::Link {
+                delay_ms,
+                jitter_ms,
+                loss,
+                doubled,
+                mbit_per_s,
+                ..
+            } => Some(
+                Quality {
+                    delay_ms,
+                    jitter_ms,
+                    loss,
+                    doubled,
+                    mbit_per_s,
+                }
+                .link(),
+            ),
             _ => None,
         }
     }

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
     /// No shipped scenario has this name, and no file either.
-    #[error("there is no scenario '{name}'; did you mean '{nearest}'? Give one of {shipped}, or the path of a TOML file")]
+    #[error(
+        "there is no scenario '{name}'; did you mean '{nearest}'? Give one of {shipped}, or the path of a TOML file"
+    )]
     UnknownName {
         /// What was asked for.
         name: String,
@@ -47,21 +49,38 @@ pub enum ScenarioError {
 impl ScenarioError {
     pub(super) fn unknown_name(name: &str) -> Self {
         let names = || SHIPPED.iter().map(|shipped| shipped.name);
-        let nearest = names().min_by_key(|known| strsim::damerau_levenshtein(known, name)).unwrap_or("");
-        Self::UnknownName { name: name.to_owned(), nearest, shipped: names().collect::<Vec<_>>().join(", ") }
+        let nearest = names()
+            .min_by_key(|known| strsim::damerau_levenshtein(known, name))
+            .unwrap_or("");
+        Self::UnknownName {
+            name: name.to_owned(),
+            nearest,
+            shipped: names().collect::<Vec<_>>().join(", "),
+        }
     }
 
     pub(super) fn syntax(source: &str, text: &str, error: &toml::de::Error) -> Self {
         let offset = error.span().map_or(0, |span| span.start);
-        let line = 1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count();
-        Self::Syntax { source_name: source.to_owned(), line, message: with_nearest(error.message()) }
+        let line = 1 + text
+            .bytes()
+            .take(offset)
+            .filter(|byte| *byte == b'\n')
+            .count();
+        Self::Syntax {
+            source_name: source.to_owned(),
+            line,
+            message: with_nearest(error.message()),
+        }
     }
 }
 
-/// Adds the nearest known word to a message of the form "unknown field `x`, expected one of `a`, `b`".
+/// Adds the nearest known word to a message of the form "unknown field `x`, expected one of `a`,
+/// `b`".
 fn with_nearest(message: &str) -> String {
     let mut words = message.split('`').skip(1).step_by(2);
-    let Some(unknown) = words.next().filter(|_| message.starts_with("unknown")) else { return message.to_owned() };
+    let Some(unknown) = words.next().filter(|_| message.starts_with("unknown")) else {
+        return message.to_owned();
+    };
     match words.min_by_key(|known| strsim::damerau_levenshtein(known, unknown)) {
         Some(nearest) => format!("{message}; did you mean `{nearest}`?"),
         None => message.to_owned(),

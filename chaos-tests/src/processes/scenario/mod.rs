@@ -34,7 +34,8 @@ pub struct Scenario {
     /// Most nodes at a time, so the highest id; as many as found it unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes_max: Option<usize>,
-    /// Random faults leave so many nodes untouched at any time; more than half of the founders unless given.
+    /// Random faults leave so many nodes untouched at any time; more than half of the founders
+    /// unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<usize>,
     /// Nodes that random faults never hit.
@@ -45,7 +46,8 @@ pub struct Scenario {
     /// So many seconds at the beginning have no random faults and are not measured.
     #[serde(default = "default_warm_up")]
     pub warm_up_s: f64,
-    /// After the last fault nothing is done for so many seconds, in which everybody must contribute again.
+    /// After the last fault nothing is done for so many seconds, in which everybody must contribute
+    /// again.
     #[serde(default = "default_quiet")]
     pub quiet_s: f64,
     /// Configuration keys of the nodes; flags of the binary itself win.
@@ -95,7 +97,8 @@ pub struct Scripted {
     pub action: Action,
 }
 
-/// Actions at random times, either so many an hour (a Poisson process) or so far apart (evenly distributed).
+/// Actions at random times, either so many an hour (a Poisson process) or so far apart (evenly
+/// distributed).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recurring {
@@ -157,14 +160,20 @@ impl Scenario {
     /// There is no such scenario, or the file cannot be read or is wrong.
     pub fn find(name_or_path: &str) -> Result<(String, Self), ScenarioError> {
         if let Some(shipped) = SHIPPED.iter().find(|shipped| shipped.name == name_or_path) {
-            return Ok((shipped.name.to_owned(), Self::parse(shipped.text, shipped.name)?));
+            return Ok((
+                shipped.name.to_owned(),
+                Self::parse(shipped.text, shipped.name)?,
+            ));
         }
         let path = Path::new(name_or_path);
         if !path.exists() && path.components().count() == 1 && path.extension().is_none() {
             return Err(ScenarioError::unknown_name(name_or_path));
         }
         let text = read(path)?;
-        let name = path.file_stem().map_or_else(|| name_or_path.to_owned(), |stem| stem.to_string_lossy().into_owned());
+        let name = path.file_stem().map_or_else(
+            || name_or_path.to_owned(),
+            |stem| stem.to_string_lossy().into_owned(),
+        );
         Ok((name, Self::parse(&text, name_or_path)?))
     }
 
@@ -173,8 +182,12 @@ impl Scenario {
     /// # Errors
     /// It is no TOML, has unknown or missing keys, or values out of range.
     pub fn parse(text: &str, source: &str) -> Result<Self, ScenarioError> {
-        let scenario: Self = toml::from_str(text).map_err(|error| ScenarioError::syntax(source, text, &error))?;
-        scenario.check().map_err(|what| ScenarioError::Value { source_name: source.to_owned(), what })?;
+        let scenario: Self =
+            toml::from_str(text).map_err(|error| ScenarioError::syntax(source, text, &error))?;
+        scenario.check().map_err(|what| ScenarioError::Value {
+            source_name: source.to_owned(),
+            what,
+        })?;
         Ok(scenario)
     }
 
@@ -216,12 +229,20 @@ impl std::fmt::Display for Setting {
 
 /// A scenario file's text, at most [`FILE_BYTES_MAX`] of it.
 fn read(path: &Path) -> Result<String, ScenarioError> {
-    let unreadable = |source| ScenarioError::Unreadable { path: path.to_owned(), source };
+    let unreadable = |source| ScenarioError::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(unreadable)?;
-    let length = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+    let length = file
+        .take(FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(unreadable)?;
     if length as u64 > FILE_BYTES_MAX {
-        return Err(unreadable(std::io::Error::other(format!("it is larger than {FILE_BYTES_MAX} bytes"))));
+        return Err(unreadable(std::io::Error::other(format!(
+            "it is larger than {FILE_BYTES_MAX} bytes"
+        ))));
     }
     Ok(text)
 }

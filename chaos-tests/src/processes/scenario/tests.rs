@@ -24,7 +24,10 @@ fn mistyped_words_are_answered_with_the_nearest_known_one() {
     assert!(refused(&format!("{SMALL}nodez_max = 4")).ends_with("did you mean `nodes_max`?"));
     let at = "[[script]]\nat_s = 1\n";
     let action = refused(&format!("{SMALL}{at}do = 'kil'\nwho = 'any'"));
-    assert!(action.contains("line 4") && action.ends_with("did you mean `kill`?"), "{action}");
+    assert!(
+        action.contains("line 4") && action.ends_with("did you mean `kill`?"),
+        "{action}"
+    );
     let field = refused(&format!("{SMALL}{at}do = 'pause'\nwho = 'any'\nfor = 3"));
     assert!(field.ends_with("did you mean `for_s`?"), "{field}");
     let who = refused(&format!("{SMALL}{at}do = 'kill'\nwho = 'anybody'"));
@@ -38,17 +41,50 @@ fn mistyped_words_are_answered_with_the_nearest_known_one() {
 #[test]
 fn values_out_of_range_are_refused_by_name() {
     let cases = [
-        ("summary = 'x'\nnodes = 0\nduration_s = 1", "nodes = 0: 1 to 32"),
-        ("summary = 'x'\nnodes = 4\nnodes_max = 3\nduration_s = 1", "nodes_max = 3"),
-        ("summary = 'x'\nnodes = 4\nduration_s = -1", "duration_s = -1"),
-        ("summary = 'x'\nnodes = 4\nduration_s = nan", "duration_s = NaN"),
-        ("summary = 'x'\nnodes = 4\nduration_s = 5\nspared = [9]", "never a node 9"),
-        ("summary = 'x'\nnodes = 4\nduration_s = 5\n[settings]\nadmin = 'x'", "set by the run itself"),
-        ("summary = 'x'\nnodes = 4\nduration_s = 5\n[settings]\ngrace_ms = 0", "grace_ms"),
-        ("summary = 'x'\nnodes = 4\nduration_s = 5\n[[random]]\nchoose = [{ do = 'start' }]", "one of per_hour, between_s"),
-        ("summary = 'x'\nnodes = 4\nduration_s = 5\n[[random]]\nper_hour = 5\nchoose = []", "whose weight is not 0"),
-        ("summary = 'x'\nnodes = 4\nduration_s = 5\n[[script]]\nat_s = 1\ntimes = 3\ndo = 'start'", "times wants every_s"),
-        ("summary = 'x'\nnodes = 4\nduration_s = 5\n[expect]\nthroughput = 97", "throughput is a share"),
+        (
+            "summary = 'x'\nnodes = 0\nduration_s = 1",
+            "nodes = 0: 1 to 32",
+        ),
+        (
+            "summary = 'x'\nnodes = 4\nnodes_max = 3\nduration_s = 1",
+            "nodes_max = 3",
+        ),
+        (
+            "summary = 'x'\nnodes = 4\nduration_s = -1",
+            "duration_s = -1",
+        ),
+        (
+            "summary = 'x'\nnodes = 4\nduration_s = nan",
+            "duration_s = NaN",
+        ),
+        (
+            "summary = 'x'\nnodes = 4\nduration_s = 5\nspared = [9]",
+            "never a node 9",
+        ),
+        (
+            "summary = 'x'\nnodes = 4\nduration_s = 5\n[settings]\nadmin = 'x'",
+            "set by the run itself",
+        ),
+        (
+            "summary = 'x'\nnodes = 4\nduration_s = 5\n[settings]\ngrace_ms = 0",
+            "grace_ms",
+        ),
+        (
+            "summary = 'x'\nnodes = 4\nduration_s = 5\n[[random]]\nchoose = [{ do = 'start' }]",
+            "one of per_hour, between_s",
+        ),
+        (
+            "summary = 'x'\nnodes = 4\nduration_s = 5\n[[random]]\nper_hour = 5\nchoose = []",
+            "whose weight is not 0",
+        ),
+        (
+            "summary = 'x'\nnodes = 4\nduration_s = 5\n[[script]]\nat_s = 1\ntimes = 3\ndo = 'start'",
+            "times wants every_s",
+        ),
+        (
+            "summary = 'x'\nnodes = 4\nduration_s = 5\n[expect]\nthroughput = 97",
+            "throughput is a share",
+        ),
     ];
     for (text, wanted) in cases {
         let error = refused(text);

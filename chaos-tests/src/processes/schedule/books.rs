@@ -6,7 +6,8 @@ use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::time::{Instant, Span};
 use std::collections::BTreeMap;
 
-/// A node that started counts as settled after this: by then it has joined, unless something is wrong.
+/// A node that started counts as settled after this: by then it has joined, unless something is
+/// wrong.
 const SETTLES: Span = Span::from_millis(5_000);
 
 /// The planner's books.
@@ -30,7 +31,15 @@ struct Node {
 
 impl Books {
     pub(super) fn new(scenario: &Scenario) -> Self {
-        let node = |id: usize| (NodeId(id as u64), Node { runs: id <= scenario.nodes, ..Node::default() });
+        let node = |id: usize| {
+            (
+                NodeId(id as u64),
+                Node {
+                    runs: id <= scenario.nodes,
+                    ..Node::default()
+                },
+            )
+        };
         Self {
             now: Instant(0),
             nodes: (1..=scenario.ids_max()).map(node).collect(),
@@ -43,18 +52,36 @@ impl Books {
     /// Whoever was to be started by then runs.
     pub(super) fn advance(&mut self, to: Instant) {
         self.now = to;
-        let back: Vec<(NodeId, Instant)> = self.nodes.iter().filter_map(|(id, node)| Some((*id, node.back?))).collect();
+        let back: Vec<(NodeId, Instant)> = self
+            .nodes
+            .iter()
+            .filter_map(|(id, node)| Some((*id, node.back?)))
+            .collect();
         for (id, at) in back.into_iter().filter(|(_, at)| *at <= to) {
             self.start(id, at);
         }
     }
 
     pub(super) fn start(&mut self, id: NodeId, at: Instant) {
-        self.nodes.insert(id, Node { runs: true, back: None, settled: at.after(SETTLES), disturbed_until: at });
+        self.nodes.insert(
+            id,
+            Node {
+                runs: true,
+                back: None,
+                settled: at.after(SETTLES),
+                disturbed_until: at,
+            },
+        );
     }
 
     pub(super) fn stop(&mut self, id: NodeId, back: Option<Instant>) {
-        self.nodes.insert(id, Node { back, ..Node::default() });
+        self.nodes.insert(
+            id,
+            Node {
+                back,
+                ..Node::default()
+            },
+        );
     }
 
     pub(super) fn disturb(&mut self, id: NodeId, until: Instant) {
@@ -70,31 +97,55 @@ impl Books {
 
     /// Who does not run and is not to be started anyway, ascending.
     pub(super) fn free(&self) -> impl Iterator<Item = NodeId> {
-        self.nodes.iter().filter(|(_, node)| !node.runs && node.back.is_none()).map(|(id, _)| *id)
+        self.nodes
+            .iter()
+            .filter(|(_, node)| !node.runs && node.back.is_none())
+            .map(|(id, _)| *id)
     }
 
     /// Whether nobody below it runs.
     pub(super) fn leads(&self, node: NodeId) -> bool {
-        self.nodes.iter().find(|(_, node)| node.runs).is_some_and(|(id, _)| *id == node)
+        self.nodes
+            .iter()
+            .find(|(_, node)| node.runs)
+            .is_some_and(|(id, _)| *id == node)
     }
 
     /// Who may be hit now, ascending. A scripted action may hit anybody who runs.
     pub(super) fn candidates(&self, scripted: bool) -> Vec<NodeId> {
-        let settled = self.nodes.values().filter(|node| node.runs && node.settled <= self.now).count();
+        let settled = self
+            .nodes
+            .values()
+            .filter(|node| node.runs && node.settled <= self.now)
+            .count();
         let may_be_hit = |(id, node): &(&NodeId, &Node)| {
             let leaves = settled - usize::from(node.settled <= self.now && node.runs);
             let allowed = !self.spared.contains(id) && leaves >= self.at_least;
             node.runs && node.disturbed_until <= self.now && (scripted || allowed)
         };
-        self.nodes.iter().filter(may_be_hit).map(|(id, _)| *id).collect()
+        self.nodes
+            .iter()
+            .filter(may_be_hit)
+            .map(|(id, _)| *id)
+            .collect()
     }
 
-    pub(super) fn choose(&mut self, who: &Who, candidates: &[NodeId], random: &mut Random) -> Option<NodeId> {
+    pub(super) fn choose(
+        &mut self,
+        who: &Who,
+        candidates: &[NodeId],
+        random: &mut Random,
+    ) -> Option<NodeId> {
         let after = |turn: NodeId| candidates.iter().copied().find(|id| *id > turn);
         match *who {
-            Who::Id(id) => candidates.iter().copied().find(|candidate| *candidate == NodeId(id)),
+            Who::Id(id) => candidates
+                .iter()
+                .copied()
+                .find(|candidate| *candidate == NodeId(id)),
             Who::Word(WhoWord::Any) => random.pick(candidates).copied(),
-            Who::Word(WhoWord::Leader) => candidates.first().copied().filter(|node| self.leads(*node)),
+            Who::Word(WhoWord::Leader) => {
+                candidates.first().copied().filter(|node| self.leads(*node))
+            }
             Who::Word(WhoWord::Last) => candidates.last().copied(),
             Who::Word(WhoWord::Next) => {
                 let next = after(self.turn).or_else(|| candidates.first().copied());

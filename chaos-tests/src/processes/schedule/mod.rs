@@ -1,7 +1,10 @@
-//! Which fault hits whom and when: everything follows from a scenario, a seed and a duration, so it is known before anything starts.
+//! Which fault hits whom and when: everything follows from a scenario, a seed and a duration, so it
+//! is known before anything starts.
 //!
-//! The planner keeps books on who runs and who is disturbed. Random actions leave `at_least` settled nodes untouched and never hit
-//! whoever is spared; where one finds nobody to hit, another of its list is done, and if none does, that is counted. What is still wrong at the end is undone then.
+//! The planner keeps books on who runs and who is disturbed. Random actions leave `at_least`
+//! settled nodes untouched and never hit whoever is spared; where one finds nobody to hit, another
+//! of its list is done, and if none does, that is counted. What is still wrong at the end is undone
+//! then.
 
 mod books;
 mod moments;
@@ -87,9 +90,18 @@ pub fn plan(scenario: &Scenario, seed: u64, duration: Span) -> Schedule {
         schedule: Schedule::default(),
         layers: Vec::new(),
     };
-    for Moment { at, actions, scripted } in moments(scenario, seed, duration) {
+    for Moment {
+        at,
+        actions,
+        scripted,
+    } in moments(scenario, seed, duration)
+    {
         planner.books.advance(at);
-        if actions.iter().find_map(|action| planner.act(at, action, scripted)).is_none() {
+        if actions
+            .iter()
+            .find_map(|action| planner.act(at, action, scripted))
+            .is_none()
+        {
             planner.schedule.skipped += 1;
         }
     }
@@ -127,7 +139,13 @@ impl Planner<'_> {
             Action::Pause { who, for_s } => {
                 let node = self.who(who, scripted)?;
                 let until = self.until(at, for_s);
-                self.push(at, What::Fault(Fault::Pause { node, span: until.since(at) }));
+                self.push(
+                    at,
+                    What::Fault(Fault::Pause {
+                        node,
+                        span: until.since(at),
+                    }),
+                );
                 self.push(until, What::Resume(node));
                 self.books.disturb(node, until);
             }
@@ -144,9 +162,27 @@ impl Planner<'_> {
                 self.push(at, What::Fault(Fault::FullDisk { node, full: true }));
                 self.push(until, What::Fault(Fault::FullDisk { node, full: false }));
             }
-            Action::Cut { from, to, one_way, for_s } | Action::Link { from, to, one_way, for_s, .. } => {
+            Action::Cut {
+                from,
+                to,
+                one_way,
+                for_s,
+            }
+            | Action::Link {
+                from,
+                to,
+                one_way,
+                for_s,
+                ..
+            } => {
                 let (from, to) = self.sides(from, to, scripted)?;
-                self.worse(at, (from, to), *one_way, for_s, action.link().unwrap_or_default());
+                self.worse(
+                    at,
+                    (from, to),
+                    *one_way,
+                    for_s,
+                    action.link().unwrap_or_default(),
+                );
             }
         }
         Some(())
@@ -160,18 +196,43 @@ impl Planner<'_> {
         }
     }
 
-    fn worse(&mut self, at: Instant, (from, to): (Vec<NodeId>, Vec<NodeId>), one_way: bool, for_s: &Time, link: Link) {
+    fn worse(
+        &mut self,
+        at: Instant,
+        (from, to): (Vec<NodeId>, Vec<NodeId>),
+        one_way: bool,
+        for_s: &Time,
+        link: Link,
+    ) {
         let until = self.until(at, for_s);
         let side = if to.len() < from.len() { &to } else { &from };
-        side.iter().for_each(|node| self.books.disturb(*node, until));
-        let mut ways = vec![Way { from: from.clone(), to: to.clone() }];
+        side.iter()
+            .for_each(|node| self.books.disturb(*node, until));
+        let mut ways = vec![Way {
+            from: from.clone(),
+            to: to.clone(),
+        }];
         if !one_way {
             ways.push(Way { from: to, to: from });
         }
         let layer = self.layers.len();
         self.layers.push(until);
-        self.push(at, What::Worse { layer, ways: ways.clone(), link });
-        self.push(until, What::Better { layer, ways, all_well: false });
+        self.push(
+            at,
+            What::Worse {
+                layer,
+                ways: ways.clone(),
+                link,
+            },
+        );
+        self.push(
+            until,
+            What::Better {
+                layer,
+                ways,
+                all_well: false,
+            },
+        );
     }
 
     /// What began at `at` is over then, or at the end of the run.
@@ -189,10 +250,20 @@ impl Planner<'_> {
     }
 
     /// Two groups without a common node, neither of them empty.
-    fn sides(&mut self, from: &Group, to: &Group, scripted: bool) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
+    fn sides(
+        &mut self,
+        from: &Group,
+        to: &Group,
+        scripted: bool,
+    ) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
         let one = self.group(from, &[], scripted);
         let other = self.group(to, &one.clone().unwrap_or_default(), scripted);
-        let others = |side: &[NodeId]| self.books.ids().filter(|id| !side.contains(id)).collect::<Vec<_>>();
+        let others = |side: &[NodeId]| {
+            self.books
+                .ids()
+                .filter(|id| !side.contains(id))
+                .collect::<Vec<_>>()
+        };
         let (one, mut other) = match (one, other) {
             (Some(one), Some(other)) => (one, other),
             (Some(one), None) if is_others(to) => (one.clone(), others(&one)),
@@ -213,7 +284,11 @@ impl Planner<'_> {
             Group::Word(GroupWord::UpperHalf) => Some(self.books.ids().skip(half).collect()),
             Group::Word(GroupWord::Leader) => {
                 let candidates = self.books.candidates(scripted);
-                candidates.first().copied().filter(|node| self.books.leads(*node)).map(|node| vec![node])
+                candidates
+                    .first()
+                    .copied()
+                    .filter(|node| self.books.leads(*node))
+                    .map(|node| vec![node])
             }
             Group::Word(GroupWord::Any) => {
                 let mut candidates = self.books.candidates(scripted);

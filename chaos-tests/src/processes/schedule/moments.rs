@@ -25,9 +25,17 @@ pub(super) fn moments(scenario: &Scenario, seed: u64, duration: Span) -> Vec<Mom
     for scripted in &scenario.script {
         let every = span(scripted.every_s.unwrap_or(0.0));
         for time in 0..scripted.times as u64 {
-            let at = Instant(span(scripted.at_s).0.saturating_add(every.0.saturating_mul(time)));
+            let at = Instant(
+                span(scripted.at_s)
+                    .0
+                    .saturating_add(every.0.saturating_mul(time)),
+            );
             if at < end {
-                moments.push(Moment { at, actions: vec![scripted.action.clone()], scripted: true });
+                moments.push(Moment {
+                    at,
+                    actions: vec![scripted.action.clone()],
+                    scripted: true,
+                });
             }
         }
     }
@@ -40,9 +48,20 @@ pub(super) fn moments(scenario: &Scenario, seed: u64, duration: Span) -> Vec<Mom
                 break;
             }
             let chosen = choose(&recurring.choose, &mut random);
-            let others = recurring.choose.iter().filter(|choice| choice.weight > 0 && Some(*choice) != chosen);
-            let actions = chosen.into_iter().chain(others).map(|choice| choice.action.clone()).collect();
-            moments.push(Moment { at, actions, scripted: false });
+            let others = recurring
+                .choose
+                .iter()
+                .filter(|choice| choice.weight > 0 && Some(*choice) != chosen);
+            let actions = chosen
+                .into_iter()
+                .chain(others)
+                .map(|choice| choice.action.clone())
+                .collect();
+            moments.push(Moment {
+                at,
+                actions,
+                scripted: false,
+            });
         }
     }
     moments.sort_by_key(|moment| moment.at);

@@ -17,8 +17,16 @@ fn whole(scenario: &Scenario, seed: u64) -> Schedule {
 #[test]
 fn a_rolling_restart_drains_everybody_once_in_ascending_order() {
     let steps = whole(&shipped("rolling_restart"), 1).steps;
-    let drained: Vec<u64> =
-        steps.iter().filter_map(|step| if let What::Fault(Fault::Drain { node }) = step.what { Some(node.0) } else { None }).collect();
+    let drained: Vec<u64> = steps
+        .iter()
+        .filter_map(|step| {
+            if let What::Fault(Fault::Drain { node }) = step.what {
+                Some(node.0)
+            } else {
+                None
+            }
+        })
+        .collect();
     assert_eq!(drained, [1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(steps.len(), 16);
 }
@@ -32,15 +40,39 @@ fn another_leader_dies_each_time() {
         _ => None,
     };
     let all: Vec<_> = steps.iter().filter_map(of).collect();
-    assert_eq!(all, [(10, 'k', 1), (25, 'k', 2), (30, 's', 1), (40, 'k', 1), (45, 's', 2), (60, 's', 1)]);
+    assert_eq!(
+        all,
+        [
+            (10, 'k', 1),
+            (25, 'k', 2),
+            (30, 's', 1),
+            (40, 'k', 1),
+            (45, 's', 2),
+            (60, 's', 1)
+        ]
+    );
 }
 
 #[test]
 fn halves_are_cut_in_both_directions_and_healed() {
     let steps = whole(&shipped("half_cut"), 1).steps;
-    let What::Worse { ways, link, .. } = &steps[0].what else { panic!("{steps:?}") };
-    assert!(link.cut && ways.len() == 2 && ways[0].from == [1, 2, 3, 4].map(NodeId) && ways[1].from == [5, 6, 7, 8].map(NodeId));
-    assert!(matches!(steps[1].what, What::Better { layer: 0, all_well: true, .. }));
+    let What::Worse { ways, link, .. } = &steps[0].what else {
+        panic!("{steps:?}")
+    };
+    assert!(
+        link.cut
+            && ways.len() == 2
+            && ways[0].from == [1, 2, 3, 4].map(NodeId)
+            && ways[1].from == [5, 6, 7, 8].map(NodeId)
+    );
+    assert!(matches!(
+        steps[1].what,
+        What::Better {
+            layer: 0,
+            all_well: true,
+            ..
+        }
+    ));
     assert_eq!(steps[1].at.since(steps[0].at), span(20.0));
 }
 
@@ -48,9 +80,18 @@ fn halves_are_cut_in_both_directions_and_healed() {
 fn a_storm_has_about_125_faults_an_hour() {
     let scenario = shipped("storm");
     let hour = plan(&scenario, 3, span(3600.0 + scenario.warm_up_s));
-    let again = |step: &&Step| matches!(step.what, What::Fault(Fault::Start { .. }) | What::Resume(_) | What::Better { .. });
+    let again = |step: &&Step| {
+        matches!(
+            step.what,
+            What::Fault(Fault::Start { .. }) | What::Resume(_) | What::Better { .. }
+        )
+    };
     let faults = hour.steps.len() - hour.steps.iter().filter(again).count();
-    assert!((95..=155).contains(&faults), "{faults}, and {} skipped", hour.skipped);
+    assert!(
+        (95..=155).contains(&faults),
+        "{faults}, and {} skipped",
+        hour.skipped
+    );
     assert!(hour.skipped <= 6, "{}", hour.skipped);
 }
 
@@ -59,17 +100,29 @@ fn something_is_done_each_time_if_anything_can_be_done() {
     for seed in 0..20 {
         for (name, least) in [("spot_market", 10), ("soak", 500)] {
             let schedule = whole(&shipped(name), seed);
-            let kills = schedule.steps.iter().filter(|step| matches!(step.what, What::Fault(Fault::Kill { .. }))).count();
+            let kills = schedule
+                .steps
+                .iter()
+                .filter(|step| matches!(step.what, What::Fault(Fault::Kill { .. })))
+                .count();
             let starts = schedule.steps.len() - kills;
-            assert!(schedule.skipped == 0 && kills + starts >= least, "{name}, seed {seed}: {kills} {starts} {}", schedule.skipped);
-            assert!(kills * 4 > starts && starts * 4 > kills, "{name}, seed {seed}: {kills} kills, {starts} starts");
+            assert!(
+                schedule.skipped == 0 && kills + starts >= least,
+                "{name}, seed {seed}: {kills} {starts} {}",
+                schedule.skipped
+            );
+            assert!(
+                kills * 4 > starts && starts * 4 > kills,
+                "{name}, seed {seed}: {kills} kills, {starts} starts"
+            );
         }
     }
 }
 
 proptest! {
-    /// Of every shipped scenario and seed: the same schedule again, nobody is killed twice in a row, all is undone by the end, and
-    /// random faults leave as many nodes running as the scenario wants.
+    /// Of every shipped scenario and seed: the same schedule again, nobody is killed twice in a
+    /// row, all is undone by the end, and random faults leave as many nodes running as the scenario
+    /// wants.
     #[test]
     fn schedules_are_sound(seed: u64, index in 0..SHIPPED.len()) {
         let scenario = shipped(SHIPPED[index].name);

@@ -5,7 +5,9 @@ use crate::sim::mail::{Arrival, Mail, ToTraining, Wish};
 use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::machine::Outbox;
 use slowmo_protocol::node::vectors::{Contribution, Values, Vectors};
-use slowmo_protocol::node::{AggregatorEffect, AggregatorPart, Contribute, Contributing, ToAggregator, ToRounds};
+use slowmo_protocol::node::{
+    AggregatorEffect, AggregatorPart, Contribute, Contributing, ToAggregator, ToRounds,
+};
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::topology::Rate;
 
@@ -24,7 +26,13 @@ impl Exchanges {
     pub fn new(config: &Config, rates: Vec<Rate>) -> Self {
         let gossips = matches!(config.algorithm.base, Base::Sgp(_));
         let part = AggregatorPart::new(1, gossips, config.waits.round);
-        Self { part, rates, asks: false, buffers: Values::default(), used: Vec::new() }
+        Self {
+            part,
+            rates,
+            asks: false,
+            buffers: Values::default(),
+            used: Vec::new(),
+        }
     }
 
     /// When it must be given a tick.
@@ -34,7 +42,11 @@ impl Exchanges {
 
     /// The worker asks for an exchange.
     pub fn arrive(&mut self, arrival: Arrival, now: Instant, wishes: &mut Vec<Wish>) {
-        let Arrival { arrive, buffers, used } = arrival;
+        let Arrival {
+            arrive,
+            buffers,
+            used,
+        } = arrival;
         self.asks = true;
         self.buffers = buffers;
         self.used = used;
@@ -54,20 +66,44 @@ impl Exchanges {
         match effect {
             AggregatorEffect::Tell(mail) => wishes.push(Wish::tell(mail)),
             AggregatorEffect::Contribute(contributing) => {
-                let Contributing { round, spec, weight, model, frozen: values, samples } = *contributing;
+                let Contributing {
+                    round,
+                    spec,
+                    weight,
+                    model,
+                    frozen: values,
+                    samples,
+                } = *contributing;
                 let parameters = values.len();
-                let contribution = Contribution { weight, values, buffers: self.buffers.clone(), used: std::mem::take(&mut self.used) };
+                let contribution = Contribution {
+                    weight,
+                    values,
+                    buffers: self.buffers.clone(),
+                    used: std::mem::take(&mut self.used),
+                };
                 let (rates, buffers) = (self.rates.clone(), model.optimizer);
-                let contribute = Contribute { round, spec, samples, rates, buffers, parameters, contribution };
+                let contribute = Contribute {
+                    round,
+                    spec,
+                    samples,
+                    rates,
+                    buffers,
+                    parameters,
+                    contribution,
+                };
                 wishes.push(Wish::tell(ToRounds::Contribute(Box::new(contribute))));
             }
-            AggregatorEffect::Release(released) => self.answer(ToTraining::Exchanged(released), wishes),
+            AggregatorEffect::Release(released) => {
+                self.answer(ToTraining::Exchanged(released), wishes)
+            }
             AggregatorEffect::Unchanged => self.answer(ToTraining::PassedOver, wishes),
             AggregatorEffect::Drained => self.answer(ToTraining::Drained, wishes),
             AggregatorEffect::Failed(failure) => self.answer(ToTraining::Failed(failure), wishes),
             AggregatorEffect::Left => wishes.push(Wish::Tell(Mail::Training(ToTraining::Left))),
             // Momentum is sharded in every simulated run, and there is one worker.
-            AggregatorEffect::WholeStep { .. } | AggregatorEffect::Missing { .. } | AggregatorEffect::Disagree { .. } => {}
+            AggregatorEffect::WholeStep { .. }
+            | AggregatorEffect::Missing { .. }
+            | AggregatorEffect::Disagree { .. } => {}
             AggregatorEffect::Behind => {}
         }
     }

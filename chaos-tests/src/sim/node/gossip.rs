@@ -1,4 +1,5 @@
-//! The gossip peer of a simulated node: drives that part of the node, with real numerators over small vectors.
+//! The gossip peer of a simulated node: drives that part of the node, with real numerators over
+//! small vectors.
 
 mod entries;
 
@@ -87,7 +88,11 @@ impl Gossips {
     }
 
     /// Carries out an effect; what that makes, the part is told at once.
-    fn act(&mut self, effect: GossipEffect<Vectors>, wishes: &mut Vec<Wish>) -> Option<ToGossip<Vectors>> {
+    fn act(
+        &mut self,
+        effect: GossipEffect<Vectors>,
+        wishes: &mut Vec<Wish>,
+    ) -> Option<ToGossip<Vectors>> {
         match effect {
             GossipEffect::Send { to, frame } => wishes.push(Wish::Frame(to, frame)),
             GossipEffect::Tell(mail) => wishes.push(Wish::tell(mail)),
@@ -102,11 +107,20 @@ impl Gossips {
                 self.kept = frozen.iter().map(|value| value * weight).collect();
             }
             GossipEffect::Read(key, stream) => {
-                let Body::Values(values) = stream.stream else { return None };
-                wishes.push(Wish::Later(1, Mail::from(ToGossip::Read(key, Some(values)))));
+                let Body::Values(values) = stream.stream else {
+                    return None;
+                };
+                wishes.push(Wish::Later(
+                    1,
+                    Mail::from(ToGossip::Read(key, Some(values))),
+                ));
             }
             GossipEffect::Fold(values) => self.folded.push(values),
-            GossipEffect::Mix { mix, arrived, frozen } => {
+            GossipEffect::Mix {
+                mix,
+                arrived,
+                frozen,
+            } => {
                 let made = self.mix(&mix, arrived, frozen);
                 return Some(ToGossip::Mixed(mix, made));
             }
@@ -122,17 +136,36 @@ impl Gossips {
     }
 
     /// `own` with what arrived and what came back.
-    fn mix(&mut self, mix: &Mix, mut arrived: Vec<Values>, frozen: Option<Values>) -> Made<Vectors> {
+    fn mix(
+        &mut self,
+        mix: &Mix,
+        mut arrived: Vec<Values>,
+        frozen: Option<Values>,
+    ) -> Made<Vectors> {
         let stays = if mix.shared { mix.own.min(1.0) } else { 1.0 };
         let mut values: Vec<f64> = match (&frozen, self.part.is_synchronous()) {
             (Some(frozen), _) => frozen.iter().map(|value| value * mix.own).collect(),
-            (None, true) => std::mem::take(&mut self.kept).iter().map(|value| value * (mix.own / self.kept_weight)).collect(),
-            (None, false) => self.model.iter().map(|value| value * (mix.own - stays)).collect(),
+            (None, true) => std::mem::take(&mut self.kept)
+                .iter()
+                .map(|value| value * (mix.own / self.kept_weight))
+                .collect(),
+            (None, false) => self
+                .model
+                .iter()
+                .map(|value| value * (mix.own - stays))
+                .collect(),
         };
         arrived.extend(std::mem::take(&mut self.folded));
-        arrived.extend(mix.returned.iter().filter_map(|sent| self.shipped.remove(sent)));
+        arrived.extend(
+            mix.returned
+                .iter()
+                .filter_map(|sent| self.shipped.remove(sent)),
+        );
         for part in arrived {
-            values.iter_mut().zip(part.iter()).for_each(|(sum, value)| *sum += value);
+            values
+                .iter_mut()
+                .zip(part.iter())
+                .for_each(|(sum, value)| *sum += value);
         }
         let values = Arc::new(values);
         if mix.purpose == Purpose::Average {
@@ -155,26 +188,52 @@ impl Gossips {
     }
 
     fn send(&mut self, plan: &Plan, part: &Values, wishes: &mut Vec<Wish>) {
-        self.shipped.extend(plan.out.iter().map(|to| ((*to, plan.step), part.clone())));
-        let wire = self.part.settings().map_or(WireType::Float32, |gossip| gossip.wire);
-        let content = Bulk::Gossip { step: plan.step, weight: plan.split.share, scale: 1.0, wire };
+        self.shipped
+            .extend(plan.out.iter().map(|to| ((*to, plan.step), part.clone())));
+        let wire = self
+            .part
+            .settings()
+            .map_or(WireType::Float32, |gossip| gossip.wire);
+        let content = Bulk::Gossip {
+            step: plan.step,
+            weight: plan.split.share,
+            scale: 1.0,
+            wire,
+        };
         let header = self.identity.header(plan.place);
         for to in self.part.receivers(plan) {
-            let stream = Stream { header, content: content.clone(), stream: Body::Values(part.clone()) };
+            let stream = Stream {
+                header,
+                content: content.clone(),
+                stream: Body::Values(part.clone()),
+            };
             wishes.push(Wish::Stream(to, Box::new(stream)));
         }
     }
 
     /// Overlapped: the training thread mixed. `before` is the model as its inner step left it.
     fn moved(&mut self, before: &Values, plan: Option<Plan>, wishes: &mut Vec<Wish>) {
-        let Some((mix, correction)) = self.mixing.take() else { return };
+        let Some((mix, correction)) = self.mixing.take() else {
+            return;
+        };
         let stays = if mix.shared { mix.own.min(1.0) } else { 1.0 };
-        let numerators: Vec<f64> = before.iter().zip(correction.iter()).map(|(model, correction)| stays * model + correction).collect();
+        let numerators: Vec<f64> = before
+            .iter()
+            .zip(correction.iter())
+            .map(|(model, correction)| stays * model + correction)
+            .collect();
         if let Some(plan) = plan {
             let goes = (1.0 - stays) / plan.out.len() as f64;
             let scale = plan.split.share / mix.weight;
-            let moved = before.iter().zip(self.model.iter()).map(|(before, model)| before - model);
-            let part = numerators.iter().zip(moved).map(|(numerator, moved)| numerator * scale + moved * goes).collect();
+            let moved = before
+                .iter()
+                .zip(self.model.iter())
+                .map(|(before, model)| before - model);
+            let part = numerators
+                .iter()
+                .zip(moved)
+                .map(|(numerator, moved)| numerator * scale + moved * goes)
+                .collect();
             self.send(&plan, &Arc::new(part), wishes);
         }
         self.model = Arc::new(numerators.iter().map(|value| value / mix.weight).collect());
@@ -182,7 +241,16 @@ impl Gossips {
 
     /// A node's messages to a peer that it still answers for.
     fn open(&self, node: NodeId) -> Vec<Step> {
-        let awaits = |sent: &&Sent| sent.0 == node && self.machine().is_some_and(|machine| machine.awaits_answer(**sent));
-        self.shipped.keys().filter(awaits).map(|sent| sent.1).collect()
+        let awaits = |sent: &&Sent| {
+            sent.0 == node
+                && self
+                    .machine()
+                    .is_some_and(|machine| machine.awaits_answer(**sent))
+        };
+        self.shipped
+            .keys()
+            .filter(awaits)
+            .map(|sent| sent.1)
+            .collect()
     }
 }

@@ -39,7 +39,11 @@ pub struct Members {
 impl Members {
     /// A node that has met nobody.
     pub fn new(settings: Settings, liveness: liveness::Settings, round_trip: Span) -> Self {
-        Self { part: MembershipPart::new(settings, liveness), round_trip, waiting: None }
+        Self {
+            part: MembershipPart::new(settings, liveness),
+            round_trip,
+            waiting: None,
+        }
     }
 
     /// When it must be given a tick.
@@ -48,9 +52,23 @@ impl Members {
     }
 
     /// Takes a message.
-    pub fn take(&mut self, message: ToMembership, heard: &Heard, now: Instant, wishes: &mut Vec<Wish>) {
+    pub fn take(
+        &mut self,
+        message: ToMembership,
+        heard: &Heard,
+        now: Instant,
+        wishes: &mut Vec<Wish>,
+    ) {
         let mut out = Outbox::default();
-        self.part.handle::<Vectors>(message, &Signs { heard, round_trip: self.round_trip }, now, &mut out);
+        self.part.handle::<Vectors>(
+            message,
+            &Signs {
+                heard,
+                round_trip: self.round_trip,
+            },
+            now,
+            &mut out,
+        );
         for effect in out.take() {
             wishes.push(match effect {
                 MembershipEffect::Send { to, frame } => Wish::Frame(to, frame),

@@ -49,7 +49,11 @@ pub struct Node {
 impl Node {
     /// A process that has met nobody.
     pub fn new(start: Start, address: SocketAddr, founding: Founding, config: &Config) -> Self {
-        let identity = Identity { cluster: CLUSTER, node: start.node, incarnation: start.incarnation };
+        let identity = Identity {
+            cluster: CLUSTER,
+            node: start.node,
+            incarnation: start.incarnation,
+        };
         let round_trip = Span(2 * (config.delay.0 + config.delay.1 / 2));
         Self {
             start,
@@ -69,13 +73,17 @@ impl Node {
     /// Takes a message.
     pub fn take(&mut self, mail: Mail, heard: &Heard, now: Instant, wishes: &mut Vec<Wish>) {
         match mail {
-            Mail::Node(node::Mail::Membership(message)) => self.membership.take(message, heard, now, wishes),
+            Mail::Node(node::Mail::Membership(message)) => {
+                self.membership.take(message, heard, now, wishes)
+            }
             Mail::Node(node::Mail::Rounds(message)) => {
                 self.rounds.after = self.training.after;
                 self.rounds.take(message, now, wishes);
             }
             Mail::Node(node::Mail::Gossip(message)) => self.gossip.take(message, now, wishes),
-            Mail::Node(node::Mail::Aggregator(message)) => self.aggregator.take(message, now, wishes),
+            Mail::Node(node::Mail::Aggregator(message)) => {
+                self.aggregator.take(message, now, wishes)
+            }
             Mail::Arrive(arrival) => self.aggregator.arrive(*arrival, now, wishes),
             Mail::Training(message) => self.training.take(message, wishes),
         }
@@ -116,7 +124,12 @@ pub fn tick(part: Part) -> Option<Mail> {
     })
 }
 
-fn members_settings(identity: Identity, address: SocketAddr, founding: Founding, config: &Config) -> members::Settings {
+fn members_settings(
+    identity: Identity,
+    address: SocketAddr,
+    founding: Founding,
+    config: &Config,
+) -> members::Settings {
     members::Settings {
         identity,
         address,
@@ -156,12 +169,22 @@ fn rounds_settings(identity: Identity, config: &Config) -> coordinator::Settings
 
 /// Where there is no slow step, any will do.
 fn optimizer(config: &Config) -> OuterOptimizer {
-    config.algorithm.outer.map_or(OuterOptimizer::SlowMo { alpha: 1.0, beta: 0.0 }, |outer| outer.optimizer)
+    config.algorithm.outer.map_or(
+        OuterOptimizer::SlowMo {
+            alpha: 1.0,
+            beta: 0.0,
+        },
+        |outer| outer.optimizer,
+    )
 }
 
 fn waits(config: &Config) -> Waits {
     let settle = Span(config.waits.grace.0.min(config.waits.round.0 / 2) / 2);
-    Waits { message: config.waits.grace, settle, leave: config.waits.round }
+    Waits {
+        message: config.waits.grace,
+        settle,
+        leave: config.waits.round,
+    }
 }
 
 /// Even and odd ids are a site each: what a node measured to whoever there may be.
@@ -169,6 +192,18 @@ fn rates(of: NodeId, config: &Config) -> Vec<Rate> {
     if !config.algorithm.orders_by_rate() {
         return Vec::new();
     }
-    let rate = |to: &NodeId| Rate { to: *to, kilobytes: if to.0 % 2 == of.0 % 2 { 1_000_000 } else { 1_000 } };
-    config.founders.iter().take(slowmo_protocol::topology::RATES_MAX).map(rate).collect()
+    let rate = |to: &NodeId| Rate {
+        to: *to,
+        kilobytes: if to.0 % 2 == of.0 % 2 {
+            1_000_000
+        } else {
+            1_000
+        },
+    };
+    config
+        .founders
+        .iter()
+        .take(slowmo_protocol::topology::RATES_MAX)
+        .map(rate)
+        .collect()
 }

@@ -1,4 +1,5 @@
-//! The coordinator of a simulated node: drives that part of the node, with real sums over small vectors.
+//! The coordinator of a simulated node: drives that part of the node, with real sums over small
+//! vectors.
 
 use crate::sim::mail::{Mail, Wish};
 use slowmo_protocol::algorithm::OuterOptimizer;
@@ -29,7 +30,15 @@ impl Rounds {
     /// A coordinator without a view.
     pub fn new(settings: Settings, optimizer: OuterOptimizer) -> Self {
         let identity = settings.identity;
-        Self { part: RoundsPart::new(settings), identity, optimizer, work: 0, after: None, waiting: None, applied: 0 }
+        Self {
+            part: RoundsPart::new(settings),
+            identity,
+            optimizer,
+            work: 0,
+            after: None,
+            waiting: None,
+            applied: 0,
+        }
     }
 
     /// When it must be given a tick.
@@ -53,13 +62,20 @@ impl Rounds {
     }
 
     fn start(&self) -> Start {
-        Start { node: self.identity.node, incarnation: self.identity.incarnation }
+        Start {
+            node: self.identity.node,
+            incarnation: self.identity.incarnation,
+        }
     }
 
     /// Takes a message.
     pub fn take(&mut self, message: ToRounds<Vectors>, now: Instant, wishes: &mut Vec<Wish>) {
         if let ToRounds::Contribute(contribute) = &message {
-            let Contribute { round, contribution, .. } = &**contribute;
+            let Contribute {
+                round,
+                contribution,
+                ..
+            } = &**contribute;
             wishes.push(Wish::Record(Event::Contributed {
                 start: self.start(),
                 lineage: self.machine().began_in(),
@@ -91,7 +107,9 @@ impl Rounds {
                 for done in carry_out(&mut self.part, self.identity, self.optimizer, effect) {
                     wishes.push(match done {
                         Done::Stream(to, stream) => Wish::Stream(to, Box::new(stream)),
-                        Done::Report(attempt, moved) => Wish::Later(self.work, Mail::from(ToRounds::Moved(attempt, moved))),
+                        Done::Report(attempt, moved) => {
+                            Wish::Later(self.work, Mail::from(ToRounds::Moved(attempt, moved)))
+                        }
                     });
                 }
             }
@@ -100,10 +118,21 @@ impl Rounds {
 
     fn trace(&self, applied: &Applied<Vectors>) -> Event {
         let held = |(shard, state): (ShardId, &State)| {
-            let digest = digest_values(&state.anchor).rotate_left(1) ^ digest_values(&state.momentum);
-            Held { shard, digest, anchor: state.anchor.clone(), momentum: state.momentum.clone() }
+            let digest =
+                digest_values(&state.anchor).rotate_left(1) ^ digest_values(&state.momentum);
+            Held {
+                shard,
+                digest,
+                anchor: state.anchor.clone(),
+                momentum: state.momentum.clone(),
+            }
         };
         let holds = self.part.shards().all().map(held).collect();
-        applied.event(self.start(), digest_values(&applied.values), applied.values.to_vec(), holds)
+        applied.event(
+            self.start(),
+            digest_values(&applied.values),
+            applied.values.to_vec(),
+            holds,
+        )
     }
 }

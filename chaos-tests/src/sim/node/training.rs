@@ -1,4 +1,5 @@
-//! The training thread of a simulated node: inner steps, and at each what the schedule says. As a worker's session does.
+//! The training thread of a simulated node: inner steps, and at each what the schedule says. As a
+//! worker's session does.
 
 use crate::sim::config::Config;
 use crate::sim::mail::{Arrival, Mail, ToTraining, Wish};
@@ -66,7 +67,9 @@ pub struct TrainingPart {
 impl TrainingPart {
     /// A thread that has not called `synchronize`.
     pub fn new(me: NodeId, incarnation: Incarnation, config: &Config) -> Self {
-        let model = (0..config.parameters).map(|index| me.0 as f64 + incarnation.0 as f64 / 64.0 + index as f64 / 8.0).collect();
+        let model = (0..config.parameters)
+            .map(|index| me.0 as f64 + incarnation.0 as f64 / 64.0 + index as f64 / 8.0)
+            .collect();
         Self {
             me,
             incarnation,
@@ -80,8 +83,13 @@ impl TrainingPart {
             computing: 0,
             compute: config.compute,
             slowness: 100,
-            random: Random::new(config.seed ^ me.0.rotate_left(20) ^ incarnation.0.rotate_left(40), 2),
-            progress: config.samples.and_then(|settings| Progress::new(settings).ok()),
+            random: Random::new(
+                config.seed ^ me.0.rotate_left(20) ^ incarnation.0.rotate_left(40),
+                2,
+            ),
+            progress: config
+                .samples
+                .and_then(|settings| Progress::new(settings).ok()),
             members: Arc::default(),
             used: Vec::new(),
             after: None,
@@ -91,13 +99,25 @@ impl TrainingPart {
 
     /// Calls `synchronize`.
     pub fn begin(&mut self, wishes: &mut Vec<Wish>) {
-        let request = Request { step: Step(0), task: Task::Found, gamma: 0.0, elements: self.model.len() as u64 };
+        let request = Request {
+            step: Step(0),
+            task: Task::Found,
+            gamma: 0.0,
+            elements: self.model.len() as u64,
+        };
         self.ask(request, Some(self.model.clone()), wishes);
     }
 
     fn size(&self) -> ModelSize {
-        let optimizer = if self.copies_buffers { self.buffers.len() as u64 } else { 0 };
-        ModelSize { optimizer, ..ModelSize::of(self.model.len() as u64) }
+        let optimizer = if self.copies_buffers {
+            self.buffers.len() as u64
+        } else {
+            0
+        };
+        ModelSize {
+            optimizer,
+            ..ModelSize::of(self.model.len() as u64)
+        }
     }
 
     fn ask(&mut self, request: Request, values: Option<Vec<f64>>, wishes: &mut Vec<Wish>) {
@@ -105,15 +125,29 @@ impl TrainingPart {
         if request.task == Task::Gradients {
             model.parameters = request.elements;
         }
-        let arrive = Arrive { worker: 0, request, model, frozen: values.map(Arc::new), samples: self.progress.clone() };
-        let arrival = Arrival { arrive, buffers: Arc::new(self.buffers.clone()), used: self.used.clone() };
+        let arrive = Arrive {
+            worker: 0,
+            request,
+            model,
+            frozen: values.map(Arc::new),
+            samples: self.progress.clone(),
+        };
+        let arrival = Arrival {
+            arrive,
+            buffers: Arc::new(self.buffers.clone()),
+            used: self.used.clone(),
+        };
         wishes.push(Wish::Tell(Mail::Arrive(Box::new(arrival))));
     }
 
     /// Takes a message.
     pub fn take(&mut self, message: ToTraining, wishes: &mut Vec<Wish>) {
         match message {
-            ToTraining::Computed(computing) if computing == self.computing && self.doing == Doing::Computing => self.computed(wishes),
+            ToTraining::Computed(computing)
+                if computing == self.computing && self.doing == Doing::Computing =>
+            {
+                self.computed(wishes)
+            }
             ToTraining::Computed(_) => {}
             ToTraining::Exchanged(exchanged) => self.exchanged(&exchanged, wishes),
             ToTraining::PassedOver => {
@@ -142,7 +176,10 @@ impl TrainingPart {
         self.computing += 1;
         let (base, more) = self.compute;
         let takes = (base + self.random.below(more)) * self.slowness / 100;
-        wishes.push(Wish::Later(takes, Mail::Training(ToTraining::Computed(self.computing))));
+        wishes.push(Wish::Later(
+            takes,
+            Mail::Training(ToTraining::Computed(self.computing)),
+        ));
     }
 
     /// The step is computed: every node drifts in its own way, by eighths, so that sums are exact.
@@ -151,7 +188,12 @@ impl TrainingPart {
         if self.algorithm.base == Base::AllReduce {
             self.doing = Doing::Gradients;
             let gradients: Vec<f64> = (0..self.model.len()).map(|_| self.drift()).collect();
-            let request = Request { step: self.step, task: Task::Gradients, gamma: 0.0, elements: gradients.len() as u64 };
+            let request = Request {
+                step: self.step,
+                task: Task::Gradients,
+                gamma: 0.0,
+                elements: gradients.len() as u64,
+            };
             self.use_samples();
             return self.ask(request, Some(gradients), wishes);
         }
@@ -170,9 +212,12 @@ impl TrainingPart {
     }
 
     fn use_samples(&mut self) {
-        let Some(progress) = &self.progress else { return };
+        let Some(progress) = &self.progress else {
+            return;
+        };
         let batch = progress.batch(&self.members, self.me, 0, self.step);
-        self.used.extend(batch.into_iter().map(|range| (range.start, range.end)));
+        self.used
+            .extend(batch.into_iter().map(|range| (range.start, range.end)));
     }
 
     /// What the schedule says of this step.
@@ -183,9 +228,15 @@ impl TrainingPart {
             return self.compute(wishes);
         }
         self.doing = Doing::Exchanging(due);
-        let overlapped = matches!(self.algorithm.base, Base::Sgp(gossip) if gossip.staleness > 0) && due.exchange == Exchange::Gossip;
+        let overlapped = matches!(self.algorithm.base, Base::Sgp(gossip) if gossip.staleness > 0)
+            && due.exchange == Exchange::Gossip;
         let gamma = if due.takes_slow_step() { GAMMA } else { 0.0 };
-        let request = Request { step: self.step, task: Task::Due(due), gamma, elements: self.model.len() as u64 };
+        let request = Request {
+            step: self.step,
+            task: Task::Due(due),
+            gamma,
+            elements: self.model.len() as u64,
+        };
         let values = (!overlapped).then(|| self.model.clone());
         self.ask(request, values, wishes);
     }
@@ -197,9 +248,19 @@ impl TrainingPart {
         let gradients = self.doing == Doing::Gradients;
         if let Some(values) = &exchanged.values {
             match exchanged.stays {
-                _ if gradients => self.model.iter_mut().zip(values.iter()).for_each(|(model, gradient)| *model += gradient),
+                _ if gradients => self
+                    .model
+                    .iter_mut()
+                    .zip(values.iter())
+                    .for_each(|(model, gradient)| *model += gradient),
                 Some(stays) => self.mix(values, stays, exchanged.weight, wishes),
-                None => self.model = values.iter().take(self.model.len()).map(|value| value / exchanged.weight).collect(),
+                None => {
+                    self.model = values
+                        .iter()
+                        .take(self.model.len())
+                        .map(|value| value / exchanged.weight)
+                        .collect()
+                }
             }
         }
         let kind = exchanged.outcome.as_ref().map(|outcome| outcome.spec.kind);
@@ -228,18 +289,31 @@ impl TrainingPart {
     fn mix(&mut self, correction: &Values, stays: f64, weight: f64, wishes: &mut Vec<Wish>) {
         let before = Arc::new(self.model.clone());
         let mixed = self.model.iter().zip(correction.iter());
-        self.model = mixed.map(|(model, correction)| (stays * model + correction) / weight).collect();
-        wishes.push(Wish::tell(ToGossip::Moved { step: self.step, before, withheld: false }));
+        self.model = mixed
+            .map(|(model, correction)| (stays * model + correction) / weight)
+            .collect();
+        wishes.push(Wish::tell(ToGossip::Moved {
+            step: self.step,
+            before,
+            withheld: false,
+        }));
     }
 
     /// Hands a decided round to the sampler.
     fn follow(&mut self, outcome: &Outcome, members: &Arc<[Member]>) {
         if outcome.spec.carries_parameters() {
-            self.after = Some(slowmo_protocol::trace::Place { lineage: outcome.lineage, round: outcome.round });
+            self.after = Some(slowmo_protocol::trace::Place {
+                lineage: outcome.lineage,
+                round: outcome.round,
+            });
         }
         if let Some(progress) = &self.progress {
             let start = outcome.samples.as_ref().unwrap_or(progress);
-            let round = DecidedRound { until: samples_until(&outcome.spec), contributors: &outcome.contributors, members };
+            let round = DecidedRound {
+                until: samples_until(&outcome.spec),
+                contributors: &outcome.contributors,
+                members,
+            };
             self.progress = Some(start.after(&round));
             self.used.clear();
         }

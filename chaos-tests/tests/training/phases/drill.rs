@@ -1,4 +1,5 @@
-//! A cluster in this process whose nodes crash, are cut off, come and go, and of which everything is recorded.
+//! A cluster in this process whose nodes crash, are cut off, come and go, and of which everything
+//! is recorded.
 
 use super::book::{BETA, TAU};
 use super::nodes::{Armed, Shared, State, Training};
@@ -17,17 +18,24 @@ use std::time::{Duration, Instant};
 
 /// Far above what anything in a drill takes.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// A step before which nodes are held; its round is a plain average, the one before took a slow step.
+/// A step before which nodes are held; its round is a plain average, the one before took a slow
+/// step.
 pub const HELD: u64 = 6;
 /// Rounds that the nodes that are left decide together before a drill ends: several slow steps.
 const STEADY_ROUNDS: usize = 3 * TAU as usize;
-/// Cases that run at one time, of all tests; most of what they do is wait for a death to be noticed.
+/// Cases that run at one time, of all tests; most of what they do is wait for a death to be
+/// noticed.
 const AT_ONCE: usize = 16;
 
 /// How a drill's cluster is set up.
 pub fn config(founders: usize, replicas: usize) -> Config {
     let round_timeout_ms = 2 * PATIENCE.as_millis() as u64;
-    Config { min_nodes: founders, replicas, round_timeout_ms, ..local_sgd(1, TAU, 1.0, BETA) }
+    Config {
+        min_nodes: founders,
+        replicas,
+        round_timeout_ms,
+        ..local_sgd(1, TAU, 1.0, BETA)
+    }
 }
 
 /// The cluster.
@@ -36,12 +44,33 @@ pub struct Drill(Arc<Shared>);
 impl Drill {
     /// Founds a cluster of `founders`; `others` may come later.
     pub fn new(founders: &[u64], others: &[u64], config: Config, traps: &[Trap]) -> Self {
-        let (ids, later) = (founders.iter().chain(others).copied().collect(), others.to_vec());
-        // In every fourth case messages of different nodes arrive in another order than they were sent in.
-        let seed = traps.last().map(|trap| 64 * trap.node + trap.point.nth as u64).filter(|seed| seed % 4 == 1);
-        let armed = |trap: &Trap| Armed { trap: trap.clone(), seen: 0, sprung: false };
-        let state = Mutex::new(State { traps: traps.iter().map(armed).collect(), ..State::default() });
-        let drill = Self(Arc::new(Shared { hub: MemoryHub::new(seed), config, ids, later, state, changed: Condvar::new() }));
+        let (ids, later) = (
+            founders.iter().chain(others).copied().collect(),
+            others.to_vec(),
+        );
+        // In every fourth case messages of different nodes arrive in another order than they were
+        // sent in.
+        let seed = traps
+            .last()
+            .map(|trap| 64 * trap.node + trap.point.nth as u64)
+            .filter(|seed| seed % 4 == 1);
+        let armed = |trap: &Trap| Armed {
+            trap: trap.clone(),
+            seen: 0,
+            sprung: false,
+        };
+        let state = Mutex::new(State {
+            traps: traps.iter().map(armed).collect(),
+            ..State::default()
+        });
+        let drill = Self(Arc::new(Shared {
+            hub: MemoryHub::new(seed),
+            config,
+            ids,
+            later,
+            state,
+            changed: Condvar::new(),
+        }));
         founders.iter().for_each(|id| drill.start(*id));
         drill
     }
@@ -50,17 +79,52 @@ impl Drill {
     pub fn start(&self, id: u64) {
         let shared = &self.0;
         let address = |node: u64| SocketAddr::from((Ipv4Addr::LOCALHOST, 45_000 + node as u16));
-        let peers = shared.ids.iter().filter(|peer| **peer != id).map(|peer| address(*peer)).collect();
-        let network = Network { hub: shared.hub.clone(), address: address(id), peers };
+        let peers = shared
+            .ids
+            .iter()
+            .filter(|peer| **peer != id)
+            .map(|peer| address(*peer))
+            .collect();
+        let network = Network {
+            hub: shared.hub.clone(),
+            address: address(id),
+            peers,
+        };
         // Two that come later must not take each other for the founders.
         let join = shared.later.contains(&id);
         // They may have smaller addresses than the founders, of whom the first one bootstraps.
-        let first = shared.ids.iter().filter(|id| !shared.later.contains(id)).min() == Some(&id);
-        let bootstrap = if first { Bootstrap::Yes } else { Bootstrap::Auto };
-        let config = Config { node_id: Some(id), runtime_threads: 1, join, bootstrap, ..shared.config.clone() };
-        let node = Arc::new(Runtime::builder().config(config).network(network).faulty().spawn().unwrap());
+        let first = shared
+            .ids
+            .iter()
+            .filter(|id| !shared.later.contains(id))
+            .min()
+            == Some(&id);
+        let bootstrap = if first {
+            Bootstrap::Yes
+        } else {
+            Bootstrap::Auto
+        };
+        let config = Config {
+            node_id: Some(id),
+            runtime_threads: 1,
+            join,
+            bootstrap,
+            ..shared.config.clone()
+        };
+        let node = Arc::new(
+            Runtime::builder()
+                .config(config)
+                .network(network)
+                .faulty()
+                .spawn()
+                .unwrap(),
+        );
         let watching: Weak<Shared> = Arc::downgrade(shared);
-        let watcher = move |_, sending: Sending<'_>| watching.upgrade().map_or(Fate::Sends, |shared| shared.judge(id, sending));
+        let watcher = move |_, sending: Sending<'_>| {
+            watching
+                .upgrade()
+                .map_or(Fate::Sends, |shared| shared.judge(id, sending))
+        };
         node.faults().unwrap().watch(Arc::new(watcher));
         let worker = node.worker(0).unwrap();
         let mut state = shared.state();
@@ -70,17 +134,24 @@ impl Drill {
         state.earlier.extend(earlier);
         let shared = Arc::clone(shared);
         let training = Arc::clone(&node);
-        state.threads.push(Training { node, thread: thread::spawn(move || shared.train(&training, worker)) });
+        state.threads.push(Training {
+            node,
+            thread: thread::spawn(move || shared.train(&training, worker)),
+        });
     }
 
     pub fn has_crashed(&self, id: u64) -> bool {
-        self.0.node(id).is_some_and(|node| node.faults().unwrap().has_crashed())
+        self.0
+            .node(id)
+            .is_some_and(|node| node.faults().unwrap().has_crashed())
     }
 
     /// Waits until a node says that it waits for others.
     pub fn until_waiting(&self, id: u64) {
         let node = self.0.node(id).unwrap();
-        self.until(&format!("node {id} waits"), |_| node.status().waiting_for.is_some());
+        self.until(&format!("node {id} waits"), |_| {
+            node.status().waiting_for.is_some()
+        });
     }
 
     pub fn drain(&self, id: u64) {
@@ -94,7 +165,9 @@ impl Drill {
 
     /// Keeps a node from beginning a step.
     pub fn hold(&self, nodes: &[u64], step: u64) {
-        nodes.iter().for_each(|id| _ = self.0.state().holds.insert(*id, step));
+        nodes
+            .iter()
+            .for_each(|id| _ = self.0.state().holds.insert(*id, step));
     }
 
     /// Lets all nodes go on.
@@ -105,7 +178,9 @@ impl Drill {
 
     /// Waits until these nodes, unless they crashed, have come to a step and do not begin it.
     pub fn until_held(&self, nodes: &[u64], step: u64) {
-        self.until(&format!("{nodes:?} come to step {step}"), |state| nodes.iter().all(|id| state.steps.get(id) == Some(&step)));
+        self.until(&format!("{nodes:?} come to step {step}"), |state| {
+            nodes.iter().all(|id| state.steps.get(id) == Some(&step))
+        });
     }
 
     /// Waits until what these nodes' coordinators know is enough.
@@ -113,17 +188,26 @@ impl Drill {
         let until = Instant::now() + PATIENCE;
         for id in nodes {
             let node = self.0.node(*id).unwrap();
-            while !node.faults().unwrap().has_crashed() && !node.inspect().is_some_and(|inspection| enough(&inspection)) {
-                assert!(Instant::now() < until, "node {id} does not know that {what}; {}", self.describe());
+            while !node.faults().unwrap().has_crashed()
+                && !node.inspect().is_some_and(|inspection| enough(&inspection))
+            {
+                assert!(
+                    Instant::now() < until,
+                    "node {id} does not know that {what}; {}",
+                    self.describe()
+                );
                 thread::sleep(Duration::from_millis(1));
             }
         }
     }
 
-    /// Waits until all traps have sprung, or the round for which they were set is over: not every run sends the same, where a
-    /// message is answered that was late. Those that have not sprung never do. Whether each has.
+    /// Waits until all traps have sprung, or the round for which they were set is over: not every
+    /// run sends the same, where a message is answered that was late. Those that have not sprung
+    /// never do. Whether each has.
     pub fn until_sprung(&self, round: u64) -> Vec<bool> {
-        let over = |state: &State| state.book.last() >= round + 2 || state.traps.iter().all(|armed| armed.sprung);
+        let over = |state: &State| {
+            state.book.last() >= round + 2 || state.traps.iter().all(|armed| armed.sprung)
+        };
         self.until("the traps spring", over);
         let mut state = self.0.state();
         let sprung = state.traps.iter().map(|armed| armed.sprung).collect();
@@ -133,12 +217,16 @@ impl Drill {
 
     /// Waits until these nodes have decided enough rounds together.
     pub fn until_steady(&self, members: &[u64], rounds: usize) {
-        self.until(&format!("{members:?} go on"), |state| state.book.rounds_of(members, state.began_in) >= rounds);
+        self.until(&format!("{members:?} go on"), |state| {
+            state.book.rounds_of(members, state.began_in) >= rounds
+        });
     }
 
     /// Waits until so many rounds are decided.
     pub fn until_round(&self, round: u64) {
-        self.until(&format!("round {round} is decided"), |state| state.book.last() >= round);
+        self.until(&format!("round {round} is decided"), |state| {
+            state.book.last() >= round
+        });
     }
 
     fn until(&self, what: &str, enough: impl Fn(&State) -> bool) {
@@ -151,7 +239,12 @@ impl Drill {
                 drop(state);
                 panic!("{what}: never; {torn:?}\n{}", self.describe());
             }
-            state = self.0.changed.wait_timeout(state, Duration::from_millis(20)).unwrap_or_else(PoisonError::into_inner).0;
+            state = self
+                .0
+                .changed
+                .wait_timeout(state, Duration::from_millis(20))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 
@@ -163,8 +256,13 @@ impl Drill {
             let waits = report.waiting_for;
             let events: Vec<_> = report.events.into_iter().map(|event| event.what).collect();
             let crashed = node.faults().unwrap().has_crashed();
-            let known =
-                inspection.map(|inspection| (inspection.outcome.map(|outcome| outcome.round), inspection.joiners, inspection.leaving));
+            let known = inspection.map(|inspection| {
+                (
+                    inspection.outcome.map(|outcome| outcome.round),
+                    inspection.joiners,
+                    inspection.leaving,
+                )
+            });
             format!(
                 "node {id}: crashed {crashed}, {} at round {}, {known:?}, waits for {waits:?}; {events:?}",
                 report.standing, report.round
@@ -173,19 +271,29 @@ impl Drill {
         let nodes: Vec<_> = nodes.iter().map(tell).collect();
         let state = self.0.state();
         let last = state.book.outcome(state.book.last());
-        let sent: Vec<_> = state.sent.iter().filter(|((_, round, _), _)| *round + 1 >= state.book.last()).collect();
-        format!("{}\nlast outcome {last:?}\nsteps {:?}\nsent {sent:?}", nodes.join("\n"), state.steps)
+        let sent: Vec<_> = state
+            .sent
+            .iter()
+            .filter(|((_, round, _), _)| *round + 1 >= state.book.last())
+            .collect();
+        format!(
+            "{}\nlast outcome {last:?}\nsteps {:?}\nsent {sent:?}",
+            nodes.join("\n"),
+            state.steps
+        )
     }
 
     /// What a node sent in a round.
     pub fn sent(&self, node: u64, round: u64) -> Vec<(Kind, usize)> {
         let state = self.0.state();
-        let of = |((sender, at, kind), count): (&(u64, u64, Kind), &usize)| ((*sender, *at) == (node, round)).then_some((*kind, *count));
+        let of = |((sender, at, kind), count): (&(u64, u64, Kind), &usize)| {
+            ((*sender, *at) == (node, round)).then_some((*kind, *count))
+        };
         state.sent.iter().filter_map(of).collect()
     }
 
-    /// Waits until these nodes have decided enough rounds together, ends all of them and checks everything that was recorded.
-    /// How many shards' momentum was lost.
+    /// Waits until these nodes have decided enough rounds together, ends all of them and checks
+    /// everything that was recorded. How many shards' momentum was lost.
     pub fn finish(self, members: &[u64]) -> u64 {
         self.until_steady(members, STEADY_ROUNDS);
         let mut state = self.0.state();
@@ -195,10 +303,21 @@ impl Drill {
         drop(state);
         self.0.changed.notify_all();
         // The nodes live until all of them are at the end.
-        let workers: Vec<Worker> =
-            threads.into_iter().map(|training| training.thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect();
+        let workers: Vec<Worker> = threads
+            .into_iter()
+            .map(|training| {
+                training
+                    .thread
+                    .join()
+                    .unwrap_or_else(|panic| resume_unwind(panic))
+            })
+            .collect();
         let state = self.0.state();
-        let Config { replicas, round_wire, .. } = self.0.config;
+        let Config {
+            replicas,
+            round_wire,
+            ..
+        } = self.0.config;
         if round_wire == WireType::Float32 {
             state.book.check(replicas)
         } else {
@@ -216,9 +335,15 @@ impl Drop for Drill {
         let (nodes, earlier, threads) = {
             let mut state = self.0.state();
             state.last = Some(0);
-            (std::mem::take(&mut state.nodes), std::mem::take(&mut state.earlier), std::mem::take(&mut state.threads))
+            (
+                std::mem::take(&mut state.nodes),
+                std::mem::take(&mut state.earlier),
+                std::mem::take(&mut state.threads),
+            )
         };
-        threads.into_iter().for_each(|training| _ = training.thread.join());
+        threads
+            .into_iter()
+            .for_each(|training| _ = training.thread.join());
         drop((nodes, earlier));
     }
 }
@@ -232,7 +357,10 @@ struct Place;
 impl Place {
     fn take() -> Self {
         let free = ROOM.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *ROOM.1.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner) -= 1;
+        *ROOM
+            .1
+            .wait_while(free, |free| *free == 0)
+            .unwrap_or_else(PoisonError::into_inner) -= 1;
         Self
     }
 }
@@ -244,7 +372,8 @@ impl Drop for Place {
     }
 }
 
-/// Runs a check on every case, some at one time; a failure names its case. `check` says whether the case came about: most do.
+/// Runs a check on every case, some at one time; a failure names its case. `check` says whether the
+/// case came about: most do.
 pub fn each<C: std::fmt::Debug + Sync>(cases: &[C], check: impl Fn(&C) -> bool + Sync) {
     let (next, came_about) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
@@ -261,11 +390,17 @@ pub fn each<C: std::fmt::Debug + Sync>(cases: &[C], check: impl Fn(&C) -> bool +
     };
     thread::scope(|scope| (0..AT_ONCE.min(cases.len())).for_each(|_| _ = scope.spawn(work)));
     let came_about = came_about.into_inner();
-    assert!(came_about * 4 >= cases.len() * 3, "only {came_about} of {} cases came about", cases.len());
+    assert!(
+        came_about * 4 >= cases.len() * 3,
+        "only {came_about} of {} cases came about",
+        cases.len()
+    );
 }
 
 /// Every point of a node in a round of a run in which nothing happens to it; `run` is that run.
 pub fn points(drill: &Drill, node: u64, round: u64) -> Vec<Point> {
     let sent = drill.sent(node, round);
-    sent.into_iter().flat_map(|(kind, count)| (0..count).map(move |nth| Point { round, kind, nth })).collect()
+    sent.into_iter()
+        .flat_map(|(kind, count)| (0..count).map(move |nth| Point { round, kind, nth }))
+        .collect()
 }

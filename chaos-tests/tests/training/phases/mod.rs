@@ -1,6 +1,7 @@
-//! Crashes at every phase of a round: a node ends when it is about to send its k-th message of a kind, for every kind and every
-//! k that such a round has. Whatever happens, parameters, anchor and momentum of every node are, bit for bit, what one process
-//! computes from the recorded outcomes, and no round has two outcomes.
+//! Crashes at every phase of a round: a node ends when it is about to send its k-th message of a
+//! kind, for every kind and every k that such a round has. Whatever happens, parameters, anchor and
+//! momentum of every node are, bit for bit, what one process computes from the recorded outcomes,
+//! and no round has two outcomes.
 //!
 //! | file | holds |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! The nodes of a drill: their training threads, the traps on what they send, and what is recorded of them.
+//! The nodes of a drill: their training threads, the traps on what they send, and what is recorded
+//! of them.
 
 use super::book::{Book, VALUES};
 use super::points::{Act, Kind, Point, Trap, classify};
@@ -45,7 +46,8 @@ pub(super) struct State {
     pub(super) drained: Vec<u64>,
 }
 
-/// The training thread of one start of a node; hands its worker back, so that the node lives until all of them end.
+/// The training thread of one start of a node; hands its worker back, so that the node lives until
+/// all of them end.
 pub(super) struct Training {
     pub(super) node: Arc<Runtime>,
     pub(super) thread: thread::JoinHandle<Worker>,
@@ -68,12 +70,22 @@ impl Shared {
         if let Sending::Control(Frame::V1 { header, message }) = sending {
             state.book.overhear(node, header, message);
         }
-        let Some((round, kind)) = classify(sending) else { return Fate::Sends };
+        let Some((round, kind)) = classify(sending) else {
+            return Fate::Sends;
+        };
 
         *state.sent.entry((node, round.0, kind)).or_default() += 1;
         let mut act = None;
-        for armed in state.traps.iter_mut().filter(|armed| !armed.sprung && armed.trap.node == node) {
-            let Point { round: at, kind: of, nth } = armed.trap.point;
+        for armed in state
+            .traps
+            .iter_mut()
+            .filter(|armed| !armed.sprung && armed.trap.node == node)
+        {
+            let Point {
+                round: at,
+                kind: of,
+                nth,
+            } = armed.trap.point;
             if (at, of) == (round.0, kind) {
                 armed.seen += 1;
                 if armed.seen > nth {
@@ -114,8 +126,24 @@ impl Shared {
         let nodes = self.state().nodes.clone();
         for (other, node) in nodes {
             let faults = node.faults().unwrap();
-            let set = |to: u64| faults.set(NodeId(to), Fault { cut, ..Fault::default() });
-            if other == id { self.ids.iter().filter(|to| **to != id).copied().for_each(set) } else { set(id) }
+            let set = |to: u64| {
+                faults.set(
+                    NodeId(to),
+                    Fault {
+                        cut,
+                        ..Fault::default()
+                    },
+                )
+            };
+            if other == id {
+                self.ids
+                    .iter()
+                    .filter(|to| **to != id)
+                    .copied()
+                    .for_each(set)
+            } else {
+                set(id)
+            }
         }
     }
 
@@ -128,10 +156,18 @@ impl Shared {
             if node.faults().unwrap().has_crashed() || state.last.is_some_and(|last| step > last) {
                 return false;
             }
-            if state.holds.get(&node.node_id()).is_none_or(|hold| step < *hold) {
+            if state
+                .holds
+                .get(&node.node_id())
+                .is_none_or(|hold| step < *hold)
+            {
                 return true;
             }
-            state = self.changed.wait_timeout(state, Duration::from_millis(20)).unwrap_or_else(PoisonError::into_inner).0;
+            state = self
+                .changed
+                .wait_timeout(state, Duration::from_millis(20))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 }
@@ -139,8 +175,12 @@ impl Shared {
 impl State {
     /// A thread that ended in a panic leaves its node behind.
     pub(super) fn panicked(&self) -> bool {
-        let ended = |node: &Runtime| node.faults().unwrap().has_crashed() || self.drained.contains(&node.node_id());
-        self.threads.iter().any(|Training { node, thread }| thread.is_finished() && !ended(node))
+        let ended = |node: &Runtime| {
+            node.faults().unwrap().has_crashed() || self.drained.contains(&node.node_id())
+        };
+        self.threads
+            .iter()
+            .any(|Training { node, thread }| thread.is_finished() && !ended(node))
     }
 }
 
@@ -166,7 +206,10 @@ impl Shared {
             if report.round.is_some() {
                 state.book.note(id, &report, &parameters, inspection);
             }
-            assert!(report.round.is_some() || report.drained, "node {id}: {report:?}");
+            assert!(
+                report.round.is_some() || report.drained,
+                "node {id}: {report:?}"
+            );
             if report.drained {
                 state.drained.push(id);
             }

@@ -60,7 +60,11 @@ pub struct Trap {
 
 impl Trap {
     pub fn crash(node: u64, point: Point) -> Self {
-        Self { node, point, act: Act::Crash }
+        Self {
+            node,
+            point,
+            act: Act::Crash,
+        }
     }
 }
 
@@ -77,7 +81,9 @@ pub fn classify(sending: Sending<'_>) -> Option<(Round, Kind)> {
         };
         Some((header.round, stream))
     };
-    let place = |header: &BulkHeader, kind: fn(Stream) -> Kind| stream(header).map(|(round, stream)| (round, kind(stream)));
+    let place = |header: &BulkHeader, kind: fn(Stream) -> Kind| {
+        stream(header).map(|(round, stream)| (round, kind(stream)))
+    };
     match sending {
         Sending::Control(Frame::V1 { header, message }) => control(header, message),
         Sending::Opens(header) => place(header, Kind::Opens),

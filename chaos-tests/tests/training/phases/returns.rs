@@ -1,4 +1,5 @@
-//! A node that is cut off at any phase of a round is passed over, and is a member again, by itself, once it can be reached.
+//! A node that is cut off at any phase of a round is passed over, and is a member again, by itself,
+//! once it can be reached.
 
 use super::book::TAU;
 use super::drill::{Drill, config, each, points};
@@ -8,14 +9,33 @@ use slowmo::Config;
 const IDS: [u64; 4] = [2, 3, 5, 8];
 
 fn assert_returns(round: u64) {
-    let config = Config { probe_interval_ms: 50, suspect_ms: 200, ..config(IDS.len(), 1) };
+    let config = Config {
+        probe_interval_ms: 50,
+        suspect_ms: 200,
+        ..config(IDS.len(), 1)
+    };
     let drill = Drill::new(&IDS, &[], config.clone(), &[]);
     drill.until_round(round + 1);
-    let phases: Vec<(u64, Point)> =
-        IDS.into_iter().flat_map(|id| points(&drill, id, round).into_iter().map(move |point| (id, point))).collect();
+    let phases: Vec<(u64, Point)> = IDS
+        .into_iter()
+        .flat_map(|id| {
+            points(&drill, id, round)
+                .into_iter()
+                .map(move |point| (id, point))
+        })
+        .collect();
     drop(drill);
     each(&phases, |(victim, point)| {
-        let drill = Drill::new(&IDS, &[], config.clone(), &[Trap { node: *victim, point: *point, act: Act::CutOff }]);
+        let drill = Drill::new(
+            &IDS,
+            &[],
+            config.clone(),
+            &[Trap {
+                node: *victim,
+                point: *point,
+                act: Act::CutOff,
+            }],
+        );
         let cut_off = drill.until_sprung(round)[0];
         if cut_off {
             let others: Vec<u64> = IDS.into_iter().filter(|id| id != victim).collect();

@@ -15,7 +15,12 @@ struct Case {
 
 impl Case {
     fn run(&self) {
-        let drill = Drill::new(&FOUNDERS, &LATER, config(FOUNDERS.len(), self.replicas), &[]);
+        let drill = Drill::new(
+            &FOUNDERS,
+            &LATER,
+            config(FOUNDERS.len(), self.replicas),
+            &[],
+        );
         drill.until_round(4);
         let mut members = FOUNDERS.to_vec();
         for id in LATER {
@@ -27,14 +32,22 @@ impl Case {
             }
         }
         drill.until_steady(&members, 3);
-        for id in members.clone().into_iter().filter(|id| !self.stay.contains(id)) {
+        for id in members
+            .clone()
+            .into_iter()
+            .filter(|id| !self.stay.contains(id))
+        {
             drill.drain(id);
             members.retain(|member| *member != id);
             if !self.together {
                 drill.until_steady(&members, 3);
             }
         }
-        assert_eq!(drill.finish(&self.stay), 0, "whoever leaves in order takes nothing along");
+        assert_eq!(
+            drill.finish(&self.stay),
+            0,
+            "whoever leaves in order takes nothing along"
+        );
     }
 }
 
@@ -43,7 +56,11 @@ fn two_nodes_become_eight_and_eight_become_three() {
     let mut cases = Vec::new();
     for replicas in [0, 1, 2] {
         for together in [false, true] {
-            cases.extend([[4, 9, 11], [1, 6, 12], [2, 4, 7]].map(|stay| Case { together, replicas, stay }));
+            cases.extend([[4, 9, 11], [1, 6, 12], [2, 4, 7]].map(|stay| Case {
+                together,
+                replicas,
+                stay,
+            }));
         }
     }
     each(&cases, |case| {

@@ -1,4 +1,5 @@
-//! What something that runs beside the training costs it: measurements with and without, in turn, and their medians.
+//! What something that runs beside the training costs it: measurements with and without, in turn,
+//! and their medians.
 
 use super::run::{Measurement, NodeReport, owned};
 use super::sizes::Sizes;
@@ -49,7 +50,8 @@ pub struct Cost {
 pub type Settings = Vec<(&'static str, String)>;
 
 impl Training {
-    /// Measures in turn without and with what `settings` switch on; each measurement asks for them anew, and hands them to `after` then.
+    /// Measures in turn without and with what `settings` switch on; each measurement asks for them
+    /// anew, and hands them to `after` then.
     pub fn compare<K>(
         &self,
         console: Console,
@@ -66,7 +68,13 @@ impl Training {
         }
         let (without, with) = (median(&mut without), median(&mut with));
         let added = with / without - 1.0;
-        Ok(Cost { without_ms: without * 1e3, with_ms: with * 1e3, added, target, within_target: added < target })
+        Ok(Cost {
+            without_ms: without * 1e3,
+            with_ms: with * 1e3,
+            added,
+            target,
+            within_target: added < target,
+        })
     }
 
     /// Seconds of a step, the mean on the slowest node.
@@ -75,19 +83,48 @@ impl Training {
         settings.push(("SLOWMO_TAU", self.tau.to_string()));
         settings.extend(more);
         let (sizes, steps, compute_ms) = (&self.sizes, self.steps, self.compute_ms);
-        let measurement = Measurement { what, sizes, settings, steps, compute_ms, ideal_bytes: 0.0, slow: None };
+        let measurement = Measurement {
+            what,
+            sizes,
+            settings,
+            steps,
+            compute_ms,
+            ideal_bytes: 0.0,
+            slow: None,
+        };
         let mean = |report: NodeReport| report.periods.iter().sum::<f64>() / f64::from(steps);
-        Ok(measurement.reports(console)?.into_iter().map(mean).fold(0.0, f64::max))
+        Ok(measurement
+            .reports(console)?
+            .into_iter()
+            .map(mean)
+            .fold(0.0, f64::max))
     }
 
     /// A table with further rows.
-    pub fn table(&self, cost: &Cost, more: impl IntoIterator<Item = [String; 2]>) -> comfy_table::Table {
-        let title = format!("{} nodes, {} MiB, {} steps of {} ms", self.sizes.nodes, self.sizes.mib, self.steps, self.compute_ms);
+    pub fn table(
+        &self,
+        cost: &Cost,
+        more: impl IntoIterator<Item = [String; 2]>,
+    ) -> comfy_table::Table {
+        let title = format!(
+            "{} nodes, {} MiB, {} steps of {} ms",
+            self.sizes.nodes, self.sizes.mib, self.steps, self.compute_ms
+        );
         let verdict = if cost.within_target { "met" } else { "missed" };
         let rows = [
-            ["a step without".to_owned(), format!("{:.3} ms", cost.without_ms)],
+            [
+                "a step without".to_owned(),
+                format!("{:.3} ms", cost.without_ms),
+            ],
             ["a step with".to_owned(), format!("{:.3} ms", cost.with_ms)],
-            ["added".to_owned(), format!("{:.2} % (below {:.0} %: {verdict})", 100.0 * cost.added, 100.0 * cost.target)],
+            [
+                "added".to_owned(),
+                format!(
+                    "{:.2} % (below {:.0} %: {verdict})",
+                    100.0 * cost.added,
+                    100.0 * cost.target
+                ),
+            ],
         ];
         table([title.as_str(), "figure"], rows.into_iter().chain(more))
     }

@@ -56,17 +56,35 @@ impl CheckpointBench {
             written = whole(folder.path())?;
             Ok(())
         };
-        let cost = self.training.compare(console, ("checkpoints", ADDED_MAX), settings, count)?;
+        let cost = self
+            .training
+            .compare(console, ("checkpoints", ADDED_MAX), settings, count)?;
         let (checkpoints, bytes) = written;
-        let row = ["written".to_owned(), format!("{checkpoints} checkpoints of {:.1} MiB", bytes as f64 / f64::from(1 << 20))];
+        let row = [
+            "written".to_owned(),
+            format!(
+                "{checkpoints} checkpoints of {:.1} MiB",
+                bytes as f64 / f64::from(1 << 20)
+            ),
+        ];
         let text = self.training.table(&cost, [row]);
-        let report = Report { command: "bench checkpoint", training: self.training, every: self.every, cost, checkpoints, bytes };
+        let report = Report {
+            command: "bench checkpoint",
+            training: self.training,
+            every: self.every,
+            cost,
+            checkpoints,
+            bytes,
+        };
         console.result(text, &report)
     }
 }
 
 /// How many checkpoints of a folder are whole, and the bytes of one.
 fn whole(folder: &Path) -> anyhow::Result<(usize, u64)> {
-    let found: Vec<Checkpoint> = list(folder)?.iter().filter_map(|listed| Checkpoint::open(&listed.path).ok()).collect();
+    let found: Vec<Checkpoint> = list(folder)?
+        .iter()
+        .filter_map(|listed| Checkpoint::open(&listed.path).ok())
+        .collect();
     Ok((found.len(), found.last().map_or(0, Checkpoint::bytes)))
 }

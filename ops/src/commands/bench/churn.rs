@@ -1,4 +1,5 @@
-//! A cluster of bench processes whose nodes come and go: what each of them told, and whether they agree.
+//! A cluster of bench processes whose nodes come and go: what each of them told, and whether they
+//! agree.
 
 use super::churn_node::{CHURN_NODE, NodeEvent};
 use crate::console::Console;
@@ -77,13 +78,37 @@ impl Cluster {
         time_max: Duration,
     ) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("cannot find this program")?;
-        let plan = settings.iter().fold(Plan::new(program, nodes), |plan, (name, value)| plan.variable(name, value));
-        let arguments = [("--parameters", parameters as u64), ("--compute-ms", compute_ms)];
-        let arguments = arguments.into_iter().flat_map(|(name, value)| [name.to_owned(), value.to_string()]);
-        let plan = plan.arguments([CHURN_NODE]).arguments(arguments).isolated(time_max);
+        let plan = settings
+            .iter()
+            .fold(Plan::new(program, nodes), |plan, (name, value)| {
+                plan.variable(name, value)
+            });
+        let arguments = [
+            ("--parameters", parameters as u64),
+            ("--compute-ms", compute_ms),
+        ];
+        let arguments = arguments
+            .into_iter()
+            .flat_map(|(name, value)| [name.to_owned(), value.to_string()]);
+        let plan = plan
+            .arguments([CHURN_NODE])
+            .arguments(arguments)
+            .isolated(time_max);
         let group = Group::start(&plan)?;
-        let nodes = group.running_nodes().into_iter().map(|node| (node, Node::default())).collect();
-        Ok(Self { console, group, nodes, rounds: BTreeMap::new(), decided: 0, dismissed: BTreeSet::new(), well: BTreeSet::new() })
+        let nodes = group
+            .running_nodes()
+            .into_iter()
+            .map(|node| (node, Node::default()))
+            .collect();
+        Ok(Self {
+            console,
+            group,
+            nodes,
+            rounds: BTreeMap::new(),
+            decided: 0,
+            dismissed: BTreeSet::new(),
+            well: BTreeSet::new(),
+        })
     }
 
     /// Ids of the nodes whose processes run, ascending.
@@ -98,7 +123,12 @@ impl Cluster {
 
     /// What a node told since it started last.
     pub fn node(&self, node: usize) -> &Node {
-        static NOTHING: Node = Node { up_us: None, ready: None, entered_us: 0, closed: Vec::new() };
+        static NOTHING: Node = Node {
+            up_us: None,
+            ready: None,
+            entered_us: 0,
+            closed: Vec::new(),
+        };
         self.nodes.get(&node).unwrap_or(&NOTHING)
     }
 
@@ -125,13 +155,22 @@ impl Cluster {
     }
 
     /// Listens until `enough`.
-    pub fn wait(&mut self, what: &str, max: Duration, mut enough: impl FnMut(&Self) -> bool) -> anyhow::Result<()> {
+    pub fn wait(
+        &mut self,
+        what: &str,
+        max: Duration,
+        mut enough: impl FnMut(&Self) -> bool,
+    ) -> anyhow::Result<()> {
         let until = Instant::now() + max;
         while !enough(self) {
             if let Some(signal) = signals::caught() {
                 bail!("ended by {signal}");
             }
-            ensure!(Instant::now() < until, "{what}: not within {max:?}; {}", self.describe());
+            ensure!(
+                Instant::now() < until,
+                "{what}: not within {max:?}; {}",
+                self.describe()
+            );
             self.listen()?;
         }
         Ok(())
@@ -139,7 +178,11 @@ impl Cluster {
 
     /// What the nodes' admin endpoints say.
     pub fn reports(&self) -> Vec<Report> {
-        let ask = |node: usize| match jobs::ask(node, &self.group.admin_socket(node), admin::Request::Status) {
+        let ask = |node: usize| match jobs::ask(
+            node,
+            &self.group.admin_socket(node),
+            admin::Request::Status,
+        ) {
             Ok(admin::Answer::Status(report)) => Some(*report),
             _ => None,
         };
@@ -148,11 +191,21 @@ impl Cluster {
 
     fn describe(&self) -> String {
         let of = |(node, told): (&usize, &Node)| match told.closed.last() {
-            Some(last) => format!("node {node} closed round {} with {} contributors", last.round, last.contributors),
+            Some(last) => format!(
+                "node {node} closed round {} with {} contributors",
+                last.round, last.contributors
+            ),
             None => format!("node {node} closed no round"),
         };
-        let waits = self.reports().into_iter().find_map(|report| report.waiting_for).unwrap_or_default();
-        format!("{} {waits}", self.nodes.iter().map(of).collect::<Vec<_>>().join(", "))
+        let waits = self
+            .reports()
+            .into_iter()
+            .find_map(|report| report.waiting_for)
+            .unwrap_or_default();
+        format!(
+            "{} {waits}",
+            self.nodes.iter().map(of).collect::<Vec<_>>().join(", ")
+        )
     }
 
     fn listen(&mut self) -> anyhow::Result<()> {
@@ -163,7 +216,10 @@ impl Cluster {
                     _ => self.console.node_line(&line),
                 },
                 Happening::Ended { node, status } if !self.dismissed.contains(&node) => {
-                    bail!("node {node} ended ({status}): {}", self.group.last_lines(node).join("\n    "));
+                    bail!(
+                        "node {node} ended ({status}): {}",
+                        self.group.last_lines(node).join("\n    ")
+                    );
                 }
                 Happening::Ended { node, status } => _ = status.success() && self.well.insert(node),
             }
@@ -175,15 +231,42 @@ impl Cluster {
         let told = self.nodes.entry(node).or_default();
         match event {
             NodeEvent::Up { at_us } => told.up_us = Some(at_us),
-            NodeEvent::Ready { at_us, round, received_bytes } => told.ready = Some((at_us, round, received_bytes)),
+            NodeEvent::Ready {
+                at_us,
+                round,
+                received_bytes,
+            } => told.ready = Some((at_us, round, received_bytes)),
             NodeEvent::Enter { at_us } => told.entered_us = at_us,
-            NodeEvent::Round { at_us, round, contributors, members, caught_up, published_us, digest } => {
+            NodeEvent::Round {
+                at_us,
+                round,
+                contributors,
+                members,
+                caught_up,
+                published_us,
+                digest,
+            } => {
                 if told.closed.len() == TIMES_KEPT {
                     told.closed.remove(0);
                 }
                 let entered_us = told.entered_us;
-                told.closed.push(Closed { round, at_us, entered_us, contributors, members, caught_up, published_us });
-                self.agree(node, round, Decided { contributors, digest })?;
+                told.closed.push(Closed {
+                    round,
+                    at_us,
+                    entered_us,
+                    contributors,
+                    members,
+                    caught_up,
+                    published_us,
+                });
+                self.agree(
+                    node,
+                    round,
+                    Decided {
+                        contributors,
+                        digest,
+                    },
+                )?;
             }
         }
         Ok(())
@@ -193,7 +276,10 @@ impl Cluster {
     fn agree(&mut self, node: usize, round: u64, decided: Decided) -> anyhow::Result<()> {
         let first = !self.rounds.contains_key(&round);
         let known = self.rounds.entry(round).or_insert_with(|| decided.clone());
-        ensure!(*known == decided, "round {round} was decided twice: node {node} has {decided:?}, another {known:?}");
+        ensure!(
+            *known == decided,
+            "round {round} was decided twice: node {node} has {decided:?}, another {known:?}"
+        );
         self.decided += u64::from(first);
         if self.rounds.len() > ROUNDS_KEPT {
             self.rounds.pop_first();
@@ -205,12 +291,18 @@ impl Cluster {
 impl Node {
     /// The first round that it closed after `at_us` and that `counts`.
     pub fn closed_after(&self, at_us: u64, counts: impl Fn(&Closed) -> bool) -> Option<&Closed> {
-        self.closed.iter().find(|closed| closed.at_us > at_us && counts(closed))
+        self.closed
+            .iter()
+            .find(|closed| closed.at_us > at_us && counts(closed))
     }
 
-    /// Times between neighbouring rounds that it closed, in microseconds; of those that ended within the span.
+    /// Times between neighbouring rounds that it closed, in microseconds; of those that ended
+    /// within the span.
     pub fn gaps(&self, from_us: u64, to_us: u64) -> impl Iterator<Item = u64> {
-        let pairs = self.closed.windows(2).filter(move |pair| (from_us..=to_us).contains(&pair[1].at_us));
+        let pairs = self
+            .closed
+            .windows(2)
+            .filter(move |pair| (from_us..=to_us).contains(&pair[1].at_us));
         pairs.map(|pair| pair[1].at_us - pair[0].at_us)
     }
 }

@@ -1,5 +1,5 @@
-//! Hidden `slowmo bench-churn-node`: one node with synthetic parameters that trains until it is ended or drained, and tells every
-//! decided round with the time.
+//! Hidden `slowmo bench-churn-node`: one node with synthetic parameters that trains until it is
+//! ended or drained, and tells every decided round with the time.
 
 use super::node::Synthetic;
 use anyhow::Context;
@@ -25,7 +25,8 @@ pub struct ChurnNode {
     compute_ms: u64,
 }
 
-/// What a node tells, one JSON object a line. Times are microseconds since 1970: all nodes run on one machine.
+/// What a node tells, one JSON object a line. Times are microseconds since 1970: all nodes run on
+/// one machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum NodeEvent {
@@ -75,7 +76,11 @@ impl ChurnNode {
         let mut worker = runtime.worker(0)?;
         let mut params = Synthetic::new(self.parameters);
         let start = worker.synchronize(&mut params)?;
-        tell(&NodeEvent::Ready { at_us: now_us()?, round: start.round, received_bytes: runtime.traffic().received_bytes })?;
+        tell(&NodeEvent::Ready {
+            at_us: now_us()?,
+            round: start.round,
+            received_bytes: runtime.traffic().received_bytes,
+        })?;
         loop {
             std::thread::sleep(Duration::from_millis(self.compute_ms));
             tell(&NodeEvent::Enter { at_us: now_us()? })?;
@@ -84,7 +89,15 @@ impl ChurnNode {
                 let (at_us, contributors, members) = (now_us()?, report.contributors, report.nodes);
                 let (caught_up, digest) = (report.caught_up, slowmo::digest(&params)?);
                 let published_us = runtime.status().last_round.published_us;
-                tell(&NodeEvent::Round { at_us, round, contributors, members, caught_up, published_us, digest })?;
+                tell(&NodeEvent::Round {
+                    at_us,
+                    round,
+                    contributors,
+                    members,
+                    caught_up,
+                    published_us,
+                    digest,
+                })?;
             }
             if report.drained {
                 return Ok(worker.leave()?);
@@ -94,11 +107,17 @@ impl ChurnNode {
 }
 
 fn tell(event: &NodeEvent) -> anyhow::Result<()> {
-    Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(event)?)?)
+    Ok(writeln!(
+        std::io::stdout(),
+        "{}",
+        serde_json::to_string(event)?
+    )?)
 }
 
 /// Microseconds since 1970.
 pub fn now_us() -> anyhow::Result<u64> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .context("the clock is before 1970")?;
     Ok(since.as_micros() as u64)
 }

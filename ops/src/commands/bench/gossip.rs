@@ -1,5 +1,5 @@
-//! `slowmo bench gossip`: push-sum gossip behind computation, against the time of both alone, measured in the same run; and what
-//! the others notice of a slow node.
+//! `slowmo bench gossip`: push-sum gossip behind computation, against the time of both alone,
+//! measured in the same run; and what the others notice of a slow node.
 
 use super::limits::{LimitsReport, single_limits};
 use super::round::Compared;
@@ -12,12 +12,17 @@ use slowmo_ops::limits::median;
 use slowmo_ops::processes::catch_signals;
 
 /// Only gossip, with one peer at every step.
-const GOSSIP: [(&str, &str); 3] = [("SLOWMO_BASE", "sgp"), ("SLOWMO_ALPHA", "1"), ("SLOWMO_BETA", "0")];
+const GOSSIP: [(&str, &str); 3] = [
+    ("SLOWMO_BASE", "sgp"),
+    ("SLOWMO_ALPHA", "1"),
+    ("SLOWMO_BETA", "0"),
+];
 /// The slowed node.
 const SLOW_NODE: u64 = 1;
 /// How many times longer it computes.
 const SLOW_FACTOR: u32 = 5;
-/// An overlapped step should take at most so many times the longer of computation and communication.
+/// An overlapped step should take at most so many times the longer of computation and
+/// communication.
 const OVERLAPPED_MAX: f64 = 1.05;
 /// Beside a slow node, steps should take less than so many times as long as without.
 const SLOWED_MAX: f64 = 1.10;
@@ -30,7 +35,8 @@ pub struct GossipBench {
     /// Timed steps, after two to warm up.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     steps: u32,
-    /// Pretended computation before each step, in milliseconds: the training thread sleeps, as it does while a GPU computes.
+    /// Pretended computation before each step, in milliseconds: the training thread sleeps, as it
+    /// does while a GPU computes.
     #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     compute_ms: u64,
     /// Steps that a message may be late in the overlapped runs.
@@ -87,7 +93,8 @@ struct Report {
     overlapped: Steps,
     /// The mean step through the longer of computation and communication.
     overlapped_vs_longer: f64,
-    /// Whether that, and the steps beside a slow node, are what they should be; nothing where nothing is computed.
+    /// Whether that, and the steps beside a slow node, are what they should be; nothing where
+    /// nothing is computed.
     within_target: Option<bool>,
     /// A slow node, before the staleness bound stops the others.
     slowed: Option<Slowed>,
@@ -102,20 +109,40 @@ impl GossipBench {
         self.sizes.check()?;
         catch_signals();
         let limits = single_limits(console, self.sizes.model_bytes())?;
-        let communication = self.measurement("communication", self.settings(0, "wait"), 0).compare(console)?;
+        let communication = self
+            .measurement("communication", self.settings(0, "wait"), 0)
+            .compare(console)?;
         let compute = self.compute_ms;
-        let synchronous = Steps::of(&self.measurement("synchronous steps", self.settings(0, "wait"), compute).reports(console)?);
-        let overlapped = Steps::of(&self.measurement("overlapped steps", self.settings(self.staleness, "wait"), compute).reports(console)?);
+        let synchronous = Steps::of(
+            &self
+                .measurement("synchronous steps", self.settings(0, "wait"), compute)
+                .reports(console)?,
+        );
+        let overlapped = Steps::of(
+            &self
+                .measurement(
+                    "overlapped steps",
+                    self.settings(self.staleness, "wait"),
+                    compute,
+                )
+                .reports(console)?,
+        );
         let (slowed, skipped) = if self.compute_ms > 0 && self.sizes.nodes > 1 {
             let slowed = self.slowed(console, self.slow_staleness, "wait", overlapped)?;
-            (Some(slowed), Some(self.slowed(console, self.staleness, "skip", overlapped)?))
+            (
+                Some(slowed),
+                Some(self.slowed(console, self.staleness, "skip", overlapped)?),
+            )
         } else {
             (None, None)
         };
         let communication_ms = communication.figures.p50_ms;
         let compute_ms = self.compute_ms as f64;
         let overlapped_vs_longer = ratio(overlapped.mean_ms, compute_ms.max(communication_ms));
-        let undisturbed = [&slowed, &skipped].into_iter().flatten().all(|slowed| slowed.others_vs_unslowed < SLOWED_MAX);
+        let undisturbed = [&slowed, &skipped]
+            .into_iter()
+            .flatten()
+            .all(|slowed| slowed.others_vs_unslowed < SLOWED_MAX);
         let report = Report {
             command: "bench gossip",
             steps: self.steps,
@@ -127,7 +154,8 @@ impl GossipBench {
             synchronous_vs_sum: ratio(synchronous.mean_ms, compute_ms + communication_ms),
             overlapped,
             overlapped_vs_longer,
-            within_target: (self.compute_ms > 0).then_some(overlapped_vs_longer <= OVERLAPPED_MAX && undisturbed),
+            within_target: (self.compute_ms > 0)
+                .then_some(overlapped_vs_longer <= OVERLAPPED_MAX && undisturbed),
             slowed,
             skipped,
             limits,
@@ -151,17 +179,51 @@ impl GossipBench {
         owned(&GOSSIP).into_iter().chain(ours).collect()
     }
 
-    fn measurement<'a>(&'a self, what: &'a str, settings: Vec<(&'static str, String)>, compute_ms: u64) -> Measurement<'a> {
-        Measurement { what, sizes: &self.sizes, settings, steps: self.steps, compute_ms, ideal_bytes: self.gossip_bytes(), slow: None }
+    fn measurement<'a>(
+        &'a self,
+        what: &'a str,
+        settings: Vec<(&'static str, String)>,
+        compute_ms: u64,
+    ) -> Measurement<'a> {
+        Measurement {
+            what,
+            sizes: &self.sizes,
+            settings,
+            steps: self.steps,
+            compute_ms,
+            ideal_bytes: self.gossip_bytes(),
+            slow: None,
+        }
     }
 
-    /// With one slow node; so few steps that the bound does not stop the others, who are as many steps ahead in the end.
-    fn slowed(&self, console: Console, staleness: u32, late_peers: &str, unslowed: Steps) -> anyhow::Result<Slowed> {
+    /// With one slow node; so few steps that the bound does not stop the others, who are as many
+    /// steps ahead in the end.
+    fn slowed(
+        &self,
+        console: Console,
+        staleness: u32,
+        late_peers: &str,
+        unslowed: Steps,
+    ) -> anyhow::Result<Slowed> {
         let steps = self.slow_staleness - 1;
-        let measurement = self.measurement("steps beside a slow node", self.settings(staleness, late_peers), self.compute_ms);
-        let reports = Measurement { steps, slow: Some((SLOW_NODE, SLOW_FACTOR)), ..measurement }.reports(console)?;
+        let measurement = self.measurement(
+            "steps beside a slow node",
+            self.settings(staleness, late_peers),
+            self.compute_ms,
+        );
+        let reports = Measurement {
+            steps,
+            slow: Some((SLOW_NODE, SLOW_FACTOR)),
+            ..measurement
+        }
+        .reports(console)?;
         let others = Steps::of(&reports[SLOW_NODE as usize..]);
-        Ok(Slowed { staleness, steps, others, others_vs_unslowed: ratio(others.mean_ms, unslowed.mean_ms) })
+        Ok(Slowed {
+            staleness,
+            steps,
+            others,
+            others_vs_unslowed: ratio(others.mean_ms, unslowed.mean_ms),
+        })
     }
 }
 
@@ -171,39 +233,83 @@ impl Steps {
         let of_node = |report: &NodeReport| {
             let mut periods = report.periods.clone();
             let mean_ms = 1e3 * ratio(periods.iter().sum(), periods.len() as f64);
-            Self { mean_ms, p50_ms: 1e3 * median(&mut periods), max_ms: 1e3 * periods.last().copied().unwrap_or(0.0) }
+            Self {
+                mean_ms,
+                p50_ms: 1e3 * median(&mut periods),
+                max_ms: 1e3 * periods.last().copied().unwrap_or(0.0),
+            }
         };
-        let slowest = reports.iter().map(of_node).max_by(|one, other| one.mean_ms.total_cmp(&other.mean_ms));
-        slowest.unwrap_or(Self { mean_ms: 0.0, p50_ms: 0.0, max_ms: 0.0 })
+        let slowest = reports
+            .iter()
+            .map(of_node)
+            .max_by(|one, other| one.mean_ms.total_cmp(&other.mean_ms));
+        slowest.unwrap_or(Self {
+            mean_ms: 0.0,
+            p50_ms: 0.0,
+            max_ms: 0.0,
+        })
     }
 
     fn show(&self) -> String {
-        format!("{:.1} ms (p50 {:.1}, max {:.1})", self.mean_ms, self.p50_ms, self.max_ms)
+        format!(
+            "{:.1} ms (p50 {:.1}, max {:.1})",
+            self.mean_ms, self.p50_ms, self.max_ms
+        )
     }
 }
 
 impl Report {
     fn to_table(&self) -> comfy_table::Table {
         let mut rows = vec![["computation".to_owned(), format!("{} ms", self.compute_ms)]];
-        rows.extend(self.communication.rows("communication", self.sizes.gossip_bytes() * self.sizes.encoded_share(&self.wire)));
+        rows.extend(self.communication.rows(
+            "communication",
+            self.sizes.gossip_bytes() * self.sizes.encoded_share(&self.wire),
+        ));
         rows.push(["synchronous step, mean".to_owned(), self.synchronous.show()]);
-        rows.push(["  against the sum of both".to_owned(), format!("× {:.3}", self.synchronous_vs_sum)]);
-        rows.push([format!("overlapped step, mean (staleness {})", self.staleness), self.overlapped.show()]);
-        rows.push(["  against the longer of both".to_owned(), format!("× {:.3}", self.overlapped_vs_longer)]);
-        let slow = [("within the staleness bound", &self.slowed), ("which is skipped", &self.skipped)];
-        for (how, slowed) in slow.into_iter().filter_map(|(how, slowed)| slowed.as_ref().map(|slowed| (how, slowed))) {
+        rows.push([
+            "  against the sum of both".to_owned(),
+            format!("× {:.3}", self.synchronous_vs_sum),
+        ]);
+        rows.push([
+            format!("overlapped step, mean (staleness {})", self.staleness),
+            self.overlapped.show(),
+        ]);
+        rows.push([
+            "  against the longer of both".to_owned(),
+            format!("× {:.3}", self.overlapped_vs_longer),
+        ]);
+        let slow = [
+            ("within the staleness bound", &self.slowed),
+            ("which is skipped", &self.skipped),
+        ];
+        for (how, slowed) in slow
+            .into_iter()
+            .filter_map(|(how, slowed)| slowed.as_ref().map(|slowed| (how, slowed)))
+        {
             rows.push([
-                format!("beside a slow node, {how} ({} steps, staleness {})", slowed.steps, slowed.staleness),
+                format!(
+                    "beside a slow node, {how} ({} steps, staleness {})",
+                    slowed.steps, slowed.staleness
+                ),
                 slowed.others.show(),
             ]);
-            rows.push(["  against no slow node".to_owned(), format!("× {:.3}", slowed.others_vs_unslowed)]);
+            rows.push([
+                "  against no slow node".to_owned(),
+                format!("× {:.3}", slowed.others_vs_unslowed),
+            ]);
         }
         if let Some(met) = self.within_target {
-            let what = format!("× {OVERLAPPED_MAX} and × {SLOWED_MAX} at most: {}", if met { "met" } else { "missed" });
+            let what = format!(
+                "× {OVERLAPPED_MAX} and × {SLOWED_MAX} at most: {}",
+                if met { "met" } else { "missed" }
+            );
             rows.push(["targets".to_owned(), what]);
         }
         rows.extend(self.limits.rows());
-        let title = format!("{} nodes, {} MiB as {}, {} steps", self.sizes.nodes, self.sizes.mib, self.wire, self.steps);
+        let title = format!(
+            "{} nodes, {} MiB as {}, {} steps",
+            self.sizes.nodes, self.sizes.mib, self.wire, self.steps
+        );
         table([title.as_str(), "figure"], rows)
     }
 }

@@ -1,4 +1,5 @@
-//! `slowmo bench join`: nodes join a running cluster and leave it again; what a joiner receives, and what the others notice.
+//! `slowmo bench join`: nodes join a running cluster and leave it again; what a joiner receives,
+//! and what the others notice.
 
 use super::churn::{Closed, Cluster};
 use super::churn_node::now_us;
@@ -14,7 +15,11 @@ use slowmo_ops::processes::catch_signals;
 use std::time::Duration;
 
 /// An outer round after every step.
-const SETTINGS: [(&str, &str); 3] = [("SLOWMO_BASE", "none"), ("SLOWMO_TAU", "1"), ("SLOWMO_BETA", "0.5")];
+const SETTINGS: [(&str, &str); 3] = [
+    ("SLOWMO_BASE", "none"),
+    ("SLOWMO_TAU", "1"),
+    ("SLOWMO_BETA", "0.5"),
+];
 /// How long the whole measurement may take.
 const TIME_MAX: Duration = Duration::from_secs(3600);
 /// How long the cluster may take to do what is waited for.
@@ -50,7 +55,8 @@ struct Join {
     join_round_ms: f64,
     /// How much longer than an ordinary one.
     grew_ms: f64,
-    /// How much longer that round's publish phase was than an ordinary one: until all hold the new values, the joiner among them.
+    /// How much longer that round's publish phase was than an ordinary one: until all hold the new
+    /// values, the joiner among them.
     publish_grew_ms: f64,
     /// What a node waited beyond that, the slowest.
     waited_beyond_ms: f64,
@@ -85,27 +91,53 @@ impl JoinBench {
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         self.sizes.check()?;
         catch_signals();
-        let Self { sizes, joins, compute_ms } = self;
-        console.progress(format!("{} nodes, {} MiB, {joins} joins", sizes.nodes, sizes.mib));
-        let mut cluster = Cluster::found(console, sizes.nodes.into(), sizes.parameters(), compute_ms, &SETTINGS, TIME_MAX)?;
+        let Self {
+            sizes,
+            joins,
+            compute_ms,
+        } = self;
+        console.progress(format!(
+            "{} nodes, {} MiB, {joins} joins",
+            sizes.nodes, sizes.mib
+        ));
+        let mut cluster = Cluster::found(
+            console,
+            sizes.nodes.into(),
+            sizes.parameters(),
+            compute_ms,
+            &SETTINGS,
+            TIME_MAX,
+        )?;
         let measured = (1..=joins).map(|number| {
             let join = join(&mut cluster, &sizes).with_context(|| format!("join {number}"))?;
-            console.progress(format!("{number}/{joins}: ready after {:.0} ms, drained within {:.0} ms", join.ready_ms, join.drain_ms));
+            console.progress(format!(
+                "{number}/{joins}: ready after {:.0} ms, drained within {:.0} ms",
+                join.ready_ms, join.drain_ms
+            ));
             Ok(join)
         });
         let measured = measured.collect::<anyhow::Result<Vec<_>>>()?;
-        let middle = |value: fn(&Join) -> f64| median(&mut measured.iter().map(value).collect::<Vec<_>>());
+        let middle =
+            |value: fn(&Join) -> f64| median(&mut measured.iter().map(value).collect::<Vec<_>>());
         let report = Report {
             command: "bench join",
             compute_ms,
             needed_bytes: needed_bytes(&sizes),
-            received_vs_needed_max: measured.iter().map(|join| join.received_vs_needed).fold(0.0, f64::max),
+            received_vs_needed_max: measured
+                .iter()
+                .map(|join| join.received_vs_needed)
+                .fold(0.0, f64::max),
             grew_ms: middle(|join| join.grew_ms),
             publish_grew_ms: middle(|join| join.publish_grew_ms),
             waited_beyond_ms: middle(|join| join.waited_beyond_ms),
             joiner_bytes_ms: middle(|join| join.joiner_bytes_ms),
             rounds_missed: measured.iter().map(|join| join.rounds_missed).sum(),
-            momentum_lost: cluster.reports().iter().map(|report| report.momentum_lost).max().unwrap_or(0),
+            momentum_lost: cluster
+                .reports()
+                .iter()
+                .map(|report| report.momentum_lost)
+                .max()
+                .unwrap_or(0),
             sizes,
             joins: measured,
         };
@@ -113,7 +145,8 @@ impl JoinBench {
     }
 }
 
-/// The model, and `(1+R)/W` of the momentum, for the last of `W` members. The anchor is the model that the round gives it.
+/// The model, and `(1+R)/W` of the momentum, for the last of `W` members. The anchor is the model
+/// that the round gives it.
 fn needed_bytes(sizes: &Sizes) -> f64 {
     let members = f64::from(sizes.nodes) + 1.0;
     let holders = f64::from(REPLICAS.min(sizes.nodes)) + 1.0;
@@ -125,24 +158,68 @@ fn join(cluster: &mut Cluster, sizes: &Sizes) -> anyhow::Result<Join> {
     let others: Vec<usize> = cluster.running();
     let quiet_us = now_us()?;
     let of = |cluster: &Cluster, node: usize, members: usize| {
-        cluster.node(node).closed.iter().filter(|closed| closed.at_us > quiet_us && closed.members == members).count()
+        cluster
+            .node(node)
+            .closed
+            .iter()
+            .filter(|closed| closed.at_us > quiet_us && closed.members == members)
+            .count()
     };
-    cluster.wait("ordinary rounds", WAIT_MAX, |cluster| others.iter().all(|node| of(cluster, *node, nodes) > QUIET_ROUNDS))?;
-    let ordinary = |node: &usize| cluster.node(*node).closed.iter().rev().take(QUIET_ROUNDS).map(Times::of).collect::<Vec<_>>();
+    cluster.wait("ordinary rounds", WAIT_MAX, |cluster| {
+        others
+            .iter()
+            .all(|node| of(cluster, *node, nodes) > QUIET_ROUNDS)
+    })?;
+    let ordinary = |node: &usize| {
+        cluster
+            .node(*node)
+            .closed
+            .iter()
+            .rev()
+            .take(QUIET_ROUNDS)
+            .map(Times::of)
+            .collect::<Vec<_>>()
+    };
     let ordinary = Times::median(&others.iter().flat_map(ordinary).collect::<Vec<_>>());
     let begin_us = now_us()?;
     cluster.join(joiner)?;
-    let contributed =
-        |cluster: &Cluster, node: usize| cluster.node(node).closed_after(begin_us, |closed| closed.contributors > nodes).is_some();
-    cluster.wait("the joiner's contribution", WAIT_MAX, |cluster| cluster.running().iter().all(|node| contributed(cluster, *node)))?;
+    let contributed = |cluster: &Cluster, node: usize| {
+        cluster
+            .node(node)
+            .closed_after(begin_us, |closed| closed.contributors > nodes)
+            .is_some()
+    };
+    cluster.wait("the joiner's contribution", WAIT_MAX, |cluster| {
+        cluster
+            .running()
+            .iter()
+            .all(|node| contributed(cluster, *node))
+    })?;
     let told = cluster.node(joiner);
-    let (ready_us, next_round, received_bytes) = told.ready.context("the joiner did not say that it was ready")?;
+    let (ready_us, next_round, received_bytes) = told
+        .ready
+        .context("the joiner did not say that it was ready")?;
     let ready_ms = (ready_us - told.up_us.unwrap_or(ready_us)) as f64 / 1e3;
     let received = next_round.saturating_sub(1);
-    let in_round = |node: &usize| cluster.node(*node).closed.iter().find(|closed| closed.round == received).map(Times::of);
+    let in_round = |node: &usize| {
+        cluster
+            .node(*node)
+            .closed
+            .iter()
+            .find(|closed| closed.round == received)
+            .map(Times::of)
+    };
     let with_joiner: Vec<Times> = others.iter().filter_map(in_round).collect();
-    let slowest = |value: fn(&Times, &Times) -> f64| with_joiner.iter().map(|times| value(times, &ordinary)).fold(0.0, f64::max);
-    let rounds_missed = others.iter().map(|node| missed(&cluster.node(*node).closed, begin_us)).sum();
+    let slowest = |value: fn(&Times, &Times) -> f64| {
+        with_joiner
+            .iter()
+            .map(|times| value(times, &ordinary))
+            .fold(0.0, f64::max)
+    };
+    let rounds_missed = others
+        .iter()
+        .map(|node| missed(&cluster.node(*node).closed, begin_us))
+        .sum();
     let drain_ms = drain(cluster, joiner, nodes)?;
     let ordinary_bytes = f64::from(sizes.nodes) * sizes.outer_round_bytes();
     Ok(Join {
@@ -153,7 +230,9 @@ fn join(cluster: &mut Cluster, sizes: &Sizes) -> anyhow::Result<Join> {
         join_round_ms: slowest(|times, _| times.round_ms),
         grew_ms: slowest(|times, ordinary| times.round_ms - ordinary.round_ms),
         publish_grew_ms: slowest(|times, ordinary| times.publish_ms - ordinary.publish_ms),
-        waited_beyond_ms: slowest(|times, ordinary| (times.round_ms - ordinary.round_ms) - (times.publish_ms - ordinary.publish_ms)),
+        waited_beyond_ms: slowest(|times, ordinary| {
+            (times.round_ms - ordinary.round_ms) - (times.publish_ms - ordinary.publish_ms)
+        }),
         joiner_bytes_ms: ratio(received_bytes as f64, ordinary_bytes) * ordinary.round_ms,
         rounds_missed,
         drain_ms,
@@ -170,51 +249,110 @@ struct Times {
 impl Times {
     fn of(closed: &Closed) -> Self {
         let round_ms = (closed.at_us - closed.entered_us) as f64 / 1e3;
-        Self { round_ms, publish_ms: closed.published_us as f64 / 1e3 }
+        Self {
+            round_ms,
+            publish_ms: closed.published_us as f64 / 1e3,
+        }
     }
 
     fn median(all: &[Self]) -> Self {
-        let middle = |value: fn(&Self) -> f64| median(&mut all.iter().map(value).collect::<Vec<_>>());
-        Self { round_ms: middle(|times| times.round_ms), publish_ms: middle(|times| times.publish_ms) }
+        let middle =
+            |value: fn(&Self) -> f64| median(&mut all.iter().map(value).collect::<Vec<_>>());
+        Self {
+            round_ms: middle(|times| times.round_ms),
+            publish_ms: middle(|times| times.publish_ms),
+        }
     }
 }
 
 /// Rounds after `since_us` that a node got without having contributed, or did not get at all.
 fn missed(closed: &[Closed], since_us: u64) -> u64 {
     let pairs = closed.windows(2).filter(|pair| pair[1].at_us > since_us);
-    pairs.map(|pair| pair[1].round - pair[0].round - 1 + u64::from(pair[1].caught_up)).sum()
+    pairs
+        .map(|pair| pair[1].round - pair[0].round - 1 + u64::from(pair[1].caught_up))
+        .sum()
 }
 
 /// Lets the node hand over; milliseconds until its process has ended.
 fn drain(cluster: &mut Cluster, node: usize, left: usize) -> anyhow::Result<f64> {
     let begin_us = now_us()?;
     cluster.signal(node, Signal::SIGTERM)?;
-    cluster.wait("the end of the drained node", WAIT_MAX, |cluster| !cluster.running().contains(&node))?;
+    cluster.wait("the end of the drained node", WAIT_MAX, |cluster| {
+        !cluster.running().contains(&node)
+    })?;
     let end_us = now_us()?;
-    ensure!(cluster.ended_well(node), "the drained node did not end with exit code 0");
+    ensure!(
+        cluster.ended_well(node),
+        "the drained node did not end with exit code 0"
+    );
     cluster.wait("rounds without the drained node", WAIT_MAX, |cluster| {
-        cluster.running().into_iter().all(|node| cluster.node(node).closed.last().is_some_and(|closed| closed.members == left))
+        cluster.running().into_iter().all(|node| {
+            cluster
+                .node(node)
+                .closed
+                .last()
+                .is_some_and(|closed| closed.members == left)
+        })
     })?;
     Ok((end_us - begin_us) as f64 / 1e3)
 }
 
 impl Report {
     fn to_table(&self) -> comfy_table::Table {
-        let title = format!("{} nodes, {} MiB, {} joins", self.sizes.nodes, self.sizes.mib, self.joins.len());
-        let middle = |value: fn(&Join) -> f64| median(&mut self.joins.iter().map(value).collect::<Vec<_>>());
+        let title = format!(
+            "{} nodes, {} MiB, {} joins",
+            self.sizes.nodes,
+            self.sizes.mib,
+            self.joins.len()
+        );
+        let middle =
+            |value: fn(&Join) -> f64| median(&mut self.joins.iter().map(value).collect::<Vec<_>>());
         let mebibytes = |bytes: f64| bytes / f64::from(1 << 20);
         let rows = [
-            ["a joiner needs: model, shares of the momentum".to_owned(), format!("{:.0} MiB", mebibytes(self.needed_bytes))],
-            ["it received, at most".to_owned(), format!("{:.3} of that", self.received_vs_needed_max)],
-            ["it had the model after, p50".to_owned(), format!("{:.0} ms", middle(|join| join.ready_ms))],
-            ["ordinary round of the others, p50".to_owned(), format!("{:.0} ms", middle(|join| join.ordinary_round_ms))],
-            ["the joiner's round grew by, p50".to_owned(), format!("{:.0} ms", self.grew_ms)],
-            ["its publish phase grew by, p50".to_owned(), format!("{:.0} ms", self.publish_grew_ms)],
-            ["a node waited beyond that, p50".to_owned(), format!("{:.0} ms", self.waited_beyond_ms)],
-            ["its bytes take at an ordinary round's rate, p50".to_owned(), format!("{:.0} ms", self.joiner_bytes_ms)],
-            ["rounds missed by the others".to_owned(), self.rounds_missed.to_string()],
-            ["drained and ended within, p50".to_owned(), format!("{:.0} ms", middle(|join| join.drain_ms))],
-            ["shards whose momentum was lost".to_owned(), self.momentum_lost.to_string()],
+            [
+                "a joiner needs: model, shares of the momentum".to_owned(),
+                format!("{:.0} MiB", mebibytes(self.needed_bytes)),
+            ],
+            [
+                "it received, at most".to_owned(),
+                format!("{:.3} of that", self.received_vs_needed_max),
+            ],
+            [
+                "it had the model after, p50".to_owned(),
+                format!("{:.0} ms", middle(|join| join.ready_ms)),
+            ],
+            [
+                "ordinary round of the others, p50".to_owned(),
+                format!("{:.0} ms", middle(|join| join.ordinary_round_ms)),
+            ],
+            [
+                "the joiner's round grew by, p50".to_owned(),
+                format!("{:.0} ms", self.grew_ms),
+            ],
+            [
+                "its publish phase grew by, p50".to_owned(),
+                format!("{:.0} ms", self.publish_grew_ms),
+            ],
+            [
+                "a node waited beyond that, p50".to_owned(),
+                format!("{:.0} ms", self.waited_beyond_ms),
+            ],
+            [
+                "its bytes take at an ordinary round's rate, p50".to_owned(),
+                format!("{:.0} ms", self.joiner_bytes_ms),
+            ],
+            [
+                "rounds missed by the others".to_owned(),
+                self.rounds_missed.to_string(),
+            ],
+            [
+                "drained and ended within, p50".to_owned(),
+                format!("{:.0} ms", middle(|join| join.drain_ms)),
+            ],
+            [
+                "shards whose momentum was lost".to_owned(),
+                self.momentum_lost.to_string(),
+            ],
         ];
         table([title.as_str(), "figure"], rows)
     }

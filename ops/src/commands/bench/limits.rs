@@ -46,9 +46,12 @@ impl Limits {
         self.sizes.check()?;
         catch_signals();
         let limits = single_limits(console, self.sizes.model_bytes())?;
-        let plain_quinn_average_ms = plain_quinn_ms(console, &self.sizes, self.sizes.average_bytes())?;
-        let plain_quinn_outer_round_ms = plain_quinn_ms(console, &self.sizes, self.sizes.outer_round_bytes())?;
-        let plain_quinn_gossip_ms = plain_quinn_ms(console, &self.sizes, self.sizes.gossip_bytes())?;
+        let plain_quinn_average_ms =
+            plain_quinn_ms(console, &self.sizes, self.sizes.average_bytes())?;
+        let plain_quinn_outer_round_ms =
+            plain_quinn_ms(console, &self.sizes, self.sizes.outer_round_bytes())?;
+        let plain_quinn_gossip_ms =
+            plain_quinn_ms(console, &self.sizes, self.sizes.gossip_bytes())?;
         let report = Report {
             command: "bench limits",
             sizes: self.sizes,
@@ -64,25 +67,44 @@ impl Limits {
 /// The limits that do not depend on the number of nodes.
 pub fn single_limits(console: Console, bytes: u64) -> anyhow::Result<LimitsReport> {
     let rate = |carrier| {
-        measure(&Transfer { carrier, nodes: 2, bytes_per_peer: bytes, all_to_all: false }).map(|seconds| bytes as f64 / seconds / 1e9)
+        measure(&Transfer {
+            carrier,
+            nodes: 2,
+            bytes_per_peer: bytes,
+            all_to_all: false,
+        })
+        .map(|seconds| bytes as f64 / seconds / 1e9)
     };
     console.progress("measuring one QUIC stream");
     let quic_stream_gb_per_s = rate(Carrier::Quic)?;
     console.progress("measuring one TCP stream");
     let tcp_stream_gb_per_s = rate(Carrier::Tcp)?;
     console.progress("measuring memory copy");
-    Ok(LimitsReport { quic_stream_gb_per_s, tcp_stream_gb_per_s, memory_copy_gb_per_s: copy_bytes_per_second() / 1e9 })
+    Ok(LimitsReport {
+        quic_stream_gb_per_s,
+        tcp_stream_gb_per_s,
+        memory_copy_gb_per_s: copy_bytes_per_second() / 1e9,
+    })
 }
 
-/// Time in which plain quinn connections between as many processes move `bytes` out of each node, spread over its
-/// peers; 0 for a single node.
+/// Time in which plain quinn connections between as many processes move `bytes` out of each node,
+/// spread over its peers; 0 for a single node.
 pub fn plain_quinn_ms(console: Console, sizes: &Sizes, bytes: f64) -> anyhow::Result<f64> {
     if sizes.nodes < 2 {
         return Ok(0.0);
     }
-    console.progress(format!("measuring plain quinn between {} processes, {:.0} MiB out of each", sizes.nodes, bytes / f64::from(1 << 20)));
+    console.progress(format!(
+        "measuring plain quinn between {} processes, {:.0} MiB out of each",
+        sizes.nodes,
+        bytes / f64::from(1 << 20)
+    ));
     let bytes_per_peer = (bytes / f64::from(sizes.nodes - 1)) as u64;
-    let transfer = Transfer { carrier: Carrier::Quic, nodes: usize::from(sizes.nodes), bytes_per_peer, all_to_all: true };
+    let transfer = Transfer {
+        carrier: Carrier::Quic,
+        nodes: usize::from(sizes.nodes),
+        bytes_per_peer,
+        all_to_all: true,
+    };
     Ok(measure(&transfer)? * 1e3)
 }
 
@@ -103,11 +125,29 @@ impl Report {
         let mut rows = self.limits.rows();
         let quinn = |what: &str, bytes: f64, ms: f64| {
             let mebibytes = bytes / f64::from(1 << 20);
-            [format!("plain quinn, {} processes, {what}: {mebibytes:.0} MiB out of each", self.sizes.nodes), format!("{ms:.1} ms")]
+            [
+                format!(
+                    "plain quinn, {} processes, {what}: {mebibytes:.0} MiB out of each",
+                    self.sizes.nodes
+                ),
+                format!("{ms:.1} ms"),
+            ]
         };
-        rows.push(quinn("as an average", self.sizes.average_bytes(), self.plain_quinn_average_ms));
-        rows.push(quinn("as an outer round", self.sizes.outer_round_bytes(), self.plain_quinn_outer_round_ms));
-        rows.push(quinn("as a gossip", self.sizes.gossip_bytes(), self.plain_quinn_gossip_ms));
+        rows.push(quinn(
+            "as an average",
+            self.sizes.average_bytes(),
+            self.plain_quinn_average_ms,
+        ));
+        rows.push(quinn(
+            "as an outer round",
+            self.sizes.outer_round_bytes(),
+            self.plain_quinn_outer_round_ms,
+        ));
+        rows.push(quinn(
+            "as a gossip",
+            self.sizes.gossip_bytes(),
+            self.plain_quinn_gossip_ms,
+        ));
         table(["limit of this machine", "figure"], rows)
     }
 }

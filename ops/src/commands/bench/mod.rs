@@ -31,7 +31,8 @@ pub enum Bench {
     Gossip(gossip::GossipBench),
     /// Steps in which nothing is due.
     Step(step::StepBench),
-    /// How fast a cluster goes on after a node dies or stops, and how fast a replacement contributes.
+    /// How fast a cluster goes on after a node dies or stops, and how fast a replacement
+    /// contributes.
     Recovery(recovery::RecoveryBench),
     /// What a joining node receives, and what the others notice of it.
     Join(join::JoinBench),

@@ -81,12 +81,15 @@ impl BenchNode {
         let mut worker = runtime.worker(0)?;
         let mut params = Synthetic::new(self.parameters);
         worker.synchronize(&mut params)?;
-        let compute = Duration::from_millis(self.compute_ms) * if is_slow { self.slow_factor } else { 1 };
+        let compute =
+            Duration::from_millis(self.compute_ms) * if is_slow { self.slow_factor } else { 1 };
         for _ in 0..WARM_UP_STEPS {
             timed_step(&mut worker, &mut params, compute)?;
         }
         let before = runtime.traffic();
-        let times = (0..self.steps).map(|_| timed_step(&mut worker, &mut params, compute)).collect::<Result<Vec<_>, _>>()?;
+        let times = (0..self.steps)
+            .map(|_| timed_step(&mut worker, &mut params, compute))
+            .collect::<Result<Vec<_>, _>>()?;
         let after = settled_traffic(&runtime);
         let totals = NodeTotals {
             sent_bytes: after.sent_bytes.saturating_sub(before.sent_bytes),
@@ -96,7 +99,10 @@ impl BenchNode {
         };
         for times in times.chunks(STEPS_PER_LINE) {
             let (seconds, periods) = times.iter().copied().unzip();
-            println!("{}", serde_json::to_string(&NodeEvent::Times { seconds, periods })?);
+            println!(
+                "{}",
+                serde_json::to_string(&NodeEvent::Times { seconds, periods })?
+            );
         }
         println!("{}", serde_json::to_string(&NodeEvent::Done(totals))?);
         worker.leave()?;
@@ -109,7 +115,8 @@ fn read_metrics(address: SocketAddr) {
     loop {
         std::thread::sleep(Duration::from_secs(1));
         let read = TcpStream::connect(address).and_then(|mut stream| {
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: slowmo\r\nConnection: close\r\n\r\n")?;
+            stream
+                .write_all(b"GET /metrics HTTP/1.1\r\nHost: slowmo\r\nConnection: close\r\n\r\n")?;
             stream.read_to_end(&mut Vec::new())
         });
         if let Err(error) = read {
@@ -118,7 +125,8 @@ fn read_metrics(address: SocketAddr) {
     }
 }
 
-/// A gossip ends when its message is handed to the transport: what is still in its buffers is waited for, within bounds.
+/// A gossip ends when its message is handed to the transport: what is still in its buffers is
+/// waited for, within bounds.
 fn settled_traffic(runtime: &Runtime) -> slowmo::Traffic {
     let until = Instant::now() + SETTLE_MAX;
     let mut last = runtime.traffic();
@@ -133,7 +141,11 @@ fn settled_traffic(runtime: &Runtime) -> slowmo::Traffic {
 }
 
 /// Seconds of one `step`, without and with the pretended computation before it.
-fn timed_step(worker: &mut Worker, params: &mut Synthetic, compute: Duration) -> Result<(f64, f64), slowmo::StepError> {
+fn timed_step(
+    worker: &mut Worker,
+    params: &mut Synthetic,
+    compute: Duration,
+) -> Result<(f64, f64), slowmo::StepError> {
     let begin = Instant::now();
     if !compute.is_zero() {
         std::thread::sleep(compute);
@@ -150,7 +162,11 @@ impl Synthetic {
     /// Of so many values.
     pub fn new(parameters: usize) -> Self {
         // A short cycle of exact values: cheap, finite, and not all equal.
-        Self((0..parameters).map(|index| (index % 1021) as f32 / 1024.0).collect())
+        Self(
+            (0..parameters)
+                .map(|index| (index % 1021) as f32 / 1024.0)
+                .collect(),
+        )
     }
 }
 
@@ -169,6 +185,13 @@ impl Tensors for Synthetic {
 /// `VmHWM` of this process.
 fn peak_resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()
+        .map(|kibibytes| kibibytes * 1024)
 }

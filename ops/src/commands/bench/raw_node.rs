@@ -33,10 +33,31 @@ impl RawNode {
             CarrierName::Quic => Carrier::Quic,
             CarrierName::Tcp => Carrier::Tcp,
         };
-        let Self { nodes, bytes_per_peer, all_to_all, .. } = self;
-        let node = std::env::var(NODE_ID).with_context(|| format!("{NODE_ID} is not set"))?.parse()?;
-        let folder = PathBuf::from(std::env::var_os(RENDEZVOUS).with_context(|| format!("{RENDEZVOUS} is not set"))?);
-        println!("{}", run_node(&Transfer { carrier, nodes, bytes_per_peer, all_to_all }, node, &folder)?);
+        let Self {
+            nodes,
+            bytes_per_peer,
+            all_to_all,
+            ..
+        } = self;
+        let node = std::env::var(NODE_ID)
+            .with_context(|| format!("{NODE_ID} is not set"))?
+            .parse()?;
+        let folder = PathBuf::from(
+            std::env::var_os(RENDEZVOUS).with_context(|| format!("{RENDEZVOUS} is not set"))?,
+        );
+        println!(
+            "{}",
+            run_node(
+                &Transfer {
+                    carrier,
+                    nodes,
+                    bytes_per_peer,
+                    all_to_all
+                },
+                node,
+                &folder
+            )?
+        );
         Ok(())
     }
 }

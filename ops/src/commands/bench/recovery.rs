@@ -1,5 +1,5 @@
-//! `slowmo bench recovery`: nodes are killed or stopped at random moments; how long until the others' next round is decided, and
-//! until the victim, or who replaces it, contributes again.
+//! `slowmo bench recovery`: nodes are killed or stopped at random moments; how long until the
+//! others' next round is decided, and until the victim, or who replaces it, contributes again.
 
 use super::churn::{Closed, Cluster};
 use super::churn_node::now_us;
@@ -15,8 +15,12 @@ use slowmo_ops::processes::{NODES_MAX, catch_signals};
 use std::time::Duration;
 
 /// An exact average with slow momentum after every step.
-const SETTINGS: [(&str, &str); 4] =
-    [("SLOWMO_BASE", "none"), ("SLOWMO_TAU", "1"), ("SLOWMO_BETA", "0.5"), ("SLOWMO_DRAIN_ON_SIGTERM", "false")];
+const SETTINGS: [(&str, &str); 4] = [
+    ("SLOWMO_BASE", "none"),
+    ("SLOWMO_TAU", "1"),
+    ("SLOWMO_BETA", "0.5"),
+    ("SLOWMO_DRAIN_ON_SIGTERM", "false"),
+];
 /// How long the whole measurement may take.
 const TIME_MAX: Duration = Duration::from_secs(3600);
 /// How long the cluster may take to do what is waited for; longer than this it never will.
@@ -69,11 +73,13 @@ struct Recovery {
     next_round_ms: f64,
     /// Until the last of the others closed a round without the victim.
     without_victim_ms: f64,
-    /// From the start of the replacement's program, or from SIGCONT, until it closed a round that it contributed to.
+    /// From the start of the replacement's program, or from SIGCONT, until it closed a round that
+    /// it contributed to.
     contributes_ms: f64,
     /// Before that: from the launch of the replacement until its program began.
     process_start_ms: f64,
-    /// While it came back, the longest time between two rounds on one of the others, less an ordinary one.
+    /// While it came back, the longest time between two rounds on one of the others, less an
+    /// ordinary one.
     pause_ms: f64,
 }
 
@@ -115,8 +121,20 @@ impl RecoveryBench {
         // Without a size: as many values as a small perceptron.
         let parameters = self.mib.map_or(16 << 10, |mib| (mib as usize) << 18);
         console.progress(format!("{} nodes, {} faults", self.nodes, self.kills));
-        let cluster = Cluster::found(console, self.nodes.into(), parameters, self.compute_ms, &SETTINGS, TIME_MAX)?;
-        let mut run = Run { cluster, random: ChaCha8Rng::seed_from_u64(self.seed), fault: self.signal, nodes: self.nodes.into() };
+        let cluster = Cluster::found(
+            console,
+            self.nodes.into(),
+            parameters,
+            self.compute_ms,
+            &SETTINGS,
+            TIME_MAX,
+        )?;
+        let mut run = Run {
+            cluster,
+            random: ChaCha8Rng::seed_from_u64(self.seed),
+            fault: self.signal,
+            nodes: self.nodes.into(),
+        };
         let mut recoveries = Vec::new();
         for number in 1..=self.kills {
             let recovery = run.hit().with_context(|| format!("fault {number}"))?;
@@ -133,7 +151,12 @@ impl RecoveryBench {
         run.quiet()?;
         let round_ms = run.ordinary_ms();
         let reports = run.cluster.reports();
-        ensure!(reports.len() == run.nodes, "only {} of {} nodes answer", reports.len(), run.nodes);
+        ensure!(
+            reports.len() == run.nodes,
+            "only {} of {} nodes answer",
+            reports.len(),
+            run.nodes
+        );
         let report = Report {
             command: "bench recovery",
             nodes: self.nodes,
@@ -147,12 +170,19 @@ impl RecoveryBench {
             contributes_ms: Figures::of(&recoveries, |recovery| recovery.contributes_ms),
             pause_ms: Figures::of(&recoveries, |recovery| recovery.pause_ms),
             leaders_hit: recoveries.iter().filter(|recovery| recovery.leader).count(),
-            hit_inside_a_round: recoveries.iter().filter(|recovery| recovery.inside_round).count(),
+            hit_inside_a_round: recoveries
+                .iter()
+                .filter(|recovery| recovery.inside_round)
+                .count(),
             rounds_decided: run.cluster.decided(),
             // Either would have ended the measurement.
             rounds_decided_twice: 0,
             digests_equal: true,
-            momentum_lost: reports.iter().map(|report| report.momentum_lost).max().unwrap_or(0),
+            momentum_lost: reports
+                .iter()
+                .map(|report| report.momentum_lost)
+                .max()
+                .unwrap_or(0),
             recoveries,
         };
         console.result(report.to_table(), &report)
@@ -170,13 +200,22 @@ impl Run {
     /// Waits until everybody has contributed to a few rounds in a row.
     fn quiet(&mut self) -> anyhow::Result<()> {
         let (nodes, from) = (self.nodes, now_us()?);
-        self.cluster.wait("rounds with everybody", WAIT_MAX, |cluster| {
-            cluster.running().len() == nodes
-                && cluster.running().into_iter().all(|node| {
-                    let whole = |closed: &&Closed| closed.at_us > from && closed.contributors == nodes;
-                    cluster.node(node).closed.iter().rev().take_while(whole).count() as u64 >= QUIET_ROUNDS
-                })
-        })
+        self.cluster
+            .wait("rounds with everybody", WAIT_MAX, |cluster| {
+                cluster.running().len() == nodes
+                    && cluster.running().into_iter().all(|node| {
+                        let whole =
+                            |closed: &&Closed| closed.at_us > from && closed.contributors == nodes;
+                        cluster
+                            .node(node)
+                            .closed
+                            .iter()
+                            .rev()
+                            .take_while(whole)
+                            .count() as u64
+                            >= QUIET_ROUNDS
+                    })
+            })
     }
 
     /// Median time between two rounds lately.
@@ -184,9 +223,19 @@ impl Run {
         let gaps = |node: usize| {
             let closed = &self.cluster.node(node).closed;
             let last = closed.iter().rev().take(QUIET_ROUNDS as usize);
-            last.clone().zip(last.skip(1)).map(|(after, before)| (after.at_us - before.at_us) as f64 / 1e3).collect::<Vec<_>>()
+            last.clone()
+                .zip(last.skip(1))
+                .map(|(after, before)| (after.at_us - before.at_us) as f64 / 1e3)
+                .collect::<Vec<_>>()
         };
-        median(&mut self.cluster.running().into_iter().flat_map(gaps).collect::<Vec<_>>())
+        median(
+            &mut self
+                .cluster
+                .running()
+                .into_iter()
+                .flat_map(gaps)
+                .collect::<Vec<_>>(),
+        )
     }
 
     /// Hits one node at a random moment and waits until it, or its replacement, contributes again.
@@ -195,22 +244,44 @@ impl Run {
         let round_ms = self.ordinary_ms();
         let wait = Duration::from_secs_f64(self.below(2.0 * round_ms / 1e3));
         let moment = std::time::Instant::now() + wait;
-        self.cluster.wait("the moment", WAIT_MAX, |_| std::time::Instant::now() >= moment)?;
+        self.cluster.wait("the moment", WAIT_MAX, |_| {
+            std::time::Instant::now() >= moment
+        })?;
         let running = self.cluster.running();
         let victim = running[self.below(running.len() as f64) as usize % running.len()];
-        let others: Vec<usize> = running.iter().copied().filter(|node| *node != victim).collect();
-        let signal = if self.fault == Fault::Kill { Signal::SIGKILL } else { Signal::SIGSTOP };
+        let others: Vec<usize> = running
+            .iter()
+            .copied()
+            .filter(|node| *node != victim)
+            .collect();
+        let signal = if self.fault == Fault::Kill {
+            Signal::SIGKILL
+        } else {
+            Signal::SIGSTOP
+        };
         let hit_us = now_us()?;
         self.cluster.signal(victim, signal)?;
         let (next, without) = self.survivors(&others, hit_us)?;
         let told = self.cluster.node(victim);
-        let inside_round = told.closed.last().is_none_or(|last| told.entered_us > last.at_us);
+        let inside_round = told
+            .closed
+            .last()
+            .is_none_or(|last| told.entered_us > last.at_us);
         let (process_start_ms, contributes_ms, back) = self.bring_back(victim, &others)?;
         let pause = self.pause_ms(&others, back, round_ms);
         let leader = running.first() == Some(&victim);
         let since = |at_us: u64| at_us.saturating_sub(hit_us) as f64 / 1e3;
         let (next_round_ms, without_victim_ms) = (since(next), since(without));
-        Ok(Recovery { victim, leader, inside_round, next_round_ms, without_victim_ms, contributes_ms, process_start_ms, pause_ms: pause })
+        Ok(Recovery {
+            victim,
+            leader,
+            inside_round,
+            next_round_ms,
+            without_victim_ms,
+            contributes_ms,
+            process_start_ms,
+            pause_ms: pause,
+        })
     }
 
     /// Evenly random, at least 0 and below `bound`.
@@ -222,19 +293,39 @@ impl Run {
     fn survivors(&mut self, others: &[usize], hit_us: u64) -> anyhow::Result<(u64, u64)> {
         let fewer = self.nodes - 1;
         let closed = |cluster: &Cluster, node: usize, contributors: usize| {
-            cluster.node(node).closed_after(hit_us, |closed| closed.contributors <= contributors).map(|closed| closed.at_us)
+            cluster
+                .node(node)
+                .closed_after(hit_us, |closed| closed.contributors <= contributors)
+                .map(|closed| closed.at_us)
         };
         self.cluster
-            .wait("a round without the victim", WAIT_MAX, |cluster| others.iter().all(|node| closed(cluster, *node, fewer).is_some()))?;
-        let last = |contributors| others.iter().filter_map(|node| closed(&self.cluster, *node, contributors)).max().unwrap_or(hit_us);
+            .wait("a round without the victim", WAIT_MAX, |cluster| {
+                others
+                    .iter()
+                    .all(|node| closed(cluster, *node, fewer).is_some())
+            })?;
+        let last = |contributors| {
+            others
+                .iter()
+                .filter_map(|node| closed(&self.cluster, *node, contributors))
+                .max()
+                .unwrap_or(hit_us)
+        };
         Ok((last(self.nodes), last(fewer)))
     }
 
-    /// Milliseconds that the program took to begin and then to contribute, and the span of that in microseconds since 1970.
-    fn bring_back(&mut self, victim: usize, others: &[usize]) -> anyhow::Result<(f64, f64, (u64, u64))> {
+    /// Milliseconds that the program took to begin and then to contribute, and the span of that in
+    /// microseconds since 1970.
+    fn bring_back(
+        &mut self,
+        victim: usize,
+        others: &[usize],
+    ) -> anyhow::Result<(f64, f64, (u64, u64))> {
         let begin_us = match self.fault {
             Fault::Kill => {
-                self.cluster.wait("the victim's end", WAIT_MAX, |cluster| !cluster.running().contains(&victim))?;
+                self.cluster.wait("the victim's end", WAIT_MAX, |cluster| {
+                    !cluster.running().contains(&victim)
+                })?;
                 let begin_us = now_us()?;
                 self.cluster.join(victim)?;
                 begin_us
@@ -247,19 +338,42 @@ impl Run {
         };
         // A stopped node may still get the result of the round that it was stopped in.
         let nodes = self.nodes;
-        let known = others.iter().filter_map(|node| self.cluster.node(*node).closed.last()).map(|closed| closed.round).max();
+        let known = others
+            .iter()
+            .filter_map(|node| self.cluster.node(*node).closed.last())
+            .map(|closed| closed.round)
+            .max();
         let contributed = |cluster: &Cluster| {
-            let counts = |closed: &Closed| closed.contributors == nodes && !closed.caught_up && Some(closed.round) > known;
-            cluster.node(victim).closed_after(begin_us, counts).map(|closed| closed.at_us)
+            let counts = |closed: &Closed| {
+                closed.contributors == nodes && !closed.caught_up && Some(closed.round) > known
+            };
+            cluster
+                .node(victim)
+                .closed_after(begin_us, counts)
+                .map(|closed| closed.at_us)
         };
-        self.cluster.wait("the victim's return", WAIT_MAX, |cluster| contributed(cluster).is_some())?;
+        self.cluster
+            .wait("the victim's return", WAIT_MAX, |cluster| {
+                contributed(cluster).is_some()
+            })?;
         let back_us = contributed(&self.cluster).unwrap_or(begin_us);
-        let up_us = self.cluster.node(victim).up_us.filter(|up_us| *up_us > begin_us).unwrap_or(begin_us);
-        Ok(((up_us - begin_us) as f64 / 1e3, back_us.saturating_sub(up_us) as f64 / 1e3, (up_us, back_us)))
+        let up_us = self
+            .cluster
+            .node(victim)
+            .up_us
+            .filter(|up_us| *up_us > begin_us)
+            .unwrap_or(begin_us);
+        Ok((
+            (up_us - begin_us) as f64 / 1e3,
+            back_us.saturating_sub(up_us) as f64 / 1e3,
+            (up_us, back_us),
+        ))
     }
 
     fn pause_ms(&self, others: &[usize], (from_us, to_us): (u64, u64), round_ms: f64) -> f64 {
-        let gaps = others.iter().flat_map(|node| self.cluster.node(*node).gaps(from_us, to_us));
+        let gaps = others
+            .iter()
+            .flat_map(|node| self.cluster.node(*node).gaps(from_us, to_us));
         (gaps.max().unwrap_or(0) as f64 / 1e3 - round_ms).max(0.0)
     }
 }
@@ -270,27 +384,64 @@ impl Figures {
         let p50 = median(&mut values);
         // Nearest rank; `values` is sorted now.
         let rank = (values.len() * 99).div_ceil(100).max(1) - 1;
-        Self { p50, p99: values.get(rank).copied().unwrap_or(0.0), max: values.last().copied().unwrap_or(0.0) }
+        Self {
+            p50,
+            p99: values.get(rank).copied().unwrap_or(0.0),
+            max: values.last().copied().unwrap_or(0.0),
+        }
     }
 
     fn to_text(self) -> String {
-        format!("{:.0} ms (p99 {:.0}, max {:.0})", self.p50, self.p99, self.max)
+        format!(
+            "{:.0} ms (p99 {:.0}, max {:.0})",
+            self.p50, self.p99, self.max
+        )
     }
 }
 
 impl Report {
     fn to_table(&self) -> comfy_table::Table {
-        let title = format!("{} nodes, {:.2} MB, {} faults", self.nodes, self.model_bytes as f64 / 1e6, self.faults);
-        let back = if self.signal == Fault::Kill { "replacement contributes, after its start" } else { "contributes again, after SIGCONT" };
+        let title = format!(
+            "{} nodes, {:.2} MB, {} faults",
+            self.nodes,
+            self.model_bytes as f64 / 1e6,
+            self.faults
+        );
+        let back = if self.signal == Fault::Kill {
+            "replacement contributes, after its start"
+        } else {
+            "contributes again, after SIGCONT"
+        };
         let rows = [
-            ["ordinary time between rounds".to_owned(), format!("{:.0} ms", self.round_ms)],
-            ["survivors' next round: p50".to_owned(), self.next_round_ms.to_text()],
-            ["survivors' next round without the victim: p50".to_owned(), self.without_victim_ms.to_text()],
+            [
+                "ordinary time between rounds".to_owned(),
+                format!("{:.0} ms", self.round_ms),
+            ],
+            [
+                "survivors' next round: p50".to_owned(),
+                self.next_round_ms.to_text(),
+            ],
+            [
+                "survivors' next round without the victim: p50".to_owned(),
+                self.without_victim_ms.to_text(),
+            ],
             [format!("{back}: p50"), self.contributes_ms.to_text()],
-            ["survivors' pause for it: p50".to_owned(), self.pause_ms.to_text()],
-            ["leaders hit, hit inside a round".to_owned(), format!("{}, {}", self.leaders_hit, self.hit_inside_a_round)],
-            ["rounds decided, twice".to_owned(), format!("{}, {}", self.rounds_decided, self.rounds_decided_twice)],
-            ["shards whose momentum was lost".to_owned(), self.momentum_lost.to_string()],
+            [
+                "survivors' pause for it: p50".to_owned(),
+                self.pause_ms.to_text(),
+            ],
+            [
+                "leaders hit, hit inside a round".to_owned(),
+                format!("{}, {}", self.leaders_hit, self.hit_inside_a_round),
+            ],
+            [
+                "rounds decided, twice".to_owned(),
+                format!("{}, {}", self.rounds_decided, self.rounds_decided_twice),
+            ],
+            [
+                "shards whose momentum was lost".to_owned(),
+                self.momentum_lost.to_string(),
+            ],
         ];
         table([title.as_str(), "figure"], rows)
     }

@@ -1,4 +1,5 @@
-//! `slowmo bench round`: exact averages and outer rounds, against plain quinn that moves the same bytes.
+//! `slowmo bench round`: exact averages and outer rounds, against plain quinn that moves the same
+//! bytes.
 
 use super::limits::{LimitsReport, plain_quinn_ms, single_limits};
 use super::run::{Figures, Fixed, Measurement, owned, ratio};
@@ -9,9 +10,18 @@ use serde::Serialize;
 use slowmo_ops::processes::catch_signals;
 
 /// Only exact averages, at every step.
-const AVERAGE: [(&str, &str); 4] = [("SLOWMO_BASE", "local_sgd"), ("SLOWMO_FREQUENCY", "1"), ("SLOWMO_ALPHA", "1"), ("SLOWMO_BETA", "0")];
+const AVERAGE: [(&str, &str); 4] = [
+    ("SLOWMO_BASE", "local_sgd"),
+    ("SLOWMO_FREQUENCY", "1"),
+    ("SLOWMO_ALPHA", "1"),
+    ("SLOWMO_BETA", "0"),
+];
 /// Only outer rounds, at every step.
-const OUTER_ROUND: [(&str, &str); 3] = [("SLOWMO_BASE", "none"), ("SLOWMO_TAU", "1"), ("SLOWMO_BETA", "0.5")];
+const OUTER_ROUND: [(&str, &str); 3] = [
+    ("SLOWMO_BASE", "none"),
+    ("SLOWMO_TAU", "1"),
+    ("SLOWMO_BETA", "0.5"),
+];
 
 /// Exact averages and outer rounds over QUIC on loopback.
 #[derive(Debug, Args)]
@@ -59,8 +69,20 @@ impl RoundBench {
         self.sizes.check()?;
         catch_signals();
         let limits = single_limits(console, self.sizes.model_bytes())?;
-        let average = self.measurement("exact averages", self.with_wire(&AVERAGE), self.average_bytes()).compare(console)?;
-        let outer_round = self.measurement("outer rounds", self.with_wire(&OUTER_ROUND), self.outer_round_bytes()).compare(console)?;
+        let average = self
+            .measurement(
+                "exact averages",
+                self.with_wire(&AVERAGE),
+                self.average_bytes(),
+            )
+            .compare(console)?;
+        let outer_round = self
+            .measurement(
+                "outer rounds",
+                self.with_wire(&OUTER_ROUND),
+                self.outer_round_bytes(),
+            )
+            .compare(console)?;
         let round_rate_vs_plain_quinn = outer_round.rate_vs_plain_quinn;
         let report = Report {
             command: "bench round",
@@ -76,7 +98,10 @@ impl RoundBench {
     }
 
     fn with_wire(&self, settings: Fixed<'_>) -> Vec<(&'static str, String)> {
-        owned(settings).into_iter().chain([("SLOWMO_ROUND_WIRE", self.wire.clone())]).collect()
+        owned(settings)
+            .into_iter()
+            .chain([("SLOWMO_ROUND_WIRE", self.wire.clone())])
+            .collect()
     }
 
     /// The parameters of an exact average as they travel.
@@ -91,26 +116,51 @@ impl RoundBench {
 
     fn table(&self, report: &Report) -> comfy_table::Table {
         let mut rows = report.average.rows("exact average", self.average_bytes());
-        rows.extend(report.outer_round.rows("outer round", self.outer_round_bytes()));
+        rows.extend(
+            report
+                .outer_round
+                .rows("outer round", self.outer_round_bytes()),
+        );
         rows.extend(report.limits.rows());
-        let title = format!("{} nodes, {} MiB as {}, {} rounds", self.sizes.nodes, self.sizes.mib, self.wire, self.rounds);
+        let title = format!(
+            "{} nodes, {} MiB as {}, {} rounds",
+            self.sizes.nodes, self.sizes.mib, self.wire, self.rounds
+        );
         table([title.as_str(), "figure"], rows)
     }
 
-    fn measurement<'a>(&'a self, what: &'a str, settings: Vec<(&'static str, String)>, ideal_bytes: f64) -> Measurement<'a> {
-        Measurement { what, sizes: &self.sizes, settings, steps: self.rounds, compute_ms: 0, ideal_bytes, slow: None }
+    fn measurement<'a>(
+        &'a self,
+        what: &'a str,
+        settings: Vec<(&'static str, String)>,
+        ideal_bytes: f64,
+    ) -> Measurement<'a> {
+        Measurement {
+            what,
+            sizes: &self.sizes,
+            settings,
+            steps: self.rounds,
+            compute_ms: 0,
+            ideal_bytes,
+            slow: None,
+        }
     }
 }
 
 impl Measurement<'_> {
-    /// Measures plain quinn, this, and plain quinn again: the machine's other load changes under way.
+    /// Measures plain quinn, this, and plain quinn again: the machine's other load changes under
+    /// way.
     pub fn compare(&self, console: Console) -> anyhow::Result<Compared> {
         let before = plain_quinn_ms(console, self.sizes, self.ideal_bytes)?;
         let figures = self.run(console)?;
         let after = plain_quinn_ms(console, self.sizes, self.ideal_bytes)?;
         let plain_quinn_ms = f64::midpoint(before, after);
         let rate_vs_plain_quinn = ratio(plain_quinn_ms, figures.p50_ms);
-        Ok(Compared { figures, plain_quinn_ms, rate_vs_plain_quinn })
+        Ok(Compared {
+            figures,
+            plain_quinn_ms,
+            rate_vs_plain_quinn,
+        })
     }
 }
 
@@ -120,8 +170,17 @@ impl Compared {
         let figures = &self.figures;
         let mebibytes = |bytes: f64| bytes / f64::from(1 << 20);
         vec![
-            [format!("{name}: p50 (min – max)"), format!("{:.1} ms ({:.1} – {:.1})", figures.p50_ms, figures.min_ms, figures.max_ms)],
-            ["  model bytes / time".into(), format!("{:.2} GB/s", figures.algorithm_bandwidth_gb_per_s)],
+            [
+                format!("{name}: p50 (min – max)"),
+                format!(
+                    "{:.1} ms ({:.1} – {:.1})",
+                    figures.p50_ms, figures.min_ms, figures.max_ms
+                ),
+            ],
+            [
+                "  model bytes / time".into(),
+                format!("{:.2} GB/s", figures.algorithm_bandwidth_gb_per_s),
+            ],
             [
                 "  sent by each node, and against the ideal".into(),
                 format!(
@@ -131,9 +190,18 @@ impl Compared {
                     mebibytes(ideal_bytes)
                 ),
             ],
-            ["  peak memory of a node process".into(), format!("{:.1} × model", figures.peak_memory_models)],
-            ["  plain quinn, same processes and bytes".into(), format!("{:.1} ms", self.plain_quinn_ms)],
-            ["  rate against plain quinn".into(), format!("{:.2}", self.rate_vs_plain_quinn)],
+            [
+                "  peak memory of a node process".into(),
+                format!("{:.1} × model", figures.peak_memory_models),
+            ],
+            [
+                "  plain quinn, same processes and bytes".into(),
+                format!("{:.1} ms", self.plain_quinn_ms),
+            ],
+            [
+                "  rate against plain quinn".into(),
+                format!("{:.2}", self.rate_vs_plain_quinn),
+            ],
         ]
     }
 }

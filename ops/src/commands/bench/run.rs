@@ -36,7 +36,10 @@ pub type Fixed<'a> = &'a [(&'static str, &'static str)];
 
 /// Owned configuration variables, for [`Measurement::settings`].
 pub fn owned(settings: Fixed<'_>) -> Vec<(&'static str, String)> {
-    settings.iter().map(|(name, value)| (*name, (*value).to_owned())).collect()
+    settings
+        .iter()
+        .map(|(name, value)| (*name, (*value).to_owned()))
+        .collect()
 }
 
 /// What one node told.
@@ -75,16 +78,29 @@ pub struct Figures {
 }
 
 impl Measurement<'_> {
-    /// Figures of steps in which the nodes wait for each other: a step takes as long as on its slowest node.
+    /// Figures of steps in which the nodes wait for each other: a step takes as long as on its
+    /// slowest node.
     pub fn run(&self, console: Console) -> anyhow::Result<Figures> {
         let reports = self.reports(console)?;
-        let slowest = |step: usize| reports.iter().filter_map(|report| report.seconds.get(step)).copied().fold(0.0, f64::max);
+        let slowest = |step: usize| {
+            reports
+                .iter()
+                .filter_map(|report| report.seconds.get(step))
+                .copied()
+                .fold(0.0, f64::max)
+        };
         let mut seconds: Vec<f64> = (0..self.steps as usize).map(slowest).collect();
         let p50 = median(&mut seconds);
-        let totals: Vec<&NodeTotals> = reports.iter().filter_map(|report| report.totals.as_ref()).collect();
+        let totals: Vec<&NodeTotals> = reports
+            .iter()
+            .filter_map(|report| report.totals.as_ref())
+            .collect();
         let model = self.sizes.model_bytes() as f64;
         let sent_bytes: u64 = totals.iter().map(|node| node.sent_bytes).sum();
-        let sent_bytes_per_node = ratio(sent_bytes as f64, totals.len() as f64 * f64::from(self.steps));
+        let sent_bytes_per_node = ratio(
+            sent_bytes as f64,
+            totals.len() as f64 * f64::from(self.steps),
+        );
         let peak_memory_bytes = totals.iter().map(|node| node.peak_bytes).max().unwrap_or(0);
         Ok(Figures {
             p50_ms: p50 * 1e3,
@@ -102,18 +118,29 @@ impl Measurement<'_> {
 
     /// Starts the nodes; their reports by ascending id.
     pub fn reports(&self, console: Console) -> anyhow::Result<Vec<NodeReport>> {
-        console.progress(format!("measuring {} with {} nodes, {} MiB", self.what, self.sizes.nodes, self.sizes.mib));
+        console.progress(format!(
+            "measuring {} with {} nodes, {} MiB",
+            self.what, self.sizes.nodes, self.sizes.mib
+        ));
         let program = std::env::current_exe().context("cannot find this program")?;
-        let plan = self
-            .settings
-            .iter()
-            .fold(Plan::new(program, self.sizes.nodes.into()), |plan, (name, value)| plan.variable(name, value.as_str()));
-        let arguments =
-            [("--parameters", self.sizes.parameters() as u64), ("--steps", self.steps.into()), ("--compute-ms", self.compute_ms)];
-        let slow = self.slow.map(|(node, factor)| [("--slow-node", node), ("--slow-factor", factor.into())]);
+        let plan = self.settings.iter().fold(
+            Plan::new(program, self.sizes.nodes.into()),
+            |plan, (name, value)| plan.variable(name, value.as_str()),
+        );
+        let arguments = [
+            ("--parameters", self.sizes.parameters() as u64),
+            ("--steps", self.steps.into()),
+            ("--compute-ms", self.compute_ms),
+        ];
+        let slow = self
+            .slow
+            .map(|(node, factor)| [("--slow-node", node), ("--slow-factor", factor.into())]);
         let arguments = arguments.into_iter().chain(slow.into_iter().flatten());
         let arguments = arguments.flat_map(|(name, value)| [name.to_owned(), value.to_string()]);
-        let plan = plan.arguments([BENCH_NODE]).arguments(arguments).isolated(TIME_MAX);
+        let plan = plan
+            .arguments([BENCH_NODE])
+            .arguments(arguments)
+            .isolated(TIME_MAX);
         let mut reports = vec![NodeReport::default(); self.sizes.nodes.into()];
         supervise(&plan, &mut |line| {
             let report = &mut reports[line.node - 1];
@@ -122,20 +149,32 @@ impl Measurement<'_> {
                     report.seconds.extend(seconds);
                     report.periods.extend(periods);
                 }
-                Ok(NodeEvent::Done(totals)) if line.stream == Stream::Output => report.totals = Some(totals),
+                Ok(NodeEvent::Done(totals)) if line.stream == Stream::Output => {
+                    report.totals = Some(totals)
+                }
                 _ => console.node_line(line),
             }
             Flow::Continue
         })
         .with_context(|| format!("measuring {}", self.what))?;
         let expected = self.steps as usize;
-        let silent = reports.iter().position(|report| report.totals.is_none() || report.seconds.len() != expected);
-        ensure!(silent.is_none(), "node {} did not tell all its times", silent.unwrap_or(0) + 1);
+        let silent = reports
+            .iter()
+            .position(|report| report.totals.is_none() || report.seconds.len() != expected);
+        ensure!(
+            silent.is_none(),
+            "node {} did not tell all its times",
+            silent.unwrap_or(0) + 1
+        );
         Ok(reports)
     }
 }
 
 /// `numerator / denominator`; 0 when there is nothing to divide by.
 pub fn ratio(numerator: f64, denominator: f64) -> f64 {
-    if denominator > 0.0 { numerator / denominator } else { 0.0 }
+    if denominator > 0.0 {
+        numerator / denominator
+    } else {
+        0.0
+    }
 }

@@ -40,7 +40,8 @@ impl Sizes {
         2.0 * (nodes - 1.0) / nodes * self.model_bytes() as f64
     }
 
-    /// Bytes that each node sends in an outer round: an exact average, and `R/W` for the momentum's replicas.
+    /// Bytes that each node sends in an outer round: an exact average, and `R/W` for the momentum's
+    /// replicas.
     pub fn outer_round_bytes(&self) -> f64 {
         let replicas = f64::from(REPLICAS.min(self.nodes - 1));
         self.average_bytes() + replicas / f64::from(self.nodes) * self.model_bytes() as f64
@@ -48,7 +49,11 @@ impl Sizes {
 
     /// Bytes that each node sends in one gossip with one peer.
     pub fn gossip_bytes(&self) -> f64 {
-        if self.nodes > 1 { self.model_bytes() as f64 } else { 0.0 }
+        if self.nodes > 1 {
+            self.model_bytes() as f64
+        } else {
+            0.0
+        }
     }
 
     /// Bytes of the model as it travels, in float32 models.
@@ -64,7 +69,12 @@ impl Sizes {
     /// Whether the machine has the memory; each node needs a few copies of the model.
     pub fn check(&self) -> anyhow::Result<()> {
         let needed = self.model_bytes() * u64::from(self.nodes);
-        ensure!(needed <= 64 << 30, "{} nodes of {} MiB: keep the product below 64 GiB", self.nodes, self.mib);
+        ensure!(
+            needed <= 64 << 30,
+            "{} nodes of {} MiB: keep the product below 64 GiB",
+            self.nodes,
+            self.mib
+        );
         Ok(())
     }
 }
@@ -77,11 +87,22 @@ mod tests {
     fn bytes_of_a_round_follow_the_formula() {
         let sizes = |nodes| Sizes { nodes, mib: 64 };
         let model = f64::from(64 << 20);
-        for (nodes, average, outer, gossip) in [(1, 0.0, 0.0, 0.0), (2, 1.0, 1.5, 1.0), (4, 1.5, 1.75, 1.0)] {
+        for (nodes, average, outer, gossip) in
+            [(1, 0.0, 0.0, 0.0), (2, 1.0, 1.5, 1.0), (4, 1.5, 1.75, 1.0)]
+        {
             let sizes = sizes(nodes);
-            assert!((sizes.average_bytes() - average * model).abs() < 1.0, "{nodes}");
-            assert!((sizes.outer_round_bytes() - outer * model).abs() < 1.0, "{nodes}");
-            assert!((sizes.gossip_bytes() - gossip * model).abs() < 1.0, "{nodes}");
+            assert!(
+                (sizes.average_bytes() - average * model).abs() < 1.0,
+                "{nodes}"
+            );
+            assert!(
+                (sizes.outer_round_bytes() - outer * model).abs() < 1.0,
+                "{nodes}"
+            );
+            assert!(
+                (sizes.gossip_bytes() - gossip * model).abs() < 1.0,
+                "{nodes}"
+            );
         }
     }
 }

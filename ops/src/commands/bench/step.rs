@@ -10,8 +10,12 @@ use slowmo_ops::limits::median;
 use slowmo_ops::processes::catch_signals;
 
 /// Nothing falls due within any measurement.
-const NOTHING_DUE: [(&str, &str); 4] =
-    [("SLOWMO_BASE", "local_sgd"), ("SLOWMO_FREQUENCY", "1000000000"), ("SLOWMO_ALPHA", "1"), ("SLOWMO_BETA", "0")];
+const NOTHING_DUE: [(&str, &str); 4] = [
+    ("SLOWMO_BASE", "local_sgd"),
+    ("SLOWMO_FREQUENCY", "1000000000"),
+    ("SLOWMO_ALPHA", "1"),
+    ("SLOWMO_BETA", "0"),
+];
 /// What a step with nothing due may cost, in microseconds.
 const STEP_MICROSECONDS_MAX: f64 = 20.0;
 
@@ -25,7 +29,8 @@ pub struct StepBench {
     steps: u32,
 }
 
-/// What `bench step` reports, of the node with the largest median: in these steps no node waits for another.
+/// What `bench step` reports, of the node with the largest median: in these steps no node waits for
+/// another.
 #[derive(Debug, Serialize)]
 struct Report {
     command: &'static str,
@@ -45,11 +50,20 @@ impl StepBench {
         self.sizes.check()?;
         catch_signals();
         let (sizes, steps) = (&self.sizes, self.steps);
-        let measurement =
-            Measurement { what: "idle steps", sizes, settings: owned(&NOTHING_DUE), steps, compute_ms: 0, ideal_bytes: 0.0, slow: None };
+        let measurement = Measurement {
+            what: "idle steps",
+            sizes,
+            settings: owned(&NOTHING_DUE),
+            steps,
+            compute_ms: 0,
+            ideal_bytes: 0.0,
+            slow: None,
+        };
         let of_node = |mut report: NodeReport| (median(&mut report.seconds), report.seconds);
         let nodes = measurement.reports(console)?.into_iter().map(of_node);
-        let (p50, sorted) = nodes.max_by(|one, other| one.0.total_cmp(&other.0)).context("no node reported")?;
+        let (p50, sorted) = nodes
+            .max_by(|one, other| one.0.total_cmp(&other.0))
+            .context("no node reported")?;
         let microseconds = |seconds: Option<&f64>| seconds.copied().unwrap_or(0.0) * 1e6;
         let p50_us = p50 * 1e6;
         let report = Report {
@@ -68,10 +82,26 @@ impl StepBench {
 
 impl Report {
     fn to_table(&self) -> comfy_table::Table {
-        let title = format!("{} nodes, {} MiB, {} steps with nothing due", self.sizes.nodes, self.sizes.mib, self.steps);
+        let title = format!(
+            "{} nodes, {} MiB, {} steps with nothing due",
+            self.sizes.nodes, self.sizes.mib, self.steps
+        );
         let rows = [
-            ["p50 (min – max)".to_owned(), format!("{:.2} µs ({:.2} – {:.2})", self.p50_us, self.min_us, self.max_us)],
-            ["target".to_owned(), format!("below {:.0} µs: {}", self.target_us, if self.within_target { "met" } else { "missed" })],
+            [
+                "p50 (min – max)".to_owned(),
+                format!(
+                    "{:.2} µs ({:.2} – {:.2})",
+                    self.p50_us, self.min_us, self.max_us
+                ),
+            ],
+            [
+                "target".to_owned(),
+                format!(
+                    "below {:.0} µs: {}",
+                    self.target_us,
+                    if self.within_target { "met" } else { "missed" }
+                ),
+            ],
         ];
         table([title.as_str(), "figure"], rows)
     }

@@ -1,4 +1,5 @@
-//! `slowmo bench telemetry`: what metrics, which somebody reads every second, and the flight recorder cost the training.
+//! `slowmo bench telemetry`: what metrics, which somebody reads every second, and the flight
+//! recorder cost the training.
 
 use super::beside::{Cost, Training};
 use crate::console::Console;
@@ -35,11 +36,23 @@ impl TelemetryBench {
         let settings = || {
             let folder = tempfile::tempdir().context("no temporary folder")?;
             // A node that serves metrics reads them itself every second.
-            let settings = vec![("SLOWMO_HTTP", "127.0.0.1:0".to_owned()), ("SLOWMO_FLIGHT", folder.path().display().to_string())];
+            let settings = vec![
+                ("SLOWMO_HTTP", "127.0.0.1:0".to_owned()),
+                ("SLOWMO_FLIGHT", folder.path().display().to_string()),
+            ];
             Ok((settings, folder))
         };
-        let cost = self.training.compare(console, ("telemetry", ADDED_MAX), settings, |_| Ok(()))?;
+        let cost =
+            self.training
+                .compare(console, ("telemetry", ADDED_MAX), settings, |_| Ok(()))?;
         let text = self.training.table(&cost, []);
-        console.result(text, &Report { command: "bench telemetry", training: self.training, cost })
+        console.result(
+            text,
+            &Report {
+                command: "bench telemetry",
+                training: self.training,
+                cost,
+            },
+        )
     }
 }

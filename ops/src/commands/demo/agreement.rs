@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Rounds remembered after all who were averaged have told; a node that is later still is compared with them.
+/// Rounds remembered after all who were averaged have told; a node that is later still is compared
+/// with them.
 const ROUNDS_KEPT: usize = 64;
 
 /// Two nodes hold different parameters after the same round.
@@ -65,20 +66,48 @@ impl Agreement {
     }
 
     /// Notes one node's digest; returns the round when the node is the last one of it.
-    pub fn note(&mut self, node: usize, round: u64, contributors: usize, digest: String) -> Result<Option<Agreed>, Disagreement> {
-        let fresh = || Told { digest: digest.clone(), contributors, nodes: BTreeSet::new(), agreed: false };
+    pub fn note(
+        &mut self,
+        node: usize,
+        round: u64,
+        contributors: usize,
+        digest: String,
+    ) -> Result<Option<Agreed>, Disagreement> {
+        let fresh = || Told {
+            digest: digest.clone(),
+            contributors,
+            nodes: BTreeSet::new(),
+            agreed: false,
+        };
         let told = self.told.entry(round).or_insert_with(fresh);
         if told.digest != digest {
-            let (one, one_digest) = (told.nodes.first().copied().unwrap_or(0), told.digest.clone());
-            return Err(Disagreement { round, one, one_digest, other: node, other_digest: digest });
+            let (one, one_digest) = (
+                told.nodes.first().copied().unwrap_or(0),
+                told.digest.clone(),
+            );
+            return Err(Disagreement {
+                round,
+                one,
+                one_digest,
+                other: node,
+                other_digest: digest,
+            });
         }
         told.nodes.insert(node);
-        let excused = self.dead.iter().filter(|(dead, last)| **last >= round && !told.nodes.contains(dead)).count();
+        let excused = self
+            .dead
+            .iter()
+            .filter(|(dead, last)| **last >= round && !told.nodes.contains(dead))
+            .count();
         if told.agreed || told.nodes.len() + excused < told.contributors {
             return Ok(None);
         }
         told.agreed = true;
-        let agreed = Agreed { round, contributors: told.contributors, digest };
+        let agreed = Agreed {
+            round,
+            contributors: told.contributors,
+            digest,
+        };
         self.agreed += 1;
         while self.told.len() > ROUNDS_KEPT {
             self.told.pop_first();
@@ -96,12 +125,24 @@ mod tests {
     fn a_round_is_agreed_when_all_who_were_averaged_told_the_same() {
         let mut agreement = Agreement::default();
         assert_eq!(agreement.note(1, 0, 2, "a".into()), Ok(None));
-        assert_eq!(agreement.note(1, 1, 2, "b".into()), Ok(None), "a node may be a round ahead");
-        let agreed = Agreed { round: 0, contributors: 2, digest: "a".into() };
+        assert_eq!(
+            agreement.note(1, 1, 2, "b".into()),
+            Ok(None),
+            "a node may be a round ahead"
+        );
+        let agreed = Agreed {
+            round: 0,
+            contributors: 2,
+            digest: "a".into(),
+        };
         assert_eq!(agreement.note(2, 0, 2, "a".into()), Ok(Some(agreed)));
         assert_eq!((agreement.agreed(), agreement.open()), (1, 1));
-        let text = agreement.note(2, 1, 2, "c".into()).map_err(|error| error.to_string());
-        assert!(text.is_err_and(|text| text.starts_with("the nodes differ after round 1: node 1 has digest b, node 2 has c")));
+        let text = agreement
+            .note(2, 1, 2, "c".into())
+            .map_err(|error| error.to_string());
+        assert!(text.is_err_and(|text| {
+            text.starts_with("the nodes differ after round 1: node 1 has digest b, node 2 has c")
+        }));
     }
 
     #[test]
@@ -111,11 +152,17 @@ mod tests {
         agreement.dead(1);
         assert!(agreement.note(3, 0, 3, "a".into()).unwrap().is_some());
         assert!(agreement.note(2, 1, 3, "b".into()).unwrap().is_none());
-        assert!(agreement.note(3, 1, 3, "b".into()).unwrap().is_some(), "decided before it died");
+        assert!(
+            agreement.note(3, 1, 3, "b".into()).unwrap().is_some(),
+            "decided before it died"
+        );
         assert!(agreement.note(2, 2, 2, "c".into()).unwrap().is_none());
         assert!(agreement.note(3, 2, 2, "c".into()).unwrap().is_some());
         agreement.note(2, 3, 3, "d".into()).unwrap();
-        assert!(agreement.note(3, 3, 3, "d".into()).unwrap().is_none(), "a node that joined is waited for");
+        assert!(
+            agreement.note(3, 3, 3, "d".into()).unwrap().is_none(),
+            "a node that joined is waited for"
+        );
         assert!(agreement.note(4, 3, 3, "x".into()).is_err());
     }
 }

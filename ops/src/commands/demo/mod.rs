@@ -1,5 +1,5 @@
-//! `slowmo demo`: node processes on this machine train on the handwritten digits, before the user's eyes; one of them is killed
-//! on the way, and a new one joins.
+//! `slowmo demo`: node processes on this machine train on the handwritten digits, before the user's
+//! eyes; one of them is killed on the way, and a new one joins.
 
 mod agreement;
 mod node;
@@ -14,7 +14,9 @@ use nix::sys::signal::Signal;
 pub use node::{DEMO_NODE, DemoNode};
 use report::{Fate, NodeResult, Report, Row};
 use serde::Deserialize;
-use slowmo_ops::processes::{Group, Happening, Line, NODES_MAX, Plan, Stream, catch_signals, signals};
+use slowmo_ops::processes::{
+    Group, Happening, Line, NODES_MAX, Plan, Stream, catch_signals, signals,
+};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use view::View;
@@ -30,8 +32,9 @@ const STEPS_WITH_FAULTS_MIN: u64 = 480;
 
 /// Train on the handwritten digits with a few node processes, live.
 ///
-/// The nodes gossip (SGP) over encrypted QUIC on loopback; every 12 steps an outer round (SlowMo) makes their models
-/// bit-identical, which the demo checks. After a quarter of the steps one node is killed with SIGKILL and a new one joins.
+/// The nodes gossip (SGP) over encrypted QUIC on loopback; every 12 steps an outer round (SlowMo)
+/// makes their models bit-identical, which the demo checks. After a quarter of the steps one node
+/// is killed with SIGKILL and a new one joins.
 #[derive(Debug, Args)]
 pub struct Demo {
     /// Node processes.
@@ -49,9 +52,19 @@ pub struct Demo {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum NodeEvent {
-    Start { step: u64 },
-    Step { step: u64, loss: f64 },
-    Round { round: u64, step: u64, contributors: usize, digest: String },
+    Start {
+        step: u64,
+    },
+    Step {
+        step: u64,
+        loss: f64,
+    },
+    Round {
+        round: u64,
+        step: u64,
+        contributors: usize,
+        digest: String,
+    },
     Done(NodeResult),
 }
 
@@ -91,9 +104,15 @@ impl Demo {
             view: View::new(console, nodes, self.steps),
             group: Group::start(&self.plan()?)?,
             agreement: Agreement::default(),
-            results: (1..=nodes).map(|node| (node, Row::new(node, Fate::Founded))).collect(),
+            results: (1..=nodes)
+                .map(|node| (node, Row::new(node, Fate::Founded)))
+                .collect(),
             // The leader, where the others are a quorum without it.
-            victim: [None, None, Some(2)].get(nodes).copied().unwrap_or(Some(1)).filter(|_| faults),
+            victim: [None, None, Some(2)]
+                .get(nodes)
+                .copied()
+                .unwrap_or(Some(1))
+                .filter(|_| faults),
             newcomer: None,
             killed_at: None,
             recovery: None,
@@ -102,15 +121,24 @@ impl Demo {
         run.view.close();
         ended?;
         let report = run.report(start.elapsed());
-        let Some(problem) = report.problem() else { return console.result(report.to_text(), &report) };
+        let Some(problem) = report.problem() else {
+            return console.result(report.to_text(), &report);
+        };
         console.say(report.to_text());
         bail!(problem)
     }
 
     fn plan(&self) -> anyhow::Result<Plan> {
         let program = std::env::current_exe().context("cannot find this program")?;
-        let plan = Plan::new(program, self.nodes.into()).arguments([DEMO_NODE.into(), "--steps".into(), self.steps.to_string()]);
-        let plan = plan.variable("SLOWMO_BASE", "sgp").variable("SLOWMO_TAU", TAU).variable("SLOWMO_BETA", BETA);
+        let plan = Plan::new(program, self.nodes.into()).arguments([
+            DEMO_NODE.into(),
+            "--steps".into(),
+            self.steps.to_string(),
+        ]);
+        let plan = plan
+            .variable("SLOWMO_BASE", "sgp")
+            .variable("SLOWMO_TAU", TAU)
+            .variable("SLOWMO_BETA", BETA);
         Ok(plan.isolated(TIME_MAX))
     }
 }
@@ -137,35 +165,66 @@ impl Run {
 
     /// Takes in one line of a node; anything but an event is shown as it is.
     fn hear(&mut self, line: &Line) -> anyhow::Result<()> {
-        let event = if line.stream == Stream::Output { serde_json::from_str(&line.text).ok() } else { None };
+        let event = if line.stream == Stream::Output {
+            serde_json::from_str(&line.text).ok()
+        } else {
+            None
+        };
         let node = line.node;
         match event {
             None => self.view.above(|| self.console.node_line(line)),
             Some(NodeEvent::Start { step }) if self.newcomer == Some(node) => {
                 self.row(node).fate = Fate::Joined { step };
-                self.view.note(node, step, &format!("node {node} joined at step {step} with the cluster's model"));
+                self.view.note(
+                    node,
+                    step,
+                    &format!("node {node} joined at step {step} with the cluster's model"),
+                );
             }
             Some(NodeEvent::Start { .. }) => {}
             Some(NodeEvent::Step { step, loss }) => self.view.step(node, step, loss),
             Some(NodeEvent::Done(result)) => self.row(node).result = Some(result),
-            Some(NodeEvent::Round { round, step, contributors, digest }) => self.round(node, round, step, contributors, digest)?,
+            Some(NodeEvent::Round {
+                round,
+                step,
+                contributors,
+                digest,
+            }) => self.round(node, round, step, contributors, digest)?,
         }
         Ok(())
     }
 
     fn row(&mut self, node: usize) -> &mut Row {
-        self.results.entry(node).or_insert_with(|| Row::new(node, Fate::TooLate))
+        self.results
+            .entry(node)
+            .or_insert_with(|| Row::new(node, Fate::TooLate))
     }
 
-    fn round(&mut self, node: usize, round: u64, step: u64, contributors: usize, digest: String) -> anyhow::Result<()> {
+    fn round(
+        &mut self,
+        node: usize,
+        round: u64,
+        step: u64,
+        contributors: usize,
+        digest: String,
+    ) -> anyhow::Result<()> {
         self.row(node).rounds += 1;
         self.view.round(node, round);
         let agreed = self.agreement.note(node, round, contributors, digest)?;
-        if let Some(Agreed { round, contributors, digest }) = agreed {
+        if let Some(Agreed {
+            round,
+            contributors,
+            digest,
+        }) = agreed
+        {
             self.view.agreed(round, step, &digest, contributors);
         }
-        // A newcomer contributes to a later round at the earliest than the first without the victim.
-        if let Some(killed_at) = self.killed_at.filter(|_| self.recovery.is_none() && contributors < self.founded) {
+        // A newcomer contributes to a later round at the earliest than the first without the
+        // victim.
+        if let Some(killed_at) = self
+            .killed_at
+            .filter(|_| self.recovery.is_none() && contributors < self.founded)
+        {
             self.recovery = Some(killed_at.elapsed());
         }
         match self.victim.filter(|_| step >= self.steps / 4) {
@@ -191,13 +250,21 @@ impl Run {
 
     fn ended(&mut self, node: usize, status: std::process::ExitStatus) -> anyhow::Result<()> {
         let row = self.row(node).clone();
-        let (dismissed, done) = (matches!(row.fate, Fate::Killed { .. } | Fate::TooLate), row.result.is_some());
+        let (dismissed, done) = (
+            matches!(row.fate, Fate::Killed { .. } | Fate::TooLate),
+            row.result.is_some(),
+        );
         let well = status.success() && done;
         if !dismissed && !well {
-            bail!("node {node} ended ({status}); its last lines:\n    {}", self.group.last_lines(node).join("\n    "));
+            bail!(
+                "node {node} ended ({status}); its last lines:\n    {}",
+                self.group.last_lines(node).join("\n    ")
+            );
         }
         // Who would join a cluster that has ended waits in vain.
-        let late = self.newcomer.filter(|newcomer| self.group.running_nodes() == [*newcomer]);
+        let late = self
+            .newcomer
+            .filter(|newcomer| self.group.running_nodes() == [*newcomer]);
         if let Some(newcomer) = late.filter(|newcomer| self.row(*newcomer).fate == Fate::TooLate) {
             self.group.signal(newcomer, Signal::SIGTERM);
         }
@@ -206,6 +273,13 @@ impl Run {
 
     fn report(self, elapsed: Duration) -> Report {
         let (agreed, open) = (self.agreement.agreed(), self.agreement.open());
-        Report::new(self.results.into_values().collect(), self.steps, agreed, open, self.recovery, elapsed)
+        Report::new(
+            self.results.into_values().collect(),
+            self.steps,
+            agreed,
+            open,
+            self.recovery,
+            elapsed,
+        )
     }
 }

@@ -1,4 +1,5 @@
-//! Hidden `slowmo demo-node`: one node of the demo; tells its parent what happens, one JSON object a line.
+//! Hidden `slowmo demo-node`: one node of the demo; tells its parent what happens, one JSON object
+//! a line.
 
 use clap::Args;
 use slowmo::Config;

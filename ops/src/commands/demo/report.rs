@@ -90,11 +90,18 @@ impl fmt::Display for Fate {
 impl Row {
     /// A node of which nothing is known yet.
     pub fn new(node: usize, fate: Fate) -> Self {
-        Self { node, fate, rounds: 0, result: None }
+        Self {
+            node,
+            fate,
+            rounds: 0,
+            result: None,
+        }
     }
 
     fn to_cells(&self) -> [String; 7] {
-        let of = |text: fn(&NodeResult) -> String| self.result.as_ref().map_or_else(|| "–".to_owned(), text);
+        let of = |text: fn(&NodeResult) -> String| {
+            self.result.as_ref().map_or_else(|| "–".to_owned(), text)
+        };
         [
             self.node.to_string(),
             self.fate.to_string(),
@@ -102,15 +109,31 @@ impl Row {
             of(|result| format!("{:.4}", result.train_loss)),
             self.rounds.to_string(),
             of(|result| format!("{:.1} MB", result.sent_bytes as f64 / 1e6)),
-            of(|result| result.digest.get(..DIGEST_DIGITS).unwrap_or(&result.digest).to_owned()),
+            of(|result| {
+                result
+                    .digest
+                    .get(..DIGEST_DIGITS)
+                    .unwrap_or(&result.digest)
+                    .to_owned()
+            }),
         ]
     }
 }
 
 impl Report {
     /// Of `nodes` in ascending id after `steps` steps.
-    pub fn new(nodes: Vec<Row>, steps: u64, agreed: u64, open: usize, recovery: Option<Duration>, elapsed: Duration) -> Self {
-        let accuracies = nodes.iter().filter_map(|row| row.result.as_ref()).map(|result| result.test_accuracy);
+    pub fn new(
+        nodes: Vec<Row>,
+        steps: u64,
+        agreed: u64,
+        open: usize,
+        recovery: Option<Duration>,
+        elapsed: Duration,
+    ) -> Self {
+        let accuracies = nodes
+            .iter()
+            .filter_map(|row| row.result.as_ref())
+            .map(|result| result.test_accuracy);
         let mut report = Self {
             command: "demo",
             succeeded: true,
@@ -129,34 +152,61 @@ impl Report {
     /// What is not as it should be.
     pub fn problem(&self) -> Option<String> {
         if let Some(late) = self.nodes.iter().find(|row| row.fate == Fate::TooLate) {
-            return Some(format!("node {} came too late to join; more --steps leave it more time", late.node));
+            return Some(format!(
+                "node {} came too late to join; more --steps leave it more time",
+                late.node
+            ));
         }
         let (agreed, open) = (self.rounds_bit_identical, self.rounds_open);
-        if let Some(row) = self.nodes.iter().find(|row| row.fate == Fate::Founded && row.rounds != agreed) {
-            return Some(format!("node {} closed {} rounds, but all nodes agreed after {agreed} only", row.node, row.rounds));
+        if let Some(row) = self
+            .nodes
+            .iter()
+            .find(|row| row.fate == Fate::Founded && row.rounds != agreed)
+        {
+            return Some(format!(
+                "node {} closed {} rounds, but all nodes agreed after {agreed} only",
+                row.node, row.rounds
+            ));
         }
         if open > 0 {
-            return Some(format!("{open} rounds were not told by all nodes that were averaged in them"));
+            return Some(format!(
+                "{open} rounds were not told by all nodes that were averaged in them"
+            ));
         }
         let results = || self.nodes.iter().filter_map(|row| row.result.as_ref());
         let first = results().next()?;
         if let Some(other) = results().find(|result| result.digest != first.digest) {
-            return Some(format!("nodes {} and {} ended with different models", first.node, other.node));
+            return Some(format!(
+                "nodes {} and {} ended with different models",
+                first.node, other.node
+            ));
         }
         let poor = results().find(|result| result.test_accuracy < ACCURACY_MIN)?;
         let (node, percent, wanted) = (poor.node, poor.test_accuracy * 100.0, ACCURACY_MIN * 100.0);
-        Some(format!("node {node} reached a test accuracy of {percent:.1} %, below {wanted:.0} %; more --steps may help, 600 suffice"))
+        Some(format!(
+            "node {node} reached a test accuracy of {percent:.1} %, below {wanted:.0} %; more --steps may help, 600 suffice"
+        ))
     }
 
     /// For people.
     pub fn to_text(&self) -> String {
         let rows = self.nodes.iter().map(Row::to_cells);
-        let rows = table(["node", "fate", "accuracy", "loss", "rounds", "sent", "digest"], rows);
+        let rows = table(
+            [
+                "node", "fate", "accuracy", "loss", "rounds", "sent", "digest",
+            ],
+            rows,
+        );
         let rounds = self.rounds_bit_identical;
-        let mut text =
-            format!("{rows}\n{} steps in {:.1} s; all nodes bit-identical after each of {rounds} outer rounds", self.steps, self.elapsed_s);
+        let mut text = format!(
+            "{rows}\n{} steps in {:.1} s; all nodes bit-identical after each of {rounds} outer rounds",
+            self.steps, self.elapsed_s
+        );
         if let Some(recovery) = self.recovery_s {
-            text.push_str(&format!("; the first round after the kill was decided within {:.0} ms", recovery * 1e3));
+            text.push_str(&format!(
+                "; the first round after the kill was decided within {:.0} ms",
+                recovery * 1e3
+            ));
         }
         text
     }
@@ -167,8 +217,20 @@ mod tests {
     use super::*;
 
     fn row(node: usize, test_accuracy: f64, rounds: u64) -> Row {
-        let result = NodeResult { node: node as u64, test_accuracy, train_loss: 0.1, sent_bytes: 1, elapsed_s: 1.0, digest: "ab".into() };
-        Row { node, fate: Fate::Founded, rounds, result: Some(result) }
+        let result = NodeResult {
+            node: node as u64,
+            test_accuracy,
+            train_loss: 0.1,
+            sent_bytes: 1,
+            elapsed_s: 1.0,
+            digest: "ab".into(),
+        };
+        Row {
+            node,
+            fate: Fate::Founded,
+            rounds,
+            result: Some(result),
+        }
     }
 
     fn problem(nodes: Vec<Row>) -> Option<String> {
@@ -185,16 +247,32 @@ mod tests {
             elapsed_s: 1.0,
             digest: "d5b6bc47".repeat(4),
         };
-        let row = Row { node: 10, fate: Fate::Killed { step: 1_560 }, rounds: 50, result: Some(result) };
-        let cells = table(["node", "fate", "accuracy", "loss", "rounds", "sent", "digest"], [row.to_cells()]).to_string();
-        assert!(cells.lines().all(|line| line.chars().count() <= 80), "{cells}");
+        let row = Row {
+            node: 10,
+            fate: Fate::Killed { step: 1_560 },
+            rounds: 50,
+            result: Some(result),
+        };
+        let cells = table(
+            [
+                "node", "fate", "accuracy", "loss", "rounds", "sent", "digest",
+            ],
+            [row.to_cells()],
+        )
+        .to_string();
+        assert!(
+            cells.lines().all(|line| line.chars().count() <= 80),
+            "{cells}"
+        );
     }
 
     #[test]
     fn problems_are_named() {
         assert_eq!(problem(vec![row(1, 0.96, 5), row(2, 0.95, 5)]), None);
         let poor = problem(vec![row(1, 0.96, 5), row(2, 0.94, 5)]);
-        assert!(poor.is_some_and(|text| text.starts_with("node 2 reached a test accuracy of 94.0 %")));
+        assert!(
+            poor.is_some_and(|text| text.starts_with("node 2 reached a test accuracy of 94.0 %"))
+        );
         let behind = problem(vec![row(1, 0.96, 5), row(2, 0.96, 4)]);
         assert!(behind.is_some_and(|text| text.starts_with("node 2 closed 4 rounds")));
         let late = problem(vec![row(1, 0.96, 5), Row::new(2, Fate::TooLate)]);
@@ -207,7 +285,13 @@ mod tests {
         (killed.rounds, joined.fate) = (2, Fate::Joined { step: 12 });
         assert_eq!(problem(vec![row(1, 0.96, 5), killed, joined]), None);
         let (mut other, first) = (row(2, 0.96, 5), row(1, 0.96, 5));
-        other.result.iter_mut().for_each(|result| result.digest = "cd".into());
-        assert_eq!(problem(vec![first, other]).as_deref(), Some("nodes 1 and 2 ended with different models"));
+        other
+            .result
+            .iter_mut()
+            .for_each(|result| result.digest = "cd".into());
+        assert_eq!(
+            problem(vec![first, other]).as_deref(),
+            Some("nodes 1 and 2 ended with different models")
+        );
     }
 }

@@ -39,8 +39,15 @@ struct Bars {
 impl View {
     /// Of `nodes` nodes that train for `steps` inner steps.
     pub fn new(console: Console, nodes: usize, steps: u64) -> Self {
-        let bars = console.bars().map(|target| Bars::new(MultiProgress::with_draw_target(target), nodes, steps));
-        Self { console, nodes: vec![Progress::default(); nodes], agreed: 0, bars }
+        let bars = console
+            .bars()
+            .map(|target| Bars::new(MultiProgress::with_draw_target(target), nodes, steps));
+        Self {
+            console,
+            nodes: vec![Progress::default(); nodes],
+            agreed: 0,
+            bars,
+        }
     }
 
     /// A node completed `step` inner steps.
@@ -60,7 +67,11 @@ impl View {
 
     /// Something happened to a node at a step of the training.
     pub fn note(&mut self, node: usize, step: u64, what: &str) {
-        match self.bars.as_ref().and_then(|bars| bars.of_node.get(node - 1)) {
+        match self
+            .bars
+            .as_ref()
+            .and_then(|bars| bars.of_node.get(node - 1))
+        {
             Some(bar) => bar.set_message(what.to_owned()),
             None => self.console.say(format!("step {step:>5}  {what}")),
         }
@@ -83,9 +94,16 @@ impl View {
         self.agreed += 1;
         let digest = digest.get(..DIGEST_DIGITS).unwrap_or(digest);
         if let Some(bars) = &self.bars {
-            bars.footer.set_message(format!("outer round {round}: digest {digest}, bit-identical on all {nodes} nodes"));
+            bars.footer.set_message(format!(
+                "outer round {round}: digest {digest}, bit-identical on all {nodes} nodes"
+            ));
         } else if self.agreed.is_multiple_of(ROUNDS_PER_LINE) {
-            let losses: Vec<String> = self.nodes.iter().filter(|node| !node.killed).map(Progress::loss_text).collect();
+            let losses: Vec<String> = self
+                .nodes
+                .iter()
+                .filter(|node| !node.killed)
+                .map(Progress::loss_text)
+                .collect();
             let losses = losses.join(" ");
             self.console.say(format!("step {step:>5}  round {round:>4}  digest {digest} on all {nodes} nodes  loss {losses}"));
         }
@@ -102,41 +120,67 @@ impl View {
     /// Leaves the bars as they are; what follows appears below.
     pub fn close(&self) {
         if let Some(bars) = &self.bars {
-            bars.of_node.iter().chain([&bars.footer]).for_each(ProgressBar::abandon);
+            bars.of_node
+                .iter()
+                .chain([&bars.footer])
+                .for_each(ProgressBar::abandon);
         }
     }
 
     fn draw(&self, node: usize) {
-        let Some(bar) = self.bars.as_ref().and_then(|bars| bars.of_node.get(node - 1)) else { return };
+        let Some(bar) = self
+            .bars
+            .as_ref()
+            .and_then(|bars| bars.of_node.get(node - 1))
+        else {
+            return;
+        };
         let progress = self.nodes[node - 1];
         if progress.killed {
             return;
         }
         bar.set_position(progress.step);
-        bar.set_message(format!("loss {}  round {:>3}", progress.loss_text(), progress.round));
+        bar.set_message(format!(
+            "loss {}  round {:>3}",
+            progress.loss_text(),
+            progress.round
+        ));
     }
 }
 
 impl Progress {
     fn loss_text(&self) -> String {
-        self.loss.map_or_else(|| "  –   ".to_owned(), |loss| format!("{loss:.4}"))
+        self.loss
+            .map_or_else(|| "  –   ".to_owned(), |loss| format!("{loss:.4}"))
     }
 }
 
 impl Bars {
     fn new(all: MultiProgress, nodes: usize, steps: u64) -> Self {
         // A template that does not parse would fall back to indicatif's own bar.
-        let style = ProgressStyle::with_template(BAR).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━━─");
-        let plain = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+        let style = ProgressStyle::with_template(BAR)
+            .unwrap_or_else(|_| ProgressStyle::default_bar())
+            .progress_chars("━━─");
+        let plain =
+            ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
         let footer = all.add(ProgressBar::new(1).with_style(plain));
         footer.set_message("no outer round yet");
-        let mut bars = Self { all, steps, style, of_node: Vec::new(), footer };
+        let mut bars = Self {
+            all,
+            steps,
+            style,
+            of_node: Vec::new(),
+            footer,
+        };
         (1..=nodes).for_each(|node| bars.add(node));
         bars
     }
 
     fn add(&mut self, node: usize) {
-        let bar = self.all.insert_before(&self.footer, ProgressBar::new(self.steps).with_style(self.style.clone()));
+        let bar = self.all.insert_before(
+            &self.footer,
+            ProgressBar::new(self.steps).with_style(self.style.clone()),
+        );
         bar.set_prefix(format!("node {node:>2}"));
         bar.set_message("meets the others");
         self.of_node.push(bar);

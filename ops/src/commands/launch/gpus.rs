@@ -1,5 +1,6 @@
-//! What becomes of a node whose process ended badly: with `--on-gpu-loss restart` its GPUs are tried, each from a process of its own,
-//! because a GPU that fell off the bus can hang whoever touches it; the node starts again with those that still compute.
+//! What becomes of a node whose process ended badly: with `--on-gpu-loss restart` its GPUs are
+//! tried, each from a process of its own, because a GPU that fell off the bus can hang whoever
+//! touches it; the node starts again with those that still compute.
 
 use clap::{Args, ValueEnum};
 use slowmo_cuda::{Gpu, selftest};
@@ -54,7 +55,15 @@ impl NodeGpus {
     /// `found` are the machine's GPUs, of which each node takes `each`, in turn and counted around.
     pub fn new(found: Vec<String>, each: usize, first_id: usize) -> Self {
         let (tell, told) = channel();
-        Self { of: BTreeMap::new(), found, each, first_id, checks: 0, tell, told }
+        Self {
+            of: BTreeMap::new(),
+            found,
+            each,
+            first_id,
+            checks: 0,
+            tell,
+            told,
+        }
     }
 
     /// Whether a node may still start again.
@@ -64,7 +73,15 @@ impl NodeGpus {
 
     fn of(&self, node: usize) -> Vec<String> {
         let first = node.saturating_sub(self.first_id).saturating_mul(self.each);
-        let dealt = || (0..self.each).filter_map(|index| self.found.get((first + index) % self.found.len().max(1)).cloned()).collect();
+        let dealt = || {
+            (0..self.each)
+                .filter_map(|index| {
+                    self.found
+                        .get((first + index) % self.found.len().max(1))
+                        .cloned()
+                })
+                .collect()
+        };
         self.of.get(&node).cloned().unwrap_or_else(dealt)
     }
 
@@ -113,8 +130,17 @@ pub fn restart(gpus: &mut NodeGpus, group: &mut Group) -> Vec<String> {
                 return Err("no other node is left to join".to_owned());
             }
             let gpus = variables[0].1.clone();
-            group.tell(node, variables.into_iter().map(|(name, value)| (name, value.into())).collect());
-            group.join(node, true).map(|()| gpus).map_err(|error| error.to_string())
+            group.tell(
+                node,
+                variables
+                    .into_iter()
+                    .map(|(name, value)| (name, value.into()))
+                    .collect(),
+            );
+            group
+                .join(node, true)
+                .map(|()| gpus)
+                .map_err(|error| error.to_string())
         });
         told.push(match started {
             Ok(gpus) => format!("node {node} starts again with the GPUs that it has left: {gpus}"),
@@ -126,18 +152,32 @@ pub fn restart(gpus: &mut NodeGpus, group: &mut Group) -> Vec<String> {
 
 /// The GPUs that a plan's nodes take, where they start again after a loss.
 pub fn of_plan(plan: &Plan, on_loss: OnGpuLoss) -> anyhow::Result<Option<NodeGpus>> {
-    let Some(each) = plan.gpus.filter(|_| on_loss == OnGpuLoss::Restart) else { return Ok(None) };
-    let found = slowmo_cuda::gpus()?.into_iter().map(|gpu| gpu.uuid).collect();
+    let Some(each) = plan.gpus.filter(|_| on_loss == OnGpuLoss::Restart) else {
+        return Ok(None);
+    };
+    let found = slowmo_cuda::gpus()?
+        .into_iter()
+        .map(|gpu| gpu.uuid)
+        .collect();
     Ok(Some(NodeGpus::new(found, each, plan.first_id)))
 }
 
-/// Whether a GPU computes, found out by a process that sees no other. One that hangs is killed, and not waited for: it may be stuck in the
-/// driver.
+/// Whether a GPU computes, found out by a process that sees no other. One that hangs is killed, and
+/// not waited for: it may be stuck in the driver.
 pub fn computes(gpu: &str) -> bool {
-    let Ok(program) = std::env::current_exe() else { return false };
+    let Ok(program) = std::env::current_exe() else {
+        return false;
+    };
     let mut command = Command::new(program);
-    command.arg(CHECK_GPU).env(CUDA_VISIBLE_DEVICES, gpu).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let Ok(mut child) = command.spawn() else { return false };
+    command
+        .arg(CHECK_GPU)
+        .env(CUDA_VISIBLE_DEVICES, gpu)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else {
+        return false;
+    };
     let until = Instant::now() + CHECK_MAX;
     while Instant::now() < until {
         match child.try_wait() {
@@ -187,7 +227,10 @@ mod tests {
     fn a_node_goes_on_with_the_gpus_that_it_has_left() {
         let mut gpus = three();
         let told = |name: &str| vec![(CUDA_VISIBLE_DEVICES.to_owned(), name.to_owned())];
-        let rest = [("SLOWMO_DEVICES".to_owned(), "1".to_owned()), ("SLOWMO_FIRST_GPU".to_owned(), "0".to_owned())];
+        let rest = [
+            ("SLOWMO_DEVICES".to_owned(), "1".to_owned()),
+            ("SLOWMO_FIRST_GPU".to_owned(), "0".to_owned()),
+        ];
         let expected = |name| Ok([told(name), rest.to_vec()].concat());
         // Dealt in turn and counted around: node 5 has a and b, node 6 has c and a.
         assert_eq!(after(&mut gpus, 5, "b"), expected("a"));
@@ -197,6 +240,9 @@ mod tests {
 
     #[test]
     fn a_node_whose_gpus_compute_stays_away() {
-        assert_eq!(after(&mut three(), 5, ""), Err("its GPUs compute, so something else ended it"));
+        assert_eq!(
+            after(&mut three(), 5, ""),
+            Err("its GPUs compute, so something else ended it")
+        );
     }
 }

@@ -25,7 +25,8 @@ const POLL_EVERY: Duration = Duration::from_millis(500);
 /// How long a key is waited for before the picture is drawn again.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Watch the running job: nodes, rounds, loss, rates, what happened. Keys drain or kill the chosen node.
+/// Watch the running job: nodes, rounds, loss, rates, what happened. Keys drain or kill the chosen
+/// node.
 #[derive(Debug, Args)]
 pub struct TopCommand {
     /// Which job; needed where several run.
@@ -49,7 +50,10 @@ impl TopCommand {
         if console.is_json() {
             bail!("top is for people at a terminal; slowmo status --json tells the same once");
         }
-        ensure!(std::io::stdout().is_terminal(), "top wants a terminal; slowmo status tells the same once");
+        ensure!(
+            std::io::stdout().is_terminal(),
+            "top wants a terminal; slowmo status tells the same once"
+        );
         let asked = match self.admin {
             Some(socket) => Asked::Node(socket),
             None => {
@@ -61,7 +65,12 @@ impl TopCommand {
         let first = asked.poll()?;
         let (polls, orders) = start(asked.clone());
         let mut terminal = ratatui::try_init().context("the terminal cannot be drawn on")?;
-        let watched = watch(&mut terminal, Top::new(asked.name(), first), &polls, &orders);
+        let watched = watch(
+            &mut terminal,
+            Top::new(asked.name(), first),
+            &polls,
+            &orders,
+        );
         ratatui::restore();
         if let Some(why) = watched? {
             console.say(why);
@@ -93,20 +102,31 @@ fn watch(
         while let Ok(polled) = polls.try_recv() {
             match polled {
                 Ok(polled) => top.take(polled),
-                Err(error) => return Ok(Some(format!("the job has ended, or does not answer: {error:#}"))),
+                Err(error) => {
+                    return Ok(Some(format!(
+                        "the job has ended, or does not answer: {error:#}"
+                    )));
+                }
             }
         }
     }
 }
 
-/// A thread that asks and gives orders, so that a job that is slow to answer does not stop the keys.
+/// A thread that asks and gives orders, so that a job that is slow to answer does not stop the
+/// keys.
 fn start(asked: Asked) -> (Receiver<anyhow::Result<Polled>>, Sender<Order>) {
     let ((tell, told), (order, orders)) = (channel(), channel::<Order>());
     std::thread::spawn(move || {
         loop {
             if let Ok(order) = orders.recv_timeout(POLL_EVERY) {
                 let answer = asked.carry_out(order);
-                if tell.send(Ok(Polled { said: Some(answer), ..Polled::default() })).is_err() {
+                if tell
+                    .send(Ok(Polled {
+                        said: Some(answer),
+                        ..Polled::default()
+                    }))
+                    .is_err()
+                {
                     return;
                 }
             }
@@ -131,35 +151,57 @@ impl Asked {
     fn poll(&self) -> anyhow::Result<Polled> {
         let nodes = match self {
             Self::Job { name, socket } => {
-                match jobs::request(socket, Request::Status).with_context(|| format!("job {name} does not answer"))? {
+                match jobs::request(socket, Request::Status)
+                    .with_context(|| format!("job {name} does not answer"))?
+                {
                     Answer::Status { nodes, .. } => nodes,
                     _ => bail!("job {name} answered something else"),
                 }
             }
             Self::Node(socket) => match jobs::ask_at(socket, admin::Request::Status)? {
-                admin::Answer::Status(report) => vec![(usize::try_from(report.node).unwrap_or(usize::MAX), Some(*report))],
+                admin::Answer::Status(report) => vec![(
+                    usize::try_from(report.node).unwrap_or(usize::MAX),
+                    Some(*report),
+                )],
                 _ => bail!("{} answered something else", socket.display()),
             },
         };
-        Ok(Polled { at: Some(Instant::now()), nodes, said: None })
+        Ok(Polled {
+            at: Some(Instant::now()),
+            nodes,
+            said: None,
+        })
     }
 
     /// What became of an order, for a person.
     fn carry_out(&self, order: Order) -> String {
         let done = match (self, order) {
             (_, Order::Quit) => return String::new(),
-            (Self::Job { socket, .. }, Order::Drain(node)) => jobs::request(socket, Request::Drain { node }).map_err(anyhow::Error::from),
-            (Self::Job { socket, .. }, Order::Kill(node)) => jobs::request(socket, Request::Kill { node }).map_err(anyhow::Error::from),
-            (Self::Job { socket, .. }, Order::Scale(nodes)) => jobs::request(socket, Request::Scale { nodes }).map_err(anyhow::Error::from),
+            (Self::Job { socket, .. }, Order::Drain(node)) => {
+                jobs::request(socket, Request::Drain { node }).map_err(anyhow::Error::from)
+            }
+            (Self::Job { socket, .. }, Order::Kill(node)) => {
+                jobs::request(socket, Request::Kill { node }).map_err(anyhow::Error::from)
+            }
+            (Self::Job { socket, .. }, Order::Scale(nodes)) => {
+                jobs::request(socket, Request::Scale { nodes }).map_err(anyhow::Error::from)
+            }
             (Self::Node(socket), Order::Drain(_)) => {
-                return jobs::ask_at(socket, admin::Request::Drain).map_or_else(|error| format!("{error:#}"), |_| "it drains".to_owned());
+                return jobs::ask_at(socket, admin::Request::Drain)
+                    .map_or_else(|error| format!("{error:#}"), |_| "it drains".to_owned());
             }
             (Self::Node(_), _) => return "only a launched job can do that".to_owned(),
         };
         match done {
-            Ok(Answer::Changed { joined, drained, killed }) => format!("started {joined:?}, draining {drained:?}, killed {killed:?}"),
+            Ok(Answer::Changed {
+                joined,
+                drained,
+                killed,
+            }) => format!("started {joined:?}, draining {drained:?}, killed {killed:?}"),
             Ok(Answer::Refused { error }) => error,
-            Ok(Answer::Status { .. } | Answer::Token { .. } | Answer::Count { .. }) => "it answered something else".to_owned(),
+            Ok(Answer::Status { .. } | Answer::Token { .. } | Answer::Count { .. }) => {
+                "it answered something else".to_owned()
+            }
             Err(error) => format!("{error:#}"),
         }
     }

@@ -91,7 +91,11 @@ impl Top {
         let Some(at) = polled.at else { return };
         self.nodes = polled.nodes;
         self.chosen = self.chosen.min(self.nodes.len().saturating_sub(1));
-        for (node, report) in self.nodes.iter().filter_map(|(node, report)| Some((*node, report.as_ref()?))) {
+        for (node, report) in self
+            .nodes
+            .iter()
+            .filter_map(|(node, report)| Some((*node, report.as_ref()?)))
+        {
             note(self.steps.entry(node).or_default(), at, step_of(report));
             for event in &report.events {
                 let event = (event.at_us, node, event.what.clone());
@@ -101,9 +105,15 @@ impl Top {
             }
         }
         self.events.sort_by_key(|event| event.at_us);
-        self.events.drain(..self.events.len().saturating_sub(EVENTS_MAX));
-        // What was shown once is not shown again; what every node forgot needs not be known any more.
-        if let Some(oldest) = self.events.first().filter(|_| self.seen.len() > 64 * EVENTS_MAX) {
+        self.events
+            .drain(..self.events.len().saturating_sub(EVENTS_MAX));
+        // What was shown once is not shown again; what every node forgot needs not be known any
+        // more.
+        if let Some(oldest) = self
+            .events
+            .first()
+            .filter(|_| self.seen.len() > 64 * EVENTS_MAX)
+        {
             self.seen = self.seen.split_off(&(oldest.at_us, 0, String::new()));
         }
         let present: BTreeSet<usize> = self.nodes.iter().map(|(node, _)| *node).collect();
@@ -116,7 +126,9 @@ impl Top {
     /// The report of the member that is furthest.
     pub fn furthest(&self) -> Option<&Report> {
         let reports = self.nodes.iter().filter_map(|(_, report)| report.as_ref());
-        reports.filter(|report| report.standing != "joining").max_by_key(|report| report.round)
+        reports
+            .filter(|report| report.standing != "joining")
+            .max_by_key(|report| report.round)
     }
 
     /// Inner steps a second of a node.
@@ -144,11 +156,15 @@ impl Top {
         match key {
             KeyCode::Char('q') | KeyCode::Esc => return Some(Order::Quit),
             KeyCode::Up | KeyCode::Char('k') => self.chosen = self.chosen.saturating_sub(1),
-            KeyCode::Down | KeyCode::Char('j') => self.chosen = (self.chosen + 1).min(self.nodes.len().saturating_sub(1)),
+            KeyCode::Down | KeyCode::Char('j') => {
+                self.chosen = (self.chosen + 1).min(self.nodes.len().saturating_sub(1))
+            }
             KeyCode::Char('d') => self.asks = node.map(Order::Drain),
             KeyCode::Char('x') => self.asks = node.map(Order::Kill),
             KeyCode::Char('+') => self.asks = Some(Order::Scale(self.nodes.len() + 1)),
-            KeyCode::Char('-') if self.nodes.len() > 1 => self.asks = Some(Order::Scale(self.nodes.len() - 1)),
+            KeyCode::Char('-') if self.nodes.len() > 1 => {
+                self.asks = Some(Order::Scale(self.nodes.len() - 1))
+            }
             _ => {}
         }
         None
@@ -158,18 +174,27 @@ impl Top {
 /// The inner step of a node: gossip goes on between rounds.
 pub fn step_of(report: &Report) -> u64 {
     let trained = report.loss.map_or(0, |loss| loss.step);
-    report.gossip.as_ref().map_or(report.step, |gossip| gossip.step.max(report.step)).max(trained)
+    report
+        .gossip
+        .as_ref()
+        .map_or(report.step, |gossip| gossip.step.max(report.step))
+        .max(trained)
 }
 
 /// Adds what a node told; several may tell the same.
 fn happened(events: &mut Vec<Happened>, (at_us, node, what): (u64, usize, String)) {
-    let same = |event: &&mut Happened| event.what == what && event.at_us.abs_diff(at_us) < SAME_EVENT_US;
+    let same =
+        |event: &&mut Happened| event.what == what && event.at_us.abs_diff(at_us) < SAME_EVENT_US;
     match events.iter_mut().rev().find(same) {
         Some(event) => {
             event.at_us = event.at_us.min(at_us);
             event.nodes.insert(node);
         }
-        None => events.push(Happened { at_us, what, nodes: BTreeSet::from([node]) }),
+        None => events.push(Happened {
+            at_us,
+            what,
+            nodes: BTreeSet::from([node]),
+        }),
     }
 }
 
@@ -206,8 +231,18 @@ pub mod tests {
             round: step / 4,
             step,
             devices: vec!["cpu".to_owned()],
-            members: vec![MemberReport { node, address: "127.0.0.1:7000".to_owned(), devices: 1, alive: true }],
-            last_round: LastRound { members: 2, alive: 2, contributors: 2, published_us: 1200 },
+            members: vec![MemberReport {
+                node,
+                address: "127.0.0.1:7000".to_owned(),
+                devices: 1,
+                alive: true,
+            }],
+            last_round: LastRound {
+                members: 2,
+                alive: 2,
+                contributors: 2,
+                published_us: 1200,
+            },
             contributors: vec![1, 2],
             momentum_lost: 0,
             push_sum_weight_lost: 0.0,
@@ -219,12 +254,19 @@ pub mod tests {
             checkpoints: None,
             waiting_for: None,
             http: None,
-            events: vec![EventReport { at_us: 1_700_000_000_000_000 + node, what: "node-2 joined in round-3".to_owned() }],
+            events: vec![EventReport {
+                at_us: 1_700_000_000_000_000 + node,
+                what: "node-2 joined in round-3".to_owned(),
+            }],
         }
     }
 
     pub fn polled(at: Instant, step: u64) -> Polled {
-        Polled { at: Some(at), nodes: vec![(1, Some(report(1, step))), (2, None)], said: None }
+        Polled {
+            at: Some(at),
+            nodes: vec![(1, Some(report(1, step))), (2, None)],
+            said: None,
+        }
     }
 
     #[test]
@@ -233,10 +275,20 @@ pub mod tests {
         let mut both = polled(start, 100);
         both.nodes[1].1 = Some(report(2, 100));
         let mut top = Top::new("job 7".to_owned(), both);
-        assert_eq!(top.events.iter().map(|event| event.nodes.len()).collect::<Vec<_>>(), [2], "both told the same");
+        assert_eq!(
+            top.events
+                .iter()
+                .map(|event| event.nodes.len())
+                .collect::<Vec<_>>(),
+            [2],
+            "both told the same"
+        );
         assert_eq!(top.step_rate(1), None);
         top.take(polled(start + Duration::from_secs(2), 140));
-        assert_eq!((top.step_rate(1), top.round_rate(), top.step_rate(2)), (Some(20.0), Some(5.0), None));
+        assert_eq!(
+            (top.step_rate(1), top.round_rate(), top.step_rate(2)),
+            (Some(20.0), Some(5.0), None)
+        );
         assert_eq!(top.events.len(), 1);
         // It was started anew.
         top.take(polled(start + Duration::from_secs(3), 8));
@@ -246,8 +298,14 @@ pub mod tests {
     #[test]
     fn what_changes_something_wants_a_second_key() {
         let mut top = Top::new("job 7".to_owned(), polled(Instant::now(), 100));
-        assert_eq!((top.press(KeyCode::Down), top.chosen_node()), (None, Some(2)));
-        assert_eq!((top.press(KeyCode::Char('x')), top.asks), (None, Some(Order::Kill(2))));
+        assert_eq!(
+            (top.press(KeyCode::Down), top.chosen_node()),
+            (None, Some(2))
+        );
+        assert_eq!(
+            (top.press(KeyCode::Char('x')), top.asks),
+            (None, Some(Order::Kill(2)))
+        );
         assert_eq!((top.press(KeyCode::Char('n')), top.asks), (None, None));
         assert_eq!(top.press(KeyCode::Char('d')), None);
         assert_eq!(top.press(KeyCode::Char('y')), Some(Order::Drain(2)));

@@ -31,19 +31,33 @@ pub fn draw(frame: &mut Frame<'_>, top: &Top) {
 
 fn heading(top: &Top) -> Text<'static> {
     let Some(report) = top.furthest() else {
-        return Text::from(vec![Line::from(top.name.clone()).bold(), Line::from("no node is a member yet")]);
+        return Text::from(vec![
+            Line::from(top.name.clone()).bold(),
+            Line::from("no node is a member yet"),
+        ]);
     };
     let last = report.last_round;
-    let rate = top.round_rate().map_or_else(String::new, |rate| format!(", {rate:.2} a second"));
-    let waits = top.nodes.iter().filter_map(|(_, report)| report.as_ref()?.waiting_for.clone()).next();
+    let rate = top
+        .round_rate()
+        .map_or_else(String::new, |rate| format!(", {rate:.2} a second"));
+    let waits = top
+        .nodes
+        .iter()
+        .filter_map(|(_, report)| report.as_ref()?.waiting_for.clone())
+        .next();
     let third = match waits {
         Some(why) => Line::from(format!("waits: {why}")).yellow(),
-        None => {
-            Line::from(format!("momentum lost: {} shards, push-sum weight lost: {:.3}", report.momentum_lost, report.push_sum_weight_lost))
-        }
+        None => Line::from(format!(
+            "momentum lost: {} shards, push-sum weight lost: {:.3}",
+            report.momentum_lost, report.push_sum_weight_lost
+        )),
     };
     Text::from(vec![
-        Line::from(format!("{}  view {} of {}", top.name, report.epoch, report.lineage)).bold(),
+        Line::from(format!(
+            "{}  view {} of {}",
+            top.name, report.epoch, report.lineage
+        ))
+        .bold(),
         Line::from(format!(
             "round {}{rate}; last one: {} contributors of {} alive of {} members, published in {:.1} ms",
             report.round,
@@ -57,16 +71,34 @@ fn heading(top: &Top) -> Text<'static> {
 }
 
 fn draw_nodes(frame: &mut Frame<'_>, top: &Top, area: Rect) {
-    let header = ["node", "standing", "round", "step", "steps/s", "loss", "disagree", "late", "checkpoint", "device"];
+    let header = [
+        "node",
+        "standing",
+        "round",
+        "step",
+        "steps/s",
+        "loss",
+        "disagree",
+        "late",
+        "checkpoint",
+        "device",
+    ];
     let widths = [6, 9, 8, 10, 8, 10, 9, 5, 11, 12].map(Constraint::Min);
     let rows = top.nodes.iter().map(|(node, report)| match report {
         None => Row::new([node.to_string(), "no answer".to_owned()]).dim(),
         Some(report) => row(top, *node, report),
     });
     let table = Table::new(rows, widths)
-        .header(Row::new(header).style(Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED)))
+        .header(
+            Row::new(header)
+                .style(Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED)),
+        )
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
-    frame.render_stateful_widget(table, area, &mut TableState::default().with_selected(Some(top.chosen)));
+    frame.render_stateful_widget(
+        table,
+        area,
+        &mut TableState::default().with_selected(Some(top.chosen)),
+    );
 }
 
 fn row(top: &Top, node: usize, report: &Report) -> Row<'static> {
@@ -75,19 +107,37 @@ fn row(top: &Top, node: usize, report: &Report) -> Row<'static> {
         "member" => Cell::from("member").green(),
         other => Cell::from(other.to_owned()).yellow(),
     };
-    let late = report.gossip.as_ref().map_or_else(none, |gossip| gossip.late.len().to_string());
+    let late = report
+        .gossip
+        .as_ref()
+        .map_or_else(none, |gossip| gossip.late.len().to_string());
     let checkpoint = report.checkpoints.as_ref().map_or_else(none, |told| {
         let step = told.last_step.map_or_else(none, |step| step.to_string());
-        if told.error.is_some() { format!("{step} FAILS") } else { step }
+        if told.error.is_some() {
+            format!("{step} FAILS")
+        } else {
+            step
+        }
     });
     Row::new([
         Cell::from(node.to_string()),
         standing,
         Cell::from(report.round.to_string()),
         Cell::from(step_of(report).to_string()),
-        Cell::from(top.step_rate(node).map_or_else(none, |rate| format!("{rate:.1}"))),
-        Cell::from(report.loss.map_or_else(none, |loss| format!("{:.4}", loss.loss))),
-        Cell::from(report.disagreement.map_or_else(none, |distance| format!("{distance:.1e}"))),
+        Cell::from(
+            top.step_rate(node)
+                .map_or_else(none, |rate| format!("{rate:.1}")),
+        ),
+        Cell::from(
+            report
+                .loss
+                .map_or_else(none, |loss| format!("{:.4}", loss.loss)),
+        ),
+        Cell::from(
+            report
+                .disagreement
+                .map_or_else(none, |distance| format!("{distance:.1e}")),
+        ),
         Cell::from(late),
         Cell::from(checkpoint),
         Cell::from(report.devices.join(", ")),
@@ -96,9 +146,29 @@ fn row(top: &Top, node: usize, report: &Report) -> Row<'static> {
 
 fn draw_events(frame: &mut Frame<'_>, top: &Top, area: Rect) {
     let room = usize::from(area.height.saturating_sub(2));
-    let newest = top.events.iter().rev().take(room).collect::<Vec<_>>().into_iter().rev();
-    let told = |nodes: &BTreeSet<usize>| nodes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-    let line = |event: &Happened| Line::from(format!("{}  {}  (told by {})", time_of_day(event.at_us), event.what, told(&event.nodes)));
+    let newest = top
+        .events
+        .iter()
+        .rev()
+        .take(room)
+        .collect::<Vec<_>>()
+        .into_iter()
+        .rev();
+    let told = |nodes: &BTreeSet<usize>| {
+        nodes
+            .iter()
+            .map(usize::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let line = |event: &Happened| {
+        Line::from(format!(
+            "{}  {}  (told by {})",
+            time_of_day(event.at_us),
+            event.what,
+            told(&event.nodes)
+        ))
+    };
     let lines = newest.map(line);
     let block = Block::bordered().title("what happened");
     frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).block(block), area);
@@ -107,7 +177,12 @@ fn draw_events(frame: &mut Frame<'_>, top: &Top, area: Rect) {
 /// Of microseconds since 1970, in UTC.
 fn time_of_day(at_us: u64) -> String {
     let seconds = at_us / 1_000_000 % 86_400;
-    format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+    format!(
+        "{:02}:{:02}:{:02}",
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60
+    )
 }
 
 fn footing(top: &Top) -> Line<'static> {

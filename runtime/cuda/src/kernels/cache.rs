@@ -1,5 +1,5 @@
-//! Compiled kernels in the user's cache folder. Only a saving of time: what cannot be read or written, or is not what was written, is
-//! compiled again.
+//! Compiled kernels in the user's cache folder. Only a saving of time: what cannot be read or
+//! written, or is not what was written, is compiled again.
 
 use super::compile::OPTIONS;
 use super::{SOURCE, Target};
@@ -18,11 +18,19 @@ const DIGEST_BYTES: usize = 8;
 /// A file's name: everything that its content follows from.
 pub fn name(target: Target, (major, minor): (i32, i32)) -> String {
     let from = format!("{}\n{SOURCE}", OPTIONS.join(" "));
-    format!("kernels-{:032x}-{}-nvrtc{major}.{minor}", xxh3_128(from.as_bytes()), target.architecture())
+    format!(
+        "kernels-{:032x}-{}-nvrtc{major}.{minor}",
+        xxh3_128(from.as_bytes()),
+        target.architecture()
+    )
 }
 
 fn folder() -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let set = |name| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
     let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
     Some(cache.join("slowmo"))
 }
@@ -30,7 +38,9 @@ fn folder() -> Option<PathBuf> {
 /// What was compiled before, whole.
 pub fn read(name: &str) -> Option<Vec<u8>> {
     let path = folder()?.join(name);
-    fs::metadata(&path).ok().filter(|file| file.len() <= BYTES_MAX)?;
+    fs::metadata(&path)
+        .ok()
+        .filter(|file| file.len() <= BYTES_MAX)?;
     let bytes = fs::read(path).ok()?;
     let (digest, content) = bytes.split_first_chunk::<DIGEST_BYTES>()?;
     (u64::from_le_bytes(*digest) == xxh3_64(content)).then(|| content.to_vec())
@@ -43,8 +53,14 @@ pub fn write(name: &str, content: &[u8]) {
         let folder = folder().ok_or(std::io::ErrorKind::NotFound)?;
         fs::create_dir_all(&folder)?;
         // Other containers may write here, with this process's number.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-        let unique = format!("{}-{}-{now}", std::process::id(), WRITES.fetch_add(1, Ordering::Relaxed));
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_nanos());
+        let unique = format!(
+            "{}-{}-{now}",
+            std::process::id(),
+            WRITES.fetch_add(1, Ordering::Relaxed)
+        );
         let temporary = folder.join(format!("{name}.{unique}"));
         let mut options = fs::OpenOptions::new();
         options.write(true).create_new(true);

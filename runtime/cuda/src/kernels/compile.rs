@@ -1,5 +1,5 @@
-//! NVRTC: from source to code for one GPU, or to PTX, which the driver makes into code. Code is better where both can be had: a driver
-//! refuses the PTX of a newer NVRTC than itself.
+//! NVRTC: from source to code for one GPU, or to PTX, which the driver makes into code. Code is
+//! better where both can be had: a driver refuses the PTX of a newer NVRTC than itself.
 
 use super::SOURCE;
 use crate::error::GpuError;
@@ -7,8 +7,14 @@ use crate::libraries::Library;
 use cudarc::nvrtc::{result, sys};
 use std::ffi::{CStr, CString, c_char, c_int};
 
-/// Options that change the bits of results: no products and sums in one rounding, no flushing of small numbers.
-pub const OPTIONS: [&str; 4] = ["--fmad=false", "--ftz=false", "--prec-div=true", "--std=c++17"];
+/// Options that change the bits of results: no products and sums in one rounding, no flushing of
+/// small numbers.
+pub const OPTIONS: [&str; 4] = [
+    "--fmad=false",
+    "--ftz=false",
+    "--prec-div=true",
+    "--std=c++17",
+];
 
 /// For what the kernels are compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +33,13 @@ impl Target {
         if supported.contains(&wanted) {
             return Self::Code(wanted);
         }
-        Self::Ptx(supported.into_iter().filter(|supported| *supported < wanted).max().unwrap_or(wanted))
+        Self::Ptx(
+            supported
+                .into_iter()
+                .filter(|supported| *supported < wanted)
+                .max()
+                .unwrap_or(wanted),
+        )
     }
 
     /// As NVRTC calls it.
@@ -59,13 +71,20 @@ impl Program {
     fn new() -> Option<Self> {
         let source = CString::new(SOURCE).ok()?;
         let raw = result::create_program(&source, None).ok()?;
-        Some(Self { raw, _source: source })
+        Some(Self {
+            raw,
+            _source: source,
+        })
     }
 
     fn log(&self) -> String {
         // SAFETY: the program lives.
         let log = unsafe { result::get_program_log(self.raw) }.unwrap_or_default();
-        let bytes: Vec<u8> = log.iter().map(|letter| letter.cast_unsigned()).take_while(|byte| *byte != 0).collect();
+        let bytes: Vec<u8> = log
+            .iter()
+            .map(|letter| letter.cast_unsigned())
+            .take_while(|byte| *byte != 0)
+            .collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
@@ -84,7 +103,9 @@ impl Program {
         // SAFETY: the program lives and was compiled.
         let ptx = unsafe { result::get_ptx(self.raw) }.ok()?;
         let bytes: Vec<u8> = ptx.iter().map(|letter| letter.cast_unsigned()).collect();
-        CStr::from_bytes_until_nul(&bytes).ok().map(|text| text.to_bytes().to_vec())
+        CStr::from_bytes_until_nul(&bytes)
+            .ok()
+            .map(|text| text.to_bytes().to_vec())
     }
 }
 
@@ -95,9 +116,16 @@ impl Program {
 pub fn compile(target: Target) -> Result<Vec<u8>, GpuError> {
     Library::Nvrtc.require()?;
     let architecture = target.architecture();
-    let failed = |log: String| GpuError::NotCompiled { architecture: architecture.clone(), log };
+    let failed = |log: String| GpuError::NotCompiled {
+        architecture: architecture.clone(),
+        log,
+    };
     let program = Program::new().ok_or_else(|| failed("NVRTC does not start".to_owned()))?;
-    let options: Vec<String> = OPTIONS.iter().map(ToString::to_string).chain([format!("--gpu-architecture={architecture}")]).collect();
+    let options: Vec<String> = OPTIONS
+        .iter()
+        .map(ToString::to_string)
+        .chain([format!("--gpu-architecture={architecture}")])
+        .collect();
     // SAFETY: the program lives.
     unsafe { result::compile_program(program.raw, &options) }.map_err(|_| failed(program.log()))?;
     let compiled = match target {
@@ -118,7 +146,11 @@ fn supported() -> Vec<c_int> {
     }
     // SAFETY: NVRTC writes as many numbers as it said, and there is room for those.
     let listed = unsafe { sys::nvrtcGetSupportedArchs(architectures.as_mut_ptr()) };
-    if listed == sys::nvrtcResult::NVRTC_SUCCESS { architectures } else { Vec::new() }
+    if listed == sys::nvrtcResult::NVRTC_SUCCESS {
+        architectures
+    } else {
+        Vec::new()
+    }
 }
 
 /// NVRTC's version; zeros if it does not say.
@@ -126,5 +158,9 @@ pub fn version() -> (c_int, c_int) {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: NVRTC is loaded, and writes one number to each.
     let told = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
-    if told == sys::nvrtcResult::NVRTC_SUCCESS { (major, minor) } else { (0, 0) }
+    if told == sys::nvrtcResult::NVRTC_SUCCESS {
+        (major, minor)
+    } else {
+        (0, 0)
+    }
 }

@@ -1,5 +1,6 @@
-//! The kernels: their table, and how their source becomes code for a GPU. NVRTC compiles it when a GPU is first opened; the result is kept
-//! in the user's cache folder under a name that says from what it was made.
+//! The kernels: their table, and how their source becomes code for a GPU. NVRTC compiles it when a
+//! GPU is first opened; the result is kept in the user's cache folder under a name that says from
+//! what it was made.
 
 mod cache;
 mod compile;
@@ -24,7 +25,8 @@ pub enum Wire {
     Int8,
 }
 
-/// What a GPU can compute. Pointers and floats of a launch come in the order of the kernel's parameters in [`SOURCE`].
+/// What a GPU can compute. Pointers and floats of a launch come in the order of the kernel's
+/// parameters in [`SOURCE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     /// `mix(model, correction or null, before or null, first; stays, weight)`.
@@ -115,9 +117,18 @@ impl Kernel {
     pub fn pointers(self) -> usize {
         match self {
             Self::Divide => 1,
-            Self::Accumulate | Self::NotFinite | Self::Digest | Self::Encode(_) | Self::Decode(_) | Self::AccumulateEncoded(_) => 2,
+            Self::Accumulate
+            | Self::NotFinite
+            | Self::Digest
+            | Self::Encode(_)
+            | Self::Decode(_)
+            | Self::AccumulateEncoded(_) => 2,
             Self::EncodeGossip(_) => 3,
-            Self::Mix | Self::SlowMo | Self::Nesterov | Self::BmufNbm | Self::EncodePublication(_) => 4,
+            Self::Mix
+            | Self::SlowMo
+            | Self::Nesterov
+            | Self::BmufNbm
+            | Self::EncodePublication(_) => 4,
             Self::EncodeContribution(_) => 5,
         }
     }
@@ -126,15 +137,24 @@ impl Kernel {
     #[must_use]
     pub fn floats(self) -> usize {
         match self {
-            Self::NotFinite | Self::Digest | Self::EncodePublication(_) | Self::Encode(_) | Self::Decode(_) => 0,
-            Self::Divide | Self::Accumulate | Self::EncodeGossip(_) | Self::EncodeContribution(_) | Self::AccumulateEncoded(_) => 1,
+            Self::NotFinite
+            | Self::Digest
+            | Self::EncodePublication(_)
+            | Self::Encode(_)
+            | Self::Decode(_) => 0,
+            Self::Divide
+            | Self::Accumulate
+            | Self::EncodeGossip(_)
+            | Self::EncodeContribution(_)
+            | Self::AccumulateEncoded(_) => 1,
             Self::Mix | Self::Nesterov | Self::BmufNbm => 2,
             Self::SlowMo => 3,
         }
     }
 }
 
-/// The kernels for a GPU of this compute capability, like `(9, 0)`: from the cache, or compiled now.
+/// The kernels for a GPU of this compute capability, like `(9, 0)`: from the cache, or compiled
+/// now.
 ///
 /// # Errors
 /// NVRTC is missing, or the kernels do not compile.

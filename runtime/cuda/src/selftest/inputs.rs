@@ -1,9 +1,11 @@
-//! Random inputs for every kernel: of all magnitudes that a model has, with a few values that are not finite where the kernel must notice.
+//! Random inputs for every kernel: of all magnitudes that a model has, with a few values that are
+//! not finite where the kernel must notice.
 
 use crate::arithmetic::Array;
 use crate::kernels::{Kernel, Wire};
 
-/// Variants of each length: ordinary; pointers that may be null are null, and a value is not finite where that is looked for.
+/// Variants of each length: ordinary; pointers that may be null are null, and a value is not finite
+/// where that is looked for.
 pub const VARIANTS: u64 = 2;
 
 /// A kernel's arrays before it runs, and its floats.
@@ -46,23 +48,52 @@ impl Inputs {
         let empty = || Array::Floats(vec![0.0; length]);
         let or_null = |array: Array| if nulls { Array::Null } else { array };
         let (mut arrays, floats) = match kernel {
-            Kernel::Mix => (vec![values(), or_null(values()), or_null(empty()), Array::Word(u64::MAX)], vec![0.37, 0.81]),
+            Kernel::Mix => (
+                vec![
+                    values(),
+                    or_null(values()),
+                    or_null(empty()),
+                    Array::Word(u64::MAX),
+                ],
+                vec![0.37, 0.81],
+            ),
             Kernel::Divide => (vec![values()], vec![0.73]),
             Kernel::Accumulate => (vec![values(), values()], vec![0.31]),
             // `rate / gamma` is `alpha` again, exactly.
-            Kernel::SlowMo => (vec![values(), values(), values(), empty()], vec![0.125, 0.5, 0.125]),
-            Kernel::Nesterov | Kernel::BmufNbm => (vec![values(), values(), values(), empty()], vec![0.7, 0.9]),
+            Kernel::SlowMo => (
+                vec![values(), values(), values(), empty()],
+                vec![0.125, 0.5, 0.125],
+            ),
+            Kernel::Nesterov | Kernel::BmufNbm => {
+                (vec![values(), values(), values(), empty()], vec![0.7, 0.9])
+            }
             Kernel::NotFinite => (vec![values(), Array::Word(u64::MAX)], vec![]),
             Kernel::Digest => (vec![values(), Array::Word(7)], vec![]),
             Kernel::EncodeGossip(wire) => (vec![values(), small(values()), bytes(wire)], vec![0.5]),
-            Kernel::EncodeContribution(wire) => (vec![values(), values(), or_null(small(values())), bytes(wire), empty()], vec![0.75]),
-            Kernel::EncodePublication(wire) => (vec![values(), values(), bytes(wire), empty()], vec![]),
+            Kernel::EncodeContribution(wire) => (
+                vec![
+                    values(),
+                    values(),
+                    or_null(small(values())),
+                    bytes(wire),
+                    empty(),
+                ],
+                vec![0.75],
+            ),
+            Kernel::EncodePublication(wire) => {
+                (vec![values(), values(), bytes(wire), empty()], vec![])
+            }
             Kernel::Encode(wire) => (vec![values(), bytes(wire)], vec![]),
             Kernel::Decode(wire) => (vec![encoded(wire, values()), empty()], vec![]),
-            Kernel::AccumulateEncoded(wire) => (vec![encoded(wire, values()), values()], vec![0.31]),
+            Kernel::AccumulateEncoded(wire) => {
+                (vec![encoded(wire, values()), values()], vec![0.31])
+            }
         };
         if nulls
-            && matches!(kernel, Kernel::Mix | Kernel::NotFinite | Kernel::Encode(_) | Kernel::Digest)
+            && matches!(
+                kernel,
+                Kernel::Mix | Kernel::NotFinite | Kernel::Encode(_) | Kernel::Digest
+            )
             && let Some(Array::Floats(values)) = arrays.first_mut()
         {
             spoil(values, &mut numbers);
@@ -73,7 +104,11 @@ impl Inputs {
 
 /// A residual: much smaller than what it is added to.
 fn small(array: Array) -> Array {
-    if let Array::Floats(values) = array { Array::Floats(values.iter().map(|value| value / 512.0).collect()) } else { array }
+    if let Array::Floats(values) = array {
+        Array::Floats(values.iter().map(|value| value / 512.0).collect())
+    } else {
+        array
+    }
 }
 
 fn encoded(wire: Wire, array: Array) -> Array {
@@ -85,7 +120,15 @@ fn encoded(wire: Wire, array: Array) -> Array {
 
 /// Puts what is not a number, infinities, and the largest and smallest ones somewhere.
 fn spoil(values: &mut [f32], numbers: &mut Numbers) {
-    for bad in [f32::NAN, f32::NEG_INFINITY, f32::INFINITY, f32::MAX, f32::MIN_POSITIVE, 1e-45, -0.0] {
+    for bad in [
+        f32::NAN,
+        f32::NEG_INFINITY,
+        f32::INFINITY,
+        f32::MAX,
+        f32::MIN_POSITIVE,
+        1e-45,
+        -0.0,
+    ] {
         if !values.is_empty() {
             let at = (numbers.next() % values.len() as u64) as usize;
             values[at] = bad;

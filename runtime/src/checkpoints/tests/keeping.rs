@@ -6,11 +6,24 @@ use super::*;
 fn old_ones_go_but_never_the_last_whole_ones() {
     let folder = tempfile::tempdir().unwrap();
     for step in [48, 96, 144, 192] {
-        write(folder.path(), step, 0, if step == 96 { &[1] } else { &[1, 2] });
+        write(
+            folder.path(),
+            step,
+            0,
+            if step == 96 { &[1] } else { &[1, 2] },
+        );
     }
     write(folder.path(), 240, 0, &[2]);
-    assert_eq!(prune(folder.path(), keeps(2), &history(0, &[])).unwrap(), 2, "48, and 96 which never became whole");
-    let left: Vec<u64> = list(folder.path()).unwrap().iter().map(|listed| listed.name.step).collect();
+    assert_eq!(
+        prune(folder.path(), keeps(2), &history(0, &[])).unwrap(),
+        2,
+        "48, and 96 which never became whole"
+    );
+    let left: Vec<u64> = list(folder.path())
+        .unwrap()
+        .iter()
+        .map(|listed| listed.name.step)
+        .collect();
     assert_eq!(left, [144, 192, 240]);
     assert_eq!(prune(folder.path(), keeps(2), &history(0, &[])).unwrap(), 0);
 }
@@ -21,28 +34,63 @@ fn keeps(whole: usize) -> Keeps {
 
 /// The history of run `run` that goes on from these runs and steps.
 fn history(run: u32, from: &[(u32, u64)]) -> History {
-    let ancestors = from.iter().map(|(run, step)| Ancestor { run: *run, lineage: 0xabc, step: *step }).collect();
-    History { run, lineage: Lineage(0xabc), ancestors }
+    let ancestors = from
+        .iter()
+        .map(|(run, step)| Ancestor {
+            run: *run,
+            lineage: 0xabc,
+            step: *step,
+        })
+        .collect();
+    History {
+        run,
+        lineage: Lineage(0xabc),
+        ancestors,
+    }
 }
 
 #[test]
 fn what_others_wrote_into_the_folder_is_never_removed() {
     let folder = tempfile::tempdir().unwrap();
-    for (run, steps) in [(0, &[48, 96, 144][..]), (1, &[96, 144]), (2, &[144, 192, 240])] {
-        steps.iter().for_each(|step| _ = write(folder.path(), *step, run, &[1, 2]));
+    for (run, steps) in [
+        (0, &[48, 96, 144][..]),
+        (1, &[96, 144]),
+        (2, &[144, 192, 240]),
+    ] {
+        steps
+            .iter()
+            .for_each(|step| _ = write(folder.path(), *step, run, &[1, 2]));
     }
     // Another job's, or that of survivors: the same run, another lineage.
-    let other = Name { run: 2, step: 192, lineage: Lineage(0xdef) };
+    let other = Name {
+        run: 2,
+        step: 192,
+        lineage: Lineage(0xdef),
+    };
     fs::create_dir(folder.path().join(other.to_string())).unwrap();
     // Run 2 was founded on step 96 of run 0: the rest of run 0, and run 1, are others'.
-    assert_eq!(prune(folder.path(), keeps(2), &history(2, &[(0, 96)])).unwrap(), 3, "48 and 96 of run 0, 144 of its own");
-    let left: Vec<_> = list(folder.path()).unwrap().iter().map(|listed| (listed.name.run, listed.name.step)).collect();
-    assert_eq!(left, [(0, 144), (1, 96), (1, 144), (2, 192), (2, 192), (2, 240)]);
+    assert_eq!(
+        prune(folder.path(), keeps(2), &history(2, &[(0, 96)])).unwrap(),
+        3,
+        "48 and 96 of run 0, 144 of its own"
+    );
+    let left: Vec<_> = list(folder.path())
+        .unwrap()
+        .iter()
+        .map(|listed| (listed.name.run, listed.name.step))
+        .collect();
+    assert_eq!(
+        left,
+        [(0, 144), (1, 96), (1, 144), (2, 192), (2, 192), (2, 240)]
+    );
     // One that was founded anew has no past, and removes nothing that it did not write.
     assert_eq!(next_run(folder.path()).unwrap(), 3);
     write(folder.path(), 48, 3, &[1, 2]);
     assert_eq!(prune(folder.path(), keeps(1), &history(3, &[])).unwrap(), 0);
-    assert_eq!(newest_whole(folder.path()).unwrap().0.unwrap().header().run, 3);
+    assert_eq!(
+        newest_whole(folder.path()).unwrap().0.unwrap().header().run,
+        3
+    );
 }
 
 #[test]
@@ -54,18 +102,46 @@ fn only_parts_are_removed_and_nothing_behind_a_link() {
     fs::write(stray.join("notes.json"), "{}").unwrap();
     let linked = write(elsewhere.path(), 72, 0, &[1, 2]);
     symlink(&linked, folder.path().join(linked.file_name().unwrap())).unwrap();
-    fs::write(folder.path().join(Name { run: 0, step: 80, lineage: Lineage(0xabc) }.to_string()), "").unwrap();
+    fs::write(
+        folder.path().join(
+            Name {
+                run: 0,
+                step: 80,
+                lineage: Lineage(0xabc),
+            }
+            .to_string(),
+        ),
+        "",
+    )
+    .unwrap();
     let last = write(folder.path(), 96, 0, &[1, 2]);
     fs::write(last.join("notes.json"), "{}").unwrap();
     fs::write(last.join(".node-2.json.5.tmp"), "half").unwrap();
     Checkpoint::open(&last).unwrap().verify().unwrap();
     write(folder.path(), 144, 0, &[1, 2]);
-    assert_eq!(prune(folder.path(), keeps(2), &history(0, &[])).unwrap(), 0, "what a person put there keeps the folder");
-    assert_eq!(fs::read_dir(&stray).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>(), ["notes.json"]);
+    assert_eq!(
+        prune(folder.path(), keeps(2), &history(0, &[])).unwrap(),
+        0,
+        "what a person put there keeps the folder"
+    );
+    assert_eq!(
+        fs::read_dir(&stray)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect::<Vec<_>>(),
+        ["notes.json"]
+    );
     Checkpoint::open(&linked).unwrap().verify().unwrap();
     fs::remove_file(last.join("notes.json")).unwrap();
     assert_eq!(prune(folder.path(), keeps(1), &history(0, &[])).unwrap(), 1);
-    assert_eq!(list(folder.path()).unwrap().iter().map(|listed| listed.name.step).collect::<Vec<_>>(), [48, 72, 80, 144]);
+    assert_eq!(
+        list(folder.path())
+            .unwrap()
+            .iter()
+            .map(|listed| listed.name.step)
+            .collect::<Vec<_>>(),
+        [48, 72, 80, 144]
+    );
 }
 
 #[test]
@@ -76,10 +152,20 @@ fn what_is_no_file_is_not_waited_for() {
         write(folder.path(), 48, 0, &[1, 2]);
         let path = write(folder.path(), 96, 0, &[1, 2]).join(name);
         fs::remove_file(&path).unwrap();
-        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(&path)
+                .status()
+                .unwrap()
+                .success()
+        );
         let (found, refused) = newest_whole(folder.path()).unwrap();
         assert_eq!(found.unwrap().header().step, 48);
-        assert!(refused[0].error.to_string().contains("it is no file"), "{}", refused[0].error);
+        assert!(
+            refused[0].error.to_string().contains("it is no file"),
+            "{}",
+            refused[0].error
+        );
     }
 }
 
@@ -97,11 +183,27 @@ fn what_does_not_become_whole_goes() {
     // One becomes whole late, and what is older is of no use.
     write(folder.path(), 36 * 48, 0, &[2]);
     prune(folder.path(), keeps(2), &history(0, &[])).unwrap();
-    assert_eq!(steps(folder.path()).iter().map(|step| step / 48).collect::<Vec<_>>(), [1, 36, 38, 39, 40]);
+    assert_eq!(
+        steps(folder.path())
+            .iter()
+            .map(|step| step / 48)
+            .collect::<Vec<_>>(),
+        [1, 36, 38, 39, 40]
+    );
     // A whole one that lost its values is none that others could go for.
-    fs::write(write(folder.path(), 41 * 48, 0, &[1, 2]).join("node-2.safetensors"), "").unwrap();
+    fs::write(
+        write(folder.path(), 41 * 48, 0, &[1, 2]).join("node-2.safetensors"),
+        "",
+    )
+    .unwrap();
     prune(folder.path(), keeps(1), &history(0, &[])).unwrap();
-    assert_eq!(steps(folder.path()).iter().map(|step| step / 48).collect::<Vec<_>>(), [36, 38, 39, 40, 41]);
+    assert_eq!(
+        steps(folder.path())
+            .iter()
+            .map(|step| step / 48)
+            .collect::<Vec<_>>(),
+        [36, 38, 39, 40, 41]
+    );
 }
 
 #[test]
@@ -109,23 +211,43 @@ fn what_does_not_become_whole_goes() {
 fn what_is_left_behind_goes_when_nobody_touches_it() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), 48, 0, &[1, 2]);
-    let (torn, other) = (write(folder.path(), 96, 0, &[1]), write(folder.path(), 96, 1, &[1]));
+    let (torn, other) = (
+        write(folder.path(), 96, 0, &[1]),
+        write(folder.path(), 96, 1, &[1]),
+    );
     write(folder.path(), 144, 0, &[1, 2]);
     write(folder.path(), 96, 2, &[1, 2]);
     let own = history(2, &[(0, 48)]);
     let age = |path: &Path, since| {
-        let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+        let entries = fs::read_dir(path)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
         for path in entries.chain([path.to_owned()]) {
-            fs::File::open(path).unwrap().set_modified(std::time::SystemTime::now() - since).unwrap();
+            fs::File::open(path)
+                .unwrap()
+                .set_modified(std::time::SystemTime::now() - since)
+                .unwrap();
         }
     };
     age(&torn, UNTOUCHED / 2);
     age(&other, UNTOUCHED * 2);
-    assert_eq!(prune(folder.path(), keeps(3), &own).unwrap(), 0, "others may be writing it still");
+    assert_eq!(
+        prune(folder.path(), keeps(3), &own).unwrap(),
+        0,
+        "others may be writing it still"
+    );
     age(&torn, UNTOUCHED * 2);
     assert_eq!(prune(folder.path(), keeps(3), &own).unwrap(), 1);
-    let left: Vec<_> = list(folder.path()).unwrap().iter().map(|listed| (listed.name.run, listed.name.step)).collect();
-    assert_eq!(left, [(0, 48), (0, 144), (1, 96), (2, 96)], "whole ones stay, and what is of no ancestor");
+    let left: Vec<_> = list(folder.path())
+        .unwrap()
+        .iter()
+        .map(|listed| (listed.name.run, listed.name.step))
+        .collect();
+    assert_eq!(
+        left,
+        [(0, 48), (0, 144), (1, 96), (2, 96)],
+        "whole ones stay, and what is of no ancestor"
+    );
 }
 
 #[test]
@@ -136,9 +258,24 @@ fn a_node_knows_which_are_whole() {
     for number in 1..=6 {
         if number == 3 {
             // Node 2 writes one part, before this node its own.
-            let like = Part::read(&folder.path().join(Name { run: 0, step: 96, lineage: Lineage(0xabc) }.to_string()).join("node-1.json"))
-                .unwrap();
-            let header = Header { step: 144, ..like.checkpoint };
+            let like = Part::read(
+                &folder
+                    .path()
+                    .join(
+                        Name {
+                            run: 0,
+                            step: 96,
+                            lineage: Lineage(0xabc),
+                        }
+                        .to_string(),
+                    )
+                    .join("node-1.json"),
+            )
+            .unwrap();
+            let header = Header {
+                step: 144,
+                ..like.checkpoint
+            };
             let path = folder.path().join(Name::of(&header).to_string());
             part::write(&path, &header, own(2), &snapshot(2, 144)).unwrap();
         }
@@ -147,7 +284,17 @@ fn a_node_knows_which_are_whole() {
         let now = board.read().checkpoints.unwrap();
         told.push((now.whole_step, now.not_whole));
     }
-    assert_eq!(told, [(None, 0), (None, 1), (Some(144), 0), (Some(144), 0), (Some(144), 1), (Some(144), 2)]);
+    assert_eq!(
+        told,
+        [
+            (None, 0),
+            (None, 1),
+            (Some(144), 0),
+            (Some(144), 0),
+            (Some(144), 1),
+            (Some(144), 2)
+        ]
+    );
 }
 
 #[test]
@@ -173,36 +320,106 @@ fn what_goes_on_descends_from_all_before_it() {
     let folder = tempfile::tempdir().unwrap();
     let (path, header) = (write(folder.path(), 96, 4, &[1]), header(96, 4));
     // Node 1 joined, and did not know; node 2 did.
-    let ancestors = vec![Ancestor { run: 2, lineage: 7, step: 48 }];
-    part::write(&path, &header, Own { ancestors: ancestors.clone(), ..own(2) }, &snapshot(2, 96)).unwrap();
-    let resumed = Resumed::newest(folder.path(), Some("slowmo")).unwrap().unwrap();
-    assert_eq!(resumed.ancestors(), [&[Ancestor { run: 4, lineage: 0xabc, step: 96 }][..], &ancestors[..]].concat());
-    assert_eq!(super::folder::ancestors_of(folder.path(), 4, Lineage(0xabc)).unwrap(), ancestors);
-    assert_eq!(super::folder::ancestors_of(folder.path(), 3, Lineage(0xabc)).unwrap(), []);
+    let ancestors = vec![Ancestor {
+        run: 2,
+        lineage: 7,
+        step: 48,
+    }];
+    part::write(
+        &path,
+        &header,
+        Own {
+            ancestors: ancestors.clone(),
+            ..own(2)
+        },
+        &snapshot(2, 96),
+    )
+    .unwrap();
+    let resumed = Resumed::newest(folder.path(), Some("slowmo"))
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        resumed.ancestors(),
+        [
+            &[Ancestor {
+                run: 4,
+                lineage: 0xabc,
+                step: 96
+            }][..],
+            &ancestors[..]
+        ]
+        .concat()
+    );
+    assert_eq!(
+        super::folder::ancestors_of(folder.path(), 4, Lineage(0xabc)).unwrap(),
+        ancestors
+    );
+    assert_eq!(
+        super::folder::ancestors_of(folder.path(), 3, Lineage(0xabc)).unwrap(),
+        []
+    );
 }
 
 #[test]
 fn who_joins_learns_what_the_history_goes_on_from() {
     let folder = tempfile::tempdir().unwrap();
     let (checkpoints, _) = writer(folder.path(), 1);
-    let ancestors = vec![Ancestor { run: 0, lineage: 0xabc, step: 48 }];
+    let ancestors = vec![Ancestor {
+        run: 0,
+        lineage: 0xabc,
+        step: 48,
+    }];
     write(folder.path(), 48, 0, &[1, 2]);
     let known = |step| {
         let mut snapshot = snapshot(1, step);
         snapshot.outcome.origin.run = 2;
         checkpoints.keep(snapshot);
         checkpoints.flush();
-        let path = folder.path().join(Name { run: 2, step, lineage: Lineage(0xabc) }.to_string());
+        let path = folder.path().join(
+            Name {
+                run: 2,
+                step,
+                lineage: Lineage(0xabc),
+            }
+            .to_string(),
+        );
         Part::read(&path.join("node-1.json")).unwrap().ancestors
     };
     assert_eq!(known(96), []);
     // Another node knows, and what both wrote is whole: the past may go.
-    let path = folder.path().join(Name { run: 2, step: 144, lineage: Lineage(0xabc) }.to_string());
-    let mut header = Part::read(&path.with_file_name(Name { run: 2, step: 96, lineage: Lineage(0xabc) }.to_string()).join("node-1.json"))
-        .unwrap()
-        .checkpoint;
+    let path = folder.path().join(
+        Name {
+            run: 2,
+            step: 144,
+            lineage: Lineage(0xabc),
+        }
+        .to_string(),
+    );
+    let mut header = Part::read(
+        &path
+            .with_file_name(
+                Name {
+                    run: 2,
+                    step: 96,
+                    lineage: Lineage(0xabc),
+                }
+                .to_string(),
+            )
+            .join("node-1.json"),
+    )
+    .unwrap()
+    .checkpoint;
     header.step = 144;
-    part::write(&path, &header, Own { ancestors: ancestors.clone(), ..own(2) }, &snapshot(2, 144)).unwrap();
+    part::write(
+        &path,
+        &header,
+        Own {
+            ancestors: ancestors.clone(),
+            ..own(2)
+        },
+        &snapshot(2, 144),
+    )
+    .unwrap();
     assert_eq!(known(144), ancestors);
     assert_eq!(steps(folder.path()), [144]);
 }
@@ -211,25 +428,60 @@ fn who_joins_learns_what_the_history_goes_on_from() {
 fn whole_ones_that_are_left_behind_are_known() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), 48, 0, &[1, 2]);
-    let chosen = Name { run: 0, step: 48, lineage: Lineage(0xabc) };
-    let others = |chosen| super::folder::others(folder.path(), chosen, 2).unwrap().iter().map(|name| name.step).collect::<Vec<_>>();
+    let chosen = Name {
+        run: 0,
+        step: 48,
+        lineage: Lineage(0xabc),
+    };
+    let others = |chosen| {
+        super::folder::others(folder.path(), chosen, 2)
+            .unwrap()
+            .iter()
+            .map(|name| name.step)
+            .collect::<Vec<_>>()
+    };
     assert_eq!((others(Some(chosen)), others(None)), (vec![], vec![48]));
     for (step, run, nodes) in [(96, 0, &[1, 2][..]), (24, 1, &[1, 2]), (48, 1, &[1])] {
         write(folder.path(), step, run, nodes);
     }
-    assert_eq!(others(Some(chosen)), [24, 96], "newest first, whole ones only");
-    assert_eq!(others(Some(Name { lineage: Lineage(1), run: 1, step: 99 })), [24], "of the same run, in another history");
+    assert_eq!(
+        others(Some(chosen)),
+        [24, 96],
+        "newest first, whole ones only"
+    );
+    assert_eq!(
+        others(Some(Name {
+            lineage: Lineage(1),
+            run: 1,
+            step: 99
+        })),
+        [24],
+        "of the same run, in another history"
+    );
 }
 
 /// Node 1's writer of a folder, its status, and what is written there.
 fn writer(folder: &Path, keep_last: usize) -> (Checkpoints, Arc<StatusBoard>) {
     let board = StatusBoard::new();
-    let settings = WriterSettings { start: start(1), folder: folder.to_owned(), keep_last, spacing: 48, outer: Some("slowmo".to_owned()) };
-    (Checkpoints::new(Some(settings), None, 0, Arc::clone(&board)).unwrap(), board)
+    let settings = WriterSettings {
+        start: start(1),
+        folder: folder.to_owned(),
+        keep_last,
+        spacing: 48,
+        outer: Some("slowmo".to_owned()),
+    };
+    (
+        Checkpoints::new(Some(settings), None, 0, Arc::clone(&board)).unwrap(),
+        board,
+    )
 }
 
 fn steps(folder: &Path) -> Vec<u64> {
-    list(folder).unwrap().iter().map(|listed| listed.name.step).collect()
+    list(folder)
+        .unwrap()
+        .iter()
+        .map(|listed| listed.name.step)
+        .collect()
 }
 
 #[test]
@@ -238,11 +490,19 @@ fn a_full_disk_lets_go_of_old_ones_but_not_of_the_last() {
     let folder = tempfile::tempdir().unwrap();
     let (checkpoints, board) = writer(folder.path(), 3);
     let keep = |step: u64, full: bool| {
-        let path = folder.path().join(Name { run: 0, step, lineage: Lineage(0xabc) }.to_string());
+        let path = folder.path().join(
+            Name {
+                run: 0,
+                step,
+                lineage: Lineage(0xabc),
+            }
+            .to_string(),
+        );
         fs::create_dir_all(&path).unwrap();
         if full {
             // What is written there finds no room.
-            std::os::unix::fs::symlink("/dev/full", path.join(".node-1.safetensors.5.tmp")).unwrap();
+            std::os::unix::fs::symlink("/dev/full", path.join(".node-1.safetensors.5.tmp"))
+                .unwrap();
         }
         checkpoints.keep(snapshot(1, step));
         checkpoints.flush();
@@ -253,12 +513,22 @@ fn a_full_disk_lets_go_of_old_ones_but_not_of_the_last() {
         write(folder.path(), step, 0, &[1, 2]);
     }
     keep(192, true);
-    let whole = || list(folder.path()).unwrap().iter().filter(|listed| Checkpoint::open(&listed.path).is_ok()).count();
+    let whole = || {
+        list(folder.path())
+            .unwrap()
+            .iter()
+            .filter(|listed| Checkpoint::open(&listed.path).is_ok())
+            .count()
+    };
     assert_eq!((steps(folder.path())[0], whole()), (96, 2));
     for step in [240, 288, 336] {
         keep(step, true);
     }
-    assert_eq!((steps(folder.path())[0], whole()), (144, 1), "the last whole one stays");
+    assert_eq!(
+        (steps(folder.path())[0], whole()),
+        (144, 1),
+        "the last whole one stays"
+    );
     // Whoever found no room keeps fewer until it has written some.
     let mut step = 480;
     for written in 0..2 * ROOM_TRIED_AFTER {
@@ -266,7 +536,11 @@ fn a_full_disk_lets_go_of_old_ones_but_not_of_the_last() {
         write(folder.path(), step, 0, &[1, 2]);
         step += 48;
         keep(step, false);
-        assert_eq!(whole(), 1 + (written as usize + 1) / ROOM_TRIED_AFTER as usize, "{written}");
+        assert_eq!(
+            whole(),
+            1 + (written as usize + 1) / ROOM_TRIED_AFTER as usize,
+            "{written}"
+        );
     }
 }
 
@@ -283,5 +557,13 @@ fn a_disk_that_takes_nothing_leaves_what_was_there() {
     // Whoever shows an error with its sources shows each once.
     assert!(std::error::Error::source(&error).is_none());
     assert!(std::error::Error::source(&crate::error::SpawnError::from(error)).is_none());
-    assert_eq!(newest_whole(folder.path()).unwrap().0.unwrap().header().step, 48);
+    assert_eq!(
+        newest_whole(folder.path())
+            .unwrap()
+            .0
+            .unwrap()
+            .header()
+            .step,
+        48
+    );
 }

@@ -16,23 +16,40 @@ fn on_all<R: Send>(size: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R> {
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     })
 }
 
 /// Values that are summed with rounding, so that another order would show.
 fn sample(rank: usize, length: usize) -> Vec<f32> {
-    (0..length).map(|index| 1.0 / (1.0 + index as f32 + 7.3 * rank as f32)).collect()
+    (0..length)
+        .map(|index| 1.0 / (1.0 + index as f32 + 7.3 * rank as f32))
+        .collect()
 }
 
 /// The definition, on one thread.
 fn mean_of(lists: &[Vec<f32>]) -> Vec<u32> {
-    let sum = |index: usize| lists.iter().map(|list| list[index]).reduce(|sum, value| sum + value).unwrap();
-    (0..lists[0].len()).map(|index| (sum(index) / lists.len() as f32).to_bits()).collect()
+    let sum = |index: usize| {
+        lists
+            .iter()
+            .map(|list| list[index])
+            .reduce(|sum, value| sum + value)
+            .unwrap()
+    };
+    (0..lists[0].len())
+        .map(|index| (sum(index) / lists.len() as f32).to_bits())
+        .collect()
 }
 
 fn bits(values: &[Vec<f32>]) -> Vec<u32> {
-    values.concat().iter().map(|value| value.to_bits()).collect()
+    values
+        .concat()
+        .iter()
+        .map(|value| value.to_bits())
+        .collect()
 }
 
 #[test]
@@ -40,7 +57,17 @@ fn the_mean_is_exact_for_every_size_and_length() {
     for size in 1..=5 {
         let collective = SharedMemory::new(size);
         assert_eq!(collective.size(), size);
-        for length in [0, 1, 2, 3, 4, 5, 17, BLOCK_ELEMENTS * size - 1, 3 * BLOCK_ELEMENTS * size + 11] {
+        for length in [
+            0,
+            1,
+            2,
+            3,
+            4,
+            5,
+            17,
+            BLOCK_ELEMENTS * size - 1,
+            3 * BLOCK_ELEMENTS * size + 11,
+        ] {
             let lists: Vec<_> = (0..size).map(|rank| sample(rank, length)).collect();
             let results = on_all(size, |rank| {
                 // Every worker cuts its values into other tensors.
@@ -49,7 +76,10 @@ fn the_mean_is_exact_for_every_size_and_length() {
                 collective.mean(rank, &mut tensors).unwrap();
                 bits(&tensors)
             });
-            assert!(results.iter().all(|result| *result == mean_of(&lists)), "{size} workers, {length} values");
+            assert!(
+                results.iter().all(|result| *result == mean_of(&lists)),
+                "{size} workers, {length} values"
+            );
         }
     }
 }
@@ -73,13 +103,24 @@ fn different_lengths_fail_everywhere_and_the_next_call_works() {
         let results = on_all(3, |rank| {
             let mut values = vec![rank as f32; if rank == 2 { 5 } else { 4 }];
             let error = collective.mean(rank, &mut values).unwrap_err();
-            assert!(values.iter().all(|value| *value == rank as f32), "values must stay");
+            assert!(
+                values.iter().all(|value| *value == rank as f32),
+                "values must stay"
+            );
             let mut next = [rank as f32];
             collective.mean(rank, &mut next).unwrap();
             (error, next)
         });
-        let error = CollectiveError::Length { rank: 2, found: 5, expected: 4 };
-        assert!(results.iter().all(|result| *result == (error.clone(), [1.0])));
+        let error = CollectiveError::Length {
+            rank: 2,
+            found: 5,
+            expected: 4,
+        };
+        assert!(
+            results
+                .iter()
+                .all(|result| *result == (error.clone(), [1.0]))
+        );
     }
 }
 
@@ -98,11 +139,18 @@ fn abort_releases_those_who_wait_and_those_who_come() {
         };
         (result, values == [rank as f32])
     });
-    assert!(results.iter().all(|result| *result == (Err(CollectiveError::WorkerGone(1)), true)));
+    assert!(
+        results
+            .iter()
+            .all(|result| *result == (Err(CollectiveError::WorkerGone(1)), true))
+    );
     let alone = SharedMemory::new(1);
     alone.mean(0, &mut [1.0]).unwrap();
     alone.abort(0);
-    assert_eq!(alone.mean(0, &mut [1.0]), Err(CollectiveError::WorkerGone(0)));
+    assert_eq!(
+        alone.mean(0, &mut [1.0]),
+        Err(CollectiveError::WorkerGone(0))
+    );
 }
 
 #[test]
@@ -134,7 +182,9 @@ struct Broken {
 impl Tensors for Broken {
     fn read(&self, _visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
         assert!(!self.panics, "a planted panic");
-        Err(TensorError::NotContiguous { name: "weight".to_owned() })
+        Err(TensorError::NotContiguous {
+            name: "weight".to_owned(),
+        })
     }
     fn write(&mut self, _visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
         Ok(())
@@ -146,11 +196,17 @@ fn unreadable_tensors_fail_everywhere_and_the_next_call_works() {
     let collective = SharedMemory::new(2);
     let results = on_all(2, |rank| {
         let mut values = [rank as f32];
-        let result = if rank == 1 { collective.mean(1, &mut Broken { panics: false }) } else { collective.mean(0, &mut values) };
+        let result = if rank == 1 {
+            collective.mean(1, &mut Broken { panics: false })
+        } else {
+            collective.mean(0, &mut values)
+        };
         collective.mean(rank, &mut [1.0]).unwrap();
         result
     });
-    let error = CollectiveError::Tensor(TensorError::NotContiguous { name: "weight".to_owned() });
+    let error = CollectiveError::Tensor(TensorError::NotContiguous {
+        name: "weight".to_owned(),
+    });
     assert_eq!(results, [Err(error.clone()), Err(error)]);
 }
 
@@ -159,7 +215,10 @@ fn a_panicking_worker_counts_as_gone() {
     let collective = SharedMemory::new(2);
     std::thread::scope(|scope| {
         let panics = scope.spawn(|| collective.mean(1, &mut Broken { panics: true }));
-        assert_eq!(collective.mean(0, &mut [1.0]), Err(CollectiveError::WorkerGone(1)));
+        assert_eq!(
+            collective.mean(0, &mut [1.0]),
+            Err(CollectiveError::WorkerGone(1))
+        );
         assert!(panics.join().is_err());
     });
 }

@@ -1,4 +1,5 @@
-//! Slurm's host lists: `node[01-03,07]-ib,gpu5` is node01-ib, node02-ib, node03-ib, node07-ib and gpu5. Pure.
+//! Slurm's host lists: `node[01-03,07]-ib,gpu5` is node01-ib, node02-ib, node03-ib, node07-ib and
+//! gpu5. Pure.
 
 use slowmo_actors::ports::discovery::DISCOVERED_MAX;
 
@@ -53,13 +54,19 @@ pub enum Fault {
 /// The text is no host list, or stands for too much.
 pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     if list.len() > LIST_BYTES_MAX {
-        return Err(HostlistError { at: LIST_BYTES_MAX, fault: Fault::TooLong });
+        return Err(HostlistError {
+            at: LIST_BYTES_MAX,
+            fault: Fault::TooLong,
+        });
     }
     let mut hosts = Vec::new();
     for (at, entry) in entries(list)? {
         let names = expand_entry(at, entry)?;
         if hosts.len() + names.len() > HOSTS_MAX {
-            return Err(HostlistError { at, fault: Fault::TooMany });
+            return Err(HostlistError {
+                at,
+                fault: Fault::TooMany,
+            });
         }
         hosts.extend(names);
     }
@@ -73,7 +80,12 @@ fn entries(list: &str) -> Result<Vec<(usize, &str)>, HostlistError> {
         match (character, open) {
             ('[', None) => open = Some(at),
             (']', Some(_)) => open = None,
-            ('[', Some(_)) | (']', None) => return Err(HostlistError { at, fault: Fault::Brackets }),
+            ('[', Some(_)) | (']', None) => {
+                return Err(HostlistError {
+                    at,
+                    fault: Fault::Brackets,
+                });
+            }
             (',', None) => {
                 entries.push((begin, &list[begin..at]));
                 begin = at + 1;
@@ -82,13 +94,21 @@ fn entries(list: &str) -> Result<Vec<(usize, &str)>, HostlistError> {
         }
     }
     entries.push((begin, &list[begin..]));
-    open.map_or(Ok(entries), |at| Err(HostlistError { at, fault: Fault::Brackets }))
+    open.map_or(Ok(entries), |at| {
+        Err(HostlistError {
+            at,
+            fault: Fault::Brackets,
+        })
+    })
 }
 
 /// One entry, whose brackets match: every way to take one number out of each pair of brackets.
 fn expand_entry(at: usize, entry: &str) -> Result<Vec<String>, HostlistError> {
     if entry.is_empty() {
-        return Err(HostlistError { at, fault: Fault::Missing });
+        return Err(HostlistError {
+            at,
+            fault: Fault::Missing,
+        });
     }
     let (mut names, mut rest) = (vec![String::new()], entry);
     while !rest.is_empty() {
@@ -97,17 +117,30 @@ fn expand_entry(at: usize, entry: &str) -> Result<Vec<String>, HostlistError> {
         check_plain(here, plain)?;
         names.iter_mut().for_each(|name| name.push_str(plain));
         rest = "";
-        if let Some((inside, next)) = behind.strip_prefix('[').and_then(|behind| behind.split_once(']')) {
+        if let Some((inside, next)) = behind
+            .strip_prefix('[')
+            .and_then(|behind| behind.split_once(']'))
+        {
             let numbers = numbers(here + plain.len() + 1, inside)?;
             if names.len() * numbers.len() > HOSTS_MAX {
-                return Err(HostlistError { at: here, fault: Fault::TooMany });
+                return Err(HostlistError {
+                    at: here,
+                    fault: Fault::TooMany,
+                });
             }
-            names = names.iter().flat_map(|name| numbers.iter().map(move |number| format!("{name}{number}"))).collect();
+            names = names
+                .iter()
+                .flat_map(|name| numbers.iter().map(move |number| format!("{name}{number}")))
+                .collect();
             rest = next;
         }
-        // Each time, so that no more is made than may be: all names grow with each pair of brackets.
+        // Each time, so that no more is made than may be: all names grow with each pair of
+        // brackets.
         if names.iter().any(|name| name.len() > NAME_BYTES_MAX) {
-            return Err(HostlistError { at, fault: Fault::TooLong });
+            return Err(HostlistError {
+                at,
+                fault: Fault::TooLong,
+            });
         }
     }
     Ok(names)
@@ -116,11 +149,19 @@ fn expand_entry(at: usize, entry: &str) -> Result<Vec<String>, HostlistError> {
 fn check_plain(at: usize, plain: &str) -> Result<(), HostlistError> {
     // A name is copied for each number behind it.
     if plain.len() > NAME_BYTES_MAX {
-        return Err(HostlistError { at, fault: Fault::TooLong });
+        return Err(HostlistError {
+            at,
+            fault: Fault::TooLong,
+        });
     }
-    let is_foreign = |character: &(usize, char)| !(character.1.is_ascii_alphanumeric() || "-_.".contains(character.1));
+    let is_foreign = |character: &(usize, char)| {
+        !(character.1.is_ascii_alphanumeric() || "-_.".contains(character.1))
+    };
     match plain.char_indices().find(is_foreign) {
-        Some((offset, character)) => Err(HostlistError { at: at + offset, fault: Fault::Character(character) }),
+        Some((offset, character)) => Err(HostlistError {
+            at: at + offset,
+            fault: Fault::Character(character),
+        }),
         None => Ok(()),
     }
 }
@@ -145,9 +186,17 @@ fn numbers(at: usize, inside: &str) -> Result<Vec<String>, HostlistError> {
 }
 
 fn number(at: usize, text: &str) -> Result<u32, HostlistError> {
-    let is_number = (1..=DIGITS_MAX).contains(&text.len()) && text.bytes().all(|digit| digit.is_ascii_digit());
-    let fault = if text.is_empty() { Fault::Missing } else { Fault::Number };
-    text.parse().ok().filter(|_| is_number).ok_or(HostlistError { at, fault })
+    let is_number =
+        (1..=DIGITS_MAX).contains(&text.len()) && text.bytes().all(|digit| digit.is_ascii_digit());
+    let fault = if text.is_empty() {
+        Fault::Missing
+    } else {
+        Fault::Number
+    };
+    text.parse()
+        .ok()
+        .filter(|_| is_number)
+        .ok_or(HostlistError { at, fault })
 }
 
 #[cfg(test)]
@@ -161,7 +210,10 @@ mod tests {
         let cases: [(&str, &[&str]); 9] = [
             ("node1", &["node1"]),
             ("a,b-2.cluster,c_3", &["a", "b-2.cluster", "c_3"]),
-            ("node[01-03,07],gpu5", &["node01", "node02", "node03", "node07", "gpu5"]),
+            (
+                "node[01-03,07],gpu5",
+                &["node01", "node02", "node03", "node07", "gpu5"],
+            ),
             ("n[8-11]", &["n8", "n9", "n10", "n11"]),
             ("n[098-101]", &["n098", "n099", "n100", "n101"]),
             ("n[5]", &["n5"]),
@@ -203,19 +255,44 @@ mod tests {
     #[test]
     fn what_stands_for_too_much_is_refused_before_it_is_made() {
         assert_eq!(expand("n[1-4096]").unwrap().len(), HOSTS_MAX);
-        for list in ["n[0-4096]", "n[0-999999999]", "n[1-65]m[1-64]", "n[1-4096],m", "n[1-9]m[1-9]o[1-9]p[1-9]"] {
+        for list in [
+            "n[0-4096]",
+            "n[0-999999999]",
+            "n[1-65]m[1-64]",
+            "n[1-4096],m",
+            "n[1-9]m[1-9]o[1-9]p[1-9]",
+        ] {
             assert_eq!(expand(list).unwrap_err().fault, Fault::TooMany, "{list}");
         }
-        assert_eq!(expand(&"a,".repeat(LIST_BYTES_MAX)).unwrap_err().fault, Fault::TooLong);
-        assert_eq!(expand(&"a".repeat(NAME_BYTES_MAX + 1)).unwrap_err().fault, Fault::TooLong);
-        assert_eq!(expand(&"[1]".repeat(NAME_BYTES_MAX + 1)).unwrap_err().fault, Fault::TooLong);
-        assert_eq!(expand(&format!("[1-9]{}[1-9]{}", "a".repeat(200), "a".repeat(100))).unwrap_err().fault, Fault::TooLong);
+        assert_eq!(
+            expand(&"a,".repeat(LIST_BYTES_MAX)).unwrap_err().fault,
+            Fault::TooLong
+        );
+        assert_eq!(
+            expand(&"a".repeat(NAME_BYTES_MAX + 1)).unwrap_err().fault,
+            Fault::TooLong
+        );
+        assert_eq!(
+            expand(&"[1]".repeat(NAME_BYTES_MAX + 1)).unwrap_err().fault,
+            Fault::TooLong
+        );
+        assert_eq!(
+            expand(&format!("[1-9]{}[1-9]{}", "a".repeat(200), "a".repeat(100)))
+                .unwrap_err()
+                .fault,
+            Fault::TooLong
+        );
     }
 
     /// Slurm's own way to write numbers down, as ranges of one width.
     fn written(prefix: &str, from: u32, count: u32, width: usize) -> (String, Vec<String>) {
-        let hosts = (from..from + count).map(|number| format!("{prefix}{number:0width$}")).collect();
-        (format!("{prefix}[{from:0width$}-{:0width$}]", from + count - 1), hosts)
+        let hosts = (from..from + count)
+            .map(|number| format!("{prefix}{number:0width$}"))
+            .collect();
+        (
+            format!("{prefix}[{from:0width$}-{:0width$}]", from + count - 1),
+            hosts,
+        )
     }
 
     proptest! {

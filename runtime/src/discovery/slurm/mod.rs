@@ -1,11 +1,15 @@
-//! The nodes of a Slurm step, out of the variables that Slurm sets for it. Pure: the variables are handed in.
+//! The nodes of a Slurm step, out of the variables that Slurm sets for it. Pure: the variables are
+//! handed in.
 
 mod hostlist;
 
 pub use hostlist::{Fault, HOSTS_MAX, HostlistError, LIST_BYTES_MAX, expand};
 
 /// Variables with the hosts, and those with their tasks, of the step and else of the job.
-const VARIABLES: [[&str; 2]; 2] = [["SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"], ["SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"]];
+const VARIABLES: [[&str; 2]; 2] = [
+    ["SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"],
+    ["SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"],
+];
 
 /// Why Slurm's variables name no nodes. Nothing was started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +30,9 @@ pub enum SlurmError {
         error: HostlistError,
     },
     /// The tasks of each host cannot be read, or are those of other hosts.
-    #[error("{variable} = {text} does not say how many tasks each of {hosts} hosts has; name the others in peers instead")]
+    #[error(
+        "{variable} = {text} does not say how many tasks each of {hosts} hosts has; name the others in peers instead"
+    )]
     Tasks {
         /// The variable.
         variable: &'static str,
@@ -36,7 +42,9 @@ pub enum SlurmError {
         hosts: usize,
     },
     /// More nodes than are looked at, or ports above the last one.
-    #[error("discover = slurm:{port}: the tasks of a host listen from {port} on, and do not all fit; choose a lower port or fewer tasks")]
+    #[error(
+        "discover = slurm:{port}: the tasks of a host listen from {port} on, and do not all fit; choose a lower port or fewer tasks"
+    )]
     Ports {
         /// The first port.
         port: u16,
@@ -46,24 +54,42 @@ pub enum SlurmError {
 /// Characters of a variable that an error shows.
 pub const SHOWN_MAX: usize = 200;
 
-/// Where the step's nodes listen, as `host:port`: each task of a host at `port` and its `SLURM_LOCALID`.
+/// Where the step's nodes listen, as `host:port`: each task of a host at `port` and its
+/// `SLURM_LOCALID`.
 ///
 /// # Errors
 /// There are no such variables, or they make no sense.
-pub fn names(port: u16, variable: impl Fn(&str) -> Option<String>) -> Result<Vec<String>, SlurmError> {
-    let set = |[hosts, tasks]: [&'static str; 2]| variable(hosts).map(|list| (hosts, list, tasks, variable(tasks)));
-    let (hosts_from, list, tasks_from, tasks) = VARIABLES.into_iter().find_map(set).ok_or(SlurmError::NoJob)?;
-    let hosts = expand(&list).map_err(|error| SlurmError::Hosts { variable: hosts_from, list: shown(&list), error })?;
+pub fn names(
+    port: u16,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<String>, SlurmError> {
+    let set = |[hosts, tasks]: [&'static str; 2]| {
+        variable(hosts).map(|list| (hosts, list, tasks, variable(tasks)))
+    };
+    let (hosts_from, list, tasks_from, tasks) = VARIABLES
+        .into_iter()
+        .find_map(set)
+        .ok_or(SlurmError::NoJob)?;
+    let hosts = expand(&list).map_err(|error| SlurmError::Hosts {
+        variable: hosts_from,
+        list: shown(&list),
+        error,
+    })?;
     let tasks = match tasks {
-        Some(text) => {
-            tasks_of(&text, hosts.len()).ok_or(SlurmError::Tasks { variable: tasks_from, text: shown(&text), hosts: hosts.len() })?
-        }
+        Some(text) => tasks_of(&text, hosts.len()).ok_or(SlurmError::Tasks {
+            variable: tasks_from,
+            text: shown(&text),
+            hosts: hosts.len(),
+        })?,
         None => vec![1; hosts.len()],
     };
     let mut names = Vec::new();
     for (host, tasks) in hosts.iter().zip(tasks) {
         for task in 0..tasks {
-            let port = port.checked_add(task).filter(|_| names.len() < HOSTS_MAX).ok_or(SlurmError::Ports { port })?;
+            let port = port
+                .checked_add(task)
+                .filter(|_| names.len() < HOSTS_MAX)
+                .ok_or(SlurmError::Ports { port })?;
             names.push(format!("{host}:{port}"));
         }
     }
@@ -98,29 +124,81 @@ mod tests {
     use proptest::prelude::*;
 
     fn of(variables: &[(&str, &str)], port: u16) -> Result<Vec<String>, SlurmError> {
-        names(port, |name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+        names(port, |name| {
+            variables
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| (*value).to_owned())
+        })
     }
 
     #[test]
     fn each_task_of_each_host_is_named() {
-        let job = [("SLURM_JOB_NODELIST", "n[1-9]"), ("SLURM_TASKS_PER_NODE", "1(x9)")];
-        let step = [("SLURM_STEP_NODELIST", "n[1-3]"), ("SLURM_STEP_TASKS_PER_NODE", "2(x2),1")];
-        assert_eq!(of(&[step, job].concat(), 7000).unwrap(), ["n1:7000", "n1:7001", "n2:7000", "n2:7001", "n3:7000"]);
+        let job = [
+            ("SLURM_JOB_NODELIST", "n[1-9]"),
+            ("SLURM_TASKS_PER_NODE", "1(x9)"),
+        ];
+        let step = [
+            ("SLURM_STEP_NODELIST", "n[1-3]"),
+            ("SLURM_STEP_TASKS_PER_NODE", "2(x2),1"),
+        ];
+        assert_eq!(
+            of(&[step, job].concat(), 7000).unwrap(),
+            ["n1:7000", "n1:7001", "n2:7000", "n2:7001", "n3:7000"]
+        );
         assert_eq!(of(&job, 7000).unwrap().len(), 9);
-        assert_eq!(of(&step[..1], 7000).unwrap(), ["n1:7000", "n2:7000", "n3:7000"]);
+        assert_eq!(
+            of(&step[..1], 7000).unwrap(),
+            ["n1:7000", "n2:7000", "n3:7000"]
+        );
     }
 
     #[test]
     fn what_makes_no_sense_says_what_to_do() {
         assert_eq!(of(&[], 7000), Err(SlurmError::NoJob));
-        let told = of(&[("SLURM_JOB_NODELIST", "n[1-")], 7000).unwrap_err().to_string();
-        assert!(told.starts_with("SLURM_JOB_NODELIST = n[1-: brackets do not match (at byte 1"), "{told}");
-        for tasks in ["", "x", "0(x2)", "1", "1(x3)", "1(x2", "1,1,1", "1(x99999999999999999999)", "70000(x2)"] {
-            let told = of(&[("SLURM_STEP_NODELIST", "n[1-2]"), ("SLURM_STEP_TASKS_PER_NODE", tasks)], 7000);
-            assert!(matches!(told, Err(SlurmError::Tasks { hosts: 2, .. })), "{tasks}: {told:?}");
+        let told = of(&[("SLURM_JOB_NODELIST", "n[1-")], 7000)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            told.starts_with("SLURM_JOB_NODELIST = n[1-: brackets do not match (at byte 1"),
+            "{told}"
+        );
+        for tasks in [
+            "",
+            "x",
+            "0(x2)",
+            "1",
+            "1(x3)",
+            "1(x2",
+            "1,1,1",
+            "1(x99999999999999999999)",
+            "70000(x2)",
+        ] {
+            let told = of(
+                &[
+                    ("SLURM_STEP_NODELIST", "n[1-2]"),
+                    ("SLURM_STEP_TASKS_PER_NODE", tasks),
+                ],
+                7000,
+            );
+            assert!(
+                matches!(told, Err(SlurmError::Tasks { hosts: 2, .. })),
+                "{tasks}: {told:?}"
+            );
         }
-        let many = |tasks, port| of(&[("SLURM_STEP_NODELIST", "n[1-2]"), ("SLURM_STEP_TASKS_PER_NODE", tasks)], port);
-        assert_eq!(many("2(x2)", 65_535), Err(SlurmError::Ports { port: 65_535 }));
+        let many = |tasks, port| {
+            of(
+                &[
+                    ("SLURM_STEP_NODELIST", "n[1-2]"),
+                    ("SLURM_STEP_TASKS_PER_NODE", tasks),
+                ],
+                port,
+            )
+        };
+        assert_eq!(
+            many("2(x2)", 65_535),
+            Err(SlurmError::Ports { port: 65_535 })
+        );
         assert_eq!(many("2049(x2)", 1), Err(SlurmError::Ports { port: 1 }));
         assert_eq!(many("2048(x2)", 1).unwrap().len(), HOSTS_MAX);
     }

@@ -1,4 +1,5 @@
-//! Candle's tensors on a GPU: their addresses, and copies for whoever asks for values in main memory.
+//! Candle's tensors on a GPU: their addresses, and copies for whoever asks for values in main
+//! memory.
 
 use super::super::TensorError;
 use super::{CandleGradients, CandleVariables, block, refused};
@@ -6,8 +7,15 @@ use candle_core::{Storage, Tensor};
 use slowmo_actors::ports::device::OnGpu;
 
 /// Calls `visit` with a copy of a tensor's values.
-pub(super) fn read(name: &str, tensor: &Tensor, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
-    let values = tensor.flatten_all().and_then(|flat| flat.to_vec1::<f32>()).map_err(|error| refused(name, error))?;
+pub(super) fn read(
+    name: &str,
+    tensor: &Tensor,
+    visit: &mut dyn FnMut(&str, &[f32]),
+) -> Result<(), TensorError> {
+    let values = tensor
+        .flatten_all()
+        .and_then(|flat| flat.to_vec1::<f32>())
+        .map_err(|error| refused(name, error))?;
     visit(name, &values);
     Ok(())
 }
@@ -15,11 +23,22 @@ pub(super) fn read(name: &str, tensor: &Tensor, visit: &mut dyn FnMut(&str, &[f3
 /// Where a tensor lies: address, elements, GPU and stream.
 fn place(name: &str, tensor: &Tensor) -> Result<(u64, usize, usize, u64), TensorError> {
     let (storage, layout) = tensor.storage_and_layout();
-    let Storage::Cuda(storage) = &*storage else { return Err(refused(name, "it does not live on a GPU, as the others do")) };
-    let range = block(layout).ok_or_else(|| TensorError::NotContiguous { name: name.to_owned() })?;
-    let slice = storage.as_cuda_slice::<f32>().map_err(|error| refused(name, error))?;
+    let Storage::Cuda(storage) = &*storage else {
+        return Err(refused(name, "it does not live on a GPU, as the others do"));
+    };
+    let range = block(layout).ok_or_else(|| TensorError::NotContiguous {
+        name: name.to_owned(),
+    })?;
+    let slice = storage
+        .as_cuda_slice::<f32>()
+        .map_err(|error| refused(name, error))?;
     let (address, ordinal, stream) = slowmo_cuda::place(slice);
-    Ok((address + (range.start * size_of::<f32>()) as u64, range.len(), ordinal, stream))
+    Ok((
+        address + (range.start * size_of::<f32>()) as u64,
+        range.len(),
+        ordinal,
+        stream,
+    ))
 }
 
 /// Tensors of one GPU and stream, as candle has them on a device.
@@ -32,7 +51,9 @@ trait Listed {
 
 impl Listed for CandleVariables {
     fn tensors(&self) -> Vec<(&str, &Tensor)> {
-        self.iter().map(|(name, variable)| (name, variable.as_tensor())).collect()
+        self.iter()
+            .map(|(name, variable)| (name, variable.as_tensor()))
+            .collect()
     }
 }
 
@@ -44,7 +65,9 @@ impl Listed for CandleGradients<'_> {
 
 impl OnDevice<'_> {
     fn first(&self) -> Option<(u64, usize, usize, u64)> {
-        self.0.first().and_then(|(name, tensor)| place(name, tensor).ok())
+        self.0
+            .first()
+            .and_then(|(name, tensor)| place(name, tensor).ok())
     }
 
     fn each(&self, visit: &mut dyn FnMut(&str, u64, usize)) -> Result<(), TensorError> {
@@ -52,7 +75,10 @@ impl OnDevice<'_> {
         for (name, tensor) in &self.0 {
             let (address, elements, ordinal, stream) = place(name, tensor)?;
             if first.is_some_and(|(.., theirs, its)| (theirs, its) != (ordinal, stream)) {
-                return Err(refused(name, "it lies on another GPU or stream than the first tensor: make all of them on one device"));
+                return Err(refused(
+                    name,
+                    "it lies on another GPU or stream than the first tensor: make all of them on one device",
+                ));
             }
             visit(name, address, elements);
         }
@@ -64,11 +90,15 @@ macro_rules! on_gpu {
     ($owner:ty) => {
         impl OnGpu for $owner {
             fn ordinal(&self) -> usize {
-                OnDevice(self.tensors()).first().map_or(0, |(.., ordinal, _)| ordinal)
+                OnDevice(self.tensors())
+                    .first()
+                    .map_or(0, |(.., ordinal, _)| ordinal)
             }
 
             fn stream(&self) -> u64 {
-                OnDevice(self.tensors()).first().map_or(0, |(.., stream)| stream)
+                OnDevice(self.tensors())
+                    .first()
+                    .map_or(0, |(.., stream)| stream)
             }
 
             fn each(&self, visit: &mut dyn FnMut(&str, u64, usize)) -> Result<(), TensorError> {

@@ -5,8 +5,9 @@ use super::{CandleVariables, read, refused, write};
 use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
 
-/// The gradients of [`CandleVariables`], in the same order and of the same lengths on every worker: a variable that took no
-/// part in the loss counts as zeros, and gets a gradient when it is written.
+/// The gradients of [`CandleVariables`], in the same order and of the same lengths on every worker:
+/// a variable that took no part in the loss counts as zeros, and gets a gradient when it is
+/// written.
 #[derive(Debug)]
 pub struct CandleGradients<'a> {
     variables: &'a CandleVariables,
@@ -45,11 +46,15 @@ impl Tensors for CandleGradients<'_> {
         Ok(())
     }
 
-    /// Only if every variable has one in one piece: others are made, or made contiguous, where they are written.
+    /// Only if every variable has one in one piece: others are made, or made contiguous, where they
+    /// are written.
     #[cfg(feature = "candle-cuda")]
     fn on_gpu(&self) -> Option<&dyn slowmo_actors::ports::device::OnGpu> {
         let lent = |gradient: &Tensor| gradient.device().is_cuda() && gradient.is_contiguous();
-        self.variables.iter().all(|(_, variable)| self.store.get(variable).is_some_and(lent)).then_some(self as _)
+        self.variables
+            .iter()
+            .all(|(_, variable)| self.store.get(variable).is_some_and(lent))
+            .then_some(self as _)
     }
 }
 
@@ -57,7 +62,9 @@ impl Tensors for CandleGradients<'_> {
 impl CandleGradients<'_> {
     /// The gradients that there are.
     pub(super) fn present(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.variables.iter().filter_map(|(name, variable)| self.store.get(variable).map(|gradient| (name, gradient)))
+        self.variables.iter().filter_map(|(name, variable)| {
+            self.store.get(variable).map(|gradient| (name, gradient))
+        })
     }
 }
 
@@ -66,5 +73,8 @@ fn contiguous(name: &str, gradient: &Tensor) -> Result<Tensor, TensorError> {
 }
 
 fn zeros(name: &str, variable: &Var) -> Result<Tensor, TensorError> {
-    variable.zeros_like().map(|zeros| zeros.detach()).map_err(|error| refused(name, error))
+    variable
+        .zeros_like()
+        .map(|zeros| zeros.detach())
+        .map_err(|error| refused(name, error))
 }

@@ -1,5 +1,5 @@
-//! Candle variables and gradients, lent without copies: in main memory, and with the feature `candle-cuda` on a GPU. Touches candle's
-//! storage only.
+//! Candle variables and gradients, lent without copies: in main memory, and with the feature
+//! `candle-cuda` on a GPU. Touches candle's storage only.
 
 #[cfg(feature = "candle-cuda")]
 mod gpu;
@@ -19,20 +19,30 @@ use std::cell::RefCell;
 fn check(name: &str, tensor: &Tensor) -> Result<(), TensorError> {
     let name = || name.to_owned();
     if tensor.dtype() != DType::F32 {
-        return Err(TensorError::NotFloat32 { name: name(), found: tensor.dtype().as_str().to_owned() });
+        return Err(TensorError::NotFloat32 {
+            name: name(),
+            found: tensor.dtype().as_str().to_owned(),
+        });
     }
     if !tensor.is_contiguous() {
         return Err(TensorError::NotContiguous { name: name() });
     }
     let on_gpu = cfg!(feature = "candle-cuda") && tensor.device().is_cuda();
     if !tensor.device().is_cpu() && !on_gpu {
-        return Err(refused(&name(), "it does not live in main memory: move it there with to_device(&Device::Cpu)"));
+        return Err(refused(
+            &name(),
+            "it does not live in main memory: move it there with to_device(&Device::Cpu)",
+        ));
     }
     Ok(())
 }
 
 /// Lends the values of a checked tensor.
-fn read(name: &str, tensor: &Tensor, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
+fn read(
+    name: &str,
+    tensor: &Tensor,
+    visit: &mut dyn FnMut(&str, &[f32]),
+) -> Result<(), TensorError> {
     check(name, tensor)?;
     #[cfg(feature = "candle-cuda")]
     if tensor.device().is_cuda() {
@@ -43,19 +53,34 @@ fn read(name: &str, tensor: &Tensor, visit: &mut dyn FnMut(&str, &[f32])) -> Res
         Storage::Cpu(CpuStorage::F32(values)) => block(layout).and_then(|range| values.get(range)),
         _ => None,
     };
-    visit(name, values.ok_or_else(|| TensorError::NotContiguous { name: name.to_owned() })?);
+    visit(
+        name,
+        values.ok_or_else(|| TensorError::NotContiguous {
+            name: name.to_owned(),
+        })?,
+    );
     Ok(())
 }
 
-/// Lends the values of a checked tensor to be changed in place; everything that shares its storage changes with it.
-fn write(name: &str, tensor: &Tensor, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
+/// Lends the values of a checked tensor to be changed in place; everything that shares its storage
+/// changes with it.
+fn write(
+    name: &str,
+    tensor: &Tensor,
+    visit: &mut dyn FnMut(&str, &mut [f32]),
+) -> Result<(), TensorError> {
     check(name, tensor)?;
     let mut visit = |values: &mut [f32]| visit(name, values);
-    tensor.inplace_op1(&Lend(RefCell::new(&mut visit))).map_err(|error| refused(name, error))
+    tensor
+        .inplace_op1(&Lend(RefCell::new(&mut visit)))
+        .map_err(|error| refused(name, error))
 }
 
 fn refused(name: &str, error: impl ToString) -> TensorError {
-    TensorError::Framework { name: name.to_owned(), message: error.to_string() }
+    TensorError::Framework {
+        name: name.to_owned(),
+        message: error.to_string(),
+    }
 }
 
 fn block(layout: &Layout) -> Option<std::ops::Range<usize>> {
@@ -74,18 +99,31 @@ impl InplaceOp1 for Lend<'_> {
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        let CpuStorage::F32(values) = storage else { return Err(Error::Msg("not float32".to_owned())) };
+        let CpuStorage::F32(values) = storage else {
+            return Err(Error::Msg("not float32".to_owned()));
+        };
         let values = block(layout).and_then(|range| values.get_mut(range));
         let values = values.ok_or_else(|| Error::Msg("not contiguous".to_owned()))?;
-        let mut visit = self.0.try_borrow_mut().map_err(|error| Error::Msg(error.to_string()))?;
+        let mut visit = self
+            .0
+            .try_borrow_mut()
+            .map_err(|error| Error::Msg(error.to_string()))?;
         visit(values);
         Ok(())
     }
 
     #[cfg(feature = "candle-cuda")]
-    fn cuda_fwd(&self, storage: &mut candle_core::CudaStorage, layout: &Layout) -> candle_core::Result<()> {
+    fn cuda_fwd(
+        &self,
+        storage: &mut candle_core::CudaStorage,
+        layout: &Layout,
+    ) -> candle_core::Result<()> {
         let range = block(layout).ok_or_else(|| Error::Msg("not contiguous".to_owned()))?;
-        let mut visit = self.0.try_borrow_mut().map_err(|error| Error::Msg(error.to_string()))?;
-        slowmo_cuda::change(storage.as_cuda_slice_mut::<f32>()?, range, &mut **visit).map_err(Error::wrap)
+        let mut visit = self
+            .0
+            .try_borrow_mut()
+            .map_err(|error| Error::Msg(error.to_string()))?;
+        slowmo_cuda::change(storage.as_cuda_slice_mut::<f32>()?, range, &mut **visit)
+            .map_err(Error::wrap)
     }
 }

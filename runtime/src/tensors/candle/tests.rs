@@ -13,7 +13,9 @@ fn values(tensor: &Tensor) -> Vec<f32> {
 
 fn names(tensors: &dyn Tensors) -> Vec<String> {
     let mut names = Vec::new();
-    tensors.read(&mut |name, _| names.push(name.to_owned())).unwrap();
+    tensors
+        .read(&mut |name, _| names.push(name.to_owned()))
+        .unwrap();
     names
 }
 
@@ -21,10 +23,18 @@ fn names(tensors: &dyn Tensors) -> Vec<String> {
 fn variables_are_ordered_by_name_and_written_in_place() {
     let map = VarMap::new();
     let builder = VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu);
-    let layers: Vec<_> = ["b", "a"].map(|name| candle_nn::linear(3, 3, builder.pp(name)).unwrap()).into();
+    let layers: Vec<_> = ["b", "a"]
+        .map(|name| candle_nn::linear(3, 3, builder.pp(name)).unwrap())
+        .into();
     let mut variables = CandleVariables::from_var_map(&map).unwrap();
-    assert_eq!(names(&variables), ["a.bias", "a.weight", "b.bias", "b.weight"]);
-    assert_eq!((elements(&variables).unwrap(), variables.to_vars().len()), (24, 4));
+    assert_eq!(
+        names(&variables),
+        ["a.bias", "a.weight", "b.bias", "b.weight"]
+    );
+    assert_eq!(
+        (elements(&variables).unwrap(), variables.to_vars().len()),
+        (24, 4)
+    );
 
     let mut flat = vec![0.0; 24];
     freeze(&variables, &mut flat).unwrap();
@@ -33,7 +43,11 @@ fn variables_are_ordered_by_name_and_written_in_place() {
     let input = Tensor::ones((1, 3), DType::F32, &Device::Cpu).unwrap();
     flat.fill(0.5);
     restore(&flat, &mut variables).unwrap();
-    assert_eq!(values(&layers[0].forward(&input).unwrap()), [2.0; 3], "the model sees what was written");
+    assert_eq!(
+        values(&layers[0].forward(&input).unwrap()),
+        [2.0; 3],
+        "the model sees what was written"
+    );
     assert_ne!(digest(&variables).unwrap(), before);
 }
 
@@ -42,7 +56,11 @@ fn gradients_follow_the_variables_and_missing_ones_are_zeros() {
     let variable = |data: &[f32]| Var::from_slice(data, data.len(), &Device::Cpu).unwrap();
     let (used, unused) = (variable(&[1.0, 2.0]), variable(&[3.0]));
     let weight = Var::from_slice(&[1f32, 2.0, 3.0, 4.0, 5.0, 6.0], (3, 2), &Device::Cpu).unwrap();
-    let list = [("z".to_owned(), used.clone()), ("a".to_owned(), unused.clone()), ("m".to_owned(), weight.clone())];
+    let list = [
+        ("z".to_owned(), used.clone()),
+        ("a".to_owned(), unused.clone()),
+        ("m".to_owned(), weight.clone()),
+    ];
     let variables = CandleVariables::new(list).unwrap();
     let through = weight.t().unwrap().sum(1).unwrap();
     let loss = (used.sqr().unwrap() + through).unwrap().sum_all().unwrap();
@@ -65,28 +83,57 @@ fn a_transposed_gradient_is_read_and_written_row_by_row() {
     let weight = Var::zeros((2, 3), DType::F32, &Device::Cpu).unwrap();
     let variables = CandleVariables::new([("weight".to_owned(), weight.clone())]).unwrap();
     let mut store = weight.sum_all().unwrap().backward().unwrap();
-    let transposed = Tensor::arange(0f32, 6.0, &Device::Cpu).unwrap().reshape((3, 2)).unwrap().t().unwrap();
+    let transposed = Tensor::arange(0f32, 6.0, &Device::Cpu)
+        .unwrap()
+        .reshape((3, 2))
+        .unwrap()
+        .t()
+        .unwrap();
     store.insert(&weight, transposed);
     let mut gradients = CandleGradients::new(&variables, &mut store);
     let mut flat = vec![0.0; 6];
     freeze(&gradients, &mut flat).unwrap();
     assert_eq!(flat, [0.0, 2.0, 4.0, 1.0, 3.0, 5.0]);
-    gradients.write(&mut |_, values| values.iter_mut().for_each(|value| *value += 10.0)).unwrap();
-    assert_eq!(values(store.get(&weight).unwrap()), [10.0, 12.0, 14.0, 11.0, 13.0, 15.0]);
+    gradients
+        .write(&mut |_, values| values.iter_mut().for_each(|value| *value += 10.0))
+        .unwrap();
+    assert_eq!(
+        values(store.get(&weight).unwrap()),
+        [10.0, 12.0, 14.0, 11.0, 13.0, 15.0]
+    );
 }
 
 #[test]
 fn what_cannot_be_lent_is_refused_by_name() {
     let double = Var::zeros(2, DType::F64, &Device::Cpu).unwrap();
     let error = CandleVariables::new([("w".to_owned(), double)]).unwrap_err();
-    assert_eq!(error, TensorError::NotFloat32 { name: "w".to_owned(), found: "f64".to_owned() });
-    let twice = ["w", "w"].map(|name| (name.to_owned(), Var::zeros(2, DType::F32, &Device::Cpu).unwrap()));
+    assert_eq!(
+        error,
+        TensorError::NotFloat32 {
+            name: "w".to_owned(),
+            found: "f64".to_owned()
+        }
+    );
+    let twice = ["w", "w"].map(|name| {
+        (
+            name.to_owned(),
+            Var::zeros(2, DType::F32, &Device::Cpu).unwrap(),
+        )
+    });
     let error = CandleVariables::new(twice).unwrap_err().to_string();
     assert!(error.contains("two variables share this name"), "{error}");
     let block = Tensor::zeros((2, 3), DType::F32, &Device::Cpu).unwrap();
     let error = super::read("w", &block.t().unwrap(), &mut |_, _| ()).unwrap_err();
-    assert_eq!(error, TensorError::NotContiguous { name: "w".to_owned() });
+    assert_eq!(
+        error,
+        TensorError::NotContiguous {
+            name: "w".to_owned()
+        }
+    );
     let mut seen = 0;
-    super::read("w", &block.narrow(0, 1, 1).unwrap(), &mut |_, values| seen = values.len()).unwrap();
+    super::read("w", &block.narrow(0, 1, 1).unwrap(), &mut |_, values| {
+        seen = values.len()
+    })
+    .unwrap();
     assert_eq!(seen, 3, "a part of a larger storage is lent alone");
 }

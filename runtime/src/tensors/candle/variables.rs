@@ -6,8 +6,8 @@ use candle_core::Var;
 use candle_nn::VarMap;
 use std::sync::PoisonError;
 
-/// Variables ordered by name, so that all nodes agree on the flat order. They share their storage with the model: what is
-/// written here, the model sees.
+/// Variables ordered by name, so that all nodes agree on the flat order. They share their storage
+/// with the model: what is written here, the model sees.
 ///
 /// ```
 /// # use candle_core::{DType, Device};
@@ -31,7 +31,10 @@ impl CandleVariables {
     /// A variable is not float32, not contiguous, or not in main memory.
     pub fn from_var_map(map: &VarMap) -> Result<Self, TensorError> {
         let variables = map.data().lock().unwrap_or_else(PoisonError::into_inner);
-        let list: Vec<_> = variables.iter().map(|(name, variable)| (name.clone(), variable.clone())).collect();
+        let list: Vec<_> = variables
+            .iter()
+            .map(|(name, variable)| (name.clone(), variable.clone()))
+            .collect();
         drop(variables);
         Self::new(list)
     }
@@ -44,7 +47,10 @@ impl CandleVariables {
         let mut list: Vec<_> = variables.into_iter().collect();
         list.sort_by(|(one, _), (other, _)| one.cmp(other));
         if let Some(pair) = list.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(refused(&pair[0].0, "two variables share this name: give each its own"));
+            return Err(refused(
+                &pair[0].0,
+                "two variables share this name: give each its own",
+            ));
         }
         for (name, variable) in &list {
             check(name, variable)?;
@@ -54,31 +60,47 @@ impl CandleVariables {
 
     /// The names and variables, ascending by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Var)> {
-        self.list.iter().map(|(name, variable)| (name.as_str(), variable))
+        self.list
+            .iter()
+            .map(|(name, variable)| (name.as_str(), variable))
     }
 
     /// The variables alone, ascending by name, as candle's optimizers take them.
     #[must_use]
     pub fn to_vars(&self) -> Vec<Var> {
-        self.list.iter().map(|(_, variable)| variable.clone()).collect()
+        self.list
+            .iter()
+            .map(|(_, variable)| variable.clone())
+            .collect()
     }
 }
 
 impl Tensors for CandleVariables {
     fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
-        self.list.iter().try_for_each(|(name, variable)| read(name, variable, visit))
+        self.list
+            .iter()
+            .try_for_each(|(name, variable)| read(name, variable, visit))
     }
 
     fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
-        self.list.iter().try_for_each(|(name, variable)| write(name, variable, visit))
+        self.list
+            .iter()
+            .try_for_each(|(name, variable)| write(name, variable, visit))
     }
 
     fn shapes(&self) -> Result<Vec<(String, Vec<usize>)>, TensorError> {
-        Ok(self.list.iter().map(|(name, variable)| (name.clone(), variable.dims().to_vec())).collect())
+        Ok(self
+            .list
+            .iter()
+            .map(|(name, variable)| (name.clone(), variable.dims().to_vec()))
+            .collect())
     }
 
     #[cfg(feature = "candle-cuda")]
     fn on_gpu(&self) -> Option<&dyn slowmo_actors::ports::device::OnGpu> {
-        self.list.iter().all(|(_, variable)| variable.device().is_cuda()).then_some(self as _)
+        self.list
+            .iter()
+            .all(|(_, variable)| variable.device().is_cuda())
+            .then_some(self as _)
     }
 }

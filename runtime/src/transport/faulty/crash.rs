@@ -1,7 +1,9 @@
-//! The sudden end of a node, placed by whoever watches what it sends. Touches nothing outside the process.
+//! The sudden end of a node, placed by whoever watches what it sends. Touches nothing outside the
+//! process.
 //!
-//! A node that crashed sends nothing and hears nothing any more, and says no goodbye: as one whose process was killed, it is
-//! silent until somebody notices. What it handed over before is still delivered.
+//! A node that crashed sends nothing and hears nothing any more, and says no goodbye: as one whose
+//! process was killed, it is silent until somebody notices. What it handed over before is still
+//! delivered.
 
 use crate::transport::sessions::lock;
 use crate::transport::watched::Watched;
@@ -74,9 +76,13 @@ impl Crash {
         if self.has_crashed() {
             return false;
         }
-        let Some(watcher) = self.watcher() else { return true };
+        let Some(watcher) = self.watcher() else {
+            return true;
+        };
         // What does not decode was made by a test of the transport alone.
-        Frame::decode(frame).map_or(true, |frame| self.judge(&watcher, to, Sending::Control(&frame)))
+        Frame::decode(frame).map_or(true, |frame| {
+            self.judge(&watcher, to, Sending::Control(&frame))
+        })
     }
 
     /// The header of a stream that is watched.
@@ -86,7 +92,11 @@ impl Crash {
 
     /// Waits for ever once the node has crashed.
     pub(super) async fn pass(&self, to: NodeId, sending: Option<Sending<'_>>) {
-        let dies = || sending.zip(self.watcher()).is_some_and(|(sending, watcher)| !self.judge(&watcher, to, sending));
+        let dies = || {
+            sending
+                .zip(self.watcher())
+                .is_some_and(|(sending, watcher)| !self.judge(&watcher, to, sending))
+        };
         if self.has_crashed() || dies() {
             std::future::pending().await
         }
@@ -113,7 +123,10 @@ pub(super) struct MortalReceiver {
 
 impl MortalReceiver {
     pub(super) fn new(inner: Box<dyn BulkReceiver>, crash: Arc<Crash>) -> Self {
-        Self { inner: Some(inner), crash }
+        Self {
+            inner: Some(inner),
+            crash,
+        }
     }
 }
 
@@ -151,13 +164,25 @@ pub(super) struct MortalSender {
 }
 
 impl MortalSender {
-    pub(super) fn new(inner: Box<dyn BulkSender>, to: NodeId, header: Option<BulkHeader>, crash: Arc<Crash>) -> Self {
-        Self { inner: Some(inner), to, header, crash }
+    pub(super) fn new(
+        inner: Box<dyn BulkSender>,
+        to: NodeId,
+        header: Option<BulkHeader>,
+        crash: Arc<Crash>,
+    ) -> Self {
+        Self {
+            inner: Some(inner),
+            to,
+            header,
+            crash,
+        }
     }
 
     /// Before a chunk.
     pub(super) async fn pass(&mut self) {
-        self.crash.pass(self.to, self.header.as_ref().map(Sending::Values)).await;
+        self.crash
+            .pass(self.to, self.header.as_ref().map(Sending::Values))
+            .await;
     }
 
     pub(super) async fn send(&mut self, chunk: Bytes) -> Result<(), BulkError> {
@@ -168,7 +193,9 @@ impl MortalSender {
     }
 
     pub(super) async fn finish(mut self) -> Result<(), BulkError> {
-        self.crash.pass(self.to, self.header.as_ref().map(Sending::Ends)).await;
+        self.crash
+            .pass(self.to, self.header.as_ref().map(Sending::Ends))
+            .await;
         match self.inner.take() {
             Some(inner) => inner.finish().await,
             None => Err(BulkError::Reset),
@@ -201,9 +228,23 @@ mod tests {
 
     fn frame(round: u64) -> Bytes {
         let (cluster, lineage, epoch, term) = (ClusterId(0), Lineage(1), Epoch(1), Term::default());
-        let header =
-            Header { cluster, lineage, epoch, round: Round(round), term, attempt: 0, sender: NodeId(1), incarnation: Incarnation(1) };
-        Frame::V1 { header, message: Box::new(Message::Prepare) }.encode().unwrap().into()
+        let header = Header {
+            cluster,
+            lineage,
+            epoch,
+            round: Round(round),
+            term,
+            attempt: 0,
+            sender: NodeId(1),
+            incarnation: Incarnation(1),
+        };
+        Frame::V1 {
+            header,
+            message: Box::new(Message::Prepare),
+        }
+        .encode()
+        .unwrap()
+        .into()
     }
 
     #[tokio::test]
@@ -214,9 +255,14 @@ mod tests {
         let (two, mut heard) = hub.join(TWO, Incarnation(1), address(2));
         let (one, mut events, faults) = wrap(one, events, SILENCE);
         one.connect(two.local().address, SILENCE);
-        assert!(matches!(events.recv().await, Some(TransportEvent::PeerUp { node: TWO, .. })));
+        assert!(matches!(
+            events.recv().await,
+            Some(TransportEvent::PeerUp { node: TWO, .. })
+        ));
         faults.watch(Arc::new(|to, sending| match sending {
-            Sending::Control(Frame::V1 { header, .. }) if to == TWO && header.round == Round(7) => Fate::Crashes,
+            Sending::Control(Frame::V1 { header, .. }) if to == TWO && header.round == Round(7) => {
+                Fate::Crashes
+            }
             _ => Fate::Sends,
         }));
         let stream = one.open_bulk(TWO, Bytes::new()).await.unwrap();
@@ -230,12 +276,18 @@ mod tests {
             streams.push(heard.recv().await.unwrap());
         }
         assert!(streams.iter().any(|event| matches!(event, TransportEvent::Control { frame: sent, .. } if *sent == frame(6))));
-        let Some(TransportEvent::Bulk { mut stream, .. }) = streams.into_iter().find(|event| matches!(event, TransportEvent::Bulk { .. }))
+        let Some(TransportEvent::Bulk { mut stream, .. }) = streams
+            .into_iter()
+            .find(|event| matches!(event, TransportEvent::Bulk { .. }))
         else {
             panic!("a stream")
         };
         // Neither another frame, nor the stream's end, nor the connection's.
         assert!(tokio::time::timeout(SILENCE, heard.recv()).await.is_err());
-        assert!(tokio::time::timeout(SILENCE, stream.read_exact(&mut [0])).await.is_err());
+        assert!(
+            tokio::time::timeout(SILENCE, stream.read_exact(&mut [0]))
+                .await
+                .is_err()
+        );
     }
 }

@@ -46,7 +46,12 @@ struct Held {
 }
 
 impl Lane {
-    pub(super) fn new(to: NodeId, inner: Weak<dyn Transport>, uplink: Arc<Line>, runtime: &tokio::runtime::Handle) -> Self {
+    pub(super) fn new(
+        to: NodeId,
+        inner: Weak<dyn Transport>,
+        uplink: Arc<Line>,
+        runtime: &tokio::runtime::Handle,
+    ) -> Self {
         let (queue, held) = mpsc::channel(CONTROL_QUEUE_FRAMES_MAX);
         let state = Arc::new(State {
             to,
@@ -85,7 +90,11 @@ impl Lane {
     /// Holds a frame back as long as the fault demands.
     pub(super) fn queue(&self, frame: Bytes) -> Result<(), SendError> {
         let due = self.state.enter(frame.len()) + self.state.later();
-        let held = Held { frame, due, generation: self.state.generation.get() };
+        let held = Held {
+            frame,
+            due,
+            generation: self.state.generation.get(),
+        };
         self.state.held.fetch_add(1, Ordering::AcqRel);
         self.queue.try_send(held).map_err(|_| {
             self.state.held.fetch_sub(1, Ordering::AcqRel);
@@ -95,7 +104,11 @@ impl Lane {
 
     /// When a datagram arrives; `None` if it is lost.
     pub(super) fn datagram_due(&self, bytes: usize) -> Option<Instant> {
-        let Fault { cut, lost_per_thousand, .. } = self.fault();
+        let Fault {
+            cut,
+            lost_per_thousand,
+            ..
+        } = self.fault();
         let drawn = self.state.datagrams.fetch_add(1, Ordering::Relaxed);
         let random = xxhash_rust::xxh3::xxh3_64_with_seed(&drawn.to_le_bytes(), self.state.to.0);
         if cut || random % 1000 < u64::from(lost_per_thousand) {
@@ -166,7 +179,10 @@ impl State {
             return delay;
         }
         let drawn = self.delays.fetch_add(1, Ordering::Relaxed);
-        delay + Duration::from_micros(xxhash_rust::xxh3::xxh3_64_with_seed(&drawn.to_le_bytes(), !self.to.0) % most)
+        delay
+            + Duration::from_micros(
+                xxhash_rust::xxh3::xxh3_64_with_seed(&drawn.to_le_bytes(), !self.to.0) % most,
+            )
     }
 
     fn enter(&self, bytes: usize) -> Instant {

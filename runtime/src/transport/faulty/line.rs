@@ -1,7 +1,8 @@
-//! A throttled line with one queue in front of it, which all kinds of traffic share. Touches only its clock.
+//! A throttled line with one queue in front of it, which all kinds of traffic share. Touches only
+//! its clock.
 //!
-//! Bulk keeps the queue full, as a congestion controller that only reacts to losses does; what else wants to pass waits behind
-//! what is queued, and a datagram that finds twice as much is lost.
+//! Bulk keeps the queue full, as a congestion controller that only reacts to losses does; what else
+//! wants to pass waits behind what is queued, and a datagram that finds twice as much is lost.
 
 use crate::transport::sessions::lock;
 use std::sync::Mutex;
@@ -22,7 +23,10 @@ struct State {
 
 impl Line {
     pub(super) fn new(bytes_per_second: Option<u64>) -> Self {
-        Self(Mutex::new(State { bytes_per_second, free_at: Instant::now() }))
+        Self(Mutex::new(State {
+            bytes_per_second,
+            free_at: Instant::now(),
+        }))
     }
 
     pub(super) fn set_rate(&self, bytes_per_second: Option<u64>) {
@@ -39,13 +43,19 @@ impl Line {
     }
 
     pub(super) fn queued(&self) -> Duration {
-        lock(&self.0).free_at.saturating_duration_since(Instant::now())
+        lock(&self.0)
+            .free_at
+            .saturating_duration_since(Instant::now())
     }
 
     /// When the queue has room for more.
     pub(super) fn room_at(&self) -> Instant {
         let now = Instant::now();
-        lock(&self.0).free_at.checked_sub(QUEUE_MAX).unwrap_or(now).max(now)
+        lock(&self.0)
+            .free_at
+            .checked_sub(QUEUE_MAX)
+            .unwrap_or(now)
+            .max(now)
     }
 
     /// Whether the queue has no room even for what nobody waits for.
@@ -62,8 +72,11 @@ impl Line {
 impl State {
     fn queue(&mut self, bytes: usize) -> Instant {
         let now = Instant::now();
-        let Some(rate) = self.bytes_per_second else { return now };
-        self.free_at = self.free_at.max(now) + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+        let Some(rate) = self.bytes_per_second else {
+            return now;
+        };
+        self.free_at =
+            self.free_at.max(now) + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
         self.free_at
     }
 }

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use slowmo_actors::ports::transport::{BulkError, BulkSender};
 use std::collections::VecDeque;
 
-/// Largest part of a chunk that is sent at once to a peer under a fault, so that throttling is smooth.
+/// Largest part of a chunk that is sent at once to a peer under a fault, so that throttling is
+/// smooth.
 const PART_BYTES_MAX: usize = 16 << 10;
 
 /// Holds chunks back as its lane says, and ends with its node.

@@ -4,7 +4,9 @@ use super::stream::{self, StreamParts};
 use super::{Node, SEEDED_DELAY_MAX, lock};
 use crate::transport::sessions::Session;
 use bytes::Bytes;
-use slowmo_actors::ports::transport::{BulkError, BulkSender, CONTROL_QUEUE_FRAMES_MAX, DownReason, SendError, TransportEvent};
+use slowmo_actors::ports::transport::{
+    BulkError, BulkSender, CONTROL_QUEUE_FRAMES_MAX, DownReason, SendError, TransportEvent,
+};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -50,10 +52,16 @@ impl Link {
     /// Starts delivery; `here` is the receiver's session at the sender.
     pub(super) fn run(self: &Arc<Self>, here: Arc<Session>) {
         if let Some((control, datagrams)) = lock(&self.queues).take() {
-            self.from.runtime.spawn(self.clone().deliver_control(control));
-            self.from.runtime.spawn(self.clone().deliver_datagrams(datagrams));
+            self.from
+                .runtime
+                .spawn(self.clone().deliver_control(control));
+            self.from
+                .runtime
+                .spawn(self.clone().deliver_datagrams(datagrams));
         }
-        self.from.runtime.spawn(die_together(here, self.there.clone()));
+        self.from
+            .runtime
+            .spawn(die_together(here, self.there.clone()));
     }
 
     pub(super) fn queue_control(&self, frame: Bytes) -> Result<(), SendError> {
@@ -79,7 +87,10 @@ impl Link {
         self.undelivered.load(Ordering::Acquire) > 0
     }
 
-    pub(super) async fn open_bulk(self: &Arc<Self>, header: Bytes) -> Result<Box<dyn BulkSender>, BulkError> {
+    pub(super) async fn open_bulk(
+        self: &Arc<Self>,
+        header: Bytes,
+    ) -> Result<Box<dyn BulkSender>, BulkError> {
         let broken = || BulkError::Broken("the peer is gone".into());
         let permit = tokio::select! {
             biased;
@@ -95,7 +106,14 @@ impl Link {
             delays.wait().await;
             link.count_received(header.len());
             let from = link.from.local.node;
-            let _ = link.there.deliver(TransportEvent::Bulk { from, header, stream: Box::new(receiver) }).await;
+            let _ = link
+                .there
+                .deliver(TransportEvent::Bulk {
+                    from,
+                    header,
+                    stream: Box::new(receiver),
+                })
+                .await;
         });
         Ok(Box::new(sender))
     }
@@ -105,7 +123,13 @@ impl Link {
         while let Some(frame) = next(&mut queue, &self.there).await {
             delays.wait().await;
             self.count_received(frame.len());
-            let delivered = self.there.deliver(TransportEvent::Control { from: self.from.local.node, frame }).await;
+            let delivered = self
+                .there
+                .deliver(TransportEvent::Control {
+                    from: self.from.local.node,
+                    frame,
+                })
+                .await;
             self.undelivered.fetch_sub(1, Ordering::AcqRel);
             if delivered.is_err() {
                 break;
@@ -119,18 +143,30 @@ impl Link {
         while let Some(datagram) = next(&mut queue, &self.there).await {
             delays.wait().await;
             self.count_received(datagram.len());
-            if self.there.deliver(TransportEvent::Datagram { from: self.from.local.node, datagram }).await.is_err() {
+            if self
+                .there
+                .deliver(TransportEvent::Datagram {
+                    from: self.from.local.node,
+                    datagram,
+                })
+                .await
+                .is_err()
+            {
                 break;
             }
         }
     }
 
     pub(super) fn count_sent(&self, bytes: usize) {
-        self.from.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.from
+            .sent_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(super) fn count_received(&self, bytes: usize) {
-        self.to.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.to
+            .received_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
         self.there.pulse.count();
     }
 
@@ -139,7 +175,10 @@ impl Link {
             let words = [self.from.local.node.0, self.to.local.node.0, lane];
             xxhash_rust::xxh3::xxh3_64_with_seed(bytemuck::bytes_of(&words), seed)
         });
-        Delays { seed, drawn: Arc::new(AtomicU64::new(0)) }
+        Delays {
+            seed,
+            drawn: Arc::new(AtomicU64::new(0)),
+        }
     }
 }
 

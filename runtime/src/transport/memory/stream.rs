@@ -9,7 +9,8 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 /// Largest piece of a chunk.
 const PIECE_BYTES_MAX: usize = 64 << 10;
-/// Pieces that wait for the receiver before the sender waits: 4 MiB, as much as a stream's window of `quic`.
+/// Pieces that wait for the receiver before the sender waits: 4 MiB, as much as a stream's window
+/// of `quic`.
 const PIECES_QUEUED_MAX: usize = 64;
 
 /// Both ends of one stream.
@@ -22,8 +23,19 @@ pub(super) struct StreamParts {
 pub(super) fn pair(link: Arc<Link>, delays: Delays, permit: OwnedSemaphorePermit) -> StreamParts {
     let (pieces, queue) = mpsc::channel(PIECES_QUEUED_MAX);
     let permit = Arc::new(permit);
-    let sender = MemorySender { link: link.clone(), pieces, _permit: permit.clone() };
-    let receiver = MemoryReceiver { link, queue, current: Bytes::new(), finished: false, delays, _permit: permit };
+    let sender = MemorySender {
+        link: link.clone(),
+        pieces,
+        _permit: permit.clone(),
+    };
+    let receiver = MemoryReceiver {
+        link,
+        queue,
+        current: Bytes::new(),
+        finished: false,
+        delays,
+        _permit: permit,
+    };
     StreamParts { sender, receiver }
 }
 
@@ -55,7 +67,8 @@ impl BulkSender for MemorySender {
         while chunk.has_remaining() {
             let piece = chunk.split_to(chunk.len().min(PIECE_BYTES_MAX));
             self.link.count_sent(piece.len());
-            self.push(Piece::Data(Bytes::copy_from_slice(&piece))).await?;
+            self.push(Piece::Data(Bytes::copy_from_slice(&piece)))
+                .await?;
         }
         Ok(())
     }
@@ -110,13 +123,18 @@ impl BulkReceiver for MemoryReceiver {
                 return Err(BulkError::EndedEarly);
             }
             let count = self.current.len().min(into.len() - filled);
-            self.current.copy_to_slice(&mut into[filled..filled + count]);
+            self.current
+                .copy_to_slice(&mut into[filled..filled + count]);
             filled += count;
         }
         Ok(())
     }
 
     async fn expect_end(&mut self) -> Result<(), BulkError> {
-        if self.fill().await? { Err(BulkError::TooLong) } else { Ok(()) }
+        if self.fill().await? {
+            Err(BulkError::TooLong)
+        } else {
+            Ok(())
+        }
     }
 }

@@ -46,23 +46,37 @@ async fn admit(node: &Arc<Node>, incoming: Incoming) {
     };
     // A flood of refusals must not stop the node: what finds no room is only logged.
     tracing::debug!(%remote, %error, "refused");
-    let _ = node.events.try_send(TransportEvent::Refused { remote, error });
+    let _ = node
+        .events
+        .try_send(TransportEvent::Refused { remote, error });
 }
 
 async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), HandshakeError> {
-    let connection = incoming.await.map_err(|error| node.introduction.failure(&error))?;
+    let connection = incoming
+        .await
+        .map_err(|error| node.introduction.failure(&error))?;
     node.track(&connection);
     let guard = CloseOnDrop::new(&connection, "it did not introduce itself in time");
     if is_version_exchange(&connection) {
         return Err(node.introduction.exchange_versions(&connection).await);
     }
     let (introduced, mut confirmation) = node.introduction.receive_preface(&connection).await?;
-    node.introduction.check_not_self(&connection, introduced.peer)?;
+    node.introduction
+        .check_not_self(&connection, introduced.peer)?;
     let accepted = Arc::new(Accepted::unused());
-    let part = || if introduced.bulk { Part::IncomingBulk(accepted.clone()) } else { Part::IncomingControl(accepted.clone()) };
+    let part = || {
+        if introduced.bulk {
+            Part::IncomingBulk(accepted.clone())
+        } else {
+            Part::IncomingControl(accepted.clone())
+        }
+    };
     let admissible = node.sessions.would_admit(introduced.peer, &part());
     admissible.map_err(|error| not_admitted(node, &connection, &introduced, error))?;
-    let mut answer = node.introduction.send_preface(&connection, introduced.bulk).await?;
+    let mut answer = node
+        .introduction
+        .send_preface(&connection, introduced.bulk)
+        .await?;
     match confirmation.read_to_end(0).await {
         Ok(_) => {}
         Err(quinn::ReadToEndError::TooLong) => {
@@ -72,7 +86,8 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
         Err(_) => return Err(node.introduction.lost(&connection).await),
     }
     if let Some(error) = connection.close_reason() {
-        // Gone before it was of any use; admitting it would take a later connection of the same peer down with it.
+        // Gone before it was of any use; admitting it would take a later connection of the same
+        // peer down with it.
         return Err(node.introduction.failure(&error));
     }
     let admitted = node.sessions.admit(introduced.peer, part());
@@ -85,17 +100,24 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
         incoming::start(connection, session, accepted);
         node.dialing.heard(introduced.peer.address);
     }
-    // Tells the dialer that it was admitted; if this fails, the connection ends, and its session hears of that.
+    // Tells the dialer that it was admitted; if this fails, the connection ends, and its session
+    // hears of that.
     let _ = answer.finish();
     Ok(())
 }
 
-fn not_admitted(node: &Arc<Node>, connection: &Connection, introduced: &Introduced, error: AdmitError) -> HandshakeError {
+fn not_admitted(
+    node: &Arc<Node>,
+    connection: &Connection,
+    introduced: &Introduced,
+    error: AdmitError,
+) -> HandshakeError {
     match error {
         AdmitError::Duplicate(address) => {
             // If the earlier start is gone, its host says so, and the next attempt succeeds.
             knock::knock(node, introduced.peer.node, address);
-            node.introduction.refuse(connection, DialError::DuplicateId(introduced.peer.node))
+            node.introduction
+                .refuse(connection, DialError::DuplicateId(introduced.peer.node))
         }
         AdmitError::AlreadyConnected | AdmitError::Closed => {
             close(connection, CloseCode::Leave, "the node is closing");

@@ -1,4 +1,5 @@
-//! Bulk streams: a length-prefixed header, then raw bytes, without a copy on the way out and one on the way in.
+//! Bulk streams: a length-prefixed header, then raw bytes, without a copy on the way out and one on
+//! the way in.
 
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::{Counted, Session};
@@ -6,7 +7,9 @@ use crate::transport::watched::Watched;
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
 use quinn::{Connection, ReadError, ReadExactError, RecvStream, SendStream, VarInt, WriteError};
-use slowmo_actors::ports::transport::{BulkError, BulkReceiver, BulkSender, DownReason, TransportEvent};
+use slowmo_actors::ports::transport::{
+    BulkError, BulkReceiver, BulkSender, DownReason, TransportEvent,
+};
 use slowmo_protocol::wire::BULK_HEADER_BYTES_MAX;
 use std::sync::Arc;
 
@@ -14,18 +17,32 @@ use std::sync::Arc;
 const ABANDONED: VarInt = VarInt::from_u32(0);
 
 /// Opens a stream that starts with a header.
-pub(super) async fn open(connection: &Connection, delivering: &Delivering, header: &[u8]) -> Result<Box<dyn BulkSender>, BulkError> {
+pub(super) async fn open(
+    connection: &Connection,
+    delivering: &Delivering,
+    header: &[u8],
+) -> Result<Box<dyn BulkSender>, BulkError> {
     let mut first = BytesMut::with_capacity(4 + header.len());
     first.put_u32_le(header.len() as u32);
     first.put_slice(header);
-    let stream = connection.open_uni().await.map_err(|error| BulkError::Broken(error.to_string()))?;
-    let mut sender = QuicSender { stream: Some(stream), delivering: delivering.clone() };
+    let stream = connection
+        .open_uni()
+        .await
+        .map_err(|error| BulkError::Broken(error.to_string()))?;
+    let mut sender = QuicSender {
+        stream: Some(stream),
+        delivering: delivering.clone(),
+    };
     sender.send(first.freeze()).await?;
     Ok(Box::new(sender))
 }
 
 /// Hands over a peer's streams until its connection ends.
-pub(super) async fn receive(connection: Connection, session: Arc<Session>, accepted: Arc<Accepted>) {
+pub(super) async fn receive(
+    connection: Connection,
+    session: Arc<Session>,
+    accepted: Arc<Accepted>,
+) {
     while let Ok(stream) = connection.accept_uni().await {
         accepted.mark_used();
         // As many tasks at once as streams: the connection allows no more.
@@ -40,7 +57,8 @@ async fn receive_one(mut stream: RecvStream, session: Arc<Session>) {
     }
     let length = u32::from_le_bytes(length) as usize;
     if length > BULK_HEADER_BYTES_MAX {
-        let violation = format!("a stream header of {length} bytes, the bound is {BULK_HEADER_BYTES_MAX}");
+        let violation =
+            format!("a stream header of {length} bytes, the bound is {BULK_HEADER_BYTES_MAX}");
         return session.close(DownReason::ProtocolViolation(violation));
     }
     let mut header = BytesMut::zeroed(length);
@@ -48,7 +66,13 @@ async fn receive_one(mut stream: RecvStream, session: Arc<Session>) {
         return;
     }
     let (from, header) = (session.peer.node, header.freeze());
-    let _ = session.deliver(TransportEvent::Bulk { from, header, stream: Box::new(QuicReceiver { stream }) }).await;
+    let _ = session
+        .deliver(TransportEvent::Bulk {
+            from,
+            header,
+            stream: Box::new(QuicReceiver { stream }),
+        })
+        .await;
 }
 
 /// The streams to one peer that were finished and may still be under way.
@@ -86,10 +110,13 @@ struct QuicSender {
 impl BulkSender for QuicSender {
     async fn send(&mut self, chunk: Bytes) -> Result<(), BulkError> {
         let stream = self.stream.as_mut().ok_or(BulkError::Reset)?;
-        stream.write_chunk(chunk).await.map_err(|error| match error {
-            WriteError::ConnectionLost(error) => BulkError::Broken(error.to_string()),
-            _ => BulkError::Reset,
-        })
+        stream
+            .write_chunk(chunk)
+            .await
+            .map_err(|error| match error {
+                WriteError::ConnectionLost(error) => BulkError::Broken(error.to_string()),
+                _ => BulkError::Reset,
+            })
     }
 
     async fn finish(mut self: Box<Self>) -> Result<(), BulkError> {
@@ -120,10 +147,13 @@ struct QuicReceiver {
 #[async_trait]
 impl BulkReceiver for QuicReceiver {
     async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), BulkError> {
-        self.stream.read_exact(into).await.map_err(|error| match error {
-            ReadExactError::FinishedEarly(_) => BulkError::EndedEarly,
-            ReadExactError::ReadError(error) => read_error(error),
-        })
+        self.stream
+            .read_exact(into)
+            .await
+            .map_err(|error| match error {
+                ReadExactError::FinishedEarly(_) => BulkError::EndedEarly,
+                ReadExactError::ReadError(error) => read_error(error),
+            })
     }
 
     async fn expect_end(&mut self) -> Result<(), BulkError> {

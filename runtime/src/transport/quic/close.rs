@@ -7,7 +7,8 @@ use std::time::Duration;
 
 /// Largest reason text that is sent.
 const REASON_BYTES_MAX: usize = 512;
-/// TLS alerts about certificates, as RFC 8446 section 6 numbers them, inside QUIC's error codes (RFC 9001 section 4.8).
+/// TLS alerts about certificates, as RFC 8446 section 6 numbers them, inside QUIC's error codes
+/// (RFC 9001 section 4.8).
 const CERTIFICATE_ALERTS: [u64; 8] = [42, 43, 44, 45, 46, 48, 51, 116];
 /// The TLS alert when no ALPN name is common.
 const NO_APPLICATION_PROTOCOL_ALERT: u64 = 120;
@@ -16,7 +17,8 @@ const NO_APPLICATION_PROTOCOL_ALERT: u64 = 120;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum CloseCode {
-    /// The process is gone or the other connections of the peer broke; also what quinn sends by itself.
+    /// The process is gone or the other connections of the peer broke; also what quinn sends by
+    /// itself.
     Gone = 0,
     /// On purpose.
     Leave = 1,
@@ -39,7 +41,10 @@ pub(super) enum CloseCode {
 /// Closes with a code and a text.
 pub(super) fn close(connection: &Connection, code: CloseCode, reason: &str) {
     let reason = reason.as_bytes();
-    connection.close(VarInt::from_u32(code as u32), &reason[..reason.len().min(REASON_BYTES_MAX)]);
+    connection.close(
+        VarInt::from_u32(code as u32),
+        &reason[..reason.len().min(REASON_BYTES_MAX)],
+    );
 }
 
 /// Closes a connection unless it is kept. Whoever introduces itself may be cut off at any point.
@@ -50,7 +55,10 @@ pub(super) struct CloseOnDrop {
 
 impl CloseOnDrop {
     pub(super) fn new(connection: &Connection, reason: &'static str) -> Self {
-        Self { connection: connection.clone(), reason: Some(reason) }
+        Self {
+            connection: connection.clone(),
+            reason: Some(reason),
+        }
     }
 
     /// The connection, which stays open.
@@ -84,9 +92,9 @@ pub(super) fn down_reason(error: &ConnectionError, idle_timeout: Duration) -> Do
         ConnectionError::ApplicationClosed(close) => {
             let text = String::from_utf8_lossy(&close.reason).into_owned();
             match u64::from(close.error_code) {
-                code if code == CloseCode::Violation as u64 => {
-                    DownReason::Dropped(format!("it found that this node broke the protocol: {text}"))
-                }
+                code if code == CloseCode::Violation as u64 => DownReason::Dropped(format!(
+                    "it found that this node broke the protocol: {text}"
+                )),
                 code if code == CloseCode::Dropped as u64 => DownReason::Dropped(text),
                 code if code == CloseCode::Leave as u64 => DownReason::ClosedByPeer(text),
                 _ if text.is_empty() => DownReason::ClosedByPeer("its process ended".into()),
@@ -94,7 +102,9 @@ pub(super) fn down_reason(error: &ConnectionError, idle_timeout: Duration) -> Do
             }
         }
         ConnectionError::TimedOut => DownReason::Silent(idle_timeout),
-        ConnectionError::LocallyClosed => DownReason::ClosedHere("this node closed the connection".into()),
+        ConnectionError::LocallyClosed => {
+            DownReason::ClosedHere("this node closed the connection".into())
+        }
         other => DownReason::Broken(other.to_string()),
     }
 }
@@ -104,14 +114,22 @@ pub(super) fn dial_error(error: &ConnectionError, local: NodeId, ours: &str) -> 
     Some(match error {
         ConnectionError::TimedOut | ConnectionError::Reset => DialError::NoAnswer,
         ConnectionError::TransportError(error) => tls_error(error.code.into(), &error.reason, ours),
-        ConnectionError::ConnectionClosed(close) => tls_error(close.error_code.into(), &String::from_utf8_lossy(&close.reason), ours),
+        ConnectionError::ConnectionClosed(close) => tls_error(
+            close.error_code.into(),
+            &String::from_utf8_lossy(&close.reason),
+            ours,
+        ),
         ConnectionError::ApplicationClosed(close) => {
             let text = String::from_utf8_lossy(&close.reason).into_owned();
             match u64::from(close.error_code) {
                 code if code == CloseCode::Needless as u64 => return None,
                 code if code == CloseCode::SameId as u64 => DialError::SameId(local),
                 code if code == CloseCode::Duplicate as u64 => DialError::DuplicateId(local),
-                code if code == CloseCode::BadPreface as u64 || code == CloseCode::Violation as u64 => DialError::RefusedThere(text),
+                code if code == CloseCode::BadPreface as u64
+                    || code == CloseCode::Violation as u64 =>
+                {
+                    DialError::RefusedThere(text)
+                }
                 _ => DialError::Other(format!("it closed the connection: {text}")),
             }
         }
@@ -122,11 +140,18 @@ pub(super) fn dial_error(error: &ConnectionError, local: NodeId, ours: &str) -> 
 fn tls_error(code: u64, reason: &str, ours: &str) -> DialError {
     let alert = code.wrapping_sub(0x100);
     if CERTIFICATE_ALERTS.contains(&alert) {
-        let told = if reason.is_empty() { format!("TLS alert {alert}") } else { reason.to_owned() };
+        let told = if reason.is_empty() {
+            format!("TLS alert {alert}")
+        } else {
+            reason.to_owned()
+        };
         return DialError::WrongClusterKey(told);
     }
     if alert == NO_APPLICATION_PROTOCOL_ALERT {
-        return DialError::ProtocolVersion { theirs: "unknown".into(), ours: ours.to_owned() };
+        return DialError::ProtocolVersion {
+            theirs: "unknown".into(),
+            ours: ours.to_owned(),
+        };
     }
     DialError::Other(format!("QUIC error {code:#x}: {reason}"))
 }

@@ -25,8 +25,9 @@ const DUPLICATE_BACKOFF_MAX: Duration = Duration::from_millis(80);
 const ANSWER_WAIT_MIN: Duration = Duration::from_secs(1);
 /// Longest wait for an answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(4);
-/// How long a peer that answered may take for the rest: three more round trips, then a handshake and three again. Not cut
-/// short by the end of the caller's time: the peer is there, and has perhaps admitted half of the attempt.
+/// How long a peer that answered may take for the rest: three more round trips, then a handshake
+/// and three again. Not cut short by the end of the caller's time: the peer is there, and has
+/// perhaps admitted half of the attempt.
 const REST_MAX: Duration = Duration::from_secs(10);
 
 /// Dials in the background and reports the outcome.
@@ -35,16 +36,31 @@ pub(super) fn spawn(node: Arc<Node>, address: SocketAddr, give_up_after: Duratio
         let mut next = Some(give_up_after);
         while let Some(give_up_after) = next {
             let begun = Instant::now();
-            let outcome = node.until_stopped(dial(&node, address, give_up_after)).await;
+            let outcome = node
+                .until_stopped(dial(&node, address, give_up_after))
+                .await;
             if let Some(Err(HandshakeError::Failed(error))) = outcome {
-                let _ = node.events.send(TransportEvent::DialFailed { address, tried_for: begun.elapsed(), error }).await;
+                let _ = node
+                    .events
+                    .send(TransportEvent::DialFailed {
+                        address,
+                        tried_for: begun.elapsed(),
+                        error,
+                    })
+                    .await;
             }
-            next = node.dialing.end(address, || node.sessions.is_up_at(address));
+            next = node
+                .dialing
+                .end(address, || node.sessions.is_up_at(address));
         }
     });
 }
 
-async fn dial(node: &Arc<Node>, address: SocketAddr, give_up_after: Duration) -> Result<(), HandshakeError> {
+async fn dial(
+    node: &Arc<Node>,
+    address: SocketAddr,
+    give_up_after: Duration,
+) -> Result<(), HandshakeError> {
     let give_up = Instant::now() + give_up_after;
     let (mut backoff, mut patience) = (BACKOFF_MIN, ANSWER_WAIT_MIN);
     let heard = node.dialing.hearing(address);
@@ -60,15 +76,25 @@ async fn dial(node: &Arc<Node>, address: SocketAddr, give_up_after: Duration) ->
         tracing::debug!(%address, %error, "dialing again");
         tokio::select! { () = sleep(backoff) => {}, () = heard.notified() => {} }
         // A predecessor that is gone is found out soon.
-        let longest = if matches!(error, DialError::DuplicateId(_)) { DUPLICATE_BACKOFF_MAX } else { BACKOFF_MAX };
+        let longest = if matches!(error, DialError::DuplicateId(_)) {
+            DUPLICATE_BACKOFF_MAX
+        } else {
+            BACKOFF_MAX
+        };
         backoff = (backoff * 2).min(longest);
         patience = (patience * 2).min(ANSWER_WAIT_MAX);
     }
 }
 
-/// Waits for an answer as long as the caller has patience, and then for the rest. Not for an answer to what was sent before the peer
-/// was `heard`: it may have been sent to nobody, and is repeated only after a second or more.
-async fn attempt(node: &Arc<Node>, address: SocketAddr, patience: Duration, heard: &Notify) -> Result<(), HandshakeError> {
+/// Waits for an answer as long as the caller has patience, and then for the rest. Not for an answer
+/// to what was sent before the peer was `heard`: it may have been sent to nobody, and is repeated
+/// only after a second or more.
+async fn attempt(
+    node: &Arc<Node>,
+    address: SocketAddr,
+    patience: Duration,
+    heard: &Notify,
+) -> Result<(), HandshakeError> {
     let control = tokio::select! {
         answered = timeout(patience, handshake(node, &node.clients.control, address)) => answered.unwrap_or(Err(DialError::NoAnswer.into()))?,
         () = heard.notified() => return Err(DialError::NoAnswer.into()),
@@ -77,8 +103,13 @@ async fn attempt(node: &Arc<Node>, address: SocketAddr, patience: Duration, hear
     rest.unwrap_or_else(|_| Err(DialError::Other("it answered, and was then silent".into()).into()))
 }
 
-/// Connects both connections of one peer, of which one has answered. Dropped half-way, it leaves nothing.
-async fn connect_both(node: &Arc<Node>, address: SocketAddr, control: Connection) -> Result<(), HandshakeError> {
+/// Connects both connections of one peer, of which one has answered. Dropped half-way, it leaves
+/// nothing.
+async fn connect_both(
+    node: &Arc<Node>,
+    address: SocketAddr,
+    control: Connection,
+) -> Result<(), HandshakeError> {
     let (control, first) = introduce(node, control, false).await?;
     let bulk = handshake(node, &node.clients.bulk, address).await?;
     let (bulk, second) = introduce(node, bulk, true).await?;
@@ -91,14 +122,25 @@ async fn connect_both(node: &Arc<Node>, address: SocketAddr, control: Connection
         return Err(node.introduction.failure(&error));
     }
     let (outgoing, queue) = Outgoing::new(first.peer.node, control, bulk);
-    match node.sessions.admit(first.peer, Part::Outgoing(outgoing.clone(), address)) {
+    match node
+        .sessions
+        .admit(first.peer, Part::Outgoing(outgoing.clone(), address))
+    {
         Ok(session) => {
             outgoing.start(node, &session, queue);
             Ok(())
         }
         Err(error) => {
-            close(&outgoing.control_connection, CloseCode::Needless, "connected already");
-            close(&outgoing.bulk_connection, CloseCode::Needless, "connected already");
+            close(
+                &outgoing.control_connection,
+                CloseCode::Needless,
+                "connected already",
+            );
+            close(
+                &outgoing.bulk_connection,
+                CloseCode::Needless,
+                "connected already",
+            );
             Err(not_admitted(node, error, &first))
         }
     }
@@ -114,14 +156,26 @@ fn not_admitted(node: &Arc<Node>, error: AdmitError, introduced: &Introduced) ->
     }
 }
 
-async fn handshake(node: &Arc<Node>, client: &ClientConfig, address: SocketAddr) -> Result<Connection, HandshakeError> {
-    let connecting = node.endpoint.connect_with(client.clone(), address, SERVER_NAME);
+async fn handshake(
+    node: &Arc<Node>,
+    client: &ClientConfig,
+    address: SocketAddr,
+) -> Result<Connection, HandshakeError> {
+    let connecting = node
+        .endpoint
+        .connect_with(client.clone(), address, SERVER_NAME);
     let connecting = connecting.map_err(|error| DialError::Other(error.to_string()))?;
-    connecting.await.map_err(|error| node.introduction.failure(&error))
+    connecting
+        .await
+        .map_err(|error| node.introduction.failure(&error))
 }
 
 /// One connection, with both introductions done and confirmed.
-async fn introduce(node: &Arc<Node>, connection: Connection, bulk: bool) -> Result<(CloseOnDrop, Introduced), HandshakeError> {
+async fn introduce(
+    node: &Arc<Node>,
+    connection: Connection,
+    bulk: bool,
+) -> Result<(CloseOnDrop, Introduced), HandshakeError> {
     node.track(&connection);
     let guard = CloseOnDrop::new(&connection, "the attempt was abandoned");
     if is_version_exchange(&connection) {
@@ -129,16 +183,23 @@ async fn introduce(node: &Arc<Node>, connection: Connection, bulk: bool) -> Resu
     }
     let mut preface = node.introduction.send_preface(&connection, bulk).await?;
     let (introduced, mut admission) = node.introduction.receive_preface(&connection).await?;
-    node.introduction.check_not_self(&connection, introduced.peer)?;
-    let outgoing_exists = node.sessions.outgoing_incarnation(introduced.peer.node) == Some(introduced.peer.incarnation);
+    node.introduction
+        .check_not_self(&connection, introduced.peer)?;
+    let outgoing_exists = node.sessions.outgoing_incarnation(introduced.peer.node)
+        == Some(introduced.peer.incarnation);
     if outgoing_exists {
         close(&connection, CloseCode::Needless, "connected already");
         return Err(HandshakeError::Needless);
     }
     if let Some(address) = node.sessions.duplicate_of(introduced.peer) {
-        return Err(not_admitted(node, AdmitError::Duplicate(address), &introduced));
+        return Err(not_admitted(
+            node,
+            AdmitError::Duplicate(address),
+            &introduced,
+        ));
     }
-    // Confirms, and waits until the peer has admitted the connection, so that `PeerUp` holds at both ends.
+    // Confirms, and waits until the peer has admitted the connection, so that `PeerUp` holds at
+    // both ends.
     if preface.finish().is_err() || admission.read_to_end(0).await.is_err() {
         return Err(node.introduction.lost(&connection).await);
     }

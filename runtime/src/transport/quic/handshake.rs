@@ -1,8 +1,10 @@
-//! The first bytes of a connection: prefaces both ways, or, between different protocol versions, the versions.
+//! The first bytes of a connection: prefaces both ways, or, between different protocol versions,
+//! the versions.
 //!
-//! The dialer opens a stream with its preface, the accepting node answers with its own on another stream, and the dialer
-//! ends its stream to confirm. Until then the accepting node changes nothing, so that a needless connection harms none;
-//! then it admits the connection and ends its own stream, so that a peer that is up is up at both ends.
+//! The dialer opens a stream with its preface, the accepting node answers with its own on another
+//! stream, and the dialer ends its stream to confirm. Until then the accepting node changes
+//! nothing, so that a needless connection harms none; then it admits the connection and ends its
+//! own stream, so that a peer that is up is up at both ends.
 
 use super::close::{CloseCode, close, dial_error};
 use super::tls::certified_name;
@@ -55,15 +57,35 @@ impl From<DialError> for HandshakeError {
 impl Introduction {
     /// What a connection's error means during an introduction.
     pub(super) fn failure(&self, error: &ConnectionError) -> HandshakeError {
-        dial_error(error, self.local.node, &self.version).map_or(HandshakeError::Needless, HandshakeError::Failed)
+        dial_error(error, self.local.node, &self.version)
+            .map_or(HandshakeError::Needless, HandshakeError::Failed)
     }
 
     /// Sends this node's preface; the stream stays open.
-    pub(super) async fn send_preface(&self, connection: &Connection, bulk: bool) -> Result<SendStream, HandshakeError> {
-        let LocalPeer { node, incarnation, announced: listen, .. } = self.local;
-        let preface = Preface::V1 { cluster: self.cluster, node, incarnation, listen, bulk }.encode();
+    pub(super) async fn send_preface(
+        &self,
+        connection: &Connection,
+        bulk: bool,
+    ) -> Result<SendStream, HandshakeError> {
+        let LocalPeer {
+            node,
+            incarnation,
+            announced: listen,
+            ..
+        } = self.local;
+        let preface = Preface::V1 {
+            cluster: self.cluster,
+            node,
+            incarnation,
+            listen,
+            bulk,
+        }
+        .encode();
         let preface = preface.map_err(|error| DialError::Other(error.to_string()))?;
-        let mut stream = connection.open_uni().await.map_err(|error| self.failure(&error))?;
+        let mut stream = connection
+            .open_uni()
+            .await
+            .map_err(|error| self.failure(&error))?;
         let mut bytes = (preface.len() as u32).to_le_bytes().to_vec();
         bytes.extend_from_slice(&preface);
         if stream.write_all(&bytes).await.is_err() {
@@ -73,11 +95,19 @@ impl Introduction {
     }
 
     /// Reads and checks the peer's preface; a wrong one closes the connection.
-    pub(super) async fn receive_preface(&self, connection: &Connection) -> Result<(Introduced, RecvStream), HandshakeError> {
-        let mut stream = connection.accept_uni().await.map_err(|error| self.failure(&error))?;
+    pub(super) async fn receive_preface(
+        &self,
+        connection: &Connection,
+    ) -> Result<(Introduced, RecvStream), HandshakeError> {
+        let mut stream = connection
+            .accept_uni()
+            .await
+            .map_err(|error| self.failure(&error))?;
         let checked = match read_preface(&mut stream).await {
             Ok(bytes) => self.check(connection, &bytes),
-            Err(ReadExactError::ReadError(ReadError::ConnectionLost(error))) => return Err(self.failure(&error)),
+            Err(ReadExactError::ReadError(ReadError::ConnectionLost(error))) => {
+                return Err(self.failure(&error));
+            }
             Err(error) => Err(DialError::BadPreface(error.to_string())),
         };
         match checked {
@@ -98,32 +128,63 @@ impl Introduction {
     }
 
     fn check(&self, connection: &Connection, bytes: &[u8]) -> Result<Introduced, DialError> {
-        let preface = Preface::decode(bytes).map_err(|error| DialError::BadPreface(error.to_string()))?;
-        let Preface::V1 { cluster, node, incarnation, listen, bulk } = preface;
+        let preface =
+            Preface::decode(bytes).map_err(|error| DialError::BadPreface(error.to_string()))?;
+        let Preface::V1 {
+            cluster,
+            node,
+            incarnation,
+            listen,
+            bulk,
+        } = preface;
         if cluster != self.cluster {
-            return Err(DialError::BadPreface(format!("it belongs to {cluster}, this node to {}", self.cluster)));
+            return Err(DialError::BadPreface(format!(
+                "it belongs to {cluster}, this node to {}",
+                self.cluster
+            )));
         }
         if self.named {
             match certified_name(connection) {
                 Some(certified) if certified == (node, incarnation) => {}
                 Some((other, start)) => {
-                    let told = format!("it says it is {node} ({incarnation}), its certificate says {other} ({start})");
+                    let told = format!(
+                        "it says it is {node} ({incarnation}), its certificate says {other} ({start})"
+                    );
                     return Err(DialError::BadPreface(told));
                 }
-                None => return Err(DialError::BadPreface("its certificate carries no node id".into())),
+                None => {
+                    return Err(DialError::BadPreface(
+                        "its certificate carries no node id".into(),
+                    ));
+                }
             }
         }
         let address = reachable(listen, connection.remote_address());
-        Ok(Introduced { peer: PeerIdentity { node, incarnation, address }, bulk })
+        Ok(Introduced {
+            peer: PeerIdentity {
+                node,
+                incarnation,
+                address,
+            },
+            bulk,
+        })
     }
 
     /// Compares the peer with this node itself.
-    pub(super) fn check_not_self(&self, connection: &Connection, peer: PeerIdentity) -> Result<(), HandshakeError> {
+    pub(super) fn check_not_self(
+        &self,
+        connection: &Connection,
+        peer: PeerIdentity,
+    ) -> Result<(), HandshakeError> {
         if peer.node != self.local.node {
             return Ok(());
         }
         if peer.incarnation == self.local.incarnation {
-            close(connection, CloseCode::Needless, "both ends are the same node");
+            close(
+                connection,
+                CloseCode::Needless,
+                "both ends are the same node",
+            );
             return Err(HandshakeError::Needless);
         }
         Err(self.refuse(connection, DialError::SameId(peer.node)))
@@ -148,16 +209,30 @@ impl Introduction {
             }
             heard
         };
-        let heard = tokio::time::timeout(VERSION_WAIT_MAX, exchange).await.ok().flatten();
+        let heard = tokio::time::timeout(VERSION_WAIT_MAX, exchange)
+            .await
+            .ok()
+            .flatten();
         close(connection, CloseCode::Version, &self.version);
-        let theirs = heard.map_or_else(|| "unknown".into(), |name| String::from_utf8_lossy(&name).into_owned());
-        DialError::ProtocolVersion { theirs, ours: self.version.clone() }.into()
+        let theirs = heard.map_or_else(
+            || "unknown".into(),
+            |name| String::from_utf8_lossy(&name).into_owned(),
+        );
+        DialError::ProtocolVersion {
+            theirs,
+            ours: self.version.clone(),
+        }
+        .into()
     }
 
     /// The error of a connection on which something failed.
     pub(super) async fn lost(&self, connection: &Connection) -> HandshakeError {
         // A stopped stream of a live connection: nothing more will come of it.
-        close(connection, CloseCode::BadPreface, "the introduction was cut short");
+        close(
+            connection,
+            CloseCode::BadPreface,
+            "the introduction was cut short",
+        );
         self.failure(&connection.closed().await)
     }
 }
@@ -174,5 +249,9 @@ async fn read_preface(stream: &mut RecvStream) -> Result<Vec<u8>, ReadExactError
 
 /// Where a node that listens on all its addresses can be reached.
 fn reachable(listen: SocketAddr, remote: SocketAddr) -> SocketAddr {
-    if listen.ip().is_unspecified() { SocketAddr::new(remote.ip(), listen.port()) } else { listen }
+    if listen.ip().is_unspecified() {
+        SocketAddr::new(remote.ip(), listen.port())
+    } else {
+        listen
+    }
 }

@@ -1,8 +1,12 @@
-//! Who a node is on the network: the cluster key, the certificates derived from it, or the operator's own PEM files.
+//! Who a node is on the network: the cluster key, the certificates derived from it, or the
+//! operator's own PEM files.
 //!
 //! Touches no network and no file.
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
 use ring::rand::SecureRandom;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
@@ -15,10 +19,13 @@ use std::sync::Arc;
 /// Bytes of a cluster key.
 pub const CLUSTER_KEY_BYTES: usize = 32;
 /// Everything before the 32 secret bytes in a PKCS#8 file of an Ed25519 key (RFC 8410, section 7).
-const ED25519_PKCS8_PREFIX: [u8; 16] = [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+const ED25519_PKCS8_PREFIX: [u8; 16] = [
+    0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
+];
 /// Separates this use of the cluster key from any other.
 const DERIVATION_SALT: &[u8] = b"slowmo cluster key 1";
-/// Certificates are valid between the first days of these years: clocks of nodes may be wrong, the key is what counts.
+/// Certificates are valid between the first days of these years: clocks of nodes may be wrong, the
+/// key is what counts.
 const VALID_YEARS: (i32, i32) = (2020, 2120);
 
 /// The secret that all nodes of a cluster share.
@@ -63,7 +70,9 @@ impl ClusterKey {
     /// The operating system gave no random bytes.
     pub fn generate() -> Result<Self, IdentityError> {
         let mut bytes = [0; CLUSTER_KEY_BYTES];
-        ring::rand::SystemRandom::new().fill(&mut bytes).map_err(|_| IdentityError::NoRandomBytes)?;
+        ring::rand::SystemRandom::new()
+            .fill(&mut bytes)
+            .map_err(|_| IdentityError::NoRandomBytes)?;
         Ok(Self(bytes))
     }
 
@@ -93,18 +102,31 @@ impl ClusterKey {
                 self.0
             }
         }
-        let extracted = ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, DERIVATION_SALT).extract(&self.0);
+        let extracted =
+            ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, DERIVATION_SALT).extract(&self.0);
         let mut derived = [0; LENGTH];
         let purpose = [purpose];
-        let expanded = extracted.expand(&purpose, Length(LENGTH)).and_then(|okm| okm.fill(&mut derived));
+        let expanded = extracted
+            .expand(&purpose, Length(LENGTH))
+            .and_then(|okm| okm.fill(&mut derived));
         debug_assert!(expanded.is_ok(), "HKDF fails only beyond 255 blocks");
         derived
     }
 
-    fn certificate_authority(&self) -> Result<(Issuer<'static, KeyPair>, CertificateDer<'static>), rcgen::Error> {
-        let pkcs8 = [&ED25519_PKCS8_PREFIX[..], &self.derive::<32>(b"certificate authority")].concat();
-        let key = KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(pkcs8), &rcgen::PKCS_ED25519)?;
-        let mut params = certificate_params(&format!("slowmo cluster {:016x}", self.cluster_id().0));
+    fn certificate_authority(
+        &self,
+    ) -> Result<(Issuer<'static, KeyPair>, CertificateDer<'static>), rcgen::Error> {
+        let pkcs8 = [
+            &ED25519_PKCS8_PREFIX[..],
+            &self.derive::<32>(b"certificate authority"),
+        ]
+        .concat();
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(
+            &PrivatePkcs8KeyDer::from(pkcs8),
+            &rcgen::PKCS_ED25519,
+        )?;
+        let mut params =
+            certificate_params(&format!("slowmo cluster {:016x}", self.cluster_id().0));
         params.serial_number = Some(1u64.into());
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
@@ -130,8 +152,12 @@ impl FromStr for ClusterKey {
         }
         let mut bytes = [0; CLUSTER_KEY_BYTES];
         for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let high = (pair[0] as char).to_digit(16).ok_or(IdentityError::NotAClusterKey)?;
-            let low = (pair[1] as char).to_digit(16).ok_or(IdentityError::NotAClusterKey)?;
+            let high = (pair[0] as char)
+                .to_digit(16)
+                .ok_or(IdentityError::NotAClusterKey)?;
+            let low = (pair[1] as char)
+                .to_digit(16)
+                .ok_or(IdentityError::NotAClusterKey)?;
             *byte = (high << 4 | low) as u8;
         }
         Ok(Self(bytes))
@@ -143,16 +169,35 @@ impl Identity {
     ///
     /// # Errors
     /// The operating system gave no random bytes.
-    pub fn issue(cluster_key: &ClusterKey, node: NodeId, incarnation: Incarnation) -> Result<Self, IdentityError> {
-        let unusable = |what: &'static str| move |error: rcgen::Error| IdentityError::Certificate { what, reason: error.to_string() };
-        let (issuer, authority) = cluster_key.certificate_authority().map_err(unusable("cluster's CA"))?;
-        let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).map_err(|_| IdentityError::NoRandomBytes)?;
+    pub fn issue(
+        cluster_key: &ClusterKey,
+        node: NodeId,
+        incarnation: Incarnation,
+    ) -> Result<Self, IdentityError> {
+        let unusable = |what: &'static str| {
+            move |error: rcgen::Error| IdentityError::Certificate {
+                what,
+                reason: error.to_string(),
+            }
+        };
+        let (issuer, authority) = cluster_key
+            .certificate_authority()
+            .map_err(unusable("cluster's CA"))?;
+        let key = KeyPair::generate_for(&rcgen::PKCS_ED25519)
+            .map_err(|_| IdentityError::NoRandomBytes)?;
         let name = peer_name(node, incarnation);
         let mut params = certificate_params(&name);
-        params.subject_alt_names = CertificateParams::new([name]).map_err(unusable("node's name"))?.subject_alt_names;
+        params.subject_alt_names = CertificateParams::new([name])
+            .map_err(unusable("node's name"))?
+            .subject_alt_names;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        let certificate = params.signed_by(&key, &issuer).map_err(unusable("node's certificate"))?;
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        let certificate = params
+            .signed_by(&key, &issuer)
+            .map_err(unusable("node's certificate"))?;
         Ok(Self {
             chain: vec![certificate.der().clone()],
             key: PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
@@ -164,22 +209,37 @@ impl Identity {
 
     /// Takes the operator's own certificates. The node's id is then what it says itself.
     ///
-    /// `certificate` is the node's chain (usable as client and as server), `key` its private key, `ca` the certificates
-    /// whose signatures are accepted; all nodes must use the same `ca` file.
+    /// `certificate` is the node's chain (usable as client and as server), `key` its private key,
+    /// `ca` the certificates whose signatures are accepted; all nodes must use the same `ca` file.
     ///
     /// # Errors
     /// A file is not PEM, or holds nothing usable.
     pub fn from_pem(ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
-        let unusable =
-            |what: &'static str| move |error: rustls::pki_types::pem::Error| IdentityError::Certificate { what, reason: error.to_string() };
-        let authorities: Vec<_> = CertificateDer::pem_slice_iter(ca).collect::<Result<_, _>>().map_err(unusable("CA file"))?;
-        let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate).collect::<Result<_, _>>().map_err(unusable("certificate file"))?;
+        let unusable = |what: &'static str| {
+            move |error: rustls::pki_types::pem::Error| IdentityError::Certificate {
+                what,
+                reason: error.to_string(),
+            }
+        };
+        let authorities: Vec<_> = CertificateDer::pem_slice_iter(ca)
+            .collect::<Result<_, _>>()
+            .map_err(unusable("CA file"))?;
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate)
+            .collect::<Result<_, _>>()
+            .map_err(unusable("certificate file"))?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(unusable("key file"))?;
         let cluster = cluster_of(&authorities);
-        Ok(Self { chain, key, roots: roots_of(authorities)?, cluster, named: false })
+        Ok(Self {
+            chain,
+            key,
+            roots: roots_of(authorities)?,
+            cluster,
+            named: false,
+        })
     }
 
-    /// TLS settings of a client with this identity, for tests that speak to a node without a transport.
+    /// TLS settings of a client with this identity, for tests that speak to a node without a
+    /// transport.
     ///
     /// # Errors
     /// The certificate and its key do not fit together.
@@ -192,14 +252,18 @@ impl Identity {
     #[doc(hidden)]
     #[must_use]
     pub fn certificate_for_tests(&self) -> &[u8] {
-        self.chain.first().map_or(&[], |certificate| certificate.as_ref())
+        self.chain
+            .first()
+            .map_or(&[], |certificate| certificate.as_ref())
     }
 
-    /// The node id and incarnation that a certificate carries, or a name as it stands in one, for tests of broken ones.
+    /// The node id and incarnation that a certificate carries, or a name as it stands in one, for
+    /// tests of broken ones.
     #[doc(hidden)]
     #[must_use]
     pub fn name_for_tests(certificate: &[u8]) -> Option<(NodeId, Incarnation)> {
-        super::tls::name_in(certificate).or_else(|| parse_peer_name(std::str::from_utf8(certificate).ok()?))
+        super::tls::name_in(certificate)
+            .or_else(|| parse_peer_name(std::str::from_utf8(certificate).ok()?))
     }
 
     /// The cluster that this identity belongs to.
@@ -211,7 +275,10 @@ impl Identity {
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Identity").field("cluster", &self.cluster).field("named", &self.named).finish_non_exhaustive()
+        f.debug_struct("Identity")
+            .field("cluster", &self.cluster)
+            .field("named", &self.named)
+            .finish_non_exhaustive()
     }
 }
 
@@ -231,16 +298,25 @@ pub(super) fn parse_peer_name(name: &str) -> Option<(NodeId, Incarnation)> {
 fn certificate_params(common_name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, common_name);
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
     params.not_before = rcgen::date_time_ymd(VALID_YEARS.0, 1, 1);
     params.not_after = rcgen::date_time_ymd(VALID_YEARS.1, 1, 1);
     params
 }
 
-fn roots_of(authorities: impl IntoIterator<Item = CertificateDer<'static>>) -> Result<Arc<RootCertStore>, IdentityError> {
+fn roots_of(
+    authorities: impl IntoIterator<Item = CertificateDer<'static>>,
+) -> Result<Arc<RootCertStore>, IdentityError> {
     let mut roots = RootCertStore::empty();
     for authority in authorities {
-        roots.add(authority).map_err(|error| IdentityError::Certificate { what: "CA", reason: error.to_string() })?;
+        roots
+            .add(authority)
+            .map_err(|error| IdentityError::Certificate {
+                what: "CA",
+                reason: error.to_string(),
+            })?;
     }
     Ok(Arc::new(roots))
 }
@@ -248,7 +324,9 @@ fn roots_of(authorities: impl IntoIterator<Item = CertificateDer<'static>>) -> R
 /// A cluster id for operators' own files: a digest of their CA certificates.
 fn cluster_of(authorities: &[CertificateDer<'_>]) -> ClusterId {
     let mut context = ring::digest::Context::new(&ring::digest::SHA256);
-    authorities.iter().for_each(|authority| context.update(authority));
+    authorities
+        .iter()
+        .for_each(|authority| context.update(authority));
     let digest = context.finish();
     let mut id = [0; 8];
     id.copy_from_slice(&digest.as_ref()[..8]);
@@ -267,7 +345,10 @@ mod tests {
         assert_eq!(text.parse::<ClusterKey>().unwrap(), key);
         assert_eq!(format!("{key:?}"), "ClusterKey(hidden)");
         for wrong in ["", "12", &"g".repeat(64), &"0".repeat(65)] {
-            assert_eq!(wrong.parse::<ClusterKey>(), Err(IdentityError::NotAClusterKey));
+            assert_eq!(
+                wrong.parse::<ClusterKey>(),
+                Err(IdentityError::NotAClusterKey)
+            );
         }
     }
 
@@ -275,16 +356,32 @@ mod tests {
     fn one_key_derives_one_authority() {
         let key = ClusterKey::from_bytes([7; CLUSTER_KEY_BYTES]);
         let other = ClusterKey::from_bytes([8; CLUSTER_KEY_BYTES]);
-        assert_eq!(key.certificate_authority().unwrap().1, key.certificate_authority().unwrap().1);
-        assert_ne!(key.certificate_authority().unwrap().1, other.certificate_authority().unwrap().1);
+        assert_eq!(
+            key.certificate_authority().unwrap().1,
+            key.certificate_authority().unwrap().1
+        );
+        assert_ne!(
+            key.certificate_authority().unwrap().1,
+            other.certificate_authority().unwrap().1
+        );
         assert_ne!(key.cluster_id(), other.cluster_id());
     }
 
     #[test]
     fn peer_names_are_read_back() {
         let name = peer_name(NodeId(u64::MAX), Incarnation(3));
-        assert_eq!(parse_peer_name(&name), Some((NodeId(u64::MAX), Incarnation(3))));
-        for wrong in ["", "n1.i2", "n1.slowmo", "n1.ix.slowmo", "n1.i2.slowmo.org", "n99999999999999999999.i1.slowmo"] {
+        assert_eq!(
+            parse_peer_name(&name),
+            Some((NodeId(u64::MAX), Incarnation(3)))
+        );
+        for wrong in [
+            "",
+            "n1.i2",
+            "n1.slowmo",
+            "n1.ix.slowmo",
+            "n1.i2.slowmo.org",
+            "n99999999999999999999.i1.slowmo",
+        ] {
             assert_eq!(parse_peer_name(wrong), None, "{wrong}");
         }
     }

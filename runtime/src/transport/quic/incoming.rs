@@ -1,4 +1,5 @@
-//! Reading what a peer sends on the control connection it dialed: one stream of frames, and datagrams.
+//! Reading what a peer sends on the control connection it dialed: one stream of frames, and
+//! datagrams.
 
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::Session;
@@ -11,7 +12,11 @@ use std::sync::Arc;
 /// Reads in the background until the connection ends.
 pub(super) fn start(connection: Connection, session: Arc<Session>, accepted: Arc<Accepted>) {
     let reading = session.reading();
-    tokio::spawn(receive_datagrams(connection.clone(), session.clone(), accepted.clone()));
+    tokio::spawn(receive_datagrams(
+        connection.clone(),
+        session.clone(),
+        accepted.clone(),
+    ));
     tokio::spawn(async move {
         receive_control(&connection, &session, &accepted).await;
         drop(reading);
@@ -19,11 +24,16 @@ pub(super) fn start(connection: Connection, session: Arc<Session>, accepted: Arc
 }
 
 async fn receive_control(connection: &Connection, session: &Session, accepted: &Accepted) {
-    let Ok(mut stream) = connection.accept_uni().await else { return };
+    let Ok(mut stream) = connection.accept_uni().await else {
+        return;
+    };
     accepted.mark_used();
     loop {
         let event = match read_frame(&mut stream).await {
-            Ok(Some(frame)) => TransportEvent::Control { from: session.peer.node, frame: frame.freeze() },
+            Ok(Some(frame)) => TransportEvent::Control {
+                from: session.peer.node,
+                frame: frame.freeze(),
+            },
             Ok(None) => return,
             Err(violation) => return session.close(DownReason::ProtocolViolation(violation)),
         };
@@ -38,12 +48,16 @@ async fn read_frame(stream: &mut RecvStream) -> Result<Option<BytesMut>, String>
     let mut length = [0; 4];
     match stream.read_exact(&mut length).await {
         Ok(()) => {}
-        Err(ReadExactError::FinishedEarly(read)) if read > 0 => return Err("a control frame was cut off".into()),
+        Err(ReadExactError::FinishedEarly(read)) if read > 0 => {
+            return Err("a control frame was cut off".into());
+        }
         Err(_) => return Ok(None),
     }
     let length = u32::from_le_bytes(length) as usize;
     if length > CONTROL_FRAME_BYTES_MAX {
-        return Err(format!("a control frame of {length} bytes, the bound is {CONTROL_FRAME_BYTES_MAX}"));
+        return Err(format!(
+            "a control frame of {length} bytes, the bound is {CONTROL_FRAME_BYTES_MAX}"
+        ));
     }
     let mut frame = BytesMut::zeroed(length);
     match stream.read_exact(&mut frame).await {
@@ -56,7 +70,10 @@ async fn read_frame(stream: &mut RecvStream) -> Result<Option<BytesMut>, String>
 async fn receive_datagrams(connection: Connection, session: Arc<Session>, accepted: Arc<Accepted>) {
     while let Ok(datagram) = connection.read_datagram().await {
         accepted.mark_used();
-        let event = TransportEvent::Datagram { from: session.peer.node, datagram };
+        let event = TransportEvent::Datagram {
+            from: session.peer.node,
+            datagram,
+        };
         if session.deliver(event).await.is_err() {
             return;
         }

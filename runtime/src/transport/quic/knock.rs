@@ -1,7 +1,8 @@
-//! Finding out whether anybody listens at a peer's address: the host of a process that is gone refuses datagrams at once.
+//! Finding out whether anybody listens at a peer's address: the host of a process that is gone
+//! refuses datagrams at once.
 //!
-//! A byte that is no QUIC packet goes out of a socket of its own, connected to the address, so that the kernel reports the
-//! refusal to it. A node that listens ignores the byte.
+//! A byte that is no QUIC packet goes out of a socket of its own, connected to the address, so that
+//! the kernel reports the refusal to it. A node that listens ignores the byte.
 
 use super::Node;
 use crate::transport::sessions::lock;
@@ -43,20 +44,41 @@ pub(super) fn knock(node: &Arc<Node>, peer: NodeId, address: SocketAddr) {
     }
     let knock = Arc::new(Notify::new());
     knock.notify_one();
-    open.insert(peer, Door { address, knock: knock.clone() });
+    open.insert(
+        peer,
+        Door {
+            address,
+            knock: knock.clone(),
+        },
+    );
     let node = node.clone();
     node.runtime.clone().spawn(async move {
-        // An address that cannot be connected to, or a node that stops, is the end of knocking and says nothing.
-        let _ = node.until_stopped(stand(&node, peer, address, &knock)).await;
+        // An address that cannot be connected to, or a node that stops, is the end of knocking and
+        // says nothing.
+        let _ = node
+            .until_stopped(stand(&node, peer, address, &knock))
+            .await;
         let mut open = lock(&node.doors.open);
-        if open.get(&peer).is_some_and(|door| Arc::ptr_eq(&door.knock, &knock)) {
+        if open
+            .get(&peer)
+            .is_some_and(|door| Arc::ptr_eq(&door.knock, &knock))
+        {
             open.remove(&peer);
         }
     });
 }
 
-async fn stand(node: &Arc<Node>, peer: NodeId, address: SocketAddr, knock: &Notify) -> io::Result<()> {
-    let any = if address.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+async fn stand(
+    node: &Arc<Node>,
+    peer: NodeId,
+    address: SocketAddr,
+    knock: &Notify,
+) -> io::Result<()> {
+    let any = if address.is_ipv4() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+    } else {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+    };
     let socket = UdpSocket::bind(SocketAddr::new(any, 0)).await?;
     socket.connect(address).await?;
     let mut ignored = [0; 1];
@@ -76,5 +98,7 @@ async fn stand(node: &Arc<Node>, peer: NodeId, address: SocketAddr, knock: &Noti
 fn refused(node: &Arc<Node>, peer: NodeId, address: SocketAddr) {
     node.sessions.refused_at(peer, address);
     // If nobody reads events now, the next knock tells again.
-    let _ = node.events.try_send(TransportEvent::KnockRefused { node: peer });
+    let _ = node
+        .events
+        .try_send(TransportEvent::KnockRefused { node: peer });
 }

@@ -1,7 +1,9 @@
-//! QUIC between processes: mutual TLS 1.3, a connection for control and one for bulk, both dialed by whoever sends.
+//! QUIC between processes: mutual TLS 1.3, a connection for control and one for bulk, both dialed
+//! by whoever sends.
 //!
-//! Each node dials every other, sends on the two connections that it dialed and receives on those that it accepted, so
-//! that neither side has to agree with the other on who dials. The only user of quinn and rustls.
+//! Each node dials every other, sends on the two connections that it dialed and receives on those
+//! that it accepted, so that neither side has to agree with the other on who dials. The only user
+//! of quinn and rustls.
 
 mod accept;
 mod bulk;
@@ -30,7 +32,8 @@ use handshake::Introduction;
 use outgoing::Outgoing;
 use quinn::{Connection, Endpoint};
 use slowmo_actors::ports::transport::{
-    BulkError, BulkSender, DATAGRAM_BYTES_MAX, DownReason, LocalPeer, SendError, TRANSPORT_EVENTS_MAX, Traffic, Transport, TransportEvent,
+    BulkError, BulkSender, DATAGRAM_BYTES_MAX, DownReason, LocalPeer, SendError,
+    TRANSPORT_EVENTS_MAX, Traffic, Transport, TransportEvent,
 };
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX};
@@ -44,23 +47,34 @@ use traffic::TrafficCounter;
 
 /// How long `close` waits until peers have received the control frames that were queued.
 const CONTROL_FLUSH_MAX: Duration = Duration::from_millis(300);
-/// How long `close` waits until peers have received the bulk streams that were finished: a large model takes its time.
+/// How long `close` waits until peers have received the bulk streams that were finished: a large
+/// model takes its time.
 const BULK_FLUSH_MAX: Duration = Duration::from_secs(2);
 /// How long `close` waits until the sessions have ended, and again until peers were told.
 const GOODBYE_MAX: Duration = Duration::from_millis(300);
 /// The longest that `close` takes.
-pub const CLOSE_MAX: Duration = BULK_FLUSH_MAX.saturating_add(GOODBYE_MAX).saturating_add(GOODBYE_MAX);
+pub const CLOSE_MAX: Duration = BULK_FLUSH_MAX
+    .saturating_add(GOODBYE_MAX)
+    .saturating_add(GOODBYE_MAX);
 
-/// Listens, and hands out the transport with the only receiver of its events. Must be called inside a tokio runtime.
+/// Listens, and hands out the transport with the only receiver of its events. Must be called inside
+/// a tokio runtime.
 ///
 /// # Errors
 /// The address is taken or not this machine's, or the identity is unusable. Nothing was opened.
-pub fn bind(settings: QuicSettings) -> Result<(Arc<dyn Transport>, mpsc::Receiver<TransportEvent>), BindError> {
+pub fn bind(
+    settings: QuicSettings,
+) -> Result<(Arc<dyn Transport>, mpsc::Receiver<TransportEvent>), BindError> {
     let (endpoint, clients, address) = socket::open(&settings)?;
     let (events, receiver) = mpsc::channel(TRANSPORT_EVENTS_MAX);
     let runtime = Handle::current();
     let announced = settings.advertise.unwrap_or(address);
-    let local = LocalPeer { node: settings.node, incarnation: settings.incarnation, address, announced };
+    let local = LocalPeer {
+        node: settings.node,
+        incarnation: settings.incarnation,
+        address,
+        announced,
+    };
     let node = Arc::new(Node {
         introduction: Introduction {
             local,
@@ -120,23 +134,44 @@ impl Transport for QuicTransport {
 
     fn send_control(&self, to: NodeId, frame: Bytes) -> Result<(), SendError> {
         if frame.len() > CONTROL_FRAME_BYTES_MAX {
-            return Err(SendError::TooLarge { length: frame.len(), bound: CONTROL_FRAME_BYTES_MAX });
+            return Err(SendError::TooLarge {
+                length: frame.len(),
+                bound: CONTROL_FRAME_BYTES_MAX,
+            });
         }
-        self.node.sessions.outgoing(to).ok_or(SendError::NotConnected(to))?.queue_control(frame)
+        self.node
+            .sessions
+            .outgoing(to)
+            .ok_or(SendError::NotConnected(to))?
+            .queue_control(frame)
     }
 
     fn send_datagram(&self, to: NodeId, datagram: Bytes) -> Result<(), SendError> {
         if datagram.len() > DATAGRAM_BYTES_MAX {
-            return Err(SendError::TooLarge { length: datagram.len(), bound: DATAGRAM_BYTES_MAX });
+            return Err(SendError::TooLarge {
+                length: datagram.len(),
+                bound: DATAGRAM_BYTES_MAX,
+            });
         }
-        self.node.sessions.outgoing(to).ok_or(SendError::NotConnected(to))?.send_datagram(datagram)
+        self.node
+            .sessions
+            .outgoing(to)
+            .ok_or(SendError::NotConnected(to))?
+            .send_datagram(datagram)
     }
 
     async fn open_bulk(&self, to: NodeId, header: Bytes) -> Result<Box<dyn BulkSender>, BulkError> {
         if header.len() > BULK_HEADER_BYTES_MAX {
-            return Err(BulkError::HeaderTooLarge { length: header.len(), bound: BULK_HEADER_BYTES_MAX });
+            return Err(BulkError::HeaderTooLarge {
+                length: header.len(),
+                bound: BULK_HEADER_BYTES_MAX,
+            });
         }
-        let outgoing = self.node.sessions.outgoing(to).ok_or(BulkError::NotConnected(to))?;
+        let outgoing = self
+            .node
+            .sessions
+            .outgoing(to)
+            .ok_or(BulkError::NotConnected(to))?;
         bulk::open(&outgoing.bulk_connection, &outgoing.delivering, &header).await
     }
 
@@ -149,12 +184,17 @@ impl Transport for QuicTransport {
     }
 
     fn round_trip(&self, node: NodeId) -> Option<Duration> {
-        self.node.sessions.outgoing(node).map(|outgoing| outgoing.control_connection.rtt())
+        self.node
+            .sessions
+            .outgoing(node)
+            .map(|outgoing| outgoing.control_connection.rtt())
     }
 
     fn sent_to(&self, node: NodeId) -> u64 {
         let sent = |connection: &Connection| connection.stats().udp_tx.bytes;
-        let both = |outgoing: Arc<Outgoing>| sent(&outgoing.control_connection) + sent(&outgoing.bulk_connection);
+        let both = |outgoing: Arc<Outgoing>| {
+            sent(&outgoing.control_connection) + sent(&outgoing.bulk_connection)
+        };
         self.node.sessions.outgoing(node).map_or(0, both)
     }
 
@@ -171,13 +211,22 @@ impl Transport for QuicTransport {
     async fn close(&self) {
         self.node.stopped.send_replace(true);
         let outgoing = self.node.sessions.all_outgoing();
-        let frames = futures_util::future::join_all(outgoing.iter().map(|outgoing| outgoing.flush()));
-        let streams = futures_util::future::join_all(outgoing.iter().map(|outgoing| outgoing.deliver_streams()));
-        let _ = tokio::join!(timeout(CONTROL_FLUSH_MAX, frames), timeout(BULK_FLUSH_MAX, streams));
+        let frames =
+            futures_util::future::join_all(outgoing.iter().map(|outgoing| outgoing.flush()));
+        let streams = futures_util::future::join_all(
+            outgoing.iter().map(|outgoing| outgoing.deliver_streams()),
+        );
+        let _ = tokio::join!(
+            timeout(CONTROL_FLUSH_MAX, frames),
+            timeout(BULK_FLUSH_MAX, streams)
+        );
         let sessions = self.node.sessions.close("the node leaves");
         let ends = futures_util::future::join_all(sessions.iter().map(|session| session.ended()));
         let _ = timeout(GOODBYE_MAX, ends).await;
-        self.node.endpoint.close(quinn::VarInt::from_u32(close::CloseCode::Leave as u32), b"the node leaves");
+        self.node.endpoint.close(
+            quinn::VarInt::from_u32(close::CloseCode::Leave as u32),
+            b"the node leaves",
+        );
         let _ = timeout(GOODBYE_MAX, self.node.endpoint.wait_idle()).await;
     }
 }
@@ -186,7 +235,9 @@ impl Drop for QuicTransport {
     fn drop(&mut self) {
         self.node.stopped.send_replace(true);
         self.node.sessions.close("the node is gone");
-        self.node.endpoint.close(quinn::VarInt::from_u32(close::CloseCode::Gone as u32), b"");
+        self.node
+            .endpoint
+            .close(quinn::VarInt::from_u32(close::CloseCode::Gone as u32), b"");
     }
 }
 
@@ -206,8 +257,14 @@ impl Node {
         });
     }
 
-    /// Like [`Node::watch`] for an accepted connection, which ends the session only if anything came on it.
-    fn watch_accepted(self: &Arc<Self>, connection: &Connection, session: &Arc<Session>, accepted: Arc<Accepted>) {
+    /// Like [`Node::watch`] for an accepted connection, which ends the session only if anything
+    /// came on it.
+    fn watch_accepted(
+        self: &Arc<Self>,
+        connection: &Connection,
+        session: &Arc<Session>,
+        accepted: Arc<Accepted>,
+    ) {
         let (node, connection, session) = (self.clone(), connection.clone(), session.clone());
         let attached = session.attach();
         session.pulse.attach(Box::new(connection.clone()));

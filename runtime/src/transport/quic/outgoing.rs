@@ -1,4 +1,5 @@
-//! Sending to one peer: the control queue and its stream, datagrams, and where bulk streams are opened.
+//! Sending to one peer: the control queue and its stream, datagrams, and where bulk streams are
+//! opened.
 
 use super::Node;
 use super::bulk::Delivering;
@@ -31,40 +32,66 @@ pub(super) enum ControlCommand {
 }
 
 impl Outgoing {
-    pub(super) fn new(node: NodeId, control: Connection, bulk: Connection) -> (Arc<Self>, mpsc::Receiver<ControlCommand>) {
+    pub(super) fn new(
+        node: NodeId,
+        control: Connection,
+        bulk: Connection,
+    ) -> (Arc<Self>, mpsc::Receiver<ControlCommand>) {
         let (sender, queue) = mpsc::channel(CONTROL_QUEUE_FRAMES_MAX);
-        let outgoing = Self { node, control_connection: control, bulk_connection: bulk, delivering: Delivering::new(), control: sender };
+        let outgoing = Self {
+            node,
+            control_connection: control,
+            bulk_connection: bulk,
+            delivering: Delivering::new(),
+            control: sender,
+        };
         (Arc::new(outgoing), queue)
     }
 
     /// Starts sending, and ties both connections to the session.
-    pub(super) fn start(&self, node: &Arc<Node>, session: &Arc<Session>, queue: mpsc::Receiver<ControlCommand>) {
+    pub(super) fn start(
+        &self,
+        node: &Arc<Node>,
+        session: &Arc<Session>,
+        queue: mpsc::Receiver<ControlCommand>,
+    ) {
         node.watch(&self.control_connection, session);
         node.watch(&self.bulk_connection, session);
-        node.runtime.spawn(write_control(self.control_connection.clone(), queue));
+        node.runtime
+            .spawn(write_control(self.control_connection.clone(), queue));
     }
 
     pub(super) fn queue_control(&self, frame: Bytes) -> Result<(), SendError> {
-        self.control.try_send(ControlCommand::Frame(frame)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => SendError::QueueFull(self.node),
-            mpsc::error::TrySendError::Closed(_) => SendError::NotConnected(self.node),
-        })
+        self.control
+            .try_send(ControlCommand::Frame(frame))
+            .map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => SendError::QueueFull(self.node),
+                mpsc::error::TrySendError::Closed(_) => SendError::NotConnected(self.node),
+            })
     }
 
     pub(super) fn send_datagram(&self, datagram: Bytes) -> Result<(), SendError> {
         let length = datagram.len();
-        self.control_connection.send_datagram(datagram).map_err(|error| match error {
-            quinn::SendDatagramError::TooLarge => {
-                SendError::TooLarge { length, bound: self.control_connection.max_datagram_size().unwrap_or(0) }
-            }
-            _ => SendError::NotConnected(self.node),
-        })
+        self.control_connection
+            .send_datagram(datagram)
+            .map_err(|error| match error {
+                quinn::SendDatagramError::TooLarge => SendError::TooLarge {
+                    length,
+                    bound: self.control_connection.max_datagram_size().unwrap_or(0),
+                },
+                _ => SendError::NotConnected(self.node),
+            })
     }
 
     /// Waits until the peer has received every queued frame; nothing can be queued afterwards.
     pub(super) async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
-        if self.control.send(ControlCommand::Finish(done)).await.is_ok() {
+        if self
+            .control
+            .send(ControlCommand::Finish(done))
+            .await
+            .is_ok()
+        {
             let _ = flushed.await;
         }
     }
@@ -76,7 +103,9 @@ impl Outgoing {
 }
 
 async fn write_control(connection: Connection, mut queue: mpsc::Receiver<ControlCommand>) {
-    let Ok(mut stream) = connection.open_uni().await else { return };
+    let Ok(mut stream) = connection.open_uni().await else {
+        return;
+    };
     let mut commands = Vec::with_capacity(FRAMES_PER_WRITE);
     loop {
         let received = tokio::select! {

@@ -1,4 +1,5 @@
-//! What a QUIC transport can be told, with defaults for nodes in one data centre, and the QUIC parameters that follow.
+//! What a QUIC transport can be told, with defaults for nodes in one data centre, and the QUIC
+//! parameters that follow.
 
 use super::identity::Identity;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
@@ -56,15 +57,29 @@ pub struct QuicSettings {
 impl QuicSettings {
     /// Settings with default tuning.
     #[must_use]
-    pub fn new(node: NodeId, incarnation: Incarnation, listen: SocketAddr, identity: Identity) -> Self {
-        Self { node, incarnation, listen, advertise: None, identity, tuning: Tuning::default(), protocol_version: PROTOCOL_VERSION }
+    pub fn new(
+        node: NodeId,
+        incarnation: Incarnation,
+        listen: SocketAddr,
+        identity: Identity,
+    ) -> Self {
+        Self {
+            node,
+            incarnation,
+            listen,
+            advertise: None,
+            identity,
+            tuning: Tuning::default(),
+            protocol_version: PROTOCOL_VERSION,
+        }
     }
 }
 
 /// How connections behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// Largest UDP payload to try, in bytes, [`MTU_BYTES_MIN`] to [`MTU_BYTES_MAX`] (values outside are moved inside).
+    /// Largest UDP payload to try, in bytes, [`MTU_BYTES_MIN`] to [`MTU_BYTES_MAX`] (values outside
+    /// are moved inside).
     pub mtu_bytes_max: u16,
     /// How the sending rate follows losses and delays.
     pub congestion: Congestion,
@@ -112,8 +127,9 @@ impl Tuning {
         self.mtu_bytes_max.clamp(MTU_BYTES_MIN, MTU_BYTES_MAX)
     }
 
-    /// For connections that carry control: idle or not, they show life several times within the window in which a node
-    /// counts as alive. One end's pings are enough: the answers are signs of life too.
+    /// For connections that carry control: idle or not, they show life several times within the
+    /// window in which a node counts as alive. One end's pings are enough: the answers are signs of
+    /// life too.
     pub(super) fn control_config(&self) -> TransportConfig {
         let mut config = self.transport_config();
         config.keep_alive_interval(Some(self.keep_alive.min(CONTROL_KEEP_ALIVE_MAX)));
@@ -122,9 +138,12 @@ impl Tuning {
 
     pub(super) fn transport_config(&self) -> TransportConfig {
         let mut mtu = MtuDiscoveryConfig::default();
-        mtu.upper_bound(self.mtu_bytes()).black_hole_cooldown(MTU_RETRY);
+        mtu.upper_bound(self.mtu_bytes())
+            .black_hole_cooldown(MTU_RETRY);
         let mut acknowledgements = AckFrequencyConfig::default();
-        acknowledgements.ack_eliciting_threshold(VarInt::from_u32(10)).max_ack_delay(Some(Duration::from_millis(5)));
+        acknowledgements
+            .ack_eliciting_threshold(VarInt::from_u32(10))
+            .max_ack_delay(Some(Duration::from_millis(5)));
         let mut config = TransportConfig::default();
         config
             .max_concurrent_uni_streams(VarInt::from_u32(STREAMS_MAX))

@@ -18,13 +18,17 @@ pub(super) const HANDSHAKES_MAX: usize = 256;
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Another process listens there.
-    #[error("{address} is taken by another process; stop it, or set another listen address (port 0 takes a free one)")]
+    #[error(
+        "{address} is taken by another process; stop it, or set another listen address (port 0 takes a free one)"
+    )]
     AddressInUse {
         /// The address.
         address: SocketAddr,
     },
     /// The machine has no such address.
-    #[error("{address} is not an address of this machine; set listen to one that is, or to 0.0.0.0 or [::]")]
+    #[error(
+        "{address} is not an address of this machine; set listen to one that is, or to 0.0.0.0 or [::]"
+    )]
     AddressNotHere {
         /// The address.
         address: SocketAddr,
@@ -57,21 +61,38 @@ pub(super) struct Clients {
 pub(super) fn open(settings: &QuicSettings) -> Result<(Endpoint, Clients, SocketAddr), BindError> {
     let unusable = |error: rustls::Error| BindError::Identity {
         node: settings.node,
-        source: IdentityError::Certificate { what: "certificate or its key", reason: error.to_string() },
+        source: IdentityError::Certificate {
+            what: "certificate or its key",
+            reason: error.to_string(),
+        },
     };
-    let (server_tls, client_tls) = tls::configs(&settings.identity, settings.protocol_version).map_err(unusable)?;
+    let (server_tls, client_tls) =
+        tls::configs(&settings.identity, settings.protocol_version).map_err(unusable)?;
     let failed = |source: io::Error| bind_error(settings.listen, source);
     let socket = udp_socket(settings.listen, &settings.tuning).map_err(failed)?;
     let address = socket.local_addr().map_err(failed)?;
     let (server, clients) = configs(server_tls, client_tls, &settings.tuning);
-    let endpoint = Endpoint::new(endpoint_config(&settings.tuning), Some(server), socket, Arc::new(TokioRuntime)).map_err(failed)?;
+    let endpoint = Endpoint::new(
+        endpoint_config(&settings.tuning),
+        Some(server),
+        socket,
+        Arc::new(TokioRuntime),
+    )
+    .map_err(failed)?;
     Ok((endpoint, clients, address))
 }
 
-fn configs(server: quinn::crypto::rustls::QuicServerConfig, client: QuicClientConfig, tuning: &Tuning) -> (ServerConfig, Clients) {
+fn configs(
+    server: quinn::crypto::rustls::QuicServerConfig,
+    client: QuicClientConfig,
+    tuning: &Tuning,
+) -> (ServerConfig, Clients) {
     let transport = Arc::new(tuning.transport_config());
     let mut server = ServerConfig::with_crypto(Arc::new(server));
-    server.transport_config(transport.clone()).max_incoming(HANDSHAKES_MAX).migration(false);
+    server
+        .transport_config(transport.clone())
+        .max_incoming(HANDSHAKES_MAX)
+        .migration(false);
     let mut bulk = ClientConfig::new(Arc::new(client));
     let mut control = bulk.clone();
     control.transport_config(Arc::new(tuning.control_config()));
@@ -87,8 +108,13 @@ fn endpoint_config(tuning: &Tuning) -> EndpointConfig {
 }
 
 fn udp_socket(address: SocketAddr, tuning: &Tuning) -> io::Result<UdpSocket> {
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-    // The kernel grants at most net.core.rmem_max and wmem_max; less than asked for only costs speed.
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::DGRAM,
+        Some(Protocol::UDP),
+    )?;
+    // The kernel grants at most net.core.rmem_max and wmem_max; less than asked for only costs
+    // speed.
     let _ = socket.set_recv_buffer_size(tuning.socket_buffer_bytes);
     let _ = socket.set_send_buffer_size(tuning.socket_buffer_bytes);
     if address.is_ipv6() {

@@ -1,4 +1,5 @@
-//! Mutual TLS 1.3: each side's chain is verified against the cluster's CA; the name inside is checked after the preface.
+//! Mutual TLS 1.3: each side's chain is verified against the cluster's CA; the name inside is
+//! checked after the preface.
 
 use super::identity::{Identity, parse_peer_name};
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
@@ -22,11 +23,19 @@ pub(super) fn version_name(version: u32) -> String {
 }
 
 /// Both sides' TLS settings.
-pub(super) fn configs(identity: &Identity, version: u32) -> Result<(QuicServerConfig, QuicClientConfig), rustls::Error> {
+pub(super) fn configs(
+    identity: &Identity,
+    version: u32,
+) -> Result<(QuicServerConfig, QuicClientConfig), rustls::Error> {
     let provider = Arc::new(fast_provider());
-    let alpn = vec![version_name(version).into_bytes(), ALPN_VERSION_EXCHANGE.to_vec()];
+    let alpn = vec![
+        version_name(version).into_bytes(),
+        ALPN_VERSION_EXCHANGE.to_vec(),
+    ];
 
-    let clients = WebPkiClientVerifier::builder_with_provider(identity.roots.clone(), provider.clone()).build();
+    let clients =
+        WebPkiClientVerifier::builder_with_provider(identity.roots.clone(), provider.clone())
+            .build();
     let clients = clients.map_err(|error| rustls::Error::General(error.to_string()))?;
     let mut server = rustls::ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -37,14 +46,23 @@ pub(super) fn configs(identity: &Identity, version: u32) -> Result<(QuicServerCo
 
     let client = client_config(identity, alpn)?;
     let unusable = |_| rustls::Error::General("TLS13_AES_128_GCM_SHA256 is missing".into());
-    Ok((QuicServerConfig::try_from(server).map_err(unusable)?, QuicClientConfig::try_from(client).map_err(unusable)?))
+    Ok((
+        QuicServerConfig::try_from(server).map_err(unusable)?,
+        QuicClientConfig::try_from(client).map_err(unusable)?,
+    ))
 }
 
 /// The dialing side's TLS settings.
-pub(super) fn client_config(identity: &Identity, alpn: Vec<Vec<u8>>) -> Result<rustls::ClientConfig, rustls::Error> {
+pub(super) fn client_config(
+    identity: &Identity,
+    alpn: Vec<Vec<u8>>,
+) -> Result<rustls::ClientConfig, rustls::Error> {
     let provider = Arc::new(fast_provider());
     let algorithms = provider.signature_verification_algorithms;
-    let servers = ClusterVerifier { roots: identity.roots.clone(), algorithms };
+    let servers = ClusterVerifier {
+        roots: identity.roots.clone(),
+        algorithms,
+    };
     let mut client = rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
@@ -66,8 +84,8 @@ fn fast_provider() -> CryptoProvider {
     provider
 }
 
-/// Verifies chain, validity and signatures as for any server, except the server's name: nodes are dialed by address, and
-/// the id in the certificate is compared with the preface instead.
+/// Verifies chain, validity and signatures as for any server, except the server's name: nodes are
+/// dialed by address, and the id in the certificate is compared with the preface instead.
 #[derive(Debug)]
 struct ClusterVerifier {
     roots: Arc<RootCertStore>,
@@ -84,7 +102,13 @@ impl ServerCertVerifier for ClusterVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let certificate = ParsedCertificate::try_from(end_entity)?;
-        rustls::client::verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, intermediates, now, self.algorithms.all)?;
+        rustls::client::verify_server_cert_signed_by_trust_anchor(
+            &certificate,
+            &self.roots,
+            intermediates,
+            now,
+            self.algorithms.all,
+        )?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -113,13 +137,18 @@ impl ServerCertVerifier for ClusterVerifier {
 
 /// Whether both sides agreed only on telling each other their versions.
 pub(super) fn is_version_exchange(connection: &quinn::Connection) -> bool {
-    let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
+    let data = connection
+        .handshake_data()
+        .and_then(|data| data.downcast::<HandshakeData>().ok());
     data.and_then(|data| data.protocol).as_deref() == Some(ALPN_VERSION_EXCHANGE)
 }
 
 /// The node id and incarnation in the peer's verified certificate, if it carries them.
 pub(super) fn certified_name(connection: &quinn::Connection) -> Option<(NodeId, Incarnation)> {
-    let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+    let chain = connection
+        .peer_identity()?
+        .downcast::<Vec<CertificateDer<'static>>>()
+        .ok()?;
     name_in(chain.first()?)
 }
 
@@ -127,8 +156,12 @@ pub(super) fn certified_name(connection: &quinn::Connection) -> Option<(NodeId, 
 pub(super) fn name_in(certificate: &[u8]) -> Option<(NodeId, Incarnation)> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let names = certificate.subject_alternative_name().ok()??;
-    names.value.general_names.iter().find_map(|name| match name {
-        GeneralName::DNSName(name) => parse_peer_name(name),
-        _ => None,
-    })
+    names
+        .value
+        .general_names
+        .iter()
+        .find_map(|name| match name {
+            GeneralName::DNSName(name) => parse_peer_name(name),
+            _ => None,
+        })
 }

@@ -1,4 +1,5 @@
-//! Counts what goes over connections: the bytes of all, those that ended included, and each one's signs of life.
+//! Counts what goes over connections: the bytes of all, those that ended included, and each one's
+//! signs of life.
 
 use crate::transport::pulse::Vital;
 use crate::transport::sessions::lock;
@@ -49,7 +50,15 @@ impl Vital for Connection {
     /// Frames that came in authenticated packets. Datagrams are not counted: anybody can send one.
     fn heard(&self) -> u64 {
         let frames = self.stats().frame_rx;
-        let alive = [frames.acks, frames.ping, frames.stream, frames.datagram, frames.crypto, frames.max_data, frames.max_stream_data];
+        let alive = [
+            frames.acks,
+            frames.ping,
+            frames.stream,
+            frames.datagram,
+            frames.crypto,
+            frames.max_data,
+            frames.max_stream_data,
+        ];
         alive.iter().sum()
     }
 

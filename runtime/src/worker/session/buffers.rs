@@ -1,4 +1,5 @@
-//! What a session does with buffers: which of them travel, what a joiner starts with, what rounds do to the base optimizer's.
+//! What a session does with buffers: which of them travel, what a joiner starts with, what rounds
+//! do to the base optimizer's.
 
 use super::Session;
 use crate::error::StepError;
@@ -27,31 +28,70 @@ pub(super) struct Sizes {
 impl Sizes {
     pub fn model(&self) -> ModelSize {
         let count = |values: usize| values as u64;
-        ModelSize { parameters: count(self.parameters), buffers: count(self.model), optimizer: count(self.optimizer.max(self.lent)) }
+        ModelSize {
+            parameters: count(self.parameters),
+            buffers: count(self.model),
+            optimizer: count(self.optimizer.max(self.lent)),
+        }
     }
 }
 
 impl Session {
     /// The base optimizer's buffers of a node that founds or joins.
-    pub(super) fn begin_optimizer(&self, exchanged: &Exchanged, sizes: Sizes, buffers: &mut Buffers<'_>) -> Result<(), TensorError> {
-        let joins = exchanged.outcome.as_ref().is_some_and(|outcome| outcome.spec.kind != RoundKind::Found);
+    pub(super) fn begin_optimizer(
+        &self,
+        exchanged: &Exchanged,
+        sizes: Sizes,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<(), TensorError> {
+        let joins = exchanged
+            .outcome
+            .as_ref()
+            .is_some_and(|outcome| outcome.spec.kind != RoundKind::Found);
         match &exchanged.donated {
-            Some(donated) => self.device().write_back(donated, 0, 1.0, buffers.optimizer)?,
+            Some(donated) => self
+                .device()
+                .write_back(donated, 0, 1.0, buffers.optimizer)?,
             None if joins => zero(buffers.optimizer)?,
             None => {}
         }
         // A joiner's first round may be a plain average, which does not average them.
-        if sizes.optimizer > 0 && exchanged.values.covers(sizes.parameters + sizes.model + sizes.optimizer) {
-            self.device().write_back(&exchanged.values, sizes.parameters + sizes.model, 1.0, buffers.optimizer)?;
+        if sizes.optimizer > 0
+            && exchanged
+                .values
+                .covers(sizes.parameters + sizes.model + sizes.optimizer)
+        {
+            self.device().write_back(
+                &exchanged.values,
+                sizes.parameters + sizes.model,
+                1.0,
+                buffers.optimizer,
+            )?;
         }
         Ok(())
     }
 
-    pub(super) fn sizes_of(&self, parameters: &dyn Tensors, buffers: &Buffers<'_>) -> Result<Sizes, TensorError> {
+    pub(super) fn sizes_of(
+        &self,
+        parameters: &dyn Tensors,
+        buffers: &Buffers<'_>,
+    ) -> Result<Sizes, TensorError> {
         let (averages, copies) = (self.averages_optimizer(), self.copies_optimizer());
-        let travels = if averages || copies { elements(&*buffers.optimizer)? } else { 0 };
-        let (optimizer, lent) = (if averages { travels } else { 0 }, if copies { travels } else { 0 });
-        Ok(Sizes { parameters: elements(parameters)?, model: elements(&*buffers.model)?, optimizer, lent })
+        let travels = if averages || copies {
+            elements(&*buffers.optimizer)?
+        } else {
+            0
+        };
+        let (optimizer, lent) = (
+            if averages { travels } else { 0 },
+            if copies { travels } else { 0 },
+        );
+        Ok(Sizes {
+            parameters: elements(parameters)?,
+            model: elements(&*buffers.model)?,
+            optimizer,
+            lent,
+        })
     }
 
     pub(super) fn averages_optimizer(&self) -> bool {
@@ -62,31 +102,62 @@ impl Session {
         self.node.settings().joiner_buffers == JoinerBuffers::Copy
     }
 
-    /// A copy of the base optimizer's buffers for whoever joins with this round, and for a checkpoint. Who joins, and whether this node is the one
-    /// that lends them, is known only when the training thread has them for itself again.
-    pub(super) fn donation(&self, due: Due, sizes: Sizes, buffers: &Buffers<'_>) -> Result<Option<Frozen>, TensorError> {
+    /// A copy of the base optimizer's buffers for whoever joins with this round, and for a
+    /// checkpoint. Who joins, and whether this node is the one that lends them, is known only when
+    /// the training thread has them for itself again.
+    pub(super) fn donation(
+        &self,
+        due: Due,
+        sizes: Sizes,
+        buffers: &Buffers<'_>,
+    ) -> Result<Option<Frozen>, TensorError> {
         let round = matches!(due.exchange, Exchange::Average | Exchange::SlowRound);
-        let own = self.node.settings().algorithm.buffers.leaves_own(due.takes_slow_step());
-        let values = if own && self.is_kept(due) { elements(&*buffers.optimizer)? } else { sizes.lent };
+        let own = self
+            .node
+            .settings()
+            .algorithm
+            .buffers
+            .leaves_own(due.takes_slow_step());
+        let values = if own && self.is_kept(due) {
+            elements(&*buffers.optimizer)?
+        } else {
+            sizes.lent
+        };
         if self.index != 0 || values == 0 || !round || !own {
             return Ok(None);
         }
         let mut buffer = self.node.pool().take(values);
-        self.device().copy(&*buffers.optimizer, buffer.values_mut())?;
+        self.device()
+            .copy(&*buffers.optimizer, buffer.values_mut())?;
         Ok(Some(buffer.freeze()))
     }
 
-    pub(super) fn check_buffers(&self, due: Due, sizes: Sizes, buffers: &Buffers<'_>) -> Result<(), StepError> {
+    pub(super) fn check_buffers(
+        &self,
+        due: Due,
+        sizes: Sizes,
+        buffers: &Buffers<'_>,
+    ) -> Result<(), StepError> {
         if due.is_boundary() {
             self.check_length("model buffers", elements(&*buffers.model)?, sizes.model)?;
         }
         if self.copies_optimizer() || (due.takes_slow_step() && self.averages_optimizer()) {
-            self.check_length("optimizer buffers", elements(&*buffers.optimizer)?, sizes.optimizer.max(sizes.lent))?;
+            self.check_length(
+                "optimizer buffers",
+                elements(&*buffers.optimizer)?,
+                sizes.optimizer.max(sizes.lent),
+            )?;
         }
         Ok(())
     }
 
-    pub(super) fn write_optimizer(&self, due: Due, sizes: Sizes, values: &Assembled, buffers: &mut Buffers<'_>) -> Result<(), TensorError> {
+    pub(super) fn write_optimizer(
+        &self,
+        due: Due,
+        sizes: Sizes,
+        values: &Assembled,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<(), TensorError> {
         if !due.takes_slow_step() {
             return Ok(());
         }
@@ -94,8 +165,15 @@ impl Session {
         match self.node.settings().algorithm.buffers {
             BufferStrategy::Maintain => Ok(()),
             BufferStrategy::Reset => zero(buffers.optimizer),
-            BufferStrategy::Average if averaged && values.covers(sizes.parameters + sizes.model + sizes.optimizer) => {
-                self.device().write_back(values, sizes.parameters + sizes.model, 1.0, buffers.optimizer)
+            BufferStrategy::Average
+                if averaged && values.covers(sizes.parameters + sizes.model + sizes.optimizer) =>
+            {
+                self.device().write_back(
+                    values,
+                    sizes.parameters + sizes.model,
+                    1.0,
+                    buffers.optimizer,
+                )
             }
             BufferStrategy::Average => Ok(()),
         }

@@ -12,8 +12,13 @@ impl Session {
 
     /// Takes note of a measure of the current inner step.
     pub fn report(&self, name: &str, value: f64) -> Result<(), WorkerError> {
-        let refused = || WorkerError::NoSuchMeasure { name: name.to_owned() };
-        self.node.report(self.step, name, value).then_some(()).ok_or_else(refused)
+        let refused = || WorkerError::NoSuchMeasure {
+            name: name.to_owned(),
+        };
+        self.node
+            .report(self.step, name, value)
+            .then_some(())
+            .ok_or_else(refused)
     }
 
     /// What this worker's part of a contribution is made from, where that is recorded.
@@ -21,7 +26,14 @@ impl Session {
         if !self.node.is_recorded() {
             return Basis::default();
         }
-        let samples = self.sampler.as_ref().map(Follower::handed_out).unwrap_or_default();
-        Basis { after: self.after, samples }
+        let samples = self
+            .sampler
+            .as_ref()
+            .map(Follower::handed_out)
+            .unwrap_or_default();
+        Basis {
+            after: self.after,
+            samples,
+        }
     }
 }

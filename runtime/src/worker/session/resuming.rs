@@ -1,4 +1,5 @@
-//! What a session takes from the checkpoint that the founding goes on from, and what it lends to later ones.
+//! What a session takes from the checkpoint that the founding goes on from, and what it lends to
+//! later ones.
 
 use super::Session;
 use super::buffers::Sizes;
@@ -17,24 +18,45 @@ use std::sync::Arc;
 
 impl Session {
     /// Names the model's tensors for checkpoints.
-    pub(super) fn describe(&self, parameters: &dyn Tensors, buffers: &Buffers<'_>) -> Result<(), TensorError> {
+    pub(super) fn describe(
+        &self,
+        parameters: &dyn Tensors,
+        buffers: &Buffers<'_>,
+    ) -> Result<(), TensorError> {
         if self.index != 0 || !self.node.checkpoints().writes() {
             return Ok(());
         }
         let mut tensors = Vec::new();
-        for (shapes, kind) in [(parameters.shapes()?, Kind::Parameter), (buffers.model.shapes()?, Kind::Buffer)] {
-            tensors.extend(shapes.into_iter().map(|(name, shape)| Tensor { name, shape, kind }));
+        for (shapes, kind) in [
+            (parameters.shapes()?, Kind::Parameter),
+            (buffers.model.shapes()?, Kind::Buffer),
+        ] {
+            tensors.extend(
+                shapes
+                    .into_iter()
+                    .map(|(name, shape)| Tensor { name, shape, kind }),
+            );
         }
         let names = unique_names(&tensors);
-        tensors.iter_mut().zip(names).for_each(|(tensor, name)| tensor.name = name);
+        tensors
+            .iter_mut()
+            .zip(names)
+            .for_each(|(tensor, name)| tensor.name = name);
         self.node.checkpoints().describe(tensors);
         Ok(())
     }
 
-    /// Lets the founding go on from a checkpoint, if there is one: its values take the place of the frozen ones, and step and samples go on
-    /// behind it. Returns the whole slow momentum where it is not in shards.
-    pub(super) fn resume(&mut self, sizes: Sizes, frozen: &mut Frozen) -> Result<Option<Frozen>, SynchronizeError> {
-        let Some(resumed) = self.node.checkpoints().resumed().cloned() else { return Ok(None) };
+    /// Lets the founding go on from a checkpoint, if there is one: its values take the place of the
+    /// frozen ones, and step and samples go on behind it. Returns the whole slow momentum where it
+    /// is not in shards.
+    pub(super) fn resume(
+        &mut self,
+        sizes: Sizes,
+        frozen: &mut Frozen,
+    ) -> Result<Option<Frozen>, SynchronizeError> {
+        let Some(resumed) = self.node.checkpoints().resumed().cloned() else {
+            return Ok(None);
+        };
         let header = resumed.checkpoint().header();
         fits(header, sizes)?;
         if let (Some(sampler), Some(samples)) = (&self.sampler, &header.samples) {
@@ -45,25 +67,54 @@ impl Session {
             return Ok(None);
         }
         read_values(&resumed, frozen)?;
-        let whole = self.node.settings().algorithm.outer.is_some_and(|outer| !outer.sharded);
+        let whole = self
+            .node
+            .settings()
+            .algorithm
+            .outer
+            .is_some_and(|outer| !outer.sharded);
         if !whole {
             return Ok(None);
         }
         let mut momentum = self.node.pool().take(sizes.parameters);
-        resumed.momentum(0..sizes.parameters, momentum.values_mut()).map_err(SynchronizeError::Checkpoint)?;
+        resumed
+            .momentum(0..sizes.parameters, momentum.values_mut())
+            .map_err(SynchronizeError::Checkpoint)?;
         Ok(Some(momentum.freeze()))
     }
 
-    /// After a founding that went on from a checkpoint, the base optimizer's buffers that a node of this rank had.
-    pub(super) fn restore_optimizer(&self, exchanged: &Exchanged, buffers: &mut Buffers<'_>) -> Result<(), SynchronizeError> {
-        let founded = exchanged.outcome.as_ref().is_some_and(|outcome| outcome.spec.kind == RoundKind::Found);
-        let Some(resumed) = self.node.checkpoints().resumed().filter(|_| founded) else { return Ok(()) };
-        let unread = |error: crate::checkpoints::CheckpointError| SynchronizeError::Checkpoint(error.to_string());
-        let Some(kept) = resumed.checkpoint().optimizer(self.rank(exchanged)).map_err(unread)? else { return Ok(()) };
+    /// After a founding that went on from a checkpoint, the base optimizer's buffers that a node of
+    /// this rank had.
+    pub(super) fn restore_optimizer(
+        &self,
+        exchanged: &Exchanged,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<(), SynchronizeError> {
+        let founded = exchanged
+            .outcome
+            .as_ref()
+            .is_some_and(|outcome| outcome.spec.kind == RoundKind::Found);
+        let Some(resumed) = self.node.checkpoints().resumed().filter(|_| founded) else {
+            return Ok(());
+        };
+        let unread = |error: crate::checkpoints::CheckpointError| {
+            SynchronizeError::Checkpoint(error.to_string())
+        };
+        let Some(kept) = resumed
+            .checkpoint()
+            .optimizer(self.rank(exchanged))
+            .map_err(unread)?
+        else {
+            return Ok(());
+        };
         let lent = buffers.optimizer.elements()?;
         if kept.len() != lent {
             if lent > 0 {
-                tracing::warn!(kept = kept.len(), lent, "the checkpoint's buffers of the optimizer are others: they stay as they are");
+                tracing::warn!(
+                    kept = kept.len(),
+                    lent,
+                    "the checkpoint's buffers of the optimizer are others: they stay as they are"
+                );
             }
             return Ok(());
         }
@@ -71,21 +122,36 @@ impl Session {
         let mut buffer = self.node.pool().take(kept.len());
         buffer.values_mut().copy_from_slice(&kept);
         values.insert(0, buffer.freeze());
-        self.device().write_back(&values, 0, 1.0, buffers.optimizer).map_err(SynchronizeError::NotWritten)
+        self.device()
+            .write_back(&values, 0, 1.0, buffers.optimizer)
+            .map_err(SynchronizeError::NotWritten)
     }
 
     /// Whether what the round of this step leaves is kept.
     pub(super) fn is_kept(&self, due: Due) -> bool {
         let settings = self.node.settings();
-        let kind = if due.exchange == Exchange::SlowRound { RoundKind::Slow } else { RoundKind::Average };
-        let spec = RoundSpec { kind, step: self.step, gamma: 0.0, elements: 0 };
-        self.node.checkpoints().writes() && is_due(&settings.algorithm, settings.checkpoint_every, &spec)
+        let kind = if due.exchange == Exchange::SlowRound {
+            RoundKind::Slow
+        } else {
+            RoundKind::Average
+        };
+        let spec = RoundSpec {
+            kind,
+            step: self.step,
+            gamma: 0.0,
+            elements: 0,
+        };
+        self.node.checkpoints().writes()
+            && is_due(&settings.algorithm, settings.checkpoint_every, &spec)
     }
 
     /// A word of the training code's own for later checkpoints.
     pub fn set_cursor(&self, cursor: String) -> Result<(), WorkerError> {
         if cursor.len() > CURSOR_BYTES_MAX {
-            return Err(WorkerError::CursorTooLong { bytes: cursor.len(), max: CURSOR_BYTES_MAX });
+            return Err(WorkerError::CursorTooLong {
+                bytes: cursor.len(),
+                max: CURSOR_BYTES_MAX,
+            });
         }
         self.node.checkpoints().set_cursor(cursor);
         Ok(())
@@ -94,8 +160,16 @@ impl Session {
     /// What the training goes on from, if it does.
     pub fn resumed(&self) -> Option<ResumedFrom> {
         let resumed: &Arc<Resumed> = self.node.checkpoints().resumed()?;
-        let (header, origin) = (resumed.checkpoint().header(), self.node.checkpoints().origin());
-        let cursors = resumed.checkpoint().parts().iter().filter_map(|part| Some((part.node, part.cursor.clone()?))).collect();
+        let (header, origin) = (
+            resumed.checkpoint().header(),
+            self.node.checkpoints().origin(),
+        );
+        let cursors = resumed
+            .checkpoint()
+            .parts()
+            .iter()
+            .filter_map(|part| Some((part.node, part.cursor.clone()?)))
+            .collect();
         Some(ResumedFrom {
             path: resumed.checkpoint().folder().to_owned(),
             step: header.step,
@@ -106,14 +180,20 @@ impl Session {
     }
 }
 
-/// Whether a checkpoint is of a model of this size. The optimizer's buffers are in it where they were averaged in its round.
+/// Whether a checkpoint is of a model of this size. The optimizer's buffers are in it where they
+/// were averaged in its round.
 fn fits(header: &Header, sizes: Sizes) -> Result<(), SynchronizeError> {
     let lent = sizes.parameters + sizes.model;
     let others = [lent as u64, (lent + sizes.optimizer) as u64];
     if header.parameters() == sizes.parameters && others.contains(&header.elements) {
         return Ok(());
     }
-    let Header { parameters, elements, step, .. } = header;
+    let Header {
+        parameters,
+        elements,
+        step,
+        ..
+    } = header;
     let (kept, buffers) = (parameters, elements.saturating_sub(*parameters));
     Err(SynchronizeError::Checkpoint(format!(
         "the checkpoint of step {step} holds {kept} parameters and {buffers} values of buffers, this training {} and {}",

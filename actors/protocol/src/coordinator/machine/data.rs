@@ -1,11 +1,14 @@
-//! The data of a round's attempts, as far as this node moves or holds it: bookkeeping only, the shell has the values.
+//! The data of a round's attempts, as far as this node moves or holds it: bookkeeping only, the
+//! shell has the values.
 //!
 //! A node that says that it is ready for an attempt keeps that attempt's data until
 //! - it learns the decision, or
-//! - the attempt's own leader begins another one in the same term, which it does only if it asked for no vote, or
+//! - the attempt's own leader begins another one in the same term, which it does only if it asked
+//!   for no vote, or
 //! - a leader of a higher term says that a quorum of the voters acknowledged that its term is open.
 //!
-//! An attempt of a higher term alone is no reason: somebody may still be bound to the earlier entry.
+//! An attempt of a higher term alone is no reason: somebody may still be bound to the earlier
+//! entry.
 
 use crate::coordinator::outcome::{Outcome, Proposal};
 use crate::coordinator::plan::{Attempt, Plan, Publication};
@@ -13,8 +16,8 @@ use crate::ident::{NodeId, Term};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Most attempts whose data is kept beside the one that moves. A node says that it is ready for another one only when one of them
-/// may go.
+/// Most attempts whose data is kept beside the one that moves. A node says that it is ready for
+/// another one only when one of them may go.
 pub const ATTEMPTS_KEPT_MAX: usize = 2;
 
 /// The data movements of one attempt: what this node must still hold before it is ready.
@@ -64,12 +67,16 @@ impl Movement {
 
     /// What it makes, once that is known.
     pub fn outcome(&self) -> Option<&Outcome> {
-        self.published.as_ref().map(|(proposal, _)| &proposal.outcome)
+        self.published
+            .as_ref()
+            .map(|(proposal, _)| &proposal.outcome)
     }
 
     pub fn publish(&mut self, proposal: Proposal, publication: Arc<Publication>) {
         let from = publication.moves_to(self.plan.me).map(|moved| moved.from);
-        self.state_from = from.filter(|from| !self.state_early.contains(from)).collect();
+        self.state_from = from
+            .filter(|from| !self.state_early.contains(from))
+            .collect();
         if !self.buffers_early {
             self.buffers_from = publication.donor_to(self.plan.me);
         }
@@ -90,21 +97,37 @@ impl Movement {
 
     /// Whether something of a node may still have to come.
     pub fn waits_for(&self, node: NodeId) -> bool {
-        let published = self.parameters_from.contains(&node) || self.state_from.contains(&node) || self.buffers_from == Some(node);
+        let published = self.parameters_from.contains(&node)
+            || self.state_from.contains(&node)
+            || self.buffers_from == Some(node);
         published || (self.reducing && self.plan.contributors.contains(&node))
     }
 
     /// Whether all that it makes for this node is here.
     pub fn is_complete(&self) -> bool {
-        let arrived = self.parameters_from.is_empty() && self.state_from.is_empty() && self.buffers_from.is_none();
+        let arrived = self.parameters_from.is_empty()
+            && self.state_from.is_empty()
+            && self.buffers_from.is_none();
         self.published.is_some() && !self.reducing && arrived
     }
 
-    /// Whose data is missing, as far as is known: the owners that have not published, else the contributors.
+    /// Whose data is missing, as far as is known: the owners that have not published, else the
+    /// contributors.
     pub fn missing(&self) -> BTreeSet<NodeId> {
-        let owners: BTreeSet<NodeId> = self.parameters_from.union(&self.state_from).copied().chain(self.buffers_from).collect();
+        let owners: BTreeSet<NodeId> = self
+            .parameters_from
+            .union(&self.state_from)
+            .copied()
+            .chain(self.buffers_from)
+            .collect();
         if owners.is_empty() && self.reducing {
-            return self.plan.contributors.iter().copied().filter(|node| *node != self.plan.me).collect();
+            return self
+                .plan
+                .contributors
+                .iter()
+                .copied()
+                .filter(|node| *node != self.plan.me)
+                .collect();
         }
         owners
     }
@@ -120,9 +143,12 @@ pub(super) struct Data {
 }
 
 impl Data {
-    /// The newest attempt, if `attempt` is the one: what an earlier one's movements still report is of no interest.
+    /// The newest attempt, if `attempt` is the one: what an earlier one's movements still report is
+    /// of no interest.
     pub fn moving_at(&mut self, attempt: Attempt) -> Option<&mut Movement> {
-        self.moving.as_mut().filter(|movement| movement.attempt() == attempt)
+        self.moving
+            .as_mut()
+            .filter(|movement| movement.attempt() == attempt)
     }
 
     fn all(&self) -> impl Iterator<Item = &Movement> {
@@ -131,13 +157,21 @@ impl Data {
 
     /// The complete data of an outcome.
     pub fn of(&self, outcome: &Outcome) -> Option<&Movement> {
-        let made = |movement: &&Movement| movement.outcome().is_some_and(|made| made.has_the_data_of(outcome));
-        self.all().filter(|movement| movement.is_complete()).find(made)
+        let made = |movement: &&Movement| {
+            movement
+                .outcome()
+                .is_some_and(|made| made.has_the_data_of(outcome))
+        };
+        self.all()
+            .filter(|movement| movement.is_complete())
+            .find(made)
     }
 
     /// What this node is ready for, by its attempt.
     pub fn ready(&self, term: Term, number: u32) -> Option<&Movement> {
-        let named = |movement: &&Movement| movement.attempt().term == term && movement.attempt().number == number;
+        let named = |movement: &&Movement| {
+            movement.attempt().term == term && movement.attempt().number == number
+        };
         self.all().filter(|movement| movement.ready).find(named)
     }
 
@@ -148,7 +182,11 @@ impl Data {
 
     /// The outcomes whose data is all here, the newest attempt's first.
     pub fn complete_outcomes(&self) -> impl Iterator<Item = &Outcome> {
-        self.moving.iter().chain(self.kept.iter().rev()).filter(|movement| movement.is_complete()).filter_map(Movement::outcome)
+        self.moving
+            .iter()
+            .chain(self.kept.iter().rev())
+            .filter(|movement| movement.is_complete())
+            .filter_map(Movement::outcome)
     }
 
     /// How many earlier attempts' data is kept.
@@ -173,7 +211,12 @@ impl Data {
 
     /// Drops what is not wanted any more.
     pub fn drop_where(&mut self, drops: impl Fn(&Movement) -> bool) -> Vec<Attempt> {
-        let mut dropped: Vec<Attempt> = self.moving.take_if(|movement| drops(movement)).iter().map(Movement::attempt).collect();
+        let mut dropped: Vec<Attempt> = self
+            .moving
+            .take_if(|movement| drops(movement))
+            .iter()
+            .map(Movement::attempt)
+            .collect();
         self.kept.retain(|movement| {
             let goes = drops(movement);
             if goes {

@@ -15,8 +15,12 @@ pub(super) enum Lead {
     #[default]
     Follow,
     /// It asks the voters for promises.
-    Prepare { term: Term, promises: BTreeMap<NodeId, Promise<Outcome>> },
-    /// Its term is open: it moves data until everybody holds what it must. Nobody has voted under this term.
+    Prepare {
+        term: Term,
+        promises: BTreeMap<NodeId, Promise<Outcome>>,
+    },
+    /// Its term is open: it moves data until everybody holds what it must. Nobody has voted under
+    /// this term.
     Attempt(Attempts),
     /// It asked for votes, and proposes nothing else under this term.
     Accept {
@@ -139,13 +143,20 @@ impl Deciding {
     /// The number of the newest attempt in it.
     pub fn number(&self) -> u32 {
         let of_term = |proposed: &&Proposed| proposed.term == self.term();
-        self.proposed.as_ref().filter(of_term).map_or(0, |proposed| proposed.number)
+        self.proposed
+            .as_ref()
+            .filter(of_term)
+            .map_or(0, |proposed| proposed.number)
     }
 
-    /// The outcomes that may be decided, as far as this node knows: their members may speak of the next round already.
+    /// The outcomes that may be decided, as far as this node knows: their members may speak of the
+    /// next round already.
     pub fn may_follow(&self) -> impl Iterator<Item = &Outcome> {
         let accepted = self.acceptor.accepted().map(|(_, outcome)| outcome);
-        let proposed = self.proposed.iter().map(|proposed| &proposed.proposal.outcome);
+        let proposed = self
+            .proposed
+            .iter()
+            .map(|proposed| &proposed.proposal.outcome);
         self.data.outcomes().chain(proposed).chain(accepted)
     }
 }

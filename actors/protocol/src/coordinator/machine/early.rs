@@ -1,5 +1,5 @@
-//! Control frames that came before this node knows their round: kept until it gets there, within bounds that no sender can use
-//! up for the others.
+//! Control frames that came before this node knows their round: kept until it gets there, within
+//! bounds that no sender can use up for the others.
 
 use crate::ident::NodeId;
 use crate::view::MEMBERS_MAX;
@@ -9,7 +9,8 @@ use crate::wire::{CONTROL_FRAME_BYTES_MAX, Header, Message};
 pub const EARLY_FRAMES_PER_MEMBER_MAX: usize = 4;
 /// The same over all members.
 pub const EARLY_FRAMES_MAX: usize = EARLY_FRAMES_PER_MEMBER_MAX * MEMBERS_MAX;
-/// Bytes of them per member, as they travelled: what a leader sends in one round of the largest view fits.
+/// Bytes of them per member, as they travelled: what a leader sends in one round of the largest
+/// view fits.
 pub const EARLY_BYTES_PER_MEMBER_MAX: usize = CONTROL_FRAME_BYTES_MAX;
 /// The same over all members: all of them may have contributed early, and some may lead.
 pub const EARLY_BYTES_MAX: usize = 16 * CONTROL_FRAME_BYTES_MAX;
@@ -21,25 +22,35 @@ pub(super) struct Early {
 }
 
 impl Early {
-    /// Keeps a frame, unless that exceeds a bound: its sender tells again what matters when it is asked.
+    /// Keeps a frame, unless that exceeds a bound: its sender tells again what matters when it is
+    /// asked.
     pub fn keep(&mut self, header: Header, message: Message) {
         let bytes = message.encoded_bytes();
         let (count, of_sender) = self.size(Some(header.sender));
         let (all, of_all) = self.size(None);
         let few = count < EARLY_FRAMES_PER_MEMBER_MAX && all < EARLY_FRAMES_MAX;
-        if few && of_sender.saturating_add(bytes) <= EARLY_BYTES_PER_MEMBER_MAX && of_all.saturating_add(bytes) <= EARLY_BYTES_MAX {
+        if few
+            && of_sender.saturating_add(bytes) <= EARLY_BYTES_PER_MEMBER_MAX
+            && of_all.saturating_add(bytes) <= EARLY_BYTES_MAX
+        {
             self.frames.push((header, message, bytes));
         }
     }
 
     /// Takes all frames, oldest first.
     pub fn take(&mut self) -> Vec<(Header, Message)> {
-        std::mem::take(&mut self.frames).into_iter().map(|(header, message, _)| (header, message)).collect()
+        std::mem::take(&mut self.frames)
+            .into_iter()
+            .map(|(header, message, _)| (header, message))
+            .collect()
     }
 
     /// Frames and bytes of a sender, or of all.
     fn size(&self, sender: Option<NodeId>) -> (usize, usize) {
-        let of = self.frames.iter().filter(|(header, ..)| sender.is_none_or(|sender| header.sender == sender));
+        let of = self
+            .frames
+            .iter()
+            .filter(|(header, ..)| sender.is_none_or(|sender| header.sender == sender));
         of.fold((0, 0), |(count, sum), (.., bytes)| (count + 1, sum + bytes))
     }
 }
@@ -53,23 +64,46 @@ mod tests {
     use std::net::SocketAddr;
 
     fn header(sender: u64) -> Header {
-        let term = Term { counter: 1, node: NodeId(sender) };
+        let term = Term {
+            counter: 1,
+            node: NodeId(sender),
+        };
         let (cluster, incarnation) = (ClusterId(1), Incarnation(1));
-        Header { cluster, lineage: Lineage(1), epoch: Epoch(1), round: Round(2), term, attempt: 0, sender: NodeId(sender), incarnation }
+        Header {
+            cluster,
+            lineage: Lineage(1),
+            epoch: Epoch(1),
+            round: Round(2),
+            term,
+            attempt: 0,
+            sender: NodeId(sender),
+            incarnation,
+        }
     }
 
     fn large() -> Message {
         let address = SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 7401));
-        let member = |id| Member { id: NodeId(id), incarnation: Incarnation(1), address, devices: 1 };
+        let member = |id| Member {
+            id: NodeId(id),
+            incarnation: Incarnation(1),
+            address,
+            devices: 1,
+        };
         let view = View::new(Epoch(1), (0..MEMBERS_MAX as u64).map(member).collect()).unwrap();
-        Message::Found { view, lineage: Lineage(1) }
+        Message::Found {
+            view,
+            lineage: Lineage(1),
+        }
     }
 
     #[test]
     fn one_sender_keeps_few_frames() {
         let mut early = Early::default();
         (0..9).for_each(|_| early.keep(header(1), Message::Prepare));
-        assert_eq!(early.size(Some(NodeId(1))), (EARLY_FRAMES_PER_MEMBER_MAX, 4 * EARLY_FRAMES_PER_MEMBER_MAX));
+        assert_eq!(
+            early.size(Some(NodeId(1))),
+            (EARLY_FRAMES_PER_MEMBER_MAX, 4 * EARLY_FRAMES_PER_MEMBER_MAX)
+        );
         assert_eq!(early.take().len(), EARLY_FRAMES_PER_MEMBER_MAX);
         assert_eq!(early.take().len(), 0);
     }
@@ -80,11 +114,15 @@ mod tests {
         let bytes = message.encoded_bytes();
         assert!(bytes > 100_000);
         for node in 0..200 {
-            (0..EARLY_FRAMES_PER_MEMBER_MAX).for_each(|_| early.keep(header(node), message.clone()));
+            (0..EARLY_FRAMES_PER_MEMBER_MAX)
+                .for_each(|_| early.keep(header(node), message.clone()));
             assert!(early.size(Some(NodeId(node))).1 <= EARLY_BYTES_PER_MEMBER_MAX);
         }
         let (count, kept) = early.size(None);
-        assert!(kept <= EARLY_BYTES_MAX && kept + bytes > EARLY_BYTES_MAX, "{count} frames, {kept} bytes");
+        assert!(
+            kept <= EARLY_BYTES_MAX && kept + bytes > EARLY_BYTES_MAX,
+            "{count} frames, {kept} bytes"
+        );
         // There is still room for what is small.
         early.keep(header(999), Message::Prepare);
         assert_eq!(early.size(Some(NodeId(999))), (1, 4));

@@ -1,5 +1,6 @@
-//! A member's rules. A frame counts only from a member or a voter of the round (or a joiner of an attempt), in the right incarnation, for
-//! this round, from the leader of its term where only the leader may speak. What is of an older round is answered with the newest entry.
+//! A member's rules. A frame counts only from a member or a voter of the round (or a joiner of an
+//! attempt), in the right incarnation, for this round, from the leader of its term where only the
+//! leader may speak. What is of an older round is answered with the newest entry.
 
 use super::Coordinator;
 use super::data::Movement;
@@ -23,30 +24,45 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Coordinator {
-    /// Whether a stream of this header may belong to an attempt that this node takes part in: the current round's or the
-    /// next one's, from a member; outside, where the admission may still be on its way, of any decided history.
+    /// Whether a stream of this header may belong to an attempt that this node takes part in: the
+    /// current round's or the next one's, from a member; outside, where the admission may still be
+    /// on its way, of any decided history.
     #[must_use]
     pub fn admits(&self, header: &Header) -> bool {
         let same = header.cluster == self.settings.identity.cluster && header.lineage.is_decided();
-        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return same };
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return same;
+        };
         if !history.member {
             return same && (header.lineage != history.lineage || header.round >= history.round);
         }
-        let next = deciding.may_follow().any(|outcome| is_member(&outcome.view, header));
+        let next = deciding
+            .may_follow()
+            .any(|outcome| is_member(&outcome.view, header));
         let here = header.round == history.round && header.lineage == history.lineage;
         let near = here || header.round == history.round.next();
         same && near && (is_member(&history.view, header) || next)
     }
 
-    pub(super) fn receive(&mut self, header: Header, message: Message, now: Instant, out: &mut Outbox<Effect>) {
-        if header.cluster != self.settings.identity.cluster || header.sender == self.me() || self.stopped.is_some() {
+    pub(super) fn receive(
+        &mut self,
+        header: Header,
+        message: Message,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        if header.cluster != self.settings.identity.cluster
+            || header.sender == self.me()
+            || self.stopped.is_some()
+        {
             return;
         }
         if let Message::Admit { parent, draft } = message {
             return self.admitted(&header, parent, &draft, out);
         }
         if self.history.is_none() {
-            // The view is still on its way here; or this node has left, and others do not know with which entry.
+            // The view is still on its way here; or this node has left, and others do not know with
+            // which entry.
             self.answer_late(&header, &message, out);
             return self.early.keep(header, message);
         }
@@ -70,7 +86,9 @@ impl Coordinator {
         // Another start of a voter's node may speak as a joiner, and leads nothing.
         let of_leader = header.sender == header.term.node && self.is_from_voter(header);
         match message {
-            Message::Contribute(contributed) => self.note_contribution(header.sender, contributed, now, out),
+            Message::Contribute(contributed) => {
+                self.note_contribution(header.sender, contributed, now, out)
+            }
             Message::Attempt(draft) if of_leader => self.receive_attempt(header, &draft, now, out),
             Message::Ready => self.count_ready(header.sender, header.term, header.attempt, out),
             Message::Broken(node) => self.broken_elsewhere(header, node, now, out),
@@ -78,16 +96,26 @@ impl Coordinator {
             Message::Decide { entry, leaves } => self.told_decision(header, entry, leaves, out),
             Message::Learn => self.lead_again(header.sender, out),
             // A member that does not vote yet forks where no voter is left.
-            Message::Fork { lineage, ordered, voters } if header.sender == header.term.node => {
+            Message::Fork {
+                lineage,
+                ordered,
+                voters,
+            } if header.sender == header.term.node => {
                 self.receive_fork(header, (lineage, ordered), voters, now, out)
             }
             Message::Prepare if of_leader => self.promise(header, now, out),
-            Message::Promise { accepted, floor, contributed } if self.is_from_voter(header) => {
+            Message::Promise {
+                accepted,
+                floor,
+                contributed,
+            } if self.is_from_voter(header) => {
                 self.promised(header, Promise { accepted, floor }, contributed, now, out);
             }
             Message::Open if of_leader => self.acknowledge_open(header, now, out),
             Message::Opened if self.is_from_voter(header) => self.count_opened(header, out),
-            Message::Closed if of_leader => self.discard_where(|movement| movement.attempt().term < header.term, out),
+            Message::Closed if of_leader => {
+                self.discard_where(|movement| movement.attempt().term < header.term, out)
+            }
             Message::Accept(entry) if of_leader => self.vote(header, entry, now, out),
             Message::Accepted if self.is_from_voter(header) => self.count_accepted(header),
             Message::Overtaken => self.overtaken(header.term, now),
@@ -96,35 +124,67 @@ impl Coordinator {
     }
 
     fn is_from_voter(&self, header: &Header) -> bool {
-        let sender = Voter { node: header.sender, incarnation: header.incarnation };
-        self.history.as_ref().is_some_and(|history| history.voters.contains(sender))
+        let sender = Voter {
+            node: header.sender,
+            incarnation: header.incarnation,
+        };
+        self.history
+            .as_ref()
+            .is_some_and(|history| history.voters.contains(sender))
     }
 
-    /// Whether the sender is a member or a voter of the round, or joins with an attempt, and its term one that may exist.
+    /// Whether the sender is a member or a voter of the round, or joins with an attempt, and its
+    /// term one that may exist.
     fn may_speak(&self, header: &Header) -> bool {
-        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return false };
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return false;
+        };
         let owned = header.term.counter > 0 || header.term.node == history.leader;
         let bounded = owned
             && header.term.counter <= TERM_COUNTER_MAX
-            && (history.voters.of(header.term.node).is_some() || history.view.contains(header.term.node));
-        let sender = Voter { node: header.sender, incarnation: header.incarnation };
+            && (history.voters.of(header.term.node).is_some()
+                || history.view.contains(header.term.node));
+        let sender = Voter {
+            node: header.sender,
+            incarnation: header.incarnation,
+        };
         let takes_part = is_member(&history.view, header) || history.voters.contains(sender);
-        bounded && (takes_part || deciding.may_follow().any(|outcome| is_member(&outcome.view, header)))
+        bounded
+            && (takes_part
+                || deciding
+                    .may_follow()
+                    .any(|outcome| is_member(&outcome.view, header)))
     }
 
-    /// Keeps a frame of the next round until this node gets there. Whoever is ahead is asked for the entry that led it there, also a member
-    /// that this node does not know: it may have been left out long ago and vote still. An entry of a later round says that the others
-    /// went on without this node.
-    fn receive_early(&mut self, header: Header, message: Message, now: Instant, out: &mut Outbox<Effect>) {
-        if let Message::Decide { entry: Some(entry), leaves } = message {
+    /// Keeps a frame of the next round until this node gets there. Whoever is ahead is asked for
+    /// the entry that led it there, also a member that this node does not know: it may have been
+    /// left out long ago and vote still. An entry of a later round says that the others went on
+    /// without this node.
+    fn receive_early(
+        &mut self,
+        header: Header,
+        message: Message,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        if let Message::Decide {
+            entry: Some(entry),
+            leaves,
+        } = message
+        {
             if leaves {
                 self.send_from(header.place(), header.sender, Message::Learned, out);
             }
             return self.passed_over(&header, entry, now, out);
         }
-        let (Some(history), Some(deciding)) = (&self.history, &mut self.deciding) else { return };
+        let (Some(history), Some(deciding)) = (&self.history, &mut self.deciding) else {
+            return;
+        };
         let asks = deciding.asked.len() < MEMBERS_MAX && deciding.asked.insert(header.sender);
-        let known = is_member(&history.view, &header) || deciding.may_follow().any(|outcome| is_member(&outcome.view, &header));
+        let known = is_member(&history.view, &header)
+            || deciding
+                .may_follow()
+                .any(|outcome| is_member(&outcome.view, &header));
         if known && header.round == history.round.next() {
             self.early.keep(header, message);
         }
@@ -133,30 +193,64 @@ impl Coordinator {
         }
     }
 
-    /// Notes what a member contributes; two that expect different rounds end the run: they run different scripts.
-    pub(super) fn note_contribution(&mut self, node: NodeId, mut contributed: Contributed, now: Instant, out: &mut Outbox<Effect>) {
-        let Some(deciding) = &mut self.deciding else { return };
+    /// Notes what a member contributes; two that expect different rounds end the run: they run
+    /// different scripts.
+    pub(super) fn note_contribution(
+        &mut self,
+        node: NodeId,
+        mut contributed: Contributed,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         if self.settings.orders_by_rate {
-            self.rates.insert(node, std::mem::take(&mut contributed.rates));
+            self.rates
+                .insert(node, std::mem::take(&mut contributed.rates));
         }
-        if self.history.as_ref().is_none_or(|history| !history.view.contains(node)) {
+        if self
+            .history
+            .as_ref()
+            .is_none_or(|history| !history.view.contains(node))
+        {
             return;
         }
-        let of_others = deciding.contributed.iter().map(|(other, known)| (*other, known.spec));
-        let proposed = deciding.proposed.as_ref().map(|proposed| (proposed.term.node, proposed.proposal.outcome.spec));
-        let differs = of_others.chain(proposed).find(|(_, spec)| *spec != contributed.spec);
-        self.timers.start(Timer::Grace, now.after(self.settings.grace));
+        let of_others = deciding
+            .contributed
+            .iter()
+            .map(|(other, known)| (*other, known.spec));
+        let proposed = deciding
+            .proposed
+            .as_ref()
+            .map(|proposed| (proposed.term.node, proposed.proposal.outcome.spec));
+        let differs = of_others
+            .chain(proposed)
+            .find(|(_, spec)| *spec != contributed.spec);
+        self.timers
+            .start(Timer::Grace, now.after(self.settings.grace));
         if deciding.grace_over {
             self.timers.stop(Timer::Grace);
         }
         match differs {
-            Some((other, spec)) => self.abandon(difference(node, contributed.spec, other, spec), out),
+            Some((other, spec)) => {
+                self.abandon(difference(node, contributed.spec, other, spec), out)
+            }
             None => _ = deciding.contributed.insert(node, contributed),
         }
     }
 
-    pub(super) fn specs_differ(&mut self, attempt: Attempt, other: NodeId, spec: RoundSpec, out: &mut Outbox<Effect>) {
-        let movement = self.deciding.as_mut().and_then(|deciding| deciding.data.moving_at(attempt));
+    pub(super) fn specs_differ(
+        &mut self,
+        attempt: Attempt,
+        other: NodeId,
+        spec: RoundSpec,
+        out: &mut Outbox<Effect>,
+    ) {
+        let movement = self
+            .deciding
+            .as_mut()
+            .and_then(|deciding| deciding.data.moving_at(attempt));
         if let Some(ours) = movement.map(|movement| movement.plan.spec) {
             self.abandon(difference(self.me(), ours, other, spec), out);
         }
@@ -164,17 +258,29 @@ impl Coordinator {
 
     /// Ends the run for everybody.
     pub(super) fn abandon(&mut self, reason: RefusalReason, out: &mut Outbox<Effect>) {
-        let members: Vec<NodeId> = self.history.iter().flat_map(|history| history.view.ids()).collect();
+        let members: Vec<NodeId> = self
+            .history
+            .iter()
+            .flat_map(|history| history.view.ids())
+            .collect();
         self.broadcast(members, &Message::Abandon(reason.clone()), out);
         self.stop(RoundError::refused(self.place().round, reason), out);
     }
 
-    /// Tells whoever should lead of this node's contribution, and whoever does under the term that was promised.
+    /// Tells whoever should lead of this node's contribution, and whoever does under the term that
+    /// was promised.
     pub(super) fn tell_leader(&mut self, out: &mut Outbox<Effect>) {
-        let (Some(mine), Some(leader)) = (self.mine.clone(), self.leader()) else { return };
-        let Some(owner) = self.deciding.as_ref().map(|deciding| deciding.term().node) else { return };
+        let (Some(mine), Some(leader)) = (self.mine.clone(), self.leader()) else {
+            return;
+        };
+        let Some(owner) = self.deciding.as_ref().map(|deciding| deciding.term().node) else {
+            return;
+        };
         for to in BTreeSet::from([leader, owner]) {
-            let untold = self.deciding.as_mut().is_some_and(|deciding| deciding.told.insert(to));
+            let untold = self
+                .deciding
+                .as_mut()
+                .is_some_and(|deciding| deciding.told.insert(to));
             if to != self.me() && untold {
                 self.send(to, Message::Contribute(mine.clone()), out);
             }
@@ -184,20 +290,31 @@ impl Coordinator {
     /// Goes over to a term, if it is a higher one: its owner leads for a while.
     pub(super) fn follow(&mut self, term: Term, now: Instant) {
         let me = self.me();
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         deciding.highest = deciding.highest.max(term);
         if deciding.lead.term().is_some_and(|own| own < term) {
             self.step_down();
         }
         if term.node != me {
-            self.timers.set(Timer::Follow, now.after(super::FOLLOW_WAIT));
+            self.timers
+                .set(Timer::Follow, now.after(super::FOLLOW_WAIT));
         }
     }
 
-    fn broken_elsewhere(&mut self, header: &Header, node: NodeId, now: Instant, out: &mut Outbox<Effect>) {
+    fn broken_elsewhere(
+        &mut self,
+        header: &Header,
+        node: NodeId,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
         let place = self.place();
-        // Who comes to this bootstrap asks for streams that it has refused, whichever attempt they are of.
-        let over = (header.term, header.attempt) < (place.term, place.attempt) && header.sender != node;
+        // Who comes to this bootstrap asks for streams that it has refused, whichever attempt they
+        // are of.
+        let over =
+            (header.term, header.attempt) < (place.term, place.attempt) && header.sender != node;
         if header.term < place.term || over {
             // It does not know of the attempt under way yet.
             return self.lead_again(header.sender, out);
@@ -205,15 +322,37 @@ impl Coordinator {
         self.ask_for_another_attempt(header.sender, node, now, out);
     }
 
-    fn receive_attempt(&mut self, header: &Header, draft: &Draft, now: Instant, out: &mut Outbox<Effect>) {
-        let Some(proposal) = self.history.as_ref().and_then(|history| draft.resolve(history.base())) else { return };
+    fn receive_attempt(
+        &mut self,
+        header: &Header,
+        draft: &Draft,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        let Some(proposal) = self
+            .history
+            .as_ref()
+            .and_then(|history| draft.resolve(history.base()))
+        else {
+            return;
+        };
         // Of another start of this node it may say that it takes part: this one is told by `Admit`.
         let myself = self.myself();
-        let counts = self.history.as_ref().and_then(|history| history.view.member(myself.node)).map(Voter::from) == Some(myself);
-        if !counts || proposal.participants.binary_search(&myself.node).is_err() || draft.lineage != header.lineage {
+        let counts = self
+            .history
+            .as_ref()
+            .and_then(|history| history.view.member(myself.node))
+            .map(Voter::from)
+            == Some(myself);
+        if !counts
+            || proposal.participants.binary_search(&myself.node).is_err()
+            || draft.lineage != header.lineage
+        {
             return;
         }
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         if header.term < deciding.term() {
             return self.send(header.sender, Message::Overtaken, out);
         }
@@ -224,95 +363,186 @@ impl Coordinator {
             }
             self.follow(header.term, now);
         }
-        let ours = self.mine.as_ref().map(|mine| mine.spec).filter(|ours| *ours != proposal.outcome.spec);
+        let ours = self
+            .mine
+            .as_ref()
+            .map(|mine| mine.spec)
+            .filter(|ours| *ours != proposal.outcome.spec);
         if let Some(ours) = ours {
-            return self.abandon(difference(self.me(), ours, header.sender, proposal.outcome.spec), out);
+            return self.abandon(
+                difference(self.me(), ours, header.sender, proposal.outcome.spec),
+                out,
+            );
         }
         self.take_proposal(header.term, header.attempt, proposal, out);
     }
 
     /// Takes the newest attempt of a term; its leader asked for no vote on the ones before.
-    pub(super) fn take_proposal(&mut self, term: Term, number: u32, proposal: Proposal, out: &mut Outbox<Effect>) {
-        let Some(deciding) = &mut self.deciding else { return };
-        let newest = deciding.proposed.as_ref().map(|proposed| (proposed.term, proposed.number));
+    pub(super) fn take_proposal(
+        &mut self,
+        term: Term,
+        number: u32,
+        proposal: Proposal,
+        out: &mut Outbox<Effect>,
+    ) {
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
+        let newest = deciding
+            .proposed
+            .as_ref()
+            .map(|proposed| (proposed.term, proposed.number));
         if newest.is_some_and(|newest| newest >= (term, number)) {
             return;
         }
-        deciding.proposed = Some(Proposed { term, number, proposal });
+        deciding.proposed = Some(Proposed {
+            term,
+            number,
+            proposal,
+        });
         let earlier = |attempt: Attempt| {
             let dropped = attempt.term == term && attempt.number < number;
             dropped || (attempt.term < term && planted::has(Bug::DroppedForLaterAttempt))
         };
-        self.discard_where(|movement| earlier(movement.attempt()) && movement.published.is_some(), out);
+        self.discard_where(
+            |movement| earlier(movement.attempt()) && movement.published.is_some(),
+            out,
+        );
     }
 
-    /// Begins the plan that needs no proposal before its leader proposes it: everybody contributes and takes part.
+    /// Begins the plan that needs no proposal before its leader proposes it: everybody contributes
+    /// and takes part.
     pub(super) fn begin_plain_attempt(&mut self, out: &mut Outbox<Effect>) {
         if !self.is_plain() {
             return;
         }
-        let Some(spec) = self.mine.as_ref().map(|mine| mine.spec) else { return };
-        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
+        let Some(spec) = self.mine.as_ref().map(|mine| mine.spec) else {
+            return;
+        };
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return;
+        };
         let first = history.first_term();
-        let untried = deciding.data.moving.is_none() && deciding.term() == first && deciding.proposed.is_none();
+        let untried = deciding.data.moving.is_none()
+            && deciding.term() == first
+            && deciding.proposed.is_none();
         if !untried || deciding.decided.is_some() {
             return;
         }
-        let place = Place { term: first, attempt: 0, ..self.place() };
+        let place = Place {
+            term: first,
+            attempt: 0,
+            ..self.place()
+        };
         let (contributors, participants) = self.everybody(spec.kind);
-        let Some(plan) = self.plan(place, spec, contributors, participants) else { return };
+        let Some(plan) = self.plan(place, spec, contributors, participants) else {
+            return;
+        };
         self.move_data(Movement::new(Arc::new(plan)), out);
     }
 
     /// Contributors and participants where nothing is out of the ordinary.
     pub(super) fn everybody(&self, kind: RoundKind) -> (Vec<NodeId>, Vec<NodeId>) {
-        let members: Vec<NodeId> = self.history.iter().flat_map(|history| history.view.ids()).collect();
-        let contributors = if kind == RoundKind::Found { members.iter().take(1).copied().collect() } else { members.clone() };
+        let members: Vec<NodeId> = self
+            .history
+            .iter()
+            .flat_map(|history| history.view.ids())
+            .collect();
+        let contributors = if kind == RoundKind::Found {
+            members.iter().take(1).copied().collect()
+        } else {
+            members.clone()
+        };
         (contributors, members)
     }
 
     fn move_data(&mut self, movement: Movement, out: &mut Outbox<Effect>) {
         let plan = Arc::clone(&movement.plan);
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         out.push_all(deciding.data.begin(movement).map(Effect::Discard));
         self.timers.stop(Timer::Broken);
         self.timers.stop(Timer::LostStreams);
         out.push(Effect::Open(plan));
     }
 
-    /// Moves the data of the newest attempt. A node whose contribution it wants waits for its training threads.
+    /// Moves the data of the newest attempt. A node whose contribution it wants waits for its
+    /// training threads.
     pub(super) fn begin_proposed_attempt(&mut self, out: &mut Outbox<Effect>) {
-        let Some(deciding) = self.deciding.as_ref().filter(|deciding| deciding.decided.is_none()) else { return };
-        let Some(Proposed { term, number, proposal }) = deciding.proposed.clone() else { return };
-        let place = Place { term, attempt: number, ..self.place() };
+        let Some(deciding) = self
+            .deciding
+            .as_ref()
+            .filter(|deciding| deciding.decided.is_none())
+        else {
+            return;
+        };
+        let Some(Proposed {
+            term,
+            number,
+            proposal,
+        }) = deciding.proposed.clone()
+        else {
+            return;
+        };
+        let place = Place {
+            term,
+            attempt: number,
+            ..self.place()
+        };
         let attempt = Attempt::at(&place);
         let moving = deciding.data.moving.as_ref();
         let lacks_own = proposal.outcome.contributors.contains(&self.me()) && self.mine.is_none();
-        let begun = moving.is_some_and(|movement| movement.attempt() == attempt && movement.published.is_some());
+        let begun = moving
+            .is_some_and(|movement| movement.attempt() == attempt && movement.published.is_some());
         if lacks_own || begun || deciding.data.ready(term, number).is_some() {
             return;
         }
         let contributors = proposal.outcome.contributors.clone();
-        let Some(plan) = self.plan(place, proposal.outcome.spec, contributors, proposal.participants.clone()) else { return };
-        let Some(publication) = self.publication(&plan, &proposal.outcome) else { return };
+        let Some(plan) = self.plan(
+            place,
+            proposal.outcome.spec,
+            contributors,
+            proposal.participants.clone(),
+        ) else {
+            return;
+        };
+        let Some(publication) = self.publication(&plan, &proposal.outcome) else {
+            return;
+        };
         let same = |movement: &Movement| *movement.plan == plan;
-        if !self.deciding.as_ref().is_some_and(|deciding| deciding.data.moving.as_ref().is_some_and(same)) {
+        if !self
+            .deciding
+            .as_ref()
+            .is_some_and(|deciding| deciding.data.moving.as_ref().is_some_and(same))
+        {
             self.move_data(Movement::new(Arc::new(plan)), out);
         }
-        if let Some(movement) = self.deciding.as_mut().and_then(|deciding| deciding.data.moving.as_mut()) {
+        if let Some(movement) = self
+            .deciding
+            .as_mut()
+            .and_then(|deciding| deciding.data.moving.as_mut())
+        {
             let publication = Arc::new(publication);
             movement.publish(proposal, Arc::clone(&publication));
             out.push(Effect::Publish(publication));
         }
     }
 
-    /// Says once that this node holds all that it must for the newest attempt. A third attempt's data waits until that of an earlier one
-    /// may go.
+    /// Says once that this node holds all that it must for the newest attempt. A third attempt's
+    /// data waits until that of an earlier one may go.
     pub(super) fn tell_when_ready(&mut self, out: &mut Outbox<Effect>) {
         let me = self.me();
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         let room = deciding.data.has_room();
-        let Some(movement) = deciding.data.moving.as_mut().filter(|movement| room && !movement.ready && movement.is_complete()) else {
+        let Some(movement) = deciding
+            .data
+            .moving
+            .as_mut()
+            .filter(|movement| room && !movement.ready && movement.is_complete())
+        else {
             return;
         };
         movement.ready = true;
@@ -321,7 +551,16 @@ impl Coordinator {
         if attempt.term.node == me {
             return self.count_ready(me, attempt.term, attempt.number, out);
         }
-        self.send_from(Place { term: attempt.term, attempt: attempt.number, ..self.place() }, attempt.term.node, Message::Ready, out);
+        self.send_from(
+            Place {
+                term: attempt.term,
+                attempt: attempt.number,
+                ..self.place()
+            },
+            attempt.term.node,
+            Message::Ready,
+            out,
+        );
     }
 
     /// What a peer that can be sent to again may have missed.
@@ -330,11 +569,16 @@ impl Coordinator {
         self.links.found(node, round);
         self.tell_entry(node, out);
         let voter = self.is_voter();
-        let (Some(history), Some(deciding)) = (&self.history, &mut self.deciding) else { return };
+        let (Some(history), Some(deciding)) = (&self.history, &mut self.deciding) else {
+            return;
+        };
         deciding.told.remove(&node);
         let term = deciding.term();
         if term.node == node && !planted::has(Bug::PromiseUntold) {
-            let accepted = deciding.acceptor.accepted().is_some_and(|(of, _)| *of == term);
+            let accepted = deciding
+                .acceptor
+                .accepted()
+                .is_some_and(|(of, _)| *of == term);
             let ready = deciding.data.ready(term, deciding.number()).is_some();
             let first = history.first_term() == term;
             if voter && !first {
@@ -352,21 +596,41 @@ impl Coordinator {
     }
 
     /// A node that is no member follows the round that admits it.
-    fn admitted(&mut self, header: &Header, parent: Outcome, draft: &Draft, out: &mut Outbox<Effect>) {
-        if header.sender != header.term.node || header.round != parent.round.next() || header.lineage != draft.lineage {
+    fn admitted(
+        &mut self,
+        header: &Header,
+        parent: Outcome,
+        draft: &Draft,
+        out: &mut Outbox<Effect>,
+    ) {
+        if header.sender != header.term.node
+            || header.round != parent.round.next()
+            || header.lineage != draft.lineage
+        {
             return;
         }
-        let place =
-            Place { lineage: header.lineage, epoch: parent.view.epoch(), round: parent.round, term: header.term, attempt: header.attempt };
+        let place = Place {
+            lineage: header.lineage,
+            epoch: parent.view.epoch(),
+            round: parent.round,
+            term: header.term,
+            attempt: header.attempt,
+        };
         let mut history = History::after(parent, place, self.myself());
         // A fork goes on from an entry of the history before.
         history.lineage = header.lineage;
         if !history.lineage.is_decided() || history.member || !is_member(&history.view, header) {
             return;
         }
-        let Some(proposal) = draft.resolve(history.base()) else { return };
+        let Some(proposal) = draft.resolve(history.base()) else {
+            return;
+        };
         let identity = self.settings.identity;
-        let admits = proposal.outcome.view.member(identity.node).is_some_and(|member| member.incarnation == identity.incarnation);
+        let admits = proposal
+            .outcome
+            .view
+            .member(identity.node)
+            .is_some_and(|member| member.incarnation == identity.incarnation);
         // How state is cut is known from this node's own request.
         let asked = self.mine.is_some() || self.state_elements.is_some();
         if !(admits && asked) {
@@ -375,16 +639,30 @@ impl Coordinator {
         self.admit(header, history, proposal, out);
     }
 
-    fn admit(&mut self, header: &Header, history: History, proposal: Proposal, out: &mut Outbox<Effect>) {
+    fn admit(
+        &mut self,
+        header: &Header,
+        history: History,
+        proposal: Proposal,
+        out: &mut Outbox<Effect>,
+    ) {
         if self.restore_aside_of(history.lineage) {
             self.discard_where(|movement| !movement.ready, out);
         }
-        let known = self.history.as_ref().map(|known| (known.member, known.lineage, known.round));
+        let known = self
+            .history
+            .as_ref()
+            .map(|known| (known.member, known.lineage, known.round));
         match known {
             // The others count on a member.
             Some((true, ..)) => return,
-            Some((false, lineage, round)) if lineage == history.lineage && round > history.round => return,
-            Some((false, lineage, round)) if lineage == history.lineage && round == history.round => {}
+            Some((false, lineage, round))
+                if lineage == history.lineage && round > history.round =>
+            {
+                return;
+            }
+            Some((false, lineage, round))
+                if lineage == history.lineage && round == history.round => {}
             _ => {
                 self.set_aside(history.lineage, out);
                 self.deciding = Some(super::deciding::Deciding::new(history.first_term()));
@@ -392,7 +670,9 @@ impl Coordinator {
                 self.timers.end_round();
             }
         }
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         if header.term < deciding.term() || deciding.acceptor.prepare(header.term).is_err() {
             return;
         }
@@ -403,9 +683,20 @@ impl Coordinator {
 
 /// Whether the header's sender is in the view, in the incarnation that the view has.
 pub(super) fn is_member(view: &View, header: &Header) -> bool {
-    view.member(header.sender).is_some_and(|member| member.incarnation == header.incarnation)
+    view.member(header.sender)
+        .is_some_and(|member| member.incarnation == header.incarnation)
 }
 
-fn difference(one: NodeId, one_spec: RoundSpec, other: NodeId, other_spec: RoundSpec) -> RefusalReason {
-    RefusalReason::SpecsDiffer { one, one_spec: one_spec.to_string(), other, other_spec: other_spec.to_string() }
+fn difference(
+    one: NodeId,
+    one_spec: RoundSpec,
+    other: NodeId,
+    other_spec: RoundSpec,
+) -> RefusalReason {
+    RefusalReason::SpecsDiffer {
+        one,
+        one_spec: one_spec.to_string(),
+        other,
+        other_spec: other_spec.to_string(),
+    }
 }

@@ -1,4 +1,5 @@
-//! Survivors: after a while in which no quorum answers, the leader of the members that it reaches starts a new history whose voters are those.
+//! Survivors: after a while in which no quorum answers, the leader of the members that it reaches
+//! starts a new history whose voters are those.
 //!
 //! ```text
 //!   leader                         the others that it reaches
@@ -6,8 +7,9 @@
 //!     │◀─────────── Promise{accepted} ┤   what they accepted before counts: its data is with every next member
 //!     ├─ Accept(that), or an attempt ▶│   the round is made anew only if none of them is a next member of that
 //! ```
-//! A node that takes part in a fork answers nothing of the history before: to that one it is as good as dead. Two may begin to fork from one
-//! entry at a time: until either has decided, everybody goes over to the one of the higher term.
+//! A node that takes part in a fork answers nothing of the history before: to that one it is as
+//! good as dead. Two may begin to fork from one entry at a time: until either has decided,
+//! everybody goes over to the one of the higher term.
 
 use super::Coordinator;
 use super::following::is_member;
@@ -40,23 +42,36 @@ pub struct Recovery {
 }
 
 impl Coordinator {
-    /// Starts a history without a quorum, once it was waited for long enough, or nobody is left to wait for.
+    /// Starts a history without a quorum, once it was waited for long enough, or nobody is left to
+    /// wait for.
     pub(super) fn fork_when_due(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let contributed = self.deciding.as_ref().is_some_and(|deciding| !deciding.contributed.is_empty() && deciding.decided.is_none());
-        let room = self.history.as_ref().is_some_and(|history| history.forks.len() < FORKS_MAX);
+        let contributed = self
+            .deciding
+            .as_ref()
+            .is_some_and(|deciding| !deciding.contributed.is_empty() && deciding.decided.is_none());
+        let room = self
+            .history
+            .as_ref()
+            .is_some_and(|history| history.forks.len() < FORKS_MAX);
         if !contributed || !room || !self.may_fork() {
             self.timers.stop(Timer::Fork);
             return self.with_deciding(|deciding| deciding.fork_due = false);
         }
-        let due = self.deciding.as_ref().is_some_and(|deciding| deciding.fork_due);
+        let due = self
+            .deciding
+            .as_ref()
+            .is_some_and(|deciding| deciding.fork_due);
         if due || (!self.quorum_lives() && self.missing_voters_ended()) {
             return self.fork(false, now, out);
         }
-        self.timers.start(Timer::Fork, now.after(self.settings.fork_after));
+        self.timers
+            .start(Timer::Fork, now.after(self.settings.fork_after));
     }
 
     fn fork(&mut self, ordered: bool, now: Instant, out: &mut Outbox<Effect>) {
-        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return;
+        };
         let voters: Vec<Voter> = self.reached_members(history).map(Voter::from).collect();
         let term = deciding.highest.next_of(self.me());
         let lineage = forked(history.began_in, history.round.0, term, &voters);
@@ -69,8 +84,13 @@ impl Coordinator {
     /// # Errors
     /// It must not be done; nothing was changed.
     pub fn recovery(&self) -> Result<Recovery, RecoveryError> {
-        let Some(history) = self.history.as_ref().filter(|history| history.member) else { return Err(RecoveryError::NoMember) };
-        let undecided = self.deciding.as_ref().is_some_and(|deciding| deciding.decided.is_none());
+        let Some(history) = self.history.as_ref().filter(|history| history.member) else {
+            return Err(RecoveryError::NoMember);
+        };
+        let undecided = self
+            .deciding
+            .as_ref()
+            .is_some_and(|deciding| deciding.decided.is_none());
         if history.last.is_none() || !undecided {
             return Err(RecoveryError::NothingDecided);
         }
@@ -80,32 +100,76 @@ impl Coordinator {
         if history.forks.len() >= FORKS_MAX {
             return Err(RecoveryError::ForkedTooOften);
         }
-        let goes_on: Vec<NodeId> = self.reached_members(history).map(|member| member.id).collect();
-        let missing = history.voters.ids().filter(|voter| !goes_on.contains(voter)).collect();
-        Ok(Recovery { lineage: history.lineage, round: history.round, goes_on, missing })
+        let goes_on: Vec<NodeId> = self
+            .reached_members(history)
+            .map(|member| member.id)
+            .collect();
+        let missing = history
+            .voters
+            .ids()
+            .filter(|voter| !goes_on.contains(voter))
+            .collect();
+        Ok(Recovery {
+            lineage: history.lineage,
+            round: history.round,
+            goes_on,
+            missing,
+        })
     }
 
     /// An operator named the history that goes on.
     pub(super) fn recover(&mut self, lineage: Lineage, now: Instant, out: &mut Outbox<Effect>) {
-        if self.recovery().is_ok_and(|recovery| recovery.lineage == lineage) {
+        if self
+            .recovery()
+            .is_ok_and(|recovery| recovery.lineage == lineage)
+        {
             self.fork(true, now, out);
         }
     }
 
     /// Members that live and can be reached, ascending, this node among them.
     fn reached_members<'a>(&'a self, history: &'a History) -> impl Iterator<Item = &'a Member> {
-        history.view.members().iter().filter(|member| !self.is_gone(member) && !self.links.is_given_up(member.id))
+        history
+            .view
+            .members()
+            .iter()
+            .filter(|member| !self.is_gone(member) && !self.links.is_given_up(member.id))
     }
 
     /// Tells a voter of the fork under way, whatever it forked to itself.
     pub(super) fn tell_fork(&self, to: NodeId, term: Term, out: &mut Outbox<Effect>) {
-        let Some(history) = self.history.as_ref().filter(|history| history.is_fork && history.voters.of(to).is_some()) else { return };
-        let place = Place { term, lineage: history.began_in, ..self.place() };
+        let Some(history) = self
+            .history
+            .as_ref()
+            .filter(|history| history.is_fork && history.voters.of(to).is_some())
+        else {
+            return;
+        };
+        let place = Place {
+            term,
+            lineage: history.began_in,
+            ..self.place()
+        };
         let voters = history.voters.iter().copied().collect();
-        self.send_from(place, to, Message::Fork { lineage: history.lineage, ordered: history.is_ordered, voters }, out);
+        self.send_from(
+            place,
+            to,
+            Message::Fork {
+                lineage: history.lineage,
+                ordered: history.is_ordered,
+                voters,
+            },
+            out,
+        );
     }
 
-    pub(super) fn enter_fork(&mut self, lineage: Lineage, ordered: bool, voters: Vec<Voter>, leader: NodeId) {
+    pub(super) fn enter_fork(
+        &mut self,
+        lineage: Lineage,
+        ordered: bool,
+        voters: Vec<Voter>,
+        leader: NodeId,
+    ) {
         if let Some(history) = &mut self.history {
             history.lineage = lineage;
             history.voters = Voters::new(voters, leader);
@@ -129,17 +193,32 @@ impl Coordinator {
             return;
         }
         let Some(history) = &self.history else { return };
-        let akin = lineage.is_decided() && lineage != history.lineage && lineage.is_akin(history.lineage);
-        let members =
-            voters.iter().all(|voter| history.view.member(voter.node).is_some_and(|member| member.incarnation == voter.incarnation));
+        let akin =
+            lineage.is_decided() && lineage != history.lineage && lineage.is_akin(history.lineage);
+        let members = voters.iter().all(|voter| {
+            history
+                .view
+                .member(voter.node)
+                .is_some_and(|member| member.incarnation == voter.incarnation)
+        });
         let leads = voters.iter().any(|voter| voter.node == header.sender);
         if !(akin && members && leads && voters.contains(&self.myself()) && history.member) {
             return;
         }
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         if deciding.acceptor.prepare(header.term).is_err() {
             // Its sender has gone over to the fork.
-            return self.send_from(Place { lineage, ..self.place() }, header.sender, Message::Overtaken, out);
+            return self.send_from(
+                Place {
+                    lineage,
+                    ..self.place()
+                },
+                header.sender,
+                Message::Overtaken,
+                out,
+            );
         }
         self.enter_fork(lineage, ordered, voters, header.sender);
         self.follow(header.term, now);
@@ -147,30 +226,56 @@ impl Coordinator {
     }
 
     /// A frame of another history: of a fork, or from one that forked as this node did.
-    pub(super) fn hear_of_fork(&mut self, header: &Header, message: Message, now: Instant, out: &mut Outbox<Effect>) {
+    pub(super) fn hear_of_fork(
+        &mut self,
+        header: &Header,
+        message: Message,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
         let rivals = self.history.as_ref().is_some_and(|history| {
-            history.is_fork && (header.lineage, header.round) == (history.began_in, history.round) && is_member(&history.view, header)
+            history.is_fork
+                && (header.lineage, header.round) == (history.began_in, history.round)
+                && is_member(&history.view, header)
         });
         match message {
-            Message::Fork { lineage, ordered, voters } if rivals && header.sender == header.term.node => {
+            Message::Fork {
+                lineage,
+                ordered,
+                voters,
+            } if rivals && header.sender == header.term.node => {
                 self.receive_fork(header, (lineage, ordered), voters, now, out);
             }
             // It was not told of the fork.
             Message::Learn if rivals => self.lead_again(header.sender, out),
-            Message::Decide { entry: Some(entry), .. } => self.follow_fork(header, entry),
+            Message::Decide {
+                entry: Some(entry), ..
+            } => self.follow_fork(header, entry),
             _ => {}
         }
     }
 
-    /// Survivors finished an entry that counts on this node, although none of them asked it to take part: it holds the data, and follows
-    /// them unless it voted for something else.
+    /// Survivors finished an entry that counts on this node, although none of them asked it to take
+    /// part: it holds the data, and follows them unless it voted for something else.
     fn follow_fork(&mut self, header: &Header, entry: Outcome) {
         let allowed = self.may_follow_forks();
         let myself = self.myself();
-        let (Some(history), Some(deciding)) = (&mut self.history, &mut self.deciding) else { return };
-        let akin = entry.lineage.is_decided() && entry.lineage == header.lineage && entry.lineage.is_akin(history.lineage);
-        let counted = entry.round == history.round && entry.view.members().iter().any(|member| Voter::from(member) == myself);
-        let bound = deciding.acceptor.accepted().is_some_and(|(_, accepted)| !accepted.has_the_data_of(&entry));
+        let (Some(history), Some(deciding)) = (&mut self.history, &mut self.deciding) else {
+            return;
+        };
+        let akin = entry.lineage.is_decided()
+            && entry.lineage == header.lineage
+            && entry.lineage.is_akin(history.lineage);
+        let counted = entry.round == history.round
+            && entry
+                .view
+                .members()
+                .iter()
+                .any(|member| Voter::from(member) == myself);
+        let bound = deciding
+            .acceptor
+            .accepted()
+            .is_some_and(|(_, accepted)| !accepted.has_the_data_of(&entry));
         let holds = deciding.decided.is_none() && deciding.data.of(&entry).is_some();
         if allowed && akin && counted && !bound && holds && is_member(&history.view, header) {
             history.lineage = entry.lineage;
@@ -180,17 +285,27 @@ impl Coordinator {
 
     /// Whether this node goes on in histories that began without a quorum.
     pub(super) fn may_follow_forks(&self) -> bool {
-        self.settings.quorum == Quorum::Survivors || self.settings.on_quorum_loss == OnQuorumLoss::Fork
+        self.settings.quorum == Quorum::Survivors
+            || self.settings.on_quorum_loss == OnQuorumLoss::Fork
     }
 
     /// An entry as this history goes on with it. In a fork only its voters vote on the next round.
     pub(super) fn as_entry_of_this_history(&self, outcome: Outcome) -> Outcome {
-        let Some(history) = self.history.as_ref().filter(|history| history.is_fork) else { return outcome };
+        let Some(history) = self.history.as_ref().filter(|history| history.is_fork) else {
+            return outcome;
+        };
         let votes = |id: &NodeId| history.voters.of(*id).is_some();
         let waiting = outcome.view.ids().filter(|id| !votes(id)).collect();
         let leader = outcome.view.ids().find(votes).unwrap_or(outcome.leader);
         let forks = history.forks_after(outcome.contributors.len());
-        Outcome { lineage: history.lineage, forks, waiting, retained: Vec::new(), leader, ..outcome }
+        Outcome {
+            lineage: history.lineage,
+            forks,
+            waiting,
+            retained: Vec::new(),
+            leader,
+            ..outcome
+        }
     }
 }
 

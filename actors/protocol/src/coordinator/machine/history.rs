@@ -1,4 +1,5 @@
-//! What was decided, and what follows from it alone: shard maps, the next view and its voters, losses.
+//! What was decided, and what follows from it alone: shard maps, the next view and its voters,
+//! losses.
 
 use super::Coordinator;
 use crate::coordinator::acceptor::first_term;
@@ -16,7 +17,8 @@ use crate::view::{MEMBERS_MAX, Member, View};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// Shard maps that are kept: those of two views, for the layouts of parameters, gradients and averaged buffers.
+/// Shard maps that are kept: those of two views, for the layouts of parameters, gradients and
+/// averaged buffers.
 const SHARD_MAPS_MAX: usize = 8;
 
 /// What was decided up to the round under way.
@@ -85,7 +87,10 @@ impl History {
 
     /// The history after an entry, for this start of a node.
     pub fn after(outcome: Outcome, place: Place, me: Voter) -> Self {
-        let member = outcome.view.member(me.node).is_some_and(|member| member.incarnation == me.incarnation);
+        let member = outcome
+            .view
+            .member(me.node)
+            .is_some_and(|member| member.incarnation == me.incarnation);
         Self {
             lineage: outcome.lineage,
             began_in: outcome.lineage,
@@ -111,7 +116,11 @@ impl History {
         let mut forks = self.forks.clone();
         if self.is_fork {
             let contributors = u32::try_from(contributors).unwrap_or(u32::MAX);
-            forks.push(Fork { round: self.round, contributors, lineage: self.lineage });
+            forks.push(Fork {
+                round: self.round,
+                contributors,
+                lineage: self.lineage,
+            });
         }
         forks
     }
@@ -123,7 +132,12 @@ impl History {
 
     /// What attempts of the round are changes of.
     pub fn base(&self) -> Base<'_> {
-        Base { round: self.round, view: &self.view, order: &self.order, forks: &self.forks }
+        Base {
+            round: self.round,
+            view: &self.view,
+            order: &self.order,
+            forks: &self.forks,
+        }
     }
 }
 
@@ -146,15 +160,25 @@ impl Hash for Maps {
 
 impl Maps {
     fn get(&mut self, view: &View, elements: u64, replicas: usize) -> Arc<ShardMap> {
-        let same = |ids: &[NodeId]| ids.len() == view.size() && view.seated().eq(ids.iter().copied());
-        if let Some((.., map)) = self.0.iter().find(|(ids, values, _)| *values == elements && same(ids)) {
+        let same =
+            |ids: &[NodeId]| ids.len() == view.size() && view.seated().eq(ids.iter().copied());
+        if let Some((.., map)) = self
+            .0
+            .iter()
+            .find(|(ids, values, _)| *values == elements && same(ids))
+        {
             return Arc::clone(map);
         }
-        let map = Arc::new(ShardMap::new(view, &Layout::new(elements as usize), replicas));
+        let map = Arc::new(ShardMap::new(
+            view,
+            &Layout::new(elements as usize),
+            replicas,
+        ));
         if self.0.len() == SHARD_MAPS_MAX {
             self.0.remove(0);
         }
-        self.0.push((view.seated().collect(), elements, Arc::clone(&map)));
+        self.0
+            .push((view.seated().collect(), elements, Arc::clone(&map)));
         map
     }
 }
@@ -162,68 +186,139 @@ impl Maps {
 impl Coordinator {
     /// What was decided last, also where that left this node out.
     pub(super) fn last(&self) -> Option<&Decided> {
-        let last = self.history.as_ref().and_then(|history| history.last.as_ref());
+        let last = self
+            .history
+            .as_ref()
+            .and_then(|history| history.last.as_ref());
         last.or(self.left_with.as_ref().map(|left| &left.decided))
     }
 
     /// The plan of an attempt of the round.
-    pub(super) fn plan(&mut self, place: Place, spec: RoundSpec, contributors: Vec<NodeId>, participants: Vec<NodeId>) -> Option<Plan> {
+    pub(super) fn plan(
+        &mut self,
+        place: Place,
+        spec: RoundSpec,
+        contributors: Vec<NodeId>,
+        participants: Vec<NodeId>,
+    ) -> Option<Plan> {
         let history = self.history.as_ref()?;
-        let map = self.maps.get(&history.view, spec.elements, self.settings.replicas);
+        let map = self
+            .maps
+            .get(&history.view, spec.elements, self.settings.replicas);
         let layout = Layout::new(spec.elements as usize);
-        let plan = Plan::new(self.settings.identity.node, place, spec, (contributors, participants), layout, &map);
+        let plan = Plan::new(
+            self.settings.identity.node,
+            place,
+            spec,
+            (contributors, participants),
+            layout,
+            &map,
+        );
         Some(plan.restoring(self.settings.restores))
     }
 
     pub(super) fn publication(&mut self, plan: &Plan, outcome: &Outcome) -> Option<Publication> {
         let publication = self.moves(plan, outcome)?;
         let slow_step = plan.spec.kind == RoundKind::Slow;
-        let copies = self.buffers > 0 && self.settings.copies_buffers.is_some_and(|strategy| strategy.leaves_own(slow_step));
-        Some(if copies { publication.with_donation(plan, outcome, self.buffers) } else { publication })
+        let copies = self.buffers > 0
+            && self
+                .settings
+                .copies_buffers
+                .is_some_and(|strategy| strategy.leaves_own(slow_step));
+        Some(if copies {
+            publication.with_donation(plan, outcome, self.buffers)
+        } else {
+            publication
+        })
     }
 
     fn moves(&mut self, plan: &Plan, outcome: &Outcome) -> Option<Publication> {
         let history = self.history.as_ref()?;
-        let state_elements = if plan.spec.kind == RoundKind::Found { Some(plan.spec.elements) } else { self.state_elements };
+        let state_elements = if plan.spec.kind == RoundKind::Found {
+            Some(plan.spec.elements)
+        } else {
+            self.state_elements
+        };
         let Some(elements) = state_elements.filter(|_| self.settings.keeps_state) else {
             return Some(Publication::new(plan, outcome, None));
         };
-        let before = self.maps.get(&history.view, elements, self.settings.replicas);
-        let after = self.maps.get(&outcome.view, elements, self.settings.replicas);
+        let before = self
+            .maps
+            .get(&history.view, elements, self.settings.replicas);
+        let after = self
+            .maps
+            .get(&outcome.view, elements, self.settings.replicas);
         let layout = Layout::new(elements as usize);
-        let holders = Holders { layout, before: &before, after: &after, absent: &history.absent };
+        let holders = Holders {
+            layout,
+            before: &before,
+            after: &after,
+            absent: &history.absent,
+        };
         Some(Publication::new(plan, outcome, Some(holders)))
     }
 
-    /// The shards whose momentum restarts at zero in an attempt, and those that nobody holds after it.
+    /// The shards whose momentum restarts at zero in an attempt, and those that nobody holds after
+    /// it.
     fn losses(&mut self, plan: &Plan) -> (Vec<ShardId>, Vec<ShardId>) {
-        let (Some(history), Some(elements)) = (&self.history, self.state_elements.filter(|_| self.settings.keeps_state)) else {
+        let (Some(history), Some(elements)) = (
+            &self.history,
+            self.state_elements.filter(|_| self.settings.keeps_state),
+        ) else {
             return (Vec::new(), Vec::new());
         };
-        let before = self.maps.get(&history.view, elements, self.settings.replicas);
-        losses(plan, &before, Layout::new(elements as usize), &history.absent)
+        let before = self
+            .maps
+            .get(&history.view, elements, self.settings.replicas);
+        losses(
+            plan,
+            &before,
+            Layout::new(elements as usize),
+            &history.absent,
+        )
     }
 
     /// The next view: who takes part, without those that leave, with those that join.
     fn next_view(&self, spec: RoundSpec, participants: &[NodeId]) -> Option<View> {
         let history = self.history.as_ref()?;
         let takes_part = |member: &&Member| participants.binary_search(&member.id).is_ok();
-        let stays = |member: &&Member| takes_part(member) && !self.peers.is_leaving(Voter::from(*member));
-        let mut members: Vec<Member> = history.view.members().iter().filter(stays).cloned().collect();
+        let stays =
+            |member: &&Member| takes_part(member) && !self.peers.is_leaving(Voter::from(*member));
+        let mut members: Vec<Member> = history
+            .view
+            .members()
+            .iter()
+            .filter(stays)
+            .cloned()
+            .collect();
         if members.is_empty() {
-            // All leave. One of them stays for one more entry, also where others join: it holds everything, and votes.
+            // All leave. One of them stays for one more entry, also where others join: it holds
+            // everything, and votes.
             members.extend(history.view.members().iter().find(takes_part).cloned());
         }
-        let waits = self.deciding.as_ref().is_some_and(|deciding| !deciding.joiners_over);
-        let first_attempt =
-            self.deciding.as_ref().and_then(|deciding| deciding.lead.attempts()).and_then(|attempts| attempts.within.as_ref());
+        let waits = self
+            .deciding
+            .as_ref()
+            .is_some_and(|deciding| !deciding.joiners_over);
+        let first_attempt = self
+            .deciding
+            .as_ref()
+            .and_then(|deciding| deciding.lead.attempts())
+            .and_then(|attempts| attempts.within.as_ref());
         let mut joins = false;
         if spec.carries_parameters() && spec.kind != RoundKind::Found && waits {
             let room = MEMBERS_MAX.saturating_sub(members.len());
             let may_join = |joiner: &&Member| {
-                participants.binary_search(&joiner.id).is_err() && first_attempt.is_none_or(|within| within.contains(&joiner.id))
+                participants.binary_search(&joiner.id).is_err()
+                    && first_attempt.is_none_or(|within| within.contains(&joiner.id))
             };
-            let joining: Vec<Member> = self.peers.candidates(history.round).filter(may_join).take(room).cloned().collect();
+            let joining: Vec<Member> = self
+                .peers
+                .candidates(history.round)
+                .filter(may_join)
+                .take(room)
+                .cloned()
+                .collect();
             joins = !joining.is_empty();
             members.extend(joining);
         }
@@ -252,7 +347,10 @@ impl Coordinator {
             spec,
             absent,
             momentum_lost: history.momentum_lost.saturating_add(lost.len() as u64),
-            samples: plan.contributors.iter().find_map(|node| self.samples_of(*node)),
+            samples: plan
+                .contributors
+                .iter()
+                .find_map(|node| self.samples_of(*node)),
             order: self.order_of(&view, &plan.participants),
             origin: history.origin,
             forks: history.forks_after(plan.contributors.len()),
@@ -262,21 +360,45 @@ impl Coordinator {
             retained: Vec::new(),
             leader: history.leader,
         };
-        next.apply_to(&mut outcome, history.view.members().iter().chain(&history.retained));
-        Some(Ok(Proposal { outcome, participants: plan.participants }))
+        next.apply_to(
+            &mut outcome,
+            history.view.members().iter().chain(&history.retained),
+        );
+        Some(Ok(Proposal {
+            outcome,
+            participants: plan.participants,
+        }))
     }
 
-    /// The order of the gossip graph over the next view. Rates that only some told say little of the whole: then the order stays.
-    /// A leader under the first term knows those of the round before, one under a higher term has just been told all.
+    /// The order of the gossip graph over the next view. Rates that only some told say little of
+    /// the whole: then the order stays. A leader under the first term knows those of the round
+    /// before, one under a higher term has just been told all.
     fn order_of(&self, view: &View, participants: &[NodeId]) -> Vec<NodeId> {
-        let Some(history) = self.history.as_ref().filter(|_| self.settings.orders_by_rate) else { return Vec::new() };
+        let Some(history) = self
+            .history
+            .as_ref()
+            .filter(|_| self.settings.orders_by_rate)
+        else {
+            return Vec::new();
+        };
         let members: Vec<NodeId> = view.ids().collect();
-        let all_told = participants.iter().all(|node| self.rates.contains_key(node));
+        let all_told = participants
+            .iter()
+            .all(|node| self.rates.contains_key(node));
         let none = Rates::new();
-        next_order(&history.order, &members, if all_told { &self.rates } else { &none })
+        next_order(
+            &history.order,
+            &members,
+            if all_told { &self.rates } else { &none },
+        )
     }
 
     fn samples_of(&self, node: NodeId) -> Option<crate::sampler::Progress> {
-        self.deciding.as_ref()?.contributed.get(&node)?.samples.clone()
+        self.deciding
+            .as_ref()?
+            .contributed
+            .get(&node)?
+            .samples
+            .clone()
     }
 }

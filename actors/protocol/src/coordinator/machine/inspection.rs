@@ -1,4 +1,5 @@
-//! What may be asked about the machine from outside, and whether it is what it must be. Changes nothing.
+//! What may be asked about the machine from outside, and whether it is what it must be. Changes
+//! nothing.
 
 use super::Coordinator;
 use super::data::ATTEMPTS_KEPT_MAX;
@@ -14,19 +15,25 @@ impl Coordinator {
     #[must_use]
     pub fn last_outcome(&self) -> Option<&Outcome> {
         let history = self.history.as_ref().filter(|history| history.member);
-        history.and_then(|history| history.last.as_ref()).map(|decided| &decided.outcome)
+        history
+            .and_then(|history| history.last.as_ref())
+            .map(|decided| &decided.outcome)
     }
 
-    /// The view of the round under way, also where this node only votes, or receives what the round makes.
+    /// The view of the round under way, also where this node only votes, or receives what the round
+    /// makes.
     #[must_use]
     pub fn round_view(&self) -> Option<&View> {
         self.history.as_ref().map(|history| &history.view)
     }
 
-    /// The history of the entry that the round under way follows; its attempts may belong to a fork.
+    /// The history of the entry that the round under way follows; its attempts may belong to a
+    /// fork.
     #[must_use]
     pub fn began_in(&self) -> Lineage {
-        self.history.as_ref().map_or(Lineage::NONE, |history| history.began_in)
+        self.history
+            .as_ref()
+            .map_or(Lineage::NONE, |history| history.began_in)
     }
 
     /// Who votes on the round under way.
@@ -38,7 +45,8 @@ impl Coordinator {
     /// How anchor and momentum are cut, once that is known.
     #[must_use]
     pub fn state_layout(&self) -> Option<Layout> {
-        self.state_elements.map(|elements| Layout::new(elements as usize))
+        self.state_elements
+            .map(|elements| Layout::new(elements as usize))
     }
 
     /// Who is ready to be admitted, ascending.
@@ -49,7 +57,9 @@ impl Coordinator {
     /// What this voter accepted last of the round that is not decided yet, with the term.
     #[must_use]
     pub fn accepted(&self) -> Option<&(Term, Outcome)> {
-        self.deciding.as_ref().and_then(|deciding| deciding.acceptor.accepted())
+        self.deciding
+            .as_ref()
+            .and_then(|deciding| deciding.acceptor.accepted())
     }
 
     /// Which members leave, ascending.
@@ -63,26 +73,43 @@ impl Coordinator {
     /// The rule that is broken.
     pub fn verify(&self) -> Result<(), &'static str> {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
-            return if self.history.is_none() && self.deciding.is_none() { Ok(()) } else { Err("a round has a history before it") };
+            return if self.history.is_none() && self.deciding.is_none() {
+                Ok(())
+            } else {
+                Err("a round has a history before it")
+            };
         };
-        let in_view = history.view.member(self.me()).is_some_and(|member| member.incarnation == self.settings.identity.incarnation);
+        let in_view = history
+            .view
+            .member(self.me())
+            .is_some_and(|member| member.incarnation == self.settings.identity.incarnation);
         if history.member && !in_view {
             return Err("a member is in its view");
         }
         if deciding.data.kept() > ATTEMPTS_KEPT_MAX {
             return Err("few attempts' data is kept");
         }
-        if deciding.lead.term().is_some_and(|term| term > deciding.term() || term.node != self.me()) {
+        if deciding
+            .lead
+            .term()
+            .is_some_and(|term| term > deciding.term() || term.node != self.me())
+        {
             return Err("a leader promised its own term");
         }
         if let Lead::Attempt(attempts) = &deciding.lead {
-            let receivers = attempts.proposal.as_ref().map(|proposal| proposal.receivers()).unwrap_or_default();
+            let receivers = attempts
+                .proposal
+                .as_ref()
+                .map(|proposal| proposal.receivers())
+                .unwrap_or_default();
             if !attempts.ready.is_subset(&receivers) {
                 return Err("only who receives is ready");
             }
         }
         if let Lead::Accept { accepted, .. } = &deciding.lead
-            && accepted.iter().any(|voter| history.voters.of(*voter).is_none())
+            && accepted
+                .iter()
+                .any(|voter| history.voters.of(*voter).is_none())
         {
             return Err("only voters vote");
         }

@@ -1,9 +1,11 @@
-//! The leader's rules. The entry before names the leader, and where that one is dead or out of reach, the next member that votes
-//! leads. Under the first term it begins at once; otherwise it asks a quorum of the voters for promises.
+//! The leader's rules. The entry before names the leader, and where that one is dead or out of
+//! reach, the next member that votes leads. Under the first term it begins at once; otherwise it
+//! asks a quorum of the voters for promises.
 //!
-//! Before it asks for votes, a leader drops an attempt whenever somebody that it needs died, lags past the grace, or cannot be reached,
-//! and begins another one of the same term from the contributors' frozen copies: no promises, no new quorum. After it asked for votes
-//! it proposes nothing else under this term.
+//! Before it asks for votes, a leader drops an attempt whenever somebody that it needs died, lags
+//! past the grace, or cannot be reached, and begins another one of the same term from the
+//! contributors' frozen copies: no promises, no new quorum. After it asked for votes it proposes
+//! nothing else under this term.
 
 use super::Coordinator;
 use super::deciding::{Attempts, Lead};
@@ -33,34 +35,57 @@ impl Coordinator {
         self.is_voter() && self.view().is_some()
     }
 
-    /// Who should lead, as far as this node knows: the leader that the entry before names, else the lowest id, of those members that
-    /// vote and live.
+    /// Who should lead, as far as this node knows: the leader that the entry before names, else the
+    /// lowest id, of those members that vote and live.
     pub(super) fn leader(&self) -> Option<NodeId> {
         let history = self.history.as_ref().filter(|history| history.member)?;
-        let fit = |member: &&Member| history.voters.contains(Voter::from(*member)) && (member.id == self.me() || !self.is_gone(member));
+        let fit = |member: &&Member| {
+            history.voters.contains(Voter::from(*member))
+                && (member.id == self.me() || !self.is_gone(member))
+        };
         let named = history.view.member(history.leader).filter(fit);
-        named.or_else(|| history.view.members().iter().find(fit)).map(|member| member.id)
+        named
+            .or_else(|| history.view.members().iter().find(fit))
+            .map(|member| member.id)
     }
 
-    /// Whether no member that votes lives, and this node is the lowest of the others: nobody leads, and only a fork goes on.
+    /// Whether no member that votes lives, and this node is the lowest of the others: nobody leads,
+    /// and only a fork goes on.
     fn is_left_of_voters(&self) -> bool {
-        let Some(history) = self.history.as_ref().filter(|history| history.member) else { return false };
-        let mut living = history.view.members().iter().filter(|member| member.id == self.me() || !self.is_gone(member));
+        let Some(history) = self.history.as_ref().filter(|history| history.member) else {
+            return false;
+        };
+        let mut living = history
+            .view
+            .members()
+            .iter()
+            .filter(|member| member.id == self.me() || !self.is_gone(member));
         self.leader().is_none() && living.next().is_some_and(|member| member.id == self.me())
     }
 
-    /// Whether this node leads: it has begun to, or whoever should before it is dead or out of reach.
+    /// Whether this node leads: it has begun to, or whoever should before it is dead or out of
+    /// reach.
     #[must_use]
     pub fn leads(&self) -> bool {
-        let leading = self.deciding.as_ref().is_some_and(|deciding| deciding.lead != Lead::Follow);
+        let leading = self
+            .deciding
+            .as_ref()
+            .is_some_and(|deciding| deciding.lead != Lead::Follow);
         leading || (self.may_lead() && self.leader() == Some(self.me())) || self.stands_in()
     }
 
-    /// Whether a living node's higher term was promised a moment ago: two that both believe they lead must not race.
+    /// Whether a living node's higher term was promised a moment ago: two that both believe they
+    /// lead must not race.
     fn follows_another(&self) -> bool {
-        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return false };
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return false;
+        };
         let owner = deciding.highest.node;
-        let lives = owner != self.me() && history.view.member(owner).is_some_and(|member| !self.is_gone(member));
+        let lives = owner != self.me()
+            && history
+                .view
+                .member(owner)
+                .is_some_and(|member| !self.is_gone(member));
         lives && self.timers.runs(Timer::Follow)
     }
 
@@ -72,7 +97,13 @@ impl Coordinator {
             return;
         }
         self.fork_when_due(now, out);
-        let Some(deciding) = self.deciding.as_ref().filter(|deciding| deciding.decided.is_none()) else { return };
+        let Some(deciding) = self
+            .deciding
+            .as_ref()
+            .filter(|deciding| deciding.decided.is_none())
+        else {
+            return;
+        };
         match &deciding.lead {
             Lead::Follow => self.begin_to_lead(now, out),
             Lead::Prepare { .. } => self.go_on_when_promised(now, out),
@@ -84,32 +115,57 @@ impl Coordinator {
         }
     }
 
-    /// Planted: a leader that asked for votes begins another attempt where one of the members is gone.
+    /// Planted: a leader that asked for votes begins another attempt where one of the members is
+    /// gone.
     fn attempt_after_accept(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let is_gone = |history: &History| history.view.members().iter().any(|member| self.is_gone(member));
+        let is_gone = |history: &History| {
+            history
+                .view
+                .members()
+                .iter()
+                .any(|member| self.is_gone(member))
+        };
         if !planted::has(Bug::AttemptAfterAccept) || !self.history.as_ref().is_some_and(is_gone) {
             return;
         }
         if let Some(deciding) = &mut self.deciding
-            && let Lead::Accept { term, attempt, ready, .. } = &deciding.lead
+            && let Lead::Accept {
+                term,
+                attempt,
+                ready,
+                ..
+            } = &deciding.lead
             && !ready.is_empty()
         {
             let within = Some(ready.clone());
-            deciding.lead = Lead::Attempt(Attempts { number: *attempt, within, ..Attempts::new(*term) });
+            deciding.lead = Lead::Attempt(Attempts {
+                number: *attempt,
+                within,
+                ..Attempts::new(*term)
+            });
             self.attempt_when_possible(now, out);
         }
     }
 
     fn begin_to_lead(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let (Some(history), Some(deciding)) = (&self.history, &mut self.deciding) else { return };
+        let (Some(history), Some(deciding)) = (&self.history, &mut self.deciding) else {
+            return;
+        };
         if deciding.contributed.is_empty() {
             return;
         }
         let first = history.first_term();
-        // Once a higher term was seen the first one is of no use. Nor is it where this node led under it and stepped down since: it would
-        // count its attempts anew.
-        let led = deciding.proposed.as_ref().is_some_and(|proposed| proposed.term == first);
-        if led || first.node != self.settings.identity.node || deciding.highest != first || deciding.term() != first {
+        // Once a higher term was seen the first one is of no use. Nor is it where this node led
+        // under it and stepped down since: it would count its attempts anew.
+        let led = deciding
+            .proposed
+            .as_ref()
+            .is_some_and(|proposed| proposed.term == first);
+        if led
+            || first.node != self.settings.identity.node
+            || deciding.highest != first
+            || deciding.term() != first
+        {
             return self.take_over(now, out);
         }
         deciding.lead = Lead::Attempt(Attempts::new(first));
@@ -119,7 +175,9 @@ impl Coordinator {
     /// Asks for promises under a new term.
     pub(super) fn take_over(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         self.note_standing_in(now);
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         let term = deciding.highest.next_of(self.settings.identity.node);
         self.ask_for_promises(term, now, out);
         self.go_on_when_promised(now, out);
@@ -128,15 +186,29 @@ impl Coordinator {
     pub(super) fn ask_for_promises(&mut self, term: Term, now: Instant, out: &mut Outbox<Effect>) {
         let me = self.me();
         self.follow(term, now);
-        let Some(deciding) = &mut self.deciding else { return };
-        let Ok(promise) = deciding.acceptor.prepare(term) else { return };
-        deciding.lead = Lead::Prepare { term, promises: BTreeMap::from([(me, promise)]) };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
+        let Ok(promise) = deciding.acceptor.prepare(term) else {
+            return;
+        };
+        deciding.lead = Lead::Prepare {
+            term,
+            promises: BTreeMap::from([(me, promise)]),
+        };
         deciding.opened.clear();
         deciding.closed = false;
         self.timers.set(Timer::Promises, now.after(PROMISE_WAIT));
-        let voters: Vec<NodeId> = self.history.iter().flat_map(|history| history.voters.ids()).collect();
+        let voters: Vec<NodeId> = self
+            .history
+            .iter()
+            .flat_map(|history| history.voters.ids())
+            .collect();
         // Not all voters of a fork may have heard of it.
-        voters.iter().filter(|voter| **voter != me).for_each(|voter| self.tell_fork(*voter, term, out));
+        voters
+            .iter()
+            .filter(|voter| **voter != me)
+            .for_each(|voter| self.tell_fork(*voter, term, out));
         self.broadcast(voters, &Message::Prepare, out);
     }
 
@@ -151,7 +223,9 @@ impl Coordinator {
         if let Some(contributed) = contributed {
             self.note_contribution(header.sender, contributed, now, out);
         }
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         if let Lead::Prepare { term, promises } = &mut deciding.lead
             && *term == header.term
         {
@@ -159,28 +233,40 @@ impl Coordinator {
         }
     }
 
-    /// With the promises of a quorum: asks for votes for what may have been chosen, or opens its term and attempts the round anew.
+    /// With the promises of a quorum: asks for votes for what may have been chosen, or opens its
+    /// term and attempts the round anew.
     fn go_on_when_promised(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
-        let Lead::Prepare { term, promises } = &deciding.lead else { return };
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return;
+        };
+        let Lead::Prepare { term, promises } = &deciding.lead else {
+            return;
+        };
         let term = *term;
         if !self.is_quorum(promises.keys().copied()) {
             return;
         }
-        let answers = |voter: &Voter| self.peers.votes(*voter) && !self.links.is_given_up(voter.node);
-        let all = history.voters.iter().all(|voter| promises.contains_key(&voter.node) || !answers(voter));
+        let answers =
+            |voter: &Voter| self.peers.votes(*voter) && !self.links.is_given_up(voter.node);
+        let all = history
+            .voters
+            .iter()
+            .all(|voter| promises.contains_key(&voter.node) || !answers(voter));
         if !all && self.timers.runs(Timer::Promises) {
             return;
         }
         let chosen = bound(promises.values()).map(|(_, outcome)| outcome.clone());
-        let held = |outcome: &Outcome| !history.is_fork || promises.keys().any(|node| outcome.view.contains(*node));
+        let held = |outcome: &Outcome| {
+            !history.is_fork || promises.keys().any(|node| outcome.view.contains(*node))
+        };
         match chosen.filter(held) {
             Some(outcome) => self.finish(term, outcome, out),
             None => self.open(term, now, out),
         }
     }
 
-    /// Asks for votes for an entry of an earlier term. Its data is with every next member already, so nothing moves.
+    /// Asks for votes for an entry of an earlier term. Its data is with every next member already,
+    /// so nothing moves.
     fn finish(&mut self, term: Term, outcome: Outcome, out: &mut Outbox<Effect>) {
         let outcome = self.as_entry_of_this_history(outcome);
         self.ask_for_votes(term, 0, outcome, BTreeSet::new(), out);
@@ -189,36 +275,52 @@ impl Coordinator {
     /// Nothing below this term was chosen: it is open for attempts.
     fn open(&mut self, term: Term, now: Instant, out: &mut Outbox<Effect>) {
         let me = self.me();
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         if deciding.acceptor.open(term).is_err() {
             return;
         }
         deciding.opened.insert(me);
         deciding.lead = Lead::Attempt(Attempts::new(term));
-        let voters: Vec<NodeId> = self.history.iter().flat_map(|history| history.voters.ids()).collect();
+        let voters: Vec<NodeId> = self
+            .history
+            .iter()
+            .flat_map(|history| history.voters.ids())
+            .collect();
         self.broadcast(voters, &Message::Open, out);
         self.close_when_opened(out);
         self.attempt_when_possible(now, out);
     }
 
     pub(super) fn count_opened(&mut self, header: &Header, out: &mut Outbox<Effect>) {
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         if deciding.lead.term() == Some(header.term) {
             deciding.opened.insert(header.sender);
             self.close_when_opened(out);
         }
     }
 
-    /// A quorum acknowledged that the term is open: no leader can be bound to an earlier entry any more, and its data may go.
+    /// A quorum acknowledged that the term is open: no leader can be bound to an earlier entry any
+    /// more, and its data may go.
     fn close_when_opened(&mut self, out: &mut Outbox<Effect>) {
-        let Some(deciding) = &self.deciding else { return };
-        let Some(term) = deciding.lead.term().filter(|_| !deciding.closed) else { return };
+        let Some(deciding) = &self.deciding else {
+            return;
+        };
+        let Some(term) = deciding.lead.term().filter(|_| !deciding.closed) else {
+            return;
+        };
         if !self.is_quorum(deciding.opened.iter().copied()) && !planted::has(Bug::ClosedTooEarly) {
             return;
         }
         self.with_deciding(|deciding| deciding.closed = true);
         // Joiners keep data of earlier attempts too.
-        let proposal = self.deciding.as_ref().and_then(|deciding| deciding.lead.attempts()?.proposal.as_ref());
+        let proposal = self
+            .deciding
+            .as_ref()
+            .and_then(|deciding| deciding.lead.attempts()?.proposal.as_ref());
         let receivers = proposal.map(Proposal::receivers).unwrap_or_default();
         let members = self.history.iter().flat_map(|history| history.view.ids());
         let everybody: BTreeSet<NodeId> = members.chain(receivers).collect();
@@ -231,10 +333,15 @@ impl Coordinator {
         if !self.is_hopeless() {
             return;
         }
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         deciding.retry = false;
         if let Lead::Attempt(attempts) = &mut deciding.lead {
-            let receivers = attempts.proposal.take().map(|proposal| proposal.receivers());
+            let receivers = attempts
+                .proposal
+                .take()
+                .map(|proposal| proposal.receivers());
             attempts.within = receivers.or(attempts.within.take());
             attempts.ready.clear();
         }
@@ -243,16 +350,34 @@ impl Coordinator {
 
     /// Whether somebody that the attempt needs is dead, late, or cannot be reached.
     fn is_hopeless(&self) -> bool {
-        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return false };
-        let Some(attempts) = deciding.lead.attempts() else { return false };
-        let Some(proposal) = &attempts.proposal else { return false };
-        let gone = |node: &NodeId| history.view.member(*node).is_none_or(|member| self.is_gone(member));
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return false;
+        };
+        let Some(attempts) = deciding.lead.attempts() else {
+            return false;
+        };
+        let Some(proposal) = &attempts.proposal else {
+            return false;
+        };
+        let gone = |node: &NodeId| {
+            history
+                .view
+                .member(*node)
+                .is_none_or(|member| self.is_gone(member))
+        };
         let lost = |joiner: &Member| {
             let given_up = deciding.joiners_over || self.peers.is_dead(Voter::from(joiner));
             given_up && !attempts.ready.contains(&joiner.id)
         };
-        let silent = |node: &NodeId| history.view.member(*node).is_some_and(|member| self.peers.is_silent(Voter::from(member)));
-        let late = |node: &NodeId| !deciding.contributed.contains_key(node) && (deciding.grace_over || silent(node));
+        let silent = |node: &NodeId| {
+            history
+                .view
+                .member(*node)
+                .is_some_and(|member| self.peers.is_silent(Voter::from(member)))
+        };
+        let late = |node: &NodeId| {
+            !deciding.contributed.contains_key(node) && (deciding.grace_over || silent(node))
+        };
         deciding.retry
             || proposal.participants.iter().any(gone)
             || proposal.joiners().any(lost)
@@ -261,25 +386,50 @@ impl Coordinator {
     }
 
     /// Whether somebody who is not ready cannot be sent to any more, and the others are enough.
-    fn waits_for_somebody_out_of_reach(&self, proposal: &Proposal, ready: &BTreeSet<NodeId>) -> bool {
+    fn waits_for_somebody_out_of_reach(
+        &self,
+        proposal: &Proposal,
+        ready: &BTreeSet<NodeId>,
+    ) -> bool {
         if self.links.all_are_reached() {
             return false;
         }
         let taking_part = self.taking_part();
         let missing = |node: &&NodeId| !ready.contains(node) && self.links.is_given_up(**node);
-        proposal.participants.iter().filter(missing).any(|node| !taking_part.contains(node))
+        proposal
+            .participants
+            .iter()
+            .filter(missing)
+            .any(|node| !taking_part.contains(node))
     }
 
-    /// Begins an attempt with those that live and have contributed; before the grace is over, with all that live.
+    /// Begins an attempt with those that live and have contributed; before the grace is over, with
+    /// all that live.
     fn attempt_when_possible(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let Some(deciding) = &self.deciding else { return };
-        let Some(attempts) = deciding.lead.attempts().filter(|attempts| attempts.proposal.is_none()) else { return };
-        let Some(spec) = deciding.contributed.values().next().map(|contributed| contributed.spec) else { return };
+        let Some(deciding) = &self.deciding else {
+            return;
+        };
+        let Some(attempts) = deciding
+            .lead
+            .attempts()
+            .filter(|attempts| attempts.proposal.is_none())
+        else {
+            return;
+        };
+        let Some(spec) = deciding
+            .contributed
+            .values()
+            .next()
+            .map(|contributed| contributed.spec)
+        else {
+            return;
+        };
         if !self.quorum_lives() {
             return;
         }
         let first = self.history.as_ref().map(History::first_term);
-        let untried = attempts.number == 0 && attempts.within.is_none() && Some(attempts.term) == first;
+        let untried =
+            attempts.number == 0 && attempts.within.is_none() && Some(attempts.term) == first;
         let (term, number) = (attempts.term, attempts.number);
         if untried && self.is_plain() && !deciding.grace_over {
             let (contributors, participants) = self.everybody(spec.kind);
@@ -290,16 +440,25 @@ impl Coordinator {
         }
     }
 
-    /// Contributors and participants of an attempt out of the ordinary; `None` while contributions are waited for.
+    /// Contributors and participants of an attempt out of the ordinary; `None` while contributions
+    /// are waited for.
     fn who_takes_part(&self, kind: RoundKind) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
         let (history, deciding) = (self.history.as_ref()?, self.deciding.as_ref()?);
         let within = deciding.lead.attempts()?.within.as_ref();
         let mut participants = self.taking_part();
         participants.retain(|node| within.is_none_or(|within| within.contains(node)));
         let contributes = |node: &NodeId| deciding.contributed.contains_key(node);
-        let silent = |node: &NodeId| history.view.member(*node).is_some_and(|member| self.peers.is_silent(Voter::from(member)));
-        let complete = participants.iter().all(|node| contributes(node) || silent(node));
-        let mut contributors: Vec<NodeId> = participants.iter().copied().filter(contributes).collect();
+        let silent = |node: &NodeId| {
+            history
+                .view
+                .member(*node)
+                .is_some_and(|member| self.peers.is_silent(Voter::from(member)))
+        };
+        let complete = participants
+            .iter()
+            .all(|node| contributes(node) || silent(node));
+        let mut contributors: Vec<NodeId> =
+            participants.iter().copied().filter(contributes).collect();
         if kind == RoundKind::Found {
             contributors.truncate(1);
         }
@@ -308,7 +467,11 @@ impl Coordinator {
     }
 
     fn place_of(&self, term: Term, attempt: u32) -> Place {
-        Place { term, attempt, ..self.place() }
+        Place {
+            term,
+            attempt,
+            ..self.place()
+        }
     }
 
     // An attempt is its term, its number, what it makes and who makes it.
@@ -334,67 +497,123 @@ impl Coordinator {
             let wait = self.joiners_wait(&proposal, now);
             self.timers.start(Timer::Joiners, now.after(wait));
         }
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         if let Lead::Attempt(attempts) = &mut deciding.lead {
             attempts.number = number;
             attempts.ready.clear();
             attempts.proposal = Some(proposal.clone());
         }
-        for to in proposal.receivers().into_iter().filter(|to| *to != self.me()) {
+        for to in proposal
+            .receivers()
+            .into_iter()
+            .filter(|to| *to != self.me())
+        {
             self.tell_attempt(to, place, &proposal, out);
         }
         self.take_proposal(term, number, proposal, out);
     }
 
-    fn tell_attempt(&self, to: NodeId, place: Place, proposal: &Proposal, out: &mut Outbox<Effect>) {
+    fn tell_attempt(
+        &self,
+        to: NodeId,
+        place: Place,
+        proposal: &Proposal,
+        out: &mut Outbox<Effect>,
+    ) {
         let Some(history) = &self.history else { return };
         let draft = Draft::new(proposal, history.base());
         if proposal.participants.binary_search(&to).is_ok() {
             return self.send_from(place, to, Message::Attempt(draft), out);
         }
         if let Some(decided) = &history.last {
-            self.send_from(place, to, Message::Admit { parent: decided.outcome.clone(), draft }, out);
+            self.send_from(
+                place,
+                to,
+                Message::Admit {
+                    parent: decided.outcome.clone(),
+                    draft,
+                },
+                out,
+            );
             self.tell_closed(to, place, out);
         }
     }
 
     /// Who keeps as many attempts as it may is ready for no other one before it hears this.
     fn tell_closed(&self, to: NodeId, place: Place, out: &mut Outbox<Effect>) {
-        if self.deciding.as_ref().is_some_and(|deciding| deciding.closed) {
+        if self
+            .deciding
+            .as_ref()
+            .is_some_and(|deciding| deciding.closed)
+        {
             self.send_from(place, to, Message::Closed, out);
         }
     }
 
     /// Counts a node that holds all that it must for the attempt; once all do, asks for votes.
-    pub(super) fn count_ready(&mut self, node: NodeId, term: Term, number: u32, out: &mut Outbox<Effect>) {
-        let Some(deciding) = &mut self.deciding else { return };
-        let Lead::Attempt(attempts) = &mut deciding.lead else { return };
+    pub(super) fn count_ready(
+        &mut self,
+        node: NodeId,
+        term: Term,
+        number: u32,
+        out: &mut Outbox<Effect>,
+    ) {
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
+        let Lead::Attempt(attempts) = &mut deciding.lead else {
+            return;
+        };
         if (attempts.term, attempts.number) != (term, number) {
             return;
         }
-        let Some(proposal) = &attempts.proposal else { return };
+        let Some(proposal) = &attempts.proposal else {
+            return;
+        };
         let receivers = proposal.receivers();
         if receivers.contains(&node) {
             attempts.ready.insert(node);
         }
-        let enough = attempts.ready.len() + usize::from(planted::has(Bug::AcceptBeforeReady)) >= receivers.len();
+        let enough = attempts.ready.len() + usize::from(planted::has(Bug::AcceptBeforeReady))
+            >= receivers.len();
         if enough {
             let outcome = proposal.outcome.clone();
             self.ask_for_votes(term, number, outcome, receivers, out);
         }
     }
 
-    fn ask_for_votes(&mut self, term: Term, attempt: u32, outcome: Outcome, ready: BTreeSet<NodeId>, out: &mut Outbox<Effect>) {
+    fn ask_for_votes(
+        &mut self,
+        term: Term,
+        attempt: u32,
+        outcome: Outcome,
+        ready: BTreeSet<NodeId>,
+        out: &mut Outbox<Effect>,
+    ) {
         let me = self.me();
         let votes = self.is_voter();
         self.timers.stop(Timer::Joiners);
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         let mut accepted = BTreeSet::new();
         if votes && deciding.acceptor.accept(term, outcome.clone()).is_ok() {
             accepted.insert(me);
         }
-        deciding.lead = Lead::Accept { term, attempt, outcome, ready, accepted };
-        let voters: Vec<NodeId> = self.history.iter().flat_map(|history| history.voters.ids()).collect();
+        deciding.lead = Lead::Accept {
+            term,
+            attempt,
+            outcome,
+            ready,
+            accepted,
+        };
+        let voters: Vec<NodeId> = self
+            .history
+            .iter()
+            .flat_map(|history| history.voters.ids())
+            .collect();
         for voter in voters.into_iter().filter(|voter| *voter != me) {
             self.ask_for_vote(voter, out);
         }
@@ -402,15 +621,33 @@ impl Coordinator {
 
     /// Asks a voter; one that holds the attempt's data knows the entry.
     fn ask_for_vote(&self, to: NodeId, out: &mut Outbox<Effect>) {
-        let Some(Lead::Accept { term, attempt, outcome, ready, .. }) = self.deciding.as_ref().map(|deciding| &deciding.lead) else {
+        let Some(Lead::Accept {
+            term,
+            attempt,
+            outcome,
+            ready,
+            ..
+        }) = self.deciding.as_ref().map(|deciding| &deciding.lead)
+        else {
             return;
         };
-        let entry = if ready.contains(&to) { None } else { Some(outcome.clone()) };
-        self.send_from(self.place_of(*term, *attempt), to, Message::Accept(entry), out);
+        let entry = if ready.contains(&to) {
+            None
+        } else {
+            Some(outcome.clone())
+        };
+        self.send_from(
+            self.place_of(*term, *attempt),
+            to,
+            Message::Accept(entry),
+            out,
+        );
     }
 
     pub(super) fn count_accepted(&mut self, header: &Header) {
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         if let Lead::Accept { term, accepted, .. } = &mut deciding.lead
             && *term == header.term
         {
@@ -418,19 +655,51 @@ impl Coordinator {
         }
     }
 
-    /// The entry is decided once a quorum of the voters accepted it: its data is with every next member.
+    /// The entry is decided once a quorum of the voters accepted it: its data is with every next
+    /// member.
     pub(super) fn decide_when_accepted(&mut self, out: &mut Outbox<Effect>) {
-        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
-        let Lead::Accept { term, attempt, outcome, ready, accepted } = &deciding.lead else { return };
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return;
+        };
+        let Lead::Accept {
+            term,
+            attempt,
+            outcome,
+            ready,
+            accepted,
+        } = &deciding.lead
+        else {
+            return;
+        };
         if deciding.decided.is_some() || !self.is_quorum(accepted.iter().copied()) {
             return;
         }
         let place = self.place_of(*term, *attempt);
-        let members = history.view.members().iter().filter(|member| !self.is_gone(member)).map(|member| member.id);
-        let everybody: BTreeSet<NodeId> = members.chain(history.voters.ids()).chain(outcome.view.ids()).collect();
+        let members = history
+            .view
+            .members()
+            .iter()
+            .filter(|member| !self.is_gone(member))
+            .map(|member| member.id);
+        let everybody: BTreeSet<NodeId> = members
+            .chain(history.voters.ids())
+            .chain(outcome.view.ids())
+            .collect();
         for to in everybody.into_iter().filter(|to| *to != self.me()) {
-            let entry = if ready.contains(&to) { None } else { Some(outcome.clone()) };
-            self.send_from(place, to, Message::Decide { entry, leaves: false }, out);
+            let entry = if ready.contains(&to) {
+                None
+            } else {
+                Some(outcome.clone())
+            };
+            self.send_from(
+                place,
+                to,
+                Message::Decide {
+                    entry,
+                    leaves: false,
+                },
+                out,
+            );
         }
         let outcome = outcome.clone();
         self.with_deciding(|deciding| deciding.decided = Some(outcome));
@@ -438,7 +707,9 @@ impl Coordinator {
 
     /// Sends a peer that can be sent to again what this leader last asked.
     pub(super) fn lead_again(&self, node: NodeId, out: &mut Outbox<Effect>) {
-        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return;
+        };
         let votes = history.voters.of(node).is_some();
         if let Some(term) = deciding.lead.term() {
             self.tell_fork(node, term, out);
@@ -451,20 +722,42 @@ impl Coordinator {
                 }
             }
             Lead::Attempt(attempts) => {
-                let opens = votes && attempts.term != history.first_term() && !deciding.opened.contains(&node);
+                let opens = votes
+                    && attempts.term != history.first_term()
+                    && !deciding.opened.contains(&node);
                 if opens {
                     self.send(node, Message::Open, out);
                 }
                 if history.view.contains(node) {
                     self.tell_closed(node, self.place(), out);
                 }
-                if let Some(proposal) = attempts.proposal.as_ref().filter(|proposal| proposal.receivers().contains(&node)) {
-                    self.tell_attempt(node, self.place_of(attempts.term, attempts.number), proposal, out);
+                if let Some(proposal) = attempts
+                    .proposal
+                    .as_ref()
+                    .filter(|proposal| proposal.receivers().contains(&node))
+                {
+                    self.tell_attempt(
+                        node,
+                        self.place_of(attempts.term, attempts.number),
+                        proposal,
+                        out,
+                    );
                 }
             }
-            Lead::Accept { term, attempt, outcome, accepted, .. } => {
+            Lead::Accept {
+                term,
+                attempt,
+                outcome,
+                accepted,
+                ..
+            } => {
                 if votes && !accepted.contains(&node) {
-                    self.send_from(self.place_of(*term, *attempt), node, Message::Accept(Some(outcome.clone())), out);
+                    self.send_from(
+                        self.place_of(*term, *attempt),
+                        node,
+                        Message::Accept(Some(outcome.clone())),
+                        out,
+                    );
                 }
             }
         }
@@ -478,7 +771,9 @@ impl Coordinator {
 
     /// A voter promised a higher term: its owner leads for now.
     pub(super) fn overtaken(&mut self, term: Term, now: Instant) {
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         if deciding.lead.term().is_some_and(|own| own < term) {
             deciding.highest = deciding.highest.max(term);
             self.step_down();
@@ -489,6 +784,12 @@ impl Coordinator {
 
 impl Attempts {
     fn new(term: Term) -> Self {
-        Self { term, number: 0, within: None, proposal: None, ready: BTreeSet::new() }
+        Self {
+            term,
+            number: 0,
+            within: None,
+            proposal: None,
+            ready: BTreeSet::new(),
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Decisions: told, asked for, applied; and the end of a node that leaves.
 //!
-//! Whoever missed a decision asks any member. A next member holds the data already; any other node joins again. A node that leaves goes
-//! when a quorum of the next voters knows the entry, or after a while: it may be the only one left that the leader told.
+//! Whoever missed a decision asks any member. A next member holds the data already; any other node
+//! joins again. A node that leaves goes when a quorum of the next voters knows the entry, or after
+//! a while: it may be the only one left that the leader told.
 
 use super::Coordinator;
 use super::deciding::{Deciding, Lead};
@@ -19,7 +20,8 @@ use crate::time::{Instant, Span};
 use crate::wire::{Header, Message};
 use std::collections::BTreeSet;
 
-/// How long a node that leaves waits until a quorum of the next voters knows the entry that leaves it out.
+/// How long a node that leaves waits until a quorum of the next voters knows the entry that leaves
+/// it out.
 pub const LEAVE_ACKNOWLEDGED_WAIT: Span = Span::from_millis(2_000);
 
 /// The entry that this node left with, or that left it out: others may still ask for it.
@@ -40,29 +42,56 @@ struct Pending {
     votes: Option<Votes>,
 }
 
-/// How often a member that waits for a round asks its leader what became of it, where nodes run for real.
+/// How often a member that waits for a round asks its leader what became of it, where nodes run for
+/// real.
 pub const ASK_AGAIN_EVERY: Span = Span::from_millis(1_500);
 
 impl Coordinator {
     /// Asks whoever leads, as far as this node knows, what became of the round.
     pub(super) fn ask_again(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let waits = self.view().is_some() && self.deciding.as_ref().is_some_and(|deciding| deciding.decided.is_none());
+        let waits = self.view().is_some()
+            && self
+                .deciding
+                .as_ref()
+                .is_some_and(|deciding| deciding.decided.is_none());
         if !waits {
             return;
         }
         let owner = self.deciding.as_ref().map(|deciding| deciding.term().node);
         let leaders: BTreeSet<NodeId> = self.leader().into_iter().chain(owner).collect();
         self.broadcast(leaders, &Message::Learn, out);
-        self.timers.set(Timer::Ask, now.after(self.settings.ask_again));
+        self.timers
+            .set(Timer::Ask, now.after(self.settings.ask_again));
     }
 
     /// A peer says what was decided in the round under way.
-    pub(super) fn told_decision(&mut self, header: &Header, entry: Option<Outcome>, leaves: bool, out: &mut Outbox<Effect>) {
-        let Some(deciding) = &mut self.deciding else { return };
-        let accepted = deciding.acceptor.accepted().filter(|(term, _)| *term == header.term).map(|(_, outcome)| outcome.clone());
-        let ready = || deciding.data.ready(header.term, header.attempt).and_then(|movement| movement.outcome().cloned());
-        let Some(entry) = entry.or(accepted).or_else(ready) else { return self.send(header.sender, Message::Learn, out) };
-        let of_this = self.history.as_ref().is_some_and(|history| history.lineage == entry.lineage && history.round == entry.round);
+    pub(super) fn told_decision(
+        &mut self,
+        header: &Header,
+        entry: Option<Outcome>,
+        leaves: bool,
+        out: &mut Outbox<Effect>,
+    ) {
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
+        let accepted = deciding
+            .acceptor
+            .accepted()
+            .filter(|(term, _)| *term == header.term)
+            .map(|(_, outcome)| outcome.clone());
+        let ready = || {
+            deciding
+                .data
+                .ready(header.term, header.attempt)
+                .and_then(|movement| movement.outcome().cloned())
+        };
+        let Some(entry) = entry.or(accepted).or_else(ready) else {
+            return self.send(header.sender, Message::Learn, out);
+        };
+        let of_this = self.history.as_ref().is_some_and(|history| {
+            history.lineage == entry.lineage && history.round == entry.round
+        });
         if of_this {
             deciding.decided.get_or_insert(entry);
         }
@@ -71,15 +100,24 @@ impl Coordinator {
         }
     }
 
-    /// A frame of an earlier round: whoever asks is told the newest entry, if it is of this history. A node that leaves is told that its
-    /// entry is known.
-    pub(super) fn answer_late(&mut self, header: &Header, message: &Message, out: &mut Outbox<Effect>) {
-        let Some(Decided { outcome, place }) = self.last() else { return };
+    /// A frame of an earlier round: whoever asks is told the newest entry, if it is of this
+    /// history. A node that leaves is told that its entry is known.
+    pub(super) fn answer_late(
+        &mut self,
+        header: &Header,
+        message: &Message,
+        out: &mut Outbox<Effect>,
+    ) {
+        let Some(Decided { outcome, place }) = self.last() else {
+            return;
+        };
         if header.lineage != place.lineage && header.lineage != outcome.lineage {
             return;
         }
         match message {
-            Message::Decide { leaves: true, .. } => self.send_from(header.place(), header.sender, Message::Learned, out),
+            Message::Decide { leaves: true, .. } => {
+                self.send_from(header.place(), header.sender, Message::Learned, out)
+            }
             Message::Learned => self.note_learned(header, out),
             // A straggler that was left out does not know.
             Message::Contribute(_) if outcome.view.contains(header.sender) => {}
@@ -91,7 +129,15 @@ impl Coordinator {
             | Message::Accept(_)
             | Message::Broken(_)
             | Message::Fork { .. } => {
-                self.send_from(*place, header.sender, Message::Decide { entry: Some(outcome.clone()), leaves: false }, out);
+                self.send_from(
+                    *place,
+                    header.sender,
+                    Message::Decide {
+                        entry: Some(outcome.clone()),
+                        leaves: false,
+                    },
+                    out,
+                );
             }
             _ => {}
         }
@@ -99,22 +145,53 @@ impl Coordinator {
 
     /// Tells a peer that can be sent to again the newest entry, if it concerns it.
     pub(super) fn tell_entry(&self, node: NodeId, out: &mut Outbox<Effect>) {
-        let Some(Decided { outcome, place }) = self.last() else { return };
+        let Some(Decided { outcome, place }) = self.last() else {
+            return;
+        };
         let leaver = outcome.contributors.contains(&node) && !outcome.view.contains(node);
         let votes = outcome.retained.iter().any(|voter| voter.id == node);
         if outcome.view.contains(node) || leaver || votes {
-            let leaves = self.left_with.as_ref().is_some_and(|left| left.pending.is_some());
-            self.send_from(*place, node, Message::Decide { entry: Some(outcome.clone()), leaves }, out);
+            let leaves = self
+                .left_with
+                .as_ref()
+                .is_some_and(|left| left.pending.is_some());
+            self.send_from(
+                *place,
+                node,
+                Message::Decide {
+                    entry: Some(outcome.clone()),
+                    leaves,
+                },
+                out,
+            );
         }
     }
 
     /// A later entry than this node's round: the others went on without it.
-    pub(super) fn passed_over(&mut self, header: &Header, entry: Outcome, now: Instant, out: &mut Outbox<Effect>) {
-        if entry.round < header.round || self.history.as_ref().is_none_or(|history| entry.lineage != history.lineage) {
+    pub(super) fn passed_over(
+        &mut self,
+        header: &Header,
+        entry: Outcome,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        if entry.round < header.round
+            || self
+                .history
+                .as_ref()
+                .is_none_or(|history| entry.lineage != history.lineage)
+        {
             return;
         }
         self.discard_where(|_| true, out);
-        self.go_on_outside(Decided { outcome: entry, place: header.place() }, now, out);
+        self.go_on_outside(
+            Decided {
+                outcome: entry,
+                place: header.place(),
+            },
+            now,
+            out,
+        );
         if self.is_voter() {
             // What its leader asked meanwhile was of a round that this node did not know.
             let leader = self.history.as_ref().map(|history| history.leader);
@@ -125,11 +202,22 @@ impl Coordinator {
 
     /// Applies a decided outcome; `true` if the next round began.
     pub(super) fn apply_when_decided(&mut self, now: Instant, out: &mut Outbox<Effect>) -> bool {
-        let Some(deciding) = &self.deciding else { return false };
-        let Some(outcome) = deciding.decided.clone() else { return false };
-        let anything =
-            || deciding.data.moving.as_ref().filter(|movement| planted::has(Bug::ApplyWithoutData) && movement.published.is_some());
-        let attempt = deciding.data.of(&outcome).or_else(anything).map(|movement| movement.attempt());
+        let Some(deciding) = &self.deciding else {
+            return false;
+        };
+        let Some(outcome) = deciding.decided.clone() else {
+            return false;
+        };
+        let anything = || {
+            deciding.data.moving.as_ref().filter(|movement| {
+                planted::has(Bug::ApplyWithoutData) && movement.published.is_some()
+            })
+        };
+        let attempt = deciding
+            .data
+            .of(&outcome)
+            .or_else(anything)
+            .map(|movement| movement.attempt());
         let place = self.place();
         match attempt {
             Some(attempt) => self.apply(attempt, outcome, place, now, out),
@@ -142,31 +230,62 @@ impl Coordinator {
         self.deciding.is_some()
     }
 
-    fn apply(&mut self, attempt: Attempt, outcome: Outcome, place: Place, now: Instant, out: &mut Outbox<Effect>) {
+    fn apply(
+        &mut self,
+        attempt: Attempt,
+        outcome: Outcome,
+        place: Place,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
         let myself = self.myself();
         // A bootstrap may be decided before this node's own training asked for it.
         self.note_state_elements(outcome.spec);
         self.mine = None;
         let votes = self.votes_counted();
         let began_in = self.began_in();
-        let members = self.history.as_ref().map(|history| history.view.members().into()).unwrap_or_default();
+        let members = self
+            .history
+            .as_ref()
+            .map(|history| history.view.members().into())
+            .unwrap_or_default();
         let last = outcome.view.size() == 1 && self.peers.is_leaving(myself);
-        let stays = outcome.view.member(myself.node).is_some_and(|member| member.incarnation == myself.incarnation);
+        let stays = outcome
+            .view
+            .member(myself.node)
+            .is_some_and(|member| member.incarnation == myself.incarnation);
         self.timers.end_round();
         self.forget_aside(out);
         let decided = Decided { outcome, place };
         if stays && !last {
             let outcome = decided.outcome.clone();
             self.begin_round(decided);
-            out.push(Effect::Apply { attempt, outcome, members, began_in, votes, drained: false });
+            out.push(Effect::Apply {
+                attempt,
+                outcome,
+                members,
+                began_in,
+                votes,
+                drained: false,
+            });
             return self.replay(now, out);
         }
         self.history = None;
         self.deciding = None;
         let next_voters = decided.outcome.voters();
-        let pending = Some(Pending { attempt, members, began_in, votes });
-        self.left_with = Some(Left { decided, known_to: BTreeSet::new(), pending });
-        self.timers.set(Timer::Leave, now.after(LEAVE_ACKNOWLEDGED_WAIT));
+        let pending = Some(Pending {
+            attempt,
+            members,
+            began_in,
+            votes,
+        });
+        self.left_with = Some(Left {
+            decided,
+            known_to: BTreeSet::new(),
+            pending,
+        });
+        self.timers
+            .set(Timer::Leave, now.after(LEAVE_ACKNOWLEDGED_WAIT));
         for node in next_voters.ids().filter(|node| *node != myself.node) {
             self.tell_entry(node, out);
         }
@@ -179,7 +298,10 @@ impl Coordinator {
             // Another leader may have told the decision before this one's votes were a quorum.
             Some(Lead::Accept { accepted, .. }) if self.is_quorum(accepted.iter().copied()) => {
                 let voters = self.history.as_ref()?.voters.clone();
-                Some(Votes { accepted: accepted.iter().copied().collect(), voters })
+                Some(Votes {
+                    accepted: accepted.iter().copied().collect(),
+                    voters,
+                })
             }
             _ => None,
         }
@@ -194,14 +316,18 @@ impl Coordinator {
         let history = History::after(outcome, place, myself);
         self.peers.begin(&history, another_view);
         let joiners = &self.peers.joiners;
-        self.links
-            .begin(history.round, |node| history.view.contains(node) || history.voters.of(node).is_some() || joiners.contains_key(&node));
+        self.links.begin(history.round, |node| {
+            history.view.contains(node)
+                || history.voters.of(node).is_some()
+                || joiners.contains_key(&node)
+        });
         self.rates.retain(|id, _| history.view.contains(*id));
         self.deciding = Some(Deciding::new(history.first_term()));
         self.history = Some(history);
     }
 
-    /// The others decided without this node: it joins again, and goes on to vote where it is still a voter.
+    /// The others decided without this node: it joins again, and goes on to vote where it is still
+    /// a voter.
     fn go_on_outside(&mut self, decided: Decided, now: Instant, out: &mut Outbox<Effect>) {
         let was_member = self.history.as_ref().is_some_and(|history| history.member);
         self.timers.end_round();
@@ -214,7 +340,11 @@ impl Coordinator {
         }
         if !self.is_voter() {
             // Nobody else who lives may know that it is decided: members still ask.
-            self.left_with = Some(Left { decided, known_to: BTreeSet::new(), pending: None });
+            self.left_with = Some(Left {
+                decided,
+                known_to: BTreeSet::new(),
+                pending: None,
+            });
             self.leave_history(out);
         }
         self.end_waiting(out);
@@ -226,7 +356,10 @@ impl Coordinator {
     }
 
     pub(super) fn note_learned(&mut self, header: &Header, out: &mut Outbox<Effect>) {
-        let of_this = |left: &&mut Left| (left.decided.place.lineage, left.decided.outcome.round) == (header.lineage, header.round);
+        let of_this = |left: &&mut Left| {
+            (left.decided.place.lineage, left.decided.outcome.round)
+                == (header.lineage, header.round)
+        };
         if let Some(left) = self.left_with.as_mut().filter(of_this) {
             left.known_to.insert(header.sender);
             self.leave_when_known(out);
@@ -238,7 +371,8 @@ impl Coordinator {
         let me = self.me();
         let Some(left) = &self.left_with else { return };
         let voters = left.decided.outcome.voters();
-        let enough = voters.ids().all(|id| id == me) || voters.is_quorum(left.known_to.iter().copied());
+        let enough =
+            voters.ids().all(|id| id == me) || voters.is_quorum(left.known_to.iter().copied());
         if enough {
             self.leave_unacknowledged(out);
         }
@@ -247,10 +381,25 @@ impl Coordinator {
     /// Goes without waiting any longer.
     pub(super) fn leave_unacknowledged(&mut self, out: &mut Outbox<Effect>) {
         self.timers.stop(Timer::Leave);
-        let Some(left) = &mut self.left_with else { return };
-        if let Some(Pending { attempt, members, began_in, votes }) = left.pending.take() {
+        let Some(left) = &mut self.left_with else {
+            return;
+        };
+        if let Some(Pending {
+            attempt,
+            members,
+            began_in,
+            votes,
+        }) = left.pending.take()
+        {
             let outcome = left.decided.outcome.clone();
-            out.push(Effect::Apply { attempt, outcome, members, began_in, votes, drained: true });
+            out.push(Effect::Apply {
+                attempt,
+                outcome,
+                members,
+                began_in,
+                votes,
+                drained: true,
+            });
         }
     }
 }

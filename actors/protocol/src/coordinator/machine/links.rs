@@ -1,6 +1,7 @@
-//! Members that live and cannot reach each other. Links may break between two nodes that everybody else reaches, and liveness, which
-//! asks others, rightly calls both alive. A round that needs both would wait for that link, so it is made without one of them; who is
-//! left out joins again once it reaches every member.
+//! Members that live and cannot reach each other. Links may break between two nodes that everybody
+//! else reaches, and liveness, which asks others, rightly calls both alive. A round that needs both
+//! would wait for that link, so it is made without one of them; who is left out joins again once it
+//! reaches every member.
 //!
 //! ```text
 //!   3 ──✗── 1   3 waits for streams of 1: Broken(1) to the leader     (AWAY_WAIT after the connection was lost, or as soon as 1
@@ -10,9 +11,10 @@
 //!   3 ✗ leader  3 takes over, if the leader was away for twice AWAY_WAIT (and a little more, the higher its rank)
 //! ```
 //!
-//! Streams may be lost unnoticed. Whoever sends one is done with it when its transport has taken it; if the connection breaks before
-//! its beginning is here, nobody sees a broken stream. All that is seen is that the sender's connection is new again, so whoever then
-//! waits for its streams in vain says that they are broken. A new connection costs one attempt at most.
+//! Streams may be lost unnoticed. Whoever sends one is done with it when its transport has taken
+//! it; if the connection breaks before its beginning is here, nobody sees a broken stream. All that
+//! is seen is that the sender's connection is new again, so whoever then waits for its streams in
+//! vain says that they are broken. A new connection costs one attempt at most.
 
 use super::Coordinator;
 use super::deciding::Lead;
@@ -28,21 +30,24 @@ use crate::view::{MEMBERS_MAX, Member};
 use crate::wire::Message;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long a living member that cannot be sent to is waited for: most connections are made anew at once.
+/// How long a living member that cannot be sent to is waited for: most connections are made anew at
+/// once.
 pub const AWAY_WAIT: Span = Span::from_millis(1_500);
 /// How much longer each next member leaves the lead to those before it, where the leader is away.
 pub const STAND_IN_STEP: Span = Span::from_millis(250);
 /// At most so many of these steps.
 pub const STAND_IN_STEPS_MAX: usize = 16;
-/// Most that a leader waits before another attempt where streams break again and again, and that a member waits before it stands in
-/// again: the waits double, so that data that takes long arrives in between.
+/// Most that a leader waits before another attempt where streams break again and again, and that a
+/// member waits before it stands in again: the waits double, so that data that takes long arrives
+/// in between.
 pub const ATTEMPT_WAIT_MAX: Span = Span::from_millis(32_000);
 /// Most pairs of which reports are kept.
 pub const PAIRS_REPORTED_MAX: usize = 4096;
-/// Under how many attempts of a round a pair must be reported before the round is made without one of the two.
+/// Under how many attempts of a round a pair must be reported before the round is made without one
+/// of the two.
 pub const REPORTS_TO_PART: u32 = 2;
-/// How long a broken stream may go unexplained before the leader is asked for another attempt: its other end may be found
-/// dead, or another attempt may be on its way.
+/// How long a broken stream may go unexplained before the leader is asked for another attempt: its
+/// other end may be found dead, or another attempt may be on its way.
 pub const STREAM_BROKEN_WAIT: Span = Span::from_millis(500);
 
 /// Whom this node can send to.
@@ -50,7 +55,8 @@ pub const STREAM_BROKEN_WAIT: Span = Span::from_millis(500);
 pub(super) struct Links {
     /// Since when there is no connection; at most [`MEMBERS_MAX`].
     since: BTreeMap<NodeId, Instant>,
-    /// Since when they are heard by others only, less [`AWAY_WAIT`], as they were waited for already; at most [`MEMBERS_MAX`].
+    /// Since when they are heard by others only, less [`AWAY_WAIT`], as they were waited for
+    /// already; at most [`MEMBERS_MAX`].
     unheard: BTreeMap<NodeId, Instant>,
     /// Those that are waited for no longer.
     given_up: BTreeSet<NodeId>,
@@ -66,7 +72,11 @@ impl Links {
     pub fn lost(&mut self, node: NodeId, now: Instant) {
         self.since.entry(node).or_insert(now);
         if self.since.len() > MEMBERS_MAX
-            && let Some(first) = self.since.iter().min_by_key(|(_, since)| **since).map(|(node, _)| *node)
+            && let Some(first) = self
+                .since
+                .iter()
+                .min_by_key(|(_, since)| **since)
+                .map(|(node, _)| *node)
         {
             self.forget(first);
         }
@@ -76,11 +86,27 @@ impl Links {
     pub fn unheard(&mut self, nodes: &BTreeSet<NodeId>, now: Instant) {
         let since = Instant(now.0.saturating_sub(AWAY_WAIT.0));
         let known = |node: &NodeId| self.unheard.get(node).copied().unwrap_or(since);
-        self.unheard = nodes.iter().take(MEMBERS_MAX).map(|node| (*node, known(node))).collect();
-        // Who is heard again is waited for again at once: a node that was paused finds for a moment that it heard nobody itself.
-        let is_away = |node: &NodeId| self.since.contains_key(node) || self.unheard.contains_key(node);
-        self.given_up = self.given_up.iter().copied().filter(|node| is_away(node)).collect();
-        self.deposed = self.deposed.iter().copied().filter(|node| is_away(node)).collect();
+        self.unheard = nodes
+            .iter()
+            .take(MEMBERS_MAX)
+            .map(|node| (*node, known(node)))
+            .collect();
+        // Who is heard again is waited for again at once: a node that was paused finds for a moment
+        // that it heard nobody itself.
+        let is_away =
+            |node: &NodeId| self.since.contains_key(node) || self.unheard.contains_key(node);
+        self.given_up = self
+            .given_up
+            .iter()
+            .copied()
+            .filter(|node| is_away(node))
+            .collect();
+        self.deposed = self
+            .deposed
+            .iter()
+            .copied()
+            .filter(|node| is_away(node))
+            .collect();
     }
 
     /// A peer can be sent to, perhaps again.
@@ -102,8 +128,8 @@ impl Links {
         self.deposed.remove(&node);
     }
 
-    /// Keeps what concerns `round`: who is in no view any more is missed by nobody, and nothing of the round, or of those behind it,
-    /// was sent before the new connections.
+    /// Keeps what concerns `round`: who is in no view any more is missed by nobody, and nothing of
+    /// the round, or of those behind it, was sent before the new connections.
     pub fn begin(&mut self, round: Round, concerns: impl Fn(NodeId) -> bool) {
         self.unheard.retain(|node, _| concerns(*node));
         self.since.retain(|node, _| concerns(*node));
@@ -132,17 +158,31 @@ impl Links {
 
     /// All that this node cannot reach, and since when.
     fn away(&self) -> impl Iterator<Item = (NodeId, Instant)> + '_ {
-        self.since.iter().chain(&self.unheard).map(|(node, since)| (*node, *since))
+        self.since
+            .iter()
+            .chain(&self.unheard)
+            .map(|(node, since)| (*node, *since))
     }
 
     fn next_deadline(&self, deposed_after: Span) -> Option<Instant> {
-        let given_up = self.away().filter(|(node, _)| !self.given_up.contains(node)).map(|(_, since)| since.after(AWAY_WAIT));
-        let deposed = self.away().filter(|(node, _)| !self.deposed.contains(node)).map(|(_, since)| since.after(deposed_after));
+        let given_up = self
+            .away()
+            .filter(|(node, _)| !self.given_up.contains(node))
+            .map(|(_, since)| since.after(AWAY_WAIT));
+        let deposed = self
+            .away()
+            .filter(|(node, _)| !self.deposed.contains(node))
+            .map(|(_, since)| since.after(deposed_after));
         given_up.chain(deposed).min()
     }
 
     fn pass_time(&mut self, now: Instant, deposed_after: Span) {
-        let away_for = |wait: Span| self.away().filter(|(_, since)| now >= since.after(wait)).map(|(node, _)| node).collect();
+        let away_for = |wait: Span| {
+            self.away()
+                .filter(|(_, since)| now >= since.after(wait))
+                .map(|(node, _)| node)
+                .collect()
+        };
         let given_up = away_for(AWAY_WAIT);
         let deposed = away_for(deposed_after);
         self.given_up = given_up;
@@ -153,7 +193,8 @@ impl Links {
 /// What a leader was told about links that are broken, in one round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Reports {
-    /// By pair, the lower id first: under how many attempts it was reported, and the last of them. At most [`PAIRS_REPORTED_MAX`].
+    /// By pair, the lower id first: under how many attempts it was reported, and the last of them.
+    /// At most [`PAIRS_REPORTED_MAX`].
     pairs: BTreeMap<(NodeId, NodeId), (u32, Attempt)>,
     /// Who takes no part in this round.
     left_out: BTreeSet<NodeId>,
@@ -171,40 +212,78 @@ impl Reports {
             Some((times, last)) if *last != attempt => (*times, *last) = (*times + 1, attempt),
             Some(_) => {}
         }
-        self.pairs.get(&pair).is_some_and(|(times, _)| *times >= REPORTS_TO_PART)
+        self.pairs
+            .get(&pair)
+            .is_some_and(|(times, _)| *times >= REPORTS_TO_PART)
     }
 
     /// In how many reported pairs a node is.
     fn pairs_of(&self, node: NodeId) -> usize {
-        self.pairs.keys().filter(|(one, other)| *one == node || *other == node).count()
+        self.pairs
+            .keys()
+            .filter(|(one, other)| *one == node || *other == node)
+            .count()
     }
 }
 
 /// `span`, doubled so often, at most [`ATTEMPT_WAIT_MAX`].
 fn doubled(span: Span, times: u32) -> Span {
-    Span(span.0.saturating_mul(1 << times.min(16)).min(ATTEMPT_WAIT_MAX.0))
+    Span(
+        span.0
+            .saturating_mul(1 << times.min(16))
+            .min(ATTEMPT_WAIT_MAX.0),
+    )
 }
 
 impl Coordinator {
-    /// Members that live and take part in what this node leads: those that can be reached if a quorum of the voters can, else all. In a
-    /// fork those that it began with: nobody else follows it before it has decided something.
+    /// Members that live and take part in what this node leads: those that can be reached if a
+    /// quorum of the voters can, else all. In a fork those that it began with: nobody else follows
+    /// it before it has decided something.
     pub(super) fn taking_part(&self) -> Vec<NodeId> {
-        let Some(history) = &self.history else { return Vec::new() };
-        let lives = |member: &&Member| !self.is_gone(member) && (!history.is_fork || history.voters.of(member.id).is_some());
+        let Some(history) = &self.history else {
+            return Vec::new();
+        };
+        let lives = |member: &&Member| {
+            !self.is_gone(member) && (!history.is_fork || history.voters.of(member.id).is_some())
+        };
         let partitioned = |node: NodeId| self.links.is_given_up(node) || self.is_left_out(node);
-        let answers = |voter: &&Voter| (voter.node == self.me() || self.peers.votes(**voter)) && !partitioned(voter.node);
-        let enough = history.voters.is_quorum(history.voters.iter().filter(answers).map(|voter| voter.node));
-        let living = history.view.members().iter().filter(lives).map(|member| member.id);
-        living.filter(|node| !enough || !partitioned(*node)).collect()
+        let answers = |voter: &&Voter| {
+            (voter.node == self.me() || self.peers.votes(**voter)) && !partitioned(voter.node)
+        };
+        let enough = history.voters.is_quorum(
+            history
+                .voters
+                .iter()
+                .filter(answers)
+                .map(|voter| voter.node),
+        );
+        let living = history
+            .view
+            .members()
+            .iter()
+            .filter(lives)
+            .map(|member| member.id);
+        living
+            .filter(|node| !enough || !partitioned(*node))
+            .collect()
     }
 
     fn is_left_out(&self, node: NodeId) -> bool {
-        self.deciding.as_ref().is_some_and(|deciding| deciding.reports.left_out.contains(&node))
+        self.deciding
+            .as_ref()
+            .is_some_and(|deciding| deciding.reports.left_out.contains(&node))
     }
 
-    /// Whether this node leads because it was cut off from whoever should, and so was whoever else does.
+    /// Whether this node leads because it was cut off from whoever should, and so was whoever else
+    /// does.
     pub(super) fn stands_in(&self) -> bool {
-        let Some(deciding) = self.deciding.as_ref().filter(|_| !self.links.deposed.is_empty()) else { return false };
+        let Some(deciding) = self
+            .deciding
+            .as_ref()
+            .filter(|_| !self.links.deposed.is_empty())
+        else {
+            return false;
+        };
         if self.timers.runs(Timer::StandIn) || !self.may_lead() {
             return false;
         }
@@ -215,7 +294,9 @@ impl Coordinator {
     }
 
     fn deposed_after(&self) -> Span {
-        let rank = self.view().map_or(0, |view| view.ids().take_while(|id| *id < self.me()).count());
+        let rank = self.view().map_or(0, |view| {
+            view.ids().take_while(|id| *id < self.me()).count()
+        });
         Span(2 * AWAY_WAIT.0 + rank.min(STAND_IN_STEPS_MAX) as u64 * STAND_IN_STEP.0)
     }
 
@@ -229,28 +310,43 @@ impl Coordinator {
         self.links.pass_time(now, deposed_after);
     }
 
-    /// This node takes over: if that is for a leader that it cannot reach, it leaves what it began some time, and longer every time.
+    /// This node takes over: if that is for a leader that it cannot reach, it leaves what it began
+    /// some time, and longer every time.
     pub(super) fn note_standing_in(&mut self, now: Instant) {
         let stands_in = self.stands_in() && self.leader() != Some(self.me());
         if let Some(deciding) = self.deciding.as_mut().filter(|_| stands_in) {
             deciding.stood_in += 1;
-            self.timers.set(Timer::StandIn, now.after(doubled(Span(2 * AWAY_WAIT.0), deciding.stood_in)));
+            self.timers.set(
+                Timer::StandIn,
+                now.after(doubled(Span(2 * AWAY_WAIT.0), deciding.stood_in)),
+            );
         }
     }
 
-    /// A stream of the attempt under way broke, or does not come, between live nodes: another attempt, if this node leads; else its
-    /// leader is asked for one. One break is seen by many nodes, and costs one attempt.
-    pub(super) fn ask_for_another_attempt(&mut self, reporter: NodeId, node: NodeId, now: Instant, out: &mut Outbox<Effect>) {
+    /// A stream of the attempt under way broke, or does not come, between live nodes: another
+    /// attempt, if this node leads; else its leader is asked for one. One break is seen by many
+    /// nodes, and costs one attempt.
+    pub(super) fn ask_for_another_attempt(
+        &mut self,
+        reporter: NodeId,
+        node: NodeId,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
         let me = self.me();
         let place = self.place();
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         if place.term.node != me {
             if reporter == me {
                 self.send(place.term.node, Message::Broken(node), out);
             }
             return;
         }
-        let Lead::Attempt(attempts) = &deciding.lead else { return };
+        let Lead::Attempt(attempts) = &deciding.lead else {
+            return;
+        };
         // The next attempt begins anew anyway.
         let under_way = attempts.proposal.is_some();
         if under_way && !deciding.retry && !self.timers.runs(Timer::Retry) {
@@ -258,28 +354,41 @@ impl Coordinator {
             // The first ones at once: most breaks are over when they are noticed.
             match deciding.broken.checked_sub(REPORTS_TO_PART + 1) {
                 None => deciding.retry = true,
-                Some(times) => self.timers.set(Timer::Retry, now.after(doubled(STREAM_BROKEN_WAIT, times))),
+                Some(times) => self
+                    .timers
+                    .set(Timer::Retry, now.after(doubled(STREAM_BROKEN_WAIT, times))),
             }
         }
         let Some(history) = &self.history else { return };
-        let lives = |id: NodeId| history.view.member(id).is_some_and(|member| !self.is_gone(member));
+        let lives = |id: NodeId| {
+            history
+                .view
+                .member(id)
+                .is_some_and(|member| !self.is_gone(member))
+        };
         // Who changes over to this bootstrap asks for its streams again, which did not break.
         let changes_over = history.round == Round::FOUNDING && reporter == node;
         if changes_over || !lives(reporter) || !lives(node) {
             return;
         }
-        let Some(deciding) = &mut self.deciding else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
         if deciding.reports.note((reporter, node), Attempt::at(&place)) {
             self.part(reporter, node);
         }
     }
 
-    /// Leaves one of two members out: whoever more members cannot reach, then the higher id, never this node; and nobody without whom
-    /// the others would not be enough.
+    /// Leaves one of two members out: whoever more members cannot reach, then the higher id, never
+    /// this node; and nobody without whom the others would not be enough.
     fn part(&mut self, one: NodeId, other: NodeId) {
-        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return;
+        };
         let mut pair = [one, other];
-        pair.sort_by_cached_key(|node| std::cmp::Reverse((deciding.reports.pairs_of(*node), *node)));
+        pair.sort_by_cached_key(|node| {
+            std::cmp::Reverse((deciding.reports.pairs_of(*node), *node))
+        });
         let members = self.taking_part();
         if pair.iter().any(|node| !members.contains(node)) {
             return;
@@ -287,20 +396,32 @@ impl Coordinator {
         let votes = |voter: &&Voter| voter.node == self.me() || self.peers.votes(**voter);
         let enough = |without: NodeId| {
             let others = history.voters.iter().filter(votes).map(|voter| voter.node);
-            history.voters.is_quorum(others.filter(|node| *node != without && !self.is_left_out(*node)))
+            history
+                .voters
+                .is_quorum(others.filter(|node| *node != without && !self.is_left_out(*node)))
         };
-        let chosen = pair.into_iter().find(|node| *node != self.me() && enough(*node));
+        let chosen = pair
+            .into_iter()
+            .find(|node| *node != self.me() && enough(*node));
         if let (Some(chosen), Some(deciding)) = (chosen, &mut self.deciding) {
             deciding.reports.left_out.insert(chosen);
         }
     }
 
-    /// Gives the streams of new connections time to come, once everything that this node waits for is on its way.
+    /// Gives the streams of new connections time to come, once everything that this node waits for
+    /// is on its way.
     pub(super) fn watch_new_connections(&mut self, now: Instant) {
-        let Some(movement) = self.deciding.as_ref().and_then(|deciding| deciding.data.moving.as_ref()) else { return };
+        let Some(movement) = self
+            .deciding
+            .as_ref()
+            .and_then(|deciding| deciding.data.moving.as_ref())
+        else {
+            return;
+        };
         let waits = movement.published.is_some() && !self.timers.runs(Timer::LostStreams);
         if waits && self.links.doubtful().any(|node| movement.waits_for(node)) {
-            self.timers.set(Timer::LostStreams, now.after(STREAM_BROKEN_WAIT));
+            self.timers
+                .set(Timer::LostStreams, now.after(STREAM_BROKEN_WAIT));
         }
     }
 
@@ -308,8 +429,18 @@ impl Coordinator {
     pub(super) fn give_lost_streams_up(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let me = self.me();
         let attempt = Attempt::at(&self.place());
-        let Some(movement) = self.deciding.as_ref().and_then(|deciding| deciding.data.moving.as_ref()) else { return };
-        let lost: BTreeSet<NodeId> = self.links.doubtful().filter(|node| movement.waits_for(*node)).collect();
+        let Some(movement) = self
+            .deciding
+            .as_ref()
+            .and_then(|deciding| deciding.data.moving.as_ref())
+        else {
+            return;
+        };
+        let lost: BTreeSet<NodeId> = self
+            .links
+            .doubtful()
+            .filter(|node| movement.waits_for(*node))
+            .collect();
         let under_way = movement.attempt() == attempt;
         self.links.forget_new_connections();
         if under_way {

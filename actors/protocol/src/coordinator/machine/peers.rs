@@ -1,4 +1,5 @@
-//! Who lives, joins and leaves, as this node was told, and whether those who live are enough to decide.
+//! Who lives, joins and leaves, as this node was told, and whether those who live are enough to
+//! decide.
 
 use super::Coordinator;
 use super::deciding::Lead;
@@ -47,8 +48,12 @@ impl Peers {
 
     /// A node is alive: a start that was silent only, or the one that it was told of last.
     pub fn back(&mut self, node: NodeId) {
-        let starts: Vec<(Voter, Death)> =
-            self.dead.iter().filter(|(start, _)| start.node == node).map(|(start, death)| (*start, *death)).collect();
+        let starts: Vec<(Voter, Death)> = self
+            .dead
+            .iter()
+            .filter(|(start, _)| start.node == node)
+            .map(|(start, death)| (*start, *death))
+            .collect();
         let one = starts.len() == 1;
         for (start, death) in starts {
             if one || death == Death::Silent {
@@ -61,7 +66,8 @@ impl Peers {
         self.dead.contains_key(&start)
     }
 
-    /// Whether nothing is known of anybody that is dead or joins: asked at every event, so not member by member.
+    /// Whether nothing is known of anybody that is dead or joins: asked at every event, so not
+    /// member by member.
     pub fn are_calm(&self) -> bool {
         self.dead.is_empty() && self.joiners.is_empty()
     }
@@ -87,15 +93,25 @@ impl Peers {
         self.leaving.get(&start) == Some(&false)
     }
 
-    /// Whether it is known that a start is over: its process ended, another start of its node is here, or it leaves.
+    /// Whether it is known that a start is over: its process ended, another start of its node is
+    /// here, or it leaves.
     pub fn has_ended(&self, start: Voter) -> bool {
-        let replaced = self.joiners.get(&start.node).is_some_and(|joiner| joiner.incarnation != start.incarnation);
-        replaced || self.dead.get(&start) == Some(&Death::Ended) || self.leaving.contains_key(&start)
+        let replaced = self
+            .joiners
+            .get(&start.node)
+            .is_some_and(|joiner| joiner.incarnation != start.incarnation);
+        replaced
+            || self.dead.get(&start) == Some(&Death::Ended)
+            || self.leaving.contains_key(&start)
     }
 
-    /// Whether a voter may answer. One that waits to be admitted does, if it is the start that votes.
+    /// Whether a voter may answer. One that waits to be admitted does, if it is the start that
+    /// votes.
     pub fn votes(&self, voter: Voter) -> bool {
-        let replaced = self.joiners.get(&voter.node).is_some_and(|joiner| joiner.incarnation != voter.incarnation);
+        let replaced = self
+            .joiners
+            .get(&voter.node)
+            .is_some_and(|joiner| joiner.incarnation != voter.incarnation);
         !replaced && !self.is_dead(voter)
     }
 
@@ -105,20 +121,33 @@ impl Peers {
             // They are ready again once they can reach the new view's members.
             self.joiners.clear();
         }
-        let concerned = |start: &Voter| history.view.contains(start.node) || history.voters.contains(*start);
+        let concerned =
+            |start: &Voter| history.view.contains(start.node) || history.voters.contains(*start);
         let joiners = &self.joiners;
-        self.dead.retain(|start, _| concerned(start) || joiners.contains_key(&start.node));
-        self.leaving.retain(|start, _| history.view.member(start.node).is_some_and(|member| member.incarnation == start.incarnation));
+        self.dead
+            .retain(|start, _| concerned(start) || joiners.contains_key(&start.node));
+        self.leaving.retain(|start, _| {
+            history
+                .view
+                .member(start.node)
+                .is_some_and(|member| member.incarnation == start.incarnation)
+        });
     }
 
     pub fn forget(&mut self) {
         let slow_joiners = std::mem::take(&mut self.slow_joiners);
-        *self = Self { slow_joiners, ..Self::default() };
+        *self = Self {
+            slow_joiners,
+            ..Self::default()
+        };
     }
 
-    /// Nodes that are ready to be admitted to `round`, ascending, but for those that were too slow for an earlier one.
+    /// Nodes that are ready to be admitted to `round`, ascending, but for those that were too slow
+    /// for an earlier one.
     pub fn candidates(&self, round: Round) -> impl Iterator<Item = &Member> {
-        let fit = move |joiner: &&Member| !self.is_dead(Voter::from(*joiner)) && !self.slow_joiners.passes_over(joiner, round);
+        let fit = move |joiner: &&Member| {
+            !self.is_dead(Voter::from(*joiner)) && !self.slow_joiners.passes_over(joiner, round)
+        };
         self.joiners.values().filter(fit)
     }
 }
@@ -126,7 +155,8 @@ impl Peers {
 impl Coordinator {
     /// Whether a member of the view is gone: dead, or back as a joiner, which holds nothing.
     pub(super) fn is_gone(&self, member: &Member) -> bool {
-        self.peers.is_dead(Voter::from(member)) || (member.id != self.me() && self.peers.joiners.contains_key(&member.id))
+        self.peers.is_dead(Voter::from(member))
+            || (member.id != self.me() && self.peers.joiners.contains_key(&member.id))
     }
 
     /// Whoever is ready to join is alive.
@@ -138,14 +168,20 @@ impl Coordinator {
             self.peers.dead.remove(&Voter::from(member));
         }
         let me = self.me();
-        self.peers.joiners = members.into_iter().filter(|member| member.id != me).map(|member| (member.id, member)).collect();
+        self.peers.joiners = members
+            .into_iter()
+            .filter(|member| member.id != me)
+            .map(|member| (member.id, member))
+            .collect();
     }
 
-    /// A node is dead. If it had this node's promise, whoever leads now may never have heard of that term, and would wait for an attempt
-    /// that this node has left.
+    /// A node is dead. If it had this node's promise, whoever leads now may never have heard of
+    /// that term, and would wait for an attempt that this node has left.
     pub(super) fn lost(&mut self, start: Voter, ended: bool, out: &mut Outbox<Effect>) {
         self.peers.lost(start, ended);
-        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return;
+        };
         let term = deciding.term();
         let leader = self.leader().filter(|leader| *leader != self.me());
         if let Some(leader) = leader
@@ -163,19 +199,34 @@ impl Coordinator {
 
     /// Whether every member lives and contributes, so that the plan which needs no proposal fits.
     pub(super) fn is_plain(&self) -> bool {
-        let Some(history) = self.history.as_ref().filter(|history| history.member) else { return false };
-        let fine = |member: &Member| !self.is_gone(member) && !self.peers.is_silent(Voter::from(member));
-        (self.all_are_here() && self.peers.nobody_leaves()) || history.view.members().iter().all(fine)
+        let Some(history) = self.history.as_ref().filter(|history| history.member) else {
+            return false;
+        };
+        let fine =
+            |member: &Member| !self.is_gone(member) && !self.peers.is_silent(Voter::from(member));
+        (self.all_are_here() && self.peers.nobody_leaves())
+            || history.view.members().iter().all(fine)
     }
 
     /// Whether the voters that live, and can be reached, may decide.
     pub(super) fn quorum_lives(&self) -> bool {
-        let Some(history) = self.history.as_ref().filter(|history| history.member) else { return true };
+        let Some(history) = self.history.as_ref().filter(|history| history.member) else {
+            return true;
+        };
         if self.all_are_here() || planted::has(Bug::DecideWithoutQuorum) {
             return true;
         }
-        let answers = |voter: &&Voter| voter.node == self.me() || (self.peers.votes(**voter) && !self.links.is_given_up(voter.node));
-        history.voters.is_quorum(history.voters.iter().filter(answers).map(|voter| voter.node))
+        let answers = |voter: &&Voter| {
+            voter.node == self.me()
+                || (self.peers.votes(**voter) && !self.links.is_given_up(voter.node))
+        };
+        history.voters.is_quorum(
+            history
+                .voters
+                .iter()
+                .filter(answers)
+                .map(|voter| voter.node),
+        )
     }
 
     /// Whether these voters may decide.
@@ -184,7 +235,8 @@ impl Coordinator {
         planted::has(Bug::DecideWithoutQuorum) || self.history.as_ref().is_some_and(quorum)
     }
 
-    /// Whether a quorum has answered what this node asked for as a leader. Voters may live and not answer: those of a fork do not.
+    /// Whether a quorum has answered what this node asked for as a leader. Voters may live and not
+    /// answer: those of a fork do not.
     fn quorum_answers(&self) -> bool {
         match self.deciding.as_ref().map(|deciding| &deciding.lead) {
             Some(Lead::Prepare { promises, .. }) => self.is_quorum(promises.keys().copied()),
@@ -195,7 +247,9 @@ impl Coordinator {
 
     /// Whether this node may go on in a history of its own once it has waited for a quorum.
     pub(super) fn may_fork(&self) -> bool {
-        let Some(history) = self.history.as_ref().filter(|history| history.member) else { return false };
+        let Some(history) = self.history.as_ref().filter(|history| history.member) else {
+            return false;
+        };
         if self.settings.quorum == Quorum::Survivors {
             return !self.quorum_lives() || !self.quorum_answers();
         }
@@ -206,39 +260,76 @@ impl Coordinator {
             let joiner = self.peers.joiners.get(&voter.node);
             joiner.is_some_and(|joiner| joiner.incarnation != voter.incarnation)
         };
-        history.voters.iter().all(|voter| returned(voter) || self.peers.votes(*voter))
+        history
+            .voters
+            .iter()
+            .all(|voter| returned(voter) || self.peers.votes(*voter))
     }
 
-    /// Whether survivors have nobody to wait for: every voter that does not answer is known to have ended.
+    /// Whether survivors have nobody to wait for: every voter that does not answer is known to have
+    /// ended.
     pub(super) fn missing_voters_ended(&self) -> bool {
-        let Some(history) = &self.history else { return false };
-        let answers = |voter: &Voter| self.peers.votes(*voter) && !self.links.is_given_up(voter.node);
-        history.voters.iter().all(|voter| voter.node == self.me() || answers(voter) || self.peers.has_ended(*voter))
+        let Some(history) = &self.history else {
+            return false;
+        };
+        let answers =
+            |voter: &Voter| self.peers.votes(*voter) && !self.links.is_given_up(voter.node);
+        history
+            .voters
+            .iter()
+            .all(|voter| voter.node == self.me() || answers(voter) || self.peers.has_ended(*voter))
     }
 
     /// Whose data or decision is missing: data first, then what a leader or a member waits for.
     pub(super) fn missing(&self) -> BTreeSet<NodeId> {
-        let Some(deciding) = &self.deciding else { return BTreeSet::new() };
-        let data = deciding.data.moving.as_ref().map(super::data::Movement::missing).unwrap_or_default();
+        let Some(deciding) = &self.deciding else {
+            return BTreeSet::new();
+        };
+        let data = deciding
+            .data
+            .moving
+            .as_ref()
+            .map(super::data::Movement::missing)
+            .unwrap_or_default();
         if !data.is_empty() {
             return data;
         }
         let voters = || self.history.iter().flat_map(|history| history.voters.ids());
         match &deciding.lead {
-            Lead::Prepare { promises, .. } => voters().filter(|node| !promises.contains_key(node)).collect(),
+            Lead::Prepare { promises, .. } => voters()
+                .filter(|node| !promises.contains_key(node))
+                .collect(),
             Lead::Attempt(attempts) => {
-                let receivers = attempts.proposal.as_ref().map(Proposal::receivers).unwrap_or_default();
+                let receivers = attempts
+                    .proposal
+                    .as_ref()
+                    .map(Proposal::receivers)
+                    .unwrap_or_default();
                 receivers.difference(&attempts.ready).copied().collect()
             }
-            Lead::Accept { accepted, .. } => voters().filter(|node| !accepted.contains(node)).collect(),
-            Lead::Follow => self.leader().into_iter().filter(|leader| *leader != self.me()).collect(),
+            Lead::Accept { accepted, .. } => {
+                voters().filter(|node| !accepted.contains(node)).collect()
+            }
+            Lead::Follow => self
+                .leader()
+                .into_iter()
+                .filter(|leader| *leader != self.me())
+                .collect(),
         }
     }
 
-    /// Tells why no round can be decided, when that changes. Where nobody contributed, nobody waits.
+    /// Tells why no round can be decided, when that changes. Where nobody contributed, nobody
+    /// waits.
     pub(super) fn tell_waiting(&mut self, out: &mut Outbox<Effect>) {
-        let begun = self.deciding.as_ref().is_some_and(|deciding| !deciding.contributed.is_empty());
-        let waiting = if !begun || self.quorum_lives() { None } else { self.describe_waiting() };
+        let begun = self
+            .deciding
+            .as_ref()
+            .is_some_and(|deciding| !deciding.contributed.is_empty());
+        let waiting = if !begun || self.quorum_lives() {
+            None
+        } else {
+            self.describe_waiting()
+        };
         if waiting != self.waiting {
             self.waiting.clone_from(&waiting);
             out.push(Effect::Waiting(waiting));
@@ -251,12 +342,27 @@ impl Coordinator {
         let (alive, dead): (Vec<&Voter>, Vec<&Voter>) = history.voters.iter().partition(lives);
         let ids = |voters: &[&Voter]| voters.iter().map(|voter| voter.node).collect::<Vec<_>>();
         let size = history.voters.count();
-        let found = format!("{} of {size} voters live ({})", alive.len(), Nodes(&ids(&alive)));
-        let half = history.voters.tie_breaker().map(|node| format!(", or half with {node}")).unwrap_or_default();
+        let found = format!(
+            "{} of {size} voters live ({})",
+            alive.len(),
+            Nodes(&ids(&alive))
+        );
+        let half = history
+            .voters
+            .tie_breaker()
+            .map(|node| format!(", or half with {node}"))
+            .unwrap_or_default();
         let rule = format!("More than half must{half}");
-        let away: Vec<NodeId> = alive.iter().map(|voter| voter.node).filter(|node| self.links.is_given_up(*node)).collect();
+        let away: Vec<NodeId> = alive
+            .iter()
+            .map(|voter| voter.node)
+            .filter(|node| self.links.is_given_up(*node))
+            .collect();
         if !away.is_empty() {
-            return Some(format!("{found}, and {} cannot be reached from here: no quorum. {rule}. Check the links", Nodes(&away)));
+            return Some(format!(
+                "{found}, and {} cannot be reached from here: no quorum. {rule}. Check the links",
+                Nodes(&away)
+            ));
         }
         let missing = Nodes(&ids(&dead)).to_string();
         Some(format!(
@@ -265,48 +371,75 @@ impl Coordinator {
         ))
     }
 
-    /// How long members wait for the joiners of an attempt to hold what they must: as long as for a straggler, twice as long each
-    /// time that was too short, and no longer than the round can still be made without them.
+    /// How long members wait for the joiners of an attempt to hold what they must: as long as for a
+    /// straggler, twice as long each time that was too short, and no longer than the round can
+    /// still be made without them.
     pub(super) fn joiners_wait(&self, proposal: &Proposal, now: Instant) -> Span {
         let timeout = self.settings.round_timeout;
-        let left = self.timers.at(super::timers::Timer::RoundTimeout).map_or(timeout, |until| until.since(now));
-        let times = proposal.joiners().map(|joiner| self.peers.slow_joiners.times(joiner)).max().unwrap_or(0);
+        let left = self
+            .timers
+            .at(super::timers::Timer::RoundTimeout)
+            .map_or(timeout, |until| until.since(now));
+        let times = proposal
+            .joiners()
+            .map(|joiner| self.peers.slow_joiners.times(joiner))
+            .max()
+            .unwrap_or(0);
         Span(self.settings.grace.0.saturating_mul(1 << times)).min(Span(left.0 / 2))
     }
 
-    /// The wait for joiners is over: this round is made without those that hold nothing yet, and the next ones without them too.
+    /// The wait for joiners is over: this round is made without those that hold nothing yet, and
+    /// the next ones without them too.
     pub(super) fn pass_slow_joiners_over(&mut self) {
-        let (Some(history), Some(deciding)) = (&self.history, &mut self.deciding) else { return };
+        let (Some(history), Some(deciding)) = (&self.history, &mut self.deciding) else {
+            return;
+        };
         deciding.joiners_over = true;
-        let Some(attempts) = deciding.lead.attempts() else { return };
-        let Some(proposal) = &attempts.proposal else { return };
-        for joiner in proposal.joiners().filter(|joiner| !attempts.ready.contains(&joiner.id)) {
+        let Some(attempts) = deciding.lead.attempts() else {
+            return;
+        };
+        let Some(proposal) = &attempts.proposal else {
+            return;
+        };
+        for joiner in proposal
+            .joiners()
+            .filter(|joiner| !attempts.ready.contains(&joiner.id))
+        {
             self.peers.slow_joiners.note(joiner, history.round);
         }
     }
 }
 
-/// Joiners that did not hold the model within the wait: how often, and from which round on they are taken along again. Each time
-/// the others waited in vain, so it is twice as many rounds until the next.
+/// Joiners that did not hold the model within the wait: how often, and from which round on they are
+/// taken along again. Each time the others waited in vain, so it is twice as many rounds until the
+/// next.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SlowJoiners(BTreeMap<(NodeId, Incarnation), (u32, Round)>);
 
 impl SlowJoiners {
     fn note(&mut self, joiner: &Member, round: Round) {
-        self.0.retain(|_, (_, until)| round.0 < until.0 + ROUNDS_PASSED_OVER_MAX);
+        self.0
+            .retain(|_, (_, until)| round.0 < until.0 + ROUNDS_PASSED_OVER_MAX);
         if self.0.len() < MEMBERS_MAX {
-            let (times, until) = self.0.entry((joiner.id, joiner.incarnation)).or_insert((0, round));
+            let (times, until) = self
+                .0
+                .entry((joiner.id, joiner.incarnation))
+                .or_insert((0, round));
             *until = Round(round.0 + 1 + (1 << *times).min(ROUNDS_PASSED_OVER_MAX));
             *times = (*times + 1).min(ROUNDS_PASSED_OVER_MAX.ilog2());
         }
     }
 
     fn times(&self, joiner: &Member) -> u32 {
-        self.0.get(&(joiner.id, joiner.incarnation)).map_or(0, |(times, _)| *times)
+        self.0
+            .get(&(joiner.id, joiner.incarnation))
+            .map_or(0, |(times, _)| *times)
     }
 
     /// Whether a round is made without a joiner because it was too slow for an earlier one.
     fn passes_over(&self, joiner: &Member, round: Round) -> bool {
-        self.0.get(&(joiner.id, joiner.incarnation)).is_some_and(|(_, until)| round < *until)
+        self.0
+            .get(&(joiner.id, joiner.incarnation))
+            .is_some_and(|(_, until)| round < *until)
     }
 }

@@ -1,8 +1,9 @@
-//! The way back: a node that resigned for a history which ranks higher keeps the one that it stood in until it is admitted. If nobody is
-//! left to admit it, it takes its place again. To the others it was silent meanwhile.
+//! The way back: a node that resigned for a history which ranks higher keeps the one that it stood
+//! in until it is admitted. If nobody is left to admit it, it takes its place again. To the others
+//! it was silent meanwhile.
 //!
-//! A joiner has no place to return to. If it is ready with the entry that admits it, and nobody else of that history is left, it goes on
-//! with that entry (survivors).
+//! A joiner has no place to return to. If it is ready with the entry that admits it, and nobody
+//! else of that history is left, it goes on with that entry (survivors).
 
 use super::Coordinator;
 use super::deciding::{Deciding, Lead};
@@ -27,10 +28,13 @@ pub(super) struct Aside {
 }
 
 impl Coordinator {
-    /// The history of this lineage begins to admit this node: another one that it stood in is kept until it is in.
+    /// The history of this lineage begins to admit this node: another one that it stood in is kept
+    /// until it is in.
     pub(super) fn set_aside(&mut self, lineage: Lineage, out: &mut Outbox<Effect>) {
         if self.aside.is_none()
-            && let Some(history) = self.history.take_if(|history| history.lineage != lineage && history.last.is_some())
+            && let Some(history) = self
+                .history
+                .take_if(|history| history.lineage != lineage && history.last.is_some())
             && let Some(deciding) = self.deciding.take()
         {
             self.aside = Some(Aside { history, deciding });
@@ -38,21 +42,40 @@ impl Coordinator {
         self.discard_where(|_| true, out);
     }
 
-    /// The others decided without this node. Survivors keep the place that they had: if all the others die before one of them admits this
-    /// node again, it holds the newest model that is left.
+    /// The others decided without this node. Survivors keep the place that they had: if all the
+    /// others die before one of them admits this node again, it holds the newest model that is
+    /// left.
     pub(super) fn keep_place(&mut self) {
-        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return;
+        };
         if self.aside.is_none() && history.last.is_some() {
-            let history = History { member: false, ..history.clone() };
-            let deciding = Deciding { decided: None, lead: Lead::Follow, ..deciding.clone() };
+            let history = History {
+                member: false,
+                ..history.clone()
+            };
+            let deciding = Deciding {
+                decided: None,
+                lead: Lead::Follow,
+                ..deciding.clone()
+            };
             self.aside = Some(Aside { history, deciding });
         }
     }
 
-    /// The history that was put aside begins to admit this node: what it promised there counts. `true` if that is so.
+    /// The history that was put aside begins to admit this node: what it promised there counts.
+    /// `true` if that is so.
     pub(super) fn restore_aside_of(&mut self, lineage: Lineage) -> bool {
-        let newer = self.history.as_ref().is_some_and(|history| history.lineage == lineage);
-        let Some(aside) = self.aside.take_if(|aside| !newer && aside.history.lineage == lineage) else { return false };
+        let newer = self
+            .history
+            .as_ref()
+            .is_some_and(|history| history.lineage == lineage);
+        let Some(aside) = self
+            .aside
+            .take_if(|aside| !newer && aside.history.lineage == lineage)
+        else {
+            return false;
+        };
         self.history = Some(aside.history);
         self.deciding = Some(aside.deciding);
         true
@@ -66,9 +89,14 @@ impl Coordinator {
         }
     }
 
-    /// Nobody is left to admit this node; `ended` if they are known to have ended. The entry that was to admit it is newer than what it
-    /// stood in before.
-    pub(super) fn return_to_history(&mut self, ended: bool, now: Instant, out: &mut Outbox<Effect>) {
+    /// Nobody is left to admit this node; `ended` if they are known to have ended. The entry that
+    /// was to admit it is newer than what it stood in before.
+    pub(super) fn return_to_history(
+        &mut self,
+        ended: bool,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
         if let Some(admission) = self.admission() {
             return self.go_on_with_admission(admission, ended, now);
         }
@@ -78,8 +106,13 @@ impl Coordinator {
             self.deciding = Some(deciding);
         }
         let myself = self.myself();
-        let Some(history) = self.history.as_mut().filter(|history| !history.member) else { return };
-        let counted = history.view.member(myself.node).is_some_and(|member| member.incarnation == myself.incarnation);
+        let Some(history) = self.history.as_mut().filter(|history| !history.member) else {
+            return;
+        };
+        let counted = history
+            .view
+            .member(myself.node)
+            .is_some_and(|member| member.incarnation == myself.incarnation);
         if !counted {
             return;
         }
@@ -94,11 +127,19 @@ impl Coordinator {
         self.replay(now, out);
     }
 
-    /// Among survivors: the entry that admits this node, if it holds all of that and is no member yet.
+    /// Among survivors: the entry that admits this node, if it holds all of that and is no member
+    /// yet.
     fn admission(&self) -> Option<Outcome> {
         let myself = self.myself();
-        let history = self.history.as_ref().filter(|history| !history.member && history.forks.len() < FORKS_MAX)?;
-        let counts_on_me = |view: &View| view.members().iter().any(|member| Voter::from(member) == myself);
+        let history = self
+            .history
+            .as_ref()
+            .filter(|history| !history.member && history.forks.len() < FORKS_MAX)?;
+        let counts_on_me = |view: &View| {
+            view.members()
+                .iter()
+                .any(|member| Voter::from(member) == myself)
+        };
         if self.settings.quorum != Quorum::Survivors || counts_on_me(&history.view) {
             return None;
         }
@@ -106,14 +147,18 @@ impl Coordinator {
         held.find(|outcome| counts_on_me(&outcome.view)).cloned()
     }
 
-    /// Whoever could say whether the entry was decided is gone. This node goes on with it in a history of its own: the model may be
-    /// nowhere else.
+    /// Whoever could say whether the entry was decided is gone. This node goes on with it in a
+    /// history of its own: the model may be nowhere else.
     fn go_on_with_admission(&mut self, admission: Outcome, ended: bool, now: Instant) {
         let myself = self.myself();
-        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else { return };
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return;
+        };
         if !(ended || deciding.fork_due) {
             // The membership says this again and again, while it is so.
-            return self.timers.start(Timer::Fork, now.after(self.settings.fork_after));
+            return self
+                .timers
+                .start(Timer::Fork, now.after(self.settings.fork_after));
         }
         let term = deciding.highest.next_of(myself.node);
         let lineage = forked(history.began_in, history.round.0, term, &[myself]);

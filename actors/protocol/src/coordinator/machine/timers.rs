@@ -1,4 +1,5 @@
-//! Every wait of the machine, by name. A timer that is not set does not run; a passed one is taken once.
+//! Every wait of the machine, by name. A timer that is not set does not run; a passed one is taken
+//! once.
 
 use crate::time::Instant;
 use std::collections::BTreeMap;
@@ -6,12 +7,14 @@ use std::collections::BTreeMap;
 /// What is waited for. Those of a round end with it, but for [`Timer::Leave`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Timer {
-    /// Contributions of members that live. From the first contribution; then an attempt is made without those that are late.
+    /// Contributions of members that live. From the first contribution; then an attempt is made
+    /// without those that are late.
     Grace,
-    /// An outcome. From this node's contribution; then the run ends here with an error, unless a quorum is gone.
+    /// An outcome. From this node's contribution; then the run ends here with an error, unless a
+    /// quorum is gone.
     RoundTimeout,
-    /// Word of the round, from this node's contribution. Then the leader is asked, again and again: it may have gone on without this node
-    /// while nobody could tell it so.
+    /// Word of the round, from this node's contribution. Then the leader is asked, again and again:
+    /// it may have gone on without this node while nobody could tell it so.
     Ask,
     /// Another leader's word. From the promise of its term; then this node may take over.
     Follow,
@@ -19,9 +22,11 @@ pub(super) enum Timer {
     Promises,
     /// The return of a quorum. Then survivors go on in a history of their own.
     Fork,
-    /// Joiners that do not hold what they must yet. From the attempt that admits them; then it is made without them.
+    /// Joiners that do not hold what they must yet. From the attempt that admits them; then it is
+    /// made without them.
     Joiners,
-    /// The end of a stream that broke may be found dead. Then the leader is asked for another attempt.
+    /// The end of a stream that broke may be found dead. Then the leader is asked for another
+    /// attempt.
     Broken,
     /// Streams that may be lost with a connection. Then the same.
     LostStreams,
@@ -66,7 +71,12 @@ impl Timers {
 
     /// Takes those that have passed.
     pub fn passed(&mut self, now: Instant) -> Vec<Timer> {
-        let passed: Vec<Timer> = self.0.iter().filter(|(_, at)| now >= **at).map(|(timer, _)| *timer).collect();
+        let passed: Vec<Timer> = self
+            .0
+            .iter()
+            .filter(|(_, at)| now >= **at)
+            .map(|(timer, _)| *timer)
+            .collect();
         for timer in &passed {
             self.0.remove(timer);
         }

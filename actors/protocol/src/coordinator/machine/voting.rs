@@ -1,4 +1,5 @@
-//! A voter's rules. A vote needs no data: members that leave, stragglers and voters that are no members vote too.
+//! A voter's rules. A vote needs no data: members that leave, stragglers and voters that are no
+//! members vote too.
 
 use super::Coordinator;
 use super::history::History;
@@ -18,12 +19,15 @@ impl Coordinator {
         }
     }
 
-    /// Goes over to the term of a leader that asks this voter for something; `false` if a higher one was promised, and it is told so.
+    /// Goes over to the term of a leader that asks this voter for something; `false` if a higher
+    /// one was promised, and it is told so.
     fn raise(&mut self, header: &Header, now: Instant, out: &mut Outbox<Effect>) -> bool {
         if !self.is_voter() {
             return false;
         }
-        let Some(deciding) = &mut self.deciding else { return false };
+        let Some(deciding) = &mut self.deciding else {
+            return false;
+        };
         let raised = header.term > deciding.term();
         if deciding.acceptor.prepare(header.term).is_err() {
             self.send(header.sender, Message::Overtaken, out);
@@ -38,38 +42,80 @@ impl Coordinator {
     /// Tells the owner of the term that was promised so.
     pub(super) fn tell_promise(&mut self, term: Term, out: &mut Outbox<Effect>) {
         let contributed = self.mine.clone().filter(|_| self.view().is_some());
-        let Some(deciding) = &mut self.deciding else { return };
-        let Ok(Promise { accepted, floor }) = deciding.acceptor.prepare(term) else { return };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
+        let Ok(Promise { accepted, floor }) = deciding.acceptor.prepare(term) else {
+            return;
+        };
         if contributed.is_some() {
             deciding.told.insert(term.node);
         }
-        let first = self.history.as_ref().map(History::first_term).filter(|_| planted::has(Bug::FloorUntold));
-        self.send(term.node, Message::Promise { accepted, floor: first.unwrap_or(floor), contributed }, out);
+        let first = self
+            .history
+            .as_ref()
+            .map(History::first_term)
+            .filter(|_| planted::has(Bug::FloorUntold));
+        self.send(
+            term.node,
+            Message::Promise {
+                accepted,
+                floor: first.unwrap_or(floor),
+                contributed,
+            },
+            out,
+        );
     }
 
-    pub(super) fn acknowledge_open(&mut self, header: &Header, now: Instant, out: &mut Outbox<Effect>) {
+    pub(super) fn acknowledge_open(
+        &mut self,
+        header: &Header,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
         if planted::has(Bug::OpenedBelowPromise) && self.is_voter() {
             self.send_from(header.place(), header.sender, Message::Opened, out);
         }
         if !self.raise(header, now, out) {
             return;
         }
-        let opened = self.deciding.as_mut().is_some_and(|deciding| deciding.acceptor.open(header.term).is_ok());
+        let opened = self
+            .deciding
+            .as_mut()
+            .is_some_and(|deciding| deciding.acceptor.open(header.term).is_ok());
         if opened {
             self.send(header.sender, Message::Opened, out);
         }
     }
 
     /// Votes for an entry. Every next member holds its data: its leader would not ask otherwise.
-    pub(super) fn vote(&mut self, header: &Header, entry: Option<Outcome>, now: Instant, out: &mut Outbox<Effect>) {
+    pub(super) fn vote(
+        &mut self,
+        header: &Header,
+        entry: Option<Outcome>,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
         let place = self.place();
-        if entry.as_ref().is_some_and(|entry| entry.round != place.round || entry.lineage != place.lineage) || !self.raise(header, now, out)
+        if entry
+            .as_ref()
+            .is_some_and(|entry| entry.round != place.round || entry.lineage != place.lineage)
+            || !self.raise(header, now, out)
         {
             return;
         }
-        let Some(deciding) = &mut self.deciding else { return };
-        let ready = || deciding.data.ready(header.term, header.attempt).and_then(|movement| movement.outcome().cloned());
-        let Some(entry) = entry.or_else(ready) else { return self.send(header.sender, Message::Learn, out) };
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
+        let ready = || {
+            deciding
+                .data
+                .ready(header.term, header.attempt)
+                .and_then(|movement| movement.outcome().cloned())
+        };
+        let Some(entry) = entry.or_else(ready) else {
+            return self.send(header.sender, Message::Learn, out);
+        };
         if deciding.acceptor.accept(header.term, entry).is_ok() {
             self.send(header.sender, Message::Accepted, out);
         }

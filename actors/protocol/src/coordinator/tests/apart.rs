@@ -1,7 +1,9 @@
 //! Members that live and cannot reach each other.
 
 use super::streams::{Leader, attempted, contribution, founded, says};
-use crate::coordinator::{AWAY_WAIT, Effect, In, REPORTS_TO_PART, STAND_IN_STEP, STREAM_BROKEN_WAIT};
+use crate::coordinator::{
+    AWAY_WAIT, Effect, In, REPORTS_TO_PART, STAND_IN_STEP, STREAM_BROKEN_WAIT,
+};
 use crate::ident::NodeId;
 use crate::machine::Machine;
 use crate::wire::{Frame, Message};
@@ -27,12 +29,28 @@ fn one_of_a_pair_that_cannot_reach_each_other_takes_no_part() {
     for attempt in 1..=REPORTS_TO_PART {
         let before = leader.machine.place();
         let effects = leader.hear(2, Message::Broken(NodeId(3)));
-        let expected = if attempt < REPORTS_TO_PART { vec![1, 2, 3, 4] } else { vec![1, 2, 4] };
-        assert_eq!(attempted(&leader, &effects), Some(expected), "attempt {attempt}");
-        assert_eq!((leader.term(), leader.machine.place().attempt), (term, before.attempt + 1), "it needs no promises");
+        let expected = if attempt < REPORTS_TO_PART {
+            vec![1, 2, 3, 4]
+        } else {
+            vec![1, 2, 4]
+        };
+        assert_eq!(
+            attempted(&leader, &effects),
+            Some(expected),
+            "attempt {attempt}"
+        );
+        assert_eq!(
+            (leader.term(), leader.machine.place().attempt),
+            (term, before.attempt + 1),
+            "it needs no promises"
+        );
         // The other end of the same break, of an attempt that is over.
         let late = leader.hear_at(3, before, Message::Broken(NodeId(2)));
-        assert_eq!(leader.machine.place().attempt, before.attempt + 1, "one break costs one attempt: {late:?}");
+        assert_eq!(
+            leader.machine.place().attempt,
+            before.attempt + 1,
+            "one break costs one attempt: {late:?}"
+        );
     }
 }
 
@@ -50,7 +68,8 @@ fn whoever_more_members_cannot_reach_takes_no_part() {
 }
 
 #[test]
-fn nobody_is_left_out_without_whom_the_others_are_no_quorum_and_attempts_follow_at_growing_intervals() {
+fn nobody_is_left_out_without_whom_the_others_are_no_quorum_and_attempts_follow_at_growing_intervals()
+ {
     let mut leader = Leader::new(&[1, 2, 3]);
     leader.lose(3, false);
     leader.hear(2, Message::Contribute(contribution()));
@@ -67,7 +86,12 @@ fn nobody_is_left_out_without_whom_the_others_are_no_quorum_and_attempts_follow_
         assert_eq!(attempted(&leader, &effects), Some(vec![1, 2]));
         waits.push((leader.now - begun) / 1000);
     }
-    assert_eq!(waits, [0, 0, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 32_000, 32_000, 32_000]);
+    assert_eq!(
+        waits,
+        [
+            0, 0, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 32_000, 32_000, 32_000
+        ]
+    );
 }
 
 #[test]
@@ -77,7 +101,11 @@ fn a_leader_goes_on_without_a_member_that_it_cannot_send_to() {
     leader.tell(In::PeerDown(NodeId(3)));
     leader.now += AWAY_WAIT.0 - 1;
     leader.tell(In::Tick);
-    assert_eq!(leader.machine.place(), first, "most connections are made anew at once");
+    assert_eq!(
+        leader.machine.place(),
+        first,
+        "most connections are made anew at once"
+    );
     leader.now += 1;
     let effects = leader.tell(In::Tick);
     assert_eq!(attempted(&leader, &effects), Some(vec![1, 2]));
@@ -96,7 +124,12 @@ fn a_leader_waits_for_a_member_without_which_there_is_no_quorum() {
     leader.now += 10 * AWAY_WAIT.0;
     let effects = leader.tell(In::Tick);
     assert_eq!(leader.machine.place(), first);
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::Waiting(Some(_)))), "{effects:?}");
+    assert!(
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Waiting(Some(_)))),
+        "{effects:?}"
+    );
     // Of four founders three must vote.
     leader.tell(In::PeerUp(NodeId(3)));
     let effects = leader.tell(In::PeerUp(NodeId(2)));
@@ -108,13 +141,17 @@ fn a_member_that_its_leader_cannot_reach_leads_after_a_while() {
     let mut member = Leader::of(&[1, 2, 3, 4, 5], 3);
     member.contribute();
     member.tell(In::PeerDown(NodeId(1)));
-    let prepares = |effects: &[Effect]| says(effects, |message| matches!(message, Message::Prepare));
+    let prepares =
+        |effects: &[Effect]| says(effects, |message| matches!(message, Message::Prepare));
     // Two members are before it: 1, and 2, which may reach node 1.
     member.now += 2 * AWAY_WAIT.0 + 2 * STAND_IN_STEP.0 - 1;
     assert!(!prepares(&member.tell(In::Tick)));
     member.now += 1;
     assert!(prepares(&member.tell(In::Tick)));
-    let effects: Vec<Effect> = [2, 4, 5].into_iter().flat_map(|id| member.hear_promise(id, true)).collect();
+    let effects: Vec<Effect> = [2, 4, 5]
+        .into_iter()
+        .flat_map(|id| member.hear_promise(id, true))
+        .collect();
     assert!(says(&effects, |message| matches!(message, Message::Open)));
     assert_eq!(attempted(&member, &effects), Some(vec![2, 3, 4, 5]));
 }
@@ -125,18 +162,37 @@ fn a_member_does_not_depose_its_leader_where_the_others_are_no_quorum() {
     member.contribute();
     member.tell(In::PeerDown(NodeId(1)));
     member.now += 20 * AWAY_WAIT.0;
-    assert!(!says(&member.tell(In::Tick), |message| matches!(message, Message::Prepare)));
+    assert!(!says(&member.tell(In::Tick), |message| matches!(
+        message,
+        Message::Prepare
+    )));
 }
 
 #[test]
 fn streams_of_a_member_that_cannot_be_reached_are_reported_to_the_leader_until_it_parts_them() {
     let mut member = Leader::of(&[1, 2, 3], 2);
     let opened = member.contribute();
-    let plan = opened.iter().find_map(|effect| if let Effect::Open(plan) = effect { Some(plan.clone()) } else { None }).unwrap();
-    assert!(plan.other_owners().contains(&NodeId(3)), "node 3 owns a shard");
+    let plan = opened
+        .iter()
+        .find_map(|effect| {
+            if let Effect::Open(plan) = effect {
+                Some(plan.clone())
+            } else {
+                None
+            }
+        })
+        .unwrap();
+    assert!(
+        plan.other_owners().contains(&NodeId(3)),
+        "node 3 owns a shard"
+    );
     let outcome = founded(&member.view, NodeId(1));
     member.hear_attempt(1, &outcome, &[1, 2, 3]);
-    let broken = |effects: &[Effect]| says(effects, |message| matches!(message, Message::Broken(NodeId(3))));
+    let broken = |effects: &[Effect]| {
+        says(effects, |message| {
+            matches!(message, Message::Broken(NodeId(3)))
+        })
+    };
     member.tell(In::PeerDown(NodeId(3)));
     member.now += AWAY_WAIT.0;
     member.tell(In::Tick);
@@ -157,7 +213,13 @@ fn whoever_leads_learns_of_the_term_that_was_promised_to_the_dead() {
     assert_eq!(member.term(), taken_over);
     let effects = member.lose(2, false);
     let told = |effect: &Effect| {
-        let Effect::Send { to, frame: Frame::V1 { header, message } } = effect else { return false };
+        let Effect::Send {
+            to,
+            frame: Frame::V1 { header, message },
+        } = effect
+        else {
+            return false;
+        };
         *to == NodeId(1) && header.term == taken_over && **message == Message::Overtaken
     };
     assert!(effects.iter().any(told), "{effects:?}");

@@ -1,5 +1,6 @@
-//! The network of the simulated world: one link per pair of nodes. Its frames arrive in order, encoded; its streams in any
-//! order. A link that breaks loses what is on its way, and nothing can be sent until it is connected again.
+//! The network of the simulated world: one link per pair of nodes. Its frames arrive in order,
+//! encoded; its streams in any order. A link that breaks loses what is on its way, and nothing can
+//! be sent until it is connected again.
 
 use super::world::{DELAY_MAX, Event, World};
 use crate::coordinator::{Attempt, In};
@@ -39,14 +40,23 @@ impl Network {
     }
 
     fn link(&mut self, one: NodeId, other: NodeId) -> &mut Link {
-        self.links.entry((one.min(other), one.max(other))).or_default()
+        self.links
+            .entry((one.min(other), one.max(other)))
+            .or_default()
     }
 }
 
 impl World {
     fn travel_time(&mut self, from: NodeId, to: NodeId, usual: u64) -> u64 {
-        let rarely = self.network.rarely_slow > 0 && self.random.below(self.network.rarely_slow) == 0;
-        let slow = rarely || [from, to].iter().any(|end| self.network.slow.get(end).is_some_and(|until| *until > self.now));
+        let rarely =
+            self.network.rarely_slow > 0 && self.random.below(self.network.rarely_slow) == 0;
+        let slow = rarely
+            || [from, to].iter().any(|end| {
+                self.network
+                    .slow
+                    .get(end)
+                    .is_some_and(|until| *until > self.now)
+            });
         1 + self.random.below(if slow { 12 * usual } else { usual })
     }
 

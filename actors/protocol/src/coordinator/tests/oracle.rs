@@ -1,5 +1,6 @@
-//! The whole history in one process: what every decided round must have made of the recorded contributions. Histories may part, and
-//! each is judged by itself: an entry knows the one that it follows.
+//! The whole history in one process: what every decided round must have made of the recorded
+//! contributions. Histories may part, and each is judged by itself: an entry knows the one that it
+//! follows.
 
 use crate::coordinator::outcome::{Outcome, RoundKind};
 use crate::ident::{Lineage, NodeId, Round, ShardId};
@@ -38,12 +39,18 @@ pub struct Oracle {
 impl Oracle {
     /// The entry that another one follows.
     pub fn before(&self, began_in: Lineage, round: Round) -> Option<&Entry> {
-        round.0.checked_sub(1).and_then(|before| self.entries.get(&(began_in, Round(before))))
+        round
+            .0
+            .checked_sub(1)
+            .and_then(|before| self.entries.get(&(began_in, Round(before))))
     }
 
     /// The entries of the history that decided most rounds, oldest first.
     pub fn longest(&self) -> Vec<&Entry> {
-        let mut next = self.entries.values().max_by_key(|entry| (entry.outcome.round, entry.outcome.lineage));
+        let mut next = self
+            .entries
+            .values()
+            .max_by_key(|entry| (entry.outcome.round, entry.outcome.lineage));
         let mut entries = Vec::new();
         while let Some(entry) = next {
             entries.push(entry);
@@ -55,41 +62,83 @@ impl Oracle {
 
     /// In which round a history began; the founded one in the first.
     pub fn began(&self, lineage: Lineage) -> Option<Round> {
-        self.entries.range((lineage, Round(0))..=(lineage, Round(u64::MAX))).next().map(|((_, round), _)| *round)
+        self.entries
+            .range((lineage, Round(0))..=(lineage, Round(u64::MAX)))
+            .next()
+            .map(|((_, round), _)| *round)
     }
 
     /// Somebody says that this was decided.
     pub fn hear(&mut self, outcome: &Outcome) {
-        let known = self.said.entry((outcome.lineage, outcome.round)).or_insert_with(|| outcome.clone());
+        let known = self
+            .said
+            .entry((outcome.lineage, outcome.round))
+            .or_insert_with(|| outcome.clone());
         assert_eq!(known, outcome, "two outcomes of one round");
     }
 
-    /// Takes in an outcome the first time it is applied; `lost` are the shards whose state nobody had. `true` if it is new.
-    pub fn decide(&mut self, outcome: &Outcome, began_in: Lineage, lost: &[ShardId], now: u64) -> bool {
+    /// Takes in an outcome the first time it is applied; `lost` are the shards whose state nobody
+    /// had. `true` if it is new.
+    pub fn decide(
+        &mut self,
+        outcome: &Outcome,
+        began_in: Lineage,
+        lost: &[ShardId],
+        now: u64,
+    ) -> bool {
         self.hear(outcome);
         let key = (outcome.lineage, outcome.round);
         if let Some(known) = self.entries.get(&key) {
-            assert_eq!((&known.outcome, known.began_in), (outcome, began_in), "two outcomes of one round");
+            assert_eq!(
+                (&known.outcome, known.began_in),
+                (outcome, began_in),
+                "two outcomes of one round"
+            );
             return false;
         }
         let mut order = outcome.order.clone();
         order.sort_unstable();
-        assert!(order.is_empty() || order.iter().copied().eq(outcome.view.ids()), "{:?}", outcome.order);
+        assert!(
+            order.is_empty() || order.iter().copied().eq(outcome.view.ids()),
+            "{:?}",
+            outcome.order
+        );
         let round = outcome.round;
         let before = self.before(began_in, round);
-        assert!(before.is_some() || round == Round::FOUNDING, "{round} follows nothing in {began_in}");
-        let contribution = |node: &NodeId| (1.0, self.contributions[&(began_in, round, *node)].as_slice());
+        assert!(
+            before.is_some() || round == Round::FOUNDING,
+            "{round} follows nothing in {began_in}"
+        );
+        let contribution = |node: &NodeId| {
+            (
+                1.0,
+                self.contributions[&(began_in, round, *node)].as_slice(),
+            )
+        };
         let pieces: Vec<(f64, &[f64])> = outcome.contributors.iter().map(contribution).collect();
         let mut values = average(&pieces);
         let mut anchor = before.map_or_else(|| values.clone(), |before| before.anchor.clone());
-        let mut momentum = before.map_or_else(|| vec![0.0; values.len()], |before| before.momentum.clone());
+        let mut momentum =
+            before.map_or_else(|| vec![0.0; values.len()], |before| before.momentum.clone());
         if outcome.spec.kind == RoundKind::Slow {
             let layout = Layout::new(values.len());
             for shard in layout.shards() {
                 for index in layout.range(shard) {
                     let plain = (values[index], 0.0);
-                    let stepped = || slow_step(SLOWMO, values[index], anchor[index], momentum[index], f64::from(GAMMA));
-                    let next = if lost.contains(&shard) { plain } else { stepped() };
+                    let stepped = || {
+                        slow_step(
+                            SLOWMO,
+                            values[index],
+                            anchor[index],
+                            momentum[index],
+                            f64::from(GAMMA),
+                        )
+                    };
+                    let next = if lost.contains(&shard) {
+                        plain
+                    } else {
+                        stepped()
+                    };
                     (values[index], momentum[index]) = next;
                 }
             }
@@ -99,7 +148,15 @@ impl Oracle {
         }
         let kept = before.filter(|_| !outcome.spec.carries_parameters());
         let parameters = kept.map_or_else(|| values.clone(), |before| before.parameters.clone());
-        let entry = Entry { outcome: outcome.clone(), began_in, decided_at: now, values, parameters, anchor, momentum };
+        let entry = Entry {
+            outcome: outcome.clone(),
+            began_in,
+            decided_at: now,
+            values,
+            parameters,
+            anchor,
+            momentum,
+        };
         self.entries.insert(key, entry);
         true
     }

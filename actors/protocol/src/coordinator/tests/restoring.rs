@@ -1,4 +1,5 @@
-//! A founding that goes on from a checkpoint: owners bring the slow momentum, the other holders are sent it.
+//! A founding that goes on from a checkpoint: owners bring the slow momentum, the other holders are
+//! sent it.
 
 use super::streams::founded;
 use crate::coordinator::plan::{Holders, Plan, Publication};
@@ -11,13 +12,43 @@ use crate::view::View;
 const ELEMENTS: usize = 10_000;
 
 fn published(view: &View, participants: &[u64], me: u64, restores: bool) -> (Plan, Publication) {
-    let (layout, nodes) = (Layout::new(ELEMENTS), participants.iter().copied().map(NodeId).collect::<Vec<_>>());
+    let (layout, nodes) = (
+        Layout::new(ELEMENTS),
+        participants.iter().copied().map(NodeId).collect::<Vec<_>>(),
+    );
     let map = ShardMap::new(view, &layout, 1);
-    let spec = RoundSpec { kind: RoundKind::Found, step: Step(96), gamma: 0.0, elements: ELEMENTS as u64 };
-    let place = Place { lineage: Lineage(7), epoch: view.epoch(), round: Round::FOUNDING, term: Term::default(), attempt: 0 };
-    let plan = Plan::new(NodeId(me), place, spec, (nodes[..1].to_vec(), nodes), layout, &map).restoring(restores);
-    let outcome = Outcome { spec, ..founded(view, plan.contributors[0]) };
-    let holders = Holders { layout, before: &map, after: &map, absent: &[] };
+    let spec = RoundSpec {
+        kind: RoundKind::Found,
+        step: Step(96),
+        gamma: 0.0,
+        elements: ELEMENTS as u64,
+    };
+    let place = Place {
+        lineage: Lineage(7),
+        epoch: view.epoch(),
+        round: Round::FOUNDING,
+        term: Term::default(),
+        attempt: 0,
+    };
+    let plan = Plan::new(
+        NodeId(me),
+        place,
+        spec,
+        (nodes[..1].to_vec(), nodes),
+        layout,
+        &map,
+    )
+    .restoring(restores);
+    let outcome = Outcome {
+        spec,
+        ..founded(view, plan.contributors[0])
+    };
+    let holders = Holders {
+        layout,
+        before: &map,
+        after: &map,
+        absent: &[],
+    };
     let publication = Publication::new(&plan, &outcome, Some(holders));
     (plan, publication)
 }
@@ -29,12 +60,33 @@ fn every_holder_gets_the_momentum_from_its_owner() {
     // All are there, or a node is gone and other holders stand in for it.
     for participants in [&[1, 2, 3, 4, 5][..], &[1, 2, 4, 5]] {
         let (plan, publication) = published(&view, participants, participants[0], true);
-        assert!(plan.makes_momentum() && publication.renews_anchor && !publication.moves_anchor && publication.lost.is_empty());
+        assert!(
+            plan.makes_momentum()
+                && publication.renews_anchor
+                && !publication.moves_anchor
+                && publication.lost.is_empty()
+        );
         for shard in Layout::new(ELEMENTS).shards() {
-            let owner = participants.iter().copied().map(NodeId).find(|node| plan.owned_by(*node).contains(&shard)).unwrap();
+            let owner = participants
+                .iter()
+                .copied()
+                .map(NodeId)
+                .find(|node| plan.owned_by(*node).contains(&shard))
+                .unwrap();
             let mut has: Vec<NodeId> = vec![owner];
-            has.extend(publication.moves.iter().filter(|moved| moved.shards.contains(&shard)).map(|moved| moved.to));
-            assert!(publication.moves.iter().all(|moved| !moved.shards.contains(&shard) || moved.from == owner));
+            has.extend(
+                publication
+                    .moves
+                    .iter()
+                    .filter(|moved| moved.shards.contains(&shard))
+                    .map(|moved| moved.to),
+            );
+            assert!(
+                publication
+                    .moves
+                    .iter()
+                    .all(|moved| !moved.shards.contains(&shard) || moved.from == owner)
+            );
             let mut holders = map.holders(shard).to_vec();
             holders.push(owner);
             has.sort_unstable();

@@ -1,4 +1,5 @@
-//! What a leader sends in a steady round, in bytes as they travel: it grows with the members, not with their square.
+//! What a leader sends in a steady round, in bytes as they travel: it grows with the members, not
+//! with their square.
 
 use super::super::{Coordinator, Effect, In, Plan, RoundKind, RoundSpec, Settings};
 use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
@@ -24,7 +25,11 @@ fn view(nodes: u64) -> View {
 }
 
 fn identity(member: &Member) -> Identity {
-    Identity { cluster: CLUSTER, node: member.id, incarnation: member.incarnation }
+    Identity {
+        cluster: CLUSTER,
+        node: member.id,
+        incarnation: member.incarnation,
+    }
 }
 
 fn leader(view: &View) -> Coordinator {
@@ -35,11 +40,17 @@ fn leader(view: &View) -> Coordinator {
     })
 }
 
-/// Bytes that the leader of `nodes` sends in control frames to decide one round, each member contributing.
+/// Bytes that the leader of `nodes` sends in control frames to decide one round, each member
+/// contributing.
 fn bytes_of_a_round(nodes: u64) -> usize {
     let view = view(nodes);
     let mut machine = leader(&view);
-    let spec = RoundSpec { kind: RoundKind::Average, step: Step(47), gamma: 0.1, elements: 25_000_000 };
+    let spec = RoundSpec {
+        kind: RoundKind::Average,
+        step: Step(47),
+        gamma: 0.1,
+        elements: 25_000_000,
+    };
     let lineage = Lineage::founded(0x1234_5678_9abc_def0_1234_5678_9abc_def0);
     let now = Instant(1_000_000);
     let mut out = Outbox::default();
@@ -47,17 +58,50 @@ fn bytes_of_a_round(nodes: u64) -> usize {
     let mut plan: Option<Arc<Plan>> = None;
     let mut decided = false;
     let mut events = vec![
-        In::Formed { view: view.clone(), lineage },
-        In::Contribute { round: Round::FOUNDING, spec, samples: None, rates: Vec::new(), buffers: 0 },
+        In::Formed {
+            view: view.clone(),
+            lineage,
+        },
+        In::Contribute {
+            round: Round::FOUNDING,
+            spec,
+            samples: None,
+            rates: Vec::new(),
+            buffers: 0,
+        },
     ];
-    let place = Place { lineage, epoch: view.epoch(), round: Round::FOUNDING, term: super::super::first_term(view.lowest()), attempt: 0 };
-    let from = |member: &Member, message: Message| In::Frame { header: identity(member).header(place), message: Box::new(message) };
+    let place = Place {
+        lineage,
+        epoch: view.epoch(),
+        round: Round::FOUNDING,
+        term: super::super::first_term(view.lowest()),
+        attempt: 0,
+    };
+    let from = |member: &Member, message: Message| In::Frame {
+        header: identity(member).header(place),
+        message: Box::new(message),
+    };
     for member in &view.members()[1..] {
-        events.push(from(member, Message::Contribute(Contributed { spec, samples: None, rates: Vec::new() })));
+        events.push(from(
+            member,
+            Message::Contribute(Contributed {
+                spec,
+                samples: None,
+                rates: Vec::new(),
+            }),
+        ));
     }
-    events.extend(view.members()[1..].iter().map(|member| from(member, Message::Ready)));
+    events.extend(
+        view.members()[1..]
+            .iter()
+            .map(|member| from(member, Message::Ready)),
+    );
     events.push(In::Tick);
-    events.extend(view.members()[1..].iter().map(|member| from(member, Message::Accepted)));
+    events.extend(
+        view.members()[1..]
+            .iter()
+            .map(|member| from(member, Message::Accepted)),
+    );
     for event in events {
         let mut queue = vec![event];
         while let Some(event) = queue.pop() {
@@ -68,7 +112,11 @@ fn bytes_of_a_round(nodes: u64) -> usize {
                     Effect::Open(opened) => plan = Some(opened),
                     Effect::Publish(_) => {
                         let plan = plan.clone().unwrap();
-                        queue.extend(plan.other_owners().into_iter().map(|owner| In::ParametersHeld(plan.attempt, owner)));
+                        queue.extend(
+                            plan.other_owners()
+                                .into_iter()
+                                .map(|owner| In::ParametersHeld(plan.attempt, owner)),
+                        );
                         queue.push(In::Reduced(plan.attempt));
                     }
                     Effect::Apply { .. } => decided = true,
@@ -84,9 +132,16 @@ fn bytes_of_a_round(nodes: u64) -> usize {
 #[test]
 fn the_bytes_that_a_leader_sends_grow_with_the_members() {
     let sizes = [16u64, 64, 256, 500, 1_000];
-    let per_member: Vec<f64> = sizes.iter().map(|nodes| bytes_of_a_round(*nodes) as f64 / (*nodes - 1) as f64).collect();
+    let per_member: Vec<f64> = sizes
+        .iter()
+        .map(|nodes| bytes_of_a_round(*nodes) as f64 / (*nodes - 1) as f64)
+        .collect();
     println!("bytes a member of {sizes:?}: {per_member:.0?}");
     for (nodes, bytes) in sizes.iter().zip(&per_member) {
-        assert!((bytes / per_member[0] - 1.0).abs() < 0.2, "{nodes}: {bytes} bytes a member, {} of 16", per_member[0]);
+        assert!(
+            (bytes / per_member[0] - 1.0).abs() < 0.2,
+            "{nodes}: {bytes} bytes a member, {} of 16",
+            per_member[0]
+        );
     }
 }

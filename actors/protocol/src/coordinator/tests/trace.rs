@@ -1,4 +1,5 @@
-//! Prints what happens in a simulated world, for whoever looks into a failing seed: `SLOWMO_TRACE=1`, with `--nocapture`.
+//! Prints what happens in a simulated world, for whoever looks into a failing seed:
+//! `SLOWMO_TRACE=1`, with `--nocapture`.
 
 use crate::coordinator::In;
 use crate::ident::NodeId;
@@ -39,17 +40,53 @@ pub fn effect(now: u64, id: NodeId, effect: &RoundsEffect<Vectors>) {
         return;
     }
     match effect {
-        RoundsEffect::Send { to, frame: Frame::V1 { header, message } } => {
-            let Header { round, term, attempt, .. } = header;
-            line(now, &format!("{id} -> {to} round {} term {}.{} attempt {attempt}", round.0, term.counter, term.node.0), message);
+        RoundsEffect::Send {
+            to,
+            frame: Frame::V1 { header, message },
+        } => {
+            let Header {
+                round,
+                term,
+                attempt,
+                ..
+            } = header;
+            line(
+                now,
+                &format!(
+                    "{id} -> {to} round {} term {}.{} attempt {attempt}",
+                    round.0, term.counter, term.node.0
+                ),
+                message,
+            );
         }
-        RoundsEffect::Open(plan) => line(now, &format!("{id} OPEN"), &(plan.attempt, &plan.contributors, &plan.participants)),
+        RoundsEffect::Open(plan) => line(
+            now,
+            &format!("{id} OPEN"),
+            &(plan.attempt, &plan.contributors, &plan.participants),
+        ),
         RoundsEffect::Publish(publication) => {
-            line(now, &format!("{id} PUBLISH"), &(publication.attempt, &publication.receivers, &publication.moves));
+            line(
+                now,
+                &format!("{id} PUBLISH"),
+                &(
+                    publication.attempt,
+                    &publication.receivers,
+                    &publication.moves,
+                ),
+            );
         }
         RoundsEffect::Applied(applied) => {
             let next: Vec<_> = applied.outcome.view.ids().collect();
-            line(now, &format!("{id} APPLY"), &(applied.plan.attempt, &applied.outcome.contributors, next, applied.drained));
+            line(
+                now,
+                &format!("{id} APPLY"),
+                &(
+                    applied.plan.attempt,
+                    &applied.outcome.contributors,
+                    next,
+                    applied.drained,
+                ),
+            );
         }
         other => line(now, &format!("{id}"), other),
     }

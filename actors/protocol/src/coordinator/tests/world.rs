@@ -1,5 +1,5 @@
-//! A discrete-event world of many nodes: seeded delays, deaths, restarts, pauses, joins, drains and cuts. It checks every applied
-//! outcome against the oracle and never looks inside a machine.
+//! A discrete-event world of many nodes: seeded delays, deaths, restarts, pauses, joins, drains and
+//! cuts. It checks every applied outcome against the oracle and never looks inside a machine.
 
 use super::membership::{Absence, LOOK_EVERY};
 use super::network::{Link, Network};
@@ -89,11 +89,23 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64, ids: &[u64], replicas: usize, quorum: Quorum, schedule: Schedule) -> Self {
+    pub fn new(
+        seed: u64,
+        ids: &[u64],
+        replicas: usize,
+        quorum: Quorum,
+        schedule: Schedule,
+    ) -> Self {
         Self::with(seed, ids, replicas, (quorum, OnQuorumLoss::Wait), schedule)
     }
 
-    pub fn with(seed: u64, ids: &[u64], replicas: usize, rule: (Quorum, OnQuorumLoss), schedule: Schedule) -> Self {
+    pub fn with(
+        seed: u64,
+        ids: &[u64],
+        replicas: usize,
+        rule: (Quorum, OnQuorumLoss),
+        schedule: Schedule,
+    ) -> Self {
         let (quorum, on_quorum_loss) = rule;
         let mut world = Self {
             nodes: BTreeMap::new(),
@@ -119,13 +131,23 @@ impl World {
             running: false,
         };
         for id in ids {
-            world.nodes.insert(NodeId(*id), Node::new(NodeId(*id), 1, schedule, replicas, rule));
+            world.nodes.insert(
+                NodeId(*id),
+                Node::new(NodeId(*id), 1, schedule, replicas, rule),
+            );
         }
-        let members: Vec<Member> = world.nodes.values().map(|node| node.member.clone()).collect();
+        let members: Vec<Member> = world
+            .nodes
+            .values()
+            .map(|node| node.member.clone())
+            .collect();
         let view = View::new(Epoch::FOUNDING, members).unwrap();
         for id in view.ids() {
             world.nodes.get_mut(&id).unwrap().outside = false;
-            let formed = In::Formed { view: view.clone(), lineage: world.lineage };
+            let formed = In::Formed {
+                view: view.clone(),
+                lineage: world.lineage,
+            };
             world.tell_later(id, formed, 2 * DELAY_MAX);
             world.train_later(id);
         }
@@ -158,7 +180,10 @@ impl World {
             return;
         }
         let (incarnation, slow) = (node.member.incarnation, self.slow_nodes.contains(&id));
-        self.later(Event::Train(id, incarnation), if slow { 400 * DELAY_MAX } else { 4 * DELAY_MAX });
+        self.later(
+            Event::Train(id, incarnation),
+            if slow { 400 * DELAY_MAX } else { 4 * DELAY_MAX },
+        );
     }
 
     /// Runs until `until` or until nothing is left to happen.
@@ -179,13 +204,20 @@ impl World {
     }
 
     pub fn connected(&self, one: NodeId, other: NodeId) -> bool {
-        self.cut.as_ref().is_none_or(|group| group.contains(&one) == group.contains(&other))
+        self.cut
+            .as_ref()
+            .is_none_or(|group| group.contains(&one) == group.contains(&other))
     }
 
     fn step(&mut self, event: Event) {
         match event {
             Event::Train(id, incarnation) => self.train(id, incarnation),
-            Event::Frame(to, ..) | Event::Stream(to, ..) | Event::Tell(to, ..) | Event::Tick(to, _) if self.paused(to) => {
+            Event::Frame(to, ..)
+            | Event::Stream(to, ..)
+            | Event::Tell(to, ..)
+            | Event::Tick(to, _)
+                if self.paused(to) =>
+            {
                 self.at(self.nodes[&to].stopped_until, event);
             }
             Event::Frame(to, link, header, message) => {
@@ -200,8 +232,14 @@ impl World {
                 }
             }
             Event::Tick(id, incarnation) => {
-                let due = self.nodes.get(&id).filter(|node| node.member.incarnation == incarnation);
-                if due.and_then(|node| node.part.next_deadline()).is_some_and(|deadline| deadline.0 <= self.now) {
+                let due = self
+                    .nodes
+                    .get(&id)
+                    .filter(|node| node.member.incarnation == incarnation);
+                if due
+                    .and_then(|node| node.part.next_deadline())
+                    .is_some_and(|deadline| deadline.0 <= self.now)
+                {
                     self.feed(id, In::Tick);
                 }
             }
@@ -219,27 +257,46 @@ impl World {
     }
 
     pub fn paused(&self, id: NodeId) -> bool {
-        self.nodes.get(&id).is_some_and(|node| node.stopped_until > self.now)
+        self.nodes
+            .get(&id)
+            .is_some_and(|node| node.stopped_until > self.now)
     }
 
     /// Whether this start of the node is up.
     pub fn is_start(&self, id: NodeId, incarnation: Incarnation) -> bool {
-        self.nodes.get(&id).is_some_and(|node| node.alive && node.member.incarnation == incarnation)
+        self.nodes
+            .get(&id)
+            .is_some_and(|node| node.alive && node.member.incarnation == incarnation)
     }
 
     fn train(&mut self, id: NodeId, incarnation: Incarnation) {
         if self.paused(id) {
             return self.at(self.nodes[&id].stopped_until, Event::Train(id, incarnation));
         }
-        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.alive && node.member.incarnation == incarnation) else { return };
-        if node.waiting || node.silent || node.failed.is_some() || node.drained || node.next.step.0 >= self.steps_max {
+        let Some(node) = self
+            .nodes
+            .get_mut(&id)
+            .filter(|node| node.alive && node.member.incarnation == incarnation)
+        else {
+            return;
+        };
+        if node.waiting
+            || node.silent
+            || node.failed.is_some()
+            || node.drained
+            || node.next.step.0 >= self.steps_max
+        {
             return;
         }
         node.train();
         let (round, frozen, buffers) = (node.round, node.frozen.clone(), node.buffers.clone());
         if !node.outside {
-            let began_in = Some(node.machine().began_in()).filter(|lineage| lineage.is_decided()).unwrap_or(self.lineage);
-            self.oracle.contributions.insert((began_in, round, id), frozen);
+            let began_in = Some(node.machine().began_in())
+                .filter(|lineage| lineage.is_decided())
+                .unwrap_or(self.lineage);
+            self.oracle
+                .contributions
+                .insert((began_in, round, id), frozen);
             self.oracle.buffers.insert((began_in, round, id), buffers);
         }
         let contribute = node.contribute(rates(id));
@@ -252,7 +309,9 @@ impl World {
     }
 
     pub fn take(&mut self, id: NodeId, message: ToRounds<Vectors>) {
-        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.alive) else { return };
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.alive) else {
+            return;
+        };
         let mut out = Outbox::default();
         node.part.handle(message, Instant(self.now), &mut out);
         let (incarnation, identity) = (node.member.incarnation, node.identity());
@@ -270,28 +329,45 @@ impl World {
     }
 
     /// Carries out an effect; returns what the node is told of it.
-    fn execute(&mut self, id: NodeId, identity: Identity, effect: RoundsEffect<Vectors>) -> Vec<ToRounds<Vectors>> {
+    fn execute(
+        &mut self,
+        id: NodeId,
+        identity: Identity,
+        effect: RoundsEffect<Vectors>,
+    ) -> Vec<ToRounds<Vectors>> {
         let node = self.nodes.get_mut(&id).unwrap();
         let mut reports = Vec::new();
         match effect {
             RoundsEffect::Send { to, frame } => {
                 let Frame::V1 { message, .. } = &frame;
-                if let Message::Decide { entry: Some(outcome), .. } = &**message {
+                if let Message::Decide {
+                    entry: Some(outcome),
+                    ..
+                } = &**message
+                {
                     self.oracle.hear(outcome);
                 }
                 self.send(id, to, &frame);
             }
             RoundsEffect::Applied(applied) => node.applies = Some(applied),
-            RoundsEffect::Tell(Mail::Aggregator(ToAggregator::Decided(decided))) => self.apply(id, &decided),
-            RoundsEffect::Tell(Mail::Aggregator(ToAggregator::Failed(Failure::Round(error)))) => node.failed = Some(error),
-            RoundsEffect::Tell(Mail::Aggregator(ToAggregator::Failed(failure))) => panic!("{id}: {failure:?}"),
+            RoundsEffect::Tell(Mail::Aggregator(ToAggregator::Decided(decided))) => {
+                self.apply(id, &decided)
+            }
+            RoundsEffect::Tell(Mail::Aggregator(ToAggregator::Failed(Failure::Round(error)))) => {
+                node.failed = Some(error)
+            }
+            RoundsEffect::Tell(Mail::Aggregator(ToAggregator::Failed(failure))) => {
+                panic!("{id}: {failure:?}")
+            }
             RoundsEffect::Stranded => self.stranded(id),
             RoundsEffect::Waiting(why) => node.waits_for = why,
             effect => {
                 for done in carry_out(&mut node.part, identity, SLOWMO, effect) {
                     match done {
                         Done::Stream(to, stream) => self.send_stream(to, stream),
-                        Done::Report(attempt, moved) => reports.push(ToRounds::Moved(attempt, moved)),
+                        Done::Report(attempt, moved) => {
+                            reports.push(ToRounds::Moved(attempt, moved))
+                        }
                     }
                 }
             }
@@ -302,9 +378,24 @@ impl World {
     fn apply(&mut self, id: NodeId, decided: &Decided<Vectors>) {
         let node = self.nodes.get_mut(&id).unwrap();
         let applied = node.applies.take().unwrap();
-        let Applied { publication, outcome, began_in, votes, drained, .. } = &*applied;
-        assert!(votes.as_ref().is_none_or(|votes| votes.voters.is_quorum(votes.accepted.iter().copied())), "{id} decided without a quorum");
-        assert!(!drained || node.draining, "{id} was drained without having asked for it");
+        let Applied {
+            publication,
+            outcome,
+            began_in,
+            votes,
+            drained,
+            ..
+        } = &*applied;
+        assert!(
+            votes
+                .as_ref()
+                .is_none_or(|votes| votes.voters.is_quorum(votes.accepted.iter().copied())),
+            "{id} decided without a quorum"
+        );
+        assert!(
+            !drained || node.draining,
+            "{id} was drained without having asked for it"
+        );
         node.drained = *drained;
         let joins = node.outside;
         node.apply(&applied, decided, self.schedule);
@@ -315,35 +406,74 @@ impl World {
         self.train_later(id);
     }
 
-    /// Whoever is a member after an outcome holds its data, so only a decision without it leaves it behind.
+    /// Whoever is a member after an outcome holds its data, so only a decision without it leaves it
+    /// behind.
     fn stranded(&mut self, id: NodeId) {
         let node = self.nodes.get_mut(&id).unwrap();
         let (round, start) = (node.round, node.start());
         node.leave();
-        let lacks = |outcome: &Outcome| outcome.view.members().iter().all(|member| Voter::from(member) != start);
+        let lacks = |outcome: &Outcome| {
+            outcome
+                .view
+                .members()
+                .iter()
+                .all(|member| Voter::from(member) != start)
+        };
         // It may have missed one that it holds, and hear of a later one.
-        let mut since = self.oracle.said.values().filter(|outcome| outcome.round >= round);
-        assert!(since.any(lacks), "{id} lacks what made it a member after {round}");
+        let mut since = self
+            .oracle
+            .said
+            .values()
+            .filter(|outcome| outcome.round >= round);
+        assert!(
+            since.any(lacks),
+            "{id} lacks what made it a member after {round}"
+        );
     }
 
-    /// Momentum is lost only with more than `R` members, gone at some time from the proposal of the round before on.
+    /// Momentum is lost only with more than `R` members, gone at some time from the proposal of the
+    /// round before on.
     fn check_losses(&self, outcome: &Outcome, began_in: Lineage) {
-        let Some(known) = self.oracle.before(began_in, outcome.round) else { return };
+        let Some(known) = self.oracle.before(began_in, outcome.round) else {
+            return;
+        };
         if outcome.momentum_lost == known.outcome.momentum_lost {
             return;
         }
-        let since = self.oracle.before(known.began_in, known.outcome.round).map_or(0, |before| before.decided_at);
+        let since = self
+            .oracle
+            .before(known.began_in, known.outcome.round)
+            .map_or(0, |before| before.decided_at);
         let gone = |member: &&Member| self.was_gone(Voter::from(*member), since);
-        let gone: Vec<NodeId> = known.outcome.view.members().iter().filter(gone).map(|member| member.id).collect();
-        assert!(self.losses_allowed && gone.len() > self.replicas, "momentum was lost in {} with only {gone:?} gone", outcome.round);
+        let gone: Vec<NodeId> = known
+            .outcome
+            .view
+            .members()
+            .iter()
+            .filter(gone)
+            .map(|member| member.id)
+            .collect();
+        assert!(
+            self.losses_allowed && gone.len() > self.replicas,
+            "momentum was lost in {} with only {gone:?} gone",
+            outcome.round
+        );
     }
 
     /// Whoever joins has the buffers of the lowest contributor, or all have zeros.
     fn check_buffers(&self, id: NodeId, outcome: &Outcome, began_in: Lineage) {
         let donor = &self.oracle.buffers[&(began_in, outcome.round, outcome.contributors[0])];
         let reset = outcome.spec.kind == RoundKind::Slow && BUFFERS == BufferStrategy::Reset;
-        let expected = if reset { vec![0.0; donor.len()] } else { donor.clone() };
-        assert_eq!(self.nodes[&id].buffers, expected, "{id} joined in {} with other buffers", outcome.round);
+        let expected = if reset {
+            vec![0.0; donor.len()]
+        } else {
+            donor.clone()
+        };
+        assert_eq!(
+            self.nodes[&id].buffers, expected,
+            "{id} joined in {} with other buffers",
+            outcome.round
+        );
     }
 
     /// Whoever is a member after an outcome holds its data when it is decided, unless it died.
@@ -352,11 +482,22 @@ impl World {
             let node = &self.nodes[&member.id];
             let there = node.alive && node.start() == Voter::from(member);
             let holds = node.round > outcome.round || node.holds(outcome);
-            assert!(!there || holds, "{} is a member after {} and does not hold what it made", member.id, outcome.round);
+            assert!(
+                !there || holds,
+                "{} is a member after {} and does not hold what it made",
+                member.id,
+                outcome.round
+            );
         }
     }
 
-    fn check(&mut self, id: NodeId, outcome: &Outcome, began_in: Lineage, lost: &[crate::ident::ShardId]) {
+    fn check(
+        &mut self,
+        id: NodeId,
+        outcome: &Outcome,
+        began_in: Lineage,
+        lost: &[crate::ident::ShardId],
+    ) {
         self.check_losses(outcome, began_in);
         if self.oracle.decide(outcome, began_in, lost, self.now) {
             self.check_holders(outcome);
@@ -364,13 +505,26 @@ impl World {
         let node = &self.nodes[&id];
         let round = outcome.round;
         let expected = &self.oracle.entries[&(outcome.lineage, round)];
-        assert_eq!(node.values, expected.values, "{id} holds other values after {round}");
-        assert_eq!(node.parameters, expected.parameters, "{id} holds other parameters after {round}");
+        assert_eq!(
+            node.values, expected.values,
+            "{id} holds other values after {round}"
+        );
+        assert_eq!(
+            node.parameters, expected.parameters,
+            "{id} holds other parameters after {round}"
+        );
         let layout = crate::shards::Layout::new(self.schedule.elements);
         for (shard, state) in node.part.shards().all() {
             let range = layout.range(shard);
-            assert_eq!(state.anchor, expected.anchor[range.clone()], "{id}: anchor of {shard}, {round}");
-            assert_eq!(state.momentum, expected.momentum[range], "{id}: momentum of {shard}, {round}");
+            assert_eq!(
+                state.anchor,
+                expected.anchor[range.clone()],
+                "{id}: anchor of {shard}, {round}"
+            );
+            assert_eq!(
+                state.momentum, expected.momentum[range],
+                "{id}: momentum of {shard}, {round}"
+            );
         }
     }
 }
@@ -379,13 +533,23 @@ impl Drop for World {
     /// What a failure in the middle of a run says nothing of.
     fn drop(&mut self) {
         if self.running {
-            eprintln!("seed {} failed at {} of the simulated time; SLOWMO_TRACE=1 prints how it got there", self.seed, self.now);
+            eprintln!(
+                "seed {} failed at {} of the simulated time; SLOWMO_TRACE=1 prints how it got there",
+                self.seed, self.now
+            );
         }
     }
 }
 
 /// Even and odd ids are a site each: what a node measured to whoever there may be.
 fn rates(of: NodeId) -> Vec<Rate> {
-    let rate = |to: u64| Rate { to: NodeId(to), kilobytes: if (to < 15) == (of.0 < 15) { 1_000_000 } else { 1_000 } };
+    let rate = |to: u64| Rate {
+        to: NodeId(to),
+        kilobytes: if (to < 15) == (of.0 < 15) {
+            1_000_000
+        } else {
+            1_000
+        },
+    };
     (0..RATES_MAX as u64).map(rate).collect()
 }

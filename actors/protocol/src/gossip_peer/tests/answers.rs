@@ -1,6 +1,8 @@
 //! What is refused, what comes twice, what is asked for, and how much is remembered.
 
-use super::bench::{Bench, arrivals, ask, header, key, mix, mixed, overlapped, reclaimed, refused, sends, skipped};
+use super::bench::{
+    Bench, arrivals, ask, header, key, mix, mixed, overlapped, reclaimed, refused, sends, skipped,
+};
 use crate::algorithm::Gossip;
 use crate::gossip_peer::escrow::ASK_INTERVAL;
 use crate::gossip_peer::inbox::VERDICTS_MAX;
@@ -16,8 +18,20 @@ fn what_belongs_to_another_history_is_refused_where_it_belongs() {
     let bad = [
         (header(2, 0), 0.5),
         (header(3, 1), 0.5),
-        (Header { lineage: Lineage(2), ..good }, 0.5),
-        (Header { epoch: Epoch(0), ..good }, 0.5),
+        (
+            Header {
+                lineage: Lineage(2),
+                ..good
+            },
+            0.5,
+        ),
+        (
+            Header {
+                epoch: Epoch(0),
+                ..good
+            },
+            0.5,
+        ),
         (good, 0.0),
         (good, -0.5),
         (good, f64::NAN),
@@ -25,9 +39,22 @@ fn what_belongs_to_another_history_is_refused_where_it_belongs() {
     ];
     for (header, weight) in bad {
         let mut node = Bench::new(2, overlapped(1));
-        let effects = node.feed(In::Offered { header, step: Step(0), weight });
-        assert_eq!(effects[0], Effect::Drop((header.round, Step(0), header.sender)));
-        let Effect::Send { to, frame: Frame::V1 { header: answer, .. } } = &effects[1] else { panic!("{effects:?}") };
+        let effects = node.feed(In::Offered {
+            header,
+            step: Step(0),
+            weight,
+        });
+        assert_eq!(
+            effects[0],
+            Effect::Drop((header.round, Step(0), header.sender))
+        );
+        let Effect::Send {
+            to,
+            frame: Frame::V1 { header: answer, .. },
+        } = &effects[1]
+        else {
+            panic!("{effects:?}")
+        };
         let place = |header: &Header| (header.lineage, header.epoch, header.round);
         assert_eq!((*to, place(answer)), (header.sender, place(&header)));
         assert_eq!(sends(&effects), [(header.sender.0, refused(0, 0))]);
@@ -38,9 +65,23 @@ fn what_belongs_to_another_history_is_refused_where_it_belongs() {
 fn another_history_says_nothing_of_a_message_that_is_held() {
     let mut node = Bench::new(2, overlapped(1));
     node.arrive(2, 0);
-    for header in [Header { lineage: Lineage(2), ..header(2, 1) }, header(2, 1)] {
-        let weight = if header.lineage == Lineage(2) { 0.5 } else { f64::NAN };
-        node.feed(In::Offered { header, step: Step(0), weight });
+    for header in [
+        Header {
+            lineage: Lineage(2),
+            ..header(2, 1)
+        },
+        header(2, 1),
+    ] {
+        let weight = if header.lineage == Lineage(2) {
+            0.5
+        } else {
+            f64::NAN
+        };
+        node.feed(In::Offered {
+            header,
+            step: Step(0),
+            weight,
+        });
     }
     assert_eq!(sends(&node.frame(2, ask(0))), [(2, mixed(0))]);
 }
@@ -52,10 +93,17 @@ fn a_message_that_comes_twice_counts_once() {
     assert_eq!(node.offer(2, 0), [], "it is being read");
     node.feed(In::Arrived(key(2, 0)));
     let again = node.offer(2, 0);
-    assert_eq!((&again[0], sends(&again)), (&Effect::Drop(key(2, 0)), vec![(2, mixed(0))]));
+    assert_eq!(
+        (&again[0], sends(&again)),
+        (&Effect::Drop(key(2, 0)), vec![(2, mixed(0))])
+    );
     assert_eq!(arrivals(&node.gossip(0)), [key(2, 0)]);
     assert_eq!(sends(&node.offer(2, 0)), [(2, mixed(0))]);
-    assert_eq!(mix(&node.gossip(1)).unwrap().weight, 0.75, "half of 1.5 was sent");
+    assert_eq!(
+        mix(&node.gossip(1)).unwrap().weight,
+        0.75,
+        "half of 1.5 was sent"
+    );
 }
 
 #[test]
@@ -90,8 +138,15 @@ fn what_is_not_answered_is_asked_for_until_it_is() {
 fn a_send_that_failed_is_asked_for_at_once() {
     let mut node = Bench::new(2, overlapped(1));
     node.gossip(0);
-    assert_eq!(sends(&node.feed(In::SendFailed((NodeId(2), Step(0))))), [(2, ask(0))]);
-    assert_eq!(node.machine.escrowed(), 0.5, "it may have arrived all the same");
+    assert_eq!(
+        sends(&node.feed(In::SendFailed((NodeId(2), Step(0))))),
+        [(2, ask(0))]
+    );
+    assert_eq!(
+        node.machine.escrowed(),
+        0.5,
+        "it may have arrived all the same"
+    );
 }
 
 #[test]
@@ -103,33 +158,66 @@ fn who_is_asked_says_what_became_of_it() {
     assert_eq!(sends(&node.frame(2, ask(0))), [(2, mixed(0))], "mixed");
     node.offer(2, 1);
     assert_eq!(node.frame(2, ask(1)), [], "it is being read");
-    assert_eq!(sends(&node.frame(2, ask(2))), [(2, refused(2, 1))], "nothing of it is here");
-    assert_eq!(sends(&node.arrive(2, 2)), [(2, refused(2, 1))], "so nothing ever will be");
-    let ask_in = |round| In::Frame { header: header(2, round), message: Box::new(ask(3)) };
+    assert_eq!(
+        sends(&node.frame(2, ask(2))),
+        [(2, refused(2, 1))],
+        "nothing of it is here"
+    );
+    assert_eq!(
+        sends(&node.arrive(2, 2)),
+        [(2, refused(2, 1))],
+        "so nothing ever will be"
+    );
+    let ask_in = |round| In::Frame {
+        header: header(2, round),
+        message: Box::new(ask(3)),
+    };
     assert_eq!(node.feed(ask_in(2)), [], "this node gets there yet");
-    assert_eq!(sends(&node.feed(ask_in(0))), [(2, refused(3, 1))], "that round is over");
+    assert_eq!(
+        sends(&node.feed(ask_in(0))),
+        [(2, refused(3, 1))],
+        "that round is over"
+    );
 }
 
 #[test]
 fn messages_of_later_rounds_wait_for_them() {
     let mut node = Bench::new(2, overlapped(1));
     for (round, step) in [(3, 8), (2, 4), (2, 5)] {
-        assert_eq!(node.feed(In::Offered { header: header(2, round), step: Step(step), weight: 0.5 }), []);
+        assert_eq!(
+            node.feed(In::Offered {
+                header: header(2, round),
+                step: Step(step),
+                weight: 0.5
+            }),
+            []
+        );
     }
     node.arrive(2, 0);
     let effects = node.gossip_in(4, Round(2));
     assert_eq!(effects[0], Effect::Drop(key(2, 0)), "it was void");
     let read = |round, step| Effect::Receive((Round(round), Step(step), NodeId(2)));
-    assert!(effects.contains(&read(2, 4)) && effects.contains(&read(2, 5)) && !effects.contains(&read(3, 8)));
+    assert!(
+        effects.contains(&read(2, 4))
+            && effects.contains(&read(2, 5))
+            && !effects.contains(&read(3, 8))
+    );
     let effects = node.gossip_in(8, Round(3));
     let dropped = [4, 5].map(|step| Effect::Drop((Round(2), Step(step), NodeId(2))));
-    assert!(dropped.iter().all(|drop| effects.contains(drop)) && effects.contains(&read(3, 8)), "{effects:?}");
+    assert!(
+        dropped.iter().all(|drop| effects.contains(drop)) && effects.contains(&read(3, 8)),
+        "{effects:?}"
+    );
 }
 
 #[test]
 fn who_knows_of_a_round_answers_in_it_while_it_still_computes() {
     let mut node = Bench::new(2, overlapped(1));
-    node.feed(In::Offered { header: header(2, 2), step: Step(4), weight: 0.5 });
+    node.feed(In::Offered {
+        header: header(2, 2),
+        step: Step(4),
+        weight: 0.5,
+    });
     let key = (Round(2), Step(4), NodeId(2));
     assert_eq!(node.feed(In::Round(Round(2))), [Effect::Receive(key)]);
     assert_eq!(sends(&node.feed(In::Arrived(key))), [(2, mixed(4))]);
@@ -140,10 +228,15 @@ fn who_knows_of_a_round_answers_in_it_while_it_still_computes() {
 fn no_more_is_read_than_there_is_room_for_but_what_a_step_waits_for() {
     let mut node = Bench::new(2, overlapped(1));
     let room = 6;
-    let read = (2..12).filter(|step| !node.offer(2, *step).is_empty()).count();
+    let read = (2..12)
+        .filter(|step| !node.offer(2, *step).is_empty())
+        .count();
     assert_eq!(read, room);
     assert_eq!(sends(&node.feed(In::Arrived(key(2, 2)))), [(2, mixed(2))]);
-    assert!(node.gossip(0).contains(&Effect::Receive(key(2, 8))), "there is room again");
+    assert!(
+        node.gossip(0).contains(&Effect::Receive(key(2, 8))),
+        "there is room again"
+    );
     assert!(node.gossip(1).is_empty() && node.waits_for() == [(0, 2)]);
     assert!(node.offer(2, 0).contains(&Effect::Receive(key(2, 0))));
 }
@@ -151,7 +244,11 @@ fn no_more_is_read_than_there_is_room_for_but_what_a_step_waits_for() {
 #[test]
 fn so_many_streams_wait_and_no_more() {
     let mut node = Bench::new(2, overlapped(1));
-    let offer = |step| In::Offered { header: header(2, 2), step: Step(step), weight: 0.5 };
+    let offer = |step| In::Offered {
+        header: header(2, 2),
+        step: Step(step),
+        weight: 0.5,
+    };
     (0..PARKED_MAX as u64).for_each(|step| assert_eq!(node.feed(offer(step)), []));
     assert_eq!(sends(&node.feed(offer(5_000))), [(2, refused(5_000, 0))]);
     assert_eq!(node.feed(offer(7)), [], "it waits already");
@@ -159,10 +256,20 @@ fn so_many_streams_wait_and_no_more() {
 
 #[test]
 fn a_sender_with_as_many_messages_as_may_be_unanswered_is_remembered_for_each() {
-    let mut node = Bench::new(2, Gossip { staleness: 64, ..Gossip::default() });
+    let mut node = Bench::new(
+        2,
+        Gossip {
+            staleness: 64,
+            ..Gossip::default()
+        },
+    );
     let steps = 0..VERDICTS_MAX as u64 - 7;
     steps.clone().for_each(|step| _ = node.arrive(2, step));
-    assert!(steps.clone().all(|step| sends(&node.frame(2, ask(step))) == [(2, mixed(step))]));
+    assert!(
+        steps
+            .clone()
+            .all(|step| sends(&node.frame(2, ask(step))) == [(2, mixed(step))])
+    );
 }
 
 #[test]
@@ -187,7 +294,8 @@ fn a_node_that_hears_of_a_skip_late_does_not_answer_for_a_message_that_came() {
     node.arrive(2, 0);
     node.frame(2, skipped(1, 9));
     (0..9).for_each(|step| assert!(mix(&node.gossip(step)).is_some()));
-    // Its sender may wait for an answer to something else that it says of step 0: that it has taken the mass back.
+    // Its sender may wait for an answer to something else that it says of step 0: that it has taken
+    // the mass back.
     assert_eq!(sends(&node.frame(2, skipped(0, 0))), []);
     assert_eq!(sends(&node.frame(2, skipped(0, 1))), [(2, refused(1, 9))]);
     assert_eq!(sends(&node.frame(2, reclaimed(0))), [(2, refused(0, 9))]);

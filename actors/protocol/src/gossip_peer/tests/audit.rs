@@ -1,4 +1,5 @@
-//! Where all mass is: kept outside of the machines, and compared with what they say after every event.
+//! Where all mass is: kept outside of the machines, and compared with what they say after every
+//! event.
 
 use super::node::{Node, Parcelled};
 use crate::ident::{NodeId, Round, Step};
@@ -12,7 +13,11 @@ const REMEMBERED: u64 = 300;
 
 /// `a + scale·b`
 pub fn combine(a: Mass, scale: f64, b: Mass) -> Mass {
-    [a[0] + scale * b[0], a[1] + scale * b[1], a[2] + scale * b[2]]
+    [
+        a[0] + scale * b[0],
+        a[1] + scale * b[1],
+        a[2] + scale * b[2],
+    ]
 }
 
 /// Who answers for a message, as its sender sees it.
@@ -67,7 +72,13 @@ impl Audit {
     /// A round begins with these nodes, which all have the same.
     pub fn begin(&mut self, round: Round, mean: [f64; 2], members: BTreeSet<NodeId>) {
         let size = members.len() as f64;
-        *self = Self { round, mean, members, expected: [size, size * mean[0], size * mean[1]], ..Self::default() };
+        *self = Self {
+            round,
+            mean,
+            members,
+            expected: [size, size * mean[0], size * mean[1]],
+            ..Self::default()
+        };
     }
 
     pub fn adjust(&mut self, scale: f64, mass: Mass) {
@@ -77,14 +88,24 @@ impl Audit {
 
     /// All mass of the round that there is.
     pub fn total(&self, nodes: &BTreeMap<NodeId, Node>) -> Mass {
-        let living = nodes.iter().filter(|(id, node)| node.alive && self.members.contains(id));
+        let living = nodes
+            .iter()
+            .filter(|(id, node)| node.alive && self.members.contains(id));
         let living = living.fold([0.0; 3], |sum, (_, node)| combine(sum, 1.0, self.of(node)));
-        let frozen = self.frozen.values().fold(living, |sum, mass| combine(sum, 1.0, *mass));
-        self.on_their_way().fold(frozen, |sum, mass| combine(sum, 1.0, *mass))
+        let frozen = self
+            .frozen
+            .values()
+            .fold(living, |sum, mass| combine(sum, 1.0, *mass));
+        self.on_their_way()
+            .fold(frozen, |sum, mass| combine(sum, 1.0, *mass))
     }
 
     fn of(&self, node: &Node) -> Mass {
-        let own = if node.round == self.round { node.mass } else { [1.0, self.mean[0], self.mean[1]] };
+        let own = if node.round == self.round {
+            node.mass
+        } else {
+            [1.0, self.mean[0], self.mean[1]]
+        };
         if node.machine.round != self.round {
             return own;
         }
@@ -94,16 +115,34 @@ impl Audit {
     }
 
     pub fn shipped(&mut self, of: Parcelled, mass: Mass) {
-        let parcel = Parcel { mass, side: Side::Open, accepted: false, reclaimed: false, given_up: false, to_the_dead: false };
-        assert!(self.parcels.insert(of, parcel).is_none(), "sent twice: {of:?}");
+        let parcel = Parcel {
+            mass,
+            side: Side::Open,
+            accepted: false,
+            reclaimed: false,
+            given_up: false,
+            to_the_dead: false,
+        };
+        assert!(
+            self.parcels.insert(of, parcel).is_none(),
+            "sent twice: {of:?}"
+        );
         self.senders.insert(of);
         let old = (of.0, of.1, Step(of.2.0.saturating_sub(REMEMBERED)));
-        let done = self.parcels.range((of.0, of.1, Step(0))..old).map(|(of, _)| *of).filter(|of| !self.senders.contains(of));
-        done.collect::<Vec<_>>().iter().for_each(|of| _ = self.parcels.remove(of));
+        let done = self
+            .parcels
+            .range((of.0, of.1, Step(0))..old)
+            .map(|(of, _)| *of)
+            .filter(|of| !self.senders.contains(of));
+        done.collect::<Vec<_>>()
+            .iter()
+            .for_each(|of| _ = self.parcels.remove(of));
     }
 
     pub fn accepted(&mut self, of: Parcelled) {
-        let Some(parcel) = self.parcels.get_mut(&of) else { return };
+        let Some(parcel) = self.parcels.get_mut(&of) else {
+            return;
+        };
         assert!(!parcel.accepted, "accepted twice: {of:?}");
         parcel.accepted = true;
         let (mass, side, reclaimed) = (parcel.mass, parcel.side, parcel.reclaimed);
@@ -117,12 +156,17 @@ impl Audit {
 
     /// The sender does not answer for it any more: its receiver has it.
     pub fn released(&mut self, of: Parcelled) {
-        let Some(parcel) = self.parcels.get_mut(&of) else { return };
+        let Some(parcel) = self.parcels.get_mut(&of) else {
+            return;
+        };
         assert_eq!(parcel.side, Side::Open, "{of:?}");
         parcel.side = Side::Released;
         self.senders.remove(&of);
         if !parcel.accepted {
-            assert!(parcel.to_the_dead, "released although nobody has it: {of:?}");
+            assert!(
+                parcel.to_the_dead,
+                "released although nobody has it: {of:?}"
+            );
             let mass = parcel.mass;
             self.adjust(-1.0, mass);
         }
@@ -130,7 +174,9 @@ impl Audit {
 
     /// The sender has it again.
     pub fn returned(&mut self, of: Parcelled, reclaimed: bool) {
-        let Some(parcel) = self.parcels.get_mut(&of) else { return };
+        let Some(parcel) = self.parcels.get_mut(&of) else {
+            return;
+        };
         if parcel.side != Side::Open {
             return;
         }
@@ -144,14 +190,20 @@ impl Audit {
 
     pub fn back(&mut self, of: Parcelled) {
         if let Some(parcel) = self.parcels.get_mut(&of) {
-            assert!(matches!(parcel.side, Side::Returned | Side::Open), "{of:?} {:?}", parcel.side);
+            assert!(
+                matches!(parcel.side, Side::Returned | Side::Open),
+                "{of:?} {:?}",
+                parcel.side
+            );
             parcel.side = Side::Back;
             self.senders.remove(&of);
         }
     }
 
     pub fn written_off(&mut self, of: Parcelled) {
-        let Some(parcel) = self.parcels.get_mut(&of) else { return };
+        let Some(parcel) = self.parcels.get_mut(&of) else {
+            return;
+        };
         parcel.side = Side::WrittenOff;
         self.senders.remove(&of);
         let (mass, accepted) = (parcel.mass, parcel.accepted);
@@ -163,15 +215,25 @@ impl Audit {
 
     /// The receiver owes its weight.
     pub fn owed(&mut self, of: Parcelled, debt: f64) {
-        let Some(parcel) = self.parcels.get_mut(&of) else { return };
-        assert!(parcel.accepted && parcel.reclaimed && !parcel.given_up, "{of:?} {parcel:?}");
+        let Some(parcel) = self.parcels.get_mut(&of) else {
+            return;
+        };
+        assert!(
+            parcel.accepted && parcel.reclaimed && !parcel.given_up,
+            "{of:?} {parcel:?}"
+        );
         assert!((parcel.mass[0] - debt).abs() < 1e-12);
         parcel.given_up = true;
         self.adjust(-debt, [1.0, 0.0, 0.0]);
     }
 
     /// A node is gone, with what it had at that time; it still counts if it had contributed.
-    pub fn gone(&mut self, node: NodeId, nodes: &BTreeMap<NodeId, Node>, contributed: Option<Mass>) {
+    pub fn gone(
+        &mut self,
+        node: NodeId,
+        nodes: &BTreeMap<NodeId, Node>,
+        contributed: Option<Mass>,
+    ) {
         let before = self.total(nodes);
         if let Some(mass) = contributed {
             self.frozen.insert(node, mass);
@@ -203,16 +265,26 @@ impl Audit {
 
     /// Messages of a node that it has no answer to.
     pub fn open_of(&self, from: NodeId) -> Vec<Parcelled> {
-        let of_node = self.senders.range((from, NodeId(0), Step(0))..=(from, NodeId(u64::MAX), Step(u64::MAX)));
-        of_node.filter(|of| self.parcels[of].side == Side::Open).copied().collect()
+        let of_node = self
+            .senders
+            .range((from, NodeId(0), Step(0))..=(from, NodeId(u64::MAX), Step(u64::MAX)));
+        of_node
+            .filter(|of| self.parcels[of].side == Side::Open)
+            .copied()
+            .collect()
     }
 
-    /// Whether some mass is counted twice because a living node was taken for dead and does not know of it.
+    /// Whether some mass is counted twice because a living node was taken for dead and does not
+    /// know of it.
     pub fn doubled(&self, nodes: &BTreeMap<NodeId, Node>) -> Vec<Parcelled> {
         let twice = |((from, to, _), parcel): &(&Parcelled, &Parcel)| {
             let live = nodes[from].alive && nodes[to].alive;
             live && parcel.accepted && parcel.reclaimed && !parcel.given_up
         };
-        self.parcels.iter().filter(twice).map(|(of, _)| *of).collect()
+        self.parcels
+            .iter()
+            .filter(twice)
+            .map(|(of, _)| *of)
+            .collect()
     }
 }

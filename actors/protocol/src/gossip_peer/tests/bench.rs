@@ -1,4 +1,5 @@
-//! One machine, and what is told to it by hand: members with the ids 1, 2, …; this one is node 1, in round 1.
+//! One machine, and what is told to it by hand: members with the ids 1, 2, …; this one is node 1,
+//! in round 1.
 
 use super::identity;
 use super::rounds::view_of;
@@ -31,22 +32,46 @@ pub fn key(from: u64, step: u64) -> Key {
 
 /// A header of node `from` in `round` of the founding view.
 pub fn header(from: u64, round: u64) -> Header {
-    let place = Place { lineage: Lineage(1), epoch: Epoch::FOUNDING, round: Round(round), term: Term::default(), attempt: 0 };
+    let place = Place {
+        lineage: Lineage(1),
+        epoch: Epoch::FOUNDING,
+        round: Round(round),
+        term: Term::default(),
+        attempt: 0,
+    };
     identity(NodeId(from)).header(place)
 }
 
 pub fn overlapped(staleness: u32) -> Gossip {
-    Gossip { staleness, ..Gossip::default() }
+    Gossip {
+        staleness,
+        ..Gossip::default()
+    }
 }
 
 pub fn skipping(staleness: u32) -> Gossip {
-    Gossip { late_peers: LatePeers::Skip, ..overlapped(staleness) }
+    Gossip {
+        late_peers: LatePeers::Skip,
+        ..overlapped(staleness)
+    }
 }
 
 impl Bench {
     pub fn new(size: u64, gossip: Gossip) -> Self {
-        let waits = Waits { message: Span(GRACE), settle: Span(SETTLE), leave: Span(LEAVE) };
-        Self { machine: GossipPeer::new(identity(NodeId(1)), gossip, waits, (&members(size, 1), Lineage(1), ROUND)), now: 0 }
+        let waits = Waits {
+            message: Span(GRACE),
+            settle: Span(SETTLE),
+            leave: Span(LEAVE),
+        };
+        Self {
+            machine: GossipPeer::new(
+                identity(NodeId(1)),
+                gossip,
+                waits,
+                (&members(size, 1), Lineage(1), ROUND),
+            ),
+            now: 0,
+        }
     }
 
     pub fn feed(&mut self, event: In) -> Vec<Effect> {
@@ -60,15 +85,26 @@ impl Bench {
     }
 
     pub fn gossip_in(&mut self, step: u64, round: Round) -> Vec<Effect> {
-        self.feed(In::Gossip { step: Step(step), turn: step, round })
+        self.feed(In::Gossip {
+            step: Step(step),
+            turn: step,
+            round,
+        })
     }
 
     pub fn settle(&mut self, step: u64) -> Vec<Effect> {
-        self.feed(In::Settle { step: Step(step), round: ROUND })
+        self.feed(In::Settle {
+            step: Step(step),
+            round: ROUND,
+        })
     }
 
     pub fn offer(&mut self, from: u64, step: u64) -> Vec<Effect> {
-        self.feed(In::Offered { header: header(from, 1), step: Step(step), weight: 0.5 })
+        self.feed(In::Offered {
+            header: header(from, 1),
+            step: Step(step),
+            weight: 0.5,
+        })
     }
 
     /// A message begins and is read to its end.
@@ -81,7 +117,10 @@ impl Bench {
     }
 
     pub fn frame(&mut self, from: u64, message: Message) -> Vec<Effect> {
-        self.feed(In::Frame { header: header(from, 1), message: Box::new(message) })
+        self.feed(In::Frame {
+            header: header(from, 1),
+            message: Box::new(message),
+        })
     }
 
     /// Node `from` has the message of `step`.
@@ -108,17 +147,32 @@ impl Bench {
 
     pub fn waits_for(&self) -> Vec<(u64, u64)> {
         let needed = self.machine.needed();
-        let awaited = self.machine.inbox.awaited().filter(|(step, _)| needed.is_some_and(|needed| *step <= needed));
+        let awaited = self
+            .machine
+            .inbox
+            .awaited()
+            .filter(|(step, _)| needed.is_some_and(|needed| *step <= needed));
         awaited.map(|(step, node)| (step.0, node.0)).collect()
     }
 
     pub fn late(&self) -> Vec<NodeId> {
-        self.machine.stragglers().into_iter().filter(|straggler| straggler.skipped).map(|straggler| straggler.node).collect()
+        self.machine
+            .stragglers()
+            .into_iter()
+            .filter(|straggler| straggler.skipped)
+            .map(|straggler| straggler.node)
+            .collect()
     }
 }
 
 pub fn mix(effects: &[Effect]) -> Option<&Mix> {
-    effects.iter().find_map(|effect| if let Effect::Mix(mix) = effect { Some(mix) } else { None })
+    effects.iter().find_map(|effect| {
+        if let Effect::Mix(mix) = effect {
+            Some(mix)
+        } else {
+            None
+        }
+    })
 }
 
 pub fn arrivals(effects: &[Effect]) -> Vec<Key> {
@@ -126,18 +180,29 @@ pub fn arrivals(effects: &[Effect]) -> Vec<Key> {
 }
 
 pub fn plan(effects: &[Effect]) -> Option<&Plan> {
-    effects.iter().find_map(|effect| if let Effect::Ship(plan) = effect { Some(plan) } else { None })
+    effects.iter().find_map(|effect| {
+        if let Effect::Ship(plan) = effect {
+            Some(plan)
+        } else {
+            None
+        }
+    })
 }
 
 /// Whom the gossip went to.
 pub fn out(effects: &[Effect]) -> Vec<u64> {
-    plan(effects).map(|plan| plan.out.iter().map(|to| to.0).collect()).unwrap_or_default()
+    plan(effects)
+        .map(|plan| plan.out.iter().map(|to| to.0).collect())
+        .unwrap_or_default()
 }
 
 /// The frames that were sent.
 pub fn sends(effects: &[Effect]) -> Vec<(u64, Message)> {
     let frame = |effect: &Effect| match effect {
-        Effect::Send { to, frame: Frame::V1 { message, .. } } => Some((to.0, (**message).clone())),
+        Effect::Send {
+            to,
+            frame: Frame::V1 { message, .. },
+        } => Some((to.0, (**message).clone())),
         _ => None,
     };
     effects.iter().filter_map(frame).collect()
@@ -148,11 +213,17 @@ pub fn mixed(step: u64) -> Message {
 }
 
 pub fn refused(step: u64, reached: u64) -> Message {
-    Message::GossipRefused { step: Step(step), reached: Step(reached) }
+    Message::GossipRefused {
+        step: Step(step),
+        reached: Step(reached),
+    }
 }
 
 pub fn skipped(first: u64, last: u64) -> Message {
-    Message::GossipSkipped { first: Step(first), last: Step(last) }
+    Message::GossipSkipped {
+        first: Step(first),
+        last: Step(last),
+    }
 }
 
 pub fn ask(step: u64) -> Message {

@@ -7,7 +7,10 @@ use crate::algorithm::Gossip;
 
 /// The spread of the models after each gossip.
 fn spreads(nodes: u64, gossip: Gossip, delay: u64, steps: u64) -> Vec<f64> {
-    let mut world = World::new(Scenario { delay_max: delay, ..Scenario::regular(nodes, gossip) });
+    let mut world = World::new(Scenario {
+        delay_max: delay,
+        ..Scenario::regular(nodes, gossip)
+    });
     (0..steps)
         .map(|step| {
             while world.nodes.values().any(|node| node.step.0 <= step) {
@@ -33,14 +36,19 @@ fn a_full_cycle_over_a_power_of_two_is_the_exact_mean() {
         assert!(spreads[cycle as usize - 1] < 1e-12, "{nodes}: {spreads:?}");
         // Overlapped, a message is mixed a step later.
         let spreads = self::spreads(nodes, overlapped(1), 200, cycle + 1);
-        assert!(spreads[cycle as usize] < 1e-12, "{nodes} overlapped: {spreads:?}");
+        assert!(
+            spreads[cycle as usize] < 1e-12,
+            "{nodes} overlapped: {spreads:?}"
+        );
     }
 }
 
 #[test]
 fn three_nodes_contract_to_a_quarter_in_two_steps() {
     let spreads = spreads(3, Gossip::synchronous(1), 200, 12);
-    spreads.windows(3).for_each(|three| assert!((three[2] / three[0] - 0.25).abs() < 1e-6, "{spreads:?}"));
+    spreads
+        .windows(3)
+        .for_each(|three| assert!((three[2] / three[0] - 0.25).abs() < 1e-6, "{spreads:?}"));
 }
 
 #[test]
@@ -52,8 +60,14 @@ fn six_nodes_contract_to_about_a_fifth_in_three_steps() {
 #[test]
 fn overlapped_and_as_fast_as_the_network_nodes_contract_as_if_synchronous() {
     for nodes in [3, 5, 6, 7] {
-        let (synchronous, overlapped) = (rate(nodes, Gossip::synchronous(1), 200), rate(nodes, overlapped(1), 200));
-        assert!((synchronous - overlapped).abs() < 0.01, "{nodes}: {synchronous} {overlapped}");
+        let (synchronous, overlapped) = (
+            rate(nodes, Gossip::synchronous(1), 200),
+            rate(nodes, overlapped(1), 200),
+        );
+        assert!(
+            (synchronous - overlapped).abs() < 0.01,
+            "{nodes}: {synchronous} {overlapped}"
+        );
     }
 }
 
@@ -62,10 +76,16 @@ fn messages_that_take_some_steps_slow_contraction_down_by_so_many() {
     for nodes in [2, 3, 4, 6, 8, 13] {
         for (staleness, steps) in [(2, 1), (3, 2), (4, 3)] {
             let delay = steps * 10 * MILLI - 2 * MILLI;
-            let (fast, slow) = (rate(nodes, Gossip::synchronous(1), 200).max(0.5), rate(nodes, overlapped(staleness), delay));
+            let (fast, slow) = (
+                rate(nodes, Gossip::synchronous(1), 200).max(0.5),
+                rate(nodes, overlapped(staleness), delay),
+            );
             // What is under way comes back that much later, and swings.
             let bound = fast.powf(1.0 / (2.0 * steps as f64 + 3.0));
-            assert!(slow < bound, "{nodes} nodes, {steps} steps late: {slow}, at once {fast}");
+            assert!(
+                slow < bound,
+                "{nodes} nodes, {steps} steps late: {slow}, at once {fast}"
+            );
         }
     }
 }

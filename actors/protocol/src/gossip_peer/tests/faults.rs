@@ -33,7 +33,10 @@ impl World {
     pub fn plan_faults(&mut self) {
         let ids = self.living();
         for _ in 0..self.scenario.faults {
-            let (at, one) = (self.random.below(self.scenario.horizon), ids[self.random.below(ids.len() as u64) as usize]);
+            let (at, one) = (
+                self.random.below(self.scenario.horizon),
+                ids[self.random.below(ids.len() as u64) as usize],
+            );
             let other = ids[self.random.below(ids.len() as u64) as usize];
             let long = self.random.below(2 * self.scenario.grace.0);
             for fault in self.some_faults(one, other, long) {
@@ -51,17 +54,32 @@ impl World {
             (Class::Slow, _) | (_, 1) => vec![Fault::Slow(one, 50 + self.random.below(500))],
             _ if one == other => vec![],
             (Class::Doubt, 2..8) => vec![Fault::Suspect(one, other, long, choice < 5)],
-            (Class::Doubt, _) => vec![Fault::Suspect(one, other, long, true), Fault::Suspect(other, one, long / 2, true)],
+            (Class::Doubt, _) => vec![
+                Fault::Suspect(one, other, long, true),
+                Fault::Suspect(other, one, long / 2, true),
+            ],
             (Class::Lossy, 2..8) | (Class::Churn, 2) => vec![Fault::Break(one, other)],
             (Class::Lossy, _) | (Class::Churn, 3) => vec![Fault::Cut(one, other, long)],
             (_, 4) => vec![Fault::Pause(one, long)],
             (_, 5 | 6) => vec![Fault::Kill(one)],
             (_, 7) => vec![Fault::Leave(one)],
-            (_, 8) => vec![Fault::Join(if self.random.below(2) == 0 { one } else { NodeId(100 + self.random.below(5)) })],
+            (_, 8) => vec![Fault::Join(if self.random.below(2) == 0 {
+                one
+            } else {
+                NodeId(100 + self.random.below(5))
+            })],
             (_, 9) => vec![Fault::Suspect(one, other, long, self.random.below(2) == 0)],
-            (_, 10) => vec![Fault::Suspect(one, other, long, true), Fault::Suspect(other, one, long / 2, true)],
+            (_, 10) => vec![
+                Fault::Suspect(one, other, long, true),
+                Fault::Suspect(other, one, long / 2, true),
+            ],
             // Everybody takes it for dead.
-            _ => self.living().into_iter().filter(|by| *by != one).map(|by| Fault::Suspect(by, one, long, true)).collect(),
+            _ => self
+                .living()
+                .into_iter()
+                .filter(|by| *by != one)
+                .map(|by| Fault::Suspect(by, one, long, true))
+                .collect(),
         }
     }
 
@@ -69,7 +87,10 @@ impl World {
         match fault {
             Fault::Kill(id) if self.may_go(id) => self.gone(id),
             Fault::Leave(id) if self.may_go(id) => self.leave(id),
-            Fault::Join(id) if self.scenario.tau.is_some() && self.nodes.get(&id).is_none_or(|node| !node.alive) => {
+            Fault::Join(id)
+                if self.scenario.tau.is_some()
+                    && self.nodes.get(&id).is_none_or(|node| !node.alive) =>
+            {
                 self.rounds.joiners.insert(id);
             }
             Fault::Stall(id, by) => self.node(id).stall += by,
@@ -79,12 +100,18 @@ impl World {
             Fault::Cut(one, other, by) => {
                 self.network.cut(one, other);
                 for (by_whom, of) in [(one, other), (other, one)] {
-                    self.enqueue(self.now + by / 4, None, Event::Fault(Fault::Doubt(by_whom, of)));
+                    self.enqueue(
+                        self.now + by / 4,
+                        None,
+                        Event::Fault(Fault::Doubt(by_whom, of)),
+                    );
                 }
                 self.enqueue(self.now + by, None, Event::Fault(Fault::Heal(one, other)));
             }
             Fault::Heal(one, other) => self.heal(one, other),
-            Fault::Doubt(by, of) if self.nodes[&by].alive && !self.quiet => self.later(0, by, Event::Tell(In::Suspects([of].into()))),
+            Fault::Doubt(by, of) if self.nodes[&by].alive && !self.quiet => {
+                self.later(0, by, Event::Tell(In::Suspects([of].into())))
+            }
             Fault::Suspect(by, of, long, down) => self.suspect(by, of, long, down),
             Fault::Quiet => self.end_faults(),
             _ => {}
@@ -131,7 +158,10 @@ impl World {
             if self.nodes[&by].alive && self.nodes[&by].machine.suspects.contains(&of) {
                 self.later(0, by, Event::Tell(In::Suspects([].into())));
             }
-            if self.nodes[&of].alive && self.nodes[&by].alive && self.nodes[&by].machine.lost.contains(&of) {
+            if self.nodes[&of].alive
+                && self.nodes[&by].alive
+                && self.nodes[&by].machine.lost.contains(&of)
+            {
                 let notices = self.random.below(20 * MILLI);
                 self.later(notices, by, Event::Tell(In::MemberBack(of)));
             }
@@ -145,7 +175,9 @@ impl World {
             let now = self.now;
             let node = self.node(*one);
             (node.slowness, node.paused_until) = (100, node.paused_until.min(now));
-            ids.iter().filter(|other| *other > one).for_each(|other| self.heal(*one, *other));
+            ids.iter()
+                .filter(|other| *other > one)
+                .for_each(|other| self.heal(*one, *other));
         }
         self.fall_quiet();
     }

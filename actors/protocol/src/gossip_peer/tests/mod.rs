@@ -22,5 +22,9 @@ use crate::ident::{ClusterId, Incarnation, NodeId};
 use crate::machine::Identity;
 
 fn identity(node: NodeId) -> Identity {
-    Identity { cluster: ClusterId(1), node, incarnation: Incarnation(1) }
+    Identity {
+        cluster: ClusterId(1),
+        node,
+        incarnation: Incarnation(1),
+    }
 }

@@ -1,4 +1,5 @@
-//! The simulated network: streams that break, connections that break, and those that are cut for a while.
+//! The simulated network: streams that break, connections that break, and those that are cut for a
+//! while.
 
 use super::audit::Mass;
 use super::node::Stream;
@@ -56,25 +57,47 @@ impl World {
         for to in &plan.out {
             self.network.streams += 1;
             let key: Key = (plan.place.round, plan.step, from);
-            let stream = Stream { number: self.network.streams, values, breaks: false, answers: false };
+            let stream = Stream {
+                number: self.network.streams,
+                values,
+                breaks: false,
+                answers: false,
+            };
             self.stream(from, *to, (key, header), stream);
         }
     }
 
     fn stream(&mut self, from: NodeId, to: NodeId, (key, header): (Key, Header), stream: Stream) {
         let (link, delay, sent) = (self.network.link(from, to), self.delay(), (to, key.1));
-        let gone = self.nodes.get(&to).is_none_or(|node| !node.alive) || self.network.is_cut(from, to);
-        let fate = if self.breaks_now() { self.random.below(100) } else { 99 };
+        let gone =
+            self.nodes.get(&to).is_none_or(|node| !node.alive) || self.network.is_cut(from, to);
+        let fate = if self.breaks_now() {
+            self.random.below(100)
+        } else {
+            99
+        };
         match fate {
             _ if gone => {
                 // Some transports notice at once that nobody is there, others much later.
-                let notices = if self.random.below(2) == 0 { 10_000 } else { 400_000 };
+                let notices = if self.random.below(2) == 0 {
+                    10_000
+                } else {
+                    400_000
+                };
                 let after = delay + self.random.below(notices);
                 self.later(after, from, Event::Tell(In::SendFailed(sent)));
             }
             0..3 => self.later(delay, from, Event::Tell(In::SendFailed(sent))),
             3..5 => self.later(delay, from, Event::Tell(In::Sent(sent))),
-            5..10 => self.begin(to, (key, header), Stream { breaks: true, ..stream }, (delay, link)),
+            5..10 => self.begin(
+                to,
+                (key, header),
+                Stream {
+                    breaks: true,
+                    ..stream
+                },
+                (delay, link),
+            ),
             10..14 => {
                 self.begin(to, (key, header), stream, (delay, link));
                 let after = self.delay();
@@ -84,9 +107,26 @@ impl World {
                 self.begin(to, (key, header), stream, (delay, link));
                 self.network.streams += 1;
                 let (number, later) = (self.network.streams, delay + 10 * self.delay());
-                self.begin(to, (key, header), Stream { number, answers: true, ..stream }, (later, link));
+                self.begin(
+                    to,
+                    (key, header),
+                    Stream {
+                        number,
+                        answers: true,
+                        ..stream
+                    },
+                    (later, link),
+                );
             }
-            18..60 => self.begin(to, (key, header), Stream { answers: true, ..stream }, (delay, link)),
+            18..60 => self.begin(
+                to,
+                (key, header),
+                Stream {
+                    answers: true,
+                    ..stream
+                },
+                (delay, link),
+            ),
             _ => {
                 self.begin(to, (key, header), stream, (delay, link));
                 self.later(delay, from, Event::Tell(In::Sent(sent)));
@@ -94,7 +134,13 @@ impl World {
         }
     }
 
-    fn begin(&mut self, to: NodeId, (key, header): (Key, Header), stream: Stream, (delay, link): (u64, u64)) {
+    fn begin(
+        &mut self,
+        to: NodeId,
+        (key, header): (Key, Header),
+        stream: Stream,
+        (delay, link): (u64, u64),
+    ) {
         self.later(delay, to, Event::Offer(key, header, stream, link));
     }
 
@@ -109,18 +155,34 @@ impl World {
         }
         node.incoming.insert(key, stream);
         let weight = stream.values[0];
-        self.feed(id, In::Offered { header, step: key.1, weight });
+        self.feed(
+            id,
+            In::Offered {
+                header,
+                step: key.1,
+                weight,
+            },
+        );
     }
 
     /// The machine asked for it.
     pub fn receive(&mut self, id: NodeId, key: Key) {
-        let Some(stream) = self.nodes[&id].incoming.get(&key).copied() else { panic!("{id} reads what is not there: {key:?}") };
+        let Some(stream) = self.nodes[&id].incoming.get(&key).copied() else {
+            panic!("{id} reads what is not there: {key:?}")
+        };
         let (delay, link) = (1 + self.delay() / 4, self.network.link(key.2, id));
         self.later(delay, id, Event::Read(key, stream.number, link));
     }
 
     pub fn read(&mut self, id: NodeId, key: Key, number: u64, link: u64) {
-        let Some(stream) = self.nodes[&id].incoming.get(&key).copied().filter(|stream| stream.number == number) else { return };
+        let Some(stream) = self.nodes[&id]
+            .incoming
+            .get(&key)
+            .copied()
+            .filter(|stream| stream.number == number)
+        else {
+            return;
+        };
         let broken = stream.breaks || link != self.network.link(key.2, id);
         let node = self.node(id);
         node.incoming.remove(&key);
@@ -139,7 +201,15 @@ impl World {
     pub fn answer(&mut self, id: NodeId, (from, step): Sent, whole: bool) {
         let sent = (id, step);
         let delay = self.delay();
-        self.later(delay, from, Event::Tell(if whole { In::Sent(sent) } else { In::SendFailed(sent) }));
+        self.later(
+            delay,
+            from,
+            Event::Tell(if whole {
+                In::Sent(sent)
+            } else {
+                In::SendFailed(sent)
+            }),
+        );
     }
 
     /// A stream that is not read to its end: its sender may hear of that.

@@ -105,16 +105,34 @@ impl Node {
         let given_up = self.mass.map(|value| value * (1.0 - kept));
         self.mass = self.mass.map(|value| value * kept);
         for key in &mix.arrivals {
-            self.mass = combine(self.mass, 1.0, self.held.remove(key).expect("a message that is mixed is held"));
+            self.mass = combine(
+                self.mass,
+                1.0,
+                self.held
+                    .remove(key)
+                    .expect("a message that is mixed is held"),
+            );
         }
         for sent in &mix.returned {
-            self.mass = combine(self.mass, 1.0, self.kept.remove(sent).expect("what comes back was kept"));
+            self.mass = combine(
+                self.mass,
+                1.0,
+                self.kept.remove(sent).expect("what comes back was kept"),
+            );
         }
         // The rest of the movement goes with the messages of this step.
-        let goes = if mix.shared { 1.0 - mix.own.min(1.0) } else { 0.0 };
+        let goes = if mix.shared {
+            1.0 - mix.own.min(1.0)
+        } else {
+            0.0
+        };
         self.goes = std::mem::take(&mut self.moved).map(|moved| moved * goes);
         self.mass = combine(self.mass, -1.0, self.goes);
-        assert!((self.mass[0] - mix.weight).abs() < 1e-9, "{:?} {mix:?}", self.mass);
+        assert!(
+            (self.mass[0] - mix.weight).abs() < 1e-9,
+            "{:?} {mix:?}",
+            self.mass
+        );
         self.mass[0] = mix.weight;
         given_up
     }
@@ -123,10 +141,19 @@ impl Node {
     pub fn ship(&mut self, plan: &Plan) -> Mass {
         let (weight, split) = (self.mass[0], &plan.split);
         let part = self.mass.map(|value| value * (split.share / weight));
-        let part = combine(part, 1.0 / plan.out.len() as f64, std::mem::take(&mut self.goes));
+        let part = combine(
+            part,
+            1.0 / plan.out.len() as f64,
+            std::mem::take(&mut self.goes),
+        );
         self.mass = self.mass.map(|value| value * (split.kept / weight));
         self.mass[0] = split.kept;
-        plan.out.iter().for_each(|to| assert!(self.kept.insert((*to, plan.step), part).is_none(), "sent twice"));
+        plan.out.iter().for_each(|to| {
+            assert!(
+                self.kept.insert((*to, plan.step), part).is_none(),
+                "sent twice"
+            )
+        });
         part
     }
 
@@ -156,7 +183,8 @@ impl Node {
 
     /// The decided round's values: every weight is 1.
     pub fn adopt(&mut self, round: Round, first: Step, mean: [f64; 2]) {
-        (self.round, self.step, self.mass, self.heard) = (round, first, [1.0, mean[0], mean[1]], None);
+        (self.round, self.step, self.mass, self.heard) =
+            (round, first, [1.0, mean[0], mean[1]], None);
         (self.moved, self.goes) = ([0.0; 3], [0.0; 3]);
         self.kept.clear();
         self.pending = None;

@@ -1,4 +1,5 @@
-//! Rounds as they would ideally be: all living members contribute, or the round waits no longer; everybody gets the mean.
+//! Rounds as they would ideally be: all living members contribute, or the round waits no longer;
+//! everybody gets the mean.
 
 use super::audit::{Mass, combine};
 use super::node::Doing;
@@ -28,7 +29,12 @@ pub struct Rounds {
 
 /// A view of these nodes; each may be another start of it.
 pub fn view_of(epoch: Epoch, ids: impl IntoIterator<Item = (NodeId, u64)>) -> View {
-    let member = |(id, life)| Member { id, incarnation: Incarnation(life), address: ([127, 0, 0, 1], 1).into(), devices: 1 };
+    let member = |(id, life)| Member {
+        id,
+        incarnation: Incarnation(life),
+        address: ([127, 0, 0, 1], 1).into(),
+        devices: 1,
+    };
     View::new(epoch, ids.into_iter().map(member).collect()).unwrap()
 }
 
@@ -36,7 +42,15 @@ impl Rounds {
     pub fn new(ids: &[NodeId], tau: Option<u64>) -> Self {
         let view = view_of(Epoch::FOUNDING, ids.iter().map(|id| (*id, 0)));
         let (contributed, decided) = (BTreeMap::new(), BTreeMap::new());
-        Self { tau, round: Round(1), view, contributed, decided, joiners: BTreeSet::new(), leavers: BTreeSet::new() }
+        Self {
+            tau,
+            round: Round(1),
+            view,
+            contributed,
+            decided,
+            joiners: BTreeSet::new(),
+            leavers: BTreeSet::new(),
+        }
     }
 
     /// The step that closes a round.
@@ -73,21 +87,38 @@ impl World {
 
     /// Decides once everybody who lives has contributed.
     pub fn consider(&mut self) {
-        let waits = |id: NodeId| self.nodes[&id].alive && !self.rounds.contributed.contains_key(&id);
+        let waits =
+            |id: NodeId| self.nodes[&id].alive && !self.rounds.contributed.contains_key(&id);
         if !self.rounds.contributed.is_empty() && !self.rounds.view.ids().any(waits) {
             self.decide();
         }
     }
 
     pub fn decide(&mut self) {
-        let sum = self.rounds.contributed.values().fold([0.0; 3], |sum, mass| combine(sum, 1.0, *mass));
+        let sum = self
+            .rounds
+            .contributed
+            .values()
+            .fold([0.0; 3], |sum, mass| combine(sum, 1.0, *mass));
         let mean = [sum[1] / sum[0], sum[2] / sum[0]];
-        seen::trace(self.now, "DECIDE", &(self.rounds.round, &self.rounds.contributed.keys().collect::<Vec<_>>(), mean));
+        seen::trace(
+            self.now,
+            "DECIDE",
+            &(
+                self.rounds.round,
+                &self.rounds.contributed.keys().collect::<Vec<_>>(),
+                mean,
+            ),
+        );
         self.assert_all_is_in_it(sum);
         let before = self.rounds.view.clone();
         let (kept, joiners) = self.next_members();
-        let ids = kept.iter().map(|id| (*id, before.member(*id).unwrap().incarnation.0));
-        let ids = ids.chain(joiners.iter().map(|id| (*id, self.lives + 1))).collect::<Vec<_>>();
+        let ids = kept
+            .iter()
+            .map(|id| (*id, before.member(*id).unwrap().incarnation.0));
+        let ids = ids
+            .chain(joiners.iter().map(|id| (*id, self.lives + 1)))
+            .collect::<Vec<_>>();
         if ids.is_empty() {
             // Everybody left.
             return;
@@ -98,11 +129,24 @@ impl World {
         self.rounds.round = self.rounds.round.next();
         self.rounds.contributed.clear();
         let (round, view) = (self.rounds.round, self.rounds.view.clone());
-        self.rounds.decided.insert(round, Decision { view: view.clone(), mean });
-        joiners.iter().for_each(|id| self.spawn(*id, [1.0, mean[0], mean[1]]));
+        self.rounds.decided.insert(
+            round,
+            Decision {
+                view: view.clone(),
+                mean,
+            },
+        );
+        joiners
+            .iter()
+            .for_each(|id| self.spawn(*id, [1.0, mean[0], mean[1]]));
         let members = view.ids().filter(|id| self.nodes[id].alive).collect();
         self.audit.begin(round, mean, members);
-        for id in before.ids().chain(joiners.iter().copied()).filter(|id| self.nodes[id].alive).collect::<Vec<_>>() {
+        for id in before
+            .ids()
+            .chain(joiners.iter().copied())
+            .filter(|id| self.nodes[id].alive)
+            .collect::<Vec<_>>()
+        {
             let delay = self.delay() * (1 + self.random.below(3));
             self.later(delay, id, Event::Decided(round));
         }
@@ -111,10 +155,17 @@ impl World {
 
     /// If nothing was lost, all is in the average.
     fn assert_all_is_in_it(&self, sum: Mass) {
-        let all = self.rounds.view.ids().all(|id| self.rounds.contributed.contains_key(&id));
+        let all = self
+            .rounds
+            .view
+            .ids()
+            .all(|id| self.rounds.contributed.contains_key(&id));
         if all && !self.audit.adjusted {
             let missing = combine(self.audit.expected, -1.0, sum);
-            assert!(missing.iter().all(|value| value.abs() < 1e-6), "not in the average: {missing:?}");
+            assert!(
+                missing.iter().all(|value| value.abs() < 1e-6),
+                "not in the average: {missing:?}"
+            );
         }
     }
 
@@ -122,18 +173,27 @@ impl World {
     fn next_members(&mut self) -> (Vec<NodeId>, Vec<NodeId>) {
         let mut kept = Vec::new();
         for id in self.rounds.view.ids().collect::<Vec<_>>() {
-            let unnoticed = !self.nodes[&id].alive && !self.rounds.joiners.contains(&id) && self.random.below(10) < 3;
+            let unnoticed = !self.nodes[&id].alive
+                && !self.rounds.joiners.contains(&id)
+                && self.random.below(10) < 3;
             if (self.nodes[&id].alive && !self.rounds.leavers.contains(&id)) || unnoticed {
                 kept.push(id);
             }
         }
-        let joiners = std::mem::take(&mut self.rounds.joiners).into_iter().collect();
+        let joiners = std::mem::take(&mut self.rounds.joiners)
+            .into_iter()
+            .collect();
         (kept, joiners)
     }
 
     /// Joiners hear of the round and of who is dead.
     fn introduce(&mut self, joiners: &[NodeId]) {
-        let dead: Vec<NodeId> = self.rounds.view.ids().filter(|id| !self.nodes[id].alive).collect();
+        let dead: Vec<NodeId> = self
+            .rounds
+            .view
+            .ids()
+            .filter(|id| !self.nodes[id].alive)
+            .collect();
         for id in joiners {
             // Its transport keeps what arrives before it has a view.
             let wakes = self.now + self.delay();
@@ -160,7 +220,15 @@ impl World {
             return self.feed(id, In::Leave(round));
         }
         if view.epoch() != node.machine.epoch {
-            self.feed(id, In::View { view, lineage: Lineage(1), round, order: Vec::new() });
+            self.feed(
+                id,
+                In::View {
+                    view,
+                    lineage: Lineage(1),
+                    round,
+                    order: Vec::new(),
+                },
+            );
         } else {
             self.feed(id, In::Round(round));
         }
@@ -172,7 +240,9 @@ impl World {
 
     /// The training threads take over what was decided.
     pub fn adopt(&mut self, id: NodeId) {
-        let Some(round) = self.nodes[&id].heard else { return };
+        let Some(round) = self.nodes[&id].heard else {
+            return;
+        };
         let (mean, first) = (self.rounds.decided[&round].mean, self.rounds.first(round));
         self.node(id).adopt(round, first, mean);
         self.compute(id);

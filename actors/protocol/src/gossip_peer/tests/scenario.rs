@@ -48,7 +48,11 @@ impl Scenario {
     pub fn of(seed: u64, class: Class) -> Self {
         let mut random = Random(seed ^ 0x5ce_4a51);
         let staleness = random.below(5) as u32;
-        let late_peers = if staleness > 0 && random.below(3) == 0 { LatePeers::Skip } else { LatePeers::Wait };
+        let late_peers = if staleness > 0 && random.below(3) == 0 {
+            LatePeers::Skip
+        } else {
+            LatePeers::Wait
+        };
         let peers_per_step = 1 + random.below(6).saturating_sub(3) as u32;
         let mut topologies = Random(seed ^ 0x7090_1091);
         let topology = match topologies.below(8) {
@@ -57,15 +61,32 @@ impl Scenario {
             2 => TopologyName::Complete,
             _ => TopologyName::Exponential,
         };
-        let delay_max = if random.below(4) == 0 { 60 * MILLI } else { 200 + random.below(5 * MILLI) };
+        let delay_max = if random.below(4) == 0 {
+            60 * MILLI
+        } else {
+            200 + random.below(5 * MILLI)
+        };
         Self {
             seed,
             class,
-            nodes: if random.below(3) == 0 { 1 + random.below(16) } else { 2 + random.below(6) },
-            gossip: Gossip { peers_per_step, staleness, late_peers, topology, ..Gossip::default() },
+            nodes: if random.below(3) == 0 {
+                1 + random.below(16)
+            } else {
+                2 + random.below(6)
+            },
+            gossip: Gossip {
+                peers_per_step,
+                staleness,
+                late_peers,
+                topology,
+                ..Gossip::default()
+            },
             tau: (random.below(2) == 0).then(|| 1 + random.below(8)),
             grace: Span::from_millis(200 + random.below(1_300)),
-            compute: (10 * MILLI + random.below(20 * MILLI), 1 + random.below(10 * MILLI)),
+            compute: (
+                10 * MILLI + random.below(20 * MILLI),
+                1 + random.below(10 * MILLI),
+            ),
             delay_max,
             horizon: (500 + random.below(2_000)) * MILLI,
             trains: random.below(2) == 0,
@@ -73,7 +94,8 @@ impl Scenario {
         }
     }
 
-    /// A run in which nothing goes wrong and all nodes are equally fast: its values can be calculated.
+    /// A run in which nothing goes wrong and all nodes are equally fast: its values can be
+    /// calculated.
     pub fn regular(nodes: u64, gossip: Gossip) -> Self {
         Self {
             seed: 1,

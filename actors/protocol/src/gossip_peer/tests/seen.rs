@@ -1,4 +1,5 @@
-//! What happened in simulated runs, for whoever looks into them: `SLOWMO_TRACE=1`, with `--nocapture`.
+//! What happened in simulated runs, for whoever looks into them: `SLOWMO_TRACE=1`, with
+//! `--nocapture`.
 
 use super::scenario::Class;
 use crate::gossip_peer::{Effect, In, Plan};
@@ -68,7 +69,11 @@ impl Seen {
     }
 
     pub fn shipped(&mut self, nominal: Peers, plan: &Plan) {
-        self.detours += plan.out.iter().filter(|to| !nominal.out.contains(to)).count();
+        self.detours += plan
+            .out
+            .iter()
+            .filter(|to| !nominal.out.contains(to))
+            .count();
         self.silent += nominal.out.len().saturating_sub(plan.out.len());
         self.weight(plan.split.kept);
     }
@@ -89,10 +94,17 @@ impl Seen {
         ] {
             *mine += theirs;
         }
-        for (mine, theirs) in [(&mut self.held, other.held), (&mut self.parked, other.parked), (&mut self.models, other.models)] {
+        for (mine, theirs) in [
+            (&mut self.held, other.held),
+            (&mut self.parked, other.parked),
+            (&mut self.models, other.models),
+        ] {
             *mine = theirs.max(*mine);
         }
-        (self.waited, self.settled_after) = (self.waited.max(other.waited), self.settled_after.max(other.settled_after));
+        (self.waited, self.settled_after) = (
+            self.waited.max(other.waited),
+            self.settled_after.max(other.settled_after),
+        );
         self.weight(other.weight_min);
         self.weight(other.weight_max);
     }
@@ -101,11 +113,26 @@ impl Seen {
 impl Seen {
     /// What a class of runs is for has happened in them.
     pub fn shows(&self, class: Class) {
-        assert!(self.late > 0 && self.refused > 0 && self.jumps > 0 && self.detours > 0 && self.silent > 0, "{class:?}: {self:?}");
+        assert!(
+            self.late > 0
+                && self.refused > 0
+                && self.jumps > 0
+                && self.detours > 0
+                && self.silent > 0,
+            "{class:?}: {self:?}"
+        );
         let breaks = matches!(class, Class::Lossy | Class::Churn | Class::Doubt);
-        assert_eq!(self.wrong_waits + self.withheld + self.written_off > 0, breaks, "{class:?}: {self:?}");
+        assert_eq!(
+            self.wrong_waits + self.withheld + self.written_off > 0,
+            breaks,
+            "{class:?}: {self:?}"
+        );
         let dies = matches!(class, Class::Churn | Class::Doubt);
-        assert_eq!(self.reclaimed > 0 && self.debts > 0, dies, "{class:?}: {self:?}");
+        assert_eq!(
+            self.reclaimed > 0 && self.debts > 0,
+            dies,
+            "{class:?}: {self:?}"
+        );
     }
 }
 
@@ -127,8 +154,20 @@ pub fn told(now: u64, id: NodeId, event: &In) {
     }
     match event {
         In::Tick => {}
-        In::Frame { header, message } => trace(now, &format!("{id} <= {} round {}", header.sender, header.round.0), message),
-        In::Offered { header, step, weight } => trace(now, &format!("{id} <= {} OFFERS", header.sender), &(header.round, step, weight)),
+        In::Frame { header, message } => trace(
+            now,
+            &format!("{id} <= {} round {}", header.sender, header.round.0),
+            message,
+        ),
+        In::Offered {
+            header,
+            step,
+            weight,
+        } => trace(
+            now,
+            &format!("{id} <= {} OFFERS", header.sender),
+            &(header.round, step, weight),
+        ),
         other => trace(now, &format!("{id} <="), other),
     }
 }
@@ -138,8 +177,15 @@ pub fn effect(now: u64, id: NodeId, effect: &Effect) {
         return;
     }
     match effect {
-        Effect::Send { to, frame: Frame::V1 { message, .. } } => trace(now, &format!("{id} -> {to}"), message),
-        Effect::Ship(plan) => trace(now, &format!("{id} SHIP"), &(plan.step, plan.place.round, &plan.out, plan.split.share)),
+        Effect::Send {
+            to,
+            frame: Frame::V1 { message, .. },
+        } => trace(now, &format!("{id} -> {to}"), message),
+        Effect::Ship(plan) => trace(
+            now,
+            &format!("{id} SHIP"),
+            &(plan.step, plan.place.round, &plan.out, plan.split.share),
+        ),
         other => trace(now, &format!("{id}"), other),
     }
 }

@@ -1,4 +1,5 @@
-//! What a simulated node does for its machine, as a real shell would, and what is checked at every event.
+//! What a simulated node does for its machine, as a real shell would, and what is checked at every
+//! event.
 
 use super::node::Doing;
 use super::scenario::MILLI;
@@ -40,7 +41,9 @@ impl World {
     fn watch(&mut self, id: NodeId, cause: &In, to: NodeId, frame: &Frame) {
         let Frame::V1 { message, .. } = frame;
         match (cause, &**message) {
-            (In::Arrived(key), Message::GossipMixed { step }) if (*step, to) == (key.1, key.2) => self.accepted(id, *key),
+            (In::Arrived(key), Message::GossipMixed { step }) if (*step, to) == (key.1, key.2) => {
+                self.accepted(id, *key)
+            }
             (_, Message::GossipRefused { .. }) => self.seen.refused += 1,
             (_, Message::GossipReclaimed { .. }) => self.seen.reclaimed += 1,
             _ => {}
@@ -49,9 +52,16 @@ impl World {
 
     fn accepted(&mut self, id: NodeId, key: Key) {
         let node = &self.nodes[&id];
-        assert!(is_in_time(key.1, node.mixing, self.scenario.late_max()), "{id} accepts {key:?} at {}", node.mixing);
+        assert!(
+            is_in_time(key.1, node.mixing, self.scenario.late_max()),
+            "{id} accepts {key:?} at {}",
+            node.mixing
+        );
         let frozen = node.doing == Doing::Settled && node.round == key.0;
-        assert!(!frozen, "{id} accepts {key:?} although its contribution is frozen");
+        assert!(
+            !frozen,
+            "{id} accepts {key:?} although its contribution is frozen"
+        );
         assert_eq!(node.machine.round, key.0);
         if key.0 == self.audit.round {
             self.audit.accepted((key.2, id, key.1));
@@ -61,10 +71,19 @@ impl World {
     /// Values follow the split at once; the streams begin when the training thread has mixed.
     fn ship(&mut self, id: NodeId, plan: Plan) {
         let round = plan.place.round;
-        self.seen.shipped(self.nodes[&id].machine.graph.peers(&self.nodes[&id].machine.members, id, self.rounds.turn(plan.step)), &plan);
+        self.seen.shipped(
+            self.nodes[&id].machine.graph.peers(
+                &self.nodes[&id].machine.members,
+                id,
+                self.rounds.turn(plan.step),
+            ),
+            &plan,
+        );
         let part = self.node(id).ship(&plan);
         if round == self.audit.round {
-            plan.out.iter().for_each(|to| self.audit.shipped((id, *to, plan.step), part));
+            plan.out
+                .iter()
+                .for_each(|to| self.audit.shipped((id, *to, plan.step), part));
         }
         if self.scenario.staleness() == 0 {
             return self.dispatch(id, &plan, part);
@@ -77,14 +96,24 @@ impl World {
     }
 
     pub fn numerators(&mut self, id: NodeId) {
-        let Some(plan) = self.node(id).pending.take() else { return };
+        let Some(plan) = self.node(id).pending.take() else {
+            return;
+        };
         if self.breaks_now() && self.random.below(RARELY_WITHHELD) == 0 {
             self.seen.withheld += 1;
             self.node(id).unship(&plan);
-            plan.out.iter().for_each(|to| self.audit.back((id, *to, plan.step)));
+            plan.out
+                .iter()
+                .for_each(|to| self.audit.back((id, *to, plan.step)));
             return self.feed(id, In::Withheld(plan.step));
         }
-        let Some(part) = plan.out.first().and_then(|to| self.nodes[&id].kept.get(&(*to, plan.step)).copied()) else { return };
+        let Some(part) = plan
+            .out
+            .first()
+            .and_then(|to| self.nodes[&id].kept.get(&(*to, plan.step)).copied())
+        else {
+            return;
+        };
         self.dispatch(id, &plan, part);
     }
 
@@ -99,7 +128,11 @@ impl World {
         if step != mix.step {
             return;
         }
-        assert!(now - since <= limit || paused_until >= since, "{id} waited {} at {step}", now - since);
+        assert!(
+            now - since <= limit || paused_until >= since,
+            "{id} waited {} at {step}",
+            now - since
+        );
         self.book(id, cause, mix);
         match mix.purpose {
             Purpose::Gossip => {
@@ -120,7 +153,8 @@ impl World {
     fn book(&mut self, id: NodeId, cause: &In, mix: &Mix) {
         let of_audit = self.nodes[&id].round == self.audit.round;
         for (to, step) in &mix.returned {
-            self.audit.returned((id, *to, *step), matches!(cause, In::MemberLost(_)));
+            self.audit
+                .returned((id, *to, *step), matches!(cause, In::MemberLost(_)));
             self.audit.back((id, *to, *step));
         }
         if mix.purpose == Purpose::Average && of_audit {
@@ -139,9 +173,13 @@ impl World {
     /// The step after a gossip: where the peers are, but never past a round's boundary.
     fn next_step(&mut self, id: NodeId, mix: &Mix) -> Step {
         let next = Step(mix.step.0 + 1);
-        let boundary = self.rounds.boundary(self.nodes[&id].round).unwrap_or(Step(u64::MAX));
+        let boundary = self
+            .rounds
+            .boundary(self.nodes[&id].round)
+            .unwrap_or(Step(u64::MAX));
         self.seen.jumps += usize::from(mix.behind.is_some());
-        mix.behind.map_or(next, |reached| reached.min(boundary).max(next))
+        mix.behind
+            .map_or(next, |reached| reached.min(boundary).max(next))
     }
 
     /// A node does without a peer. If that one is not late at all, somebody waited for nothing.
@@ -149,9 +187,15 @@ impl World {
         self.seen.late += 1;
         let (node, other) = (&self.nodes[&id], &self.nodes[&peer]);
         let needed = Step(node.step.0.saturating_sub(self.scenario.staleness()));
-        let passed = other.came_at.range(Step(needed.0 + 1)..).next().is_some_and(|(_, at)| at + 3 * self.scenario.delay_max < self.now);
+        let passed = other
+            .came_at
+            .range(Step(needed.0 + 1)..)
+            .next()
+            .is_some_and(|(_, at)| at + 3 * self.scenario.delay_max < self.now);
         let ran = |paused_until: u64| paused_until + 2 * self.scenario.delay_max < self.now;
-        let waits = self.scenario.gossip.late_peers == LatePeers::Wait && other.alive && other.round == node.round;
+        let waits = self.scenario.gossip.late_peers == LatePeers::Wait
+            && other.alive
+            && other.round == node.round;
         if waits && passed && ran(node.paused_until) && ran(other.paused_until) {
             self.seen.wrong_waits += 1;
         }
@@ -175,20 +219,42 @@ impl World {
     pub fn check(&mut self, id: NodeId) {
         let total = self.audit.total(&self.nodes);
         let expected = self.audit.expected;
-        let scale = 1.0 + expected.iter().fold(0.0f64, |max, value| max.max(value.abs()));
-        let balanced = total.iter().zip(expected).all(|(total, expected)| (total - expected).abs() < EXACT * scale);
-        assert!(balanced, "at {} {id}: {total:?} instead of {expected:?}", self.now);
+        let scale = 1.0
+            + expected
+                .iter()
+                .fold(0.0f64, |max, value| max.max(value.abs()));
+        let balanced = total
+            .iter()
+            .zip(expected)
+            .all(|(total, expected)| (total - expected).abs() < EXACT * scale);
+        assert!(
+            balanced,
+            "at {} {id}: {total:?} instead of {expected:?}",
+            self.now
+        );
         let node = &self.nodes[&id];
         if !node.alive {
             return;
         }
         let machine = &node.machine;
-        assert!(node.mass.iter().all(|value| value.is_finite()) && node.mass[0] > 0.0, "{id}: {:?}", node.mass);
+        assert!(
+            node.mass.iter().all(|value| value.is_finite()) && node.mass[0] > 0.0,
+            "{id}: {:?}",
+            node.mass
+        );
         if node.round == machine.round && node.doing != Doing::Settled {
-            assert!((node.mass[0] - machine.weight).abs() < EXACT, "{id}: {:?} {}", node.mass, machine.weight);
+            assert!(
+                (node.mass[0] - machine.weight).abs() < EXACT,
+                "{id}: {:?} {}",
+                node.mass,
+                machine.weight
+            );
         }
         let steps = machine.escrow.steps() as u64;
-        assert!(self.scenario.staleness() == 0 || steps <= self.scenario.staleness() + 4, "{steps} models are kept");
+        assert!(
+            self.scenario.staleness() == 0 || steps <= self.scenario.staleness() + 4,
+            "{steps} models are kept"
+        );
         assert!(node.incoming.len() <= PARKED_MAX);
         let held = node.held.len();
         self.seen.held = self.seen.held.max(held);

@@ -1,5 +1,5 @@
-//! Many seeded runs of each class. `SLOWMO_SEEDS=2000` runs so many of each; `SLOWMO_SEED=7` one of each, and with `SLOWMO_TRACE=1`
-//! and `--nocapture` it prints what happens.
+//! Many seeded runs of each class. `SLOWMO_SEEDS=2000` runs so many of each; `SLOWMO_SEED=7` one of
+//! each, and with `SLOWMO_TRACE=1` and `--nocapture` it prints what happens.
 
 use super::scenario::{Class, Scenario};
 use super::seen::{self, Seen};
@@ -14,13 +14,19 @@ struct Named {
 impl Drop for Named {
     fn drop(&mut self) {
         if !self.ended {
-            eprintln!("failed: SLOWMO_SEED={} of {:?}: {:?}", self.scenario.seed, self.scenario.class, self.scenario);
+            eprintln!(
+                "failed: SLOWMO_SEED={} of {:?}: {:?}",
+                self.scenario.seed, self.scenario.class, self.scenario
+            );
         }
     }
 }
 
 fn one(seed: u64, class: Class) -> Seen {
-    let mut named = Named { scenario: Scenario::of(seed, class), ended: false };
+    let mut named = Named {
+        scenario: Scenario::of(seed, class),
+        ended: false,
+    };
     seen::trace(0, "SCENARIO", &named.scenario);
     let mut world = World::new(named.scenario.clone());
     world.run();
@@ -77,7 +83,8 @@ fn runs_that_failed_once() {
     one(140, Class::Lossy);
     // All members were late for one that went on without them, faster than messages reached it.
     one(358, Class::Churn);
-    // What a peer had skipped was forgotten, because it was told out of order; because it was told step by step.
+    // What a peer had skipped was forgotten, because it was told out of order; because it was told
+    // step by step.
     one(980, Class::Slow);
     one(302, Class::Slow);
 }

@@ -21,7 +21,8 @@ use std::collections::BTreeMap;
 
 /// Events after which a run is taken for endless.
 const EVENTS_MAX: u64 = 4_000_000;
-/// Steps that everybody takes once the faults are over, and for how long at least: what has no answer is asked for.
+/// Steps that everybody takes once the faults are over, and for how long at least: what has no
+/// answer is asked for.
 const QUIET_STEPS: u64 = 40;
 const QUIET_MIN: u64 = 3_000_000;
 /// At least as many as the cycle of any graph here has.
@@ -69,7 +70,9 @@ type Planned = (Option<(NodeId, u64)>, Event);
 
 impl World {
     pub fn new(scenario: Scenario) -> Self {
-        let ids: Vec<NodeId> = (0..scenario.nodes).map(|index| NodeId(index * 3 + 1)).collect();
+        let ids: Vec<NodeId> = (0..scenario.nodes)
+            .map(|index| NodeId(index * 3 + 1))
+            .collect();
         let random = Random(scenario.seed);
         let mut world = Self {
             rounds: Rounds::new(&ids, scenario.tau),
@@ -87,13 +90,25 @@ impl World {
         };
         let mut sum = [0.0; 3];
         for id in ids {
-            let mass = [1.0, world.random.below(20_000) as f64 / 1e3 - 10.0, world.random.below(1_000) as f64];
+            let mass = [
+                1.0,
+                world.random.below(20_000) as f64 / 1e3 - 10.0,
+                world.random.below(1_000) as f64,
+            ];
             sum = combine(sum, 1.0, mass);
             world.spawn(id, mass);
         }
-        world.audit.begin(Round(1), [0.0; 2], world.nodes.keys().copied().collect());
+        world
+            .audit
+            .begin(Round(1), [0.0; 2], world.nodes.keys().copied().collect());
         world.audit.expected = sum;
-        world.nodes.keys().copied().collect::<Vec<_>>().into_iter().for_each(|id| world.compute(id));
+        world
+            .nodes
+            .keys()
+            .copied()
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|id| world.compute(id));
         world.plan_faults();
         world
     }
@@ -104,13 +119,25 @@ impl World {
         self.began.remove(&id);
         let (view, round) = (self.rounds.view.clone(), self.rounds.round);
         let machine = self.machine(id, &view, round);
-        self.nodes.insert(id, Node::new(self.lives, machine, mass, round, self.rounds.first(round)));
+        self.nodes.insert(
+            id,
+            Node::new(self.lives, machine, mass, round, self.rounds.first(round)),
+        );
     }
 
     fn machine(&self, id: NodeId, view: &View, round: Round) -> GossipPeer {
         let grace = self.scenario.grace;
-        let waits = Waits { message: grace, settle: Span(grace.0 / 2), leave: Span::from_millis(5_000) };
-        GossipPeer::new(identity(id), self.scenario.gossip, waits, (view, Lineage(1), round))
+        let waits = Waits {
+            message: grace,
+            settle: Span(grace.0 / 2),
+            leave: Span::from_millis(5_000),
+        };
+        GossipPeer::new(
+            identity(id),
+            self.scenario.gossip,
+            waits,
+            (view, Lineage(1), round),
+        )
     }
 
     pub fn node(&mut self, id: NodeId) -> &mut Node {
@@ -118,7 +145,11 @@ impl World {
     }
 
     pub fn living(&self) -> Vec<NodeId> {
-        self.nodes.iter().filter(|(_, node)| node.alive).map(|(id, _)| *id).collect()
+        self.nodes
+            .iter()
+            .filter(|(_, node)| node.alive)
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     /// For a node, as it is now: what dies with it is not delivered to its next start.
@@ -145,7 +176,9 @@ impl World {
         self.now = at;
         self.seen.events += 1;
         assert!(self.seen.events < EVENTS_MAX, "endless");
-        let Some((id, life)) = to else { return self.on_world(event) };
+        let Some((id, life)) = to else {
+            return self.on_world(event);
+        };
         match self.nodes.get(&id) {
             Some(node) if node.alive && node.life == life => {
                 if node.paused_until > at {
@@ -171,14 +204,18 @@ impl World {
 
     fn on(&mut self, id: NodeId, event: Event) {
         match event {
-            Event::Trained(generation) if generation == self.nodes[&id].generation => self.trained(id),
+            Event::Trained(generation) if generation == self.nodes[&id].generation => {
+                self.trained(id)
+            }
             Event::Tell(event) => self.tell(id, event),
             Event::Frame(from, link, header, message) if link == self.network.link(from, id) => {
                 self.tell(id, In::Frame { header, message });
             }
             Event::Offer(key, header, stream, link) => self.offer(id, key, header, stream, link),
             Event::Read(key, number, link) => self.read(id, key, number, link),
-            Event::Numerators(generation) if generation == self.nodes[&id].generation => self.numerators(id),
+            Event::Numerators(generation) if generation == self.nodes[&id].generation => {
+                self.numerators(id)
+            }
             Event::Decided(round) => self.hear(id, round),
             Event::Tick => {
                 self.node(id).ticks_at = None;
@@ -199,7 +236,10 @@ impl World {
         let node = self.node(id);
         node.doing = Doing::Computing;
         node.generation += 1;
-        let (generation, takes) = (node.generation, (base + more) * node.slowness / 100 + std::mem::take(&mut node.stall));
+        let (generation, takes) = (
+            node.generation,
+            (base + more) * node.slowness / 100 + std::mem::take(&mut node.stall),
+        );
         self.later(takes, id, Event::Trained(generation));
     }
 
@@ -209,7 +249,11 @@ impl World {
             return;
         }
         if self.scenario.trains && !self.quiet {
-            let moved = [0.0, self.random.below(200) as f64 / 1e3 - 0.1, self.random.below(100) as f64 / 1e2];
+            let moved = [
+                0.0,
+                self.random.below(200) as f64 / 1e3 - 0.1,
+                self.random.below(100) as f64 / 1e2,
+            ];
             self.node(id).mass = combine(self.nodes[&id].mass, 1.0, moved);
             self.node(id).moved = moved;
             if self.nodes[&id].round == self.audit.round {
@@ -265,14 +309,21 @@ impl World {
     /// What came back without an effect; and when the machine wants a tick.
     fn after(&mut self, id: NodeId, cause: &In) {
         for of in self.audit.open_of(id) {
-            if !self.nodes[&id].machine.escrow.is_open((of.1, of.2)) && self.nodes[&id].machine.round == self.audit.round {
+            if !self.nodes[&id].machine.escrow.is_open((of.1, of.2))
+                && self.nodes[&id].machine.round == self.audit.round
+            {
                 self.audit.returned(of, matches!(cause, In::MemberLost(_)));
             }
         }
         let now = self.now;
         let node = self.node(id);
-        let deadline = node.machine.next_deadline().map(|deadline| deadline.0.max(now));
-        if let Some(deadline) = deadline.filter(|deadline| node.ticks_at.is_none_or(|ticks_at| *deadline < ticks_at)) {
+        let deadline = node
+            .machine
+            .next_deadline()
+            .map(|deadline| deadline.0.max(now));
+        if let Some(deadline) =
+            deadline.filter(|deadline| node.ticks_at.is_none_or(|ticks_at| *deadline < ticks_at))
+        {
             node.ticks_at = Some(deadline);
             self.later(deadline - now, id, Event::Tick);
         }
@@ -281,7 +332,11 @@ impl World {
     pub fn send(&mut self, from: NodeId, to: NodeId, frame: Frame) {
         let Frame::V1 { header, message } = frame;
         let link = self.network.link(from, to);
-        let copies = if self.breaks_now() && self.random.below(50) == 0 { 2 } else { 1 };
+        let copies = if self.breaks_now() && self.random.below(50) == 0 {
+            2
+        } else {
+            1
+        };
         for _ in 0..copies {
             if !self.network.is_cut(from, to) {
                 let delay = self.delay();
@@ -292,7 +347,11 @@ impl World {
 
     pub fn delay(&mut self) -> u64 {
         // A regular run has one delay for all.
-        if self.scenario.compute.1 == 1 { self.scenario.delay_max } else { 1 + self.random.below(self.scenario.delay_max) }
+        if self.scenario.compute.1 == 1 {
+            self.scenario.delay_max
+        } else {
+            1 + self.random.below(self.scenario.delay_max)
+        }
     }
 
     pub fn breaks_now(&self) -> bool {
@@ -302,7 +361,11 @@ impl World {
     /// The faults are over.
     pub fn fall_quiet(&mut self) {
         self.quiet = true;
-        self.began = self.living().into_iter().map(|id| (id, self.nodes[&id].steps)).collect();
+        self.began = self
+            .living()
+            .into_iter()
+            .map(|id| (id, self.nodes[&id].steps))
+            .collect();
     }
 
     fn is_over(&self) -> bool {
@@ -311,8 +374,18 @@ impl World {
             node.steps >= began + QUIET_STEPS || !node.alive || node.doing == Doing::Leaving
         };
         let waited = self.now > self.scenario.horizon + QUIET_MIN;
-        let limit = self.scenario.horizon + QUIET_MIN + QUIET_STEPS * (self.scenario.grace.0 + 100_000) + 60_000_000;
-        assert!(self.now < limit, "no progress: {:?}", self.nodes.values().map(|node| (node.step, node.doing)).collect::<Vec<_>>());
+        let limit = self.scenario.horizon
+            + QUIET_MIN
+            + QUIET_STEPS * (self.scenario.grace.0 + 100_000)
+            + 60_000_000;
+        assert!(
+            self.now < limit,
+            "no progress: {:?}",
+            self.nodes
+                .values()
+                .map(|node| (node.step, node.doing))
+                .collect::<Vec<_>>()
+        );
         let over = self.quiet && waited && self.nodes.iter().all(went_on);
         over && (!self.agrees() || self.spread() < AGREEMENT || self.now > limit / 2)
     }
@@ -320,16 +393,26 @@ impl World {
     /// How far apart the models are, those on their way included.
     pub fn spread(&self) -> f64 {
         let living = self.nodes.values().filter(|node| node.alive);
-        let masses = living.flat_map(|node| node.held.values().chain([&node.mass])).chain(self.audit.on_their_way());
+        let masses = living
+            .flat_map(|node| node.held.values().chain([&node.mass]))
+            .chain(self.audit.on_their_way());
         let models = masses.map(|mass| mass[1] / mass[0]);
-        let (min, max) = models.fold((f64::MAX, f64::MIN), |(min, max), model| (min.min(model), max.max(model)));
+        let (min, max) = models.fold((f64::MAX, f64::MIN), |(min, max), model| {
+            (min.min(model), max.max(model))
+        });
         max - min
     }
 
-    /// Whether models must agree in the end: where peers are done without at once, messages must not take longer than
-    /// steps; and somebody must have weight to give away.
+    /// Whether models must agree in the end: where peers are done without at once, messages must
+    /// not take longer than steps; and somebody must have weight to give away.
     fn agrees(&self) -> bool {
-        let Scenario { gossip, delay_max, compute, tau, .. } = &self.scenario;
+        let Scenario {
+            gossip,
+            delay_max,
+            compute,
+            tau,
+            ..
+        } = &self.scenario;
         let in_time = 2 * delay_max < self.scenario.late_max() * compute.0;
         let living = self.living();
         let weighty = self.audit.expected[0] > 2.0 * WEIGHT_MIN * living.len() as f64;
@@ -337,26 +420,39 @@ impl World {
         tau.is_none() && weighty && connected && (gossip.late_peers == LatePeers::Wait || in_time)
     }
 
-    /// Whether somebody who lives sends to a node within a cycle of the graph: else it waits for nobody, and detours may be too late
-    /// for it until the next view.
+    /// Whether somebody who lives sends to a node within a cycle of the graph: else it waits for
+    /// nobody, and detours may be too late for it until the next view.
     fn has_peers(&self, id: NodeId, living: &[NodeId]) -> bool {
         let machine = &self.nodes[&id].machine;
         let inward = |turn| machine.graph.peers(&machine.members, id, turn).inward;
-        living.len() == 1 || (0..TURNS).any(|turn| inward(turn).iter().any(|from| living.contains(from)))
+        living.len() == 1
+            || (0..TURNS).any(|turn| inward(turn).iter().any(|from| living.contains(from)))
     }
 
     fn assert_agreement(&mut self) {
         let doubled = self.audit.doubled(&self.nodes);
-        assert!(self.scenario.tau.is_some() || doubled.is_empty(), "made for good: {doubled:?}");
+        assert!(
+            self.scenario.tau.is_some() || doubled.is_empty(),
+            "made for good: {doubled:?}"
+        );
         if matches!(self.scenario.class, Class::Quiet | Class::Slow) {
-            assert!(!self.audit.adjusted && self.seen.wrong_waits == 0, "{:?}", self.seen);
+            assert!(
+                !self.audit.adjusted && self.seen.wrong_waits == 0,
+                "{:?}",
+                self.seen
+            );
         }
         if !self.agrees() {
             return;
         }
         let mean = self.audit.expected[1] / self.audit.expected[0];
         for (id, node) in self.nodes.iter().filter(|(_, node)| node.alive) {
-            assert!((node.model()[0] - mean).abs() < 2.0 * AGREEMENT, "{id}: {} is not {mean}, spread {}", node.model()[0], self.spread());
+            assert!(
+                (node.model()[0] - mean).abs() < 2.0 * AGREEMENT,
+                "{id}: {} is not {mean}, spread {}",
+                node.model()[0],
+                self.spread()
+            );
         }
     }
 }

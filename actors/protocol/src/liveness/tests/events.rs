@@ -6,7 +6,9 @@ use crate::liveness::codec::{PACKET_BYTES_MAX, bytes, packet};
 use crate::liveness::{DownCause, Effect, In, Liveness, POLL_EVERY, Settings};
 use crate::machine::{Identity, Machine, Outbox};
 use crate::time::{Instant, Span};
-use crate::wire::{Content, DATAGRAM_BYTES_MAX, Datagram, Life, LifeState, LifeUpdate, SwimMessage, SwimPacket};
+use crate::wire::{
+    Content, DATAGRAM_BYTES_MAX, Datagram, Life, LifeState, LifeUpdate, SwimMessage, SwimPacket,
+};
 use proptest::prelude::*;
 
 const TWO: NodeId = NodeId(2);
@@ -20,9 +22,20 @@ struct Watcher {
 
 impl Watcher {
     fn new() -> Self {
-        let identity = Identity { cluster: ClusterId(1), node: NodeId(1), incarnation: FIRST };
-        let mut watcher = Self { machine: Liveness::new(Settings::new(identity)), now: Instant(0) };
-        watcher.feed(In::Members(vec![(NodeId(1), FIRST), (TWO, FIRST), (NodeId(3), FIRST)]));
+        let identity = Identity {
+            cluster: ClusterId(1),
+            node: NodeId(1),
+            incarnation: FIRST,
+        };
+        let mut watcher = Self {
+            machine: Liveness::new(Settings::new(identity)),
+            now: Instant(0),
+        };
+        watcher.feed(In::Members(vec![
+            (NodeId(1), FIRST),
+            (TWO, FIRST),
+            (NodeId(3), FIRST),
+        ]));
         watcher
     }
 
@@ -36,9 +49,15 @@ impl Watcher {
     fn pass(&mut self, span: Span, heard: &[NodeId]) -> Vec<Effect> {
         let end = self.now.after(span);
         let mut effects = Vec::new();
-        while let Some(deadline) = self.machine.next_deadline().filter(|deadline| *deadline <= end) {
+        while let Some(deadline) = self
+            .machine
+            .next_deadline()
+            .filter(|deadline| *deadline <= end)
+        {
             self.now = self.now.max(deadline);
-            heard.iter().for_each(|node| effects.extend(self.feed(In::Heard(*node))));
+            heard
+                .iter()
+                .for_each(|node| effects.extend(self.feed(In::Heard(*node))));
             effects.extend(self.feed(In::Tick));
         }
         self.now = end;
@@ -47,7 +66,10 @@ impl Watcher {
 }
 
 fn verdicts(effects: Vec<Effect>) -> Vec<Effect> {
-    effects.into_iter().filter(|effect| matches!(effect, Effect::Down(..) | Effect::Up(..))).collect()
+    effects
+        .into_iter()
+        .filter(|effect| matches!(effect, Effect::Down(..) | Effect::Up(..)))
+        .collect()
 }
 
 fn down(cause: DownCause) -> Vec<Effect> {
@@ -69,10 +91,17 @@ fn deaths_that_are_told_are_believed_at_once_and_once() {
         assert_eq!(verdicts(watcher.feed(event.clone())), down(cause));
         assert_eq!(verdicts(watcher.feed(event)), []);
         assert!(watcher.machine.is_down(TWO) && !watcher.machine.is_down(NodeId(3)));
-        assert_eq!(verdicts(watcher.feed(In::PeerUp(TWO, FIRST))), [Effect::Up(TWO, FIRST)]);
+        assert_eq!(
+            verdicts(watcher.feed(In::PeerUp(TWO, FIRST))),
+            [Effect::Up(TWO, FIRST)]
+        );
     }
     let mut watcher = Watcher::new();
-    for event in [In::Exited(TWO, Some(Incarnation(9))), In::Gone(NodeId(9)), In::KnockRefused(TWO)] {
+    for event in [
+        In::Exited(TWO, Some(Incarnation(9))),
+        In::Gone(NodeId(9)),
+        In::KnockRefused(TWO),
+    ] {
         assert_eq!(verdicts(watcher.feed(event)), []);
     }
 }
@@ -85,11 +114,25 @@ fn a_death_by_silence_is_knocked_at_once_and_told_again_once_it_is_known_to_be_a
         effects.extend(watcher.pass(Span::from_millis(100), &[NodeId(3)]));
         assert!(watcher.now.0 < 60_000_000);
     }
-    assert!(matches!(verdicts(effects.clone())[..], [Effect::Down(TWO, FIRST, cause)] if !cause.has_ended()), "{effects:?}");
-    let at = effects.iter().position(|effect| matches!(effect, Effect::Down(..))).unwrap();
+    assert!(
+        matches!(verdicts(effects.clone())[..], [Effect::Down(TWO, FIRST, cause)] if !cause.has_ended()),
+        "{effects:?}"
+    );
+    let at = effects
+        .iter()
+        .position(|effect| matches!(effect, Effect::Down(..)))
+        .unwrap();
     assert_eq!(effects[at + 1], Effect::Knock(TWO));
-    assert_eq!(verdicts(watcher.feed(In::KnockRefused(TWO))), down(DownCause::Refused));
-    for event in [In::KnockRefused(TWO), In::Exited(TWO, None), In::Gone(TWO), In::PeerUp(TWO, Incarnation(2))] {
+    assert_eq!(
+        verdicts(watcher.feed(In::KnockRefused(TWO))),
+        down(DownCause::Refused)
+    );
+    for event in [
+        In::KnockRefused(TWO),
+        In::Exited(TWO, None),
+        In::Gone(TWO),
+        In::PeerUp(TWO, Incarnation(2)),
+    ] {
         assert_eq!(verdicts(watcher.feed(event)), [], "an end is told once");
     }
 }
@@ -102,7 +145,10 @@ fn a_refusal_counts_only_while_nothing_was_heard_since_the_knock() {
     watcher.feed(In::Heard(TWO));
     assert_eq!(verdicts(watcher.feed(In::KnockRefused(TWO))), []);
     watcher.pass(Span::from_millis(100), &[NodeId(3)]);
-    assert_eq!(verdicts(watcher.feed(In::KnockRefused(TWO))), down(DownCause::Refused));
+    assert_eq!(
+        verdicts(watcher.feed(In::KnockRefused(TWO))),
+        down(DownCause::Refused)
+    );
 }
 
 #[test]
@@ -113,15 +159,35 @@ fn the_silent_are_suspected_until_they_are_heard_or_dead() {
     assert_eq!(suspected(&watcher), [TWO]);
     watcher.feed(In::Heard(TWO));
     assert_eq!(suspected(&watcher), []);
-    assert_eq!(verdicts(watcher.pass(Span::from_millis(1_400), &[NodeId(3)])).len(), 1);
+    assert_eq!(
+        verdicts(watcher.pass(Span::from_millis(1_400), &[NodeId(3)])).len(),
+        1
+    );
     assert_eq!(suspected(&watcher), [], "it is known to be dead");
 }
 
 fn told(state: LifeState) -> In {
-    let life = |node| Life { node: NodeId(node), incarnation: FIRST, renewals: 0 };
-    let updates = vec![LifeUpdate { life: life(2), refutations: 0, state }];
-    let packet = SwimPacket { source: life(3), refutations: 0, destination: life(1), message: SwimMessage::Gossip, updates };
-    In::Datagram { from: NodeId(3), bytes: Datagram::V1(Content::Swim(packet)).encode().unwrap() }
+    let life = |node| Life {
+        node: NodeId(node),
+        incarnation: FIRST,
+        renewals: 0,
+    };
+    let updates = vec![LifeUpdate {
+        life: life(2),
+        refutations: 0,
+        state,
+    }];
+    let packet = SwimPacket {
+        source: life(3),
+        refutations: 0,
+        destination: life(1),
+        message: SwimMessage::Gossip,
+        updates,
+    };
+    In::Datagram {
+        from: NodeId(3),
+        bytes: Datagram::V1(Content::Swim(packet)).encode().unwrap(),
+    }
 }
 
 #[test]
@@ -130,14 +196,25 @@ fn a_rumour_of_death_is_believed_of_the_silent_only() {
     let mut watcher = Watcher::new();
     watcher.pass(Span::from_millis(500), &both);
     assert_eq!(verdicts(watcher.feed(told(LifeState::Down))), []);
-    assert_eq!(verdicts(watcher.pass(Span::from_millis(3_000), &both)), [], "it is heard: the rumour was wrong");
+    assert_eq!(
+        verdicts(watcher.pass(Span::from_millis(3_000), &both)),
+        [],
+        "it is heard: the rumour was wrong"
+    );
     assert_eq!(verdicts(watcher.feed(told(LifeState::Down))), []);
     let found = verdicts(watcher.pass(Span::from_millis(300), &[NodeId(3)]));
-    assert_eq!(found, down(DownCause::Told(NodeId(3))), "silence confirms it");
+    assert_eq!(
+        found,
+        down(DownCause::Told(NodeId(3))),
+        "silence confirms it"
+    );
 
     let mut watcher = Watcher::new();
     watcher.pass(Span::from_millis(400), &[NodeId(3)]);
-    assert_eq!(verdicts(watcher.feed(told(LifeState::Down))), down(DownCause::Told(NodeId(3))));
+    assert_eq!(
+        verdicts(watcher.feed(told(LifeState::Down))),
+        down(DownCause::Told(NodeId(3)))
+    );
 }
 
 #[test]
@@ -145,10 +222,16 @@ fn round_trips_lengthen_the_patience() {
     let dies_after = |round_trip: u64| {
         let mut watcher = Watcher::new();
         watcher.feed(In::RoundTrip(TWO, Span::from_millis(round_trip)));
-        (0..500).find(|_| !verdicts(watcher.pass(POLL_EVERY, &[NodeId(3)])).is_empty()).unwrap() * POLL_EVERY.as_millis()
+        (0..500)
+            .find(|_| !verdicts(watcher.pass(POLL_EVERY, &[NodeId(3)])).is_empty())
+            .unwrap()
+            * POLL_EVERY.as_millis()
     };
     let (near, far) = (dies_after(1), dies_after(300));
-    assert!((1_150..1_300).contains(&near) && (2_300..2_700).contains(&far), "{near} ms, {far} ms");
+    assert!(
+        (1_150..1_300).contains(&near) && (2_300..2_700).contains(&far),
+        "{near} ms, {far} ms"
+    );
 }
 
 #[test]
@@ -159,17 +242,37 @@ fn who_is_not_named_is_forgotten() {
     assert_eq!(watcher.machine.listens_to(), [NodeId(3)]);
     assert_eq!(verdicts(watcher.feed(told(LifeState::Alive))), []);
     watcher.feed(In::Members(vec![(TWO, Incarnation(2)), (NodeId(3), FIRST)]));
-    assert!(!watcher.machine.is_down(TWO), "another start is another life");
+    assert!(
+        !watcher.machine.is_down(TWO),
+        "another start is another life"
+    );
     watcher.feed(In::Members(Vec::new()));
     assert_eq!(watcher.machine.listens_to(), []);
 }
 
 #[test]
 fn what_foca_writes_fits_a_datagram() {
-    let life = Life { node: NodeId(u64::MAX), incarnation: FIRST, renewals: u32::MAX };
-    let update = LifeUpdate { life, refutations: u16::MAX, state: LifeState::Down };
-    let message = SwimMessage::PingRequest { target: life, probe: 255 };
-    let of = |updates: usize| SwimPacket { source: life, refutations: 1, destination: life, message, updates: vec![update; updates] };
+    let life = Life {
+        node: NodeId(u64::MAX),
+        incarnation: FIRST,
+        renewals: u32::MAX,
+    };
+    let update = LifeUpdate {
+        life,
+        refutations: u16::MAX,
+        state: LifeState::Down,
+    };
+    let message = SwimMessage::PingRequest {
+        target: life,
+        probe: 255,
+    };
+    let of = |updates: usize| SwimPacket {
+        source: life,
+        refutations: 1,
+        destination: life,
+        message,
+        updates: vec![update; updates],
+    };
     let fits = |updates: &usize| bytes(&of(*updates)).unwrap().len() <= PACKET_BYTES_MAX;
     let largest = (0..100).take_while(fits).last().unwrap();
     let encoded = Datagram::V1(Content::Swim(of(largest))).encode().unwrap();
@@ -178,23 +281,46 @@ fn what_foca_writes_fits_a_datagram() {
 }
 
 fn lives() -> impl Strategy<Value = Life> {
-    (0..5u64, 0..3u64, prop_oneof![0..3u32, Just(u32::MAX)]).prop_map(|(node, start, renewals)| Life {
-        node: NodeId(node),
-        incarnation: Incarnation(start),
-        renewals,
+    (0..5u64, 0..3u64, prop_oneof![0..3u32, Just(u32::MAX)]).prop_map(|(node, start, renewals)| {
+        Life {
+            node: NodeId(node),
+            incarnation: Incarnation(start),
+            renewals,
+        }
     })
 }
 
 fn packets() -> impl Strategy<Value = SwimPacket> {
-    let states = prop_oneof![Just(LifeState::Alive), Just(LifeState::Suspect), Just(LifeState::Down)];
-    let update = (lives(), any::<u16>(), states).prop_map(|(life, refutations, state)| LifeUpdate { life, refutations, state });
+    let states = prop_oneof![
+        Just(LifeState::Alive),
+        Just(LifeState::Suspect),
+        Just(LifeState::Down)
+    ];
+    let update =
+        (lives(), any::<u16>(), states).prop_map(|(life, refutations, state)| LifeUpdate {
+            life,
+            refutations,
+            state,
+        });
     let message = (0..11u8, lives(), any::<u8>()).prop_map(|(number, life, probe)| match number {
         0 => SwimMessage::Ping { probe },
         1 => SwimMessage::Acknowledge { probe },
-        2 => SwimMessage::PingRequest { target: life, probe },
-        3 => SwimMessage::IndirectPing { origin: life, probe },
-        4 => SwimMessage::IndirectAcknowledge { target: life, probe },
-        5 => SwimMessage::ForwardedAcknowledge { origin: life, probe },
+        2 => SwimMessage::PingRequest {
+            target: life,
+            probe,
+        },
+        3 => SwimMessage::IndirectPing {
+            origin: life,
+            probe,
+        },
+        4 => SwimMessage::IndirectAcknowledge {
+            target: life,
+            probe,
+        },
+        5 => SwimMessage::ForwardedAcknowledge {
+            origin: life,
+            probe,
+        },
         6 => SwimMessage::Announce,
         7 => SwimMessage::Feed,
         8 => SwimMessage::Gossip,
@@ -202,17 +328,20 @@ fn packets() -> impl Strategy<Value = SwimPacket> {
         _ => SwimMessage::BelievedDead,
     });
     let updates = proptest::collection::vec(update, 0..6);
-    (lives(), any::<u16>(), lives(), message, updates).prop_map(|(source, refutations, destination, message, updates)| SwimPacket {
-        source,
-        refutations,
-        destination,
-        message,
-        updates,
-    })
+    (lives(), any::<u16>(), lives(), message, updates).prop_map(
+        |(source, refutations, destination, message, updates)| SwimPacket {
+            source,
+            refutations,
+            destination,
+            message,
+            updates,
+        },
+    )
 }
 
 proptest! {
-    /// Whatever an authenticated peer says, a node that is heard is not buried, one that is silent is, and nothing panics.
+    /// Whatever an authenticated peer says, a node that is heard is not buried, one that is silent
+    /// is, and nothing panics.
     #[test]
     fn hostile_packets_bury_nobody_who_is_heard(packets in proptest::collection::vec((2..5u64, packets()), 1..40)) {
         let mut watcher = Watcher::new();

@@ -1,4 +1,5 @@
-//! Many machines on a simulated network: seeded loss, delay, pauses, starvation and kills. One seed is one run.
+//! Many machines on a simulated network: seeded loss, delay, pauses, starvation and kills. One seed
+//! is one run.
 
 use crate::ident::{ClusterId, Incarnation, NodeId};
 use crate::liveness::{DownCause, Effect, In, Liveness, Settings};
@@ -28,7 +29,13 @@ pub struct Network {
 impl Default for Network {
     fn default() -> Self {
         let (delay, jitter) = (Span(50), Span(200));
-        Self { lost_per_thousand: 0, delay, jitter, spike_one_in: u64::MAX, spike: Span::default() }
+        Self {
+            lost_per_thousand: 0,
+            delay,
+            jitter,
+            spike_one_in: u64::MAX,
+            spike: Span::default(),
+        }
     }
 }
 
@@ -78,16 +85,46 @@ pub struct Simulation {
 impl Simulation {
     /// `count` nodes that watch each other from the start.
     pub fn new(count: u64, network: Network, seed: u64) -> Self {
-        let identity = |node| Identity { cluster: ClusterId(1), node: NodeId(node), incarnation: Incarnation(1) };
-        let machine = |node| Liveness::new(Settings { seed: seed ^ node, ..Settings::new(identity(node)) });
+        let identity = |node| Identity {
+            cluster: ClusterId(1),
+            node: NodeId(node),
+            incarnation: Incarnation(1),
+        };
+        let machine = |node| {
+            Liveness::new(Settings {
+                seed: seed ^ node,
+                ..Settings::new(identity(node))
+            })
+        };
         let node = |id| {
             let (heard, waiting, paused_until) = (BTreeSet::new(), Vec::new(), Instant(0));
-            (id, Node { machine: machine(id), heard, paused_until, killed: false, waiting, wake_at: None })
+            (
+                id,
+                Node {
+                    machine: machine(id),
+                    heard,
+                    paused_until,
+                    killed: false,
+                    waiting,
+                    wake_at: None,
+                },
+            )
         };
         let nodes = (0..count).map(node).collect();
         let (events, broken, spikes) = (Queue::default(), BTreeSet::new(), BTreeMap::new());
         let (verdicts, now) = (Vec::new(), Instant(0));
-        let mut simulation = Self { network, nodes, events, now, random: Random(seed), broken, spikes, verdicts, datagrams: 0, knocks: 0 };
+        let mut simulation = Self {
+            network,
+            nodes,
+            events,
+            now,
+            random: Random(seed),
+            broken,
+            spikes,
+            verdicts,
+            datagrams: 0,
+            knocks: 0,
+        };
         let members: Vec<_> = (0..count).map(|id| (NodeId(id), Incarnation(1))).collect();
         for id in 0..count {
             // Processes do not tick at the same moments.
@@ -121,7 +158,9 @@ impl Simulation {
     /// Gives a node an event of its shell's.
     pub fn feed(&mut self, id: u64, event: In) {
         let mut out = Outbox::default();
-        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return;
+        };
         node.machine.handle(event, self.now, &mut out);
         for effect in out.take() {
             self.execute(id, effect);
@@ -135,9 +174,15 @@ impl Simulation {
 
     /// When the first node other than itself found it down, and the last.
     pub fn found_down(&self, about: u64) -> Vec<Instant> {
-        let found = self.verdicts.iter().filter(|verdict| verdict.about == about && verdict.down.is_some());
+        let found = self
+            .verdicts
+            .iter()
+            .filter(|verdict| verdict.about == about && verdict.down.is_some());
         // The last ones first, so that the first one of each node stays.
-        let first: BTreeMap<u64, Instant> = found.rev().map(|verdict| (verdict.by, verdict.at)).collect();
+        let first: BTreeMap<u64, Instant> = found
+            .rev()
+            .map(|verdict| (verdict.by, verdict.at))
+            .collect();
         let mut first: Vec<Instant> = first.into_values().collect();
         first.sort_unstable();
         first
@@ -148,8 +193,16 @@ impl Simulation {
     }
 
     fn arm(&mut self, id: u64) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        let Some(deadline) = node.machine.next_deadline().filter(|deadline| node.wake_at.is_none_or(|at| *deadline < at)) else { return };
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return;
+        };
+        let Some(deadline) = node
+            .machine
+            .next_deadline()
+            .filter(|deadline| node.wake_at.is_none_or(|at| *deadline < at))
+        else {
+            return;
+        };
         node.wake_at = Some(deadline);
         self.schedule(deadline.max(self.now), Event::Wake(id));
     }
@@ -158,14 +211,26 @@ impl Simulation {
         let runs = match &event {
             Event::Wake(id) | Event::Refusal { to: id, .. } | Event::Arrival { to: id, .. } => *id,
             Event::Reconnected(one, other) => return self.reconnect(*one, *other),
-            Event::Kill(id) => return self.nodes.get_mut(id).into_iter().for_each(|node| node.killed = true),
+            Event::Kill(id) => {
+                return self
+                    .nodes
+                    .get_mut(id)
+                    .into_iter()
+                    .for_each(|node| node.killed = true);
+            }
             Event::Pause(id, pause) => {
                 let until = self.now.after(*pause);
-                return self.nodes.get_mut(id).into_iter().for_each(|node| node.paused_until = until);
+                return self
+                    .nodes
+                    .get_mut(id)
+                    .into_iter()
+                    .for_each(|node| node.paused_until = until);
             }
         };
         let now = self.now;
-        let Some(node) = self.nodes.get_mut(&runs).filter(|node| !node.killed) else { return };
+        let Some(node) = self.nodes.get_mut(&runs).filter(|node| !node.killed) else {
+            return;
+        };
         if node.paused_until > now {
             if let Event::Wake(_) = event {
                 let until = node.paused_until;
@@ -182,18 +247,30 @@ impl Simulation {
             }
             Event::Arrival { from, to, bytes } if !self.broken.contains(&pair(from, to)) => {
                 node.heard.insert(from);
-                self.feed(to, In::Datagram { from: NodeId(from), bytes });
+                self.feed(
+                    to,
+                    In::Datagram {
+                        from: NodeId(from),
+                        bytes,
+                    },
+                );
             }
             _ => {}
         }
     }
 
     fn wake(&mut self, id: u64) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return;
+        };
         node.wake_at = None;
         // The timer is served first, what waits in the socket afterwards: the harder order.
         let waiting = std::mem::take(&mut node.waiting);
-        if node.machine.next_deadline().is_some_and(|deadline| deadline <= self.now) {
+        if node
+            .machine
+            .next_deadline()
+            .is_some_and(|deadline| deadline <= self.now)
+        {
             self.poll(id);
             self.feed(id, In::Tick);
         }
@@ -204,7 +281,11 @@ impl Simulation {
     }
 
     fn poll(&mut self, id: u64) {
-        let heard = self.nodes.get_mut(&id).map(|node| std::mem::take(&mut node.heard)).unwrap_or_default();
+        let heard = self
+            .nodes
+            .get_mut(&id)
+            .map(|node| std::mem::take(&mut node.heard))
+            .unwrap_or_default();
         for from in heard {
             self.feed(id, In::Heard(NodeId(from)));
         }
@@ -215,23 +296,42 @@ impl Simulation {
             Effect::Datagram { to, bytes } => self.send(by, to.0, bytes),
             Effect::Knock(node) => self.knock(by, node.0),
             Effect::Down(node, _, cause) => {
-                self.verdicts.push(Verdict { at: self.now, by, about: node.0, down: Some(cause) });
+                self.verdicts.push(Verdict {
+                    at: self.now,
+                    by,
+                    about: node.0,
+                    down: Some(cause),
+                });
                 self.disconnect(by, node.0);
             }
-            Effect::Up(node, _) => self.verdicts.push(Verdict { at: self.now, by, about: node.0, down: None }),
+            Effect::Up(node, _) => self.verdicts.push(Verdict {
+                at: self.now,
+                by,
+                about: node.0,
+                down: None,
+            }),
         }
     }
 
     /// How long a packet is under way; `None` if it is lost.
     fn way(&mut self, from: u64, to: u64) -> Option<Span> {
-        let Network { lost_per_thousand, delay, jitter, spike_one_in, spike } = self.network;
+        let Network {
+            lost_per_thousand,
+            delay,
+            jitter,
+            spike_one_in,
+            spike,
+        } = self.network;
         if self.roll(1000) < lost_per_thousand {
             return None;
         }
         if self.roll(spike_one_in) == 0 && spike_one_in < u64::MAX {
             self.spikes.insert((from, to), self.now.after(spike));
         }
-        let late = self.spikes.get(&(from, to)).map_or(Span::default(), |until| until.since(self.now));
+        let late = self
+            .spikes
+            .get(&(from, to))
+            .map_or(Span::default(), |until| until.since(self.now));
         let jitter = self.roll(jitter.0 + 1);
         Some(Span(delay.0 + jitter + late.0))
     }
@@ -249,7 +349,10 @@ impl Simulation {
         self.knocks += 1;
         let killed = self.nodes[&at].killed;
         if killed && let (Some(there), Some(back)) = (self.way(from, at), self.way(at, from)) {
-            self.schedule(self.now.after(there).after(back), Event::Refusal { by: at, to: from });
+            self.schedule(
+                self.now.after(there).after(back),
+                Event::Refusal { by: at, to: from },
+            );
         }
     }
 

@@ -34,7 +34,11 @@ fn a_node_that_could_not_say_that_it_leaves_says_so_again() {
         world.heal();
         world.run(LEAVE_AGAIN_EVERY.as_millis() + 200);
         let after = settle(&mut world);
-        assert!(!after.view.contains(NodeId(id)) && world.processes[drained].left, "seed {seed}: {}", describe(&world));
+        assert!(
+            !after.view.contains(NodeId(id)) && world.processes[drained].left,
+            "seed {seed}: {}",
+            describe(&world)
+        );
     }
 }
 
@@ -48,7 +52,12 @@ fn a_node_that_holds_nothing_any_more_while_it_drains_ends_at_once() {
         world.feed(drained, In::Stranded);
         world.run(200);
         assert!(world.processes[drained].left, "seed {seed}");
-        assert!(!settle(&mut world).view.contains(world.processes[drained].id), "seed {seed}");
+        assert!(
+            !settle(&mut world)
+                .view
+                .contains(world.processes[drained].id),
+            "seed {seed}"
+        );
     }
 }
 
@@ -64,7 +73,12 @@ fn what_a_start_wanted_is_not_wanted_by_the_next_one() {
         world.end(one, false);
         let again = world.start(node(id));
         let after = settle(&mut world);
-        assert_eq!(ids(&after), [1, 2, 3, 4], "seed {seed}: {}", describe(&world));
+        assert_eq!(
+            ids(&after),
+            [1, 2, 3, 4],
+            "seed {seed}: {}",
+            describe(&world)
+        );
         assert!(!world.processes[again].left, "seed {seed}");
     }
 }
@@ -78,7 +92,10 @@ fn a_drained_node_ends_and_the_others_go_on() {
         let after = settle(&mut world);
         assert!(world.processes[drained].left, "seed {seed}");
         assert!(!after.view.contains(world.processes[drained].id));
-        assert!(world.processes.iter().all(|process| process.resigned == 0), "seed {seed}");
+        assert!(
+            world.processes.iter().all(|process| process.resigned == 0),
+            "seed {seed}"
+        );
     }
 }
 
@@ -95,6 +112,9 @@ fn a_leaving_node_ends_and_so_does_a_cluster_that_leaves_together() {
             world.feed(started[index], In::Leave);
         }
         world.run(500);
-        assert!(world.processes.iter().all(|process| process.left), "seed {seed}: nobody waits for the others' time to be over");
+        assert!(
+            world.processes.iter().all(|process| process.left),
+            "seed {seed}: nobody waits for the others' time to be over"
+        );
     }
 }

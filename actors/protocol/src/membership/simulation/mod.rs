@@ -1,5 +1,5 @@
-//! Many memberships found, join, are refused, die, come back, drain and leave; whatever happens, those that live and may are
-//! members of one view in the end, and know it.
+//! Many memberships found, join, are refused, die, come back, drain and leave; whatever happens,
+//! those that live and may are members of one view in the end, and know it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod apart;
@@ -23,7 +23,12 @@ const CLUSTER: ClusterId = ClusterId(7);
 const SETTLES: u64 = 8_000;
 
 fn common(min_nodes: usize) -> Common {
-    Common { min_nodes, max_nodes: 16, survivors: false, connect_timeout: Span::from_millis(60_000) }
+    Common {
+        min_nodes,
+        max_nodes: 16,
+        survivors: false,
+        connect_timeout: Span::from_millis(60_000),
+    }
 }
 
 /// Starts nodes that know each other's addresses, each a little later than the one before.
@@ -50,20 +55,36 @@ fn cluster(seed: u64, nodes: u64, common: Common) -> (World, Vec<usize>) {
 
 /// The one view that everybody who lives and was not refused is a member of, if it is so.
 fn settled(world: &World) -> Option<At> {
-    let second =
-        |one: &Process| world.processes.iter().any(|other| other.alive && other.id == one.id && other.incarnation < one.incarnation);
+    let second = |one: &Process| {
+        world
+            .processes
+            .iter()
+            .any(|other| other.alive && other.id == one.id && other.incarnation < one.incarnation)
+    };
     // A second process with a live node's id waits.
-    let living = || world.processes.iter().filter(|process| process.alive && process.failed.is_none() && !second(process));
+    let living = || {
+        world
+            .processes
+            .iter()
+            .filter(|process| process.alive && process.failed.is_none() && !second(process))
+    };
     let first = living().next()?.coordinator.clone()?;
     let same = |at: &At| at.lineage == first.lineage && at.view == first.view && at.round.0 > 0;
     let agrees = living().all(|process| {
         let standing = process.machine.life.standing.as_ref();
-        let knows = standing.is_some_and(|standing| standing.view == first.view && standing.lineage == first.lineage);
+        let knows = standing.is_some_and(|standing| {
+            standing.view == first.view && standing.lineage == first.lineage
+        });
         knows && process.coordinator.as_ref().is_some_and(same) && process.waiting.is_none()
     });
     let mut incarnations: Vec<Incarnation> = living().map(|process| process.incarnation).collect();
     incarnations.sort_unstable();
-    let mut members: Vec<Incarnation> = first.view.members().iter().map(|member| member.incarnation).collect();
+    let mut members: Vec<Incarnation> = first
+        .view
+        .members()
+        .iter()
+        .map(|member| member.incarnation)
+        .collect();
     members.sort_unstable();
     (agrees && incarnations == members).then_some(first)
 }
@@ -72,28 +93,55 @@ fn settled(world: &World) -> Option<At> {
 fn settle(world: &mut World) -> At {
     let begun = world.now;
     while settled(world).is_none() {
-        assert!(world.now < begun + SETTLES * MS, "seed {}: not settled: {}", world.seed, describe(world));
+        assert!(
+            world.now < begun + SETTLES * MS,
+            "seed {}: not settled: {}",
+            world.seed,
+            describe(world)
+        );
         world.run(20);
     }
     world.run(500);
     let at = settled(world);
-    assert!(at.is_some(), "seed {}: not settled any more: {}", world.seed, describe(world));
+    assert!(
+        at.is_some(),
+        "seed {}: not settled any more: {}",
+        world.seed,
+        describe(world)
+    );
     at.unwrap()
 }
 
 fn describe(world: &World) -> String {
     let one = |process: &Process| {
         let resigned = process.resigned;
-        let view = |at: &At| format!("{} {} of {:?}", at.lineage, at.round, at.view.ids().map(|id| id.0).collect::<Vec<_>>());
+        let view = |at: &At| {
+            format!(
+                "{} {} of {:?}",
+                at.lineage,
+                at.round,
+                at.view.ids().map(|id| id.0).collect::<Vec<_>>()
+            )
+        };
         let at = process.coordinator.as_ref().map(view);
         let (id, incarnation, failed) = (process.id, process.incarnation.0, &process.failed);
-        let standing = process.machine.life.standing.as_ref().map(|standing| standing.round);
+        let standing = process
+            .machine
+            .life
+            .standing
+            .as_ref()
+            .map(|standing| standing.round);
         format!(
             "\n{id}.{incarnation} at {at:?} standing {standing:?} failed {failed:?} resigned {resigned} joiners {:?} lost {:?}",
             process.joiners, process.lost
         )
     };
-    world.processes.iter().filter(|process| process.alive).map(one).collect()
+    world
+        .processes
+        .iter()
+        .filter(|process| process.alive)
+        .map(one)
+        .collect()
 }
 
 fn ids(at: &At) -> Vec<u64> {
@@ -105,7 +153,10 @@ fn nodes_that_come_one_after_the_other_found_one_view() {
     for seed in 0..30 {
         let nodes = 1 + seed % 8;
         let (world, _) = cluster(seed, nodes, common(nodes as usize));
-        assert_eq!(ids(&settled(&world).unwrap()), (1..=nodes).collect::<Vec<_>>());
+        assert_eq!(
+            ids(&settled(&world).unwrap()),
+            (1..=nodes).collect::<Vec<_>>()
+        );
         assert!(world.processes.iter().all(|process| process.resigned == 0));
     }
 }
@@ -122,7 +173,10 @@ fn who_misses_the_founding_joins() {
 #[test]
 fn a_node_that_only_joins_founds_nothing() {
     let mut world = World::new(5, common(1));
-    let joiner = world.start(Start { join: true, ..node(1) });
+    let joiner = world.start(Start {
+        join: true,
+        ..node(1)
+    });
     world.run(2_000);
     assert_eq!(world.processes[joiner].coordinator, None);
     start_all(&mut world, &[2]);
@@ -130,18 +184,37 @@ fn a_node_that_only_joins_founds_nothing() {
     // Nor do founders count on it, although its id is lower than theirs.
     for seed in 0..20 {
         let mut world = World::new(seed, common(2));
-        let joiner = world.start(Start { join: true, ..node(1) });
+        let joiner = world.start(Start {
+            join: true,
+            ..node(1)
+        });
         start_all(&mut world, &[2, 3]);
         let address = world.processes[joiner].address;
         world.known.insert(address);
         settle(&mut world);
-        let founding = world.decided.iter().next().map(|(_, view)| view.contains(NodeId(2)) && view.contains(NodeId(3)));
+        let founding = world
+            .decided
+            .iter()
+            .next()
+            .map(|(_, view)| view.contains(NodeId(2)) && view.contains(NodeId(3)));
         assert_eq!(founding, Some(true), "seed {seed}");
     }
-    let mut alone = World::new(6, Common { connect_timeout: Span::from_millis(1_000), ..common(1) });
-    let joiner = alone.start(Start { join: true, ..node(1) });
+    let mut alone = World::new(
+        6,
+        Common {
+            connect_timeout: Span::from_millis(1_000),
+            ..common(1)
+        },
+    );
+    let joiner = alone.start(Start {
+        join: true,
+        ..node(1)
+    });
     alone.run(3_000);
-    assert!(matches!(alone.processes[joiner].failed, Some(FoundingError::NotAdmitted { .. })));
+    assert!(matches!(
+        alone.processes[joiner].failed,
+        Some(FoundingError::NotAdmitted { .. })
+    ));
 }
 
 /// Starts a node beside a cluster and returns why it is refused; the others take no notice.
@@ -163,11 +236,45 @@ fn refused(world: &mut World, start: Start) -> (NodeId, JoinRefusal) {
 
 #[test]
 fn refusals_name_the_reason() {
-    let (mut world, _) = cluster(1, 3, Common { max_nodes: 4, ..common(3) });
-    let (_, reason) = refused(&mut world, Start { model: ModelSize { optimizer: 5, ..ModelSize::of(23) }, ..node(9) });
-    assert_eq!(reason, JoinRefusal::ModelsDiffer { cluster: ModelSize::of(23), joiner: ModelSize { optimizer: 5, ..ModelSize::of(23) } });
-    let (_, reason) = refused(&mut world, Start { shared: "tau = 24".to_owned(), ..node(9) });
-    assert!(matches!(&reason, JoinRefusal::SettingsDiffer { differences } if differences.contains("tau is 24 here, 12 there")), "{reason}");
+    let (mut world, _) = cluster(
+        1,
+        3,
+        Common {
+            max_nodes: 4,
+            ..common(3)
+        },
+    );
+    let (_, reason) = refused(
+        &mut world,
+        Start {
+            model: ModelSize {
+                optimizer: 5,
+                ..ModelSize::of(23)
+            },
+            ..node(9)
+        },
+    );
+    assert_eq!(
+        reason,
+        JoinRefusal::ModelsDiffer {
+            cluster: ModelSize::of(23),
+            joiner: ModelSize {
+                optimizer: 5,
+                ..ModelSize::of(23)
+            }
+        }
+    );
+    let (_, reason) = refused(
+        &mut world,
+        Start {
+            shared: "tau = 24".to_owned(),
+            ..node(9)
+        },
+    );
+    assert!(
+        matches!(&reason, JoinRefusal::SettingsDiffer { differences } if differences.contains("tau is 24 here, 12 there")),
+        "{reason}"
+    );
     let fourth = world.start(node(8));
     assert_eq!(ids(&settle(&mut world)), [1, 2, 3, 8]);
     let (by, reason) = refused(&mut world, node(9));
@@ -184,24 +291,65 @@ fn refusals_name_the_reason() {
 fn a_node_joins_only_the_history_whose_state_it_brings() {
     let (mut world, started) = cluster(7, 3, common(3));
     let (ours, other) = (settle(&mut world).lineage, Lineage(5));
-    let (_, reason) = refused(&mut world, Start { lineage: Some(other), join: true, ..node(9) });
-    assert_eq!(reason, JoinRefusal::OtherLineage { cluster: ours, joiner: other });
+    let (_, reason) = refused(
+        &mut world,
+        Start {
+            lineage: Some(other),
+            join: true,
+            ..node(9)
+        },
+    );
+    assert_eq!(
+        reason,
+        JoinRefusal::OtherLineage {
+            cluster: ours,
+            joiner: other
+        }
+    );
     // Also under the id of a member that is gone.
     world.end(started[2], false);
-    let successor = world.start(Start { lineage: Some(other), join: true, ..node(3) });
+    let successor = world.start(Start {
+        lineage: Some(other),
+        join: true,
+        ..node(3)
+    });
     world.run(3_000);
     let told = world.processes[successor].failed.clone();
-    assert!(matches!(told, Some(FoundingError::Refused { reason: JoinRefusal::OtherLineage { .. }, .. })), "{told:?}");
+    assert!(
+        matches!(
+            told,
+            Some(FoundingError::Refused {
+                reason: JoinRefusal::OtherLineage { .. },
+                ..
+            })
+        ),
+        "{told:?}"
+    );
     world.end(successor, false);
-    world.start(Start { lineage: Some(ours), join: true, ..node(4) });
+    world.start(Start {
+        lineage: Some(ours),
+        join: true,
+        ..node(4)
+    });
     assert_eq!(ids(&settle(&mut world)), [1, 2, 4]);
 }
 
 #[test]
 fn who_joins_again_need_not_name_a_history() {
-    let (mut world, _) = cluster(8, 4, Common { survivors: true, ..common(4) });
+    let (mut world, _) = cluster(
+        8,
+        4,
+        Common {
+            survivors: true,
+            ..common(4)
+        },
+    );
     let first = settle(&mut world).lineage;
-    let brings = world.start(Start { lineage: Some(first), join: true, ..node(9) });
+    let brings = world.start(Start {
+        lineage: Some(first),
+        join: true,
+        ..node(9)
+    });
     settle(&mut world);
     // The others go on under another lineage, and it comes back to them.
     world.cut(&[1, 2, 3, 4]);
@@ -216,7 +364,10 @@ fn who_joins_again_need_not_name_a_history() {
 fn a_cluster_without_complete_rounds_admits_nobody() {
     let mut world = World::new(3, common(2));
     for id in [1, 2] {
-        let index = world.start(Start { refuses: Some(JoinRefusal::NoParameters), ..node(id) });
+        let index = world.start(Start {
+            refuses: Some(JoinRefusal::NoParameters),
+            ..node(id)
+        });
         let address = world.processes[index].address;
         world.known.insert(address);
     }
@@ -230,12 +381,32 @@ fn a_second_process_with_a_live_members_id_waits_until_that_is_dead() {
         let before = settle(&mut world);
         let second = world.start(node(3));
         world.run(3_000);
-        assert_eq!(world.processes[started[0]].coordinator.as_ref().map(|at| &at.view), Some(&before.view), "seed {seed}");
-        assert_eq!((&world.processes[second].coordinator, &world.processes[second].failed), (&None, &None));
+        assert_eq!(
+            world.processes[started[0]]
+                .coordinator
+                .as_ref()
+                .map(|at| &at.view),
+            Some(&before.view),
+            "seed {seed}"
+        );
+        assert_eq!(
+            (
+                &world.processes[second].coordinator,
+                &world.processes[second].failed
+            ),
+            (&None, &None)
+        );
         world.end(started[2], false);
         let after = settle(&mut world);
         let incarnation = world.processes[second].incarnation;
-        assert_eq!(after.view.member(NodeId(3)).map(|member| member.incarnation), Some(incarnation), "seed {seed}");
+        assert_eq!(
+            after
+                .view
+                .member(NodeId(3))
+                .map(|member| member.incarnation),
+            Some(incarnation),
+            "seed {seed}"
+        );
     }
 }
 
@@ -248,12 +419,26 @@ fn a_restarted_node_takes_its_place_again() {
         // Before or after the others notice, where it listened before or elsewhere.
         let wait = world.random.below(600);
         world.run(wait);
-        let (id, port) = (world.processes[killed].id, world.processes[killed].address.port());
-        let again = world.start(Start { port: Some(port).filter(|_| seed % 2 == 0), ..node(id.0) });
+        let (id, port) = (
+            world.processes[killed].id,
+            world.processes[killed].address.port(),
+        );
+        let again = world.start(Start {
+            port: Some(port).filter(|_| seed % 2 == 0),
+            ..node(id.0)
+        });
         let after = settle(&mut world);
-        assert_eq!(after.view.member(id).map(|member| member.incarnation), Some(world.processes[again].incarnation), "seed {seed}");
+        assert_eq!(
+            after.view.member(id).map(|member| member.incarnation),
+            Some(world.processes[again].incarnation),
+            "seed {seed}"
+        );
         assert_eq!(ids(&after), [1, 2, 3, 4, 5]);
-        assert!(world.processes.iter().all(|process| process.resigned == 0), "seed {seed}: {}", describe(&world));
+        assert!(
+            world.processes.iter().all(|process| process.resigned == 0),
+            "seed {seed}: {}",
+            describe(&world)
+        );
     }
 }
 
@@ -272,11 +457,17 @@ fn without_a_quorum_a_majority_waits_until_everybody_is_accounted_for() {
             world.run(wait);
         }
         // What was under way may still arrive.
-        assert!(world.decided.len() <= decided + 1, "seed {seed}: node 3 may live on another side");
+        assert!(
+            world.decided.len() <= decided + 1,
+            "seed {seed}: node 3 may live on another side"
+        );
         world.start(node(3));
         let after = settle(&mut world);
         assert_eq!(ids(&after), ids(&before), "seed {seed}");
-        assert_ne!(after.lineage, before.lineage, "seed {seed}: nobody knows whether there was a later view, whose members hold more");
+        assert_ne!(
+            after.lineage, before.lineage,
+            "seed {seed}: nobody knows whether there was a later view, whose members hold more"
+        );
     }
 }
 
@@ -288,14 +479,35 @@ fn a_member_that_was_cut_off_learns_that_it_is_out_and_joins_again() {
         let id = away as u64 + 1;
         world.cut(&[id]);
         world.run(4_000);
-        let others = world.processes[started[(away + 1) % 5]].coordinator.clone().unwrap();
+        let others = world.processes[started[(away + 1) % 5]]
+            .coordinator
+            .clone()
+            .unwrap();
         assert!(!others.view.contains(NodeId(id)), "seed {seed}");
-        assert!(world.processes[started[away]].coordinator.as_ref().is_some_and(|at| at.view.size() == 5), "it waits where it was");
+        assert!(
+            world.processes[started[away]]
+                .coordinator
+                .as_ref()
+                .is_some_and(|at| at.view.size() == 5),
+            "it waits where it was"
+        );
         world.heal();
         let after = settle(&mut world);
-        assert_eq!((ids(&after), after.lineage), (vec![1, 2, 3, 4, 5], others.lineage), "seed {seed}");
-        let resigned: Vec<usize> = world.processes.iter().map(|process| process.resigned).collect();
-        assert_eq!((resigned[started[away]], resigned.iter().sum::<usize>()), (1, 1), "seed {seed}");
+        assert_eq!(
+            (ids(&after), after.lineage),
+            (vec![1, 2, 3, 4, 5], others.lineage),
+            "seed {seed}"
+        );
+        let resigned: Vec<usize> = world
+            .processes
+            .iter()
+            .map(|process| process.resigned)
+            .collect();
+        assert_eq!(
+            (resigned[started[away]], resigned.iter().sum::<usize>()),
+            (1, 1),
+            "seed {seed}"
+        );
         // In the same process.
         assert_eq!(world.processes.len(), 5);
     }
@@ -325,8 +537,8 @@ fn a_short_cut_costs_no_membership() {
     }
 }
 
-/// The process that bootstraps is killed before round 0 is decided, and starts again: the founding that the others still stood in when
-/// it met them is given up, and it founds anew.
+/// The process that bootstraps is killed before round 0 is decided, and starts again: the founding
+/// that the others still stood in when it met them is given up, and it founds anew.
 #[test]
 fn a_bootstrap_that_was_cut_short_begins_anew() {
     for seed in 0..4 {
@@ -342,7 +554,10 @@ fn a_bootstrap_that_was_cut_short_begins_anew() {
             let port = world.processes[started[0]].address.port();
             world.end(started[0], false);
             world.run(1_000);
-            world.start(Start { port: Some(port), ..node(1) });
+            world.start(Start {
+                port: Some(port),
+                ..node(1)
+            });
             world.run(3_000);
             world.slow_rounds = false;
             world.run(8_000);
@@ -354,21 +569,44 @@ fn a_bootstrap_that_was_cut_short_begins_anew() {
 #[test]
 fn who_waits_to_be_admitted_says_what_for() {
     let (mut world, started) = cluster(3, 5, common(5));
-    assert!(world.processes.iter().all(|process| process.waiting.is_none()));
+    assert!(
+        world
+            .processes
+            .iter()
+            .all(|process| process.waiting.is_none())
+    );
     let id = world.processes[started[4]].id.0;
     world.cut(&[id]);
     world.run(4_000);
     // Three of four are a majority; the last one is not.
-    started[1..4].iter().for_each(|index| world.end(*index, false));
+    started[1..4]
+        .iter()
+        .for_each(|index| world.end(*index, false));
     world.heal();
     world.run(4_000);
-    let waits = |world: &World| world.processes[started[4]].waiting.clone().unwrap_or_default();
-    assert!(waits(&world).contains("the cluster decided no round"), "{}", waits(&world));
+    let waits = |world: &World| {
+        world.processes[started[4]]
+            .waiting
+            .clone()
+            .unwrap_or_default()
+    };
+    assert!(
+        waits(&world).contains("the cluster decided no round"),
+        "{}",
+        waits(&world)
+    );
     world.end(started[0], false);
     world.run(1_500);
-    assert!(waits(&world).contains("node 1 of the cluster cannot be reached"), "{}", waits(&world));
+    assert!(
+        waits(&world).contains("node 1 of the cluster cannot be reached"),
+        "{}",
+        waits(&world)
+    );
     // Nobody is left who could admit it: what it holds is needed where it stood.
     assert_eq!(world.processes[started[4]].coordinator, None);
     world.run(2_500);
-    assert_eq!(world.processes[started[4]].coordinator.as_ref().map(ids), Some(vec![1, 2, 3, 4, 5]));
+    assert_eq!(
+        world.processes[started[4]].coordinator.as_ref().map(ids),
+        Some(vec![1, 2, 3, 4, 5])
+    );
 }

@@ -81,7 +81,12 @@ pub struct Process {
 }
 
 impl Process {
-    pub fn new(id: NodeId, incarnation: Incarnation, address: SocketAddr, machine: Membership) -> Self {
+    pub fn new(
+        id: NodeId,
+        incarnation: Incarnation,
+        address: SocketAddr,
+        machine: Membership,
+    ) -> Self {
         Self {
             id,
             incarnation,
@@ -118,20 +123,41 @@ impl Process {
     pub fn note(&mut self, effect: Effect) {
         match effect {
             Effect::Formed { view, lineage } => {
-                assert_eq!(self.coordinator, None, "{} founds although it is a member", self.id);
-                self.coordinator = Some(At { lineage, forks: Vec::new(), round: Round::FOUNDING, view, dead: Vec::new() });
+                assert_eq!(
+                    self.coordinator, None,
+                    "{} founds although it is a member",
+                    self.id
+                );
+                self.coordinator = Some(At {
+                    lineage,
+                    forks: Vec::new(),
+                    round: Round::FOUNDING,
+                    view,
+                    dead: Vec::new(),
+                });
             }
             Effect::Fail(error) => {
-                assert_eq!((&self.failed, &self.coordinator), (&None, &None), "{} fails: {error}", self.id);
+                assert_eq!(
+                    (&self.failed, &self.coordinator),
+                    (&None, &None),
+                    "{} fails: {error}",
+                    self.id
+                );
                 self.failed = Some(error);
             }
-            Effect::Lost { node, incarnation, .. } => _ = self.lost.insert((node, incarnation)),
+            Effect::Lost {
+                node, incarnation, ..
+            } => _ = self.lost.insert((node, incarnation)),
             Effect::Back(node) => self.lost.retain(|(lost, _)| *lost != node),
             Effect::Joiners { epoch, members } => {
-                members.iter().for_each(|member| _ = self.lost.remove(&(member.id, member.incarnation)));
+                members
+                    .iter()
+                    .for_each(|member| _ = self.lost.remove(&(member.id, member.incarnation)));
                 self.joiners = (epoch, members);
             }
-            Effect::Leaving { node, incarnation, .. } => _ = self.leaving.insert((node, incarnation)),
+            Effect::Leaving {
+                node, incarnation, ..
+            } => _ = self.leaving.insert((node, incarnation)),
             Effect::Waiting(why) => self.waiting = why,
             Effect::OtherCluster { lineage, .. } => self.others.push(lineage),
             Effect::Resign(_) => {
@@ -146,7 +172,12 @@ impl Process {
                 self.watched = nodes;
             }
             Effect::Search(on) => self.search = on,
-            Effect::Send { .. } | Effect::Connect(_) | Effect::Disconnect(_) | Effect::Drained | Effect::Return { .. } | Effect::Left => {}
+            Effect::Send { .. }
+            | Effect::Connect(_)
+            | Effect::Disconnect(_)
+            | Effect::Drained
+            | Effect::Return { .. }
+            | Effect::Left => {}
         }
     }
 }

@@ -7,18 +7,34 @@ use std::collections::BTreeSet;
 /// A run of random events, one at a time; at the end everybody who lives is a member.
 fn storm(seed: u64, survivors: bool) {
     let nodes = 3 + seed % 4;
-    let (mut world, _) = cluster(seed, nodes, Common { survivors, ..common(nodes as usize / 2 + 1) });
+    let (mut world, _) = cluster(
+        seed,
+        nodes,
+        Common {
+            survivors,
+            ..common(nodes as usize / 2 + 1)
+        },
+    );
     for _ in 0..8 {
-        let living: Vec<usize> = (0..world.processes.len()).filter(|index| world.processes[*index].alive).collect();
+        let living: Vec<usize> = (0..world.processes.len())
+            .filter(|index| world.processes[*index].alive)
+            .collect();
         let one = living[world.random.below(living.len() as u64) as usize];
         // Where no member is left nobody holds the model.
-        let spare = living.iter().filter(|index| world.processes[**index].coordinator.is_some()).count() > 2;
+        let spare = living
+            .iter()
+            .filter(|index| world.processes[**index].coordinator.is_some())
+            .count()
+            > 2;
         match world.random.below(6) {
             0 if spare => world.end(one, false),
             1 if spare => world.feed(one, In::Drain),
             2 => {
                 let id = world.random.below(8) + 1;
-                if living.iter().all(|index| world.processes[*index].id != NodeId(id)) {
+                if living
+                    .iter()
+                    .all(|index| world.processes[*index].id != NodeId(id))
+                {
                     start_all(&mut world, &[id]);
                 }
             }
@@ -41,9 +57,15 @@ fn storm(seed: u64, survivors: bool) {
     }
     // Without a quorum a majority waits for its dead to come back.
     let living = || world.processes.iter().filter(|process| process.alive);
-    let wanted: BTreeSet<u64> = living().filter_map(|process| process.coordinator.as_ref()).flat_map(ids).collect();
+    let wanted: BTreeSet<u64> = living()
+        .filter_map(|process| process.coordinator.as_ref())
+        .flat_map(ids)
+        .collect();
     let here: BTreeSet<u64> = living().map(|process| process.id.0).collect();
-    start_all(&mut world, &wanted.difference(&here).copied().collect::<Vec<_>>());
+    start_all(
+        &mut world,
+        &wanted.difference(&here).copied().collect::<Vec<_>>(),
+    );
     settle(&mut world);
 }
 

@@ -1,5 +1,6 @@
-//! A discrete-event world of many membership machines: seeded delays, deaths, restarts, cuts. It plays the part of the transport
-//! (sessions, dialing, duplicate ids), of discovery and of liveness; `rounds` plays the part of the coordinators.
+//! A discrete-event world of many membership machines: seeded delays, deaths, restarts, cuts. It
+//! plays the part of the transport (sessions, dialing, duplicate ids), of discovery and of
+//! liveness; `rounds` plays the part of the coordinators.
 
 use super::process::{Process, Session, Start};
 use crate::coordinator::GivesUp;
@@ -20,7 +21,8 @@ pub const MS: u64 = 1_000;
 pub const DELAY_MAX: u64 = 20 * MS;
 /// How often a process looks for peers and signs of life.
 const LOOK_EVERY: u64 = 50 * MS;
-/// How long a process that was killed, or a peer beyond a cut, is silent before it is taken for dead.
+/// How long a process that was killed, or a peer beyond a cut, is silent before it is taken for
+/// dead.
 const DEATH: (u64, u64) = (150 * MS, 1_000 * MS);
 /// How long until its connections are given up.
 const IDLE: (u64, u64) = (100 * MS, 2_000 * MS);
@@ -84,7 +86,19 @@ impl World {
         let (queue, in_order) = (Queue::default(), InOrder::default());
         let random = Random(seed);
         let (cut, slow_rounds) = (None, false);
-        let mut world = Self { seed, now: 0, random, common, processes, known, decided, slow_rounds, cut, queue, in_order };
+        let mut world = Self {
+            seed,
+            now: 0,
+            random,
+            common,
+            processes,
+            known,
+            decided,
+            slow_rounds,
+            cut,
+            queue,
+            in_order,
+        };
         world.at(0, Event::Rounds);
         world
     }
@@ -100,11 +114,23 @@ impl World {
 
     /// Starts a process, whose incarnation is its number; its model is known soon.
     pub fn start(&mut self, start: Start) -> usize {
-        let (index, incarnation) = (self.processes.len(), Incarnation(self.processes.len() as u64 + 1));
+        let (index, incarnation) = (
+            self.processes.len(),
+            Incarnation(self.processes.len() as u64 + 1),
+        );
         let address = SocketAddr::from(([127, 0, 0, 1], start.port.unwrap_or(7000 + index as u16)));
-        let Common { min_nodes, max_nodes, connect_timeout, .. } = self.common;
+        let Common {
+            min_nodes,
+            max_nodes,
+            connect_timeout,
+            ..
+        } = self.common;
         let machine = Membership::new(Settings {
-            identity: crate::machine::Identity { cluster: super::CLUSTER, node: start.id, incarnation },
+            identity: crate::machine::Identity {
+                cluster: super::CLUSTER,
+                node: start.id,
+                incarnation,
+            },
             address,
             devices: 1,
             min_nodes,
@@ -119,7 +145,8 @@ impl World {
             connect_timeout,
             synchronize_timeout: connect_timeout,
         });
-        self.processes.push(Process::new(start.id, incarnation, address, machine));
+        self.processes
+            .push(Process::new(start.id, incarnation, address, machine));
         self.later(LOOK_EVERY, Event::Look(index));
         self.feed(index, In::Synchronize(start.model));
         index
@@ -143,12 +170,20 @@ impl World {
                 self.feed(index, In::Tick);
             }
             Event::Frame { from, to, bytes } => self.deliver(from, to, &bytes),
-            Event::Closed { at, peer, departed } if self.processes[at].alive => self.end_session(at, peer, departed),
+            Event::Closed { at, peer, departed } if self.processes[at].alive => {
+                self.end_session(at, peer, departed)
+            }
             Event::Rounds => self.rounds(),
             Event::Apply(apply) => self.apply(apply),
             Event::Leave(index) if self.processes[index].alive => self.feed(index, In::Leave),
-            Event::Resigned(index, obeyed) if self.processes[index].alive => self.feed(index, In::Resigned(obeyed)),
-            Event::Resigned(..) | Event::Look(_) | Event::Tick(_) | Event::Closed { .. } | Event::Leave(_) => {}
+            Event::Resigned(index, obeyed) if self.processes[index].alive => {
+                self.feed(index, In::Resigned(obeyed))
+            }
+            Event::Resigned(..)
+            | Event::Look(_)
+            | Event::Tick(_)
+            | Event::Closed { .. }
+            | Event::Leave(_) => {}
         }
     }
 
@@ -160,7 +195,9 @@ impl World {
         }
         let deadline = crate::machine::Machine::next_deadline(&self.processes[index].machine);
         let process = &mut self.processes[index];
-        if let Some(Instant(deadline)) = deadline.filter(|deadline| process.tick_at.is_none_or(|at| deadline.0 < at)) {
+        if let Some(Instant(deadline)) =
+            deadline.filter(|deadline| process.tick_at.is_none_or(|at| deadline.0 < at))
+        {
             process.tick_at = Some(deadline);
             self.at(deadline.max(self.now + 1), Event::Tick(index));
         }
@@ -181,7 +218,11 @@ impl World {
             }
             Effect::Return { .. } => {
                 let process = &mut self.processes[index];
-                if let Some(at) = process.before.take().filter(|_| process.coordinator.is_none()) {
+                if let Some(at) = process
+                    .before
+                    .take()
+                    .filter(|_| process.coordinator.is_none())
+                {
                     process.coordinator = Some(at.clone());
                     self.feed(index, In::Decided(at));
                 }
@@ -189,7 +230,8 @@ impl World {
             Effect::Left => self.end(index, true),
             Effect::Resign(gives_up) => {
                 let stands = self.processes[index].coordinator.as_ref();
-                let obeyed = !(gives_up != GivesUp::Membership && stands.is_some_and(|at| at.round > Round::FOUNDING));
+                let obeyed = !(gives_up != GivesUp::Membership
+                    && stands.is_some_and(|at| at.round > Round::FOUNDING));
                 if obeyed {
                     self.processes[index].note(effect);
                 }
@@ -201,7 +243,13 @@ impl World {
 
     /// Frames travel encoded and arrive in order per pair of processes, or not at all.
     fn send(&mut self, from: usize, to: NodeId, frame: &Frame) {
-        let Some(session) = self.processes[from].sessions.get(&to).filter(|session| session.up) else { return };
+        let Some(session) = self.processes[from]
+            .sessions
+            .get(&to)
+            .filter(|session| session.up)
+        else {
+            return;
+        };
         let (to, bytes) = (session.process, frame.encode().unwrap());
         let delayed = self.now + 1 + self.random.below(DELAY_MAX);
         let at = self.in_order.arrives(from, to, delayed);
@@ -209,7 +257,10 @@ impl World {
     }
 
     fn deliver(&mut self, from: usize, to: usize, bytes: &[u8]) {
-        let attached = self.processes[to].sessions.get(&self.processes[from].id).is_some_and(|session| session.process == from);
+        let attached = self.processes[to]
+            .sessions
+            .get(&self.processes[from].id)
+            .is_some_and(|session| session.process == from);
         if attached && self.reaches(from, to) {
             let Frame::V1 { header, message } = Frame::decode(bytes).unwrap();
             self.feed(to, In::Frame { header, message });
@@ -217,18 +268,30 @@ impl World {
     }
 
     fn dial(&mut self, index: usize, address: SocketAddr) {
-        let up = self.processes[index].sessions.values().any(|session| session.up && self.processes[session.process].address == address);
+        let up = self.processes[index]
+            .sessions
+            .values()
+            .any(|session| session.up && self.processes[session.process].address == address);
         if !up && address != self.processes[index].address {
             let give_up = self.now + DIAL_FOR;
-            self.processes[index].dialing.entry(address).or_insert(give_up);
+            self.processes[index]
+                .dialing
+                .entry(address)
+                .or_insert(give_up);
         }
     }
 
     fn look(&mut self, index: usize) {
-        self.at(self.now + LOOK_EVERY / 2 + self.random.0 % LOOK_EVERY, Event::Look(index));
+        self.at(
+            self.now + LOOK_EVERY / 2 + self.random.0 % LOOK_EVERY,
+            Event::Look(index),
+        );
         if self.processes[index].search {
             self.feed(index, In::Discovered(self.known.iter().copied().collect()));
-            self.known.clone().into_iter().for_each(|address| self.dial(index, address));
+            self.known
+                .clone()
+                .into_iter()
+                .for_each(|address| self.dial(index, address));
         }
         for (address, give_up) in self.processes[index].dialing.clone() {
             if self.connect(index, address) {
@@ -236,7 +299,14 @@ impl World {
             } else if self.now >= give_up {
                 self.processes[index].dialing.remove(&address);
                 let error = "no answer".to_owned();
-                self.feed(index, In::DialFailed { address, tried_for: Span(DIAL_FOR), error });
+                self.feed(
+                    index,
+                    In::DialFailed {
+                        address,
+                        tried_for: Span(DIAL_FOR),
+                        error,
+                    },
+                );
             }
         }
         self.listen(index);
@@ -244,8 +314,13 @@ impl World {
 
     /// One attempt to connect; true if there is no need to try again.
     fn connect(&mut self, index: usize, address: SocketAddr) -> bool {
-        let found = self.processes.iter().position(|process| process.alive && process.address == address);
-        let Some(peer) = found.filter(|peer| self.reaches(index, *peer)) else { return false };
+        let found = self
+            .processes
+            .iter()
+            .position(|process| process.alive && process.address == address);
+        let Some(peer) = found.filter(|peer| self.reaches(index, *peer)) else {
+            return false;
+        };
         if self.processes[peer].id == self.processes[index].id {
             return true;
         }
@@ -260,15 +335,25 @@ impl World {
     /// A later start of a node that is heard from is turned away; so is an earlier one.
     fn admits(&self, at: usize, peer: usize) -> bool {
         let known = self.processes[at].sessions.get(&self.processes[peer].id);
-        known.is_none_or(|known| known.process == peer || (known.process < peer && !self.reaches(at, known.process)))
+        known.is_none_or(|known| {
+            known.process == peer || (known.process < peer && !self.reaches(at, known.process))
+        })
     }
 
     fn attach(&mut self, at: usize, peer: usize, up: bool) {
         let (id, incarnation) = (self.processes[peer].id, self.processes[peer].incarnation);
-        if let Some(other) = self.processes[at].sessions.get(&id).copied().filter(|known| known.process != peer) {
+        if let Some(other) = self.processes[at]
+            .sessions
+            .get(&id)
+            .copied()
+            .filter(|known| known.process != peer)
+        {
             self.end_session(at, other.process, false);
         }
-        let session = self.processes[at].sessions.entry(id).or_insert(Session { process: peer, up: false });
+        let session = self.processes[at].sessions.entry(id).or_insert(Session {
+            process: peer,
+            up: false,
+        });
         if up && !std::mem::replace(&mut session.up, true) {
             self.feed(at, In::PeerUp(id, incarnation));
         }
@@ -277,15 +362,36 @@ impl World {
     /// Ends the session that `at` has with a process, and tells that process if it can be told.
     pub fn end_session(&mut self, at: usize, peer: usize, departed: bool) {
         let node = self.processes[peer].id;
-        let Some(session) = self.processes[at].sessions.get(&node).copied().filter(|session| session.process == peer) else { return };
+        let Some(session) = self.processes[at]
+            .sessions
+            .get(&node)
+            .copied()
+            .filter(|session| session.process == peer)
+        else {
+            return;
+        };
         self.processes[at].sessions.remove(&node);
-        self.later(DELAY_MAX, Event::Closed { at: peer, peer: at, departed: false });
+        self.later(
+            DELAY_MAX,
+            Event::Closed {
+                at: peer,
+                peer: at,
+                departed: false,
+            },
+        );
         if session.up {
             self.feed(at, In::PeerDown { node, departed });
         }
         let incarnation = self.processes[peer].incarnation;
         if departed && self.processes[at].declare(node, incarnation) {
-            self.feed(at, In::Down { node, incarnation, ended: false });
+            self.feed(
+                at,
+                In::Down {
+                    node,
+                    incarnation,
+                    ended: false,
+                },
+            );
         }
     }
 
@@ -309,7 +415,14 @@ impl World {
             }
             let (node, incarnation) = (self.processes[peer].id, self.processes[peer].incarnation);
             if silent >= bound(DEATH) && self.processes[index].declare(node, incarnation) {
-                self.feed(index, In::Down { node, incarnation, ended: false });
+                self.feed(
+                    index,
+                    In::Down {
+                        node,
+                        incarnation,
+                        ended: false,
+                    },
+                );
             } else if heard && self.processes[index].declared.remove(&(node, incarnation)) {
                 self.feed(index, In::Up(node));
             }
@@ -333,9 +446,24 @@ impl World {
 
     /// Ends a process: killed, or after it said goodbye.
     pub fn end(&mut self, index: usize, departed: bool) {
-        let peers: Vec<usize> = self.processes[index].sessions.values().map(|session| session.process).collect();
-        for peer in peers.into_iter().filter(|peer| departed && self.reaches(index, *peer)).collect::<Vec<_>>() {
-            self.later(DELAY_MAX, Event::Closed { at: peer, peer: index, departed: true });
+        let peers: Vec<usize> = self.processes[index]
+            .sessions
+            .values()
+            .map(|session| session.process)
+            .collect();
+        for peer in peers
+            .into_iter()
+            .filter(|peer| departed && self.reaches(index, *peer))
+            .collect::<Vec<_>>()
+        {
+            self.later(
+                DELAY_MAX,
+                Event::Closed {
+                    at: peer,
+                    peer: index,
+                    departed: true,
+                },
+            );
         }
         let process = &mut self.processes[index];
         (process.alive, process.left) = (false, departed);

@@ -1,4 +1,5 @@
-//! Golden bytes of every datagram, and what a hostile sender can make of them. Changing the bytes is changing the protocol.
+//! Golden bytes of every datagram, and what a hostile sender can make of them. Changing the bytes
+//! is changing the protocol.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
@@ -7,7 +8,11 @@ use proptest::prelude::*;
 use std::fmt::Write;
 
 fn life(node: u64, renewals: u32) -> Life {
-    Life { node: NodeId(node), incarnation: Incarnation(0x0a0b), renewals }
+    Life {
+        node: NodeId(node),
+        incarnation: Incarnation(0x0a0b),
+        renewals,
+    }
 }
 
 /// Every message, in the order of their numbers.
@@ -16,10 +21,22 @@ pub(crate) fn messages() -> [SwimMessage; 11] {
     [
         SwimMessage::Ping { probe },
         SwimMessage::Acknowledge { probe },
-        SwimMessage::PingRequest { target: life(2, 0), probe },
-        SwimMessage::IndirectPing { origin: life(2, 0), probe },
-        SwimMessage::IndirectAcknowledge { target: life(2, 0), probe },
-        SwimMessage::ForwardedAcknowledge { origin: life(2, 0), probe },
+        SwimMessage::PingRequest {
+            target: life(2, 0),
+            probe,
+        },
+        SwimMessage::IndirectPing {
+            origin: life(2, 0),
+            probe,
+        },
+        SwimMessage::IndirectAcknowledge {
+            target: life(2, 0),
+            probe,
+        },
+        SwimMessage::ForwardedAcknowledge {
+            origin: life(2, 0),
+            probe,
+        },
         SwimMessage::Announce,
         SwimMessage::Feed,
         SwimMessage::Gossip,
@@ -30,9 +47,19 @@ pub(crate) fn messages() -> [SwimMessage; 11] {
 
 pub(crate) fn packet(message: SwimMessage, updates: usize) -> SwimPacket {
     let states = [LifeState::Alive, LifeState::Suspect, LifeState::Down];
-    let update = |index: usize| LifeUpdate { life: life(index as u64, 3), refutations: 4, state: states[index % 3] };
+    let update = |index: usize| LifeUpdate {
+        life: life(index as u64, 3),
+        refutations: 4,
+        state: states[index % 3],
+    };
     let updates = (0..updates).map(update).collect();
-    SwimPacket { source: life(1, 2), refutations: 5, destination: life(9, 0), message, updates }
+    SwimPacket {
+        source: life(1, 2),
+        refutations: 5,
+        destination: life(9, 0),
+        message,
+        updates,
+    }
 }
 
 fn swim(message: SwimMessage, updates: usize) -> Datagram {
@@ -51,16 +78,41 @@ fn golden_bytes() {
     let header = "000000000200000001000000000000000b0a00000000000002000000050009000000000000000b0a00000000000000000000";
     let target = "02000000000000000b0a00000000000000000000";
     let none = "0000000000000000";
-    let goldens = ["0000000007", "0100000007"].map(|message| format!("{header}{message}{none}")).into_iter();
-    let goldens = goldens.chain((2..6).map(|number| format!("{header}{number:02x}000000{target}07{none}")));
+    let goldens = ["0000000007", "0100000007"]
+        .map(|message| format!("{header}{message}{none}"))
+        .into_iter();
+    let goldens =
+        goldens.chain((2..6).map(|number| format!("{header}{number:02x}000000{target}07{none}")));
     let goldens = goldens.chain((6..11).map(|number| format!("{header}{number:02x}000000{none}")));
     for (message, golden) in messages().into_iter().zip(goldens) {
-        assert_eq!(hex(&swim(message, 0).encode().unwrap()), golden, "{message:?}");
+        assert_eq!(
+            hex(&swim(message, 0).encode().unwrap()),
+            golden,
+            "{message:?}"
+        );
     }
-    assert_eq!(hex(&Datagram::V1(Content::Ask).encode().unwrap()), "0000000000000000");
-    assert_eq!(hex(&Datagram::V1(Content::Answer).encode().unwrap()), "0000000001000000");
-    assert_eq!(hex(&Datagram::V1(Content::AskBrief { since_us: 7 }).encode().unwrap()), "00000000030000000700000000000000");
-    assert_eq!(hex(&Datagram::V1(Content::Drain { incarnation: Incarnation(9) }).encode().unwrap()), "00000000050000000900000000000000");
+    assert_eq!(
+        hex(&Datagram::V1(Content::Ask).encode().unwrap()),
+        "0000000000000000"
+    );
+    assert_eq!(
+        hex(&Datagram::V1(Content::Answer).encode().unwrap()),
+        "0000000001000000"
+    );
+    assert_eq!(
+        hex(&Datagram::V1(Content::AskBrief { since_us: 7 })
+            .encode()
+            .unwrap()),
+        "00000000030000000700000000000000"
+    );
+    assert_eq!(
+        hex(&Datagram::V1(Content::Drain {
+            incarnation: Incarnation(9)
+        })
+        .encode()
+        .unwrap()),
+        "00000000050000000900000000000000"
+    );
     let parts = [
         "0000000004000000", // version, content
         "cdab000000000000",
@@ -91,8 +143,15 @@ fn golden_bytes() {
     ];
     let brief = Datagram::V1(Content::Brief(Box::new(super::super::examples::brief())));
     assert_eq!(hex(&brief.encode().unwrap()), parts.concat());
-    let update = |node: u8, state: u8| format!("{node:02x}000000000000000b0a000000000000030000000400{state:02x}000000");
-    let golden = format!("{header}080000000300000000000000{}{}{}", update(0, 0), update(1, 1), update(2, 2));
+    let update = |node: u8, state: u8| {
+        format!("{node:02x}000000000000000b0a000000000000030000000400{state:02x}000000")
+    };
+    let golden = format!(
+        "{header}080000000300000000000000{}{}{}",
+        update(0, 0),
+        update(1, 1),
+        update(2, 2)
+    );
     assert_eq!(hex(&swim(SwimMessage::Gossip, 3).encode().unwrap()), golden);
 }
 
@@ -102,12 +161,24 @@ fn cut_padded_and_oversized_datagrams_are_refused() {
         let bytes = swim(message, 4).encode().unwrap();
         assert_eq!(Datagram::decode(&bytes), Ok(swim(message, 4)));
         for length in 0..bytes.len() {
-            assert!(matches!(Datagram::decode(&bytes[..length]), Err(DecodeError::Malformed(_))));
+            assert!(matches!(
+                Datagram::decode(&bytes[..length]),
+                Err(DecodeError::Malformed(_))
+            ));
         }
-        assert_eq!(Datagram::decode(&[bytes.as_slice(), &[0; 3]].concat()), Err(DecodeError::Trailing(3)));
+        assert_eq!(
+            Datagram::decode(&[bytes.as_slice(), &[0; 3]].concat()),
+            Err(DecodeError::Trailing(3))
+        );
     }
-    let too_long = DecodeError::TooLong { length: DATAGRAM_BYTES_MAX + 1, bound: DATAGRAM_BYTES_MAX };
-    assert_eq!(Datagram::decode(&[0; DATAGRAM_BYTES_MAX + 1]), Err(too_long));
+    let too_long = DecodeError::TooLong {
+        length: DATAGRAM_BYTES_MAX + 1,
+        bound: DATAGRAM_BYTES_MAX,
+    };
+    assert_eq!(
+        Datagram::decode(&[0; DATAGRAM_BYTES_MAX + 1]),
+        Err(too_long)
+    );
     assert!(swim(SwimMessage::Gossip, 60).encode().is_err());
 }
 
@@ -118,7 +189,10 @@ fn a_claimed_length_is_refused_before_it_is_allocated() {
         let mut bytes = bytes.clone();
         let at = bytes.len() - 8;
         bytes[at..].copy_from_slice(&claimed.to_le_bytes());
-        assert!(matches!(Datagram::decode(&bytes), Err(DecodeError::Malformed(_))));
+        assert!(matches!(
+            Datagram::decode(&bytes),
+            Err(DecodeError::Malformed(_))
+        ));
     }
 }
 

@@ -23,7 +23,10 @@ pub(super) struct Axis {
 
 impl Axis {
     pub(super) fn new(from: Instant, to: Instant) -> Self {
-        Self { from, to: Instant(to.0.max(from.0 + 1)) }
+        Self {
+            from,
+            to: Instant(to.0.max(from.0 + 1)),
+        }
     }
 
     pub(super) fn x(&self, at: Instant) -> f64 {
@@ -51,16 +54,28 @@ impl Axis {
     }
 
     /// A pale ground from one time to another.
-    pub(super) fn ground(&self, class: &str, (from, to): (Instant, Instant), (top, bottom): (f64, f64)) -> String {
+    pub(super) fn ground(
+        &self,
+        class: &str,
+        (from, to): (Instant, Instant),
+        (top, bottom): (f64, f64),
+    ) -> String {
         let (x, width) = (self.x(from), self.x(to) - self.x(from));
-        format!("<rect class='{class}' x='{x:.1}' y='{top}' width='{width:.1}' height='{}'/>", bottom - top)
+        format!(
+            "<rect class='{class}' x='{x:.1}' y='{top}' width='{width:.1}' height='{}'/>",
+            bottom - top
+        )
     }
 }
 
 /// A round number of seconds or other units, at least as large.
 fn step_of(least: f64) -> f64 {
     let power = 10f64.powf(least.max(1e-9).log10().floor());
-    [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * power).find(|step| *step >= least).unwrap_or(10.0 * power)
+    [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|factor| factor * power)
+        .find(|step| *step >= least)
+        .unwrap_or(10.0 * power)
 }
 
 /// A chart of curves that share one scale from 0.
@@ -83,7 +98,14 @@ impl<'a> Chart<'a> {
         let step = step_of(most / 4.0);
         let mut value = 0.0;
         while value <= most {
-            let (y, shown) = (chart.y(value), if step < 1.0 { format!("{value:.2}") } else { format!("{value:.0}") });
+            let (y, shown) = (
+                chart.y(value),
+                if step < 1.0 {
+                    format!("{value:.2}")
+                } else {
+                    format!("{value:.0}")
+                },
+            );
             let _ = write!(
                 chart.body,
                 "<line class='grid' x1='{LEFT}' x2='{RIGHT}' y1='{y:.1}' y2='{y:.1}'/>\
@@ -111,19 +133,34 @@ impl<'a> Chart<'a> {
                 (_, false) => write!(path, "L{x:.1} {y:.1}"),
             };
         }
-        let colour = if colour.is_empty() { String::new() } else { format!(" style='stroke:{colour}'") };
-        let _ = write!(self.body, "<path class='curve {class}'{colour} d='{path}'/>");
+        let colour = if colour.is_empty() {
+            String::new()
+        } else {
+            format!(" style='stroke:{colour}'")
+        };
+        let _ = write!(
+            self.body,
+            "<path class='curve {class}'{colour} d='{path}'/>"
+        );
     }
 
     fn finish(self) -> String {
-        format!("<svg viewBox='0 0 {WIDTH} {:.0}'>{}</svg>", HEIGHT + 26.0, self.body)
+        format!(
+            "<svg viewBox='0 0 {WIDTH} {:.0}'>{}</svg>",
+            HEIGHT + 26.0,
+            self.body
+        )
     }
 }
 
 /// Alive nodes, members, contributors.
 pub(super) fn counts(run: &Observed, axis: &Axis) -> String {
     let mut times: Vec<(Instant, i64)> = run.lives.values().map(|life| (life.from, 1)).collect();
-    times.extend(run.lives.values().filter_map(|life| Some((life.ended?.0, -1))));
+    times.extend(
+        run.lives
+            .values()
+            .filter_map(|life| Some((life.ended?.0, -1))),
+    );
     times.sort_unstable();
     let (mut count, mut alive) = (0i64, Vec::new());
     for (at, change) in times {
@@ -133,7 +170,10 @@ pub(super) fn counts(run: &Observed, axis: &Axis) -> String {
     alive.push((run.over, count as f64));
     let history = run.history();
     let of = |value: fn(&Round) -> usize| {
-        let mut points: Vec<(Instant, f64)> = history.iter().map(|round| (round.at, value(round) as f64)).collect();
+        let mut points: Vec<(Instant, f64)> = history
+            .iter()
+            .map(|round| (round.at, value(round) as f64))
+            .collect();
         points.extend(points.last().map(|(_, last)| (run.over, *last)));
         points
     };
@@ -151,14 +191,23 @@ pub(super) fn counts(run: &Observed, axis: &Axis) -> String {
 /// Milliseconds from round to round.
 pub(super) fn rounds(run: &Observed, axis: &Axis) -> String {
     let history = run.history();
-    let gaps: Vec<(Instant, f64)> = history.windows(2).map(|pair| (pair[1].at, pair[1].at.since(pair[0].at).0 as f64 / 1e3)).collect();
+    let gaps: Vec<(Instant, f64)> = history
+        .windows(2)
+        .map(|pair| (pair[1].at, pair[1].at.since(pair[0].at).0 as f64 / 1e3))
+        .collect();
     let most = gaps.iter().map(|(_, gap)| *gap).fold(1.0, f64::max);
     let mut chart = Chart::new(run, axis, most);
     for (at, gap) in highest(&gaps) {
         let (x, y) = (axis.x(at), chart.y(gap));
-        let _ = write!(chart.body, "<circle class='dot' cx='{x:.1}' cy='{y:.1}' r='1.8'/>");
+        let _ = write!(
+            chart.body,
+            "<circle class='dot' cx='{x:.1}' cy='{y:.1}' r='1.8'/>"
+        );
     }
-    format!("<p class='legend'><span>milliseconds</span></p>{}", chart.finish())
+    format!(
+        "<p class='legend'><span>milliseconds</span></p>{}",
+        chart.finish()
+    )
 }
 
 /// Losses that workers reported, a curve a node.
@@ -166,12 +215,25 @@ pub(super) fn losses(run: &Observed, axis: &Axis) -> String {
     if run.losses.is_empty() {
         return "<p class='dim'>The training reports no loss (<code>worker.report_loss</code>).</p>".to_owned();
     }
-    let curves: Vec<(u64, Vec<(Instant, f64)>)> = run.losses.iter().map(|(node, curve)| (node.0, averaged(&curve.points))).collect();
-    let most = curves.iter().flat_map(|(_, points)| points).map(|(_, loss)| *loss).fold(0.0, f64::max);
+    let curves: Vec<(u64, Vec<(Instant, f64)>)> = run
+        .losses
+        .iter()
+        .map(|(node, curve)| (node.0, averaged(&curve.points)))
+        .collect();
+    let most = curves
+        .iter()
+        .flat_map(|(_, points)| points)
+        .map(|(_, loss)| *loss)
+        .fold(0.0, f64::max);
     let mut chart = Chart::new(run, axis, most);
     for (index, (_, points)) in curves.iter().enumerate() {
         let hue = HUES[index % HUES.len()];
-        chart.curve("loss", &format!("hsl({hue} 65% {}%)", 42 + 14 * (index / HUES.len()).min(2)), points, false);
+        chart.curve(
+            "loss",
+            &format!("hsl({hue} 65% {}%)", 42 + 14 * (index / HUES.len()).min(2)),
+            points,
+            false,
+        );
     }
     chart.finish()
 }
@@ -179,12 +241,24 @@ pub(super) fn losses(run: &Observed, axis: &Axis) -> String {
 /// Means of neighbours, so that there are at most [`POINTS`].
 fn averaged(points: &[(Instant, f64)]) -> Vec<(Instant, f64)> {
     let size = points.len().div_ceil(POINTS).max(1);
-    let mean = |part: &[(Instant, f64)]| part.iter().map(|(_, value)| value).sum::<f64>() / part.len() as f64;
-    points.chunks(size).filter_map(|part| Some((part.first()?.0, mean(part)))).collect()
+    let mean = |part: &[(Instant, f64)]| {
+        part.iter().map(|(_, value)| value).sum::<f64>() / part.len() as f64
+    };
+    points
+        .chunks(size)
+        .filter_map(|part| Some((part.first()?.0, mean(part))))
+        .collect()
 }
 
 /// Of neighbours the highest, so that there are at most three times [`POINTS`].
 fn highest(points: &[(Instant, f64)]) -> Vec<(Instant, f64)> {
     let size = points.len().div_ceil(3 * POINTS).max(1);
-    points.chunks(size).filter_map(|part| part.iter().copied().max_by(|one, other| one.1.total_cmp(&other.1))).collect()
+    points
+        .chunks(size)
+        .filter_map(|part| {
+            part.iter()
+                .copied()
+                .max_by(|one, other| one.1.total_cmp(&other.1))
+        })
+        .collect()
 }

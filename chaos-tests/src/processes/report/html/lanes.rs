@@ -15,7 +15,9 @@ const TOP: f64 = 8.0;
 
 /// What the colours mean.
 pub(super) fn legend() -> String {
-    let bar = |colour: &str, words: &str| format!("<span><i style='background:var(--{colour})'></i>{words}</span>");
+    let bar = |colour: &str, words: &str| {
+        format!("<span><i style='background:var(--{colour})'></i>{words}</span>")
+    };
     let mark = |class: &str, shape: &str, words: &str| {
         format!(
             "<span><svg style='display:inline-block;width:1em;height:.8em' viewBox='0 0 12 10'><path class='{class}' d='{shape}'/></svg> {words}</span>"
@@ -44,24 +46,39 @@ pub(super) fn svg(run: &Observed, axis: &Axis) -> String {
     }
     for (index, node) in nodes.iter().enumerate() {
         let y = TOP + LANE * index as f64;
-        let _ = write!(body, "<text x='56' y='{:.1}' text-anchor='end'>{}</text>", y + LANE / 2.0 + 4.0, node.0);
+        let _ = write!(
+            body,
+            "<text x='56' y='{:.1}' text-anchor='end'>{}</text>",
+            y + LANE / 2.0 + 4.0,
+            node.0
+        );
         bars(run, axis, *node, y + (LANE - BAR) / 2.0, &mut body);
         faults(run, axis, *node, y, &mut body);
     }
-    format!("<svg viewBox='0 0 {WIDTH} {:.0}'>{body}</svg>", bottom + 20.0)
+    format!(
+        "<svg viewBox='0 0 {WIDTH} {:.0}'>{body}</svg>",
+        bottom + 20.0
+    )
 }
 
 fn bars(run: &Observed, axis: &Axis, node: NodeId, y: f64, body: &mut String) {
     let mut bar = |class: &str, from: Instant, to: Instant| {
         let (x, width) = (axis.x(from), (axis.x(to) - axis.x(from)).max(0.5));
-        let _ = write!(body, "<rect class='{class}' x='{x:.1}' y='{y:.1}' width='{width:.1}' height='{BAR}'/>");
+        let _ = write!(
+            body,
+            "<rect class='{class}' x='{x:.1}' y='{y:.1}' width='{width:.1}' height='{BAR}'/>"
+        );
     };
     for (start, life) in run.lives.iter().filter(|(start, _)| start.node == node) {
         let until = life.ended.map_or(run.over, |(at, _)| at);
         bar("alive", life.from, until);
         let (members, contributes) = standing(run, *start, until);
-        members.iter().for_each(|(from, to)| bar("member", *from, *to));
-        contributes.iter().for_each(|(from, to)| bar("works", *from, *to));
+        members
+            .iter()
+            .for_each(|(from, to)| bar("member", *from, *to));
+        contributes
+            .iter()
+            .for_each(|(from, to)| bar("works", *from, *to));
     }
     for (at, fault) in &run.faults {
         if let Fault::Pause { node: paused, span } = fault
@@ -83,11 +100,17 @@ fn standing(run: &Observed, start: Start, until: Instant) -> (Spans, Spans) {
     };
     let history = run.history();
     for (index, round) in history.iter().enumerate() {
-        let to = history.get(index + 1).map_or(run.over, |next| next.at).min(until);
+        let to = history
+            .get(index + 1)
+            .map_or(run.over, |next| next.at)
+            .min(until);
         if to > round.at && round.next.contains(&start) {
             extend(&mut members, round.at, to);
         }
-        let from = index.checked_sub(1).and_then(|before| history.get(before)).map_or(round.at, |before| before.at);
+        let from = index
+            .checked_sub(1)
+            .and_then(|before| history.get(before))
+            .map_or(round.at, |before| before.at);
         if round.contributors.contains(&start) {
             extend(&mut contributes, from, round.at.min(until));
         }
@@ -96,7 +119,11 @@ fn standing(run: &Observed, start: Start, until: Instant) -> (Spans, Spans) {
 }
 
 fn faults(run: &Observed, axis: &Axis, node: NodeId, y: f64, body: &mut String) {
-    for (at, fault) in run.faults.iter().filter(|(_, fault)| fault.victim() == Some(node)) {
+    for (at, fault) in run
+        .faults
+        .iter()
+        .filter(|(_, fault)| fault.victim() == Some(node))
+    {
         let x = axis.x(*at);
         let (class, up) = match fault {
             Fault::Kill { .. } => ("mark", false),
@@ -104,7 +131,11 @@ fn faults(run: &Observed, axis: &Axis, node: NodeId, y: f64, body: &mut String) 
             Fault::Start { .. } => ("start", true),
             _ => continue,
         };
-        let (tip, base) = if up { (y + 9.0, y + 18.0) } else { (y + 11.0, y + 2.0) };
+        let (tip, base) = if up {
+            (y + 9.0, y + 18.0)
+        } else {
+            (y + 11.0, y + 2.0)
+        };
         let _ = write!(
             body,
             "<path class='{class}' d='M{:.1} {base:.1}L{:.1} {base:.1}L{x:.1} {tip:.1}Z'><title>{} {:.1} s</title></path>",
@@ -116,7 +147,12 @@ fn faults(run: &Observed, axis: &Axis, node: NodeId, y: f64, body: &mut String) 
     }
     for (from, to) in ill(run, node) {
         let (x, end) = (axis.x(from), axis.x(to));
-        let _ = write!(body, "<line class='cutoff' x1='{x:.1}' x2='{end:.1}' y1='{:.1}' y2='{:.1}'/>", y + 17.0, y + 17.0);
+        let _ = write!(
+            body,
+            "<line class='cutoff' x1='{x:.1}' x2='{end:.1}' y1='{:.1}' y2='{:.1}'/>",
+            y + 17.0,
+            y + 17.0
+        );
     }
 }
 
@@ -125,22 +161,40 @@ fn ill(run: &Observed, node: NodeId) -> Spans {
     let mut since: Vec<(&[NodeId], &[NodeId], Instant)> = Vec::new();
     let mut spans = Spans::new();
     let hits = |from: &[NodeId], to: &[NodeId]| {
-        if to.len() < from.len() { to.contains(&node) } else { from.contains(&node) || to.len() == from.len() && to.contains(&node) }
+        if to.len() < from.len() {
+            to.contains(&node)
+        } else {
+            from.contains(&node) || to.len() == from.len() && to.contains(&node)
+        }
     };
     for (at, fault) in &run.faults {
         match fault {
-            Fault::Links { from, to, link } if *link != Link::default() => since.push((from, to, *at)),
+            Fault::Links { from, to, link } if *link != Link::default() => {
+                since.push((from, to, *at))
+            }
             Fault::Links { from, to, .. } => {
-                let over = since.iter().filter(|way| (way.0, way.1) == (from, to) && hits(way.0, way.1));
+                let over = since
+                    .iter()
+                    .filter(|way| (way.0, way.1) == (from, to) && hits(way.0, way.1));
                 spans.extend(over.map(|way| (way.2, *at)));
                 since.retain(|way| (way.0, way.1) != (from, to));
             }
             Fault::Heal => {
-                spans.extend(since.drain(..).filter(|way| hits(way.0, way.1)).map(|way| (way.2, *at)));
+                spans.extend(
+                    since
+                        .drain(..)
+                        .filter(|way| hits(way.0, way.1))
+                        .map(|way| (way.2, *at)),
+                );
             }
             _ => {}
         }
     }
-    spans.extend(since.into_iter().filter(|way| hits(way.0, way.1)).map(|way| (way.2, run.quiet.unwrap_or(run.over))));
+    spans.extend(
+        since
+            .into_iter()
+            .filter(|way| hits(way.0, way.1))
+            .map(|way| (way.2, run.quiet.unwrap_or(run.over))),
+    );
     spans
 }

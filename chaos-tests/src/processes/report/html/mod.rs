@@ -1,4 +1,5 @@
-//! The report as one page that needs nothing else: a timeline with a lane a node, faults, rounds and losses over it, and tables.
+//! The report as one page that needs nothing else: a timeline with a lane a node, faults, rounds
+//! and losses over it, and tables.
 
 mod chart;
 mod lanes;
@@ -15,10 +16,21 @@ use slowmo_protocol::time::Instant;
 pub fn page(report: &Report, run: &Observed) -> String {
     let axis = Axis::new(Instant(0), run.over);
     let title = format!("{}, seed {}", escape(&report.scenario), report.seed);
-    let verdict = if report.succeeded { ("good", "all held") } else { ("bad", "not all held") };
+    let verdict = if report.succeeded {
+        ("good", "all held")
+    } else {
+        ("bad", "not all held")
+    };
     let parts = [
-        format!("<h1>{title} <span class='verdict {}'>{}</span></h1>", verdict.0, verdict.1),
-        format!("<p>{}</p><p><code>{}</code></p>", escape(&report.summary), escape(&report.command)),
+        format!(
+            "<h1>{title} <span class='verdict {}'>{}</span></h1>",
+            verdict.0, verdict.1
+        ),
+        format!(
+            "<p>{}</p><p><code>{}</code></p>",
+            escape(&report.summary),
+            escape(&report.command)
+        ),
         tables::verdicts(report),
         "<h2>Nodes</h2>".to_owned(),
         lanes::legend(),
@@ -44,5 +56,9 @@ pub fn page(report: &Report, run: &Observed) -> String {
 
 /// Text as it may stand in HTML.
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('\'', "&#39;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('\'', "&#39;")
+        .replace('"', "&quot;")
 }
