@@ -98,7 +98,8 @@ impl Spare {
     /// Keeps values; where there is no room, those of lengths that nobody asked for in a longer
     /// time go. Returns what is not kept.
     fn put(&mut self, values: Values) -> Vec<Values> {
-        let (length, mut gone) = (values.len(), Vec::new());
+        let length = values.len();
+        let mut gone = Vec::new();
         let asked = self.by_length.get(&length).map_or(0, |same| same.asked);
         let older = self.by_length.values().filter(|other| other.asked < asked);
         let older: usize = older.flat_map(|other| &other.values).map(Values::len).sum();

@@ -209,7 +209,8 @@ impl NodeContext {
 
     /// Writes down how full a bounded thing is.
     pub fn gauge(&self, name: &str, value: usize, bound: usize) {
-        let (start, name) = (self.start(), name.to_owned());
+        let start = self.start();
+        let name = name.to_owned();
         self.recorder.record(Event::Gauge {
             start,
             name,

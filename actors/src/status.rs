@@ -154,7 +154,8 @@ impl StatusBoard {
     pub fn decided(&self, outcome: &Outcome, disagreement: Option<f32>, published: Span) {
         self.timeline(|timeline| timeline.decided(outcome, disagreement, published));
         self.with(|status| {
-            let (before, after) = (ids(&status.members), ids(outcome.view.members()));
+            let before = ids(&status.members);
+            let after = ids(outcome.view.members());
             if before.is_empty() {
                 note(
                     status,
@@ -195,8 +196,10 @@ impl StatusBoard {
                 outcome.view.clone(),
                 usize::try_from(outcome.spec.elements).unwrap_or(usize::MAX),
             ));
-            (status.lineage, status.epoch) = (outcome.lineage, outcome.view.epoch());
-            (status.round, status.step) = (outcome.round.next(), outcome.spec.next_step());
+            status.lineage = outcome.lineage;
+            status.epoch = outcome.view.epoch();
+            status.round = outcome.round.next();
+            status.step = outcome.spec.next_step();
             status.contributors.clone_from(&outcome.contributors);
             status.momentum_lost = outcome.momentum_lost;
             status.published = published;

@@ -25,7 +25,8 @@ impl Timer {
         }
         self.disarm();
         let Some(deadline) = deadline else { return };
-        let (actor, wait) = (actor.clone(), Duration::from_micros(deadline.since(now).0));
+        let actor = actor.clone();
+        let wait = Duration::from_micros(deadline.since(now).0);
         let sleeping = tokio::spawn(async move {
             tokio::time::sleep(wait).await;
             // A stopped actor needs no tick.

@@ -162,7 +162,8 @@ impl Watching {
     /// This node in brief, with all that happened since a time.
     #[must_use]
     pub fn brief(&self, context: &NodeContext, since_us: u64) -> Brief {
-        let (status, traffic) = (context.status.read(), context.transport.traffic());
+        let status = context.status.read();
+        let traffic = context.transport.traffic();
         let measures = status.measures.iter().map(|(name, (step, value))| Measure {
             name: name.clone(),
             step: *step,

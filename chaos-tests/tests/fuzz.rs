@@ -62,10 +62,8 @@ fn every_corpus_and_seeded_changes_of_it() {
     if std::env::var_os("SLOWMO_WRITE_CORPORA").is_some() {
         write_corpora();
     }
-    let (seed, seconds) = (
-        number("SLOWMO_FUZZ_SEED", 1),
-        number("SLOWMO_FUZZ_SECONDS", 10),
-    );
+    let seed = number("SLOWMO_FUZZ_SEED", 1);
+    let seconds = number("SLOWMO_FUZZ_SECONDS", 10);
     let each = Duration::from_secs(seconds) / u32::try_from(TARGETS.len()).unwrap();
     for (index, target) in TARGETS.iter().enumerate() {
         let corpus = corpus(target);
@@ -78,10 +76,13 @@ fn every_corpus_and_seeded_changes_of_it() {
             "{}: no file of the corpus is accepted",
             target.name
         );
-        let (begun, mut random) = (Instant::now(), Random::new(seed, index as u64));
-        let (mut made, mut changed) = (0, 0);
+        let begun = Instant::now();
+        let mut random = Random::new(seed, index as u64);
+        let mut made = 0;
+        let mut changed = 0;
         while made < CHANGES_MAX * seconds.max(1) / 10 && begun.elapsed() < each {
-            let (one, other) = (random.pick(&corpus).unwrap(), random.pick(&corpus).unwrap());
+            let one = random.pick(&corpus).unwrap();
+            let other = random.pick(&corpus).unwrap();
             let data = mutate::mutate(&mut random, &one.1, &other.1);
             changed += u64::from(run(target, &data, &format!("change {made} of seed {seed}")));
             made += 1;

@@ -54,7 +54,8 @@ fn found(bug: Bug) -> Option<(u64, String)> {
 
 #[test]
 fn every_planted_bug_is_found() {
-    let (next, results) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {

@@ -35,10 +35,8 @@ fn config(folder: &Path) -> Config {
 /// Trains until `STEPS`, or until the node crashes as it begins `crashes_at`; whether it came
 /// through.
 fn train(node: &Runtime, crashes_at: Option<u64>) -> bool {
-    let (mut worker, mut parameters) = (
-        node.worker(0).unwrap(),
-        vec![node.node_id() as f32; PARAMETERS],
-    );
+    let mut worker = node.worker(0).unwrap();
+    let mut parameters = vec![node.node_id() as f32; PARAMETERS];
     let mut sampler = ElasticSampler::new(SAMPLES, 3, 7).unwrap();
     worker.attach_sampler(&sampler);
     let mut step = worker.synchronize(&mut parameters).unwrap().step;
@@ -68,7 +66,8 @@ fn train(node: &Runtime, crashes_at: Option<u64>) -> bool {
 /// What becomes of every rule over what is in the folder; nodes that say nothing of their end were
 /// killed.
 fn judge(folder: &Path, replicas: usize) -> (BTreeMap<&'static str, Verdict>, Vec<Line>) {
-    let (mut found, mut open) = (Vec::new(), BTreeMap::new());
+    let mut found = Vec::new();
+    let mut open = BTreeMap::new();
     collect::merge(folder, &mut |line| found.push(line)).unwrap();
     for (index, line) in found.iter().enumerate() {
         match &line.event {
@@ -127,7 +126,11 @@ fn run(link: Link, crashes_at: Option<u64>) -> (BTreeMap<&'static str, Verdict>,
     let folder = tempfile::tempdir().unwrap();
     let cluster = start(&[4, 9, 13], link, &config(folder.path())).unwrap();
     let begin = |node: Runtime| {
-        let crashes_at = crashes_at.filter(|_| node.node_id() == 9);
+        let crashes_at = if node.node_id() == 9 {
+            crashes_at
+        } else {
+            None
+        };
         thread::spawn(move || train(&node, crashes_at))
     };
     let threads: Vec<_> = cluster.nodes.into_iter().map(begin).collect();

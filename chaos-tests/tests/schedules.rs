@@ -83,7 +83,8 @@ fn a_seed_and_its_schedule_are_the_same_run() {
             keeps_trace: true,
             verbose: false,
         };
-        let (one, other) = (run(&drawn, look), run(&read, look));
+        let one = run(&drawn, look);
+        let other = run(&read, look);
         assert_eq!(
             (one.rounds, one.events),
             (other.rounds, other.events),

@@ -80,7 +80,8 @@ fn a_seed_is_the_same_run_every_time() {
             keeps_trace: true,
             verbose: false,
         };
-        let (one, other) = (seed(number, look), seed(number, look));
+        let one = seed(number, look);
+        let other = seed(number, look);
         assert_eq!(one.events, other.events, "seed {number}");
         assert!(one.trace == other.trace, "seed {number}");
     }

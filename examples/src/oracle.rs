@@ -239,7 +239,8 @@ impl Exchange {
         let mut values = replicas.to_vec();
         for ((replica, value), moved) in replicas.iter_mut().zip(&mut values).zip(&moved) {
             for ((kept, sent), moved) in replica.iter_mut().zip(value).zip(moved) {
-                (*kept, *sent) = (*kept - goes * moved, *sent + goes * moved);
+                *kept -= goes * moved;
+                *sent += goes * moved;
             }
         }
         self.sent = Some(Sent {
@@ -262,7 +263,8 @@ impl Exchange {
         };
         let size = replicas.len();
         for (rank, values) in replicas.iter_mut().enumerate() {
-            let (given, received) = (&kept[rank], &sent[(rank + size - hop) % size]);
+            let given = &kept[rank];
+            let received = &sent[(rank + size - hop) % size];
             for ((value, given), received) in values.iter_mut().zip(given).zip(received) {
                 *value += 0.5 * (received - given);
             }

@@ -36,7 +36,8 @@ fn run(folder: &Path, scenario: &str, arguments: &[&str]) -> (Output, Value) {
     let file = folder.join("scenario-of-test.toml");
     std::fs::write(&file, scenario.to_owned() + SETTINGS).unwrap();
     let out = folder.join("out");
-    let (file, out) = (file.to_str().unwrap(), out.to_str().unwrap());
+    let file = file.to_str().unwrap();
+    let out = out.to_str().unwrap();
     let output = chaos(&["run", file, "--out", out, "--json"])
         .args(arguments)
         .arg("--")
@@ -99,11 +100,10 @@ fn a_node_is_killed_and_comes_back_and_the_report_can_be_made_again() {
     );
 
     let out = folder.path().join("out");
-    let (json, page) = (out.join("report.json"), out.join("report.html"));
-    let (written, drawn) = (
-        std::fs::read(&json).unwrap(),
-        std::fs::read_to_string(&page).unwrap(),
-    );
+    let json = out.join("report.json");
+    let page = out.join("report.html");
+    let written = std::fs::read(&json).unwrap();
+    let drawn = std::fs::read_to_string(&page).unwrap();
     assert!(
         drawn.ends_with("</html>\n") && drawn.contains("<svg") && !drawn.contains("http"),
         "one page that needs nothing else"
@@ -242,7 +242,8 @@ fn every_shipped_scenario_is_listed() {
 #[cfg(target_os = "linux")]
 fn ctrl_c_leaves_nobody_and_keeps_the_trace() {
     let folder = tempfile::tempdir().unwrap();
-    let (file, out) = (folder.path().join("mine.toml"), folder.path().join("out"));
+    let file = folder.path().join("mine.toml");
+    let out = folder.path().join("out");
     let scenario = "summary = 'x'\nnodes = 3\nduration_s = 60\nscript = [{ at_s = 0.3, do = 'pause', who = 2, for_s = 50 }]";
     std::fs::write(&file, scenario.to_owned() + SETTINGS).unwrap();
     let mut command = chaos(&[

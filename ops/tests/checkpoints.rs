@@ -93,7 +93,8 @@ fn events(launcher: &mut Child) -> impl Iterator<Item = Value> + use<> {
 fn killed_at_any_moment_of_writing_a_run_goes_on() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("checkpoints");
-    let (mut reached, mut random) = ((0, 0), 0x9e37_79b9_7f4a_7c15u64);
+    let mut reached = (0, 0);
+    let mut random = 0x9e37_79b9_7f4a_7c15u64;
     for kill_number in 0..KILLS {
         // Any number of nodes goes on from any other.
         let nodes = 1 + (kill_number as usize) % 3;

@@ -29,7 +29,8 @@ fn is_key(key: &str) -> bool {
 
 #[test]
 fn keygen_prints_a_new_key_each_time() {
-    let (one, other) = (slowmo(&["keygen"]), slowmo(&["keygen"]));
+    let one = slowmo(&["keygen"]);
+    let other = slowmo(&["keygen"]);
     assert!(one.status.success());
     assert!(is_key(text(&one.stdout).trim_end()));
     assert_ne!(one.stdout, other.stdout);

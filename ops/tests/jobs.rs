@@ -415,7 +415,8 @@ fn a_node_that_dies_before_the_founding_can_be_started_again() {
 #[test]
 fn a_node_without_a_launcher_answers_on_its_own_socket() {
     let folder = tempfile::tempdir().unwrap();
-    let (slowmo, socket) = (env!("CARGO_BIN_EXE_slowmo"), folder.path().join("node"));
+    let slowmo = env!("CARGO_BIN_EXE_slowmo");
+    let socket = folder.path().join("node");
     let mut command = Command::new(slowmo);
     command
         .args([
@@ -484,8 +485,10 @@ fn a_node_without_a_launcher_answers_on_its_own_socket() {
 #[test]
 fn a_node_that_founds_is_live_and_not_ready_and_one_that_cannot_leave_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let (slowmo, socket) = (env!("CARGO_BIN_EXE_slowmo"), folder.path().join("node"));
-    let (key, list) = (folder.path().join("key"), folder.path().join("nodes"));
+    let slowmo = env!("CARGO_BIN_EXE_slowmo");
+    let socket = folder.path().join("node");
+    let key = folder.path().join("key");
+    let list = folder.path().join("nodes");
     std::fs::write(&list, "127.0.0.1:9  # nobody\n").unwrap();
     assert!(
         Command::new(slowmo)

@@ -100,10 +100,8 @@ fn a_signal_writes_the_last_events_down() {
 #[test]
 fn an_order_writes_them_down_and_a_node_that_keeps_none_says_so() {
     let parent = tempfile::tempdir().unwrap();
-    let (folder, socket) = (
-        parent.path().join("flight"),
-        parent.path().join("admin.sock"),
-    );
+    let folder = parent.path().join("flight");
+    let socket = parent.path().join("admin.sock");
     let dump = |socket: &Path| {
         Command::new(env!("CARGO_BIN_EXE_slowmo"))
             .args(["dump", "--admin"])
@@ -191,7 +189,8 @@ fn a_trace_is_gone_through_and_what_is_broken_is_named() {
         .find(|line| line.contains("\"applied\"") && line.contains("\"round\":3"))
         .unwrap();
     let mut forged: Value = serde_json::from_str(applied).unwrap();
-    (forged["node"], forged["digest"]) = (9.into(), "0000000000000001".into());
+    forged["node"] = 9.into();
+    forged["digest"] = "0000000000000001".into();
     let other = folder.path().join("9-1.jsonl");
     writeln!(std::fs::File::create(&other).unwrap(), "{forged}").unwrap();
     let (status, report, shown) = replay(&[], &[&file, &other]);

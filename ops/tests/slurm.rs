@@ -156,7 +156,8 @@ fn keys_of(told: &str) -> Vec<String> {
 
 #[test]
 fn every_task_becomes_a_node_with_its_own_id_and_port() {
-    let (cluster, id) = (Cluster::new(), job(1));
+    let cluster = Cluster::new();
+    let id = job(1);
     let mut command = cluster.batch("start.sbatch", &id, 3, 7000);
     let output = command
         .args(["train", "--epochs", "9 0"])
@@ -210,7 +211,8 @@ fn every_task_becomes_a_node_with_its_own_id_and_port() {
 
 #[test]
 fn added_nodes_have_the_keys_of_the_founders_and_join() {
-    let (cluster, ids) = (Cluster::new(), [job(2), job(3)]);
+    let cluster = Cluster::new();
+    let ids = [job(2), job(3)];
     let early = cluster
         .batch("add-nodes.sbatch", &ids[1], 1, 7100)
         .arg("train")
@@ -263,7 +265,8 @@ fn added_nodes_have_the_keys_of_the_founders_and_join() {
 /// still train.
 #[test]
 fn founders_that_are_started_again_join_the_jobs_that_go_on() {
-    let (cluster, ids) = (Cluster::new(), [job(8), job(9), job(10)]);
+    let cluster = Cluster::new();
+    let ids = [job(8), job(9), job(10)];
     fs::create_dir(cluster.path("jobs")).unwrap();
     for (id, address) in [(&ids[1], "added:7000\n"), (&ids[2], "killed:7000\n")] {
         fs::write(cluster.path("jobs").join(id), address).unwrap();
@@ -396,7 +399,9 @@ fn until_members(socket: &Path, members: usize, job: &mut Job) {
 
 #[test]
 fn a_warning_before_the_end_drains_the_nodes_of_that_job_and_the_others_go_on() {
-    let (cluster, ids, port) = (Cluster::new(), [job(4), job(5)], free_ports(5));
+    let cluster = Cluster::new();
+    let ids = [job(4), job(5)];
+    let port = free_ports(5);
     let mut founders = Job::start(cluster.batch("start.sbatch", &ids[0], 3, port));
     let first = cluster.socket(&ids[0], 0);
     until_members(&first, 3, &mut founders);

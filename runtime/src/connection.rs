@@ -110,10 +110,8 @@ fn credential(
             key,
         } => {
             let ca = read("tls_ca_file", ca)?;
-            let (certificate, key) = (
-                read("tls_certificate_file", certificate)?,
-                read("tls_key_file", key)?,
-            );
+            let certificate = read("tls_certificate_file", certificate)?;
+            let key = read("tls_key_file", key)?;
             let credential = Credential::from_pem(&ca, &certificate, &key)?;
             let cluster = credential.cluster_id();
             Ok(Some((credential, cluster)))
@@ -198,7 +196,8 @@ fn tuning(config: &Config) -> Tuning {
         Congestion::Bbr => quic::Congestion::Bbr,
         Congestion::NewReno => quic::Congestion::NewReno,
     };
-    let (idle_timeout, keep_alive) = (config.idle_timeout(), config.keep_alive());
+    let idle_timeout = config.idle_timeout();
+    let keep_alive = config.keep_alive();
     Tuning {
         mtu_bytes_max: config.mtu_bytes_max,
         congestion,

@@ -57,7 +57,8 @@ impl Node {
         workers: Vec<ActorRef<WorkerMessage>>,
         executor: Executor,
     ) -> Self {
-        let (executor, closed) = (Mutex::new(Some(executor)), AtomicBool::new(false));
+        let executor = Mutex::new(Some(executor));
+        let closed = AtomicBool::new(false);
         Self {
             context,
             devices,
@@ -79,7 +80,8 @@ impl Node {
         admin: Option<Endpoint>,
         http: Option<telemetry::Endpoint>,
     ) -> Self {
-        (self._admin, self.http) = (admin, http);
+        self._admin = admin;
+        self.http = http;
         self
     }
 

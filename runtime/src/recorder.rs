@@ -96,7 +96,8 @@ impl FileRecorder {
         let (sender, receiver) = sync_channel(QUEUE_EVENTS_MAX);
         let usage = Arc::<Usage>::default();
         let flight = flight.map(|folder| Flight::new(folder, start));
-        let (brief, keeps_the_last) = (trace.is_none(), flight.is_some());
+        let brief = trace.is_none();
+        let keeps_the_last = flight.is_some();
         let writer = Writer {
             start,
             file,
@@ -181,10 +182,8 @@ impl Recorder for FileRecorder {
             .0
             .clone();
         let (done, written) = sync_channel(1);
-        let (mut entry, give_up) = (
-            Entry::Flush(done),
-            std::time::Instant::now() + FLUSH_WAIT_MAX,
-        );
+        let mut entry = Entry::Flush(done);
+        let give_up = std::time::Instant::now() + FLUSH_WAIT_MAX;
         // A full queue moves as long as the disk does.
         while let Err(TrySendError::Full(again)) = queue.try_send(entry) {
             if std::time::Instant::now() >= give_up {

@@ -287,7 +287,8 @@ impl RuntimeBuilder {
     fn check(&self) -> Result<(), SpawnError> {
         self.config.check()?;
         if self.config.may_found_twice() {
-            let (min_nodes, nodes) = (self.config.min_nodes, self.config.peers.len() + 1);
+            let min_nodes = self.config.min_nodes;
+            let nodes = self.config.peers.len() + 1;
             tracing::warn!(
                 min_nodes,
                 nodes,
@@ -325,7 +326,9 @@ impl RuntimeBuilder {
         if faulty {
             let silent_after = Duration::from_millis(config.idle_timeout_ms);
             let (wrapped, wrapped_events, switches) = faulty::wrap(transport, events, silent_after);
-            (transport, events, faults) = (wrapped, wrapped_events, Some(switches));
+            transport = wrapped;
+            events = wrapped_events;
+            faults = Some(switches);
         }
         let recorder = recorder_of(&config, recorder, me, faults.as_ref())?;
         let status = StatusBoard::new();

@@ -203,7 +203,8 @@ impl Follower {
     /// The checkpoint's sampler had other settings. The sampler is unchanged.
     pub fn resume(&self, left: &Progress) -> Result<(), SamplerError> {
         let mut state = lock(&self.0);
-        let (cluster, own) = (left.settings(), state.progress.settings());
+        let cluster = left.settings();
+        let own = state.progress.settings();
         if cluster != own {
             return Err(SamplerError::Differs { cluster, own });
         }
@@ -234,7 +235,8 @@ impl Follower {
     ) -> Result<(), SamplerError> {
         let mut state = lock(&self.0);
         let start = outcome.samples.as_ref().unwrap_or(&state.progress);
-        let (cluster, own) = (start.settings(), state.progress.settings());
+        let cluster = start.settings();
+        let own = state.progress.settings();
         if cluster != own {
             return Err(SamplerError::Differs { cluster, own });
         }
@@ -243,8 +245,11 @@ impl Follower {
             contributors: &outcome.contributors,
             members: before,
         };
-        let (used, next) = (start.used(&round, state.node), start.after(&round));
-        if let Some(kept) = state.used.as_mut().filter(|_| !used.is_empty()) {
+        let used = start.used(&round, state.node);
+        let next = start.after(&round);
+        if let Some(kept) = state.used.as_mut()
+            && !used.is_empty()
+        {
             kept.push((outcome.round.0, used));
         }
         state.handed_out = state.handed_out.take().map(|_| HandedOut::default());

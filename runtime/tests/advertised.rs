@@ -16,14 +16,13 @@ const PAYLOAD_BYTES_MAX: usize = 65_536;
 fn forward(front: UdpSocket, to: SocketAddr) {
     let front = Arc::new(front);
     std::thread::spawn(move || {
-        let (mut sockets, mut payload) = (
-            BTreeMap::<SocketAddr, UdpSocket>::new(),
-            vec![0; PAYLOAD_BYTES_MAX],
-        );
+        let mut sockets = BTreeMap::<SocketAddr, UdpSocket>::new();
+        let mut payload = vec![0; PAYLOAD_BYTES_MAX];
         while let Ok((length, from)) = front.recv_from(&mut payload) {
             let socket = sockets.entry(from).or_insert_with(|| {
                 let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-                let (back, answers) = (Arc::clone(&front), socket.try_clone().unwrap());
+                let back = Arc::clone(&front);
+                let answers = socket.try_clone().unwrap();
                 std::thread::spawn(move || {
                     let mut payload = vec![0; PAYLOAD_BYTES_MAX];
                     while let Ok((length, _)) = answers.recv_from(&mut payload) {
@@ -91,7 +90,8 @@ fn nodes_meet_through_a_forwarder_that_only_the_advertised_address_reaches() {
         advertise: Some(format!("localhost:{}", advertised.port())),
         ..common
     };
-    let (open, behind) = (train(open), train(behind));
+    let open = train(open);
+    let behind = train(behind);
     let (addresses, parameters) = open.join().unwrap();
     assert_eq!(addresses[1], advertised.to_string());
     assert_eq!((addresses, parameters), behind.join().unwrap());

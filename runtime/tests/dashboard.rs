@@ -120,10 +120,8 @@ fn one_node_tells_of_all_and_passes_orders_on() {
         "{rounds:?}"
     );
 
-    let (status, before) = (
-        ask(address, "POST /drain?node=3 HTTP/1.1").0,
-        order(address, "/drain?node=9"),
-    );
+    let status = ask(address, "POST /drain?node=3 HTTP/1.1").0;
+    let before = order(address, "/drain?node=9");
     assert_eq!((status, before.0), (401, 404));
     assert_eq!(
         order(address, "/scale?nodes=4").0,

@@ -70,11 +70,13 @@ fn training_goes_on_while_an_authenticated_peer_sends_nonsense() {
     let rendezvous = tempfile::tempdir().unwrap();
     let nodes = [1, 2].map(|id| node(id, rendezvous.path()));
     let addresses = [nodes[0].address(), nodes[1].address()];
-    let (founded, attacked) = (Barrier::new(3), Barrier::new(3));
+    let founded = Barrier::new(3);
+    let attacked = Barrier::new(3);
     let seen = thread::scope(|scope| {
         let training = [0, 1].map(|rank| {
-            let (mut worker, founded, attacked) =
-                (nodes[rank].worker(0).unwrap(), &founded, &attacked);
+            let mut worker = nodes[rank].worker(0).unwrap();
+            let founded = &founded;
+            let attacked = &attacked;
             scope.spawn(move || {
                 let mut values = vec![0.0f32; 2_000];
                 worker.synchronize(&mut values).unwrap();
@@ -107,7 +109,8 @@ fn training_goes_on_while_an_authenticated_peer_sends_nonsense() {
     });
     // Blocks of two steps move the average by 4; momentum 0.5 doubles that in the limit: 20 rounds
     // by hand.
-    let (mut value, mut update) = (0.0f32, 0.0f32);
+    let mut value = 0.0f32;
+    let mut update = 0.0f32;
     for _ in 0..20 {
         update = 0.5 * update + 4.0;
         value += update;

@@ -16,7 +16,8 @@ const SHORT: Duration = Duration::from_millis(80);
 type Node = (Arc<dyn Transport>, Receiver<TransportEvent>);
 
 fn node(id: u64, listen: IpAddr, tuning: Tuning) -> Node {
-    let (node, incarnation) = (NodeId(id), Incarnation(1));
+    let node = NodeId(id);
+    let incarnation = Incarnation(1);
     let identity = Identity::issue(&ClusterKey::from_bytes([3; 32]), node, incarnation).unwrap();
     let mut settings = QuicSettings::new(node, incarnation, SocketAddr::new(listen, 0), identity);
     settings.tuning = tuning;
@@ -68,7 +69,8 @@ async fn ipv6_works_like_ipv4() {
     }
     let mut one = node(1, Ipv6Addr::LOCALHOST.into(), Tuning::default());
     let mut two = node(2, Ipv6Addr::LOCALHOST.into(), Tuning::default());
-    let (first, second) = (one.0.local().address, two.0.local().address);
+    let first = one.0.local().address;
+    let second = two.0.local().address;
     one.0.connect(second, PATIENCE);
     two.0.connect(first, PATIENCE);
     assert_up(&mut one, 2, second).await;
@@ -90,7 +92,8 @@ fn a_peer_that_vanishes_is_found_silent() {
             .build()
             .unwrap()
     };
-    let (here, there) = (runtime(), runtime());
+    let here = runtime();
+    let there = runtime();
     let vanishing = there.block_on(async { node(2, Ipv4Addr::LOCALHOST.into(), tuning) });
     let address = vanishing.0.local().address;
     here.block_on(async {

@@ -26,13 +26,12 @@ const NEEDLESS: u32 = 6;
 /// Carries datagrams to `target` and back, each `delay` late. Serves one dialer.
 async fn slow_path(target: SocketAddr, delay: Duration) -> SocketAddr {
     let local = SocketAddr::from(([127, 0, 0, 1], 0));
-    let (near, far) = (
-        Arc::new(UdpSocket::bind(local).await.unwrap()),
-        Arc::new(UdpSocket::bind(local).await.unwrap()),
-    );
+    let near = Arc::new(UdpSocket::bind(local).await.unwrap());
+    let far = Arc::new(UdpSocket::bind(local).await.unwrap());
     let address = near.local_addr().unwrap();
     tokio::spawn(async move {
-        let (mut there, mut back) = (vec![0; 65_536], vec![0; 65_536]);
+        let mut there = vec![0; 65_536];
+        let mut back = vec![0; 65_536];
         let mut dialer = address;
         loop {
             let (socket, bytes, to) = tokio::select! {
@@ -54,7 +53,8 @@ async fn slow_path(target: SocketAddr, delay: Duration) -> SocketAddr {
 
 #[tokio::test]
 async fn a_long_round_trip_is_no_reason_to_begin_anew() {
-    let (mut one, mut two) = (Kind::Quic.node(1, 1), Kind::Quic.node(2, 1));
+    let mut one = Kind::Quic.node(1, 1);
+    let mut two = Kind::Quic.node(2, 1);
     one.transport.connect(two.address(), PATIENCE);
     assert!(matches!(
         one.next().await,

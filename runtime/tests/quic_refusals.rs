@@ -22,7 +22,8 @@ const OTHER_KEY: ClusterKey = ClusterKey::from_bytes([2; 32]);
 type Node = (Arc<dyn Transport>, Receiver<TransportEvent>);
 
 fn settings(id: u64, key: &ClusterKey) -> QuicSettings {
-    let (node, incarnation) = (NodeId(id), Incarnation(id * 10));
+    let node = NodeId(id);
+    let incarnation = Incarnation(id * 10);
     let identity = Identity::issue(key, node, incarnation).unwrap();
     QuicSettings::new(
         node,
@@ -343,7 +344,8 @@ async fn certificates_of_the_operator_are_accepted() {
         ))
         .unwrap()
     };
-    let ((one, _one_events), (two, mut two_events)) = (bind(1), bind(2));
+    let (one, _one_events) = bind(1);
+    let (two, mut two_events) = bind(2);
     two.connect(one.local().address, PATIENCE);
     let TransportEvent::PeerUp { node: up, .. } = next(&mut two_events).await else {
         panic!("up")

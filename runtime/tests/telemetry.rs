@@ -22,15 +22,17 @@ fn node(change: impl FnOnce(Config) -> Config) -> (Runtime, Worker, SocketAddr) 
         ..Config::default()
     };
     let runtime = Runtime::builder().config(change(config)).spawn().unwrap();
-    let (worker, address) = (runtime.worker(0).unwrap(), runtime.http_address().unwrap());
+    let worker = runtime.worker(0).unwrap();
+    let address = runtime.http_address().unwrap();
     (runtime, worker, address)
 }
 
 /// Checks what `promtool check metrics` checks of the text, and more of the format; every sample by
 /// its name and labels.
 fn samples(text: &str) -> BTreeMap<String, f64> {
-    let (mut types, mut samples, mut families) =
-        (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+    let mut types = BTreeMap::new();
+    let mut samples = BTreeMap::new();
+    let mut families = BTreeSet::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
         if line == "# EOF" {
@@ -356,7 +358,8 @@ fn who_does_not_read_is_left_and_the_others_are_served() {
 #[test]
 fn a_dump_says_where_it_is_or_why_it_is_not() {
     let folder = tempfile::tempdir().unwrap();
-    let (token, flight) = (folder.path().join("token"), folder.path().join("flight"));
+    let token = folder.path().join("token");
+    let flight = folder.path().join("flight");
     std::fs::write(&token, TOKEN).unwrap();
     let order = format!("POST /dump HTTP/1.1\r\nAuthorization: bearer {TOKEN}");
     let with = |flight: Option<std::path::PathBuf>| {

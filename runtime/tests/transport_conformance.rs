@@ -108,7 +108,8 @@ async fn bulk_streams_arrive_whole(kind: Kind) {
     let (one, mut two) = kind.pair().await;
     let mut tasks = Vec::new();
     for stream in 0..STREAMS {
-        let (transport, to) = (one.transport.clone(), two.id);
+        let transport = one.transport.clone();
+        let to = two.id;
         tasks.push(tokio::spawn(async move {
             let mut sender = transport
                 .open_bulk(to, Bytes::from(stream.to_string()))
@@ -364,7 +365,8 @@ async fn datagrams_arrive(kind: Kind) {
 async fn traffic_is_counted(kind: Kind) {
     const BYTES: usize = 1 << 20;
     let (one, mut two) = kind.pair().await;
-    let (before_one, before_two) = (one.transport.traffic(), two.transport.traffic());
+    let before_one = one.transport.traffic();
+    let before_two = two.transport.traffic();
     let mut sender = one.transport.open_bulk(two.id, Bytes::new()).await.unwrap();
     sender.send(pattern(BYTES, 0)).await.unwrap();
     sender.finish().await.unwrap();

@@ -143,7 +143,8 @@ async fn nobody_is_buried_alive_behind_a_saturated_slow_link() {
             std::mem::replace(&mut node.events, unused),
             nodes::PATIENCE,
         );
-        (node.transport, node.events) = (transport, events);
+        node.transport = transport;
+        node.events = events;
         fault.throttle(Some(SLOW_LINK));
         faults.push(fault);
     }

@@ -40,7 +40,8 @@ async fn a_duplicate_of_a_live_peer_waits_until_it_is_dropped(kind: Kind) {
     let (one, mut two) = kind.pair().await;
     let mut twin = kind.node_at(one.id.0, 2, kind.other_address());
     let showing_life = tokio::spawn({
-        let (transport, to) = (one.transport.clone(), two.id);
+        let transport = one.transport.clone();
+        let to = two.id;
         async move {
             while transport.send_datagram(to, Bytes::new()).is_ok() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -212,7 +213,8 @@ fn a_later_start_of_a_stopped_process_is_let_in_after_a_while() {
             .build()
             .unwrap()
     };
-    let (here, there) = (runtime(), runtime());
+    let here = runtime();
+    let there = runtime();
     let stopped = there.block_on(async { Kind::Quic.node(7, 1) });
     here.block_on(async {
         let mut one = Kind::Quic.node(1, 1);

@@ -28,8 +28,9 @@ fn main() {
 
 fn each(wire: WireType, values: &[f32]) {
     let mut bytes = vec![0; wire.encoded_bytes(CHUNK)];
-    let (mut residual, mut target, reference) =
-        (vec![0.0; CHUNK], vec![0.0; CHUNK], vec![0.1; CHUNK]);
+    let mut residual = vec![0.0; CHUNK];
+    let mut target = vec![0.0; CHUNK];
+    let reference = vec![0.1; CHUNK];
     best(&format!("{wire:?} encode gossip"), || {
         wire.encode_gossip(black_box(values), &mut residual, 0.5, black_box(&mut bytes))
     });

@@ -193,7 +193,9 @@ mod tests {
     /// What a writer writes of the checkpoints 1 to `until`, and when it is done with each, in
     /// tenths of the time between two of them. A part takes any time up to `slowest` of these.
     fn written(until: u64, slowest: u64, random: &mut u64, newest: bool) -> Vec<(u64, u64)> {
-        let (mut done, mut busy, mut waiting) = (Vec::new(), None, None);
+        let mut done = Vec::new();
+        let mut busy = None;
+        let mut waiting = None;
         let mut begin = |number: u64, at: u64| {
             *random = random
                 .wrapping_mul(6_364_136_223_846_793_005)
@@ -245,7 +247,8 @@ mod tests {
                 .for_each(|(number, _)| *counts.entry(number).or_insert(0) += 1);
             counts.values().filter(|count| **count == 8).count()
         };
-        let (by_rank, by_age) = (whole(false), whole(true));
+        let by_rank = whole(false);
+        let by_age = whole(true);
         assert!(
             by_rank >= 95 && by_age < by_rank / 4,
             "{by_rank} instead of {by_age}"

@@ -90,11 +90,14 @@ mod tests {
 
     #[test]
     fn of_two_forks_the_later_one_goes_on_then_the_larger_one_and_what_follows_does_not_count() {
-        let (early, late) = ([fork(4, 900, 1)], [fork(5, 1, 2)]);
+        let early = [fork(4, 900, 1)];
+        let late = [fork(5, 1, 2)];
         assert_eq!(best(&[(&early, 700), (&late, 6)]).0, late);
-        let (one, many) = ([fork(4, 1, 1)], [fork(4, 999, 2)]);
+        let one = [fork(4, 1, 1)];
+        let many = [fork(4, 999, 2)];
         assert_eq!(best(&[(&one, 5_000), (&many, 6)]).0, many);
-        let (low, high) = ([fork(4, 2, 1)], [fork(4, 2, 2)]);
+        let low = [fork(4, 2, 1)];
+        let high = [fork(4, 2, 2)];
         assert_eq!(best(&[(&low, 5), (&high, 90)]).0, low);
     }
 

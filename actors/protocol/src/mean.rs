@@ -70,7 +70,8 @@ pub fn correct_and_keep(
     for ((value, before), correction) in model.iter_mut().zip(before).zip(correction) {
         let z = (*correction + stays * *value) / weight;
         exponents |= u32::from(z.to_bits() & INFINITE == INFINITE);
-        (*before, *value) = (*value, z);
+        *before = *value;
+        *value = z;
     }
     exponents == 0
 }
@@ -112,12 +113,18 @@ mod tests {
     fn a_correction_steps_on_the_numerator() {
         // w = 0.5, z = 4, so x = 2; the optimizer moved z by −1, and 0.25 · 6 arrived with weight
         // 0.25.
-        let (moved, z, w, after) = (-1.0f32, 4.0f32, 0.5f64, 0.75);
+        let moved = -1.0f32;
+        let z = 4.0f32;
+        let w = 0.5f64;
+        let after = 0.75;
         for (stays, x) in [(1.0, 2.5), (0.5, 3.0)] {
-            let (mut model, mut correction) = ([z + moved], [6.0f32]);
+            let mut model = [z + moved];
+            let mut correction = [6.0f32];
             blend(&mut correction, 0.25, &[z], w as f32 - stays);
-            let (mut numerators, mut sent) = (model, [z * w as f32]);
-            let (mut kept, mut before) = (model, [0.0]);
+            let mut numerators = model;
+            let mut sent = [z * w as f32];
+            let mut kept = model;
+            let mut before = [0.0];
             assert!(correct_and_keep(
                 &mut kept,
                 &mut before,

@@ -128,7 +128,8 @@ mod tests {
         start: f32,
         inner: impl Fn(f32, f32) -> f32,
     ) -> Vec<f32> {
-        let (mut anchor, mut momentum) = ([start], [0.0]);
+        let mut anchor = [start];
+        let mut momentum = [0.0];
         let mut seen = Vec::new();
         for gamma in gammas {
             let mut values = [inner(anchor[0], *gamma)];
@@ -142,7 +143,8 @@ mod tests {
                 },
                 *gamma,
             );
-            (anchor, momentum) = (values, next);
+            anchor = values;
+            momentum = next;
             seen.push(values[0]);
         }
         seen
@@ -164,7 +166,8 @@ mod tests {
             0.0,
             descend,
         );
-        let (mut x, mut velocity) = (0.0f32, 0.0f32);
+        let mut x = 0.0f32;
+        let mut velocity = 0.0f32;
         for value in seen {
             velocity = 0.5 * velocity + (x - 3.0);
             x -= 0.1 * velocity;
@@ -182,7 +185,8 @@ mod tests {
             .is_off()
         );
         for value in [0.25f32, -7.5, 1e-3] {
-            let (mut values, mut next) = ([value], [0.0]);
+            let mut values = [value];
+            let mut next = [0.0];
             let piece = Piece {
                 values: &mut values,
                 anchor: &[1.0],
@@ -232,7 +236,9 @@ mod tests {
             0.0,
             descend,
         );
-        let (mut x, mut m, mut before) = (0.0f32, 0.0f32, gammas[0]);
+        let mut x = 0.0f32;
+        let mut m = 0.0f32;
+        let mut before = gammas[0];
         for (value, gamma) in seen.iter().zip(gammas) {
             m = 0.5 * (gamma / before) * m + (x - descend(x, gamma));
             x -= m;
@@ -274,9 +280,11 @@ mod tests {
         rounds: usize,
         mut inner: impl FnMut(f32) -> f32,
     ) -> f32 {
-        let (mut anchor, mut momentum) = ([0.0], [0.0]);
+        let mut anchor = [0.0];
+        let mut momentum = [0.0];
         for _ in 0..rounds {
-            let (mut values, mut next) = ([inner(anchor[0])], [0.0]);
+            let mut values = [inner(anchor[0])];
+            let mut next = [0.0];
             optimizer.step(
                 Piece {
                     values: &mut values,
@@ -286,7 +294,8 @@ mod tests {
                 },
                 0.1,
             );
-            (anchor, momentum) = (values, next);
+            anchor = values;
+            momentum = next;
         }
         anchor[0]
     }
@@ -295,7 +304,8 @@ mod tests {
     fn diloco_and_bmuf_by_hand() {
         // o = 1, x̄ = 0.5, v = 0.25: Δ = 0.5.
         let piece = |optimizer: OuterOptimizer| {
-            let (mut values, mut next) = ([0.5], [0.0]);
+            let mut values = [0.5];
+            let mut next = [0.0];
             optimizer.step(
                 Piece {
                     values: &mut values,

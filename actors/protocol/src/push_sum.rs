@@ -25,7 +25,8 @@ pub const WEIGHT_MIN: f64 = 0.25;
 pub fn split(weight: f64, out_degree: usize) -> Split {
     let sent = out_degree as f64;
     let part = 1.0 / (sent + 1.0);
-    let (scale, share) = (part as f32, weight * part);
+    let scale = part as f32;
+    let share = weight * part;
     Split {
         scale,
         kept_scale: 1.0 - out_degree as f32 * scale,

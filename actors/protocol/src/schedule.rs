@@ -136,7 +136,8 @@ pub fn gossips_before(algorithm: &Algorithm, step: Step) -> u64 {
 
 /// 0 where it does not fit, or one of them is 0: such a step never comes.
 fn least_common_multiple(a: u64, b: u64) -> u64 {
-    let (mut divisor, mut rest) = (a, b);
+    let mut divisor = a;
+    let mut rest = b;
     while rest > 0 {
         (divisor, rest) = (rest, divisor % rest);
     }
@@ -218,10 +219,8 @@ mod tests {
 
     #[test]
     fn average_every_wakes_up_whatever_the_base() {
-        let (local, sgp) = (
-            Base::LocalSgd { frequency: 3 },
-            Base::Sgp(Gossip::synchronous(1)),
-        );
+        let local = Base::LocalSgd { frequency: 3 };
+        let sgp = Base::Sgp(Gossip::synchronous(1));
         let cases = [
             (sgp, None, 4, "gggaggga"),
             (sgp, None, 1, "aaaaaaaa"),

@@ -189,7 +189,8 @@ impl AggregatorState {
                 asked,
                 before,
             } => {
-                let (asked, before) = (Box::new(asked), Box::new(before));
+                let asked = Box::new(asked);
+                let before = Box::new(before);
                 self.answer(Err(ExchangeError::WorkersDisagree {
                     worker,
                     asked,
@@ -214,7 +215,8 @@ impl AggregatorState {
             frozen,
             samples,
         } = contributing;
-        let (donation, basis) = (self.donation.take(), std::mem::take(&mut self.basis));
+        let donation = self.donation.take();
+        let basis = std::mem::take(&mut self.basis);
         self.lent = if self.whole.is_some() {
             donation.clone()
         } else {
@@ -322,7 +324,8 @@ impl AggregatorState {
         ) else {
             return;
         };
-        let (members, optimizer) = (&released.members_before, self.lent.as_ref());
+        let members = &released.members_before;
+        let optimizer = self.lent.as_ref();
         let decided = Decided {
             outcome,
             members,
@@ -352,11 +355,9 @@ impl AggregatorState {
                 own
             }
         };
-        let (pool, weight, myself) = (
-            Arc::clone(&self.context.pool),
-            self.part.weight(),
-            self.myself.clone(),
-        );
+        let pool = Arc::clone(&self.context.pool);
+        let weight = self.part.weight();
+        let myself = self.myself.clone();
         let elements = self.elements;
         let step = compute(move || {
             let result = whole.step(&values, elements, weight, gamma, &pool);

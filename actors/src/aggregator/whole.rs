@@ -73,7 +73,8 @@ impl WholeState {
                 .iter_mut()
                 .for_each(|value| *value /= weight);
             let mut next = vec![0.0; range.len()];
-            let (anchor, momentum) = (&self.anchor[range.clone()], &self.momentum[range.clone()]);
+            let anchor = &self.anchor[range.clone()];
+            let momentum = &self.momentum[range.clone()];
             self.optimizer.step(
                 Piece {
                     values: chunk.values_mut(),

@@ -17,7 +17,8 @@ fn buffers_come_back_when_the_last_slice_is_gone() {
         "still referenced by the bytes"
     );
     drop(bytes);
-    let (one, other) = (pool.take(8).values()[0], pool.take(8).values()[0]);
+    let one = pool.take(8).values()[0];
+    let other = pool.take(8).values()[0];
     assert!(one == 7.0 || other == 7.0);
 }
 
@@ -51,7 +52,9 @@ fn memory_of_its_own_kind_is_used_as_long_as_there_is_some() {
     let pool = Pool::of(Arc::new(Few(Mutex::new(10))));
     pool.keep_at_most(64);
     let kind = |buffer: &Buffer| matches!(buffer.values, Values::Block(_));
-    let (mut first, second, third) = (pool.take(8), pool.take(8), pool.take(2));
+    let mut first = pool.take(8);
+    let second = pool.take(8);
+    let third = pool.take(2);
     assert_eq!(
         (kind(&first), kind(&second), kind(&third)),
         (true, false, true)
@@ -78,7 +81,8 @@ fn a_pool_keeps_no_more_than_its_bound() {
 fn lengths_that_nobody_asks_for_make_room() {
     let pool = Pool::new();
     pool.keep_at_most(8);
-    let (old, newer) = (pool.take(8), pool.take(3));
+    let old = pool.take(8);
+    let newer = pool.take(3);
     drop(old);
     drop(newer);
     let kept = |length| {
@@ -90,7 +94,8 @@ fn lengths_that_nobody_asks_for_make_room() {
             .map_or(0, |kept| kept.values.len())
     };
     assert_eq!((kept(8), kept(3)), (0, 1));
-    let (other, newest) = (pool.take(4), pool.take(6));
+    let other = pool.take(4);
+    let newest = pool.take(6);
     drop(other);
     assert_eq!((kept(3), kept(4)), (1, 1));
     drop(newest);

@@ -62,11 +62,9 @@ impl Carried {
     /// How a round of `parameters` parameters travels; `None` without the reference for it.
     #[must_use]
     pub fn coding(&self, wire: WireType, parameters: usize, pool: &Arc<Pool>) -> Option<Coding> {
-        let (reference, residual, pool) = (
-            Arc::clone(&self.reference),
-            Arc::clone(&self.residual),
-            Arc::clone(pool),
-        );
+        let reference = Arc::clone(&self.reference);
+        let residual = Arc::clone(&self.residual);
+        let pool = Arc::clone(pool);
         self.reference.covers(parameters).then_some(Coding {
             wire,
             parameters,
@@ -171,10 +169,8 @@ impl Coding {
         sum: Sum<'_>,
         scratch: &mut [u8],
     ) -> Result<(), BulkError> {
-        let (parameters, encoded) = (
-            self.parameters_of(range).len(),
-            &mut scratch[..self.encoded_bytes(range)],
-        );
+        let parameters = self.parameters_of(range).len();
+        let encoded = &mut scratch[..self.encoded_bytes(range)];
         stream.read_exact(encoded).await?;
         self.decode(encoded, &mut sum.values[..parameters], sum.first);
         if parameters < range.len() {
@@ -231,10 +227,8 @@ impl Coding {
         range: &Range<usize>,
         scratch: &mut [u8],
     ) -> Result<Frozen, BulkError> {
-        let (parameters, encoded) = (
-            self.parameters_of(range).len(),
-            &mut scratch[..self.encoded_bytes(range)],
-        );
+        let parameters = self.parameters_of(range).len();
+        let encoded = &mut scratch[..self.encoded_bytes(range)];
         let mut chunk = self.pool.take(range.len());
         stream.read_exact(encoded).await?;
         if parameters < range.len() {
@@ -320,7 +314,8 @@ impl Encoder {
             range,
             &self.frozen.values()[parameters.end.max(range.start)..range.end],
             |encoded| {
-                let (reference, residual) = (coding.reference(range), coding.owed_before(range));
+                let reference = coding.reference(range);
+                let residual = coding.owed_before(range);
                 let (values, residual) = (
                     &self.frozen.values()[parameters.clone()],
                     Some(residual.values()),

@@ -34,7 +34,8 @@ impl Decided<'_> {
     /// Whether this is kept, and this node writes a part of it.
     #[must_use]
     pub fn shards(&self, context: &NodeContext) -> Vec<ShardId> {
-        let (settings, spec) = (&context.settings, &self.outcome.spec);
+        let settings = &context.settings;
+        let spec = &self.outcome.spec;
         if !(context.store.keeps() && is_due(&settings.algorithm, settings.checkpoint_every, spec))
         {
             return Vec::new();

@@ -263,10 +263,13 @@ impl CoordinatorState {
                 return self.context.actors.tell(broken);
             }
         };
-        if let Some(own) = self.part.contribution().filter(|_| plan.contributes()) {
+        if let Some(own) = self.part.contribution()
+            && plan.contributes()
+        {
             own.encode_as(coding.as_ref());
         }
-        let (context, myself) = (Arc::clone(&self.context), self.myself.clone());
+        let context = Arc::clone(&self.context);
+        let myself = self.myself.clone();
         let movements = Movements::new(
             context,
             myself,
@@ -310,7 +313,11 @@ impl CoordinatorState {
         let movements = std::mem::take(&mut self.movements).remove(&plan.attempt);
         self.record_applied(applied);
         let parameters = self.part.parameters();
-        let counts = contribution.as_ref().filter(|_| plan.contributes());
+        let counts = if plan.contributes() {
+            contribution.as_ref()
+        } else {
+            None
+        };
         let optimizer = counts.and_then(|own| own.donation.as_ref());
         Decided {
             outcome,
@@ -320,7 +327,11 @@ impl CoordinatorState {
             optimizer,
         }
         .keep_sharded(&self.context, self.part.shards());
-        let own = counts.filter(|_| outcome.spec.carries_parameters());
+        let own = if outcome.spec.carries_parameters() {
+            counts
+        } else {
+            None
+        };
         self.carry(
             plan,
             movements
@@ -439,11 +450,13 @@ fn disagreement(own: &Contributed, values: &Assembled) -> f32 {
         .pieces()
         .filter(|(start, _)| *start < parameters)
         .step_by(chunks.div_ceil(COMPARED_CHUNKS_MAX));
-    let (mut distance, mut norm) = (0.0f64, 0.0f64);
+    let mut distance = 0.0f64;
+    let mut norm = 0.0f64;
     for (start, chunk) in pieces.take(COMPARED_CHUNKS_MAX) {
         let end = parameters.min(start + chunk.values().len());
         for (before, after) in own.frozen.values()[start..end].iter().zip(chunk.values()) {
-            let (before, after) = (f64::from(*before) / own.weight, f64::from(*after));
+            let before = f64::from(*before) / own.weight;
+            let after = f64::from(*after);
             distance += (before - after).powi(2);
             norm += after.powi(2);
         }

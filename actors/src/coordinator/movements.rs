@@ -48,11 +48,9 @@ impl Movements {
         coding: Option<Coding>,
         model_parameters: usize,
     ) -> Self {
-        let (round, term, kind) = (
-            plan.attempt.round.0,
-            plan.attempt.term.counter,
-            round_name(plan.spec.kind),
-        );
+        let round = plan.attempt.round.0;
+        let term = plan.attempt.term.counter;
+        let kind = round_name(plan.spec.kind);
         let span = tracing::info_span!("round", round, term, kind, step = plan.spec.step.0);
         Self {
             context,
@@ -77,12 +75,10 @@ impl Movements {
             weight: own.weight,
             wire,
         });
-        let (context, frozen, encoder, place) = (
-            Arc::clone(&self.context),
-            own.frozen.clone(),
-            own.encoder.clone(),
-            self.plan.place,
-        );
+        let context = Arc::clone(&self.context);
+        let frozen = own.frozen.clone();
+        let encoder = own.encoder.clone();
+        let place = self.plan.place;
         let work = async move {
             match encoder {
                 Some(encoder) => {
@@ -109,7 +105,8 @@ impl Movements {
     pub fn send_buffers(&mut self, lent: Option<Frozen>, to: NodeId, values: u64) {
         let whole = 0..usize::try_from(values).unwrap_or(usize::MAX);
         let lent = lent.filter(|lent| lent.values().len() == whole.len());
-        let (context, place) = (Arc::clone(&self.context), self.plan.place);
+        let context = Arc::clone(&self.context);
+        let place = self.plan.place;
         let span = tracing::debug_span!(parent: &self.span, "send_buffers", %to);
         self.spawn(span, async move {
             let Some(lent) = lent else {
@@ -134,11 +131,9 @@ impl Movements {
         to: NodeId,
         states: Vec<(ShardId, ShardState)>,
     ) {
-        let (context, place, cut) = (
-            Arc::clone(&self.context),
-            self.plan.place,
-            self.cut(publication),
-        );
+        let context = Arc::clone(&self.context);
+        let place = self.plan.place;
+        let cut = self.cut(publication);
         let span = tracing::debug_span!(parent: &self.span, "send_state", %to);
         self.spawn(span, async move {
             transfer::send_state(&context, place, to, &states, cut)
@@ -191,7 +186,8 @@ impl Movements {
 
     /// Reads a stream of parameters, state or buffers.
     pub fn read(&mut self, publication: Option<&Publication>, arrived: Arrived) {
-        let (from, context) = (arrived.header.sender, Arc::clone(&self.context));
+        let from = arrived.header.sender;
+        let context = Arc::clone(&self.context);
         match (&arrived.content, publication) {
             (Bulk::State, Some(publication)) => {
                 let shards = publication
@@ -227,7 +223,8 @@ impl Movements {
                 });
             }
             _ => {
-                let (ranges, coding) = (ranges(&self.plan, from), self.coding.clone());
+                let ranges = ranges(&self.plan, from);
+                let coding = self.coding.clone();
                 let span = tracing::debug_span!(parent: &self.span, "receive", %from);
                 self.spawn(span, async move {
                     let received =
@@ -254,7 +251,8 @@ impl Movements {
         span: Span,
         work: impl Future<Output = Option<Moved<Buffers>>> + Send + 'static,
     ) {
-        let (actor, attempt) = (self.actor.clone(), self.plan.attempt);
+        let actor = self.actor.clone();
+        let attempt = self.plan.attempt;
         let told = async move {
             if let Some(moved) = work.await {
                 // A stopped coordinator needs no event.

@@ -39,7 +39,8 @@ const SAMPLED_CHUNKS: usize = 16;
 /// A decided outcome with a digest of a sample of the values, the same sample on every member, and
 /// nothing of the shards.
 pub fn in_brief(start: Start, applied: &Applied<Buffers>) -> Event {
-    let (elements, mut digest) = (applied.plan.layout.elements(), Digest::default());
+    let elements = applied.plan.layout.elements();
+    let mut digest = Digest::default();
     let step = (elements / SAMPLED_CHUNKS).max(SAMPLED_VALUES);
     for first in (0..elements).step_by(step) {
         let sample = SAMPLED_VALUES.min(elements - first);
@@ -53,7 +54,8 @@ pub fn in_brief(start: Start, applied: &Applied<Buffers>) -> Event {
 /// A decided outcome; shares the values and the state of shards, and hashes them when it is made.
 pub fn in_full(start: Start, applied: &Applied<Buffers>, shards: &Shards<Buffers>) -> Later {
     let mut event = applied.event(start, 0, Vec::new(), Vec::new());
-    let (values, elements) = (applied.values.clone(), applied.plan.layout.elements());
+    let values = applied.values.clone();
+    let elements = applied.plan.layout.elements();
     let states: Vec<(ShardId, ShardState)> = shards
         .all()
         .map(|(shard, state)| (shard, state.clone()))

@@ -483,7 +483,8 @@ fn slow_step(
         }
     };
     let mut next = context.pool.take(length);
-    let (anchor, momentum) = (&anchor.values()[..length], &momentum[..length]);
+    let anchor = &anchor.values()[..length];
+    let momentum = &momentum[..length];
     outer.optimizer.step(
         Piece {
             values,
@@ -507,7 +508,8 @@ fn publish_to(
     receivers
         .map(|(node, shards)| {
             let (outlet, queue) = mpsc::channel(PUBLISH_WINDOW_CHUNKS);
-            let (context, content) = (Arc::clone(context), content.clone());
+            let context = Arc::clone(context);
+            let content = content.clone();
             tokio::spawn(async move {
                 if let Err(error) = publish(&context, place, node, content, queue).await {
                     // The receiver reports what it misses; a receiver that is gone is the liveness

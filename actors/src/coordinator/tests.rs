@@ -111,7 +111,8 @@ fn arrived(content: Bulk) -> Arrived {
 
 #[test]
 fn a_contribution_in_another_encoding_is_a_broken_stream() {
-    let (plan, pool) = (plan(), Pool::new());
+    let plan = plan();
+    let pool = Pool::new();
     for (wire, expected) in [
         (WireType::Float32, WireType::Int8),
         (WireType::Int8, WireType::BFloat16),
@@ -137,7 +138,8 @@ fn a_contribution_in_another_encoding_is_a_broken_stream() {
 
 #[tokio::test]
 async fn an_owner_reads_of_others_what_it_reads_of_itself() {
-    let (plan, pool) = (plan(), Pool::new());
+    let plan = plan();
+    let pool = Pool::new();
     let carried = carried(&pool, |index| 0.01 * index as f32);
     let coding = coding(&carried, &pool);
     let encoder = Encoder::new(
@@ -157,7 +159,8 @@ async fn an_owner_reads_of_others_what_it_reads_of_itself() {
             encoder.chunk(&range),
             "another attempt sends the same"
         );
-        let (mut own, mut read) = (vec![1.0; range.len()], vec![1.0; range.len()]);
+        let mut own = vec![1.0; range.len()];
+        let mut read = vec![1.0; range.len()];
         coding.own_difference(
             &encoder,
             &range,
@@ -194,7 +197,8 @@ async fn an_owner_reads_of_others_what_it_reads_of_itself() {
 
 #[tokio::test]
 async fn an_update_is_what_its_owner_has_afterwards() {
-    let (plan, pool) = (plan(), Pool::new());
+    let plan = plan();
+    let pool = Pool::new();
     let carried = carried(&pool, |index| 0.01 * index as f32);
     let coding = coding(&carried, &pool);
     for range in plan
@@ -223,7 +227,8 @@ async fn an_update_is_what_its_owner_has_afterwards() {
 
 #[test]
 fn a_residual_counts_once_the_round_is_decided_with_it() {
-    let (plan, pool) = (plan(), Pool::new());
+    let plan = plan();
+    let pool = Pool::new();
     let mut carried = carried(&pool, |_| 0.0);
     let first = |range: std::ops::Range<usize>, coding: &Coding| {
         coding.owes(None, &range).values().to_vec()

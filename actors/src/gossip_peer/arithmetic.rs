@@ -149,8 +149,10 @@ impl Arithmetic {
             Job::Last(values, weight) => self.last = Some((values, weight)),
             Job::Mend(before) => self.mend(before),
             Job::Reset => {
-                (self.last, self.correction, self.mixing, self.residual) =
-                    (None, None, None, Assembled::default());
+                self.last = None;
+                self.correction = None;
+                self.mixing = None;
+                self.residual = Assembled::default();
             }
         }
         None
@@ -158,7 +160,8 @@ impl Arithmetic {
 
     /// Adds a part to the correction.
     fn fold(&mut self, part: Part) {
-        let (mut values, scale) = (part.values.into_values(&self.pool), part.scale);
+        let mut values = part.values.into_values(&self.pool);
+        let scale = part.scale;
         let Some(correction) = &mut self.correction else {
             if scale != 1.0 {
                 values.update(&self.pool, |_, target| {
@@ -196,7 +199,8 @@ impl Arithmetic {
 
     /// `own.scale · own + Σ scale · part`, in the order of the parts.
     fn mix(&self, own: Part, parts: Vec<Part>) -> Assembled {
-        let (own, kept) = (own.values.into_values(&self.pool), own.scale);
+        let kept = own.scale;
+        let own = own.values.into_values(&self.pool);
         let mut parts = parts
             .into_iter()
             .map(|part| (part.values.into_values(&self.pool), part.scale));
@@ -235,11 +239,14 @@ impl Arithmetic {
         } = self.mixing.take()?;
         let known = self.last.is_some();
         let (mut last, last_weight) = self.last.take().unwrap_or((Assembled::default(), 1.0));
-        let (mut numerators, mut sent) = (Assembled::default(), Assembled::default());
+        let mut numerators = Assembled::default();
+        let mut sent = Assembled::default();
         for (start, mut model) in buffers(before, &self.pool) {
             let length = model.values().len();
             let correction = slice(&correction, start, length, &self.pool);
-            if let Some((plan, _)) = message.as_ref().filter(|_| known) {
+            if let Some((plan, _)) = message.as_ref()
+                && known
+            {
                 let mut last = buffer(&mut last, start, length, &self.pool);
                 let movement = (stays, plan.goes(stays));
                 mean::share_out(
@@ -275,7 +282,8 @@ impl Arithmetic {
             return;
         };
         let (mut last, last_weight) = self.last.take().unwrap_or((Assembled::default(), 1.0));
-        let (mut numerators, mut stayed) = (Assembled::default(), Assembled::default());
+        let mut numerators = Assembled::default();
+        let mut stayed = Assembled::default();
         for (start, mut model) in buffers(before, &self.pool) {
             let length = model.values().len();
             let correction = slice(&correction, start, length, &self.pool);
@@ -286,7 +294,8 @@ impl Arithmetic {
                 .zip(last.values_mut())
                 .zip(correction.values())
             {
-                let (x, z) = (correction + stays * *model, *last / last_weight as f32);
+                let x = correction + stays * *model;
+                let z = *last / last_weight as f32;
                 let goes = (1.0 - stays) * (*model - z);
                 (*model, *last) = if (x / weight as f32).is_finite() {
                     (x, if goes.is_finite() { goes } else { 0.0 })

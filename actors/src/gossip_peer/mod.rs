@@ -191,7 +191,8 @@ impl GossipPeerState {
             } => self.mix(mix, arrived, frozen).await,
             GossipEffect::Ship(plan) => self.ship(plan).await,
             GossipEffect::Moved(before, plan) => {
-                let (wire, now) = (self.wire(), self.context.clock.now());
+                let wire = self.wire();
+                let now = self.context.clock.now();
                 let message = plan.map(|plan| {
                     let payload = Payload::awaited(wire);
                     self.shipments.keep(&plan, payload.clone(), now);
@@ -241,12 +242,10 @@ impl GossipPeerState {
         let Bulk::Gossip { scale, .. } = arrived.content else {
             return;
         };
-        let (pool, myself, elements, wire) = (
-            Arc::clone(&self.context.pool),
-            self.myself.clone(),
-            self.elements,
-            self.wire(),
-        );
+        let pool = Arc::clone(&self.context.pool);
+        let myself = self.myself.clone();
+        let elements = self.elements;
+        let wire = self.wire();
         let task = tokio::spawn(async move {
             let values = transfer::read(&pool, arrived, elements, (wire, scale)).await;
             let values = values.inspect_err(|error| log(key, error));
@@ -287,7 +286,8 @@ impl GossipPeerState {
         let Payload::Float32(values) = own.values.clone() else {
             return;
         };
-        let (plan, now) = (Arc::new(plan), self.context.clock.now());
+        let plan = Arc::new(plan);
+        let now = self.context.clock.now();
         match self.wire() {
             // It needs no encoding.
             WireType::Float32 => {
@@ -312,12 +312,10 @@ impl GossipPeerState {
         self.shipments.depart(plan.step, self.context.clock.now());
         let wire = self.wire();
         for to in receivers {
-            let (context, plan, values, myself) = (
-                Arc::clone(&self.context),
-                Arc::clone(plan),
-                values.clone(),
-                self.myself.clone(),
-            );
+            let context = Arc::clone(&self.context);
+            let plan = Arc::clone(plan);
+            let values = values.clone();
+            let myself = self.myself.clone();
             self.sending.spawn(async move {
                 let sent = transfer::send(&context, &plan, (wire, &values), to).await;
                 if let Err(error) = &sent {
@@ -354,8 +352,10 @@ impl GossipPeerState {
         let Some(machine) = self.part.machine() else {
             return;
         };
-        let (weight, escrowed) = (machine.own_weight(), machine.escrowed());
-        let (step, stragglers) = (machine.step(), machine.stragglers());
+        let weight = machine.own_weight();
+        let escrowed = machine.escrowed();
+        let step = machine.step();
+        let stragglers = machine.stragglers();
         self.context.status.gossip(Gossiping {
             weight,
             escrowed,

@@ -126,7 +126,8 @@ async fn values_that_are_not_finite_are_not_read() {
 
 #[test]
 fn a_message_comes_back_as_it_was_encoded_also_if_that_was_later() {
-    let (pool, mut shipments) = (Pool::new(), Shipments::default());
+    let pool = Pool::new();
+    let mut shipments = Shipments::default();
     let plan = |step| Plan {
         step: Step(step),
         place: place(),
@@ -152,7 +153,8 @@ fn a_message_comes_back_as_it_was_encoded_also_if_that_was_later() {
         "nobody is to have it any more"
     );
     shipments.depart(Step(7), Instant(6));
-    let (values, mut residual) = ([1.0, -0.3, 0.7], Assembled::default());
+    let values = [1.0, -0.3, 0.7];
+    let mut residual = Assembled::default();
     payload.fill(assembled(&pool, &values), &mut residual, 2.0 / 3.0, &pool);
     let owed = flat(&residual, 3);
     for part in parts {

@@ -225,10 +225,8 @@ impl MembershipState {
 
 fn liveness_settings(context: &NodeContext) -> liveness::Settings {
     let node = &context.settings;
-    let (probe_interval, suspect) = (
-        NodeContext::span(node.probe_interval),
-        NodeContext::span(node.suspect),
-    );
+    let probe_interval = NodeContext::span(node.probe_interval);
+    let suspect = NodeContext::span(node.suspect);
     liveness::Settings {
         probe_interval,
         suspect,

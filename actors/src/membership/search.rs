@@ -85,7 +85,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_address_that_was_given_up_rests() {
-        let (resting, address) = (Resting::default(), SocketAddr::from(([127, 0, 0, 1], 9)));
+        let resting = Resting::default();
+        let address = SocketAddr::from(([127, 0, 0, 1], 9));
         assert!(resting.is_over(address));
         resting.begin(address);
         assert!(!resting.is_over(address));

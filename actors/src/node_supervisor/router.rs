@@ -62,7 +62,8 @@ pub async fn route(context: Arc<NodeContext>, mut events: mpsc::Receiver<Transpo
                 tried_for,
                 error,
             } => {
-                let (tried_for, error) = (NodeContext::span(tried_for), error.to_string());
+                let tried_for = NodeContext::span(tried_for);
+                let error = error.to_string();
                 context.actors.tell(In::DialFailed {
                     address,
                     tried_for,

@@ -58,14 +58,13 @@ fn run(arguments: &Arguments) -> Result<u64, Box<dyn std::error::Error>> {
         nodes,
         rendezvous: _rendezvous,
     } = start(&ids, Link::Faulty, &config)?;
-    let (stop, workers) = (
-        AtomicBool::new(false),
-        nodes
-            .iter()
-            .map(|node| node.worker(0))
-            .collect::<Result<Vec<_>, _>>()?,
-    );
-    let (mut deaths, mut rounds) = (0, 0);
+    let stop = AtomicBool::new(false);
+    let workers = nodes
+        .iter()
+        .map(|node| node.worker(0))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut deaths = 0;
+    let mut rounds = 0;
     thread::scope(|scope| {
         for _ in 0..arguments.busy {
             scope.spawn(|| {

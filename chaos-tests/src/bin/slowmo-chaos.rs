@@ -218,7 +218,8 @@ fn files(arguments: &Sim, look: Look) -> anyhow::Result<ExitCode> {
 
 /// Where a schedule came from.
 fn drawn(arguments: &Sim, seed: u64) -> String {
-    let (from, to) = (arguments.nodes.start(), arguments.nodes.end());
+    let from = arguments.nodes.start();
+    let to = arguments.nodes.end();
     format!(
         "Drawn from seed {seed}, for {from} to {to} nodes{}.",
         if arguments.all {
@@ -284,7 +285,8 @@ fn actors(arguments: &Actors) -> anyhow::Result<ExitCode> {
     if let (Some(path), Some(trace)) = (&arguments.trace, &last) {
         write(path, trace)?;
     }
-    let (from, to) = (arguments.nodes.start(), arguments.nodes.end());
+    let from = arguments.nodes.start();
+    let to = arguments.nodes.end();
     for (seed, violation) in &found.failures {
         println!(
             "seed {seed}: {} at {} ms: {}",
@@ -321,7 +323,8 @@ fn show(arguments: &Sim, report: Report) -> anyhow::Result<ExitCode> {
         }
         return keep(arguments, &report).map(|()| ExitCode::SUCCESS);
     };
-    let (seed, class) = (report.schedule.config.seed, report.schedule.config.class);
+    let seed = report.schedule.config.seed;
+    let class = report.schedule.config.class;
     println!(
         "seed {seed} ({class:?}): {} at {} ms: {}",
         violation.invariant,
@@ -353,7 +356,8 @@ fn again(arguments: &Sim, seed: u64) -> String {
     if let [file] = arguments.schedule.as_slice() {
         return format!("--schedule {}", file.display());
     }
-    let (from, to) = (arguments.nodes.start(), arguments.nodes.end());
+    let from = arguments.nodes.start();
+    let to = arguments.nodes.end();
     let mut again = format!("--first-seed {seed} --seeds 1 --nodes {from}..{to}");
     if arguments.all {
         again.push_str(" --all");

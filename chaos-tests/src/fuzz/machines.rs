@@ -157,7 +157,8 @@ pub fn liveness(data: &[u8]) -> bool {
     let mut out = Outbox::default();
     let members = (1..=NODES).map(|id| (NodeId(id), Incarnation(1))).collect();
     machine.handle(liveness::In::Members(members), Instant(0), &mut out);
-    let (mut now, mut accepted) = (0, false);
+    let mut now = 0;
+    let mut accepted = false;
     for (from, piece) in pieces(data) {
         let piece = message_in(piece, |bytes| Datagram::decode(bytes).is_ok());
         accepted |= Datagram::decode(piece).is_ok();

@@ -105,7 +105,9 @@ fn frame(round: Round, term: (u64, u64), message: Message) -> Vec<u8> {
         node: NodeId(term.1),
     };
     // Cluster and sender are made right by the target.
-    let (cluster, sender, incarnation) = (ClusterId(1), NodeId(2), Incarnation(1));
+    let cluster = ClusterId(1);
+    let sender = NodeId(2);
+    let incarnation = Incarnation(1);
     let header = Header {
         cluster,
         lineage: LINEAGE,
@@ -126,7 +128,10 @@ fn frame(round: Round, term: (u64, u64), message: Message) -> Vec<u8> {
 
 /// Rounds as they should go, and what a peer may do to them.
 pub(super) fn coordinator() -> Seeds {
-    let (now, next, first, second) = (Round::FOUNDING, Round(1), (0, 1), (1, 2));
+    let now = Round::FOUNDING;
+    let next = Round(1);
+    let first = (0, 1);
+    let second = (1, 2);
     let contributed = || Contributed {
         spec: spec(),
         samples: None,
@@ -537,12 +542,10 @@ pub(super) fn manifests() -> Seeds {
         checkpoint,
     };
     let mut bare = whole.clone();
-    (
-        bare.optimizer,
-        bare.cursor,
-        bare.checkpoint.samples,
-        bare.checkpoint.outer,
-    ) = (None, None, None, None);
+    bare.optimizer = None;
+    bare.cursor = None;
+    bare.checkpoint.samples = None;
+    bare.checkpoint.outer = None;
     // The form before had no digest, so that changes of it get further.
     let before = serde_json::to_string(&whole).unwrap_or_default();
     let text = |part: &Part| String::from_utf8(part.text().unwrap_or_default()).unwrap_or_default();
@@ -582,7 +585,8 @@ pub(super) fn trajectories() -> Seeds {
 
 /// The first line of every kind of event and fault in two simulated runs.
 pub(super) fn traces() -> Seeds {
-    let (mut seeds, mut seen) = (Seeds::new(), BTreeSet::new());
+    let mut seeds = Seeds::new();
+    let mut seen = BTreeSet::new();
     for seed in [1, 2] {
         let report = search::seed(
             seed,

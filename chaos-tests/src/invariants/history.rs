@@ -57,7 +57,8 @@ const REMEMBERED: u64 = 64;
 
 impl History {
     pub(super) fn observe(&mut self, line: &Line) {
-        (self.now, self.new) = (line.at, None);
+        self.now = line.at;
+        self.new = None;
         self.troubles.observe(line);
         match &line.event {
             Event::Begun(setup) => self.setup = Some(setup.clone()),

@@ -112,7 +112,8 @@ impl MomentumKept {
             });
             copies.count += 1;
             if copies.digest != held.digest {
-                let (round, shard) = (decided.place.round, held.shard);
+                let round = decided.place.round;
+                let shard = held.shard;
                 return Err(format!(
                     "{} and {} hold another state of {shard} after {round}",
                     start.node, copies.first
@@ -126,10 +127,8 @@ impl MomentumKept {
         {
             return Ok(());
         }
-        let (Round(round), wanted) = (
-            decided.place.round,
-            (setup.replicas + 1).min(decided.next.len()),
-        );
+        let Round(round) = decided.place.round;
+        let wanted = (setup.replicas + 1).min(decided.next.len());
         self.shards.extend(counts.keys());
         // A real run does not say how many parameters it has: then the shards are those that
         // anybody ever held.

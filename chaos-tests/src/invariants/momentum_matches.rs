@@ -68,7 +68,8 @@ impl Invariant for MomentumMatches {
             return Ok(());
         };
         self.checked += 1;
-        let (node, round) = (start.node, decided.place.round);
+        let node = start.node;
+        let round = decided.place.round;
         if *values != state.values {
             return Err(format!(
                 "{node} has other values than the oracle after {round}: {values:?} instead of {:?}",
@@ -84,7 +85,8 @@ impl Invariant for MomentumMatches {
                 ..
             }) => {
                 let range = layout.range(*shard);
-                let (anchors, momenta) = (&state.anchor[range.clone()], &state.momentum[range]);
+                let anchors = &state.anchor[range.clone()];
+                let momenta = &state.momentum[range];
                 Err(format!(
                     "{node} holds {shard} with anchor {anchor:?} and momentum {momentum:?} after {round}, the oracle {anchors:?} and {momenta:?}"
                 ))

@@ -25,8 +25,10 @@ impl Invariant for OneOutcome {
         if same(&known.decided, decided) {
             return Ok(());
         }
-        let (round, node) = (decided.place.round, start.node);
-        let (one, other) = (format!("{decided:?}"), format!("{:?}", known.decided));
+        let round = decided.place.round;
+        let node = start.node;
+        let one = format!("{decided:?}");
+        let other = format!("{:?}", known.decided);
         let same = one
             .bytes()
             .zip(other.bytes())

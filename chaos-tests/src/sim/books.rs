@@ -188,7 +188,9 @@ impl Books {
     }
 
     fn accept(&mut self, account: &mut Account, key: Parcelled) -> Result<(), String> {
-        let (me, (from, step)) = (account.start.node, (key.1.node, key.3));
+        let me = account.start.node;
+        let from = key.1.node;
+        let step = key.3;
         let stands = account.stand;
         let parcel = self.parcel(key)?;
         if key.0 != stands {
@@ -216,7 +218,8 @@ impl Books {
 
     /// What this node sent from where it stands.
     fn mine(&mut self, account: &Account) -> impl Iterator<Item = (&Parcelled, &mut Parcel)> {
-        let (stand, start) = (account.stand, account.start);
+        let stand = account.stand;
+        let start = account.start;
         let first = (stand, start, NodeId(0), Step(0));
         self.parcels
             .range_mut(first..=(stand, start, NodeId(u64::MAX), Step(u64::MAX)))

@@ -41,7 +41,8 @@ impl Clock {
     /// It runs at another speed from `now` on.
     pub fn drift(&mut self, now: u64, millionths: u64) {
         self.read_then = self.read(now).0;
-        (self.since, self.millionths) = (now, millionths.max(1));
+        self.since = now;
+        self.millionths = millionths.max(1);
     }
 }
 

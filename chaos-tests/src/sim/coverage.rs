@@ -59,7 +59,8 @@ impl Coverage {
     /// and the kinds there are.
     #[must_use]
     pub fn table(&self) -> String {
-        let (pairs, mut text) = (self.pairs(), String::new());
+        let pairs = self.pairs();
+        let mut text = String::new();
         let phases: BTreeSet<_> = pairs.keys().map(|(_, phase)| *phase).collect();
         let messages: BTreeSet<_> = pairs.keys().map(|(message, _)| *message).collect();
         let faults: BTreeSet<_> = pairs.values().flatten().copied().collect();

@@ -80,7 +80,8 @@ impl World {
         }
         connection.in_order = at.max(connection.in_order);
         connection.last = connection.last.max(connection.in_order);
-        let (at, number) = (connection.in_order, connection.number);
+        let at = connection.in_order;
+        let number = connection.number;
         self.at(
             at,
             Event::Packet {
@@ -176,7 +177,8 @@ impl World {
 
     /// Something arrives, if its connection still lives.
     pub(super) fn arrive(&mut self, from: Process, to: Process, connection: u64, packet: Packet) {
-        let (sender, receiver) = (self.id(from), self.id(to));
+        let sender = self.id(from);
+        let receiver = self.id(to);
         let Some(dialed) = self
             .network
             .connections
@@ -289,7 +291,8 @@ impl World {
             let held: VecDeque<Packet> = std::mem::take(&mut connection.held);
             connection.in_order = connection.in_order.max(again);
             connection.last = connection.last.max(connection.in_order);
-            let (at, number) = (connection.in_order, connection.number);
+            let at = connection.in_order;
+            let number = connection.number;
             for packet in held {
                 self.at(
                     at,

@@ -231,7 +231,8 @@ impl World {
         self.quiet = true;
         let now = self.now;
         for running in &mut self.processes {
-            (running.node.training.slowness, running.node.rounds.work) = (100, 0);
+            running.node.training.slowness = 100;
+            running.node.rounds.work = 0;
             running.clock.drift(now, super::clock::RIGHT);
         }
     }
@@ -261,7 +262,8 @@ impl World {
             self.coverage.under(None);
         }
         let running = &self.processes[process];
-        let (start, staleness) = (running.node.start, self.staleness);
+        let start = running.node.start;
+        let staleness = self.staleness;
         let gauges = [
             (
                 "parked round streams",

@@ -395,7 +395,8 @@ impl<'a> Planner<'a> {
             0 | 1 => self.push(at, Act::Break { one: node, other }),
             2..4 => {
                 // One node hears nobody, or is heard by nobody.
-                let (alone, rest) = (vec![node], self.ids.clone());
+                let alone = vec![node];
+                let rest = self.ids.clone();
                 let (from, to) = if self.random.once_in(2) {
                     (alone, rest)
                 } else {

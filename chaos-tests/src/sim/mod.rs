@@ -90,7 +90,8 @@ pub fn run(schedule: &Schedule, look: Look) -> Report {
     let goes_on_within = schedule.config.goes_on_within.map_or(0, |within| within.0);
     let until = schedule.config.horizon + goes_on_within + recovers_within;
     let mut world = World::new(schedule);
-    (world.watch.verbose, world.watch.trace) = (look.verbose, look.keeps_trace.then(Vec::new));
+    world.watch.verbose = look.verbose;
+    world.watch.trace = look.keeps_trace.then(Vec::new);
     match schedule.config.settles {
         Some(settles) => run_until_settled(&mut world, until, settles),
         None => world.run(until),
@@ -100,7 +101,8 @@ pub fn run(schedule: &Schedule, look: Look) -> Report {
     if !world.is_settled() {
         world.run(until.max(quiet + recovers_within));
     }
-    let (rounds, now) = (world.watch.rounds, world.now);
+    let rounds = world.watch.rounds;
+    let now = world.now;
     let nodes = world
         .living()
         .map(|process| world.describe(process))

@@ -88,11 +88,9 @@ pub fn seed(seed: u64, nodes: &RangeInclusive<usize>, look: Look) -> Report {
 
 /// Runs all seeds; `progress` hears of every run that is over.
 pub fn search(search: &Search, progress: &(dyn Fn(u64) + Sync)) -> Found {
-    let (next, stop, found) = (
-        AtomicU64::new(search.seeds.start),
-        AtomicBool::new(false),
-        Mutex::new(Found::default()),
-    );
+    let next = AtomicU64::new(search.seeds.start);
+    let stop = AtomicBool::new(false);
+    let found = Mutex::new(Found::default());
     std::thread::scope(|scope| {
         for _ in 0..search.threads.max(1) {
             scope.spawn(|| {

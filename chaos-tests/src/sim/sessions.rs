@@ -38,10 +38,8 @@ impl World {
             && address != self.processes[process].node.address
             && self.network.dialing[process].insert(address)
         {
-            let (at, give_up) = (
-                self.now + 1 + self.random.below(2_000),
-                self.now + self.config.waits.connect.0,
-            );
+            let at = self.now + 1 + self.random.below(2_000);
+            let give_up = self.now + self.config.waits.connect.0;
             self.at(at, Event::Dial(process, address, give_up));
         }
     }
@@ -54,7 +52,8 @@ impl World {
             self.network.dialing[process].remove(&address);
         } else if self.now >= give_up {
             self.network.dialing[process].remove(&address);
-            let (tried_for, error) = (Span(self.config.waits.connect.0), "no answer".to_owned());
+            let tried_for = Span(self.config.waits.connect.0);
+            let error = "no answer".to_owned();
             self.tell(
                 process,
                 In::DialFailed {
@@ -239,7 +238,8 @@ impl World {
         }
         // Whoever is told so by the other end need not tell it.
         if self.passes(at, peer) && !departed {
-            let (arrives, connections) = (self.travel(at, peer, 0), self.connections_of(at, peer));
+            let arrives = self.travel(at, peer, 0);
+            let connections = self.connections_of(at, peer);
             self.at(
                 arrives,
                 Event::Closed {

@@ -34,7 +34,8 @@ pub fn shrink(report: Report) -> Shortest {
             .is_some_and(|violation| violation.invariant == invariant)
             .then_some(again)
     };
-    let (mut report, mut runs) = (report, 0);
+    let mut report = report;
+    let mut runs = 0;
     let mut size = faults.len().div_ceil(2);
     while size > 0 {
         let mut at = 0;

@@ -102,7 +102,9 @@ impl Watch {
     pub fn said(&self, now: u64, node: NodeId, to: NodeId, frame: &Frame) {
         if self.verbose {
             let Frame::V1 { header, message } = frame;
-            let (round, counter, owner) = (header.round.0, header.term.counter, header.term.node.0);
+            let round = header.round.0;
+            let counter = header.term.counter;
+            let owner = header.term.node.0;
             print(
                 now,
                 &format!("{node} -> {to} round {round} term {counter}.{owner}"),

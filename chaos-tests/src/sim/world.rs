@@ -369,7 +369,8 @@ impl World {
         if !running.alive {
             return;
         }
-        let (part, mut wishes) = (mail.part(), Vec::new());
+        let part = mail.part();
+        let mut wishes = Vec::new();
         self.coverage.seen(&mail, running.node.rounds.phase());
         let local = running.clock.read(self.now);
         self.watch.told(self.now, running.node.start.node, &mail);
@@ -469,7 +470,8 @@ impl World {
         let place = node.rounds.machine().place();
         let (training, step, phase) =
             (node.training.doing, node.training.step, node.rounds.phase());
-        let (admission, round) = (&node.membership.waiting, &node.rounds.waiting);
+        let admission = &node.membership.waiting;
+        let round = &node.rounds.waiting;
         let up: Vec<u64> = self.network.sessions[process]
             .iter()
             .filter(|(_, session)| session.up)

@@ -45,10 +45,13 @@ pub fn node(simulated: &Simulated, id: NodeId, founds: bool) -> Config {
         ..Config::default()
     };
     if let Some(outer) = algorithm.outer {
-        (config.tau, config.sharded, config.no_average) =
-            (outer.frequency, outer.sharded, !outer.average);
+        config.tau = outer.frequency;
+        config.sharded = outer.sharded;
+        config.no_average = !outer.average;
         if let OuterOptimizer::SlowMo { alpha, beta } = outer.optimizer {
-            (config.outer, config.alpha, config.beta) = (OuterName::SlowMo, alpha, beta);
+            config.outer = OuterName::SlowMo;
+            config.alpha = alpha;
+            config.beta = beta;
         }
     }
     if let Some(Gossip {
@@ -59,9 +62,11 @@ pub fn node(simulated: &Simulated, id: NodeId, founds: bool) -> Config {
         wire,
     }) = gossip
     {
-        (config.peers_per_step, config.staleness, config.topology) =
-            (peers_per_step, staleness, topology);
-        (config.late_peers, config.gossip_wire) = (late_peers, wire);
+        config.peers_per_step = peers_per_step;
+        config.staleness = staleness;
+        config.topology = topology;
+        config.late_peers = late_peers;
+        config.gossip_wire = wire;
     }
     config
 }

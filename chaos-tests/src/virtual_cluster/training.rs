@@ -50,10 +50,8 @@ pub async fn train(mut training: Training, record: Record) {
         Err(Ended::Failed(why)) => Some(why),
     };
     if let Some(why) = failed {
-        let (now, what) = (
-            record.now(),
-            format!("the training of {} failed: {why}", training.start.node),
-        );
+        let now = record.now();
+        let what = format!("the training of {} failed: {why}", training.start.node);
         record.with(|watch| watch.broken(now.0, "progress", what));
     }
 }
@@ -128,10 +126,8 @@ async fn run(training: &mut Training) -> Result<(), Ended> {
     let seed = config.seed ^ start.node.0.rotate_left(20) ^ start.incarnation.0.rotate_left(40);
     let first =
         |index: usize| start.node.0 as f32 + start.incarnation.0 as f32 / 64.0 + index as f32 / 8.0;
-    let (parameters, buffers) = (
-        (0..config.parameters).map(first).collect(),
-        vec![0.0; config.buffers],
-    );
+    let parameters = (0..config.parameters).map(first).collect();
+    let buffers = vec![0.0; config.buffers];
     let mut model = Model {
         parameters,
         buffers,

@@ -78,8 +78,11 @@ struct World {
 /// Runs a cluster to its end.
 pub async fn run(config: Config, schedule: Vec<Timed>) -> Result<Report, SpawnError> {
     let record = Record::new(&config);
-    let (hub, seed) = (MemoryHub::new(Some(config.seed)), config.seed);
-    let (addresses, nodes, links) = (Addresses::default(), Vec::new(), BTreeMap::new());
+    let hub = MemoryHub::new(Some(config.seed));
+    let seed = config.seed;
+    let addresses = Addresses::default();
+    let nodes = Vec::new();
+    let links = BTreeMap::new();
     let mut world = World {
         config: config.clone(),
         record,
@@ -129,7 +132,9 @@ pub async fn run(config: Config, schedule: Vec<Timed>) -> Result<Report, SpawnEr
 
 fn describe(node: &Node) -> String {
     let status = node.runtime.status();
-    let (standing, round, members) = (status.standing, status.round, status.members.len());
+    let standing = status.standing;
+    let round = status.round;
+    let members = status.members.len();
     let waiting = status.waiting_for.unwrap_or_default();
     format!(
         "{} {standing} round {round} of {members} members, training ended: {} {waiting}",
@@ -195,7 +200,8 @@ impl World {
             .discovery(Arc::new(self.addresses.clone()))
             .spawn_here()
             .await?;
-        let (slowness, config) = (Arc::new(AtomicU32::new(100)), self.config.clone());
+        let slowness = Arc::new(AtomicU32::new(100));
+        let config = self.config.clone();
         let worker = runtime
             .worker(0)
             .map_err(|error| SpawnError::System(error.to_string()))?

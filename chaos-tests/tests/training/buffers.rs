@@ -26,8 +26,9 @@ fn run(config: &Config, link: Link) -> Vec<Vec<Held>> {
         .map(|node| {
             let mut worker = node.worker(0).unwrap();
             thread::spawn(move || {
-                let (mut parameters, mut optimizer, mut model) =
-                    (uneven(VALUES), vec![0.0; VALUES], vec![vec![0.0; 3]; 2]);
+                let mut parameters = uneven(VALUES);
+                let mut optimizer = vec![0.0; VALUES];
+                let mut model = vec![vec![0.0; 3]; 2];
                 let found = worker
                     .synchronize_with(
                         &mut parameters,
@@ -179,9 +180,12 @@ fn buffers_do_not_change_the_parameters() {
 fn founding_buffers_are_the_lowest_id_s() {
     let nodes = start(&[8, 2], IN_ORDER, &with(BufferStrategy::Average)).unwrap();
     let threads = nodes.iter().map(|node| {
-        let (mut worker, own) = (node.worker(0).unwrap(), node.node_id() as f32);
+        let mut worker = node.worker(0).unwrap();
+        let own = node.node_id() as f32;
         thread::spawn(move || {
-            let (mut parameters, mut optimizer, mut model) = ([own], [own; 3], [own; 2]);
+            let mut parameters = [own];
+            let mut optimizer = [own; 3];
+            let mut model = [own; 2];
             worker
                 .synchronize_with(
                     &mut parameters,

@@ -128,7 +128,8 @@ fn the_lowest_id_s_parameters_found_the_model() {
         let threads: Vec<_> = nodes
             .iter()
             .map(|node| {
-                let (id, mut worker) = (node.node_id(), node.worker(0).unwrap());
+                let id = node.node_id();
+                let mut worker = node.worker(0).unwrap();
                 std::thread::spawn(move || {
                     let mut parameters = vec![id as f32; 700];
                     let found = worker.synchronize(&mut parameters).unwrap();

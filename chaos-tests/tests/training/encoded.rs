@@ -77,7 +77,8 @@ fn encoded_rounds_end_where_float32_ends() {
             }
             // A few steps of the wire type, which is relative to how far nodes move in a round:
             // ever less.
-            let (middle, end) = (apart(&run, &exact, 59), apart(&run, &exact, 119));
+            let middle = apart(&run, &exact, 59);
+            let end = apart(&run, &exact, 119);
             assert!(
                 middle < 0.03 && end < 0.01,
                 "{wire:?} with {:?}: {middle} and {end} from float32",
@@ -154,7 +155,8 @@ fn what_rounding_drops_adds_up() {
                 ..job.clone()
             }
             .run();
-            let (found, expected) = (run[0].values[DRIFTS - 1][1], exact[0].values[DRIFTS - 1][1]);
+            let found = run[0].values[DRIFTS - 1][1];
+            let expected = exact[0].values[DRIFTS - 1][1];
             let off = (found - expected).abs();
             // A few steps of int8, whatever the number of rounds.
             assert!(
@@ -174,7 +176,8 @@ fn bytes_of(wire: WireType, values: usize, rounds: usize) -> f64 {
         ..with(wire, local_sgd(1, 2, 1.0, 0.5))
     };
     let nodes = start(&[3, 5, 9], IN_ORDER, &config).unwrap();
-    let (founded, done) = (Barrier::new(4), Barrier::new(4));
+    let founded = Barrier::new(4);
+    let done = Barrier::new(4);
     let sent = || {
         nodes
             .iter()
@@ -183,7 +186,9 @@ fn bytes_of(wire: WireType, values: usize, rounds: usize) -> f64 {
     };
     thread::scope(|scope| {
         for node in nodes.iter() {
-            let (mut worker, founded, done) = (node.worker(0).unwrap(), &founded, &done);
+            let mut worker = node.worker(0).unwrap();
+            let founded = &founded;
+            let done = &done;
             scope.spawn(move || {
                 let mut x = uneven(values);
                 let rank = worker.synchronize(&mut x).unwrap().node_rank;

@@ -106,8 +106,9 @@ fn over_quic(nodes: Vec<(Config, usize, ClusterKey)>) -> Vec<Start> {
             .filter(|other| **other != addresses[index])
             .map(SocketAddr::to_string)
             .collect();
-        (config.node_id, config.min_nodes, config.listen) =
-            (Some(index as u64 + 1), addresses.len(), addresses[index]);
+        config.node_id = Some(index as u64 + 1);
+        config.min_nodes = addresses.len();
+        config.listen = addresses[index];
         config.cluster_key = Some(key);
         Start {
             config,
@@ -159,7 +160,8 @@ fn another_cluster_key() {
 
 #[test]
 fn different_configurations() {
-    let (ours, theirs) = (local_sgd(3, 12, 1.0, 0.5), local_sgd(2, 12, 1.0, 0.25));
+    let ours = local_sgd(3, 12, 1.0, 0.5);
+    let theirs = local_sgd(2, 12, 1.0, 0.25);
     let runs: Vec<_> = [None, Some(1), Some(2), Some(3)]
         .map(|seed| in_memory(seed, vec![(ours.clone(), 8), (theirs.clone(), 8)]))
         .into();
@@ -347,7 +349,8 @@ fn an_address_of_an_earlier_run_is_no_obstacle() {
 fn a_key_that_is_wrong_in_a_rendezvous_is_named_in_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let start = |id, byte| {
-        let (rendezvous, cluster_key) = (Some(folder.path().into()), Some(key(byte)));
+        let rendezvous = Some(folder.path().into());
+        let cluster_key = Some(key(byte));
         let config = Config {
             node_id: Some(id),
             min_nodes: 2,

@@ -13,10 +13,8 @@ fn assert_golden(job: &Job, expected: &[Option<&[f64]>]) {
     for (step, expected) in expected.iter().enumerate() {
         let Some(expected) = expected else { continue };
         for (worker, values) in seen.iter().enumerate() {
-            let (found, expected) = (
-                f64::from(values[step][0]),
-                expected[worker % expected.len()],
-            );
+            let found = f64::from(values[step][0]);
+            let expected = expected[worker % expected.len()];
             let error = ((found - expected) / expected).abs();
             assert!(
                 error <= ERROR_MAX,

@@ -33,13 +33,11 @@ fn address(id: u64) -> SocketAddr {
 
 /// A header of this sender, right in all that a stranger can know or guess.
 fn header(sender: NodeId, round: u64) -> Header {
-    let (lineage, term) = (
-        Lineage(1),
-        Term {
-            counter: 1,
-            node: sender,
-        },
-    );
+    let lineage = Lineage(1);
+    let term = Term {
+        counter: 1,
+        node: sender,
+    };
     Header {
         cluster: ClusterId(0),
         lineage,
@@ -66,7 +64,9 @@ fn usurped() -> View {
 /// What the stranger says of itself: another configuration, another model, and a place far ahead in
 /// a history of its own.
 fn hello(standing: bool) -> Message {
-    let (lineage, round, alive) = (Lineage(1), Round(9_999), vec![STRANGER, NodeId(2)]);
+    let lineage = Lineage(1);
+    let round = Round(9_999);
+    let alive = vec![STRANGER, NodeId(2)];
     let standing = standing.then(|| Standing {
         lineage,
         forks: Vec::new(),
@@ -96,7 +96,9 @@ fn spec() -> RoundSpec {
 
 /// An outcome of round 1 that the stranger decided alone.
 fn forged() -> Outcome {
-    let (lineage, contributors, absent) = (Lineage(1), vec![STRANGER], vec![]);
+    let lineage = Lineage(1);
+    let contributors = vec![STRANGER];
+    let absent = vec![];
     Outcome {
         lineage,
         round: Round(1),
@@ -413,10 +415,13 @@ fn attacked(config: &Config) -> Vec<Vec<f32>> {
         executor.block_on(async { hub.join(STRANGER, Incarnation(1), address(99)) });
     // The stranger comes after the founding, of which it would be a misconfigured part, and is done
     // before the last steps.
-    let (founded, attacked) = (Barrier::new(3), Barrier::new(3));
+    let founded = Barrier::new(3);
+    let attacked = Barrier::new(3);
     thread::scope(|scope| {
         let training = nodes.each_ref().map(|node| {
-            let (mut worker, founded, attacked) = (node.worker(0).unwrap(), &founded, &attacked);
+            let mut worker = node.worker(0).unwrap();
+            let founded = &founded;
+            let attacked = &attacked;
             scope.spawn(move || {
                 let mut values = uneven(600);
                 let rank = worker.synchronize(&mut values).unwrap().node_rank;

@@ -32,8 +32,10 @@ type Held = Mutex<BTreeMap<u64, Vec<f32>>>;
 
 /// A founder whose buffers move in their own way until all may end; then it leaves.
 fn found(node: &Runtime, held: &Held, over: &AtomicBool) {
-    let (mut worker, id) = (node.worker(0).unwrap(), node.node_id());
-    let (mut parameters, mut optimizer) = (uneven(VALUES), vec![0.0f32; BUFFERS]);
+    let mut worker = node.worker(0).unwrap();
+    let id = node.node_id();
+    let mut parameters = uneven(VALUES);
+    let mut optimizer = vec![0.0f32; BUFFERS];
     let lend = |optimizer: &mut Vec<f32>| {
         optimizer
             .iter_mut()
@@ -87,7 +89,8 @@ fn join(mut worker: Worker) -> (u64, Vec<f32>) {
 
 /// What each of a joiner's two workers starts with, and what the lowest contributor had then.
 fn joined(config: &Config) -> (Vec<(u64, Vec<f32>)>, Vec<f32>) {
-    let (hub, over) = (MemoryHub::new(None), &AtomicBool::new(false));
+    let hub = MemoryHub::new(None);
+    let over = &AtomicBool::new(false);
     let (first, third): (&Held, &Held) = (&Held::default(), &Held::default());
     let joined = thread::scope(|scope| {
         for (id, held) in FOUNDERS.into_iter().zip([first, third]) {
@@ -163,7 +166,8 @@ fn lent_buffers_keep_their_length() {
         })
         .spawn()
         .unwrap();
-    let (mut worker, mut parameters) = (node.worker(0).unwrap(), [1.0f32; 4]);
+    let mut worker = node.worker(0).unwrap();
+    let mut parameters = [1.0f32; 4];
     worker
         .synchronize_with(
             &mut parameters,

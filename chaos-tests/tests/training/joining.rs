@@ -66,8 +66,10 @@ fn visited<R: Send>(
     config: &Config,
     visit: impl FnOnce(&MemoryHub) -> R + Send,
 ) -> (R, [Training; 2]) {
-    let (hub, begun) = (MemoryHub::new(None), &Barrier::new(3));
-    let (over, last) = (&AtomicBool::new(false), &AtomicU64::new(u64::MAX));
+    let hub = MemoryHub::new(None);
+    let begun = &Barrier::new(3);
+    let over = &AtomicBool::new(false);
+    let last = &AtomicU64::new(u64::MAX);
     thread::scope(|scope| {
         let founders = FOUNDERS.map(|id| {
             let founder = begin(&hub, id, config, move |report| {
@@ -157,7 +159,8 @@ fn one_comes_later(config: &Config, late: &Config) -> [Training; 3] {
     let (begun, told) = std::sync::mpsc::channel();
     thread::scope(|scope| {
         let founders = FOUNDERS.map(|id| {
-            let (mut enough, begun) = (after(TOGETHER, 3), begun.clone());
+            let mut enough = after(TOGETHER, 3);
+            let begun = begun.clone();
             let founder = begin(&hub, id, config, move |report| {
                 // Nobody listens any more once some rounds are decided.
                 _ = begun.send(report.step);
@@ -280,7 +283,8 @@ fn a_node_with_other_optimizer_buffers_is_told_both_sizes_where_they_are_copied(
     };
     let (told, founders) = visited(&copying, |hub| {
         let node = in_hub(hub, LATE, &[1, 2, 3], &copying);
-        let (mut parameters, mut optimizer) = (uneven(VALUES), [3.0; 5]);
+        let mut parameters = uneven(VALUES);
+        let mut optimizer = [3.0; 5];
         let buffers = Buffers {
             optimizer: &mut optimizer,
             model: &mut (),

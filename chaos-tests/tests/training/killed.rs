@@ -101,7 +101,8 @@ impl Processes {
         id: u64,
         mut done: impl FnMut(&StepReport) -> bool + Send + 'static,
     ) -> (Receiver<StepReport>, thread::JoinHandle<Training>) {
-        let (config, (tell, told)) = (self.config(id), channel());
+        let config = self.config(id);
+        let (tell, told) = channel();
         let training = thread::spawn(move || {
             train_node(config, |report| {
                 // Whoever listened may have heard enough.
@@ -172,7 +173,8 @@ fn a_node_in_a_process_of_its_own() {
         return;
     }
     let config = Config::load().unwrap();
-    let (all, mut together) = (config.min_nodes, 0);
+    let all = config.min_nodes;
+    let mut together = 0;
     let training = train_node(config, |report| {
         together += usize::from(report.contributors == all);
         together == TOGETHER
@@ -252,7 +254,9 @@ fn assert_waits_for_all(ids: &'static [u64], survivor: u64, says: &[&str]) {
     let processes = Processes::new(ids, "majority");
     let lost: Vec<u64> = ids.iter().copied().filter(|id| *id != survivor).collect();
     let victims = lost.iter().map(|id| processes.start(*id)).collect();
-    let (all, mut passed_over, mut together) = (ids.len(), false, 0);
+    let all = ids.len();
+    let mut passed_over = false;
+    let mut together = 0;
     let (told, training) = processes.train(survivor, move |report| {
         passed_over |= report.contributors == 1;
         together += usize::from(passed_over && report.contributors == all);

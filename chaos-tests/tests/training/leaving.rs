@@ -41,7 +41,8 @@ fn trained(
         let nodes = nodes.into_iter().map(|node| {
             let end = &end;
             scope.spawn(move || {
-                let (id, mut worker) = (node.node_id(), node.worker(0).unwrap());
+                let id = node.node_id();
+                let mut worker = node.worker(0).unwrap();
                 let training = train(&mut worker, id, VALUES, |report| {
                     if id == leaver {
                         end(&node, report.step, report.drained)
@@ -142,7 +143,8 @@ fn a_node_whose_training_ends_earlier_hands_over() {
 /// [`by_the_book`] where only the mean of the first half's gradients is taken, at every step.
 fn half_by_the_book(contributors: &[Vec<u64>]) -> Vec<Vec<f32>> {
     let mut x = uneven(VALUES);
-    let (mut anchor, mut momentum) = (x.clone(), vec![0.0f32; VALUES]);
+    let mut anchor = x.clone();
+    let mut momentum = vec![0.0f32; VALUES];
     let round = |(step, nodes): (usize, &Vec<u64>)| {
         let gradients: Vec<_> = nodes
             .iter()
@@ -171,7 +173,8 @@ fn state_is_handed_over_with_a_mean_of_fewer_gradients_than_parameters() {
         beta: BETA,
         ..config()
     };
-    let (leaver, last) = (IDS[1], 5);
+    let leaver = IDS[1];
+    let last = 5;
     let Cluster {
         nodes,
         rendezvous: _rendezvous,
@@ -179,8 +182,10 @@ fn state_is_handed_over_with_a_mean_of_fewer_gradients_than_parameters() {
     let seen = thread::scope(|scope| {
         let nodes = nodes.into_iter().map(|node| {
             scope.spawn(move || {
-                let (id, mut worker) = (node.node_id(), node.worker(0).unwrap());
-                let (mut parameters, mut seen) = (uneven(VALUES), Vec::new());
+                let id = node.node_id();
+                let mut worker = node.worker(0).unwrap();
+                let mut parameters = uneven(VALUES);
+                let mut seen = Vec::new();
                 worker.synchronize(&mut parameters).unwrap();
                 for step in 0..=if id == leaver { last } else { STEPS } {
                     let mut gradients =

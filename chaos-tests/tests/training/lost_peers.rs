@@ -200,7 +200,8 @@ fn a_run_that_may_lose_no_momentum_stops_where_the_only_holder_of_a_shard_is_los
         .into_iter()
         .map(|node| {
             thread::spawn(move || {
-                let (id, mut worker) = (node.node_id(), node.worker(0).unwrap());
+                let id = node.node_id();
+                let mut worker = node.worker(0).unwrap();
                 if id == 1 {
                     // The model is one shard, and it is this node's. After a slow step, so that
                     // there is momentum to lose.

@@ -100,7 +100,9 @@ fn oracle(nodes: usize, peers: usize, steps: usize) -> Vec<Vec<f64>> {
         }
         power *= peers + 1;
     }
-    let (mut x, mut seen, mut cursor) = (vec![0.0f64; nodes], vec![Vec::new(); nodes], 0);
+    let mut x = vec![0.0f64; nodes];
+    let mut seen = vec![Vec::new(); nodes];
+    let mut cursor = 0;
     for _ in 0..steps {
         x.iter_mut()
             .enumerate()

@@ -188,7 +188,8 @@ fn a_value_that_is_not_finite_is_not_sent_and_the_node_goes_on_without_it() {
     let threads: Vec<_> = nodes
         .iter()
         .map(|node| {
-            let (mut worker, first) = (node.worker(0).unwrap(), node.node_id() == 1);
+            let mut worker = node.worker(0).unwrap();
+            let first = node.node_id() == 1;
             thread::spawn(move || {
                 let mut model = uneven(VALUES);
                 worker.synchronize(&mut model).unwrap();
@@ -233,7 +234,8 @@ fn a_node_that_stalls_is_done_without_named_and_back_in_time_by_itself() {
         nodes,
         rendezvous: _rendezvous,
     } = start(&[1, 2, 3, 4], Link::Memory(None), &config).unwrap();
-    let (stalls, over) = (&AtomicBool::new(false), &AtomicBool::new(false));
+    let stalls = &AtomicBool::new(false);
+    let over = &AtomicBool::new(false);
     thread::scope(|scope| {
         for node in &nodes {
             let mut worker = node.worker(0).unwrap();
@@ -241,7 +243,8 @@ fn a_node_that_stalls_is_done_without_named_and_back_in_time_by_itself() {
             scope.spawn(move || {
                 let mut model = uneven(VALUES);
                 worker.synchronize(&mut model).unwrap();
-                let (mut longest, mut caught_up) = (Duration::ZERO, false);
+                let mut longest = Duration::ZERO;
+                let mut caught_up = false;
                 while !over.load(Ordering::SeqCst) {
                     thread::sleep(if stalled && stalls.swap(false, Ordering::SeqCst) {
                         STALL
@@ -305,7 +308,8 @@ fn a_value_that_is_not_finite_in_a_rounds_first_gossip_stays_what_the_round_made
     } = start(&[1, 2], Link::Memory(None), &gossip(8)).unwrap();
     thread::scope(|scope| {
         for node in &nodes {
-            let (mut worker, first) = (node.worker(0).unwrap(), node.node_id() == 1);
+            let mut worker = node.worker(0).unwrap();
+            let first = node.node_id() == 1;
             scope.spawn(move || {
                 let mut model = uneven(VALUES);
                 worker.synchronize(&mut model).unwrap();

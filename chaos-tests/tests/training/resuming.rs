@@ -42,7 +42,8 @@ struct Trained {
 /// Trains on the node's own gradients up to step `end`; an optimizer's buffer counts the node's
 /// steps.
 fn train(runtime: &Runtime, worker: &mut Worker, node: u64, end: u64) -> Trained {
-    let (mut parameters, mut optimizer) = (uneven(VALUES), vec![node as f32 * 1000.0]);
+    let mut parameters = uneven(VALUES);
+    let mut optimizer = vec![node as f32 * 1000.0];
     let found = worker
         .synchronize_with(
             &mut parameters,
@@ -177,7 +178,8 @@ fn a_training_goes_on_bit_for_bit() {
         },
     ];
     for (index, change) in changes.into_iter().enumerate() {
-        let (whole, halves) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let whole = tempfile::tempdir().unwrap();
+        let halves = tempfile::tempdir().unwrap();
         let ids = [3, 9, 4];
         let uninterrupted = run(&ids, &change(settings(whole.path())), 20, true);
         run(&ids, &change(settings(halves.path())), 8, true);
@@ -346,10 +348,8 @@ fn one_that_joins_writes_its_part() {
 #[test]
 fn a_full_disk_does_not_stop_training() {
     let parent = tempfile::tempdir().unwrap();
-    let (folder, aside) = (
-        parent.path().join("checkpoints"),
-        parent.path().join("aside"),
-    );
+    let folder = parent.path().join("checkpoints");
+    let aside = parent.path().join("aside");
     let hub = MemoryHub::new(None);
     let node = in_hub(
         &hub,

@@ -25,7 +25,8 @@ fn on_nodes<R: Send>(
     } = start(&ids, link, config).unwrap();
     thread::scope(|scope| {
         let run = |(rank, node): (usize, Runtime)| {
-            let (worker, work) = (node.worker(0).unwrap(), &work);
+            let worker = node.worker(0).unwrap();
+            let work = &work;
             scope.spawn(move || work(rank, worker))
         };
         let threads: Vec<_> = nodes.into_iter().enumerate().map(run).collect();

@@ -164,7 +164,8 @@ fn all_reduce_over_nodes_of_two_workers_is_the_mean_over_all_of_them() {
 
 #[test]
 fn tau_one_alpha_one_is_sgd_with_momentum() {
-    let (mut x, mut momentum) = (uneven(VALUES), vec![0.0f32; VALUES]);
+    let mut x = uneven(VALUES);
+    let mut momentum = vec![0.0f32; VALUES];
     let expected: Vec<_> = (0..STEPS)
         .map(|step| {
             let gradients = mean_gradient(NODES, step, &x);
@@ -220,7 +221,8 @@ fn one_node_without_momentum_is_lookahead() {
 #[test]
 fn momentum_over_local_sgd_is_block_momentum() {
     // BMUF's own form: the block's update is `η·(last update) + ζ·(average − start)`.
-    let (block_momentum, block_rate) = (0.6, 0.8);
+    let block_momentum = 0.6;
+    let block_rate = 0.8;
     let expected = outer_by_the_book(
         NODES,
         4,
@@ -237,7 +239,8 @@ fn momentum_over_local_sgd_is_block_momentum() {
 
 #[test]
 fn diloco_s_nesterov_over_several_rounds() {
-    let (eta, mu) = (0.7, 0.9);
+    let eta = 0.7;
+    let mu = 0.9;
     let expected = outer_by_the_book(
         NODES,
         4,
@@ -256,7 +259,8 @@ fn diloco_s_nesterov_over_several_rounds() {
 
 #[test]
 fn bmuf_with_nesterov_momentum_over_several_rounds() {
-    let (eta, mu) = (0.8, 0.5);
+    let eta = 0.8;
+    let mu = 0.5;
     let expected = outer_by_the_book(
         NODES,
         3,
@@ -275,6 +279,7 @@ fn bmuf_with_nesterov_momentum_over_several_rounds() {
 #[test]
 fn the_learning_rate_does_not_matter_to_nesterov() {
     let mut job = job(NODES, outer_only(OuterName::Nesterov, 1, 0.7, 0.9));
-    (job.rate, job.steps) = (|_| 0.0, 3);
+    job.rate = |_| 0.0;
+    job.steps = 3;
     assert_close(&job.values()[0][2], &uneven(VALUES), ERROR_MAX);
 }

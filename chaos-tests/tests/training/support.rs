@@ -126,13 +126,11 @@ pub fn train(
 ) -> Training {
     let mut parameters = uneven(values);
     let first = worker.synchronize(&mut parameters).unwrap().step;
-    let (mut seen, mut step) = (
-        Seen {
-            values: Vec::new(),
-            reports: Vec::new(),
-        },
-        first,
-    );
+    let mut seen = Seen {
+        values: Vec::new(),
+        reports: Vec::new(),
+    };
+    let mut step = first;
     loop {
         let mut gradients = noisy(node as usize, step as usize, &parameters);
         worker.average_gradients(&mut gradients).unwrap();
@@ -157,7 +155,8 @@ pub fn by_the_book(
     contributors: &[Vec<u64>],
 ) -> Vec<Vec<f32>> {
     let mut x = uneven(values);
-    let (mut anchor, mut momentum) = (x.clone(), vec![0.0f32; values]);
+    let mut anchor = x.clone();
+    let mut momentum = vec![0.0f32; values];
     let round = |(step, nodes): (usize, &Vec<u64>)| {
         let replicas = nodes.iter().map(|node| {
             let mut replica = x.clone();

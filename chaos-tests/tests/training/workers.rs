@@ -220,7 +220,8 @@ fn told_when_the_other_is_dropped<R: Send + 'static>(
     wait: impl FnOnce(&mut Worker) -> R + Send + 'static,
 ) -> R {
     let (_node, mut workers) = node_of(2, local_sgd(1, 4, 1.0, 0.5));
-    let (leaver, mut waiter) = (workers.remove(1), workers.remove(0));
+    let leaver = workers.remove(1);
+    let mut waiter = workers.remove(0);
     let (told, answer) = mpsc::channel();
     let waiting = thread::spawn(move || {
         _ = told.send(wait(&mut waiter));
@@ -405,7 +406,8 @@ fn several_async_workers_of_a_node_need_threads() {
         .unwrap();
     let [first, second] = node();
     let seen = many.block_on(async move {
-        let (first, second) = (tokio::spawn(train(first)), tokio::spawn(train(second)));
+        let first = tokio::spawn(train(first));
+        let second = tokio::spawn(train(second));
         [first.await.unwrap(), second.await.unwrap()]
     });
     assert_eq!(bits(&seen[0]), bits(&seen[1]));
@@ -458,7 +460,8 @@ fn blocking_workers_work_inside_an_executor() {
 #[test]
 fn a_list_of_tensors_and_a_flat_slice_are_the_same_model() {
     let nodes = start(&[1, 2], IN_ORDER, &local_sgd(1, 1, 1.0, 0.5)).unwrap();
-    let (mut first, mut second) = (nodes[0].worker(0).unwrap(), nodes[1].worker(0).unwrap());
+    let mut first = nodes[0].worker(0).unwrap();
+    let mut second = nodes[1].worker(0).unwrap();
     let listed = thread::spawn(move || {
         let mut tensors = vec![vec![1.0f32, 2.0], vec![], vec![3.0]];
         first.synchronize(&mut tensors).unwrap();

@@ -127,7 +127,8 @@ pub fn compare(
     mut on_progress: impl FnMut(&Progress),
 ) -> Result<Vec<Figures>, TrainError> {
     let seeds = usize::try_from(plan.seeds).unwrap_or(usize::MAX).max(1);
-    let (methods, all_shards) = (plan.methods.all(), plan.all_shards());
+    let methods = plan.methods.all();
+    let all_shards = plan.all_shards();
     if let Some(encoded) = methods
         .iter()
         .find(|method| plan.simulate && method.wire != Wire::Float32)
@@ -135,8 +136,10 @@ pub fn compare(
         return Err(TrainError::NotSimulated(encoded.wire.word()));
     }
     let runs = all_shards.len() * methods.len() * seeds;
-    let (train, test) = (Dataset::train()?, Dataset::test()?);
-    let (mut all, mut finished) = (Vec::new(), 0);
+    let train = Dataset::train()?;
+    let test = Dataset::test()?;
+    let mut all = Vec::new();
+    let mut finished = 0;
     for shards in all_shards {
         for method in &methods {
             let mut outcomes = Vec::with_capacity(seeds);

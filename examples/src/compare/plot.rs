@@ -131,14 +131,12 @@ fn draw_legend(legend: &Area<'_>, figures: &[Figures]) -> Drawn {
     let column_width = (SIZE.0 / LEGEND_COLUMNS) as i32 - 10;
     let encodes = methods.iter().any(|method| method.wire != Wire::Float32);
     for method in &methods {
-        let (column, row) = (
-            if encodes {
-                method.wire as i32
-            } else {
-                outer_column(method)
-            },
-            family(method),
-        );
+        let column = if encodes {
+            method.wire as i32
+        } else {
+            outer_column(method)
+        };
+        let row = family(method);
         draw_entry(legend, method, (40 + column * column_width, 24 + row * 32))?;
     }
     Ok(())
@@ -165,7 +163,8 @@ fn outer_column(method: &Method) -> i32 {
 
 fn draw_entry(legend: &Area<'_>, method: &Method, (left, middle): (i32, i32)) -> Drawn {
     let (length, gap) = dashes(method).unwrap_or((SAMPLE_WIDTH as u32, 0));
-    let (length, mut start) = (length as i32, 0);
+    let length = length as i32;
+    let mut start = 0;
     while start < SAMPLE_WIDTH {
         let end = (start + length).min(SAMPLE_WIDTH);
         legend.draw(&PathElement::new(

@@ -130,7 +130,8 @@ mod tests {
 
     #[test]
     fn both_files_parse_whole() {
-        let (train, test) = (Dataset::train().unwrap(), Dataset::test().unwrap());
+        let train = Dataset::train().unwrap();
+        let test = Dataset::test().unwrap();
         assert_eq!((train.len(), test.len()), (1437, 360));
         for class in 0..10 {
             assert!(

@@ -146,7 +146,8 @@ fn add_scaled(sum: &mut [f32], factor: f32, values: &[f32]) {
 }
 
 fn dot(left: &[f32], right: &[f32]) -> f32 {
-    let (left, right) = (left.chunks_exact(LANES), right.chunks_exact(LANES));
+    let left = left.chunks_exact(LANES);
+    let right = right.chunks_exact(LANES);
     let rest: f32 = left
         .remainder()
         .iter()
@@ -191,7 +192,8 @@ mod tests {
 
     #[test]
     fn forward_and_gradients_equal_candles_own() {
-        let (x, w) = (variable((5, 11), 0.7), variable((11, 19), 0.3));
+        let x = variable((5, 11), 0.7);
+        let w = variable((11, 19), 0.3);
         let b = Var::from_tensor(&variable((1, 19), 0.9).squeeze(0).unwrap()).unwrap();
         let ours = x
             .apply_op3(
@@ -205,7 +207,8 @@ mod tests {
         let theirs = x.matmul(&w).unwrap().broadcast_add(&b).unwrap();
         assert_same(&ours, &theirs);
         let gradients = |y: &Tensor| y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-        let (ours, theirs) = (gradients(&ours), gradients(&theirs));
+        let ours = gradients(&ours);
+        let theirs = gradients(&theirs);
         for variable in [&x, &w, &b] {
             assert_same(ours.get(variable).unwrap(), theirs.get(variable).unwrap());
         }

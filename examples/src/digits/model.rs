@@ -66,7 +66,8 @@ impl Mlp {
         let mut generator = random::generator(seed, Purpose::Weights);
         let mut layers = Vec::with_capacity(LAYERS);
         for pair in WIDTHS.windows(2) {
-            let (inputs, outputs) = (pair[0], pair[1]);
+            let inputs = pair[0];
+            let outputs = pair[1];
             let bound = 1.0 / (inputs as f32).sqrt();
             let mut uniform = |count: usize| {
                 (0..count)
@@ -165,10 +166,8 @@ impl Mlp {
     pub fn evaluate(&self, data: &Dataset) -> candle_core::Result<Evaluation> {
         let all: Vec<usize> = (0..data.len()).collect();
         let (pixels, labels) = data.batch(&all)?;
-        let (logits, labels) = (
-            self.forward(&pixels)?.detach(),
-            labels.to_device(&self.device)?,
-        );
+        let logits = self.forward(&pixels)?.detach();
+        let labels = labels.to_device(&self.device)?;
         let loss = f64::from(candle_nn::loss::cross_entropy(&logits, &labels)?.to_scalar::<f32>()?);
         let right: u32 = logits
             .argmax(1)?

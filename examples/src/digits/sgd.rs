@@ -53,15 +53,13 @@ impl NesterovSgd {
     /// A gradient of another shape, or not contiguous float32 on the CPU: some variables may have
     /// changed.
     pub fn step(&mut self, gradients: &GradStore, learning_rate: f32) -> Result<()> {
-        let (accumulate, descend) = (
-            Accumulate {
-                momentum: self.momentum,
-            },
-            Descend {
-                momentum: self.momentum,
-                learning_rate,
-            },
-        );
+        let accumulate = Accumulate {
+            momentum: self.momentum,
+        };
+        let descend = Descend {
+            momentum: self.momentum,
+            learning_rate,
+        };
         for (variable, velocity) in &mut self.velocities {
             let Some(gradient) = gradients.get(variable) else {
                 continue;

@@ -173,7 +173,8 @@ mod tests {
     #[test]
     fn an_epoch_uses_each_sample_once_and_every_step_can_be_asked_for_directly() {
         let mut batches = Batches::new((100..133).collect(), 16, 5, 2);
-        let (first, second) = (batches.at(0).to_vec(), batches.at(1).to_vec());
+        let first = batches.at(0).to_vec();
+        let second = batches.at(1).to_vec();
         let mut both = [first.clone(), second.clone()].concat();
         both.sort_unstable();
         both.dedup();

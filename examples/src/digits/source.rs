@@ -103,10 +103,8 @@ impl Source {
         options: &Options,
     ) -> Result<Self, SourceError> {
         if let Kind::Dealt(_) = self.batches {
-            let (worker, workers) = (
-                place.node_rank * place.workers + place.worker,
-                place.nodes * place.workers,
-            );
+            let worker = place.node_rank * place.workers + place.worker;
+            let workers = place.nodes * place.workers;
             let samples = deal(data.labels(), workers, options.shards, options.seed)
                 .into_iter()
                 .nth(worker)
@@ -123,7 +121,9 @@ impl Source {
             ));
         }
         // One log a node; every worker's sampler tells the whole node's images.
-        if let Some(folder) = options.samples_log.as_ref().filter(|_| place.worker == 0) {
+        if let Some(folder) = options.samples_log.as_ref()
+            && place.worker == 0
+        {
             let file = create_log(folder).map_err(|error| SourceError::Log {
                 path: folder.clone(),
                 error,

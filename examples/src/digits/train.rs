@@ -204,7 +204,8 @@ fn train_reporting(
 ) -> Result<Trained, TrainError> {
     let mut replica = Replica::synchronized(worker, options)?;
     on_event(&start_event(runtime.node_id(), &replica));
-    let (mut snapshots, train_data) = (Vec::new(), Dataset::train()?);
+    let mut snapshots = Vec::new();
+    let train_data = Dataset::train()?;
     let elapsed = replica.run(options, |report, loss, model| {
         let step = report.step + 1;
         if step % STEPS_PER_EVENT == 0 {
@@ -321,7 +322,8 @@ impl Replica {
         mut observe: impl FnMut(&StepReport, f64, &Mlp) -> Result<(), TrainError>,
     ) -> Result<Duration, TrainError> {
         let start = Instant::now();
-        let (test, mut evaluated) = (Dataset::test()?, start);
+        let test = Dataset::test()?;
+        let mut evaluated = start;
         while !self.source.is_finished(self.steps, options) {
             let begun = Instant::now();
             let (pixels, labels) = self.data.batch(self.source.batch(self.steps))?;

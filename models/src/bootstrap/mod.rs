@@ -386,7 +386,8 @@ impl Model for Bootstraps {
             alive: true,
             ..Node::default()
         }; FOUNDERS];
-        let (kills, cuts) = (self.space.kills, self.space.cuts);
+        let kills = self.space.kills;
+        let cuts = self.space.cuts;
         vec![State {
             nodes,
             foundings: Vec::new(),

@@ -74,7 +74,8 @@ impl Bootstraps {
     }
 
     fn hear(&self, state: &State, id: u8, other: u8) -> Option<State> {
-        let (node, peer) = (*state.node(id), state.node(other));
+        let node = *state.node(id);
+        let peer = state.node(other);
         if id == other || !state.reaches(id, other) || node.run.is_some() {
             return None;
         }
@@ -101,7 +102,8 @@ impl Bootstraps {
             if !decided && counted && self.may_adopt(id, node, theirs) {
                 node.adopts(theirs);
             } else if decided || node.waits_for.is_none() {
-                (node.waits_for, node.waits_for_run) = (Some(theirs), decided);
+                node.waits_for = Some(theirs);
+                node.waits_for_run = decided;
             }
             return;
         };
@@ -300,7 +302,8 @@ impl Bootstraps {
         // Who is cut off may stand there: a broken connection is no end.
         let stands =
             |other: u8| !state.is_near(id, other) || state.node(other).stands_in() == Some(number);
-        (node.waits_for, node.waits_for_run) = (None, false);
+        node.waits_for = None;
+        node.waits_for_run = false;
         (!ids().any(stands)).then(|| state.with(id, node))
     }
 

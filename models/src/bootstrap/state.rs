@@ -118,19 +118,24 @@ pub(super) fn ids() -> impl Iterator<Item = u8> {
 impl Node {
     pub(super) fn stands_nowhere(&mut self) {
         self.left |= self.founding.map_or(0, bit);
-        (self.founding, self.formed, self.ready) = (None, false, false);
+        self.founding = None;
+        self.formed = false;
+        self.ready = false;
     }
 
     pub(super) fn adopts(&mut self, founding: u8) {
         self.stands_nowhere();
         self.left &= !bit(founding);
-        (self.founding, self.waits_for, self.waits_for_run) = (Some(founding), None, false);
+        self.founding = Some(founding);
+        self.waits_for = None;
+        self.waits_for_run = false;
     }
 
     /// Gives up what it stands in, to be admitted elsewhere.
     pub(super) fn waits_in(&mut self, number: u8, decided: bool) {
         self.stands_nowhere();
-        (self.waits_for, self.waits_for_run) = (Some(number), decided);
+        self.waits_for = Some(number);
+        self.waits_for_run = decided;
     }
 
     pub(super) fn is_member(&mut self, run: u8) {

@@ -1140,7 +1140,9 @@ impl Rules {
         let term = &mut state.round_mut(round).terms[number];
         term.accepted = term.accepted.with(voter);
         let code = term.code;
-        let (accepted, proposal, complete) = (term.accepted, term.proposal, term.complete);
+        let accepted = term.accepted;
+        let proposal = term.proposal;
+        let complete = term.complete;
         let process = &mut state.processes[voter];
         if process.round == round {
             process.promise = process.promise.max(code);
@@ -1158,10 +1160,8 @@ impl Rules {
             None => {
                 let view = *state.view(round);
                 let term = &state.round(round).terms[usize::from(entry.term)];
-                let (members, voters) = (
-                    term.next[usize::from(entry.attempt)],
-                    term.voters[usize::from(entry.attempt)],
-                );
+                let members = term.next[usize::from(entry.attempt)];
+                let voters = term.voters[usize::from(entry.attempt)];
                 let first = self.first_of(&view, usize::from(term.leader), members);
                 state.round_mut(round).chosen = Some(entry);
                 state.views[usize::from(round)] = View {
@@ -1213,13 +1213,11 @@ impl Rules {
             });
             if decided && !here && !comes && state.known() > round {
                 let kept = state.round(round);
-                let (chosen, announced) = (
-                    kept.chosen.map(|_| Entry {
-                        term: 0,
-                        attempt: 0,
-                    }),
-                    kept.announced,
-                );
+                let chosen = kept.chosen.map(|_| Entry {
+                    term: 0,
+                    attempt: 0,
+                });
+                let announced = kept.announced;
                 *state.round_mut(round) = Round {
                     chosen,
                     announced,

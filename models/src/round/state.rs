@@ -304,10 +304,8 @@ pub struct Process {
 impl Hash for Process {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let [low, high] = self.data.to_le_bytes();
-        let (accepted, floor) = (
-            self.accepted.unwrap_or(NO_TERM),
-            self.floor.unwrap_or(u8::MAX),
-        );
+        let accepted = self.accepted.unwrap_or(NO_TERM);
+        let floor = self.floor.unwrap_or(u8::MAX);
         state.write(&[
             self.round,
             self.holds,

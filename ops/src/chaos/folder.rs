@@ -107,7 +107,8 @@ impl Folder {
 
     /// Merges the nodes' traces of a part into one, and removes them.
     pub(super) fn merge(&self, part: Part) -> Result<(), ChaosError> {
-        let (raw, path) = (self.file("raw"), self.trace(part));
+        let raw = self.file("raw");
+        let path = self.trace(part);
         let unwritable = |source| ChaosError::File {
             path: path.clone(),
             source,
@@ -142,7 +143,8 @@ impl Folder {
     /// # Errors
     /// There is none, or it cannot be copied.
     pub fn copy_baseline(&self, from: &Folder) -> Result<(), ChaosError> {
-        let (from, path) = (from.trace(Part::Baseline), self.trace(Part::Baseline));
+        let from = from.trace(Part::Baseline);
+        let path = self.trace(Part::Baseline);
         let unreadable = |error: std::io::Error| ChaosError::Unreadable {
             path: from.clone(),
             reason: error.to_string(),
@@ -180,7 +182,8 @@ impl Folder {
             let path = self.file(name);
             std::fs::read_to_string(&path).map_err(|error| unreadable(&path, error.to_string()))
         };
-        let (path, text) = (self.file("scenario.toml"), read("scenario.toml")?);
+        let path = self.file("scenario.toml");
+        let text = read("scenario.toml")?;
         let scenario = Scenario::parse(&text, "scenario.toml")
             .map_err(|error| unreadable(&path, error.to_string()))?;
         let header: Header = serde_json::from_str(&read("run.json")?)

@@ -175,7 +175,9 @@ impl Run<'_> {
             self.group.signal(node, Signal::SIGCONT);
         }
         let mut wrong = Ok(());
-        let (output, journal, raw) = (&mut self.output, &mut self.journal, &self.raw);
+        let output = &mut self.output;
+        let journal = &mut self.journal;
+        let raw = &self.raw;
         self.group.end(&mut |happening| {
             let noted = note(happening, output, journal, raw);
             if wrong.is_ok() {
@@ -186,8 +188,9 @@ impl Run<'_> {
     }
 
     fn wait_until_founded(&mut self) -> Result<(), ChaosError> {
-        let (begun, mut asked, nodes) =
-            (Instant::now(), Instant::now(), self.orders.scenario.nodes);
+        let begun = Instant::now();
+        let mut asked = Instant::now();
+        let nodes = self.orders.scenario.nodes;
         let mut ready: BTreeSet<usize> = BTreeSet::new();
         while ready.len() < nodes {
             self.look()?;
@@ -354,7 +357,8 @@ impl Run<'_> {
 
     fn did(&mut self, faults: Vec<Fault>) -> Result<(), ChaosError> {
         // Of both directions of a link one is enough.
-        let (mut told, mut names) = (Vec::new(), BTreeSet::new());
+        let mut told = Vec::new();
+        let mut names = BTreeSet::new();
         for fault in faults.iter().filter(|fault| names.insert(fault.name())) {
             told.push(words(fault));
         }

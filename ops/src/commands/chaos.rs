@@ -106,18 +106,17 @@ impl Run {
             None => drop(go(console, &orders, Part::Baseline, &folder)?),
         }
         let outcome = go(console, &orders, Part::Faulty, &folder)?;
-        (header.notes, header.traffic, header.kept) =
-            (outcome.notes, outcome.traffic, outcome.kept);
+        header.notes = outcome.notes;
+        header.traffic = outcome.traffic;
+        header.kept = outcome.kept;
         folder.write_header(&orders.scenario, &header)?;
         show(console, &folder.report()?, &path)
     }
 }
 
 fn go(console: Console, orders: &Orders, part: Part, folder: &Folder) -> anyhow::Result<Outcome> {
-    let (nodes, seconds) = (
-        orders.scenario.nodes,
-        orders.scenario.duration_s + orders.scenario.quiet_s,
-    );
+    let nodes = orders.scenario.nodes;
+    let seconds = orders.scenario.duration_s + orders.scenario.quiet_s;
     let kind = if part == Part::Faulty {
         "with faults"
     } else {

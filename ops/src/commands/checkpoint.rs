@@ -232,10 +232,8 @@ impl Export {
             None => self.newest(console)?,
         };
         let tensors = export(&checkpoint, &self.out).context("nothing was exported")?;
-        let (name, step) = (
-            Name::of(checkpoint.header()).to_string(),
-            checkpoint.header().step,
-        );
+        let name = Name::of(checkpoint.header()).to_string();
+        let step = checkpoint.header().step;
         let text = format!("{tensors} tensors of step {step} in {}", self.out.display());
         let report = Exported {
             command: "checkpoint export",

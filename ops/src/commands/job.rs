@@ -86,7 +86,8 @@ impl Drain {
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         if let Some(socket) = self.admin {
             jobs::ask_at(&socket, admin::Request::Drain)?;
-            let (job, none) = (socket.display().to_string(), Vec::new());
+            let job = socket.display().to_string();
+            let none = Vec::new();
             let report = Change {
                 command: "drain",
                 succeeded: true,
@@ -239,7 +240,8 @@ impl LateRow {
                 skipped_by: Vec::new(),
             };
             let row = rows.entry(late.node).or_insert(empty);
-            (row.steps, row.ms) = (row.steps.max(late.steps), row.ms.max(late.ms));
+            row.steps = row.steps.max(late.steps);
+            row.ms = row.ms.max(late.ms);
             if late.skipped {
                 row.skipped_by.push(by)
             } else {

@@ -108,7 +108,8 @@ impl Launch {
         plan.page = self.dashboard;
         plan.cluster_key_file.clone_from(&self.cluster_key_file);
         plan.first_id = self.first_id as usize;
-        (plan.joins, plan.peers) = (self.join.is_some(), self.join.clone());
+        plan.joins = self.join.is_some();
+        plan.peers = self.join.clone();
         catch_signals();
         let start = Instant::now();
         let failed = if self.fail_fast {
@@ -116,7 +117,8 @@ impl Launch {
         } else {
             self.elastic(&plan, console)?
         };
-        let (nodes, elapsed_s) = (self.nodes, start.elapsed().as_secs_f64());
+        let nodes = self.nodes;
+        let elapsed_s = start.elapsed().as_secs_f64();
         let report = Launched {
             command: "launch",
             succeeded: true,
@@ -149,7 +151,9 @@ impl Launch {
             tell_page(name.clone(), console);
         }
         let mut node_gpus = gpus::of_plan(plan, self.on_gpu_loss)?;
-        let (mut failed, mut well, mut leaving) = (Vec::new(), 0usize, BTreeSet::new());
+        let mut failed = Vec::new();
+        let mut well = 0usize;
+        let mut leaving = BTreeSet::new();
         while !group.is_over() || node_gpus.as_ref().is_some_and(NodeGpus::is_checking) {
             for happening in group.happenings() {
                 match happening {
@@ -165,7 +169,9 @@ impl Launch {
                         ));
                         failed.push(node);
                         // A signal is no GPU's doing.
-                        if let Some(gpus) = node_gpus.as_mut().filter(|_| status.code().is_some()) {
+                        if let Some(gpus) = node_gpus.as_mut()
+                            && status.code().is_some()
+                        {
                             gpus.check(node, gpus::computes);
                         }
                     }
@@ -328,7 +334,8 @@ fn scale(group: &mut Group, leaving: &mut BTreeSet<usize>, nodes: usize) -> Resu
         .copied()
         .filter(|node| !leaving.contains(node))
         .collect();
-    let (mut joined, mut drained) = (Vec::new(), Vec::new());
+    let mut joined = Vec::new();
+    let mut drained = Vec::new();
     let partly = |error: String, done: &[usize], what| {
         if done.is_empty() {
             error

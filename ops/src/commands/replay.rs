@@ -153,7 +153,9 @@ fn complaint(broken: &Broken) -> String {
 
 /// Goes through the events as the user says.
 fn step(lines: &[Line], broken: &[Broken], from: usize) -> anyhow::Result<()> {
-    let (mut index, mut words, mut terminal) = (from, String::new(), std::io::stderr());
+    let mut index = from;
+    let mut words = String::new();
+    let mut terminal = std::io::stderr();
     while let Some(line) = lines.get(index) {
         writeln!(terminal, "{}", described(index, line))?;
         broken

@@ -62,10 +62,8 @@ async fn run_async(
     for _ in 0..=REPETITIONS {
         exchange(&connections, 1, true, true).await?; // all are ready
         let start = Instant::now();
-        let (sends, receives) = (
-            transfer.all_to_all || node == 1,
-            transfer.all_to_all || node != 1,
-        );
+        let sends = transfer.all_to_all || node == 1;
+        let receives = transfer.all_to_all || node != 1;
         exchange(&connections, transfer.bytes_per_peer, sends, receives).await?;
         seconds.push(start.elapsed().as_secs_f64());
     }

@@ -123,7 +123,8 @@ impl Plan {
     /// Shields the nodes from this process's settings and ends them after `time_max`.
     #[must_use]
     pub fn isolated(mut self, time_max: Duration) -> Self {
-        (self.isolated, self.time_max) = (true, Some(time_max));
+        self.isolated = true;
+        self.time_max = Some(time_max);
         self
     }
 

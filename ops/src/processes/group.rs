@@ -305,7 +305,8 @@ impl Group {
             .stderr(Stdio::piped())
             .process_group(0);
         let mut child = command.spawn()?;
-        let (output, error) = (child.stdout.take(), child.stderr.take());
+        let output = child.stdout.take();
+        let error = child.stderr.take();
         self.starts += 1;
         let start = self.starts;
         self.members.push(Member {
@@ -343,7 +344,8 @@ impl Group {
 
     /// What was written within [`POLL`].
     fn read(&mut self) -> Vec<Line> {
-        let (until, mut lines) = (Instant::now() + POLL, Vec::new());
+        let until = Instant::now() + POLL;
+        let mut lines = Vec::new();
         // Also when the nodes write without a pause, somebody must look after the processes.
         while let Some(left) = until
             .checked_duration_since(Instant::now())

@@ -91,7 +91,9 @@ mod tests {
     fn lines_are_bounded_and_lose_their_ends() {
         let long = "x".repeat(LINE_BYTES_MAX + 3);
         let text = format!("one\r\n\n{long}\nlast");
-        let (mut source, mut line, mut lines) = (text.as_bytes(), Vec::new(), Vec::new());
+        let mut source = text.as_bytes();
+        let mut line = Vec::new();
+        let mut lines = Vec::new();
         while read_line(&mut source, &mut line) {
             lines.push(String::from_utf8_lossy(&line).into_owned());
         }

@@ -172,8 +172,9 @@ impl Arithmetic for Host {
                 [weight],
             ) => {
                 let residual = (*residual != Array::Null).then(|| residual.floats());
-                let (values, reference, weight) =
-                    (values.floats(), reference.floats(), f64::from(*weight));
+                let values = values.floats();
+                let reference = reference.floats();
+                let weight = f64::from(*weight);
                 let contribution = Contribution {
                     values,
                     weight,
@@ -213,7 +214,8 @@ impl Arithmetic for Host {
 
 fn slow_step(rule: &impl OuterStep, arrays: &mut [Array], gamma: f32) {
     if let [values, anchor, momentum, next] = arrays {
-        let (anchor, momentum) = (anchor.floats(), momentum.floats());
+        let anchor = anchor.floats();
+        let momentum = momentum.floats();
         rule.step(
             Piece {
                 values: values.floats_mut(),

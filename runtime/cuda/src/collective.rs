@@ -87,8 +87,10 @@ impl NcclCollective {
     /// # Errors
     /// NCCL is missing, the GPUs cannot reach each other, or do not meet within [`INIT_WAIT`].
     pub fn new(gpus: Vec<Gpu>, host: Arc<dyn Collective>) -> Result<Self, GpuError> {
-        let (id, size) = (api()?.unique_id()?, gpus.len());
-        let (owners, shared) = (Vec::new(), Arc::new(Shared::default()));
+        let id = api()?.unique_id()?;
+        let size = gpus.len();
+        let owners = Vec::new();
+        let shared = Arc::new(Shared::default());
         // Made first: where something fails, its end ends the threads.
         let mut collective = Self {
             owners,
@@ -99,16 +101,14 @@ impl NcclCollective {
         let (tell, told) = mpsc::sync_channel(size.max(1));
         for (rank, gpu) in gpus.into_iter().enumerate() {
             let (jobs, inbox) = mpsc::sync_channel(1);
-            let (part, tell) = (
-                Part {
-                    gpu: gpu.clone(),
-                    id,
-                    rank,
-                    size,
-                    shared: Arc::clone(&collective.shared),
-                },
-                tell.clone(),
-            );
+            let part = Part {
+                gpu: gpu.clone(),
+                id,
+                rank,
+                size,
+                shared: Arc::clone(&collective.shared),
+            };
+            let tell = tell.clone();
             let spawned = thread::Builder::new()
                 .name(format!("slowmo-gpu-{rank}"))
                 .spawn(move || part.own(&inbox, &tell));
@@ -252,7 +252,8 @@ fn differs(rank: usize) -> CollectiveError {
 /// The addresses and lengths of a worker's tensors.
 fn parts(lent: &dyn OnGpu, owner: &Owner) -> Result<Vec<(u64, usize)>, TensorError> {
     let mut parts = Vec::new();
-    let (ours, theirs) = (owner.gpu.info().ordinal, lent.ordinal());
+    let ours = owner.gpu.info().ordinal;
+    let theirs = lent.ordinal();
     if ours != theirs {
         let message = format!(
             "the worker's device is GPU {ours}, its tensors are on GPU {theirs}: lend those of its own GPU"

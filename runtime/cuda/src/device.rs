@@ -86,7 +86,8 @@ impl CudaDevice {
                 message,
             });
         }
-        let (mut places, mut start) = (Vec::new(), 0);
+        let mut places = Vec::new();
+        let mut start = 0;
         lent.each(&mut |name, address, elements| {
             places.push(Place {
                 name: name.to_owned(),
@@ -188,7 +189,8 @@ impl CudaDevice {
         first: u64,
         (stays, weight): (f32, f32),
     ) -> Result<(), GpuError> {
-        let (scratch, mut covered) = (work.correction.address(), 0);
+        let scratch = work.correction.address();
+        let mut covered = 0;
         part.correction
             .visit(part.start, part.elements, |_, values| {
                 covered += values.len()
@@ -281,7 +283,8 @@ struct Part<'a> {
 
 /// Cuts a tensor at the borders of the chunks: first element in flat order and length of each part.
 fn parts(place: &Place) -> impl Iterator<Item = (usize, usize)> + use<> {
-    let (mut at, end) = (place.start, place.start + place.elements);
+    let mut at = place.start;
+    let end = place.start + place.elements;
     std::iter::from_fn(move || {
         let next = ((at / CHUNK_ELEMENTS + 1) * CHUNK_ELEMENTS).min(end);
         let part = (at < end).then_some((at, next - at));
@@ -318,7 +321,8 @@ pub(crate) fn check_all<'a>(
 fn is_allocated(address: u64, end: u64) -> bool {
     let mut at = address;
     while at < end {
-        let (mut base, mut bytes) = (0, 0);
+        let mut base = 0;
+        let mut bytes = 0;
         // SAFETY: the driver looks the address up, and writes two numbers.
         let found = unsafe { sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, at) };
         let next = base.saturating_add(bytes as u64);
@@ -346,7 +350,8 @@ impl Device for CudaDevice {
         let Some(lent) = tensors.on_gpu() else {
             return self.host.freeze(tensors, staging);
         };
-        let (found, expected) = (tensors.elements()?, staging.len());
+        let found = tensors.elements()?;
+        let expected = staging.len();
         if found != expected {
             return Err(FreezeError::Length { found, expected });
         }
@@ -443,7 +448,8 @@ impl Device for CudaDevice {
         let Some(lent) = tensors.on_gpu() else {
             return self.host.write_back(values, start, weight, tensors);
         };
-        let (weight, elements) = (weight as f32, tensors.elements()?);
+        let weight = weight as f32;
+        let elements = tensors.elements()?;
         self.ordered(lent, elements, |places| {
             for place in places {
                 let mut copied = Ok(());

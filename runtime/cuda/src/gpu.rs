@@ -281,8 +281,9 @@ impl Gpu {
             return Ok(());
         };
         let _bound = self.bind()?;
-        let (mut addresses, mut count, mut floats) =
-            (addresses.to_vec(), n as u64, floats.to_vec());
+        let mut addresses = addresses.to_vec();
+        let mut count = n as u64;
+        let mut floats = floats.to_vec();
         let mut parameters: Vec<*mut c_void> = addresses
             .iter_mut()
             .map(|address| (&raw mut *address).cast())
@@ -296,7 +297,8 @@ impl Gpu {
         let blocks = u32::try_from(n.div_ceil(THREADS as usize))
             .unwrap_or(u32::MAX)
             .min(self.blocks_max);
-        let (grid, block) = ((blocks, 1, 1), (THREADS, 1, 1));
+        let grid = (blocks, 1, 1);
+        let block = (THREADS, 1, 1);
         let function = self.functions[at].cu_function();
         // SAFETY: the parameters are those of the kernel's signature, live until the launch has
         // copied them, and the caller vouches for the memory.

@@ -185,12 +185,11 @@ impl Communicator {
         gives_up: impl Fn() -> bool,
     ) -> Result<Self, GpuError> {
         const DOING: &str = "joining the GPUs of this node";
-        let (api, ranks) = (api()?, size);
+        let api = api()?;
+        let ranks = size;
         let _bound = gpu.bind()?;
-        let (size, rank) = (
-            c_int::try_from(size).unwrap_or(c_int::MAX),
-            c_int::try_from(rank).unwrap_or(c_int::MAX),
-        );
+        let size = c_int::try_from(size).unwrap_or(c_int::MAX);
+        let rank = c_int::try_from(rank).unwrap_or(c_int::MAX);
         let mut config = Config {
             size: size_of::<Config>(),
             magic: CONFIG_MAGIC,
@@ -327,11 +326,9 @@ impl Communicator {
         operation: Operation,
         (address, elements): (u64, usize),
     ) -> ncclResult_t {
-        let (memory, stream, float) = (
-            address as *mut c_void,
-            gpu.stream().cu_stream(),
-            ncclDataType_t::ncclFloat32,
-        );
+        let memory = address as *mut c_void;
+        let stream = gpu.stream().cu_stream();
+        let float = ncclDataType_t::ncclFloat32;
         match operation {
             // SAFETY: in place, as NCCL allows; the memory is the caller's promise.
             Operation::Mean => unsafe {

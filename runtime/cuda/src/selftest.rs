@@ -63,7 +63,8 @@ fn test(
     for &length in lengths {
         for variant in 0..inputs::VARIANTS {
             let Inputs { arrays, floats } = Inputs::new(kernel, length, variant, seed);
-            let (mut found, mut expected) = (arrays.clone(), arrays.clone());
+            let mut found = arrays.clone();
+            let mut expected = arrays.clone();
             arithmetic.run(kernel, &mut found, length, &floats)?;
             Host.run(kernel, &mut expected, length, &floats)?;
             tested.values += length as u64;

@@ -20,10 +20,8 @@ struct Emulated(RefCell<Child>);
 impl Emulated {
     /// `None` if there is no compiler for C++.
     fn start(folder: &Path) -> Option<Self> {
-        let (source, program) = (
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulation/shim.cpp"),
-            folder.join("emulation"),
-        );
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulation/shim.cpp");
+        let program = folder.join("emulation");
         let compiler = ["c++", "g++", "clang++"]
             .into_iter()
             .find(|name| Command::new(name).arg("--version").output().is_ok())?;

@@ -179,7 +179,8 @@ async fn accept(listener: UnixListener, context: Arc<NodeContext>) {
                 continue;
             }
         };
-        let (context, allowance) = (Arc::clone(&context), Arc::clone(&allowance));
+        let context = Arc::clone(&context);
+        let allowance = Arc::clone(&allowance);
         tokio::spawn(async move {
             if let Err(error) = converse(connection, &context, &allowance).await {
                 tracing::debug!(%error, "an admin connection ended");

@@ -174,14 +174,16 @@ impl Checkpoint {
         momentum.fill(0.0);
         for (index, kept) in self.places.values() {
             let has = parameters_of(&self.header, ShardId(kept.shard));
-            let (from, to) = (has.start.max(range.start), has.end.min(range.end));
+            let from = has.start.max(range.start);
+            let to = has.end.min(range.end);
             if from >= to {
                 continue;
             }
             let file = self.file(&self.parts[*index])?;
             let mut at = has.start;
             self.read_momentum(&file, kept, |values| {
-                let (first, last) = (from.max(at), to.min(at + values.len()));
+                let first = from.max(at);
+                let last = to.min(at + values.len());
                 if first < last {
                     momentum[first - range.start..last - range.start]
                         .copy_from_slice(&values[first - at..last - at]);

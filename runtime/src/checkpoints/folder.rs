@@ -175,7 +175,10 @@ pub struct Keeps {
 /// The folder cannot be read, or something in it not removed: the first such error. The rest is
 /// removed all the same, and that next time.
 pub fn prune(folder: &Path, keeps: Keeps, history: &History) -> Result<usize, CheckpointError> {
-    let (mut whole, mut removed, mut failed, mut newest) = (0, 0, None, None);
+    let mut whole = 0;
+    let mut removed = 0;
+    let mut failed = None;
+    let mut newest = None;
     for Listed { name, path } in list(folder)?
         .into_iter()
         .rev()

@@ -167,7 +167,8 @@ pub fn unique_names(tensors: &[Tensor]) -> Vec<String> {
         .map(|tensor| tensor.name.clone())
         .chain([NOTES_NAME.to_owned()])
         .collect();
-    let (mut seen, mut tries) = (HashSet::from([NOTES_NAME]), HashMap::new());
+    let mut seen = HashSet::from([NOTES_NAME]);
+    let mut tries = HashMap::new();
     let mut other = |tensor: &Tensor| {
         let base = if tensor.kind == Kind::Buffer {
             format!("buffer.{}", tensor.name)
@@ -361,7 +362,11 @@ mod hex {
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u128, D::Error> {
         let text = String::deserialize(deserializer)?;
         let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let number = u128::from_str_radix(&text, 16).ok().filter(|_| digits);
+        let number = if digits {
+            u128::from_str_radix(&text, 16).ok()
+        } else {
+            None
+        };
         number.ok_or_else(|| D::Error::custom("expected 32 hexadecimal digits"))
     }
 

@@ -77,7 +77,8 @@ pub const OPTIMIZER: &str = "optimizer";
 
 /// The parameters of a shard.
 pub fn parameters_of(header: &Header, shard: ShardId) -> Range<usize> {
-    let (range, parameters) = (header.layout().range(shard), header.parameters());
+    let range = header.layout().range(shard);
+    let parameters = header.parameters();
     range.start.min(parameters)..range.end.min(parameters)
 }
 
@@ -231,7 +232,8 @@ fn write_range(
     pieces: &Assembled,
     range: Range<usize>,
 ) -> Result<u128, CheckpointError> {
-    let (mut next, mut written) = (0, Ok(()));
+    let mut next = 0;
+    let mut written = Ok(());
     pieces.visit(range.start, range.len(), |offset, values| {
         if written.is_ok() {
             written = zeros(writer, offset - next).and_then(|()| writer.write(values));
@@ -259,10 +261,8 @@ fn atomically<T>(
     start: Start,
     write: impl FnOnce(&Path) -> Result<T, CheckpointError>,
 ) -> Result<T, CheckpointError> {
-    let (path, temporary) = (
-        folder.join(name),
-        folder.join(format!(".{name}.{}.tmp", start.incarnation.0)),
-    );
+    let path = folder.join(name);
+    let temporary = folder.join(format!(".{name}.{}.tmp", start.incarnation.0));
     let written = write(&temporary).and_then(|written| {
         fs::rename(&temporary, &path).map_err(CheckpointError::io(&path))?;
         sync_folder(folder).map(|()| written)

@@ -189,10 +189,8 @@ impl TensorFile {
         file.seek(SeekFrom::Start(self.start + start as u64))
             .map_err(CheckpointError::io(&self.path))?;
         let mut left = values;
-        let (mut buffer, mut hashed) = (
-            vec![0.0f32; left.min(READ_BYTES / VALUE_BYTES)],
-            Xxh3::new(),
-        );
+        let mut buffer = vec![0.0f32; left.min(READ_BYTES / VALUE_BYTES)];
+        let mut hashed = Xxh3::new();
         while left > 0 {
             let part = left.min(buffer.len());
             let bytes = bytemuck::cast_slice_mut(&mut buffer[..part]);

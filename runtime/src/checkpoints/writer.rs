@@ -260,7 +260,8 @@ impl Shared {
             match written {
                 Ok(bytes) => {
                     state.told.written += 1;
-                    (state.told.last_step, state.told.last_bytes) = (Some(header.step), bytes);
+                    state.told.last_step = Some(header.step);
+                    state.told.last_bytes = bytes;
                     state.told.error = None;
                 }
                 Err(error) => {
@@ -400,7 +401,8 @@ impl Shared {
             None => state.since_full = state.since_full.saturating_add(1),
         }
         if state.since_full >= ROOM_TRIED_AFTER {
-            (state.lacks, state.since_full) = (state.lacks.saturating_sub(1), 0);
+            state.lacks = state.lacks.saturating_sub(1);
+            state.since_full = 0;
         }
         state.lacks = state.lacks.min(self.settings.keep_last.saturating_sub(1));
         self.settings.keep_last.saturating_sub(state.lacks).max(1)
@@ -409,13 +411,15 @@ impl Shared {
     /// The history of what is written. A node that joined learns from the others' parts what it
     /// goes on from, once there are any.
     fn history(&self, header: &Header) -> History {
-        let (run, lineage) = (header.run, header.lineage());
+        let run = header.run;
+        let lineage = header.lineage();
         let mut state = self.lock();
         let known = (state.founding == (run, None))
             || matches!(state.founding, (of, Some(before)) if of == run && before.is_akin(lineage));
         state.founding = (run, Some(lineage));
         if !known {
-            (state.ancestors, state.asks_left) = (Vec::new(), ANCESTRY_ASKS_MAX);
+            state.ancestors = Vec::new();
+            state.asks_left = ANCESTRY_ASKS_MAX;
         }
         let ancestors = state.ancestors.clone();
         // The first in a folder goes on from nothing.

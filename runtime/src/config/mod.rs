@@ -379,8 +379,9 @@ impl Config {
             average: !self.no_average,
         };
         let outer = (!optimizer.is_off()).then_some(outer);
-        let (average_every, buffers, round_wire) =
-            (self.average_every, self.buffers, self.round_wire);
+        let average_every = self.average_every;
+        let buffers = self.buffers;
+        let round_wire = self.round_wire;
         let algorithm = Algorithm {
             base,
             outer,

@@ -97,7 +97,8 @@ impl SharedMemory {
                 let count = rest.len().min(tensor.len());
                 let (here, after) = std::mem::take(&mut tensor).split_at_mut(count);
                 here.copy_from_slice(&rest[..count]);
-                (tensor, rest) = (after, &rest[count..]);
+                tensor = after;
+                rest = &rest[count..];
             }
         })?;
         Ok(())

@@ -46,7 +46,8 @@ impl Device for HostDevice {
     ) -> Result<(), TensorError> {
         let mut next = start;
         tensors.write(&mut |_, tensor| {
-            let (first, length) = (next, tensor.len());
+            let first = next;
+            let length = tensor.len();
             let pieces = tensor.chunks_mut(CHUNK_ELEMENTS).enumerate().collect();
             threads::each(pieces, length, |(index, piece): (usize, &mut [f32])| {
                 values.copy_to(first + index * CHUNK_ELEMENTS, piece);

@@ -27,7 +27,8 @@ pub fn mix(
             before: None,
         })
         .collect();
-    let (mut start, mut not_finite) = (0, None);
+    let mut start = 0;
+    let mut not_finite = None;
     tensors.write(&mut |name, tensor| {
         let length = tensor.len();
         let found = threads::each(parts(&mut all, start, tensor), length, |part| {
@@ -78,7 +79,9 @@ struct Part<'a> {
 fn parts<'a>(all: &'a mut [Chunk], start: usize, tensor: &'a mut [f32]) -> Vec<Part<'a>> {
     let end = start + tensor.len();
     let first = all.partition_point(|chunk| chunk.range.end <= start);
-    let (mut rest, mut at, mut parts) = (tensor, start, Vec::new());
+    let mut rest = tensor;
+    let mut at = start;
+    let mut parts = Vec::new();
     for chunk in all[first..]
         .iter_mut()
         .take_while(|chunk| chunk.range.start < end)
@@ -90,7 +93,8 @@ fn parts<'a>(all: &'a mut [Chunk], start: usize, tensor: &'a mut [f32]) -> Vec<P
             tensor: here,
             chunk,
         };
-        (rest, at) = (after, at + part.tensor.len());
+        rest = after;
+        at = at + part.tensor.len();
         parts.push(part);
     }
     parts

@@ -38,7 +38,8 @@ impl Directory {
 #[async_trait]
 impl Discovery for Directory {
     async fn announce(&self, node: NodeId, address: SocketAddr) -> Result<(), DiscoveryError> {
-        let (folder, file) = (self.folder.clone(), self.file_of(node));
+        let folder = self.folder.clone();
+        let file = self.file_of(node);
         blocking(move || {
             std::fs::create_dir_all(&folder).map_err(|error| unwritable(&file, &error))?;
             // Written aside and renamed, so that a reader sees the whole address or none. The name

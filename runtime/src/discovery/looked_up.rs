@@ -212,7 +212,9 @@ impl Looks {
                 "a name cannot be resolved; the others are dialed"
             );
         }
-        (self.known, self.missing, self.failed) = (addresses, missing, None);
+        self.known = addresses;
+        self.missing = missing;
+        self.failed = None;
     }
 }
 

@@ -39,10 +39,8 @@ pub(super) async fn checkpoints_of(
         outer: outer.clone(),
     });
     // Whoever joins goes on from the others, who also say which founding theirs was.
-    let (founds, resume) = (
-        !config.join && config.lineage.is_none(),
-        config.resume.clone(),
-    );
+    let founds = !config.join && config.lineage.is_none();
+    let resume = config.resume.clone();
     let read = beside(move || {
         if !founds {
             return Ok((None, 0));
@@ -68,7 +66,8 @@ pub(super) fn recorder_of(
     (node, incarnation): (NodeId, Incarnation),
     faults: Option<&Faults>,
 ) -> Result<Arc<dyn Recorder>, SpawnError> {
-    let (trace, flight) = (config.trace.as_deref(), config.flight.as_deref());
+    let trace = config.trace.as_deref();
+    let flight = config.flight.as_deref();
     let inner: Arc<dyn Recorder> = match given {
         Some(given) => given,
         None if trace.is_none() && flight.is_none() => Arc::new(NoRecorder),

@@ -120,7 +120,8 @@ pub struct Allowance {
 impl Allowance {
     /// A full one, of so many at once and so many in each further second.
     pub fn new((burst, per_second): (u32, u32), now: Instant) -> Self {
-        let (most, per_second) = (f64::from(burst), f64::from(per_second));
+        let most = f64::from(burst);
+        let per_second = f64::from(per_second);
         Self {
             most,
             per_second,
@@ -132,7 +133,8 @@ impl Allowance {
     /// Whether one more request is answered.
     pub fn take(&mut self, now: Instant) -> bool {
         let filled = now.saturating_duration_since(self.at).as_secs_f64() * self.per_second;
-        (self.left, self.at) = ((self.left + filled).min(self.most), now);
+        self.left = (self.left + filled).min(self.most);
+        self.at = now;
         let allowed = self.left >= 1.0;
         self.left -= if allowed { 1.0 } else { 0.0 };
         allowed

@@ -227,11 +227,9 @@ impl Teller {
         let before = (self.told == 0).then(|| before(&served));
         self.told += 1;
         let nodes = nodes(context, &report);
-        let (rounds, shards, events) = (
-            self.rounds(context),
-            self.shards(context),
-            self.events(context, &report),
-        );
+        let rounds = self.rounds(context);
+        let shards = self.shards(context);
+        let events = self.events(context, &report);
         Told {
             at_us: unix_us(),
             before,
@@ -324,7 +322,8 @@ fn round(note: &RoundNote) -> Round {
 }
 
 fn nodes(context: &NodeContext, report: &Report) -> Vec<NodeNote> {
-    let (seen, now) = (context.watching.seen(), context.clock.now());
+    let seen = context.watching.seen();
+    let now = context.clock.now();
     let node = |member: &crate::admin::MemberReport| {
         let brief = if member.node == report.node {
             Some(brief_note(&context.watching.brief(context, u64::MAX), 0))

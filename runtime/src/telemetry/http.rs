@@ -98,10 +98,8 @@ impl Endpoint {
         let rate = (REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX);
         let [allowance, probes] =
             [(); 2].map(|()| Mutex::new(Allowance::new(rate, Instant::now())));
-        let (is_local, pages) = (
-            address.ip().is_loopback(),
-            Arc::new(Semaphore::new(dashboard::PAGES_MAX)),
-        );
+        let is_local = address.ip().is_loopback();
+        let pages = Arc::new(Semaphore::new(dashboard::PAGES_MAX));
         let router = router(Arc::new(Served {
             context,
             registry,

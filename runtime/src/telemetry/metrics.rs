@@ -105,7 +105,9 @@ impl Writer<'_> {
 
 impl Collector for Now {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (context, report, mut writer) = (&self.0, report(&self.0), Writer(encoder));
+        let context = &self.0;
+        let report = report(&self.0);
+        let mut writer = Writer(encoder);
         cluster(&mut writer, &report)?;
         training(&mut writer, &report)?;
         checkpoints(&mut writer, &report)?;

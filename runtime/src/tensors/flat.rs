@@ -47,7 +47,8 @@ pub fn elements<T: Tensors + ?Sized>(tensors: &T) -> Result<usize, TensorError> 
 pub fn freeze<T: Tensors + ?Sized>(tensors: &T, into: &mut [f32]) -> Result<(), FreezeError> {
     let expected = into.len();
     let mut rest = into;
-    let (mut found, mut refused) = (0, None);
+    let mut found = 0;
+    let mut refused = None;
     tensors.read(&mut |name, values| {
         found += values.len();
         if refused.is_some() || values.len() > rest.len() {
@@ -73,7 +74,8 @@ pub fn freeze<T: Tensors + ?Sized>(tensors: &T, into: &mut [f32]) -> Result<(), 
 /// # Errors
 /// Another length than the tensors', or a tensor that cannot be written.
 pub fn restore<T: Tensors + ?Sized>(values: &[f32], tensors: &mut T) -> Result<(), RestoreError> {
-    let (found, expected) = (elements(tensors)?, values.len());
+    let found = elements(tensors)?;
+    let expected = values.len();
     if found != expected {
         return Err(RestoreError::Length { found, expected });
     }

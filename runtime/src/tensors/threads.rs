@@ -26,10 +26,8 @@ pub fn each<T: Send, R: Send>(
     if helpers == 0 {
         return items.into_iter().map(work).collect();
     }
-    let (queue, results) = (
-        Mutex::new(items.into_iter().enumerate()),
-        Mutex::new(Vec::new()),
-    );
+    let queue = Mutex::new(items.into_iter().enumerate());
+    let results = Mutex::new(Vec::new());
     let run = || {
         loop {
             // Not in the condition of a `while let`, where the lock would be held for as long as

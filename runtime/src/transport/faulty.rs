@@ -82,7 +82,9 @@ pub fn wrap(
     let runtime = tokio::runtime::Handle::current();
     let weak = Arc::downgrade(&inner);
     let uplink = Arc::new(Line::new(None));
-    let (lanes, silenced, crash) = (Mutex::default(), Mutex::default(), Arc::default());
+    let lanes = Mutex::default();
+    let silenced = Mutex::default();
+    let crash = Arc::default();
     let shared = Arc::new(Shared {
         inner: weak,
         runtime,
@@ -282,7 +284,8 @@ impl Transport for FaultyTransport {
     }
 
     async fn open_bulk(&self, to: NodeId, header: Bytes) -> Result<Box<dyn BulkSender>, BulkError> {
-        let (lane, crash) = (self.shared.lane(to), &self.shared.crash);
+        let lane = self.shared.lane(to);
+        let crash = &self.shared.crash;
         let watched = crash.watched(&header);
         crash.pass(to, watched.as_ref().map(Sending::Opens)).await;
         lane.wait(header.len()).await;

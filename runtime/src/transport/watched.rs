@@ -60,10 +60,12 @@ mod tests {
 
     #[tokio::test]
     async fn those_who_wait_are_woken_in_their_order() {
-        let (watched, woken) = (Arc::new(Watched::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let watched = Arc::new(Watched::new(0));
+        let woken = Arc::new(Mutex::new(Vec::new()));
         let waiting: Vec<_> = (0..20)
             .map(|index| {
-                let (watched, woken) = (watched.clone(), woken.clone());
+                let watched = watched.clone();
+                let woken = woken.clone();
                 tokio::spawn(async move {
                     watched.wait_for(|value| *value > 1).await;
                     lock(&woken).push(index);

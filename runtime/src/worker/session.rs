@@ -72,7 +72,10 @@ pub struct Pending {
 impl Session {
     /// A worker before its first call.
     pub fn new(node: Arc<Node>, index: usize) -> Self {
-        let (averaged_gradients, passed_over, waiting, broken) = (false, false, false, false);
+        let averaged_gradients = false;
+        let passed_over = false;
+        let waiting = false;
+        let broken = false;
         Self {
             node,
             index,
@@ -153,7 +156,9 @@ impl Session {
             .outcome
             .as_ref()
             .map_or(0, |outcome| outcome.round.next().0);
-        let (nodes, workers, worker) = (exchanged.members.len(), self.node.workers(), self.index);
+        let nodes = exchanged.members.len();
+        let workers = self.node.workers();
+        let worker = self.index;
         Ok(Synchronized {
             nodes,
             node_rank: self.rank(&exchanged),
@@ -418,7 +423,7 @@ impl Session {
             (self.index == 0).then(|| (std::time::Instant::now(), exchange_name(request.task)));
         let (reply, answer) = oneshot::channel();
         // Worker 0's values stand for the node: the workers of a node hold the same parameters.
-        let frozen = frozen.filter(|_| self.index == 0);
+        let frozen = if self.index == 0 { frozen } else { None };
         let samples = self
             .sampler
             .as_ref()

@@ -48,7 +48,8 @@ impl Kind {
     }
 
     pub fn node_at(&self, id: u64, incarnation: u64, address: SocketAddr) -> Node {
-        let (id, incarnation) = (NodeId(id), Incarnation(incarnation));
+        let id = NodeId(id);
+        let incarnation = Incarnation(incarnation);
         let (transport, events) = match self {
             Self::Memory(hub) => hub.join(id, incarnation, address),
             Self::Faulty(hub) => {

@@ -101,10 +101,16 @@ impl Aggregator {
     /// `timeout`; with gossip, exact averages settle first.
     #[must_use]
     pub fn new(workers: usize, settles: bool, timeout: Span) -> Self {
-        let (weight, round, arrived) = (1.0, Round::FOUNDING, BTreeSet::new());
-        let (request, gossiped, arrive_by) = (None, None, None);
-        let (phase, untaken, behind, drained) =
-            (Phase::Gathering, Untaken::default(), false, false);
+        let weight = 1.0;
+        let round = Round::FOUNDING;
+        let arrived = BTreeSet::new();
+        let request = None;
+        let gossiped = None;
+        let arrive_by = None;
+        let phase = Phase::Gathering;
+        let untaken = Untaken::default();
+        let behind = false;
+        let drained = false;
         Self {
             workers,
             settles,
@@ -191,7 +197,8 @@ impl Aggregator {
         if self.behind {
             return;
         }
-        let (step, round) = (request.step, self.round);
+        let step = request.step;
+        let round = self.round;
         match request.task {
             Task::Found => self.begin_round(request, RoundKind::Found, out),
             Task::Gradients => self.begin_round(request, RoundKind::Gradients, out),
@@ -238,7 +245,9 @@ impl Aggregator {
 
     fn settled(&mut self, step: Step, weight: f64, out: &mut Outbox<Effect>) {
         // A round that was decided meanwhile has released the workers already.
-        if let Some(request) = self.request.filter(|_| self.awaits_settling(step)) {
+        if let Some(request) = self.request
+            && self.awaits_settling(step)
+        {
             self.weight = weight;
             let slow = matches!(
                 request.task,
@@ -334,7 +343,8 @@ impl Aggregator {
     ) {
         // A round that was decided meanwhile has released the workers already.
         if self.awaits_gossip(step) {
-            (self.weight, self.gossiped) = (weight, Some(gossiped));
+            self.weight = weight;
+            self.gossiped = Some(gossiped);
             self.whole_step_or_release(out);
         }
     }

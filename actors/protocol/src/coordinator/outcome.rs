@@ -172,7 +172,8 @@ impl Outcome {
     /// Where its members stand once they applied it.
     #[must_use]
     pub fn standing(&self) -> Standing {
-        let (lineage, forks) = (self.lineage, self.forks.clone());
+        let lineage = self.lineage;
+        let forks = self.forks.clone();
         Standing {
             lineage,
             forks,

@@ -164,7 +164,8 @@ fn a_drained_node_hands_over() {
 fn a_paused_node_is_passed_over_and_comes_back() {
     for seed in 0..80u64 {
         let mut world = world(seed, 4, 1);
-        let (at, span) = (5_000 + seed * 211 % 60_000, 500 + seed * 1_009 % 60_000);
+        let at = 5_000 + seed * 211 % 60_000;
+        let span = 500 + seed * 1_009 % 60_000;
         world.steps_max = 60;
         world.fault_at(at, Fault::Pause(NodeId((seed % 4) * 5 + 2), span));
         world.run(LONG);

@@ -112,7 +112,8 @@ proptest! {
     fn mixing_is_decoding_and_mixing(values in moderate(300), before in moderate(300), scale in 0.0f32..1.0) {
         for wire in ALL {
             let (bytes, decoded) = trip(wire, &values);
-            let (mut one, mut other) = (before.clone(), before.clone());
+            let mut one = before.clone();
+            let mut other = before.clone();
             wire.mix(&bytes, scale, &mut one);
             mean::mix(&mut other, &decoded, scale);
             prop_assert_eq!(one, other);
@@ -123,8 +124,10 @@ proptest! {
     fn a_gossip_loses_nothing(start in moderate(300), moves in moderate(300), degree in 1u32..4, steps in 1usize..60) {
         let factor = degree as f32 / (degree + 1) as f32;
         for wire in ROUNDED {
-            let (mut numerators, mut residual) = (start.clone(), vec![0.0; 300]);
-            let (mut given, mut sent) = (vec![0.0f64; 300], vec![0.0f64; 300]);
+            let mut numerators = start.clone();
+            let mut residual = vec![0.0; 300];
+            let mut given = vec![0.0f64; 300];
+            let mut sent = vec![0.0f64; 300];
             for _ in 0..steps {
                 let decoded = gossip(wire, &numerators, &mut residual, factor);
                 for i in 0..300 {
@@ -148,7 +151,8 @@ proptest! {
     ) {
         for wire in ALL {
             let mut bytes = vec![0; wire.encoded_bytes(300)];
-            let (mut next, mut decoded) = (vec![9.0; 300], vec![0.0; 300]);
+            let mut next = vec![9.0; 300];
+            let mut decoded = vec![0.0; 300];
             let contribution = Contribution { values: &values, weight, reference: &reference, residual: Some(&owed) };
             wire.encode_contribution(contribution, &mut bytes, &mut next);
             wire.decode(&bytes, &mut decoded);
@@ -166,7 +170,9 @@ proptest! {
     fn publishing_says_what_it_dropped(values in moderate(300), reference in moderate(300)) {
         for wire in ALL {
             let mut bytes = vec![0; wire.encoded_bytes(300)];
-            let (mut published, mut dropped, mut received) = (values.clone(), vec![9.0; 300], reference.clone());
+            let mut published = values.clone();
+            let mut dropped = vec![9.0; 300];
+            let mut received = reference.clone();
             wire.encode_publication(&mut published, &reference, &mut bytes, &mut dropped);
             wire.mix(&bytes, 1.0, &mut received);
             prop_assert_eq!(&received, &published, "sender and receivers hold the same bits");
@@ -223,7 +229,8 @@ fn zeros_stay_zeros_and_tiny_values_stay_in_the_residual() {
     for wire in ROUNDED {
         assert_eq!(trip(wire, &[0.0; 300]).1, [0.0; 300]);
         let tiny = 1_001.3 * f32::MIN_POSITIVE;
-        let (numerators, mut residual) = ([tiny; 300], [0.0; 300]);
+        let numerators = [tiny; 300];
+        let mut residual = [0.0; 300];
         let sent: f64 = (0..400)
             .map(|_| f64::from(gossip(wire, &numerators, &mut residual, 1.0)[0]))
             .sum();
@@ -242,7 +249,8 @@ fn what_a_parameter_owes_that_does_not_move_ends_at_zero() {
             .map(|index| 1e-3 * (index as f32 - 150.0))
             .collect();
         for _ in 0..40 {
-            let (mut bytes, before) = (vec![0; wire.encoded_bytes(300)], owed.clone());
+            let mut bytes = vec![0; wire.encoded_bytes(300)];
+            let before = owed.clone();
             let contribution = Contribution {
                 values: &[0.5; 300],
                 weight: 1.0,
@@ -319,7 +327,8 @@ fn a_thousand_steps_do_not_drift() {
         // Steps of a thousandth beside a value of one: both types round them away in every single
         // message.
         let mut numerators = [1.0f32, 0.5, -0.25, 1e-3];
-        let (mut residual, mut owed) = ([0.0; 4], [0.0f64; 4]);
+        let mut residual = [0.0; 4];
+        let mut owed = [0.0f64; 4];
         let mut worst = [0.0f64; 2];
         for step in 0..1_000 {
             let decoded = gossip(wire, &numerators, &mut residual, 0.5);
@@ -345,7 +354,8 @@ fn a_thousand_steps_do_not_drift() {
 #[test]
 fn a_token_message_pays_the_residual_of_a_large_one() {
     for wire in ROUNDED {
-        let (numerators, mut residual) = ([1.0f32, 0.3, 0.017], [0.0f32; 3]);
+        let numerators = [1.0f32, 0.3, 0.017];
+        let mut residual = [0.0f32; 3];
         gossip(wire, &numerators, &mut residual, 0.5);
         let before = residual;
         let factor = 1.0 / 65_536.0;
@@ -367,12 +377,14 @@ fn a_token_message_pays_the_residual_of_a_large_one() {
 fn updates_below_a_step_add_up_over_contributions() {
     for wire in ROUNDED {
         let reference = [0.0f32; 2];
-        let (mut residual, mut sum) = (None::<Vec<f32>>, [0.0f64; 2]);
+        let mut residual = None::<Vec<f32>>;
+        let mut sum = [0.0f64; 2];
         for _ in 0..1_000 {
             // Beside a hundred, one in a thousand is below a step of either type.
             let values = [100.0f32, 0.1];
-            let (mut bytes, mut next, mut decoded) =
-                (vec![0; wire.encoded_bytes(2)], vec![0.0; 2], [0.0; 2]);
+            let mut bytes = vec![0; wire.encoded_bytes(2)];
+            let mut next = vec![0.0; 2];
+            let mut decoded = [0.0; 2];
             let contribution = Contribution {
                 values: &values,
                 weight: 1.0,
@@ -392,7 +404,8 @@ fn updates_below_a_step_add_up_over_contributions() {
 fn lengths_that_do_not_match_are_no_panic() {
     for wire in ALL {
         for (values, bytes) in [(300, 0), (300, 3), (300, 300), (0, 10), (600, 261)] {
-            let (mut bytes, mut floats) = (vec![0; bytes], vec![1.0; values]);
+            let mut bytes = vec![0; bytes];
+            let mut floats = vec![1.0; values];
             wire.encode_gossip(&floats.clone(), &mut [0.0; 7], 0.5, &mut bytes);
             let contribution = Contribution {
                 values: &floats.clone(),

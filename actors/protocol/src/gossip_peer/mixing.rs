@@ -28,7 +28,8 @@ impl GossipPeer {
             Phase::Gossiping {
                 step, out: peers, ..
             } if self.has_what_it_needs() => {
-                let (step, peers) = (*step, peers.clone());
+                let step = *step;
+                let peers = peers.clone();
                 self.phase = Phase::Computing;
                 let mix = self.mix(step, Purpose::Gossip);
                 let plan = if self.is_synchronous() {
@@ -75,12 +76,11 @@ impl GossipPeer {
             .min(self.weight / 2.0)
             .min((whole - WEIGHT_MIN).max(0.0));
         self.debt -= paid;
-        let (own, weight) = (self.weight - paid, whole - paid);
+        let own = self.weight - paid;
+        let weight = whole - paid;
         self.weight = weight;
-        let (arrivals, returned) = (
-            arrivals.into_iter().map(|(key, _)| key).collect(),
-            returned.into_iter().map(|(sent, _)| sent).collect(),
-        );
+        let arrivals = arrivals.into_iter().map(|(key, _)| key).collect();
+        let returned = returned.into_iter().map(|(sent, _)| sent).collect();
         let behind = self.behind.take();
         self.jumps |= behind.is_some();
         Mix {

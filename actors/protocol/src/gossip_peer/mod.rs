@@ -290,10 +290,8 @@ impl GossipPeer {
             (view, lineage, round),
         )
         .ordered(order);
-        let (mut inbox, mut lost) = (
-            std::mem::take(&mut self.inbox),
-            std::mem::take(&mut self.lost),
-        );
+        let mut inbox = std::mem::take(&mut self.inbox);
+        let mut lost = std::mem::take(&mut self.lost);
         let suspects = std::mem::take(&mut self.suspects);
         // That a member is lost may be known before the round in which it is missed; another start
         // of it is another matter.
@@ -303,7 +301,8 @@ impl GossipPeer {
                 .is_some_and(|start| self.start_of(*node) == Some(start))
         });
         inbox.reads_max = fresh.inbox.reads_max;
-        let (mut reached, mut mixing) = (std::mem::take(&mut self.reached), self.mixing);
+        let mut reached = std::mem::take(&mut self.reached);
+        let mut mixing = self.mixing;
         reached.retain(|node, _| {
             fresh
                 .start_of(*node)
@@ -311,7 +310,8 @@ impl GossipPeer {
         });
         if lineage != self.lineage {
             // Another history may stand at an earlier step.
-            (reached, mixing) = (BTreeMap::new(), Step(0));
+            reached = BTreeMap::new();
+            mixing = Step(0);
             inbox.forget_skips(|_| true);
         }
         inbox.forget_skips(|node| !fresh.is_member(node));
@@ -353,8 +353,13 @@ impl GossipPeer {
     fn begin(&mut self, round: Round, out: &mut Outbox<Effect>) {
         self.written_off += self.escrow.write_off() + self.debt;
         out.push_all(self.inbox.go_to(round).into_iter().map(Effect::Drop));
-        (self.round, self.phase, self.escrow) = (round, Phase::Computing, Escrow::default());
-        (self.weight, self.debt, self.behind, self.jumps) = (1.0, 0.0, None, false);
+        self.round = round;
+        self.phase = Phase::Computing;
+        self.escrow = Escrow::default();
+        self.weight = 1.0;
+        self.debt = 0.0;
+        self.behind = None;
+        self.jumps = false;
         // All members stand at the same step again.
         self.late.clear();
     }
@@ -497,7 +502,8 @@ impl GossipPeer {
     /// The node's last messages may still be under way: it stays until they have arrived.
     fn leave(&mut self, round: Round, now: Instant, out: &mut Outbox<Effect>) {
         self.go_to(round, out);
-        (self.leaving, self.leave_by) = (true, Some(now.after(self.waits.leave)));
+        self.leaving = true;
+        self.leave_by = Some(now.after(self.waits.leave));
         self.close(out);
     }
 

@@ -70,7 +70,9 @@ impl GossipPeer {
 
     /// Refuses what was offered early, for a view that this one is not.
     pub(super) fn refuse_strays(&mut self, out: &mut Outbox<Effect>) {
-        let (members, lineage, epoch) = (&self.members, self.lineage, self.epoch);
+        let members = &self.members;
+        let lineage = self.lineage;
+        let epoch = self.epoch;
         let is_of_view = |sender: NodeId, of: Lineage, at: Epoch| {
             (of, at) == (lineage, epoch) && members.binary_search(&sender).is_ok()
         };

@@ -57,9 +57,12 @@ impl Codec<Life> for Layout {
 
     fn decode_header(&mut self, mut buf: impl Buf) -> Result<Header<Life>, CodecError> {
         room(buf.remaining(), HEADER_BYTES)?;
-        let (src, src_incarnation, dst) =
-            (take_life(&mut buf), buf.get_u16_le(), take_life(&mut buf));
-        let (tag, life, probe) = (buf.get_u8(), take_life(&mut buf), buf.get_u8());
+        let src = take_life(&mut buf);
+        let src_incarnation = buf.get_u16_le();
+        let dst = take_life(&mut buf);
+        let tag = buf.get_u8();
+        let life = take_life(&mut buf);
+        let probe = buf.get_u8();
         Ok(Header {
             src,
             src_incarnation,
@@ -86,7 +89,8 @@ impl Codec<Life> for Layout {
 
     fn decode_member(&mut self, mut buf: impl Buf) -> Result<Member<Life>, CodecError> {
         room(buf.remaining(), UPDATE_BYTES)?;
-        let (life, refutations) = (take_life(&mut buf), buf.get_u16_le());
+        let life = take_life(&mut buf);
+        let refutations = buf.get_u16_le();
         let state = match buf.get_u32_le() {
             0 => State::Alive,
             1 => State::Suspect,

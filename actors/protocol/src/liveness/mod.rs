@@ -143,7 +143,8 @@ impl Liveness {
             ..
         } = settings;
         let swim = Swim::new(identity.node, identity.incarnation, probe_interval, seed);
-        let (peers, timers) = (BTreeMap::new(), Timers::default());
+        let peers = BTreeMap::new();
+        let timers = Timers::default();
         Self {
             settings,
             swim,

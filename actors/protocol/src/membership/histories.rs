@@ -311,7 +311,8 @@ impl Membership {
                 .counted_until
                 .get_or_insert(now.after(DECISION_WAIT))
         {
-            (self.life.cluster, self.life.counted_until) = (self.life.counted.take(), None);
+            self.life.cluster = self.life.counted.take();
+            self.life.counted_until = None;
             self.join_when_ready(out);
         }
     }

@@ -41,7 +41,8 @@ impl Membership {
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {
-        (self.life.leaving, self.life.leave_again_at) = (Some(contributes), None);
+        self.life.leaving = Some(contributes);
+        self.life.leave_again_at = None;
         if self.life.standing.is_some() {
             self.leave_again(now, out);
             self.says_it_leaves(contributes, out);
@@ -88,7 +89,8 @@ impl Membership {
         if !self.life.left_out {
             self.life.drained_by = None;
         } else if now >= *self.life.drained_by.get_or_insert(now.after(DECISION_WAIT)) {
-            (self.life.left_out, self.life.drained_by) = (false, None);
+            self.life.left_out = false;
+            self.life.drained_by = None;
             out.push(Effect::Drained);
         }
     }

@@ -172,11 +172,14 @@ impl Membership {
         let before = self.life.standing.replace(standing);
         let asked = self.life.asked.map(|(lineage, _)| lineage);
         self.life.lineage_before = before.as_ref().map(|before| before.lineage).or(asked);
-        (self.life.cluster, self.life.asked, self.life.counted) = (None, None, None);
+        self.life.cluster = None;
+        self.life.asked = None;
+        self.life.counted = None;
         self.life.was_member |= round > Round::FOUNDING;
         self.life.is_bound &= round == Round::FOUNDING;
         // They bound the way in, not a later way back.
-        (self.appear_by, self.synchronize_by) = (None, None);
+        self.appear_by = None;
+        self.synchronize_by = None;
         let Some(standing) = &self.life.standing else {
             return;
         };
@@ -187,7 +190,8 @@ impl Membership {
             if round == Round::FOUNDING.next() {
                 // Whoever waits in another founding has to know that this one is decided; founders
                 // have not said that they stand here.
-                let (lineage, view) = (standing.lineage, standing.view.clone());
+                let lineage = standing.lineage;
+                let view = standing.view.clone();
                 let founders = self.hellos.values_mut().filter(|known| {
                     known.stands_in.is_none() && view.members().contains(&known.member())
                 });
@@ -196,7 +200,8 @@ impl Membership {
             }
             return;
         }
-        let (view, enters) = (standing.view.clone(), before.is_none());
+        let view = standing.view.clone();
+        let enters = before.is_none();
         if enters && round > Round::FOUNDING {
             // Whoever said last that it stands nowhere would be told of every change.
             self.say_where_it_stands(out);
@@ -225,7 +230,9 @@ impl Membership {
         self.watch(out);
         self.tell_joiners(out);
         self.tell_strangers(out);
-        if let Some(contributes) = self.life.leaving.filter(|_| enters) {
+        if let Some(contributes) = self.life.leaving
+            && enters
+        {
             // It was asked to before there was anybody to tell.
             self.says_it_leaves(contributes, out);
         }
@@ -246,7 +253,8 @@ impl Membership {
                 .resigning
                 .iter_mut()
                 .for_each(|standing| *standing = None);
-            (self.adopted, self.life.kept) = (None, None);
+            self.adopted = None;
+            self.life.kept = None;
         } else if !self.life.resigning.is_empty() {
             return;
         }
@@ -263,7 +271,8 @@ impl Membership {
             return;
         }
         self.life.standing = None;
-        (self.life.drained, self.life.left_out) = (true, false);
+        self.life.drained = true;
+        self.life.left_out = false;
         self.left_when_alone(out);
     }
 
@@ -327,7 +336,8 @@ impl Membership {
     pub(super) fn rejoin(&mut self, out: &mut Outbox<Effect>) {
         if self.life.leaving.is_some() && self.life.standing.take().is_some() {
             // Left out, as it wanted; the decision may still be on its way here.
-            (self.life.drained, self.life.left_out) = (true, true);
+            self.life.drained = true;
+            self.life.left_out = true;
             return self.left_when_alone(out);
         }
         if self.life.standing.is_some() {
@@ -396,7 +406,8 @@ impl Membership {
             self.life.resigning.push_back(None);
             return out.push(Effect::Resign(GivesUp::Membership));
         }
-        (self.life.asked, self.life.wished) = (Some(wish), Some(wish));
+        self.life.asked = Some(wish);
+        self.life.wished = Some(wish);
         if self.settings.join {
             // Until now it kept its model to itself, so that no founding counted on it.
             cluster
@@ -488,7 +499,8 @@ impl Membership {
     }
 
     fn refusal(&self, known: &Known) -> Option<JoinRefusal> {
-        let (standing, ours) = (self.life.standing.as_ref()?, &self.settings.shared);
+        let standing = self.life.standing.as_ref()?;
+        let ours = &self.settings.shared;
         let differences = differing_from_cluster(known.settings(ours), ours);
         if !differences.is_empty() {
             let differences = differences

@@ -246,8 +246,10 @@ impl Membership {
         } = &self.settings;
         // Founders count on whoever names its model.
         let named = self.founds() || self.life.standing.is_some() || self.life.cluster.is_some();
-        let (address, devices, settings, standing) =
-            (*address, *devices, shared.clone(), self.standing());
+        let address = *address;
+        let devices = *devices;
+        let settings = shared.clone();
+        let standing = self.standing();
         let lineage = self.brings();
         Message::Hello(Hello {
             address,
@@ -398,7 +400,8 @@ impl Membership {
     /// Refuses a peer that trains something else. Both nodes see the same difference and name both
     /// sides.
     fn compare(&mut self, known: &Known, now: Instant, out: &mut Outbox<Effect>) {
-        let (ours, peer) = (&self.settings.shared, known.node);
+        let ours = &self.settings.shared;
+        let peer = known.node;
         let differences = differing_settings(ours, known.settings(ours));
         if !differences.is_empty() {
             let differences = differences
@@ -485,10 +488,8 @@ impl Membership {
         if let Some((error, _)) = self.refused.take_if(|(_, deadline)| due(Some(*deadline))) {
             return self.fail(error, out);
         }
-        let (needed, joins) = (
-            self.settings.min_nodes,
-            self.life.waits_for_admission(self.settings.join),
-        );
+        let needed = self.settings.min_nodes;
+        let joins = self.life.waits_for_admission(self.settings.join);
         if joins && due(self.appear_by) && !self.is_ready_to_join() {
             self.not_admitted(self.settings.connect_timeout, out);
         } else if joins && due(self.synchronize_by) {
@@ -496,7 +497,8 @@ impl Membership {
             self.not_admitted(self.settings.synchronize_timeout, out);
         } else if due(self.appear_by) && self.life.is_new() && self.founds() && !self.met_all() {
             let present = self.connected.keys().copied().chain([self.me()]).collect();
-            let (waited, unreachable) = (self.settings.connect_timeout, self.unreachable.take());
+            let waited = self.settings.connect_timeout;
+            let unreachable = self.unreachable.take();
             self.fail(
                 FoundingError::TooFew {
                     needed,

@@ -26,7 +26,8 @@ impl Membership {
         };
         self.life.resigning.push_back(founding);
         self.life.is_bound = false;
-        (self.life.asked, self.life.wished) = (None, None);
+        self.life.asked = None;
+        self.life.wished = None;
         self.life.candidates.clear();
         self.life.dead.clear();
         self.life.elsewhere.clear();
@@ -47,7 +48,9 @@ impl Membership {
         if !self.life.resigning.is_empty() {
             self.life.kept = kept;
         } else if let Some(founding) = kept {
-            (self.life.standing, self.adopted, self.life.cluster) = (Some(founding), None, None);
+            self.life.standing = Some(founding);
+            self.adopted = None;
+            self.life.cluster = None;
             self.life.is_bound = true;
             out.push(Effect::Search(false));
             self.watch(out);

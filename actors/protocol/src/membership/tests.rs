@@ -16,7 +16,8 @@ pub(super) fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
         incarnation: Incarnation(id + 100),
     };
     let address = SocketAddr::from(([127, 0, 0, 1], 7000 + id as u16));
-    let (connect_timeout, synchronize_timeout) = (Span(100), Span(1000));
+    let connect_timeout = Span(100);
+    let synchronize_timeout = Span(1000);
     let shared = shared.to_owned();
     let addresses_may_be_stale = false;
     let mut machine = Membership::new(Settings {
@@ -165,7 +166,8 @@ fn different_models_name_both_sizes() {
 
 #[test]
 fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
-    let (mut member, mut out) = (machine(2, 3, ""), Outbox::default());
+    let mut member = machine(2, 3, "");
+    let mut out = Outbox::default();
     member.handle(
         In::PeerUp(NodeId(1), Incarnation(101)),
         Instant(0),
@@ -206,7 +208,8 @@ fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
 
 #[test]
 fn missing_nodes_and_unreachable_addresses_are_named() {
-    let (mut machine, mut out) = (machine(1, 2, ""), Outbox::default());
+    let mut machine = machine(1, 2, "");
+    let mut out = Outbox::default();
     machine.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     let late = Instant(100).after(DIAL_ERROR_WAIT_MAX);
     assert_eq!(
@@ -215,7 +218,8 @@ fn missing_nodes_and_unreachable_addresses_are_named() {
         "the timeout of synchronize comes before"
     );
     let mut refused = machine.clone();
-    (machine.synchronize_by, machine.look_by) = (None, None);
+    machine.synchronize_by = None;
+    machine.look_by = None;
     assert_eq!(machine.next_deadline(), Some(late));
     machine.handle(In::Tick, late, &mut out);
     let expected = FoundingError::TooFew {
@@ -258,7 +262,8 @@ fn missing_nodes_and_unreachable_addresses_are_named() {
 
 #[test]
 fn a_node_with_other_settings_stays_until_everybody_met_it() {
-    let (mut third, mut out) = (machine(3, 3, "tau = 12"), Outbox::default());
+    let mut third = machine(3, 3, "tau = 12");
+    let mut out = Outbox::default();
     third.handle(
         In::PeerUp(NodeId(1), Incarnation(101)),
         Instant(0),
@@ -293,8 +298,9 @@ fn a_node_with_other_settings_stays_until_everybody_met_it() {
 
 #[test]
 fn a_node_that_is_gone_was_compared_with() {
-    let (mut first, mut second, mut out) =
-        (machine(1, 2, ""), machine(2, 2, ""), Outbox::default());
+    let mut first = machine(1, 2, "");
+    let mut second = machine(2, 2, "");
+    let mut out = Outbox::default();
     second.model = Some(ModelSize::of(24));
     first.handle(
         In::PeerUp(NodeId(2), Incarnation(102)),
@@ -348,7 +354,8 @@ fn a_node_leaves_when_the_others_left_or_the_wait_is_over() {
 
 #[test]
 fn a_hello_is_kept_within_the_bound_of_its_settings() {
-    let (mut node, mut out) = (machine(1, 9, "tau = 12"), Outbox::default());
+    let mut node = machine(1, 9, "tau = 12");
+    let mut out = Outbox::default();
     let mut peer = machine(2, 9, "tau = 12");
     peer.settings.shared.push_str(&"\nx = 1".repeat(1 << 16));
     let Frame::V1 { header, message } = peer.settings.identity.frame(peer.place(), peer.hello());
@@ -362,7 +369,8 @@ fn a_hello_is_kept_within_the_bound_of_its_settings() {
 
 #[test]
 fn little_is_kept_of_a_hello_with_a_large_view() {
-    let (mut node, mut out) = (machine(1, 9, "tau = 12"), Outbox::default());
+    let mut node = machine(1, 9, "tau = 12");
+    let mut out = Outbox::default();
     let address = node.settings.address;
     let member = |id: u64| Member {
         id: NodeId(id),
@@ -400,7 +408,8 @@ fn little_is_kept_of_a_hello_with_a_large_view() {
 
 #[test]
 fn a_node_that_gave_up_enters_no_view() {
-    let (mut node, mut out) = (machine(2, 3, ""), Outbox::default());
+    let mut node = machine(2, 3, "");
+    let mut out = Outbox::default();
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     node.handle(In::Tick, Instant(100).after(DIAL_ERROR_WAIT_MAX), &mut out);
     assert!(matches!(
@@ -438,7 +447,8 @@ fn a_node_that_gave_up_enters_no_view() {
 
 #[test]
 fn an_address_of_an_earlier_run_does_not_end_the_founding() {
-    let (mut node, mut out) = (machine(1, 2, ""), Outbox::default());
+    let mut node = machine(1, 2, "");
+    let mut out = Outbox::default();
     node.settings.addresses_may_be_stale = true;
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     let address = SocketAddr::from(([127, 0, 0, 1], 9));
@@ -471,7 +481,8 @@ fn an_address_of_an_earlier_run_does_not_end_the_founding() {
 /// A node that met node 1 of a running cluster, whose members are 1 and 2; connected and introduced
 /// to `met`.
 fn joiner(met: &[u64]) -> Membership {
-    let (mut node, mut out) = (machine(9, 1, ""), Outbox::default());
+    let mut node = machine(9, 1, "");
+    let mut out = Outbox::default();
     node.settings.join = true;
     let member = |id: u64| Member {
         id: NodeId(id),
@@ -556,7 +567,8 @@ fn a_joiner_waits_for_members_as_long_as_for_peers_and_then_for_one_round() {
 
 #[test]
 fn a_member_that_joins_again_is_not_late_for_its_founding() {
-    let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
+    let mut node = joiner(&[1, 2]);
+    let mut out = Outbox::default();
     let members = [1, 2, 9].map(|id| Member {
         id: NodeId(id),
         incarnation: Incarnation(id + 100),
@@ -584,7 +596,8 @@ fn a_member_that_joins_again_is_not_late_for_its_founding() {
 
 #[test]
 fn a_member_that_was_stranded_founds_no_cluster_of_its_own() {
-    let (mut node, mut out) = (machine(1, 1, ""), Outbox::default());
+    let mut node = machine(1, 1, "");
+    let mut out = Outbox::default();
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     let Standing { view, lineage, .. } = node.life.standing.clone().unwrap();
     node.handle(
@@ -614,7 +627,8 @@ fn a_member_that_was_stranded_founds_no_cluster_of_its_own() {
 #[test]
 fn a_node_that_leaves_does_not_ask_to_be_admitted_again() {
     for leave in [In::Leave, In::Drain] {
-        let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
+        let mut node = joiner(&[1, 2]);
+        let mut out = Outbox::default();
         let member = |id: u64| Member {
             id: NodeId(id),
             incarnation: Incarnation(id + 100),
@@ -624,7 +638,8 @@ fn a_node_that_leaves_does_not_ask_to_be_admitted_again() {
         let view = |epoch: u64, ids: &[u64]| {
             View::new(Epoch(epoch), ids.iter().map(|id| member(*id)).collect()).unwrap()
         };
-        let (with, without) = (view(5, &[1, 2, 9]), view(6, &[1, 2]));
+        let with = view(5, &[1, 2, 9]);
+        let without = view(6, &[1, 2]);
         node.handle(
             In::Decided(at(Lineage(5), Round(8), with)),
             Instant(1),
@@ -651,7 +666,8 @@ fn a_node_that_leaves_does_not_ask_to_be_admitted_again() {
 
 #[test]
 fn a_node_that_was_told_to_drain_while_it_joined_leaves_once_it_is_admitted() {
-    let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
+    let mut node = joiner(&[1, 2]);
+    let mut out = Outbox::default();
     node.handle(In::Drain, Instant(1), &mut out);
     assert_eq!(out.take(), [], "nobody counts on it yet");
     let member = |id: u64| Member {
@@ -704,7 +720,8 @@ fn a_node_that_was_told_to_drain_while_it_joined_leaves_once_it_is_admitted() {
 
 #[test]
 fn a_member_that_resigned_while_others_counted_on_it_asks_again() {
-    let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
+    let mut node = joiner(&[1, 2]);
+    let mut out = Outbox::default();
     let member = |id: u64| Member {
         id: NodeId(id),
         incarnation: Incarnation(id + 100),
@@ -714,7 +731,8 @@ fn a_member_that_resigned_while_others_counted_on_it_asks_again() {
     let view = |epoch: u64, ids: &[u64]| {
         View::new(Epoch(epoch), ids.iter().map(|id| member(*id)).collect()).unwrap()
     };
-    let (before, after) = (view(5, &[1, 2, 9]), view(6, &[2, 9]));
+    let before = view(5, &[1, 2, 9]);
+    let after = view(6, &[2, 9]);
     node.handle(
         In::Decided(at(Lineage(5), Round(8), before.clone())),
         Instant(1),
@@ -757,7 +775,8 @@ fn a_member_that_resigned_while_others_counted_on_it_asks_again() {
 
 #[test]
 fn a_cluster_of_which_nobody_is_left_is_no_longer_waited_for() {
-    let (mut node, mut out) = (joiner(&[1, 2]), Outbox::default());
+    let mut node = joiner(&[1, 2]);
+    let mut out = Outbox::default();
     out.take();
     // All of the cluster ended; new starts go on from an older round, in another history.
     let member = |id: u64| Member {
@@ -803,7 +822,8 @@ fn a_cluster_of_which_nobody_is_left_is_no_longer_waited_for() {
 
 #[test]
 fn a_member_that_has_resigned_learns_who_of_the_view_died() {
-    let (mut node, mut out) = (machine(1, 1, ""), Outbox::default());
+    let mut node = machine(1, 1, "");
+    let mut out = Outbox::default();
     let member = |id: u64| Member {
         id: NodeId(id),
         incarnation: Incarnation(id + 100),
@@ -858,11 +878,10 @@ fn bootstrapper(
     met: &[u64],
     change: impl FnOnce(&mut Settings),
 ) -> (Membership, Outbox<Effect>) {
-    let (mut node, mut out) = (machine(id, 2, ""), Outbox::default());
-    (
-        node.settings.connect_timeout,
-        node.settings.synchronize_timeout,
-    ) = (Span::from_millis(60_000), Span::from_millis(60_000));
+    let mut node = machine(id, 2, "");
+    let mut out = Outbox::default();
+    node.settings.connect_timeout = Span::from_millis(60_000);
+    node.settings.synchronize_timeout = Span::from_millis(60_000);
     change(&mut node.settings);
     let addresses = [1, 2, 3]
         .map(|id| machine(id, 2, "").settings.address)

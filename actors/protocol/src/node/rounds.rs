@@ -282,7 +282,8 @@ impl<D: Data> RoundsPart<D> {
         let from = stream.header.sender;
         moving.arrived(kind, from);
         if kind != StreamKind::Contribution {
-            let (plan, publication) = (Arc::clone(&moving.plan), moving.publication.clone());
+            let plan = Arc::clone(&moving.plan);
+            let publication = moving.publication.clone();
             return out.push(RoundsEffect::Read {
                 plan,
                 publication,
@@ -472,7 +473,8 @@ impl<D: Data> RoundsPart<D> {
                     .iter()
                     .map(|shard| (*shard, self.shards.state(*shard)))
                     .collect();
-                let (plan, publication) = (Arc::clone(&plan), Arc::clone(&publication));
+                let plan = Arc::clone(&plan);
+                let publication = Arc::clone(&publication);
                 out.push(RoundsEffect::SendState {
                     plan,
                     publication,
@@ -562,7 +564,8 @@ impl<D: Data> RoundsPart<D> {
     /// Tells the gossip peer and the membership what a decided round means for them.
     fn tell_decided(&mut self, outcome: &Outcome, out: &mut Outbox<RoundsEffect<D>>) {
         let round = outcome.round.next();
-        let (view, lineage) = (outcome.view.clone(), outcome.lineage);
+        let view = outcome.view.clone();
+        let lineage = outcome.lineage;
         let another = view.epoch() != self.epoch || outcome.order != self.order;
         if another || outcome.spec.kind == RoundKind::Found {
             self.epoch = view.epoch();

@@ -275,7 +275,9 @@ fn reduce(
         states,
     } = reduction;
     let mut contributed = BTreeMap::new();
-    if let Some(own) = own.filter(|_| plan.contributes()) {
+    if let Some(own) = own
+        && plan.contributes()
+    {
         contributed.insert(plan.me, (own.weight, cut(plan, plan.me, own)));
     }
     for stream in contributions {
@@ -285,7 +287,8 @@ fn reduce(
             contributed.insert(stream.header.sender, (*weight, pieces.clone()));
         }
     }
-    let (mut made, mut next_states) = (Pieces::new(), BTreeMap::new());
+    let mut made = Pieces::new();
+    let mut next_states = BTreeMap::new();
     for (shard, before) in states {
         let pieces = contributed
             .values()

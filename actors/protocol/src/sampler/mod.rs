@@ -218,10 +218,8 @@ impl Progress {
     /// The epoch and the index of the sample at a position.
     #[must_use]
     pub fn sample(&self, position: u64) -> (u64, u64) {
-        let (epoch, place) = (
-            position / self.settings.samples,
-            position % self.settings.samples,
-        );
+        let epoch = position / self.settings.samples;
+        let place = position % self.settings.samples;
         (
             epoch,
             order::place(self.settings.seed, epoch, self.settings.samples, place),
@@ -423,7 +421,8 @@ impl<'a> Cursor<'a> {
     fn next(&mut self, count: u64) -> Range<u64> {
         if self.current.is_empty() {
             if let Some((first, rest)) = self.rest.split_first() {
-                (self.current, self.rest) = (first.clone(), rest);
+                self.current = first.clone();
+                self.rest = rest;
             } else {
                 let start = self.front;
                 // Beyond the bound there is nothing to hand out; no run gets there.

@@ -21,7 +21,8 @@ pub fn place(seed: u64, epoch: u64, samples: u64, place: u64) -> u64 {
 
 fn permute(seed: u64, epoch: u64, bits: u32, value: u64) -> u64 {
     let mask = (1 << bits) - 1;
-    let (mut left, mut right) = (value >> bits, value & mask);
+    let mut left = value >> bits;
+    let mut right = value & mask;
     for round in 0..ROUNDS {
         let mut bytes = [0u8; 24];
         bytes[..8].copy_from_slice(&epoch.to_le_bytes());

@@ -97,10 +97,8 @@ fn an_epochs_order_is_a_permutation_of_its_own() {
 
 #[test]
 fn a_round_hands_out_batches_by_step_and_worker() {
-    let (progress, members) = (
-        Progress::new(settings(10, 2)).unwrap(),
-        members(&BTreeMap::from([(3, 1), (5, 2)])),
-    );
+    let progress = Progress::new(settings(10, 2)).unwrap();
+    let members = members(&BTreeMap::from([(3, 1), (5, 2)]));
     let batch = |progress: &Progress, node, index, step| {
         progress.batch(&members, NodeId(node), index, Step(step))
     };

@@ -154,10 +154,8 @@ impl Placement {
     fn balance(&mut self, seat: usize) {
         loop {
             let count = |rank: &usize| self.held[seat][*rank].len();
-            let (most, least) = (
-                (0..self.copies).max_by_key(count),
-                (0..self.copies).min_by_key(count),
-            );
+            let most = (0..self.copies).max_by_key(count);
+            let least = (0..self.copies).min_by_key(count);
             let (Some(most), Some(least)) = (most, least) else {
                 return;
             };
@@ -247,7 +245,8 @@ impl Followers {
     fn with_one_seat_more(&self) -> Self {
         let mut next = Self::new(self.seats + 1);
         for owner in 0..self.seats {
-            let (row, next_row) = (owner * self.seats, owner * next.seats);
+            let row = owner * self.seats;
+            let next_row = owner * next.seats;
             next.counts[next_row..next_row + self.seats]
                 .copy_from_slice(&self.counts[row..row + self.seats]);
         }

@@ -115,10 +115,8 @@ fn uneven_followers(placement: &Placement, seats: usize) -> usize {
     }
     let others = |owner: usize| (0..seats).filter(move |seat| *seat != owner);
     let off = |owner: usize| {
-        let (even, rest) = (
-            counts[owner].iter().sum::<usize>() / (seats - 1),
-            counts[owner].iter().sum::<usize>() % (seats - 1),
-        );
+        let even = counts[owner].iter().sum::<usize>() / (seats - 1);
+        let rest = counts[owner].iter().sum::<usize>() % (seats - 1);
         let most = |count: usize| {
             count
                 .saturating_sub(even + usize::from(rest > 0))
@@ -205,10 +203,8 @@ fn what_moves_and_who_acts() {
         .cloned()
         .collect();
     let after = before.succeeded_by(before.epoch(), stay).unwrap();
-    let (before, after) = (
-        ShardMap::new(&before, &layout, 1),
-        ShardMap::new(&after, &layout, 1),
-    );
+    let before = ShardMap::new(&before, &layout, 1);
+    let after = ShardMap::new(&after, &layout, 1);
     let alive = |id: NodeId| id != NodeId(5);
     let mut acts = std::collections::BTreeMap::from([(3, 0), (8, 0), (9, 0)]);
     for shard in before.owned_by(NodeId(5)) {
@@ -253,7 +249,8 @@ proptest! {
         replicas in 0usize..6,
     ) {
         let ids: Vec<u64> = ids.into_iter().collect();
-        let (members, layout) = (view(&ids), Layout::new(elements));
+        let members = view(&ids);
+        let layout = Layout::new(elements);
         let map = ShardMap::new(&members, &layout, replicas);
         let reversed: Vec<u64> = ids.iter().rev().copied().collect();
         prop_assert_eq!(&ShardMap::new(&view(&reversed), &layout, replicas), &map);
@@ -267,7 +264,8 @@ proptest! {
         let even = layout.shard_count() / ids.len();
         for copy in 0..copies {
             let loads: Vec<usize> = members.ids().map(|id| layout.shards().filter(|shard| map.holders(*shard)[copy] == id).count()).collect();
-            let (least, most) = (*loads.iter().min().unwrap(), *loads.iter().max().unwrap());
+            let least = *loads.iter().min().unwrap();
+            let most = *loads.iter().max().unwrap();
             prop_assert!(least >= even && most <= even + 1, "copy {} of {}: {}..{}", copy, layout.shard_count(), least, most);
         }
     }
@@ -280,7 +278,8 @@ proptest! {
         replicas in 0usize..=REPLICAS_MAX,
     ) {
         let ids: Vec<u64> = ids.into_iter().collect();
-        let (everybody, layout) = (view(&ids), Layout::new(elements));
+        let everybody = view(&ids);
+        let layout = Layout::new(elements);
         let mut now = view(&ids[..ids.len().div_ceil(2)]);
         let mut map = ShardMap::new(&now, &layout, replicas);
         for (joins, index) in events {
@@ -299,7 +298,8 @@ proptest! {
             if next.size() > now.size() {
                 prop_assert_eq!(gained, copies / larger);
             }
-            (now, map) = (next, new);
+            now = next;
+            map = new;
         }
     }
 }

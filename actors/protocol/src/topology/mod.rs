@@ -89,7 +89,8 @@ pub trait Topology: Debug + Send + Sync {
 /// stands for ascending ids.
 #[must_use]
 pub fn of(gossip: &Gossip, members: &[NodeId], order: &[NodeId]) -> Arc<dyn Topology> {
-    let (size, peers_per_step) = (members.len(), gossip.peers_per_step);
+    let size = members.len();
+    let peers_per_step = gossip.peers_per_step;
     match gossip.topology {
         TopologyName::Exponential => Arc::new(Exponential::new(size, peers_per_step)),
         TopologyName::Ring => Arc::new(Ring::new(size, peers_per_step)),
@@ -121,7 +122,8 @@ fn cycle(length: usize, width: usize) -> u64 {
     if width >= length {
         return 1;
     }
-    let (mut a, mut b) = (length, width);
+    let mut a = length;
+    let mut b = width;
     while b > 0 {
         (a, b) = (b, a % b);
     }

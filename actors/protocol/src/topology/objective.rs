@@ -121,18 +121,23 @@ impl<'a> Placement<'a> {
         const SCATTER: usize = 2_654_435_761;
         let size = self.order.len();
         let pairs = size * size;
-        let (mut at, mut in_vain, mut looked_at, mut score) = (0, 0, 0, self.score());
+        let mut at = 0;
+        let mut in_vain = 0;
+        let mut looked_at = 0;
+        let mut score = self.score();
         while in_vain < pairs && looked_at < links_max {
             at = (at + SCATTER) % pairs;
             in_vain += 1;
-            let (first, second) = (at / size, at % size);
+            let first = at / size;
+            let second = at % size;
             if first >= second {
                 continue;
             }
             self.swap(first, second);
             looked_at += 8 * self.turns.len();
             if self.score() < score {
-                (score, in_vain) = (self.score(), 0);
+                score = self.score();
+                in_vain = 0;
             } else {
                 self.swap(first, second);
             }
@@ -141,7 +146,9 @@ impl<'a> Placement<'a> {
 
     fn swap(&mut self, first: usize, second: usize) {
         self.order.swap(first, second);
-        let (size, order, links) = (self.order.len(), &self.order, self.links);
+        let size = self.order.len();
+        let order = &self.order;
+        let links = self.links;
         for turn in &mut self.turns {
             for place in [
                 first,
@@ -178,11 +185,13 @@ mod tests {
                 .map(|from| (NodeId(from as u64), (0..size).map(&mut rate).collect()))
                 .collect();
             let members: Vec<_> = (0..size as u64).map(NodeId).collect();
-            let (links, hops) = (Links::new(&members, &rates), hops(size, 1));
+            let links = Links::new(&members, &rates);
+            let hops = hops(size, 1);
             let mut placement = Placement::new(&links, (0..size).collect(), &hops);
             for _ in 0..200 {
                 let place = |random: &mut Random| random.below(size as u64) as usize;
-                let (first, second) = (place(&mut random), place(&mut random));
+                let first = place(&mut random);
+                let second = place(&mut random);
                 placement.swap(first, second);
                 let anew = Placement::new(&links, placement.order.clone(), &hops);
                 assert_eq!(placement.score(), anew.score(), "W={size}");

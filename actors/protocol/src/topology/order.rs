@@ -173,7 +173,8 @@ fn chain(links: &Links) -> Vec<usize> {
 /// finds nothing or the bound is reached. The first member stays first.
 fn improve(tour: &mut [usize], links: &Links) {
     let size = tour.len();
-    let (mut from_here, mut from_next) = (links.fresh_row(), links.fresh_row());
+    let mut from_here = links.fresh_row();
+    let mut from_next = links.fresh_row();
     let mut edges: Vec<Time> = (0..size)
         .map(|i| links.on_row(&mut from_here, tour[i], |row| row[tour[(i + 1) % size]]))
         .collect();
@@ -185,7 +186,8 @@ fn improve(tour: &mut [usize], links: &Links) {
             if pairs > PAIRS_MAX + size * 2 {
                 return;
             }
-            let (here, next) = (tour[i], tour[i + 1]);
+            let here = tour[i];
+            let next = tour[i + 1];
             let best = links.on_row(&mut from_here, here, |here| {
                 links.on_row(&mut from_next, next, |next| {
                     best_exchange(tour, &edges, i, here, next)
@@ -196,7 +198,8 @@ fn improve(tour: &mut [usize], links: &Links) {
             };
             tour[i + 1..=j].reverse();
             edges[i + 1..j].reverse();
-            (edges[i], edges[j]) = (first, last);
+            edges[i] = first;
+            edges[j] = last;
             improved = true;
         }
         if !improved {

@@ -181,8 +181,8 @@ mod tests {
             value: 0.5,
         };
         let mut brief = examples::brief();
-        (brief.happened, brief.links) =
-            ((0..100).map(long).collect(), (0..100).map(link).collect());
+        brief.happened = (0..100).map(long).collect();
+        brief.links = (0..100).map(link).collect();
         brief.measures = vec![measure; 100];
         let bytes = brief.fitted().encode().unwrap();
         let Ok(Datagram::V1(Content::Brief(read))) = Datagram::decode(&bytes) else {

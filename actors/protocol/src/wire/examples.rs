@@ -110,12 +110,11 @@ pub(super) fn progress() -> Progress {
 }
 
 pub(super) fn outcome(kind: RoundKind) -> Outcome {
-    let (lineage, contributors) = (header().lineage, vec![NodeId(5), NodeId(9)]);
-    let (absent, samples, order) = (
-        vec![ShardId(3), ShardId(511)],
-        Some(progress()),
-        vec![NodeId(9), NodeId(5)],
-    );
+    let lineage = header().lineage;
+    let contributors = vec![NodeId(5), NodeId(9)];
+    let absent = vec![ShardId(3), ShardId(511)];
+    let samples = Some(progress());
+    let order = vec![NodeId(9), NodeId(5)];
     Outcome {
         lineage,
         round: Round(42),

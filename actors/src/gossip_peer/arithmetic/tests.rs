@@ -160,7 +160,9 @@ struct Node {
 impl Node {
     fn new(wire: WireType, synchronous: bool) -> Self {
         let arithmetic = Arithmetic::new(Pool::new());
-        let (model, z, mass) = (vec![0.0; VALUES], vec![0.0; VALUES], Sum::none());
+        let model = vec![0.0; VALUES];
+        let z = vec![0.0; VALUES];
+        let mass = Sum::none();
         let mut node = Self {
             arithmetic,
             wire,
@@ -240,10 +242,8 @@ impl Node {
     /// The mix of everything that arrived, what it is mixed from, and what it must come to, from
     /// own numerators of weight `own`.
     fn mix(&mut self, purpose: Purpose, own: f64, back: bool) -> (Mix, Vec<Part>, Sum) {
-        let (mut parts, mut sum) = (
-            std::mem::take(&mut self.arrived),
-            std::mem::replace(&mut self.mass, Sum::none()),
-        );
+        let mut parts = std::mem::take(&mut self.arrived);
+        let mut sum = std::mem::replace(&mut self.mass, Sum::none());
         let mut weight = own + std::mem::take(&mut self.held);
         if let Some(Sent {
             payload,
@@ -261,7 +261,10 @@ impl Node {
                 scale,
             });
         }
-        let (round, step, arrivals, returned) = (Round(1), Step(0), Vec::new(), Vec::new());
+        let round = Round(1);
+        let step = Step(0);
+        let arrivals = Vec::new();
+        let returned = Vec::new();
         (
             Mix {
                 round,
@@ -320,7 +323,8 @@ impl Node {
     fn gossip(&mut self, paid: f64, back: bool, out: usize, bad: Option<usize>) {
         let own = self.own * (1.0 - paid);
         let (mix, parts, mass) = self.mix(Purpose::Gossip, own, back);
-        let (weight, pool) = (mix.weight, self.pool());
+        let weight = mix.weight;
+        let pool = self.pool();
         let plan = plan(weight, out);
         let (shared, stays) = plan
             .as_ref()
@@ -378,7 +382,8 @@ impl Node {
 
     /// Synchronous: sends, then mixes what comes.
     fn gossip_at_once(&mut self, paid: f64, back: bool, out: usize) {
-        let (pool, returned) = (self.pool(), self.sent.take_if(|_| back));
+        let pool = self.pool();
+        let returned = self.sent.take_if(|_| back);
         let shipped = unbiased(
             &pool,
             frozen(&pool, &self.model),
@@ -390,7 +395,8 @@ impl Node {
             .plus(1.0, self.moved());
         x.assert_is(shipped.values(), "the numerators that are shipped");
         let shipped = assembled(&pool, shipped.values(), &[0]);
-        let (plan, values) = (plan(self.own, out), shipped.clone());
+        let plan = plan(self.own, out);
+        let values = shipped.clone();
         let scale = plan.as_ref().map_or(1.0, |plan| plan.split.kept_scale) * (1.0 - paid) as f32;
         self.ship(plan, x, |arithmetic, message| {
             let (plan, payload) = message?;
@@ -417,7 +423,8 @@ impl Node {
         expected.assert_is(&self.model, "the numerators");
         self.z = self.model.iter().map(|x| f64::from(*x) / weight).collect();
         mean::divide(&mut self.model, weight);
-        (self.last, self.own) = (Some((values, weight)), weight);
+        self.last = Some((values, weight));
+        self.own = weight;
     }
 
     /// The contribution to an exact average: everything, also what is owed; buffers behind it are
@@ -430,7 +437,8 @@ impl Node {
             .plus(own, self.z.iter().copied())
             .plus(1.0, self.moved())
             .plus(1.0, owed);
-        let (pool, buffers) = (self.pool(), values(3, BUFFERS));
+        let pool = self.pool();
+        let buffers = values(3, BUFFERS);
         let contribution = frozen(&pool, &[&self.model[..], &buffers].concat());
         let settled = self.arithmetic.run(Job::Settle(mix, contribution, parts));
         let Some(GossipPeerMessage::Told(Told {
@@ -454,8 +462,12 @@ impl Node {
         self.arithmetic.run(Job::Last(last.clone(), 1.0));
         self.model = decided[..VALUES].to_vec();
         self.z = self.model.iter().map(|value| f64::from(*value)).collect();
-        (self.last, self.own, self.held, self.sent) = (Some((last, 1.0)), 1.0, 0.0, None);
-        (self.arrived, self.mass) = (Vec::new(), Sum::none());
+        self.last = Some((last, 1.0));
+        self.own = 1.0;
+        self.held = 0.0;
+        self.sent = None;
+        self.arrived = Vec::new();
+        self.mass = Sum::none();
     }
 }
 

@@ -168,7 +168,8 @@ mod tests {
         assert_eq!(names(&mut vec![0.0, 1.0]), one);
         assert_eq!(names(&mut vec![vec![0.0, 1.0], vec![]]), two);
         assert_eq!(names([vec![0.0, 1.0], vec![]].as_mut_slice()), two);
-        let (mut first, mut second) = ([0.0, 1.0], []);
+        let mut first = [0.0, 1.0];
+        let mut second = [];
         assert_eq!(names(&mut [&mut first[..], &mut second[..]]), two);
         assert_eq!(first, [1.0, 2.0]);
         let list: &mut dyn Tensors = &mut vec![&mut first[..]];

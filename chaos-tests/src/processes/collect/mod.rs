@@ -93,7 +93,8 @@ pub fn merge(folder: &Path, on_line: &mut dyn FnMut(Line)) -> Result<(), Collect
 /// # Errors
 /// As [`merge`].
 pub fn merge_files(files: &[PathBuf], on_line: &mut dyn FnMut(Line)) -> Result<(), CollectError> {
-    let (mut sources, sampled) = (open(files)?, follows_sampler(files)?);
+    let mut sources = open(files)?;
+    let sampled = follows_sampler(files)?;
     let mut next: BinaryHeap<Reverse<(Instant, usize)>> = BinaryHeap::new();
     for (index, source) in sources.iter_mut().enumerate() {
         next.extend(source.peek()?.map(|at| Reverse((at, index))));

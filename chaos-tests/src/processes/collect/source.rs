@@ -64,7 +64,8 @@ impl Source {
                     source,
                 })?;
             if length == 0 {
-                (self.over, self.reader) = (true, None);
+                self.over = true;
+                self.reader = None;
                 break;
             }
             self.offset += length;

@@ -38,7 +38,8 @@ fn merged(folder: &Path) -> Result<Vec<(u64, Event)>, CollectError> {
 #[test]
 fn files_are_merged_by_time_ends_are_told_once_and_what_follows_the_end_is_left_out() {
     let folder = tempfile::tempdir().unwrap();
-    let (one, two) = (start(1, 50), start(2, 60));
+    let one = start(1, 50);
+    let two = start(2, 60);
     let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
     let ended = |start, end| Event::Ended { start, end };
     write(

@@ -49,7 +49,8 @@ pub(super) fn of(
     (from, to): (Instant, Instant),
 ) -> Option<Growth> {
     let third = to.since(from).0 / 3;
-    let (early, late) = (Instant(from.0 + third), Instant(to.0.saturating_sub(third)));
+    let early = Instant(from.0 + third);
+    let late = Instant(to.0.saturating_sub(third));
     let lived = |start| {
         observed
             .lives
@@ -91,7 +92,8 @@ fn survivor(
     first: &BTreeMap<usize, Vec<f64>>,
     last: &BTreeMap<usize, Vec<f64>>,
 ) -> Option<Survivor> {
-    let (mut sum, mut weight) = (0.0, 0);
+    let mut sum = 0.0;
+    let mut weight = 0;
     for (alive, early) in first {
         let Some(late) = last.get(alive) else {
             continue;

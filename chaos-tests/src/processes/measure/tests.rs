@@ -62,7 +62,8 @@ impl Trace {
             momentum_lost: 0,
         };
         for (index, start) in next.iter().enumerate() {
-            let (decided, holds) = (Box::new(decided.clone()), Vec::new());
+            let decided = Box::new(decided.clone());
+            let holds = Vec::new();
             self.at(
                 ms + index as u64,
                 Event::Applied {
@@ -83,7 +84,9 @@ impl Trace {
 /// Two nodes found at 0 s and decide a round a second; node 2 is killed at 3.5 s, started at 5.5 s
 /// and contributes again at 8 s.
 fn one_kill() -> Observed {
-    let (one, two, again) = (start(1, 1), start(2, 1), start(2, 2));
+    let one = start(1, 1);
+    let two = start(2, 1);
+    let again = start(2, 2);
     let mut trace = Trace::default();
     trace
         .at(0, Event::Started(one))
@@ -163,7 +166,8 @@ fn a_victim_is_back_when_its_new_start_contributes() {
 
 #[test]
 fn whoever_never_contributes_again_is_named_unless_it_is_hit_again() {
-    let (one, two) = (start(1, 1), start(2, 1));
+    let one = start(1, 1);
+    let two = start(2, 1);
     let story = |again: bool| {
         let mut trace = Trace::default();
         trace
@@ -201,7 +205,9 @@ fn whoever_never_contributes_again_is_named_unless_it_is_hit_again() {
 
 #[test]
 fn nodes_are_whole_when_all_have_applied_a_round_decided_after_the_heal() {
-    let (one, two, three) = (start(1, 1), start(2, 1), start(3, 1));
+    let one = start(1, 1);
+    let two = start(2, 1);
+    let three = start(3, 1);
     let mut trace = Trace::default();
     [one, two, three]
         .into_iter()
@@ -267,7 +273,8 @@ fn a_process_that_nobody_ended_is_named() {
 
 #[test]
 fn growth_compares_samples_at_equal_numbers_of_nodes() {
-    let (one, two) = (start(1, 1), start(2, 1));
+    let one = start(1, 1);
+    let two = start(2, 1);
     let mut trace = Trace::default();
     trace
         .at(0, Event::Started(one))

@@ -63,7 +63,8 @@ impl Lane {
 /// Both at once: the worse of them where they cannot be added.
 pub(super) fn combine(one: Link, other: Link) -> Link {
     let either = |a: u32, b: u32| {
-        let (a, b) = (u64::from(a.min(1_000_000)), u64::from(b.min(1_000_000)));
+        let a = u64::from(a.min(1_000_000));
+        let b = u64::from(b.min(1_000_000));
         // What neither of them loses gets through; at most a million.
         (1_000_000 - (1_000_000 - a) * (1_000_000 - b) / 1_000_000) as u32
     };
@@ -84,13 +85,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn count(link: Link, datagrams: u64) -> (usize, usize) {
-        let (mut lane, mut random) = (
-            Lane {
-                link,
-                ..Lane::default()
-            },
-            Random::new(1, 1),
-        );
+        let mut lane = Lane {
+            link,
+            ..Lane::default()
+        };
+        let mut random = Random::new(1, 1);
         let passed: Vec<_> = (0..datagrams)
             .map(|at| lane.pass(at * 1000, 1000, &mut random))
             .collect();
@@ -137,13 +136,11 @@ mod tests {
             bytes_per_second: 1_250_000,
             ..Link::default()
         };
-        let (mut lane, mut random) = (
-            Lane {
-                link,
-                ..Lane::default()
-            },
-            Random::new(1, 1),
-        );
+        let mut lane = Lane {
+            link,
+            ..Lane::default()
+        };
+        let mut random = Random::new(1, 1);
         let times: Vec<u64> = (0..1000)
             .filter_map(|_| lane.pass(0, 972, &mut random)[0])
             .collect();
@@ -155,7 +152,8 @@ mod tests {
         #[test]
         fn nothing_arrives_before_its_delay_nor_after_its_jitter(delay_us in 0u64..100_000, jitter_us in 0u64..100_000, now in 0u64..1_000_000) {
             let link = Link { delay_us, jitter_us, doubled_per_million: 500_000, ..Link::default() };
-            let (mut lane, mut random) = (Lane { link, ..Lane::default() }, Random::new(now, 1));
+            let mut lane = Lane { link, ..Lane::default() };
+            let mut random = Random::new(now, 1);
             for at in lane.pass(now, 100, &mut random).into_iter().flatten() {
                 prop_assert!(at >= now + delay_us && at <= now + delay_us + jitter_us);
             }

@@ -106,7 +106,8 @@ impl Relay {
     /// # Errors
     /// No free ports, or the system refuses a socket or a thread.
     pub fn start(nodes: &[NodeId], link: Link, seed: u64) -> Result<Self, RelayError> {
-        let (mut places, mut sockets) = (Vec::new(), Vec::new());
+        let mut places = Vec::new();
+        let mut sockets = Vec::new();
         let mut ports = ports::Ports::new();
         for node in nodes {
             let listens = SocketAddr::from((Ipv4Addr::LOCALHOST, ports.free()?));

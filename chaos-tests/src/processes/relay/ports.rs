@@ -48,7 +48,8 @@ impl Ports {
     ) -> Result<(UdpSocket, SocketAddr), PortError> {
         while self.tried < COUNT {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, FIRST + self.next));
-            (self.next, self.tried) = ((self.next + 1) % COUNT, self.tried + 1);
+            self.next = (self.next + 1) % COUNT;
+            self.tried = self.tried + 1;
             if let Some(socket) = bind(address) {
                 return Ok((socket, address));
             }

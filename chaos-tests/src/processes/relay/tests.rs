@@ -24,7 +24,8 @@ impl Pair {
             socket.set_read_timeout(Some(PATIENCE)).unwrap();
             socket
         };
-        let (one, two) = (bind(1), bind(2));
+        let one = bind(1);
+        let two = bind(2);
         Self { relay, one, two }
     }
 
@@ -132,15 +133,14 @@ fn how_much_passes() {
         ),
     ] {
         let pair = Pair::new(link);
-        let (to, one, two) = (
-            pair.announced(2),
-            pair.one.try_clone().unwrap(),
-            pair.two.try_clone().unwrap(),
-        );
+        let to = pair.announced(2);
+        let one = pair.one.try_clone().unwrap();
+        let two = pair.two.try_clone().unwrap();
         two.set_read_timeout(Some(Duration::from_millis(200)))
             .unwrap();
         let reader = std::thread::spawn(move || {
-            let (mut buffer, mut got) = ([0; 65_535], 0);
+            let mut buffer = [0; 65_535];
+            let mut got = 0;
             while let Ok(length) = two.recv(&mut buffer) {
                 got += length;
             }

@@ -103,7 +103,8 @@ impl Report {
     ) -> Self {
         let measure =
             |examined: &Examined| Measures::of(&examined.observed, span(scenario.warm_up_s));
-        let (measures, fault_free) = (measure(run), baseline.map(measure));
+        let measures = measure(run);
+        let fault_free = baseline.map(measure);
         let share = fault_free
             .as_ref()
             .filter(|fault_free| fault_free.throughput > 0.0);

@@ -51,7 +51,8 @@ impl fmt::Display for Report {
 }
 
 fn figures(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
-    let (measures, baseline) = (&report.measures, report.baseline.as_ref());
+    let measures = &report.measures;
+    let baseline = report.baseline.as_ref();
     let pair = |of: fn(&Measures) -> String| match baseline {
         Some(baseline) => format!("{} ({} without faults)", of(measures), of(baseline)),
         None => of(measures),
@@ -113,7 +114,8 @@ fn figures(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
         ("descriptors", &measures.descriptors, 1.0),
     ] {
         for survivor in growth.iter().flat_map(|growth| &growth.survivors) {
-            let (first, last) = (survivor.first / unit, survivor.last / unit);
+            let first = survivor.first / unit;
+            let last = survivor.last / unit;
             writeln!(
                 f,
                 "  {:NAMES$} {first:.1} → {last:.1}, {}",

@@ -17,7 +17,8 @@ type Checked = Result<(), String>;
 
 impl Scenario {
     pub(super) fn check(&self) -> Checked {
-        let (nodes, most) = (self.nodes, self.ids_max());
+        let nodes = self.nodes;
+        let most = self.ids_max();
         ensure((1..=NODES_MAX).contains(&nodes), || {
             format!("nodes = {nodes}: 1 to {NODES_MAX} are possible")
         })?;

@@ -158,7 +158,8 @@ impl Planner<'_> {
                 (!free.is_empty()).then_some(())?;
             }
             Action::FullDisk { who, for_s } => {
-                let (node, until) = (self.who(who, scripted)?, self.until(at, for_s));
+                let node = self.who(who, scripted)?;
+                let until = self.until(at, for_s);
                 self.push(at, What::Fault(Fault::FullDisk { node, full: true }));
                 self.push(until, What::Fault(Fault::FullDisk { node, full: false }));
             }

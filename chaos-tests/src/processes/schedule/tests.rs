@@ -129,7 +129,8 @@ proptest! {
         let schedule = whole(&scenario, seed);
         prop_assert_eq!(&schedule, &whole(&scenario, seed));
         let mut running: BTreeSet<u64> = (1..=scenario.nodes as u64).collect();
-        let (mut paused, mut layers) = (BTreeSet::new(), BTreeMap::new());
+        let mut paused = BTreeSet::new();
+        let mut layers = BTreeMap::new();
         for step in &schedule.steps {
             prop_assert!(step.at <= Instant(span(scenario.duration_s).0));
             match &step.what {

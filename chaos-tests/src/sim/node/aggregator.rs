@@ -81,7 +81,8 @@ impl Exchanges {
                     buffers: self.buffers.clone(),
                     used: std::mem::take(&mut self.used),
                 };
-                let (rates, buffers) = (self.rates.clone(), model.optimizer);
+                let rates = self.rates.clone();
+                let buffers = model.optimizer;
                 let contribute = Contribute {
                     round,
                     spec,

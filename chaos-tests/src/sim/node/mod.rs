@@ -150,7 +150,8 @@ fn members_settings(
 
 fn liveness_settings(identity: Identity, config: &Config) -> liveness::Settings {
     let mut settings = liveness::Settings::new(identity);
-    (settings.probe_interval, settings.suspect) = (config.waits.probe, config.waits.suspect);
+    settings.probe_interval = config.waits.probe;
+    settings.suspect = config.waits.suspect;
     settings
 }
 

@@ -226,7 +226,11 @@ impl Book {
             for (range, anchor, momentum) in states {
                 let what = format!("of {range:?} at node {node} after round {round}");
                 let renewed = self.outcomes[round].spec.kind != RoundKind::Average;
-                let parameters = parameters_after.get(round).filter(|_| renewed);
+                let parameters = if renewed {
+                    parameters_after.get(round)
+                } else {
+                    None
+                };
                 assert!(
                     parameters
                         .is_none_or(|parameters| bits(anchor) == bits(&parameters[range.clone()])),
@@ -255,10 +259,8 @@ impl Book {
     fn check_holders(&self, replicas: usize) {
         let round = self.last() - 2;
         let view = &self.outcomes[&round].view;
-        let (layout, map) = (
-            Layout::new(VALUES),
-            ShardMap::new(view, &Layout::new(VALUES), replicas),
-        );
+        let layout = Layout::new(VALUES);
+        let map = ShardMap::new(view, &Layout::new(VALUES), replicas);
         for (node, _, Inspection { states, .. }) in
             self.states.iter().filter(|(_, at, _)| *at == round)
         {
@@ -277,7 +279,8 @@ impl Book {
     /// The whole history in one process.
     fn follow(&self, replicas: usize) -> BTreeMap<u64, Decided> {
         let mut x = uneven(VALUES);
-        let (mut anchor, mut momentum) = (x.clone(), vec![0.0f32; VALUES]);
+        let mut anchor = x.clone();
+        let mut momentum = vec![0.0f32; VALUES];
         let mut decided = BTreeMap::new();
         for (round, outcome) in &self.outcomes {
             let before = round

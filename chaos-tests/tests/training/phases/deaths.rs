@@ -23,10 +23,8 @@ fn phases(ids: &[u64], config: &Config, round: u64) -> Vec<(u64, Point)> {
 
 /// How many shards' momentum each death costs.
 fn killed(ids: &[u64], config: &Config, round: u64) -> Vec<u64> {
-    let (phases, lost) = (
-        phases(ids, config, round),
-        std::sync::Mutex::new(Vec::new()),
-    );
+    let phases = phases(ids, config, round);
+    let lost = std::sync::Mutex::new(Vec::new());
     assert!(phases.len() > 10 * ids.len(), "{phases:?}");
     each(&phases, |(victim, point)| {
         let drill = Drill::new(ids, &[], config.clone(), &[Trap::crash(*victim, *point)]);

@@ -44,10 +44,8 @@ pub struct Drill(Arc<Shared>);
 impl Drill {
     /// Founds a cluster of `founders`; `others` may come later.
     pub fn new(founders: &[u64], others: &[u64], config: Config, traps: &[Trap]) -> Self {
-        let (ids, later) = (
-            founders.iter().chain(others).copied().collect(),
-            others.to_vec(),
-        );
+        let ids = founders.iter().chain(others).copied().collect();
+        let later = others.to_vec();
         // In every fourth case messages of different nodes arrive in another order than they were
         // sent in.
         let seed = traps
@@ -252,7 +250,8 @@ impl Drill {
         // Asked outside of the lock, which a node takes whenever it sends.
         let nodes = self.0.state().nodes.clone();
         let tell = |(id, node): (&u64, &Arc<Runtime>)| {
-            let (report, inspection) = (node.status(), node.inspect());
+            let report = node.status();
+            let inspection = node.inspect();
             let waits = report.waiting_for;
             let events: Vec<_> = report.events.into_iter().map(|event| event.what).collect();
             let crashed = node.faults().unwrap().has_crashed();
@@ -375,7 +374,8 @@ impl Drop for Place {
 /// Runs a check on every case, some at one time; a failure names its case. `check` says whether the
 /// case came about: most do.
 pub fn each<C: std::fmt::Debug + Sync>(cases: &[C], check: impl Fn(&C) -> bool + Sync) {
-    let (next, came_about) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let next = AtomicUsize::new(0);
+    let came_about = AtomicUsize::new(0);
     let work = || {
         while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
             let _place = Place::take();

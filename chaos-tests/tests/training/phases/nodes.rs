@@ -186,7 +186,8 @@ impl State {
 
 impl Shared {
     pub(super) fn train(&self, node: &Runtime, mut worker: Worker) -> Worker {
-        let (id, faults) = (node.node_id(), node.faults().unwrap());
+        let id = node.node_id();
+        let faults = node.faults().unwrap();
         let mut parameters = uneven(VALUES);
         let mut step = match worker.synchronize(&mut parameters) {
             Ok(found) => found.step,

@@ -59,14 +59,16 @@ impl Training {
         settings: impl Fn() -> anyhow::Result<(Settings, K)>,
         mut after: impl FnMut(K) -> anyhow::Result<()>,
     ) -> anyhow::Result<Cost> {
-        let (mut without, mut with) = (Vec::new(), Vec::new());
+        let mut without = Vec::new();
+        let mut with = Vec::new();
         for _ in 0..self.times {
             without.push(self.measure(console, &format!("steps without {what}"), Vec::new())?);
             let (settings, kept) = settings()?;
             with.push(self.measure(console, &format!("steps with {what}"), settings)?);
             after(kept)?;
         }
-        let (without, with) = (median(&mut without), median(&mut with));
+        let without = median(&mut without);
+        let with = median(&mut with);
         let added = with / without - 1.0;
         Ok(Cost {
             without_ms: without * 1e3,
@@ -82,7 +84,9 @@ impl Training {
         let mut settings = owned(&ROUNDS_ONLY);
         settings.push(("SLOWMO_TAU", self.tau.to_string()));
         settings.extend(more);
-        let (sizes, steps, compute_ms) = (&self.sizes, self.steps, self.compute_ms);
+        let sizes = &self.sizes;
+        let steps = self.steps;
+        let compute_ms = self.compute_ms;
         let measurement = Measurement {
             what,
             sizes,

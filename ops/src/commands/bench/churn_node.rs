@@ -86,8 +86,11 @@ impl ChurnNode {
             tell(&NodeEvent::Enter { at_us: now_us()? })?;
             let report = worker.step(&mut params, LEARNING_RATE)?;
             if let Some(round) = report.round {
-                let (at_us, contributors, members) = (now_us()?, report.contributors, report.nodes);
-                let (caught_up, digest) = (report.caught_up, slowmo::digest(&params)?);
+                let at_us = now_us()?;
+                let contributors = report.contributors;
+                let members = report.nodes;
+                let caught_up = report.caught_up;
+                let digest = slowmo::digest(&params)?;
                 let published_us = runtime.status().last_round.published_us;
                 tell(&NodeEvent::Round {
                     at_us,

@@ -154,7 +154,8 @@ fn needed_bytes(sizes: &Sizes) -> f64 {
 }
 
 fn join(cluster: &mut Cluster, sizes: &Sizes) -> anyhow::Result<Join> {
-    let (nodes, joiner) = (usize::from(sizes.nodes), usize::from(sizes.nodes) + 1);
+    let nodes = usize::from(sizes.nodes);
+    let joiner = nodes + 1;
     let others: Vec<usize> = cluster.running();
     let quiet_us = now_us()?;
     let of = |cluster: &Cluster, node: usize, members: usize| {

@@ -199,7 +199,8 @@ struct Run {
 impl Run {
     /// Waits until everybody has contributed to a few rounds in a row.
     fn quiet(&mut self) -> anyhow::Result<()> {
-        let (nodes, from) = (self.nodes, now_us()?);
+        let nodes = self.nodes;
+        let from = now_us()?;
         self.cluster
             .wait("rounds with everybody", WAIT_MAX, |cluster| {
                 cluster.running().len() == nodes
@@ -271,7 +272,8 @@ impl Run {
         let pause = self.pause_ms(&others, back, round_ms);
         let leader = running.first() == Some(&victim);
         let since = |at_us: u64| at_us.saturating_sub(hit_us) as f64 / 1e3;
-        let (next_round_ms, without_victim_ms) = (since(next), since(without));
+        let next_round_ms = since(next);
+        let without_victim_ms = since(without);
         Ok(Recovery {
             victim,
             leader,

@@ -49,7 +49,8 @@ impl StepBench {
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         self.sizes.check()?;
         catch_signals();
-        let (sizes, steps) = (&self.sizes, self.steps);
+        let sizes = &self.sizes;
+        let steps = self.steps;
         let measurement = Measurement {
             what: "idle steps",
             sizes,

@@ -81,10 +81,8 @@ impl Agreement {
         };
         let told = self.told.entry(round).or_insert_with(fresh);
         if told.digest != digest {
-            let (one, one_digest) = (
-                told.nodes.first().copied().unwrap_or(0),
-                told.digest.clone(),
-            );
+            let one = told.nodes.first().copied().unwrap_or(0);
+            let one_digest = told.digest.clone();
             return Err(Disagreement {
                 round,
                 one,

@@ -250,10 +250,8 @@ impl Run {
 
     fn ended(&mut self, node: usize, status: std::process::ExitStatus) -> anyhow::Result<()> {
         let row = self.row(node).clone();
-        let (dismissed, done) = (
-            matches!(row.fate, Fate::Killed { .. } | Fate::TooLate),
-            row.result.is_some(),
-        );
+        let dismissed = matches!(row.fate, Fate::Killed { .. } | Fate::TooLate);
+        let done = row.result.is_some();
         let well = status.success() && done;
         if !dismissed && !well {
             bail!(
@@ -272,7 +270,8 @@ impl Run {
     }
 
     fn report(self, elapsed: Duration) -> Report {
-        let (agreed, open) = (self.agreement.agreed(), self.agreement.open());
+        let agreed = self.agreement.agreed();
+        let open = self.agreement.open();
         Report::new(
             self.results.into_values().collect(),
             self.steps,

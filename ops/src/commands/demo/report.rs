@@ -157,7 +157,8 @@ impl Report {
                 late.node
             ));
         }
-        let (agreed, open) = (self.rounds_bit_identical, self.rounds_open);
+        let agreed = self.rounds_bit_identical;
+        let open = self.rounds_open;
         if let Some(row) = self
             .nodes
             .iter()
@@ -182,7 +183,9 @@ impl Report {
             ));
         }
         let poor = results().find(|result| result.test_accuracy < ACCURACY_MIN)?;
-        let (node, percent, wanted) = (poor.node, poor.test_accuracy * 100.0, ACCURACY_MIN * 100.0);
+        let node = poor.node;
+        let percent = poor.test_accuracy * 100.0;
+        let wanted = ACCURACY_MIN * 100.0;
         Some(format!(
             "node {node} reached a test accuracy of {percent:.1} %, below {wanted:.0} %; more --steps may help, 600 suffice"
         ))
@@ -281,10 +284,13 @@ mod tests {
 
     #[test]
     fn the_dead_and_the_newcomers_need_not_have_closed_every_round() {
-        let (mut killed, mut joined) = (Row::new(2, Fate::Killed { step: 9 }), row(3, 0.96, 2));
-        (killed.rounds, joined.fate) = (2, Fate::Joined { step: 12 });
+        let mut killed = Row::new(2, Fate::Killed { step: 9 });
+        let mut joined = row(3, 0.96, 2);
+        killed.rounds = 2;
+        joined.fate = Fate::Joined { step: 12 };
         assert_eq!(problem(vec![row(1, 0.96, 5), killed, joined]), None);
-        let (mut other, first) = (row(2, 0.96, 5), row(1, 0.96, 5));
+        let mut other = row(2, 0.96, 5);
+        let first = row(1, 0.96, 5);
         other
             .result
             .iter_mut()

@@ -53,7 +53,8 @@ impl View {
     /// A node completed `step` inner steps.
     pub fn step(&mut self, node: usize, step: u64, loss: f64) {
         let progress = &mut self.nodes[node - 1];
-        (progress.step, progress.loss) = (step, Some(loss));
+        progress.step = step;
+        progress.loss = Some(loss);
         self.draw(node);
     }
 

@@ -87,7 +87,8 @@ impl NodeGpus {
 
     /// Tries a node's GPUs with `computes`, away from the launcher's loop.
     pub fn check(&mut self, node: usize, computes: impl Fn(&str) -> bool + Send + 'static) {
-        let (gpus, tell) = (self.of(node), self.tell.clone());
+        let gpus = self.of(node);
+        let tell = self.tell.clone();
         self.checks += 1;
         thread::spawn(move || {
             let left = gpus.into_iter().filter(|gpu| computes(gpu)).collect();

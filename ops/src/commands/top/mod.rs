@@ -115,7 +115,8 @@ fn watch(
 /// A thread that asks and gives orders, so that a job that is slow to answer does not stop the
 /// keys.
 fn start(asked: Asked) -> (Receiver<anyhow::Result<Polled>>, Sender<Order>) {
-    let ((tell, told), (order, orders)) = (channel(), channel::<Order>());
+    let (tell, told) = channel();
+    let (order, orders) = channel::<Order>();
     std::thread::spawn(move || {
         loop {
             if let Ok(order) = orders.recv_timeout(POLL_EVERY) {

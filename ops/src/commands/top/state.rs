@@ -210,7 +210,8 @@ fn note(counts: &mut VecDeque<(Instant, u64)>, at: Instant, count: u64) {
 }
 
 fn rate(counts: &VecDeque<(Instant, u64)>) -> Option<f64> {
-    let ((first, before), (last, now)) = (counts.front()?, counts.back()?);
+    let (first, before) = counts.front()?;
+    let (last, now) = counts.back()?;
     let seconds = last.saturating_duration_since(*first).as_secs_f64();
     (seconds > 0.0).then(|| now.saturating_sub(*before) as f64 / seconds)
 }

@@ -155,7 +155,8 @@ fn supported() -> Vec<c_int> {
 
 /// NVRTC's version; zeros if it does not say.
 pub fn version() -> (c_int, c_int) {
-    let (mut major, mut minor) = (0, 0);
+    let mut major = 0;
+    let mut minor = 0;
     // SAFETY: NVRTC is loaded, and writes one number to each.
     let told = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
     if told == sys::nvrtcResult::NVRTC_SUCCESS {

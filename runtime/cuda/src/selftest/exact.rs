@@ -13,7 +13,9 @@ const TINY: f64 = f32::MIN_POSITIVE as f64;
 /// where a word or a value that is not finite is not what it must be.
 pub fn error(kernel: Kernel, before: &[Array], after: &[Array], floats: &[f32]) -> f64 {
     let float = |index: usize| f64::from(floats.get(index).copied().unwrap_or(0.0));
-    let (a, b, c) = (float(0), float(1), float(2));
+    let a = float(0);
+    let b = float(1);
+    let c = float(2);
     let was = |array: usize, i: usize| {
         before.get(array).map_or(0.0, |array| {
             array.floats().get(i).map_or(0.0, |value| f64::from(*value))
@@ -67,11 +69,11 @@ pub fn error(kernel: Kernel, before: &[Array], after: &[Array], floats: &[f32]) 
             )]
         }),
         Kernel::SlowMo | Kernel::Nesterov | Kernel::BmufNbm => worst(length(0), &|i| {
-            let (average, anchor, momentum) = (was(0, i), was(1, i), was(2, i));
-            let (delta, size) = (
-                anchor - average,
-                anchor.abs() + average.abs() + momentum.abs(),
-            );
+            let average = was(0, i);
+            let anchor = was(1, i);
+            let momentum = was(2, i);
+            let delta = anchor - average;
+            let size = anchor.abs() + average.abs() + momentum.abs();
             let (value, next, gain) = match kernel {
                 Kernel::SlowMo => {
                     let next = b * momentum + delta / c;
@@ -115,9 +117,8 @@ pub fn error(kernel: Kernel, before: &[Array], after: &[Array], floats: &[f32]) 
             }))
         }
         Kernel::EncodeContribution(wire) => {
-            let (sent, wanted) = (decoded(wire, after.get(3), length(0)), |i| {
-                was(0, i) - a * was(1, i) + was(2, i)
-            });
+            let sent = decoded(wire, after.get(3), length(0));
+            let wanted = |i| was(0, i) - a * was(1, i) + was(2, i);
             let size = |i: usize| was(0, i).abs() + (a * was(1, i)).abs() + was(2, i).abs();
             worst(length(0), &|i| {
                 vec![(sent[i] + is(4, i), wanted(i), size(i))]

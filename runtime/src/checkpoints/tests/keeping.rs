@@ -97,7 +97,8 @@ fn what_others_wrote_into_the_folder_is_never_removed() {
 #[cfg(unix)]
 fn only_parts_are_removed_and_nothing_behind_a_link() {
     use std::os::unix::fs::symlink;
-    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
     let stray = write(folder.path(), 48, 0, &[1, 2]);
     fs::write(stray.join("notes.json"), "{}").unwrap();
     let linked = write(elsewhere.path(), 72, 0, &[1, 2]);
@@ -211,10 +212,8 @@ fn what_does_not_become_whole_goes() {
 fn what_is_left_behind_goes_when_nobody_touches_it() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), 48, 0, &[1, 2]);
-    let (torn, other) = (
-        write(folder.path(), 96, 0, &[1]),
-        write(folder.path(), 96, 1, &[1]),
-    );
+    let torn = write(folder.path(), 96, 0, &[1]);
+    let other = write(folder.path(), 96, 1, &[1]);
     write(folder.path(), 144, 0, &[1, 2]);
     write(folder.path(), 96, 2, &[1, 2]);
     let own = history(2, &[(0, 48)]);
@@ -318,7 +317,8 @@ fn what_could_not_be_written_leaves_nothing() {
 #[test]
 fn what_goes_on_descends_from_all_before_it() {
     let folder = tempfile::tempdir().unwrap();
-    let (path, header) = (write(folder.path(), 96, 4, &[1]), header(96, 4));
+    let path = write(folder.path(), 96, 4, &[1]);
+    let header = header(96, 4);
     // Node 1 joined, and did not know; node 2 did.
     let ancestors = vec![Ancestor {
         run: 2,

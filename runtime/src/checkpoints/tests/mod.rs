@@ -26,7 +26,8 @@ fn value(index: usize, step: u64) -> f32 {
 }
 
 fn assembled(range: std::ops::Range<usize>, value: impl Fn(usize) -> f32) -> Assembled {
-    let (pool, mut assembled) = (Pool::new(), Assembled::default());
+    let pool = Pool::new();
+    let mut assembled = Assembled::default();
     // Pieces that fit no shard.
     for start in range.clone().step_by(77) {
         let mut buffer = pool.take(77.min(range.end - start));
@@ -225,10 +226,8 @@ fn an_exported_file_has_the_models_own_tensors() {
             .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
             .collect::<Vec<_>>()
     };
-    let (weight, mean) = (
-        tensors.tensor("layer.weight").unwrap(),
-        tensors.tensor("mean").unwrap(),
-    );
+    let weight = tensors.tensor("layer.weight").unwrap();
+    let mean = tensors.tensor("mean").unwrap();
     assert_eq!((weight.shape(), mean.shape()), (&[40, 75][..], &[100][..]));
     assert_eq!(values(weight.data())[74], value(74, 96));
     assert_eq!(values(mean.data())[0], value(PARAMETERS, 96));
@@ -419,14 +418,12 @@ fn whatever_is_altered_in_a_manifest_is_named() {
 #[test]
 fn a_copy_under_another_name_is_not_used() {
     let folder = tempfile::tempdir().unwrap();
-    let (older, name) = (
-        write(folder.path(), 72, 0, &[1, 2]),
-        Name {
-            run: 0,
-            step: 120,
-            lineage: Lineage(0xabc),
-        },
-    );
+    let older = write(folder.path(), 72, 0, &[1, 2]);
+    let name = Name {
+        run: 0,
+        step: 120,
+        lineage: Lineage(0xabc),
+    };
     let copy = folder.path().join(name.to_string());
     fs::create_dir(&copy).unwrap();
     for entry in fs::read_dir(&older).unwrap() {
@@ -474,10 +471,8 @@ fn manifests_of_the_form_before_are_read() {
 #[test]
 fn parts_of_two_checkpoints_are_not_mixed() {
     let folder = tempfile::tempdir().unwrap();
-    let (one, other) = (
-        write(folder.path(), 96, 0, &[1]),
-        write(folder.path(), 144, 0, &[2]),
-    );
+    let one = write(folder.path(), 96, 0, &[1]);
+    let other = write(folder.path(), 144, 0, &[2]);
     for name in ["node-2.safetensors", "node-2.json"] {
         fs::copy(other.join(name), one.join(name)).unwrap();
     }

@@ -156,7 +156,8 @@ fn abort_releases_those_who_wait_and_those_who_come() {
 #[test]
 fn an_abort_at_any_moment_is_all_or_nothing() {
     for spin in 0..300 {
-        let (collective, start) = (SharedMemory::new(2), Barrier::new(3));
+        let collective = SharedMemory::new(2);
+        let start = Barrier::new(3);
         let results = on_all(3, |rank| {
             start.wait();
             if rank == 2 {

@@ -75,7 +75,9 @@ pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
 
 /// What stands between the commas that are not in brackets, with where it begins.
 fn entries(list: &str) -> Result<Vec<(usize, &str)>, HostlistError> {
-    let (mut entries, mut begin, mut open) = (Vec::new(), 0, None);
+    let mut entries = Vec::new();
+    let mut begin = 0;
+    let mut open = None;
     for (at, character) in list.char_indices() {
         match (character, open) {
             ('[', None) => open = Some(at),
@@ -110,7 +112,8 @@ fn expand_entry(at: usize, entry: &str) -> Result<Vec<String>, HostlistError> {
             fault: Fault::Missing,
         });
     }
-    let (mut names, mut rest) = (vec![String::new()], entry);
+    let mut names = vec![String::new()];
+    let mut rest = entry;
     while !rest.is_empty() {
         let here = at + entry.len() - rest.len();
         let (plain, behind) = rest.split_at(rest.find('[').unwrap_or(rest.len()));
@@ -168,10 +171,12 @@ fn check_plain(at: usize, plain: &str) -> Result<(), HostlistError> {
 
 /// What `01-03,07` stands for; a number is padded to the width of the first of its range.
 fn numbers(at: usize, inside: &str) -> Result<Vec<String>, HostlistError> {
-    let (mut numbers, mut at) = (Vec::new(), at);
+    let mut numbers = Vec::new();
+    let mut at = at;
     for range in inside.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (from, to) = (number(at, first)?, number(at, last)?);
+        let from = number(at, first)?;
+        let to = number(at, last)?;
         let fault = |fault| Err(HostlistError { at, fault });
         if to < from {
             return fault(Fault::Backwards);

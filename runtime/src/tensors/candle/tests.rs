@@ -54,7 +54,8 @@ fn variables_are_ordered_by_name_and_written_in_place() {
 #[test]
 fn gradients_follow_the_variables_and_missing_ones_are_zeros() {
     let variable = |data: &[f32]| Var::from_slice(data, data.len(), &Device::Cpu).unwrap();
-    let (used, unused) = (variable(&[1.0, 2.0]), variable(&[3.0]));
+    let used = variable(&[1.0, 2.0]);
+    let unused = variable(&[3.0]);
     let weight = Var::from_slice(&[1f32, 2.0, 3.0, 4.0, 5.0, 6.0], (3, 2), &Device::Cpu).unwrap();
     let list = [
         ("z".to_owned(), used.clone()),

@@ -149,7 +149,9 @@ impl BulkReceiver for MortalReceiver {
 
 impl Drop for MortalReceiver {
     fn drop(&mut self) {
-        if let Some(inner) = self.inner.take().filter(|_| self.crash.has_crashed()) {
+        if let Some(inner) = self.inner.take()
+            && self.crash.has_crashed()
+        {
             self.crash.bury(inner);
         }
     }
@@ -205,7 +207,9 @@ impl MortalSender {
 
 impl Drop for MortalSender {
     fn drop(&mut self) {
-        if let Some(inner) = self.inner.take().filter(|_| self.crash.has_crashed()) {
+        if let Some(inner) = self.inner.take()
+            && self.crash.has_crashed()
+        {
             self.crash.bury(inner);
         }
     }
@@ -227,7 +231,10 @@ mod tests {
     const SILENCE: Duration = Duration::from_millis(50);
 
     fn frame(round: u64) -> Bytes {
-        let (cluster, lineage, epoch, term) = (ClusterId(0), Lineage(1), Epoch(1), Term::default());
+        let cluster = ClusterId(0);
+        let lineage = Lineage(1);
+        let epoch = Epoch(1);
+        let term = Term::default();
         let header = Header {
             cluster,
             lineage,

@@ -65,7 +65,8 @@ async fn receive_one(mut stream: RecvStream, session: Arc<Session>) {
     if stream.read_exact(&mut header).await.is_err() {
         return;
     }
-    let (from, header) = (session.peer.node, header.freeze());
+    let from = session.peer.node;
+    let header = header.freeze();
     let _ = session
         .deliver(TransportEvent::Bulk {
             from,

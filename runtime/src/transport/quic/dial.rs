@@ -62,7 +62,8 @@ async fn dial(
     give_up_after: Duration,
 ) -> Result<(), HandshakeError> {
     let give_up = Instant::now() + give_up_after;
-    let (mut backoff, mut patience) = (BACKOFF_MIN, ANSWER_WAIT_MIN);
+    let mut backoff = BACKOFF_MIN;
+    let mut patience = ANSWER_WAIT_MIN;
     let heard = node.dialing.hearing(address);
     loop {
         let remaining = give_up.saturating_duration_since(Instant::now());
@@ -116,7 +117,8 @@ async fn connect_both(
     if (first.peer.node, first.peer.incarnation) != (second.peer.node, second.peer.incarnation) {
         return Err(DialError::Other("another node answered the second connection".into()).into());
     }
-    let (control, bulk) = (control.keep(), bulk.keep());
+    let control = control.keep();
+    let bulk = bulk.keep();
     if let Some(error) = control.close_reason() {
         close(&bulk, CloseCode::Needless, "the other connection was lost");
         return Err(node.introduction.failure(&error));

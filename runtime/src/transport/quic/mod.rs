@@ -124,7 +124,8 @@ impl Transport for QuicTransport {
     }
 
     fn connect(&self, address: SocketAddr, give_up_after: Duration) {
-        let (node, local) = (&self.node, self.local());
+        let node = &self.node;
+        let local = self.local();
         let own = address == local.address || address == local.announced;
         if own || node.sessions.is_up_at(address) || !node.dialing.begin(address, give_up_after) {
             return;
@@ -244,7 +245,9 @@ impl Drop for QuicTransport {
 impl Node {
     /// Ends the session when a dialed connection ends, and the connection when the session ends.
     fn watch(self: &Arc<Self>, connection: &Connection, session: &Arc<Session>) {
-        let (node, connection, session) = (self.clone(), connection.clone(), session.clone());
+        let node = self.clone();
+        let connection = connection.clone();
+        let session = session.clone();
         let attached = session.attach();
         session.pulse.attach(Box::new(connection.clone()));
         self.runtime.spawn(async move {
@@ -265,7 +268,9 @@ impl Node {
         session: &Arc<Session>,
         accepted: Arc<Accepted>,
     ) {
-        let (node, connection, session) = (self.clone(), connection.clone(), session.clone());
+        let node = self.clone();
+        let connection = connection.clone();
+        let session = session.clone();
         let attached = session.attach();
         session.pulse.attach(Box::new(connection.clone()));
         self.runtime.spawn(async move {
@@ -291,7 +296,8 @@ impl Node {
     /// Counts a connection's bytes until it ends.
     fn track(self: &Arc<Self>, connection: &Connection) {
         let id = self.traffic.add(connection);
-        let (node, connection) = (self.clone(), connection.clone());
+        let node = self.clone();
+        let connection = connection.clone();
         self.runtime.spawn(async move {
             connection.closed().await;
             node.traffic.fold(id);

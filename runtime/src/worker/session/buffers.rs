@@ -76,16 +76,15 @@ impl Session {
         parameters: &dyn Tensors,
         buffers: &Buffers<'_>,
     ) -> Result<Sizes, TensorError> {
-        let (averages, copies) = (self.averages_optimizer(), self.copies_optimizer());
+        let averages = self.averages_optimizer();
+        let copies = self.copies_optimizer();
         let travels = if averages || copies {
             elements(&*buffers.optimizer)?
         } else {
             0
         };
-        let (optimizer, lent) = (
-            if averages { travels } else { 0 },
-            if copies { travels } else { 0 },
-        );
+        let optimizer = if averages { travels } else { 0 };
+        let lent = if copies { travels } else { 0 };
         Ok(Sizes {
             parameters: elements(parameters)?,
             model: elements(&*buffers.model)?,

@@ -160,10 +160,8 @@ impl Session {
     /// What the training goes on from, if it does.
     pub fn resumed(&self) -> Option<ResumedFrom> {
         let resumed: &Arc<Resumed> = self.node.checkpoints().resumed()?;
-        let (header, origin) = (
-            resumed.checkpoint().header(),
-            self.node.checkpoints().origin(),
-        );
+        let header = resumed.checkpoint().header();
+        let origin = self.node.checkpoints().origin();
         let cursors = resumed
             .checkpoint()
             .parts()
@@ -194,7 +192,8 @@ fn fits(header: &Header, sizes: Sizes) -> Result<(), SynchronizeError> {
         step,
         ..
     } = header;
-    let (kept, buffers) = (parameters, elements.saturating_sub(*parameters));
+    let kept = parameters;
+    let buffers = elements.saturating_sub(*parameters);
     Err(SynchronizeError::Checkpoint(format!(
         "the checkpoint of step {step} holds {kept} parameters and {buffers} values of buffers, this training {} and {}",
         sizes.parameters,

@@ -68,7 +68,8 @@ mod tests {
             counter: 1,
             node: NodeId(sender),
         };
-        let (cluster, incarnation) = (ClusterId(1), Incarnation(1));
+        let cluster = ClusterId(1);
+        let incarnation = Incarnation(1);
         Header {
             cluster,
             lineage: Lineage(1),
@@ -110,7 +111,8 @@ mod tests {
 
     #[test]
     fn a_flood_of_large_frames_stays_within_its_bytes() {
-        let (mut early, message) = (Early::default(), large());
+        let mut early = Early::default();
+        let message = large();
         let bytes = message.encoded_bytes();
         assert!(bytes > 100_000);
         for node in 0..200 {

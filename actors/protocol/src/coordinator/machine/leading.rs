@@ -430,7 +430,8 @@ impl Coordinator {
         let first = self.history.as_ref().map(History::first_term);
         let untried =
             attempts.number == 0 && attempts.within.is_none() && Some(attempts.term) == first;
-        let (term, number) = (attempts.term, attempts.number);
+        let term = attempts.term;
+        let number = attempts.number;
         if untried && self.is_plain() && !deciding.grace_over {
             let (contributors, participants) = self.everybody(spec.kind);
             return self.attempt(term, 0, spec, contributors, participants, now, out);
@@ -443,7 +444,8 @@ impl Coordinator {
     /// Contributors and participants of an attempt out of the ordinary; `None` while contributions
     /// are waited for.
     fn who_takes_part(&self, kind: RoundKind) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
-        let (history, deciding) = (self.history.as_ref()?, self.deciding.as_ref()?);
+        let history = self.history.as_ref()?;
+        let deciding = self.deciding.as_ref()?;
         let within = deciding.lead.attempts()?.within.as_ref();
         let mut participants = self.taking_part();
         participants.retain(|node| within.is_none_or(|within| within.contains(node)));

@@ -314,7 +314,9 @@ impl Coordinator {
     /// some time, and longer every time.
     pub(super) fn note_standing_in(&mut self, now: Instant) {
         let stands_in = self.stands_in() && self.leader() != Some(self.me());
-        if let Some(deciding) = self.deciding.as_mut().filter(|_| stands_in) {
+        if let Some(deciding) = self.deciding.as_mut()
+            && stands_in
+        {
             deciding.stood_in += 1;
             self.timers.set(
                 Timer::StandIn,

@@ -41,7 +41,11 @@ impl Coordinator {
 
     /// Tells the owner of the term that was promised so.
     pub(super) fn tell_promise(&mut self, term: Term, out: &mut Outbox<Effect>) {
-        let contributed = self.mine.clone().filter(|_| self.view().is_some());
+        let contributed = if self.view().is_some() {
+            self.mine.clone()
+        } else {
+            None
+        };
         let Some(deciding) = &mut self.deciding else {
             return;
         };

@@ -75,7 +75,8 @@ fn nobody_is_left_out_without_whom_the_others_are_no_quorum_and_attempts_follow_
     leader.hear(2, Message::Contribute(contribution()));
     let mut waits = Vec::new();
     for attempt in 0..12 {
-        let (number, begun) = (leader.machine.place().attempt, leader.now);
+        let number = leader.machine.place().attempt;
+        let begun = leader.now;
         let mut effects = leader.hear(2, Message::Broken(NodeId(1)));
         while leader.machine.place().attempt == number {
             leader.hear(2, Message::Broken(NodeId(1)));

@@ -83,7 +83,8 @@ fn of_two_forks_that_begin_the_one_of_the_higher_term_goes_on() {
     node.lose(4, false);
     node.now += FORK_AFTER.0;
     assert!(forks(&node.tell(In::Tick)) || node.machine.place().lineage != LINEAGE);
-    let (own, ours) = (node.machine.place().lineage, node.term());
+    let own = node.machine.place().lineage;
+    let ours = node.term();
     let voters: Vec<Voter> = node
         .view
         .members()

@@ -50,7 +50,8 @@ impl World {
             {
                 let node = self.nodes.get_mut(&id).unwrap();
                 // What it contributed already counts.
-                (node.draining, node.silent) = (true, !node.waiting);
+                node.draining = true;
+                node.silent = !node.waiting;
             }
             Fault::Slow(id, span) => _ = self.network.slow.insert(id, self.now + span),
             Fault::Pause(..) | Fault::Suspect(..) | Fault::Drain(_) | Fault::Leave(_) => {}
@@ -359,7 +360,8 @@ impl World {
     fn look_at_links(&mut self, ids: &[NodeId]) {
         for (index, one) in ids.iter().enumerate() {
             for other in &ids[index + 1..] {
-                let (there, here) = (self.nodes[other].start(), self.nodes[one].start());
+                let there = self.nodes[other].start();
+                let here = self.nodes[one].start();
                 if !self.is_gone(*one, there) && !self.is_gone(*other, here) {
                     self.connect(*one, *other);
                 }
@@ -388,7 +390,8 @@ impl World {
             .chain(voters.iter().copied())
             .filter(|start| start.node != id)
             .collect();
-        let (mut dead, mut back) = (Vec::new(), Vec::new());
+        let mut dead = Vec::new();
+        let mut back = Vec::new();
         for start in watched {
             let ended = self.has_ended(start);
             match (self.is_gone(id, start), node.believed_dead.get(&start)) {

@@ -196,7 +196,8 @@ impl Node {
 
     /// Inner steps: every node drifts in its own way.
     pub fn train(&mut self) {
-        let (id, step) = (self.member.id.0, self.next.step.0);
+        let id = self.member.id.0;
+        let step = self.next.step.0;
         let drift = |index: usize| ((id * 7 + step * 3 + index as u64) % 11) as f64 / 16.0 - 0.25;
         self.frozen = self
             .parameters
@@ -213,10 +214,8 @@ impl Node {
 
     /// What its training thread contributes.
     pub fn contribute(&self, rates: Vec<crate::topology::Rate>) -> Contribute<Vectors> {
-        let (values, buffers) = (
-            Arc::new(self.frozen.clone()),
-            Arc::new(self.buffers.clone()),
-        );
+        let values = Arc::new(self.frozen.clone());
+        let buffers = Arc::new(self.buffers.clone());
         Contribute {
             round: self.round,
             spec: self.next,
@@ -297,8 +296,10 @@ impl Node {
             );
         }
         self.values = decided.values.to_vec();
-        (self.round, self.next) = (outcome.round.next(), schedule.after(outcome.spec));
-        (self.waiting, self.outside) = (false, false);
+        self.round = outcome.round.next();
+        self.next = schedule.after(outcome.spec);
+        self.waiting = false;
+        self.outside = false;
         let voters = outcome.voters();
         let watched = |start: &Voter| {
             voters.contains(*start)

@@ -146,7 +146,11 @@ impl Oracle {
         if matches!(outcome.spec.kind, RoundKind::Slow | RoundKind::Found) {
             anchor.clone_from(&values);
         }
-        let kept = before.filter(|_| !outcome.spec.carries_parameters());
+        let kept = if !outcome.spec.carries_parameters() {
+            before
+        } else {
+            None
+        };
         let parameters = kept.map_or_else(|| values.clone(), |before| before.parameters.clone());
         let entry = Entry {
             outcome: outcome.clone(),

@@ -36,10 +36,8 @@ fn sites_are_dealt_in_turn_whoever_leads() {
         world.run(LONG);
         assert_finished(&world, if seed % 2 == 1 { 5 } else { 6 });
         let entries = world.oracle.longest();
-        let (first, last) = (
-            &entries.first().unwrap().outcome,
-            &entries.last().unwrap().outcome,
-        );
+        let first = &entries.first().unwrap().outcome;
+        let last = &entries.last().unwrap().outcome;
         // Under the first term the founding is proposed before the others told their rates.
         let dealt = ids([2, 17, 7, 22, 12, 27]);
         assert!(first.order.is_empty() || first.order == dealt);

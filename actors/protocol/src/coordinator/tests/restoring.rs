@@ -12,10 +12,8 @@ use crate::view::View;
 const ELEMENTS: usize = 10_000;
 
 fn published(view: &View, participants: &[u64], me: u64, restores: bool) -> (Plan, Publication) {
-    let (layout, nodes) = (
-        Layout::new(ELEMENTS),
-        participants.iter().copied().map(NodeId).collect::<Vec<_>>(),
-    );
+    let layout = Layout::new(ELEMENTS);
+    let nodes = participants.iter().copied().map(NodeId).collect::<Vec<_>>();
     let map = ShardMap::new(view, &layout, 1);
     let spec = RoundSpec {
         kind: RoundKind::Found,

@@ -33,7 +33,8 @@ fn spaced() -> impl Strategy<Value = Storm> {
     let buffers = prop_oneof![Just(0usize), Just(5usize)];
     (any::<u64>(), 5u64..9, 1usize..3, 40_000u64..90_000, buffers).prop_map(
         |(seed, nodes, replicas, gap, buffers)| {
-            let (rarely_slow, gradients) = (0, 0);
+            let rarely_slow = 0;
+            let gradients = 0;
             Storm {
                 seed,
                 nodes,
@@ -50,10 +51,8 @@ fn spaced() -> impl Strategy<Value = Storm> {
 
 /// Faults on top of each other, and messages that take long.
 fn dense(quorum: Quorum) -> impl Strategy<Value = Storm> {
-    let (rarely_slow, gradients) = (
-        prop_oneof![Just(0u64), 10u64..100],
-        prop_oneof![Just(0usize), Just(17usize)],
-    );
+    let rarely_slow = prop_oneof![Just(0u64), 10u64..100];
+    let gradients = prop_oneof![Just(0usize), Just(17usize)];
     let buffers = prop_oneof![Just(0usize), Just(5usize)];
     (
         any::<u64>(),
@@ -149,10 +148,8 @@ impl Storm {
         }
         let mut random = world.random.clone();
         random.0 ^= 0x5851_F42D;
-        let (mut at, mut ids) = (
-            1_000 + random.below(30_000),
-            (0..self.nodes).map(|rank| rank * 5 + 2).collect::<Vec<_>>(),
-        );
+        let mut at = 1_000 + random.below(30_000);
+        let mut ids = (0..self.nodes).map(|rank| rank * 5 + 2).collect::<Vec<_>>();
         for index in 0..10 {
             at += 1 + random.below(2 * self.gap);
             // Every other fault hits the lowest ids: one of them leads.
@@ -317,7 +314,9 @@ proptest! {
 #[test]
 fn spaced_storms_that_failed_once() {
     let storm = |seed, nodes, replicas, gap| {
-        let (rarely_slow, gradients, buffers) = (0, 0, 0);
+        let rarely_slow = 0;
+        let gradients = 0;
+        let buffers = 0;
         Storm {
             seed,
             nodes,
@@ -383,7 +382,9 @@ fn dense_storms_that_failed_once() {
 #[test]
 fn dense_storms_among_survivors_that_failed_once() {
     let storm = |seed, nodes, replicas, gap| {
-        let (rarely_slow, gradients, buffers) = (0, 0, 0);
+        let rarely_slow = 0;
+        let gradients = 0;
+        let buffers = 0;
         Storm {
             seed,
             nodes,

@@ -302,10 +302,8 @@ fn a_joiner_is_admitted_to_another_history_also_where_that_is_behind() {
         (LINEAGE, 90, vec![2, 3], [2, 3, 4]),
         (Lineage(78), 50, vec![1, 2, 3], [1, 3, 4]),
     ] {
-        let (before, joined) = (
-            crate::view::tests::view(&members),
-            crate::view::tests::view(&next),
-        );
+        let before = crate::view::tests::view(&members);
+        let joined = crate::view::tests::view(&next);
         let leader = NodeId(members[0]);
         let spec = RoundSpec {
             kind: RoundKind::Slow,

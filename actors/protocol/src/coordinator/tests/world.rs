@@ -179,7 +179,8 @@ impl World {
         if node.next.step.0 >= self.steps_max || node.draining && node.drained {
             return;
         }
-        let (incarnation, slow) = (node.member.incarnation, self.slow_nodes.contains(&id));
+        let incarnation = node.member.incarnation;
+        let slow = self.slow_nodes.contains(&id);
         self.later(
             Event::Train(id, incarnation),
             if slow { 400 * DELAY_MAX } else { 4 * DELAY_MAX },
@@ -289,7 +290,9 @@ impl World {
             return;
         }
         node.train();
-        let (round, frozen, buffers) = (node.round, node.frozen.clone(), node.buffers.clone());
+        let round = node.round;
+        let frozen = node.frozen.clone();
+        let buffers = node.buffers.clone();
         if !node.outside {
             let began_in = Some(node.machine().began_in())
                 .filter(|lineage| lineage.is_decided())
@@ -314,7 +317,8 @@ impl World {
         };
         let mut out = Outbox::default();
         node.part.handle(message, Instant(self.now), &mut out);
-        let (incarnation, identity) = (node.member.incarnation, node.identity());
+        let incarnation = node.member.incarnation;
+        let identity = node.identity();
         if let Some(deadline) = node.part.next_deadline() {
             self.at(deadline.0.max(self.now + 1), Event::Tick(id, incarnation));
         }
@@ -410,7 +414,8 @@ impl World {
     /// behind.
     fn stranded(&mut self, id: NodeId) {
         let node = self.nodes.get_mut(&id).unwrap();
-        let (round, start) = (node.round, node.start());
+        let round = node.round;
+        let start = node.start();
         node.leave();
         let lacks = |outcome: &Outcome| {
             outcome

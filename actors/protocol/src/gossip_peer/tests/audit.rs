@@ -145,7 +145,9 @@ impl Audit {
         };
         assert!(!parcel.accepted, "accepted twice: {of:?}");
         parcel.accepted = true;
-        let (mass, side, reclaimed) = (parcel.mass, parcel.side, parcel.reclaimed);
+        let mass = parcel.mass;
+        let side = parcel.side;
+        let reclaimed = parcel.reclaimed;
         match side {
             Side::Open => {}
             Side::Void | Side::WrittenOff => self.adjust(1.0, mass),
@@ -180,7 +182,8 @@ impl Audit {
         if parcel.side != Side::Open {
             return;
         }
-        (parcel.side, parcel.reclaimed) = (Side::Returned, reclaimed);
+        parcel.side = Side::Returned;
+        parcel.reclaimed = reclaimed;
         if parcel.accepted {
             assert!(reclaimed, "taken back although its receiver has it: {of:?}");
             let mass = parcel.mass;
@@ -206,7 +209,8 @@ impl Audit {
         };
         parcel.side = Side::WrittenOff;
         self.senders.remove(&of);
-        let (mass, accepted) = (parcel.mass, parcel.accepted);
+        let mass = parcel.mass;
+        let accepted = parcel.accepted;
         self.adjusted = true;
         if !accepted {
             self.adjust(-1.0, mass);

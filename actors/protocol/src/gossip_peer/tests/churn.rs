@@ -389,7 +389,8 @@ fn what_was_offered_early_is_refused_if_the_view_that_comes_is_another() {
         };
         assert_eq!(node.feed(offer(early)), [], "it may be of a view to come");
         let effects = node.feed(view(members(3, 2), 2));
-        let (round, step) = (Round(2), Step(4));
+        let round = Round(2);
+        let step = Step(4);
         let reads = effects.contains(&Effect::Receive((round, step, NodeId(sender))));
         assert_eq!(
             (reads, sends(&effects)),

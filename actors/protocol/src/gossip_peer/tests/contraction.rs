@@ -24,7 +24,8 @@ fn spreads(nodes: u64, gossip: Gossip, delay: u64, steps: u64) -> Vec<f64> {
 
 /// By how much the spread shrinks in a step, over many.
 fn rate(nodes: u64, gossip: Gossip, delay: u64) -> f64 {
-    let (from, to) = (6, 36);
+    let from = 6;
+    let to = 36;
     let spreads = spreads(nodes, gossip, delay, to + 1);
     (spreads[to as usize] / spreads[from as usize]).powf(1.0 / (to - from) as f64)
 }
@@ -60,10 +61,8 @@ fn six_nodes_contract_to_about_a_fifth_in_three_steps() {
 #[test]
 fn overlapped_and_as_fast_as_the_network_nodes_contract_as_if_synchronous() {
     for nodes in [3, 5, 6, 7] {
-        let (synchronous, overlapped) = (
-            rate(nodes, Gossip::synchronous(1), 200),
-            rate(nodes, overlapped(1), 200),
-        );
+        let synchronous = rate(nodes, Gossip::synchronous(1), 200);
+        let overlapped = rate(nodes, overlapped(1), 200);
         assert!(
             (synchronous - overlapped).abs() < 0.01,
             "{nodes}: {synchronous} {overlapped}"
@@ -76,10 +75,8 @@ fn messages_that_take_some_steps_slow_contraction_down_by_so_many() {
     for nodes in [2, 3, 4, 6, 8, 13] {
         for (staleness, steps) in [(2, 1), (3, 2), (4, 3)] {
             let delay = steps * 10 * MILLI - 2 * MILLI;
-            let (fast, slow) = (
-                rate(nodes, Gossip::synchronous(1), 200).max(0.5),
-                rate(nodes, overlapped(staleness), delay),
-            );
+            let fast = rate(nodes, Gossip::synchronous(1), 200).max(0.5);
+            let slow = rate(nodes, overlapped(staleness), delay);
             // What is under way comes back that much later, and swings.
             let bound = fast.powf(1.0 / (2.0 * steps as f64 + 3.0));
             assert!(

@@ -33,10 +33,8 @@ impl World {
     pub fn plan_faults(&mut self) {
         let ids = self.living();
         for _ in 0..self.scenario.faults {
-            let (at, one) = (
-                self.random.below(self.scenario.horizon),
-                ids[self.random.below(ids.len() as u64) as usize],
-            );
+            let at = self.random.below(self.scenario.horizon);
+            let one = ids[self.random.below(ids.len() as u64) as usize];
             let other = ids[self.random.below(ids.len() as u64) as usize];
             let long = self.random.below(2 * self.scenario.grace.0);
             for fault in self.some_faults(one, other, long) {
@@ -174,7 +172,8 @@ impl World {
         for one in &ids {
             let now = self.now;
             let node = self.node(*one);
-            (node.slowness, node.paused_until) = (100, node.paused_until.min(now));
+            node.slowness = 100;
+            node.paused_until = node.paused_until.min(now);
             ids.iter()
                 .filter(|other| *other > one)
                 .for_each(|other| self.heal(*one, *other));

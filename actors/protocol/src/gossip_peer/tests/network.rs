@@ -68,7 +68,9 @@ impl World {
     }
 
     fn stream(&mut self, from: NodeId, to: NodeId, (key, header): (Key, Header), stream: Stream) {
-        let (link, delay, sent) = (self.network.link(from, to), self.delay(), (to, key.1));
+        let link = self.network.link(from, to);
+        let delay = self.delay();
+        let sent = (to, key.1);
         let gone =
             self.nodes.get(&to).is_none_or(|node| !node.alive) || self.network.is_cut(from, to);
         let fate = if self.breaks_now() {
@@ -106,7 +108,8 @@ impl World {
             14..18 => {
                 self.begin(to, (key, header), stream, (delay, link));
                 self.network.streams += 1;
-                let (number, later) = (self.network.streams, delay + 10 * self.delay());
+                let number = self.network.streams;
+                let later = delay + 10 * self.delay();
                 self.begin(
                     to,
                     (key, header),
@@ -170,7 +173,8 @@ impl World {
         let Some(stream) = self.nodes[&id].incoming.get(&key).copied() else {
             panic!("{id} reads what is not there: {key:?}")
         };
-        let (delay, link) = (1 + self.delay() / 4, self.network.link(key.2, id));
+        let delay = 1 + self.delay() / 4;
+        let link = self.network.link(key.2, id);
         self.later(delay, id, Event::Read(key, stream.number, link));
     }
 

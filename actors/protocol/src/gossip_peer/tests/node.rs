@@ -139,7 +139,8 @@ impl Node {
 
     /// Splits the numerators; returns what each receiver gets.
     pub fn ship(&mut self, plan: &Plan) -> Mass {
-        let (weight, split) = (self.mass[0], &plan.split);
+        let weight = self.mass[0];
+        let split = &plan.split;
         let part = self.mass.map(|value| value * (split.share / weight));
         let part = combine(
             part,
@@ -183,9 +184,12 @@ impl Node {
 
     /// The decided round's values: every weight is 1.
     pub fn adopt(&mut self, round: Round, first: Step, mean: [f64; 2]) {
-        (self.round, self.step, self.mass, self.heard) =
-            (round, first, [1.0, mean[0], mean[1]], None);
-        (self.moved, self.goes) = ([0.0; 3], [0.0; 3]);
+        self.round = round;
+        self.step = first;
+        self.mass = [1.0, mean[0], mean[1]];
+        self.heard = None;
+        self.moved = [0.0; 3];
+        self.goes = [0.0; 3];
         self.kept.clear();
         self.pending = None;
     }

@@ -41,7 +41,8 @@ pub fn view_of(epoch: Epoch, ids: impl IntoIterator<Item = (NodeId, u64)>) -> Vi
 impl Rounds {
     pub fn new(ids: &[NodeId], tau: Option<u64>) -> Self {
         let view = view_of(Epoch::FOUNDING, ids.iter().map(|id| (*id, 0)));
-        let (contributed, decided) = (BTreeMap::new(), BTreeMap::new());
+        let contributed = BTreeMap::new();
+        let decided = BTreeMap::new();
         Self {
             tau,
             round: Round(1),
@@ -72,7 +73,8 @@ impl Rounds {
 impl World {
     /// A node's contribution is frozen.
     pub fn contribute(&mut self, id: NodeId) {
-        let (round, mass) = (self.nodes[&id].round, self.nodes[&id].mass);
+        let round = self.nodes[&id].round;
+        let mass = self.nodes[&id].mass;
         self.node(id).doing = Doing::Settled;
         if round != self.rounds.round {
             return;
@@ -128,7 +130,8 @@ impl World {
         }
         self.rounds.round = self.rounds.round.next();
         self.rounds.contributed.clear();
-        let (round, view) = (self.rounds.round, self.rounds.view.clone());
+        let round = self.rounds.round;
+        let view = self.rounds.view.clone();
         self.rounds.decided.insert(
             round,
             Decision {
@@ -243,7 +246,8 @@ impl World {
         let Some(round) = self.nodes[&id].heard else {
             return;
         };
-        let (mean, first) = (self.rounds.decided[&round].mean, self.rounds.first(round));
+        let mean = self.rounds.decided[&round].mean;
+        let first = self.rounds.first(round);
         self.node(id).adopt(round, first, mean);
         self.compute(id);
     }

@@ -183,7 +183,8 @@ fn who_is_told_that_it_is_late_jumps_and_tells_what_it_leaves_out() {
     node.frame(4, skipped(0, 20));
     node.frame(3, skipped(0, 20));
     let effects = node.gossip(1);
-    let (mixed, sent) = (mix(&effects).unwrap(), vec![(NodeId(2), Step(0))]);
+    let mixed = mix(&effects).unwrap();
+    let sent = vec![(NodeId(2), Step(0))];
     assert_eq!(
         (mixed.behind, &mixed.returned, mixed.weight),
         (Some(Step(9)), &sent, 1.0)

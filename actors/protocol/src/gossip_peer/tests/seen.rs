@@ -101,10 +101,8 @@ impl Seen {
         ] {
             *mine = theirs.max(*mine);
         }
-        (self.waited, self.settled_after) = (
-            self.waited.max(other.waited),
-            self.settled_after.max(other.settled_after),
-        );
+        self.waited = self.waited.max(other.waited);
+        self.settled_after = self.settled_after.max(other.settled_after);
         self.weight(other.weight_min);
         self.weight(other.weight_max);
     }

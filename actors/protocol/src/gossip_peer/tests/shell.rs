@@ -118,9 +118,12 @@ impl World {
     }
 
     fn mixed(&mut self, id: NodeId, cause: &In, mix: &Mix) {
-        let (now, limit) = (self.now, self.scenario.grace.0);
+        let now = self.now;
+        let limit = self.scenario.grace.0;
         let node = self.node(id);
-        let (doing, step, paused_until) = (node.doing, node.step, node.paused_until);
+        let doing = node.doing;
+        let step = node.step;
+        let paused_until = node.paused_until;
         let (Doing::Gossiping(since) | Doing::Settling(since)) = doing else {
             // A round that was decided meanwhile has released the training threads.
             return;
@@ -139,7 +142,8 @@ impl World {
                 self.seen.waited = self.seen.waited.max(now - since);
                 let next = self.next_step(id, mix);
                 let node = self.node(id);
-                (node.mixing, node.step) = (Step(step.0 + 1), next);
+                node.mixing = Step(step.0 + 1);
+                node.step = next;
                 self.compute(id);
             }
             Purpose::Average => {
@@ -185,7 +189,8 @@ impl World {
     /// A node does without a peer. If that one is not late at all, somebody waited for nothing.
     fn late(&mut self, id: NodeId, peer: NodeId) {
         self.seen.late += 1;
-        let (node, other) = (&self.nodes[&id], &self.nodes[&peer]);
+        let node = &self.nodes[&id];
+        let other = &self.nodes[&peer];
         let needed = Step(node.step.0.saturating_sub(self.scenario.staleness()));
         let passed = other
             .came_at

@@ -117,7 +117,8 @@ impl World {
     pub fn spawn(&mut self, id: NodeId, mass: Mass) {
         self.lives += 1;
         self.began.remove(&id);
-        let (view, round) = (self.rounds.view.clone(), self.rounds.round);
+        let view = self.rounds.view.clone();
+        let round = self.rounds.round;
         let machine = self.machine(id, &view, round);
         self.nodes.insert(
             id,
@@ -236,10 +237,8 @@ impl World {
         let node = self.node(id);
         node.doing = Doing::Computing;
         node.generation += 1;
-        let (generation, takes) = (
-            node.generation,
-            (base + more) * node.slowness / 100 + std::mem::take(&mut node.stall),
-        );
+        let generation = node.generation;
+        let takes = (base + more) * node.slowness / 100 + std::mem::take(&mut node.stall);
         self.later(takes, id, Event::Trained(generation));
     }
 
@@ -266,7 +265,8 @@ impl World {
         let now = self.now;
         let node = self.node(id);
         node.steps += 1;
-        let (step, round) = (node.step, node.round);
+        let step = node.step;
+        let round = node.round;
         node.mixing = step;
         node.came_at.insert(step, now);
         node.came_at = node.came_at.split_off(&Step(step.0.saturating_sub(64)));
@@ -282,7 +282,8 @@ impl World {
 
     /// Tells the machine and does what it asks for.
     pub fn feed(&mut self, id: NodeId, event: In) {
-        let (now, cause) = (Instant(self.now), event.clone());
+        let now = Instant(self.now);
+        let cause = event.clone();
         seen::told(self.now, id, &event);
         let mut out = Outbox::default();
         let node = self.node(id);

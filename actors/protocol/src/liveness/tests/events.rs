@@ -227,7 +227,8 @@ fn round_trips_lengthen_the_patience() {
             .unwrap()
             * POLL_EVERY.as_millis()
     };
-    let (near, far) = (dies_after(1), dies_after(300));
+    let near = dies_after(1);
+    let far = dies_after(300);
     assert!(
         (1_150..1_300).contains(&near) && (2_300..2_700).contains(&far),
         "{near} ms, {far} ms"

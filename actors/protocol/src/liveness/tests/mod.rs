@@ -100,7 +100,8 @@ fn a_stopped_process_is_found_by_its_silence() {
 }
 
 fn rough() -> Network {
-    let (delay, jitter) = (Span::from_millis(1), Span::from_millis(20));
+    let delay = Span::from_millis(1);
+    let jitter = Span::from_millis(20);
     Network {
         lost_per_thousand: 200,
         delay,

@@ -28,7 +28,8 @@ pub struct Network {
 
 impl Default for Network {
     fn default() -> Self {
-        let (delay, jitter) = (Span(50), Span(200));
+        let delay = Span(50);
+        let jitter = Span(200);
         Self {
             lost_per_thousand: 0,
             delay,
@@ -97,7 +98,9 @@ impl Simulation {
             })
         };
         let node = |id| {
-            let (heard, waiting, paused_until) = (BTreeSet::new(), Vec::new(), Instant(0));
+            let heard = BTreeSet::new();
+            let waiting = Vec::new();
+            let paused_until = Instant(0);
             (
                 id,
                 Node {
@@ -111,8 +114,11 @@ impl Simulation {
             )
         };
         let nodes = (0..count).map(node).collect();
-        let (events, broken, spikes) = (Queue::default(), BTreeSet::new(), BTreeMap::new());
-        let (verdicts, now) = (Vec::new(), Instant(0));
+        let events = Queue::default();
+        let broken = BTreeSet::new();
+        let spikes = BTreeMap::new();
+        let verdicts = Vec::new();
+        let now = Instant(0);
         let mut simulation = Self {
             network,
             nodes,
@@ -364,7 +370,8 @@ impl Simulation {
     }
 
     fn reconnect(&mut self, one: u64, other: u64) {
-        let (first, second) = (&self.nodes[&one], &self.nodes[&other]);
+        let first = &self.nodes[&one];
+        let second = &self.nodes[&other];
         if first.killed || second.killed {
             return;
         }

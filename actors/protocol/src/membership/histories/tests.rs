@@ -156,7 +156,8 @@ fn a_fork_goes_on_where_nobody_decided_its_first_round_and_ends_where_a_quorum_d
 /// A node that waits to be admitted: to the first history, by its member 1.
 fn joiner(brings: Option<Lineage>) -> Membership {
     let mut node = machine(4, 2, "");
-    (node.settings.join, node.settings.lineage) = (true, brings);
+    node.settings.join = true;
+    node.settings.lineage = brings;
     let mut out = Outbox::default();
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
     node.handle(
@@ -250,7 +251,8 @@ fn gives_its_founding_up() -> (Membership, Lineage) {
     let mut node = machine(3, 2, "");
     let mut out = Outbox::default();
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
-    let (theirs, better) = (Lineage(1 << 64 | 20), Lineage(1 << 64 | 10));
+    let theirs = Lineage(1 << 64 | 20);
+    let better = Lineage(1 << 64 | 10);
     for (founder, lineage) in [(2, theirs), (1, better)] {
         for peer in [1, 2] {
             node.handle(

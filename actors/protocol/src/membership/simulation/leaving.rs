@@ -10,7 +10,8 @@ fn a_node_that_was_cut_off_while_it_drained_ends() {
         let (mut world, started) = cluster(seed, 4, common(4));
         let drained = started[world.random.below(4) as usize];
         world.feed(drained, In::Drain);
-        let (wait, id) = (world.random.below(80), world.processes[drained].id.0);
+        let wait = world.random.below(80);
+        let id = world.processes[drained].id.0;
         world.run(wait);
         world.cut(&[id]);
         world.run(4_000);

@@ -124,7 +124,9 @@ fn describe(world: &World) -> String {
             )
         };
         let at = process.coordinator.as_ref().map(view);
-        let (id, incarnation, failed) = (process.id, process.incarnation.0, &process.failed);
+        let id = process.id;
+        let incarnation = process.incarnation.0;
+        let failed = &process.failed;
         let standing = process
             .machine
             .life
@@ -290,7 +292,8 @@ fn refusals_name_the_reason() {
 #[test]
 fn a_node_joins_only_the_history_whose_state_it_brings() {
     let (mut world, started) = cluster(7, 3, common(3));
-    let (ours, other) = (settle(&mut world).lineage, Lineage(5));
+    let ours = settle(&mut world).lineage;
+    let other = Lineage(5);
     let (_, reason) = refused(
         &mut world,
         Start {
@@ -419,10 +422,8 @@ fn a_restarted_node_takes_its_place_again() {
         // Before or after the others notice, where it listened before or elsewhere.
         let wait = world.random.below(600);
         world.run(wait);
-        let (id, port) = (
-            world.processes[killed].id,
-            world.processes[killed].address.port(),
-        );
+        let id = world.processes[killed].id;
+        let port = world.processes[killed].address.port();
         let again = world.start(Start {
             port: Some(port).filter(|_| seed % 2 == 0),
             ..node(id.0)

@@ -48,7 +48,8 @@ impl World {
                 .waits_since
                 .get_or_insert((at.round, now));
             if *round != at.round {
-                (*round, *since) = (at.round, now);
+                *round = at.round;
+                *since = now;
             }
             let late = now > *since + GRACE;
             if let Some(participants) = self.participants(leader, &at, late) {
@@ -233,7 +234,8 @@ impl World {
         if !told {
             return;
         }
-        let (to, after) = (*to, after.clone());
+        let to = *to;
+        let after = after.clone();
         let process = &mut self.processes[to];
         let view = &after.view;
         process.coordinator = Some(after.clone()).filter(|_| admitted);

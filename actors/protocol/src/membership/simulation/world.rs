@@ -82,10 +82,14 @@ pub struct World {
 
 impl World {
     pub fn new(seed: u64, common: Common) -> Self {
-        let (processes, known, decided) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
-        let (queue, in_order) = (Queue::default(), InOrder::default());
+        let processes = Vec::new();
+        let known = BTreeSet::new();
+        let decided = BTreeMap::new();
+        let queue = Queue::default();
+        let in_order = InOrder::default();
         let random = Random(seed);
-        let (cut, slow_rounds) = (None, false);
+        let cut = None;
+        let slow_rounds = false;
         let mut world = Self {
             seed,
             now: 0,
@@ -114,10 +118,8 @@ impl World {
 
     /// Starts a process, whose incarnation is its number; its model is known soon.
     pub fn start(&mut self, start: Start) -> usize {
-        let (index, incarnation) = (
-            self.processes.len(),
-            Incarnation(self.processes.len() as u64 + 1),
-        );
+        let index = self.processes.len();
+        let incarnation = Incarnation(self.processes.len() as u64 + 1);
         let address = SocketAddr::from(([127, 0, 0, 1], start.port.unwrap_or(7000 + index as u16)));
         let Common {
             min_nodes,
@@ -188,7 +190,8 @@ impl World {
     }
 
     pub fn feed(&mut self, index: usize, event: In) {
-        let (process, mut out) = (&mut self.processes[index], Outbox::default());
+        let process = &mut self.processes[index];
+        let mut out = Outbox::default();
         crate::machine::Machine::handle(&mut process.machine, event, Instant(self.now), &mut out);
         for effect in out.take() {
             self.act(index, effect);
@@ -250,7 +253,8 @@ impl World {
         else {
             return;
         };
-        let (to, bytes) = (session.process, frame.encode().unwrap());
+        let to = session.process;
+        let bytes = frame.encode().unwrap();
         let delayed = self.now + 1 + self.random.below(DELAY_MAX);
         let at = self.in_order.arrives(from, to, delayed);
         self.at(at, Event::Frame { from, to, bytes });
@@ -341,7 +345,8 @@ impl World {
     }
 
     fn attach(&mut self, at: usize, peer: usize, up: bool) {
-        let (id, incarnation) = (self.processes[peer].id, self.processes[peer].incarnation);
+        let id = self.processes[peer].id;
+        let incarnation = self.processes[peer].incarnation;
         if let Some(other) = self.processes[at]
             .sessions
             .get(&id)
@@ -413,7 +418,8 @@ impl World {
             if silent >= bound(IDLE) {
                 self.end_session(index, peer, false);
             }
-            let (node, incarnation) = (self.processes[peer].id, self.processes[peer].incarnation);
+            let node = self.processes[peer].id;
+            let incarnation = self.processes[peer].incarnation;
             if silent >= bound(DEATH) && self.processes[index].declare(node, incarnation) {
                 self.feed(
                     index,
@@ -430,7 +436,8 @@ impl World {
     }
 
     pub fn reaches(&self, one: usize, other: usize) -> bool {
-        let (one, other) = (&self.processes[one], &self.processes[other]);
+        let one = &self.processes[one];
+        let other = &self.processes[other];
         let side = |id: &NodeId| self.cut.as_ref().is_some_and(|group| group.contains(id));
         one.alive && other.alive && side(&one.id) == side(&other.id)
     }
@@ -466,7 +473,8 @@ impl World {
             );
         }
         let process = &mut self.processes[index];
-        (process.alive, process.left) = (false, departed);
+        process.alive = false;
+        process.left = departed;
         process.sessions.clear();
     }
 }

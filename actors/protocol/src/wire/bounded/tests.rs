@@ -36,7 +36,8 @@ fn the_largest_messages_fit_a_control_frame() {
     let mut largest = outcome(RoundKind::Slow);
     largest.contributors.clone_from(&everybody);
     largest.absent = (0..SHARDS_MAX as u32).map(ShardId).collect();
-    (largest.view, largest.samples) = (view.clone(), Some(large_progress()));
+    largest.view = view.clone();
+    largest.samples = Some(large_progress());
     largest.order.clone_from(&everybody);
     largest.waiting.clone_from(&everybody);
     largest.retained = vec![retained(); VOTERS_KEPT];
@@ -58,7 +59,8 @@ fn the_largest_messages_fit_a_control_frame() {
         ..standing()
     };
     let address = view.members()[0].address;
-    let (settings, model) = ("x".repeat(SETTINGS_BYTES_MAX), Some(ModelSize::default()));
+    let settings = "x".repeat(SETTINGS_BYTES_MAX);
+    let model = Some(ModelSize::default());
     let hello = Hello {
         address,
         devices: 1,
@@ -150,7 +152,8 @@ struct Counted {
 
 /// Two messages that differ in the length of one list or text alone; the first is empty there.
 fn counted<T: Wire>(name: &'static str, bound: usize, empty: &T, longer: &T) -> Counted {
-    let (empty, longer) = (empty.write(), longer.write());
+    let empty = empty.write();
+    let longer = longer.write();
     let at = empty
         .iter()
         .zip(&longer)
@@ -172,7 +175,8 @@ fn lists_of_a_view() -> [Counted; 2] {
     let members = found.len() - 16 - (8 + SEAT) - (8 + MEMBER);
     let seats = members + 8 + MEMBER;
     [("members", members), ("seats", seats)].map(|(name, at)| {
-        let (before, behind) = (found[..at].to_vec(), found[at + 8..].to_vec());
+        let before = found[..at].to_vec();
+        let behind = found[at + 8..].to_vec();
         Counted {
             name,
             before,
@@ -193,7 +197,8 @@ fn lists() -> Vec<Counted> {
         })
     };
     let hello = |dead| {
-        let (address, settings) = (SocketAddr::from(([10, 0, 0, 9], 7400)), String::new());
+        let address = SocketAddr::from(([10, 0, 0, 9], 7400));
+        let settings = String::new();
         let standing = Some(Standing { dead, ..standing() });
         frame(Message::Hello(Hello {
             address,
@@ -231,7 +236,8 @@ fn lists() -> Vec<Counted> {
         }))
     };
     let swim = |updates| Datagram::V1(Content::Swim(packet(SwimMessage::Gossip, updates)));
-    let (nobody, one) = (Vec::new(), vec![NodeId(5)]);
+    let nobody = Vec::new();
+    let one = vec![NodeId(5)];
     vec![
         counted("alive", MEMBERS_MAX, &hello(nobody), &hello(one)),
         counted(
@@ -277,7 +283,8 @@ fn lists() -> Vec<Counted> {
 
 fn lists_of_an_attempt() -> Vec<Counted> {
     let list = |name, bound, clear: &dyn Fn(&mut Draft)| {
-        let (mut empty, longer) = (draft(RoundKind::Slow), draft(RoundKind::Slow));
+        let mut empty = draft(RoundKind::Slow);
+        let longer = draft(RoundKind::Slow);
         clear(&mut empty);
         counted(
             name,
@@ -375,7 +382,8 @@ fn texts() -> Vec<Counted> {
         }))
     };
     let abandon = |one: &str, other: &str| {
-        let (one_spec, other_spec) = (one.to_owned(), other.to_owned());
+        let one_spec = one.to_owned();
+        let other_spec = other.to_owned();
         frame(Message::Abandon(RefusalReason::SpecsDiffer {
             one: NodeId(1),
             one_spec,

@@ -60,7 +60,8 @@ impl Axis {
         (from, to): (Instant, Instant),
         (top, bottom): (f64, f64),
     ) -> String {
-        let (x, width) = (self.x(from), self.x(to) - self.x(from));
+        let x = self.x(from);
+        let width = self.x(to) - x;
         format!(
             "<rect class='{class}' x='{x:.1}' y='{top}' width='{width:.1}' height='{}'/>",
             bottom - top
@@ -89,7 +90,8 @@ impl<'a> Chart<'a> {
     fn new(run: &Observed, axis: &'a Axis, most: f64) -> Self {
         // A little room above the highest value.
         let most = if most > 0.0 { most * 1.06 } else { 1.0 };
-        let (top, bottom) = (6.0, 6.0 + HEIGHT);
+        let top = 6.0;
+        let bottom = 6.0 + HEIGHT;
         let mut body = axis.grid(top, bottom);
         if let Some(quiet) = run.quiet {
             body.push_str(&axis.ground("quiet", (quiet, run.over), (top, bottom)));
@@ -98,14 +100,12 @@ impl<'a> Chart<'a> {
         let step = step_of(most / 4.0);
         let mut value = 0.0;
         while value <= most {
-            let (y, shown) = (
-                chart.y(value),
-                if step < 1.0 {
-                    format!("{value:.2}")
-                } else {
-                    format!("{value:.0}")
-                },
-            );
+            let y = chart.y(value);
+            let shown = if step < 1.0 {
+                format!("{value:.2}")
+            } else {
+                format!("{value:.0}")
+            };
             let _ = write!(
                 chart.body,
                 "<line class='grid' x1='{LEFT}' x2='{RIGHT}' y1='{y:.1}' y2='{y:.1}'/>\
@@ -126,7 +126,8 @@ impl<'a> Chart<'a> {
     fn curve(&mut self, class: &str, colour: &str, points: &[(Instant, f64)], steps: bool) {
         let mut path = String::new();
         for (index, (at, value)) in points.iter().enumerate() {
-            let (x, y) = (self.axis.x(*at), self.y(*value));
+            let x = self.axis.x(*at);
+            let y = self.y(*value);
             let _ = match (index, steps) {
                 (0, _) => write!(path, "M{x:.1} {y:.1}"),
                 (_, true) => write!(path, "H{x:.1}V{y:.1}"),
@@ -162,7 +163,8 @@ pub(super) fn counts(run: &Observed, axis: &Axis) -> String {
             .filter_map(|life| Some((life.ended?.0, -1))),
     );
     times.sort_unstable();
-    let (mut count, mut alive) = (0i64, Vec::new());
+    let mut count = 0i64;
+    let mut alive = Vec::new();
     for (at, change) in times {
         count += change;
         alive.push((at, count as f64));
@@ -198,7 +200,8 @@ pub(super) fn rounds(run: &Observed, axis: &Axis) -> String {
     let most = gaps.iter().map(|(_, gap)| *gap).fold(1.0, f64::max);
     let mut chart = Chart::new(run, axis, most);
     for (at, gap) in highest(&gaps) {
-        let (x, y) = (axis.x(at), chart.y(gap));
+        let x = axis.x(at);
+        let y = chart.y(gap);
         let _ = write!(
             chart.body,
             "<circle class='dot' cx='{x:.1}' cy='{y:.1}' r='1.8'/>"

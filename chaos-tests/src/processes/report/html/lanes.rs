@@ -63,7 +63,8 @@ pub(super) fn svg(run: &Observed, axis: &Axis) -> String {
 
 fn bars(run: &Observed, axis: &Axis, node: NodeId, y: f64, body: &mut String) {
     let mut bar = |class: &str, from: Instant, to: Instant| {
-        let (x, width) = (axis.x(from), (axis.x(to) - axis.x(from)).max(0.5));
+        let x = axis.x(from);
+        let width = (axis.x(to) - x).max(0.5);
         let _ = write!(
             body,
             "<rect class='{class}' x='{x:.1}' y='{y:.1}' width='{width:.1}' height='{BAR}'/>"
@@ -93,7 +94,8 @@ type Spans = Vec<(Instant, Instant)>;
 
 /// From when to when a start was a member, and contributed to the round under way then.
 fn standing(run: &Observed, start: Start, until: Instant) -> (Spans, Spans) {
-    let (mut members, mut contributes) = (Spans::new(), Spans::new());
+    let mut members = Spans::new();
+    let mut contributes = Spans::new();
     let extend = |spans: &mut Spans, from: Instant, to: Instant| match spans.last_mut() {
         Some((_, last)) if *last >= from => *last = to,
         _ => spans.push((from, to)),
@@ -146,7 +148,8 @@ fn faults(run: &Observed, axis: &Axis, node: NodeId, y: f64, body: &mut String) 
         );
     }
     for (from, to) in ill(run, node) {
-        let (x, end) = (axis.x(from), axis.x(to));
+        let x = axis.x(from);
+        let end = axis.x(to);
         let _ = write!(
             body,
             "<line class='cutoff' x1='{x:.1}' x2='{end:.1}' y1='{:.1}' y2='{:.1}'/>",

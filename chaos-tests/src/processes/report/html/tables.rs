@@ -109,7 +109,8 @@ pub(super) fn kinds(report: &Report) -> String {
         .kinds
         .iter()
         .map(|kind| {
-            let (next, back) = (cell(&kind.next_round_ms), cell(&kind.back_ms));
+            let next = cell(&kind.next_round_ms);
+            let back = cell(&kind.back_ms);
             format!(
                 "<tr><td>{}</td><td class='n'>{}</td>{next}{back}<td class='n'>{:.0}</td></tr>",
                 escape(&kind.name),
@@ -118,7 +119,8 @@ pub(super) fn kinds(report: &Report) -> String {
             )
         })
         .collect();
-    let (next, back) = (cell(&measures.next_round_ms), cell(&measures.back_ms));
+    let next = cell(&measures.next_round_ms);
+    let back = cell(&measures.back_ms);
     rows.push_str(&format!(
         "<tr><td><b>all</b></td><td class='n'>{}</td>{next}{back}<td></td></tr>",
         measures.next_round_ms.count
@@ -145,7 +147,8 @@ pub(super) fn growth(report: &Report) -> String {
                        growth,
                        samples,
                    }: &Survivor| {
-            let (first, last) = (first / unit, last / unit);
+            let first = first / unit;
+            let last = last / unit;
             format!(
                 "<tr><td>{name} of node {node}</td><td class='n'>{first:.1}</td><td class='n'>{last:.1}</td>\
                  <td class='n'>{}</td><td class='n'>{samples}</td></tr>",
