@@ -286,10 +286,8 @@ impl StatusBoard {
                 .checkpoints
                 .as_ref()
                 .map_or(0, |before| before.failed);
-            if let Some(error) = checkpoints
-                .error
-                .as_ref()
-                .filter(|_| checkpoints.failed > failed)
+            if checkpoints.failed > failed
+                && let Some(error) = checkpoints.error.as_ref()
             {
                 note(
                     status,

@@ -260,12 +260,12 @@ impl Node {
     /// Starts closing on the node's executor; `false` if that was done before.
     fn begin_close(&self, done: impl FnOnce() + Send + 'static) -> bool {
         let executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(executor) = executor
-            .as_ref()
-            .filter(|_| !self.closed.swap(true, Ordering::Relaxed))
-        else {
+        let Some(executor) = executor.as_ref() else {
             return false;
         };
+        if self.closed.swap(true, Ordering::Relaxed) {
+            return false;
+        }
         let context = Arc::clone(&self.context);
         executor.handle().spawn(async move {
             // Together: nobody should dial a node that stops, and a hanging folder should not keep

@@ -276,8 +276,13 @@ impl AggregatorState {
             .outer
             .filter(|outer| !outer.sharded);
         // A joiner's momentum begins at zero, whatever it could have founded with.
-        let momentum = self.momentum.take().filter(|_| kind == RoundKind::Found);
-        let momentum = momentum.as_ref().map(Frozen::values);
+        let restored = self.momentum.take();
+        let restored = if kind == RoundKind::Found {
+            restored
+        } else {
+            None
+        };
+        let momentum = restored.as_ref().map(Frozen::values);
         self.whole = outer.map(|outer| {
             Box::new(WholeState::new(outer.optimizer, values, self.parameters).going_on(momentum))
         });

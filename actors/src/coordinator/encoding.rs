@@ -316,10 +316,8 @@ impl Encoder {
             |encoded| {
                 let reference = coding.reference(range);
                 let residual = coding.owed_before(range);
-                let (values, residual) = (
-                    &self.frozen.values()[parameters.clone()],
-                    Some(residual.values()),
-                );
+                let values = &self.frozen.values()[parameters.clone()];
+                let residual = Some(residual.values());
                 let contribution = Contribution {
                     values,
                     weight: self.weight,

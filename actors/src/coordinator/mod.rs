@@ -345,9 +345,9 @@ impl CoordinatorState {
         let published = self.context.clock.now().since(self.publishes_since);
         let gossips = matches!(self.context.settings.algorithm.base, Base::Sgp(_));
         // One alone contributes to a founding, which begins everybody's weight.
-        if let Some(weight) = rest
-            .weight
-            .filter(|_| gossips && outcome.spec.kind != RoundKind::Found)
+        if let Some(weight) = rest.weight
+            && gossips
+            && outcome.spec.kind != RoundKind::Found
         {
             // Every member began the round with weight 1.
             self.context

@@ -119,11 +119,12 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
     let (sources, weight) = gather(plan.me, own, contributions, wire_of(coding.as_ref()))?;
     let parameter_outlets = parameter_outlets(&context, &plan, &publication, coding.as_ref());
     let slow = plan.makes_momentum();
-    let holders = publication
-        .moves_from(plan.me)
-        .filter(|_| slow)
-        .map(|moved| (moved.to, Some(moved.shards.iter().copied().collect())));
-    let momentum_outlets = publish_to(&context, plan.place, &Bulk::State, holders);
+    let mut holders = Vec::new();
+    if slow {
+        let moves = publication.moves_from(plan.me);
+        holders.extend(moves.map(|moved| (moved.to, Some(moved.shards.iter().copied().collect()))));
+    }
+    let momentum_outlets = publish_to(&context, plan.place, &Bulk::State, holders.into_iter());
     let mut sources = Sources::new(&context, &plan, coding.as_ref(), sources);
     let work = Publishing {
         context,
@@ -242,13 +243,10 @@ impl Publishing {
         let Update { bytes, mut dropped } = coding.update(chunk, range);
         // The next contribution is divided by all weights, and what a slow step is given it gives
         // again in every later one.
-        let outer = self
-            .context
-            .settings
-            .algorithm
-            .outer
-            .filter(|_| self.plan.spec.kind == RoundKind::Slow);
-        let gain = outer.map_or(1.0, |outer| outer.optimizer.gain());
+        let gain = match self.context.settings.algorithm.outer {
+            Some(outer) if self.plan.spec.kind == RoundKind::Slow => outer.optimizer.gain(),
+            _ => 1.0,
+        };
         let owed = coding.owes(self.encoder.as_deref(), range);
         let scale = (self.weight / f64::from(gain)) as f32;
         for (dropped, owed) in dropped.values_mut().iter_mut().zip(owed.values()) {
@@ -553,10 +551,10 @@ async fn send(outlets: &[Outlet], shard: ShardId, chunk: &Frozen, encoded: Optio
             .as_ref()
             .is_none_or(|shards| shards.contains(&shard))
     }) {
-        let bytes = encoded
-            .filter(|_| outlet.encoded)
-            .cloned()
-            .unwrap_or_else(|| chunk.bytes(0..chunk.values().len()));
+        let bytes = match encoded {
+            Some(encoded) if outlet.encoded => encoded.clone(),
+            _ => chunk.bytes(0..chunk.values().len()),
+        };
         // The publication of a receiver that is gone has ended and logged why.
         _ = outlet.queue.send(Published::Chunk(bytes)).await;
     }

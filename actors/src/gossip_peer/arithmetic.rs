@@ -182,7 +182,10 @@ impl Arithmetic {
     fn complete(&mut self, own: f64, parts: Vec<Part>) -> Assembled {
         parts.into_iter().for_each(|part| self.fold(part));
         let mut correction = self.correction.take().unwrap_or_default();
-        let Some((last, weight)) = self.last.as_ref().filter(|_| own != 0.0) else {
+        if own == 0.0 {
+            return correction;
+        }
+        let Some((last, weight)) = self.last.as_ref() else {
             return correction;
         };
         let factor = (own / weight) as f32;
@@ -403,7 +406,10 @@ pub fn unbiased(
     last: Option<&(Assembled, f64)>,
     own: f64,
 ) -> Frozen {
-    let Some((last, weight)) = last.filter(|_| own != 1.0) else {
+    if own == 1.0 {
+        return frozen;
+    }
+    let Some((last, weight)) = last else {
         return frozen;
     };
     let factor = ((own - 1.0) / weight) as f32;

@@ -204,11 +204,23 @@ impl Case {
             } else {
                 BaseName::LocalSgd
             },
-            frequency: self.localsgd_frequency.filter(|_| !sgp).unwrap_or(1),
+            frequency: if sgp {
+                1
+            } else {
+                self.localsgd_frequency.unwrap_or(1)
+            },
             staleness: 0,
-            peers_per_step: self.peers_per_step.filter(|_| sgp).unwrap_or(1),
+            peers_per_step: if sgp {
+                self.peers_per_step.unwrap_or(1)
+            } else {
+                1
+            },
             outer: OuterName::SlowMo,
-            tau: self.slowmo_frequency.filter(|_| !off).unwrap_or(1),
+            tau: if off {
+                1
+            } else {
+                self.slowmo_frequency.unwrap_or(1)
+            },
             alpha: self.slowmo_lr,
             beta: self.slowmo_momentum,
             sharded: self.memory_efficient,

@@ -164,7 +164,10 @@ impl History {
     ) -> Option<&Contribution> {
         let own = self.contributions.get(&start)?;
         let of = |lineage| own.get(&(round, lineage));
-        of(began_in).or_else(|| of(Lineage::NONE).filter(|_| round == Round::FOUNDING))
+        match of(began_in) {
+            None if round == Round::FOUNDING => of(Lineage::NONE),
+            found => found,
+        }
     }
 
     /// Who lives.

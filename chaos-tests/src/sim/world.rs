@@ -235,8 +235,12 @@ impl World {
             .newest
             .get(&id)
             .map(|process| self.processes[*process].node.start.incarnation.0);
-        let Some(earlier) = earlier.filter(|_| clock_back > 0) else {
-            return Incarnation(self.config.first_incarnation + self.processes.len() as u64);
+        let next = Incarnation(self.config.first_incarnation + self.processes.len() as u64);
+        if clock_back == 0 {
+            return next;
+        }
+        let Some(earlier) = earlier else {
+            return next;
         };
         // No two starts of a node read the same time.
         let used = |incarnation: &u64| {
@@ -357,9 +361,9 @@ impl World {
             .node
             .next_deadline(part)
             .is_some_and(|deadline| deadline <= local);
-        match node::tick(part).filter(|_| due) {
-            Some(mail) => self.feed(process, mail),
-            None => self.arm(process, part),
+        match node::tick(part) {
+            Some(mail) if due => self.feed(process, mail),
+            _ => self.arm(process, part),
         }
     }
 
@@ -385,7 +389,10 @@ impl World {
     /// Plans a part's next tick.
     fn arm(&mut self, process: Process, part: Part) {
         let running = &mut self.processes[process];
-        let Some(deadline) = running.node.next_deadline(part).filter(|_| running.alive) else {
+        if !running.alive {
+            return;
+        }
+        let Some(deadline) = running.node.next_deadline(part) else {
             return;
         };
         let at = running.clock.when(deadline).max(self.now + 1);
@@ -468,8 +475,9 @@ impl World {
             incarnation,
         } = node.start;
         let place = node.rounds.machine().place();
-        let (training, step, phase) =
-            (node.training.doing, node.training.step, node.rounds.phase());
+        let training = node.training.doing;
+        let step = node.training.step;
+        let phase = node.rounds.phase();
         let admission = &node.membership.waiting;
         let round = &node.rounds.waiting;
         let up: Vec<u64> = self.network.sessions[process]

@@ -83,15 +83,23 @@ impl Report {
             ..
         } = *plan;
         let comparable = nodes == PEER_NODES && steps == PEER_STEPS;
+        let sent_of_f32 = |row: &Figures| match methods {
+            Methods::Wires => sent_of_f32(row, figures),
+            _ => None,
+        };
+        let peer = |row: &Figures| match comparable {
+            true => peer_figures(row.method.name, row.shards),
+            false => None,
+        };
         let row = |row: &Figures| Row {
             method: row.method.name,
             shards: row.shards,
             train_loss_nats: Statistics::of(row, |outcome| outcome.train_loss),
             test_accuracy_percent: Statistics::of(row, |outcome| 100.0 * outcome.test_accuracy),
             sent_bytes_per_node: row.sent_bytes_per_node,
-            sent_of_f32: sent_of_f32(row, figures).filter(|_| methods == Methods::Wires),
+            sent_of_f32: sent_of_f32(row),
             step_ms: row.step_ms,
-            peer: peer_figures(row.method.name, row.shards).filter(|_| comparable),
+            peer: peer(row),
         };
         let rows = figures.iter().map(row).collect();
         Self {

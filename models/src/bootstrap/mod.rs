@@ -355,7 +355,7 @@ impl Bootstraps {
         // Founders that are ready for different foundings wait for each other: only another start
         // of one of them ends that.
         let bound: Vec<u8> = living()
-            .filter_map(|id| state.node(id).founding.filter(|_| state.node(id).ready))
+            .filter_map(|id| state.node(id).ready_for())
             .collect();
         if bound.iter().any(|number| Some(number) != bound.first()) {
             return true;

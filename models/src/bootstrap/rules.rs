@@ -232,7 +232,10 @@ impl Bootstraps {
 
     fn form(state: &State, id: u8) -> Option<State> {
         let mut node = *state.node(id);
-        let founding = state.founding(node.founding.filter(|_| !node.formed)?);
+        if node.formed {
+            return None;
+        }
+        let founding = state.founding(node.founding?);
         let all = ids()
             .filter(|other| founding.founders & bit(*other) != 0)
             .all(|other| state.reaches(id, other));
@@ -242,7 +245,10 @@ impl Bootstraps {
 
     fn ready(&self, state: &State, id: u8) -> Option<State> {
         let mut node = *state.node(id);
-        let number = node.founding.filter(|_| node.formed && !node.ready)?;
+        if !node.formed || node.ready {
+            return None;
+        }
+        let number = node.founding?;
         if state.founding(number).decided {
             return None;
         }
@@ -255,7 +261,7 @@ impl Bootstraps {
 
     fn vote(&self, state: &State, id: u8) -> Option<State> {
         let node = state.node(id);
-        let number = node.founding.filter(|_| node.ready)?;
+        let number = node.ready_for()?;
         let founding = state.founding(number);
         let half = |among: u8| {
             let lowest = among & bit(founding.founders.trailing_zeros() as u8) != 0;
@@ -296,9 +302,10 @@ impl Bootstraps {
 
     fn give_up(&self, state: &State, id: u8) -> Option<State> {
         let mut node = *state.node(id);
-        let number = node
-            .waits_for
-            .filter(|_| node.run.is_none() && !self.planted(Planted::WaitsForTheVoid))?;
+        if node.run.is_some() || self.planted(Planted::WaitsForTheVoid) {
+            return None;
+        }
+        let number = node.waits_for?;
         // Who is cut off may stand there: a broken connection is no end.
         let stands =
             |other: u8| !state.is_near(id, other) || state.node(other).stands_in() == Some(number);
@@ -311,7 +318,7 @@ impl Bootstraps {
     /// that voted.
     pub(super) fn learn(state: &State, id: u8, needs_witness: bool) -> Option<State> {
         let mut node = *state.node(id);
-        let number = node.founding.filter(|_| node.ready)?;
+        let number = node.ready_for()?;
         let founding = state.founding(number);
         let knows = |other: u8| state.node(other).run == Some(number);
         let stands = |other: &u8| state.node(*other).founding == Some(number) || knows(*other);

@@ -156,9 +156,15 @@ impl Node {
         };
     }
 
+    /// The founding that it is ready for.
+    pub(super) fn ready_for(&self) -> Option<u8> {
+        if self.ready { self.founding } else { None }
+    }
+
     /// Where it says that it stands.
     pub(super) fn stands_in(&self) -> Option<u8> {
-        self.run.or(self.founding.filter(|_| self.formed))
+        let formed = if self.formed { self.founding } else { None };
+        self.run.or(formed)
     }
 }
 

@@ -435,14 +435,17 @@ impl Rules {
                 .position(|term| term.code == code)
                 .map(|number| number as u8)
         };
-        let accepted = process
-            .accepted
-            .filter(|_| !self.setup.breaks(Planted::PromiseForgetsAccepted));
-        let floor = process
-            .floor
-            .filter(|_| !self.setup.breaks(Planted::FloorNotReported))
-            .and_then(number);
-        Promise { accepted, floor }
+        let mut promise = Promise {
+            accepted: process.accepted,
+            floor: process.floor.and_then(number),
+        };
+        if self.setup.breaks(Planted::PromiseForgetsAccepted) {
+            promise.accepted = None;
+        }
+        if self.setup.breaks(Planted::FloorNotReported) {
+            promise.floor = None;
+        }
+        promise
     }
 
     fn steps_open(

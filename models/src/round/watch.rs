@@ -154,7 +154,10 @@ impl Rules {
                 Delivery::NewestFirst => members.next(),
                 Delivery::OldestFirst => members.last(),
             };
-            let Some(process) = first.filter(|_| began < SETTLES_WITH) else {
+            if began >= SETTLES_WITH {
+                return false;
+            }
+            let Some(process) = first else {
                 return false;
             };
             began += 1;

@@ -195,11 +195,11 @@ impl Launch {
         let last = failed
             .last()
             .map(|node| (*node, group.last_lines(*node).join("\n    ")));
-        match last.filter(|_| well == 0) {
-            Some((node, lines)) => {
+        match last {
+            Some((node, lines)) if well == 0 => {
                 bail!("no node ended well; the last lines of node {node}:\n    {lines}")
             }
-            None => Ok(failed),
+            _ => Ok(failed),
         }
     }
 }

@@ -347,9 +347,8 @@ impl Group {
         let until = Instant::now() + POLL;
         let mut lines = Vec::new();
         // Also when the nodes write without a pause, somebody must look after the processes.
-        while let Some(left) = until
-            .checked_duration_since(Instant::now())
-            .filter(|_| lines.len() < LINES_WAITING_MAX)
+        while lines.len() < LINES_WAITING_MAX
+            && let Some(left) = until.checked_duration_since(Instant::now())
         {
             match self.lines.recv_timeout(left) {
                 Ok((_, Reading::Line(line))) => {

@@ -175,7 +175,10 @@ impl Arithmetic for Wrong {
             .iter_mut()
             .rev()
             .find(|array| !matches!(array, Array::Null));
-        match changed.filter(|_| kernel == self.0 && n > 300) {
+        if kernel != self.0 || n <= 300 {
+            return Ok(());
+        }
+        match changed {
             Some(Array::Floats(values)) => values[300] += values[300].abs() * 1e-3 + 1e-3,
             Some(Array::Bytes(bytes)) => bytes[299] ^= 0x40,
             Some(Array::Word(word)) => *word ^= 1,

@@ -199,11 +199,10 @@ fn write_tensors(
     for (index, shard) in snapshot.shards.iter().enumerate() {
         let values = write_range(writer, &snapshot.values, layout.range(*shard))?;
         let parameters = parameters_of(header, *shard);
-        let momentum = snapshot
-            .momentum
-            .as_ref()
-            .and_then(|momentum| momentum.get(index))
-            .filter(|_| !parameters.is_empty());
+        let momentum = match &snapshot.momentum {
+            Some(momentum) if !parameters.is_empty() => momentum.get(index),
+            _ => None,
+        };
         let momentum = momentum
             .map(|momentum| write_range(writer, momentum, parameters))
             .transpose()?;

@@ -172,11 +172,11 @@ impl Value for Lineage {
     fn parse(text: &str) -> Option<Self> {
         let digits =
             text.len() == LINEAGE_DIGITS && text.bytes().all(|digit| digit.is_ascii_hexdigit());
-        let lineage = u128::from_str_radix(text, 16)
-            .ok()
-            .filter(|_| digits)
-            .map(Self);
-        lineage.filter(|lineage| lineage.is_decided())
+        if !digits {
+            return None;
+        }
+        let lineage = Self(u128::from_str_radix(text, 16).ok()?);
+        lineage.is_decided().then_some(lineage)
     }
     fn show(&self) -> String {
         format!("{:032x}", self.0)

@@ -424,11 +424,10 @@ impl Session {
         let (reply, answer) = oneshot::channel();
         // Worker 0's values stand for the node: the workers of a node hold the same parameters.
         let frozen = if self.index == 0 { frozen } else { None };
-        let samples = self
-            .sampler
-            .as_ref()
-            .filter(|_| self.index == 0)
-            .map(Follower::progress);
+        let samples = match &self.sampler {
+            Some(sampler) if self.index == 0 => Some(sampler.progress()),
+            _ => None,
+        };
         let basis = self.basis();
         let exchange = ExchangeRequest {
             request,

@@ -319,7 +319,10 @@ impl Aggregator {
     }
 
     fn whole_step_done(&mut self, out: &mut Outbox<Effect>) {
-        let Some(request) = self.request.filter(|_| self.phase == Phase::WholeStep) else {
+        if self.phase != Phase::WholeStep {
+            return;
+        }
+        let Some(request) = self.request else {
             return;
         };
         let overtaken = self

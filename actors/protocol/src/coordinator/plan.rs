@@ -277,16 +277,14 @@ impl Publication {
             .ids()
             .filter(|id| !plan.participants.contains(id))
             .collect();
-        let donor = plan
-            .contributors
-            .first()
-            .copied()
-            .filter(|_| !joiners.is_empty());
-        self.donation = donor.map(|donor| Donation {
-            donor,
-            joiners,
-            values,
-        });
+        self.donation = match plan.contributors.first() {
+            Some(donor) if !joiners.is_empty() => Some(Donation {
+                donor: *donor,
+                joiners,
+                values,
+            }),
+            _ => None,
+        };
         self
     }
 
@@ -307,8 +305,11 @@ impl Publication {
         }
         let mut moves: BTreeMap<(NodeId, NodeId), Vec<ShardId>> = BTreeMap::new();
         for shard in layout.shards() {
-            let source = first_of(before.holders(shard), &plan.participants)
-                .filter(|_| !absent.contains(&shard));
+            let source = if absent.contains(&shard) {
+                None
+            } else {
+                first_of(before.holders(shard), &plan.participants)
+            };
             // What is restored is lost by nobody.
             if source.is_none() && !plan.restores {
                 self.lost.push(shard);

@@ -547,6 +547,9 @@ impl Liveness {
 
 /// Whether a node has to be declared dead now.
 fn verdict(peer: &Peer, now: Instant) -> Option<DownCause> {
+    if peer.down {
+        return None;
+    }
     let told = peer
         .rumour
         .filter(|rumour| now >= rumour.believed_by)
@@ -555,7 +558,7 @@ fn verdict(peer: &Peer, now: Instant) -> Option<DownCause> {
         .suspicion
         .filter(|suspicion| now >= suspicion.down_by)
         .map(|_| DownCause::Silent(peer.silence(now)));
-    told.or(silent).filter(|_| !peer.down)
+    told.or(silent)
 }
 
 fn send(to: NodeId, content: Content, out: &mut Outbox<Effect>) {

@@ -104,12 +104,11 @@ impl Membership {
 
     /// Dials, now and then, whoever should be connected and is not.
     pub(super) fn dial_missing(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let standing = self
-            .life
-            .standing
-            .as_ref()
-            .or(self.life.cluster.as_ref())
-            .filter(|_| !self.life.drained);
+        let standing = if self.life.drained {
+            None
+        } else {
+            self.life.standing.as_ref().or(self.life.cluster.as_ref())
+        };
         // Asked at every event, so not member by member as long as nothing has changed.
         let looked =
             standing.map(|standing| (standing.lineage, standing.view.epoch(), self.disconnections));
@@ -127,10 +126,11 @@ impl Membership {
             .filter(|member| !self.can_send_to(member))
             .map(|member| member.address)
             .collect();
-        self.life.all_connected = looked.filter(|_| missing.is_empty());
         if missing.is_empty() {
+            self.life.all_connected = looked;
             self.life.redial_at = None;
         } else {
+            self.life.all_connected = None;
             self.life.redial_at = Some(now.after(REDIAL_EVERY));
             out.push_all(missing.into_iter().map(Effect::Connect));
         }

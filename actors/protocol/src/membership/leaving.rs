@@ -60,7 +60,7 @@ impl Membership {
     /// Says that this node leaves, now and then until it is no member: whoever connects or joins
     /// meanwhile has to know.
     pub(super) fn leave_again(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let Some(contributes) = self.life.leaving.filter(|_| self.life.standing.is_some()) else {
+        let (Some(contributes), Some(_)) = (self.life.leaving, &self.life.standing) else {
             self.life.leave_again_at = None;
             return;
         };

@@ -389,7 +389,10 @@ impl Membership {
             && self.life.resigning.is_empty()
             && self.failed.is_none()
             && !self.life.drained;
-        let Some(cluster) = self.life.cluster.clone().filter(|_| wants) else {
+        if !wants {
+            return;
+        }
+        let Some(cluster) = self.life.cluster.clone() else {
             return;
         };
         let wish = (cluster.lineage, cluster.view.epoch());

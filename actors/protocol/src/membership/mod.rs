@@ -160,18 +160,19 @@ impl Machine for Membership {
             None
         };
         let refused_by = self.refused.as_ref().map(|(_, deadline)| *deadline);
-        let founding = [self.appear_by, self.synchronize_by, refused_by]
-            .into_iter()
-            .flatten()
-            .filter(|_| waiting)
-            .min();
+        let mut founding = None;
+        if waiting {
+            let deadlines = [self.appear_by, self.synchronize_by, refused_by];
+            founding = deadlines.into_iter().flatten().min();
+        }
+        let mut dials_missed_at = None;
+        if self.life.standing.is_some() {
+            dials_missed_at = self.life.missed.deadline();
+        }
         let others = [
             self.leave_by,
             self.life.redial_at,
-            self.life
-                .missed
-                .deadline()
-                .filter(|_| self.life.standing.is_some()),
+            dials_missed_at,
             self.life.leave_again_at,
             self.life.drained_by(),
             self.life.counted_until,
@@ -251,11 +252,12 @@ impl Membership {
         let settings = shared.clone();
         let standing = self.standing();
         let lineage = self.brings();
+        let model = if named { self.model } else { None };
         Message::Hello(Hello {
             address,
             devices,
             settings,
-            model: self.model.filter(|_| named),
+            model,
             standing,
             lineage,
         })
@@ -264,10 +266,10 @@ impl Membership {
     /// The history whose state this node brings. Whoever was a member once joins with the cluster's
     /// model, whatever it brought.
     fn brings(&self) -> Option<Lineage> {
-        self.life
-            .brings
-            .or(self.settings.lineage)
-            .filter(|_| !self.life.was_member)
+        if self.life.was_member {
+            return None;
+        }
+        self.life.brings.or(self.settings.lineage)
     }
 
     fn synchronize(&mut self, model: ModelSize, now: Instant, out: &mut Outbox<Effect>) {
@@ -284,10 +286,11 @@ impl Membership {
         for peer in self.connected.keys().copied().collect::<Vec<_>>() {
             self.send(peer, self.hello(), out);
         }
-        let known: Vec<_> = self.hellos.values().cloned().collect();
-        let founds = self.life.cluster.is_none();
-        for known in known.iter().filter(|_| founds) {
-            self.compare(known, now, out);
+        if self.life.cluster.is_none() {
+            let known: Vec<_> = self.hellos.values().cloned().collect();
+            for known in &known {
+                self.compare(known, now, out);
+            }
         }
         self.found_when_complete(out);
         self.join_when_ready(out);
@@ -337,7 +340,9 @@ impl Membership {
         if departed {
             self.life.missed.forget(node);
         }
-        if let Some(incarnation) = incarnation.filter(|_| departed && self.left.len() < MEMBERS_MAX)
+        if let Some(incarnation) = incarnation
+            && departed
+            && self.left.len() < MEMBERS_MAX
         {
             self.left.insert((node, incarnation));
         }

@@ -180,11 +180,10 @@ impl<D: Data> GossipPart<D> {
     /// has been taken back.
     pub fn receivers(&self, plan: &Plan) -> Vec<NodeId> {
         // A decided round may have come while they were made.
-        let Some(machine) = self
-            .machine
-            .as_ref()
-            .filter(|_| plan.place.round >= self.round)
-        else {
+        if plan.place.round < self.round {
+            return Vec::new();
+        }
+        let Some(machine) = &self.machine else {
             return Vec::new();
         };
         plan.out

@@ -259,10 +259,10 @@ impl Progress {
     #[must_use]
     pub fn used(&self, round: &DecidedRound<'_>, node: NodeId) -> Vec<Range<u64>> {
         let lanes = Lanes::new(round.members, self.settings.batch);
-        let Some(own) = lanes
-            .of(round.members, node)
-            .filter(|_| round.contributors.contains(&node))
-        else {
+        if !round.contributors.contains(&node) {
+            return Vec::new();
+        }
+        let Some(own) = lanes.of(round.members, node) else {
             return Vec::new();
         };
         let mut cursor = Cursor::new(self);

@@ -227,11 +227,10 @@ impl Shared {
                 let Ok((length, source)) = socket.try_recv_from(&mut buffer) else {
                     break;
                 };
-                let from = self
-                    .by_port
-                    .get(&source.port())
-                    .filter(|_| source.ip().is_loopback());
-                if let (Some(from), Some(bytes)) = (from, buffer.get(..length)) {
+                let from = self.by_port.get(&source.port());
+                if source.ip().is_loopback()
+                    && let (Some(from), Some(bytes)) = (from, buffer.get(..length))
+                {
                     self.pass(*from, to, bytes, &sockets);
                 }
             }

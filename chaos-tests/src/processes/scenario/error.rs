@@ -78,7 +78,10 @@ impl ScenarioError {
 /// `b`".
 fn with_nearest(message: &str) -> String {
     let mut words = message.split('`').skip(1).step_by(2);
-    let Some(unknown) = words.next().filter(|_| message.starts_with("unknown")) else {
+    if !message.starts_with("unknown") {
+        return message.to_owned();
+    }
+    let Some(unknown) = words.next() else {
         return message.to_owned();
     };
     match words.min_by_key(|known| strsim::damerau_levenshtein(known, unknown)) {

@@ -108,11 +108,12 @@ impl Demo {
                 .map(|node| (node, Row::new(node, Fate::Founded)))
                 .collect(),
             // The leader, where the others are a quorum without it.
-            victim: [None, None, Some(2)]
-                .get(nodes)
-                .copied()
-                .unwrap_or(Some(1))
-                .filter(|_| faults),
+            victim: match nodes {
+                _ if !faults => None,
+                0 | 1 => None,
+                2 => Some(2),
+                _ => Some(1),
+            },
             newcomer: None,
             killed_at: None,
             recovery: None,
@@ -221,15 +222,15 @@ impl Run {
         }
         // A newcomer contributes to a later round at the earliest than the first without the
         // victim.
-        if let Some(killed_at) = self
-            .killed_at
-            .filter(|_| self.recovery.is_none() && contributors < self.founded)
+        if let Some(killed_at) = self.killed_at
+            && self.recovery.is_none()
+            && contributors < self.founded
         {
             self.recovery = Some(killed_at.elapsed());
         }
-        match self.victim.filter(|_| step >= self.steps / 4) {
-            Some(victim) => self.kill(victim, step),
-            None => Ok(()),
+        match self.victim {
+            Some(victim) if step >= self.steps / 4 => self.kill(victim, step),
+            _ => Ok(()),
         }
     }
 

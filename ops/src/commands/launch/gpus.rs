@@ -153,7 +153,10 @@ pub fn restart(gpus: &mut NodeGpus, group: &mut Group) -> Vec<String> {
 
 /// The GPUs that a plan's nodes take, where they start again after a loss.
 pub fn of_plan(plan: &Plan, on_loss: OnGpuLoss) -> anyhow::Result<Option<NodeGpus>> {
-    let Some(each) = plan.gpus.filter(|_| on_loss == OnGpuLoss::Restart) else {
+    if on_loss != OnGpuLoss::Restart {
+        return Ok(None);
+    }
+    let Some(each) = plan.gpus else {
         return Ok(None);
     };
     let found = slowmo_cuda::gpus()?

@@ -109,10 +109,8 @@ impl Top {
             .drain(..self.events.len().saturating_sub(EVENTS_MAX));
         // What was shown once is not shown again; what every node forgot needs not be known any
         // more.
-        if let Some(oldest) = self
-            .events
-            .first()
-            .filter(|_| self.seen.len() > 64 * EVENTS_MAX)
+        if self.seen.len() > 64 * EVENTS_MAX
+            && let Some(oldest) = self.events.first()
         {
             self.seen = self.seen.split_off(&(oldest.at_us, 0, String::new()));
         }

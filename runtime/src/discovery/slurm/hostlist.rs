@@ -198,10 +198,10 @@ fn number(at: usize, text: &str) -> Result<u32, HostlistError> {
     } else {
         Fault::Number
     };
-    text.parse()
-        .ok()
-        .filter(|_| is_number)
-        .ok_or(HostlistError { at, fault })
+    if !is_number {
+        return Err(HostlistError { at, fault });
+    }
+    text.parse().map_err(|_| HostlistError { at, fault })
 }
 
 #[cfg(test)]

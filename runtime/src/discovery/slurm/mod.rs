@@ -86,10 +86,10 @@ pub fn names(
     let mut names = Vec::new();
     for (host, tasks) in hosts.iter().zip(tasks) {
         for task in 0..tasks {
-            let port = port
-                .checked_add(task)
-                .filter(|_| names.len() < HOSTS_MAX)
-                .ok_or(SlurmError::Ports { port })?;
+            if names.len() >= HOSTS_MAX {
+                return Err(SlurmError::Ports { port });
+            }
+            let port = port.checked_add(task).ok_or(SlurmError::Ports { port })?;
             names.push(format!("{host}:{port}"));
         }
     }

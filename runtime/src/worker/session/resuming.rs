@@ -94,7 +94,10 @@ impl Session {
             .outcome
             .as_ref()
             .is_some_and(|outcome| outcome.spec.kind == RoundKind::Found);
-        let Some(resumed) = self.node.checkpoints().resumed().filter(|_| founded) else {
+        if !founded {
+            return Ok(());
+        }
+        let Some(resumed) = self.node.checkpoints().resumed() else {
             return Ok(());
         };
         let unread = |error: crate::checkpoints::CheckpointError| {

@@ -239,7 +239,10 @@ impl Coordinator {
         } else {
             self.state_elements
         };
-        let Some(elements) = state_elements.filter(|_| self.settings.keeps_state) else {
+        if !self.settings.keeps_state {
+            return Some(Publication::new(plan, outcome, None));
+        }
+        let Some(elements) = state_elements else {
             return Some(Publication::new(plan, outcome, None));
         };
         let before = self
@@ -261,10 +264,10 @@ impl Coordinator {
     /// The shards whose momentum restarts at zero in an attempt, and those that nobody holds after
     /// it.
     fn losses(&mut self, plan: &Plan) -> (Vec<ShardId>, Vec<ShardId>) {
-        let (Some(history), Some(elements)) = (
-            &self.history,
-            self.state_elements.filter(|_| self.settings.keeps_state),
-        ) else {
+        if !self.settings.keeps_state {
+            return (Vec::new(), Vec::new());
+        }
+        let (Some(history), Some(elements)) = (&self.history, self.state_elements) else {
             return (Vec::new(), Vec::new());
         };
         let before = self
@@ -374,11 +377,10 @@ impl Coordinator {
     /// the whole: then the order stays. A leader under the first term knows those of the round
     /// before, one under a higher term has just been told all.
     fn order_of(&self, view: &View, participants: &[NodeId]) -> Vec<NodeId> {
-        let Some(history) = self
-            .history
-            .as_ref()
-            .filter(|_| self.settings.orders_by_rate)
-        else {
+        if !self.settings.orders_by_rate {
+            return Vec::new();
+        }
+        let Some(history) = &self.history else {
             return Vec::new();
         };
         let members: Vec<NodeId> = view.ids().collect();

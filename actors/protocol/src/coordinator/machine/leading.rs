@@ -309,7 +309,10 @@ impl Coordinator {
         let Some(deciding) = &self.deciding else {
             return;
         };
-        let Some(term) = deciding.lead.term().filter(|_| !deciding.closed) else {
+        if deciding.closed {
+            return;
+        }
+        let Some(term) = deciding.lead.term() else {
             return;
         };
         if !self.is_quorum(deciding.opened.iter().copied()) && !planted::has(Bug::ClosedTooEarly) {

@@ -277,11 +277,10 @@ impl Coordinator {
     /// Whether this node leads because it was cut off from whoever should, and so was whoever else
     /// does.
     pub(super) fn stands_in(&self) -> bool {
-        let Some(deciding) = self
-            .deciding
-            .as_ref()
-            .filter(|_| !self.links.deposed.is_empty())
-        else {
+        if self.links.deposed.is_empty() {
+            return false;
+        }
+        let Some(deciding) = &self.deciding else {
             return false;
         };
         if self.timers.runs(Timer::StandIn) || !self.may_lead() {

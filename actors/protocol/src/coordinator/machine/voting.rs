@@ -55,16 +55,17 @@ impl Coordinator {
         if contributed.is_some() {
             deciding.told.insert(term.node);
         }
-        let first = self
-            .history
-            .as_ref()
-            .map(History::first_term)
-            .filter(|_| planted::has(Bug::FloorUntold));
+        let mut floor = floor;
+        if planted::has(Bug::FloorUntold)
+            && let Some(history) = &self.history
+        {
+            floor = history.first_term();
+        }
         self.send(
             term.node,
             Message::Promise {
                 accepted,
-                floor: first.unwrap_or(floor),
+                floor,
                 contributed,
             },
             out,

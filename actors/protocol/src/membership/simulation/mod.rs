@@ -425,7 +425,7 @@ fn a_restarted_node_takes_its_place_again() {
         let id = world.processes[killed].id;
         let port = world.processes[killed].address.port();
         let again = world.start(Start {
-            port: Some(port).filter(|_| seed % 2 == 0),
+            port: (seed % 2 == 0).then_some(port),
             ..node(id.0)
         });
         let after = settle(&mut world);

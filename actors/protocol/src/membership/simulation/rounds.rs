@@ -36,11 +36,10 @@ impl World {
         } else {
             self.processes.len()
         } {
-            let Some(at) = self.processes[leader]
-                .coordinator
-                .clone()
-                .filter(|_| self.processes[leader].alive)
-            else {
+            if !self.processes[leader].alive {
+                continue;
+            }
+            let Some(at) = self.processes[leader].coordinator.clone() else {
                 continue;
             };
             let now = self.now;
@@ -238,7 +237,7 @@ impl World {
         let after = after.clone();
         let process = &mut self.processes[to];
         let view = &after.view;
-        process.coordinator = Some(after.clone()).filter(|_| admitted);
+        process.coordinator = admitted.then(|| after.clone());
         process.before = None;
         process.leaving.retain(|(id, _)| view.contains(*id));
         process.lost.retain(|(id, incarnation)| {

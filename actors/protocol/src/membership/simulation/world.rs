@@ -221,10 +221,8 @@ impl World {
             }
             Effect::Return { .. } => {
                 let process = &mut self.processes[index];
-                if let Some(at) = process
-                    .before
-                    .take()
-                    .filter(|_| process.coordinator.is_none())
+                if let Some(at) = process.before.take()
+                    && process.coordinator.is_none()
                 {
                     process.coordinator = Some(at.clone());
                     self.feed(index, In::Decided(at));
