@@ -282,11 +282,11 @@ pub fn chunks(range: Range<usize>) -> impl Iterator<Item = Range<usize>> + Send 
 
 /// A flat vector in pieces, each a frozen chunk at its place.
 #[derive(Clone, Debug, Default)]
-pub struct Assembled {
+pub struct ChunkedBuffer {
     pieces: BTreeMap<usize, Frozen>,
 }
 
-impl Assembled {
+impl ChunkedBuffer {
     /// Puts a chunk at its first element.
     pub fn insert(&mut self, start: usize, chunk: Frozen) {
         self.pieces.insert(start, chunk);

@@ -1,6 +1,6 @@
 //! The values of a real node, as its parts name them, and messages as its mailboxes hold them.
 
-use crate::buffers::{Assembled, Frozen};
+use crate::buffers::{ChunkedBuffer, Frozen};
 use crate::context::Credit;
 use crate::coordinator::{Contributed, Left, ShardState};
 use crate::ports::transport::BulkReceiver;
@@ -14,20 +14,20 @@ pub enum Buffers {}
 impl Data for Buffers {
     type Contribution = Contributed;
     type Frozen = Frozen;
-    type Part = Assembled;
-    type Values = Assembled;
+    type Part = ChunkedBuffer;
+    type Values = ChunkedBuffer;
     type State = ShardState;
     type Stream = Box<dyn BulkReceiver>;
     type Rest = Left;
 
-    fn assemble(parts: Vec<Assembled>, elements: usize) -> Option<Assembled> {
-        let mut values = Assembled::default();
+    fn assemble(parts: Vec<ChunkedBuffer>, elements: usize) -> Option<ChunkedBuffer> {
+        let mut values = ChunkedBuffer::default();
         parts.into_iter().for_each(|part| values.extend(part));
         values.covers(elements).then_some(values)
     }
 
-    fn renew_anchor(state: &mut ShardState, values: &Assembled, range: Range<usize>) {
-        state.anchor = Assembled::default();
+    fn renew_anchor(state: &mut ShardState, values: &ChunkedBuffer, range: Range<usize>) {
+        state.anchor = ChunkedBuffer::default();
         values
             .pieces_within(range)
             .for_each(|(start, chunk)| state.anchor.insert(start, chunk.clone()));

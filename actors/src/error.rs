@@ -3,7 +3,7 @@
 
 use slowmo_protocol::aggregator::Request;
 use slowmo_protocol::coordinator::RoundError;
-use slowmo_protocol::membership::FoundingError;
+use slowmo_protocol::membership::BootstrapError;
 use slowmo_protocol::node::Failure;
 use slowmo_protocol::time::Span;
 
@@ -12,7 +12,7 @@ use slowmo_protocol::time::Span;
 pub enum ExchangeError {
     /// The founding view did not form.
     #[error(transparent)]
-    Founding(#[from] FoundingError),
+    Bootstrapping(#[from] BootstrapError),
     /// The round ended without an outcome.
     #[error(transparent)]
     Round(#[from] RoundError),
@@ -42,7 +42,7 @@ pub enum ExchangeError {
     /// The gradients were not averaged: this node was passed over, and new parameters wait for it
     /// at its next step.
     #[error("this node was passed over: new parameters wait for it at its next step")]
-    PassedOver,
+    Excluded,
     /// The node has left the cluster in order.
     #[error("this node has left the cluster: end the training loop and call leave")]
     Drained,
@@ -54,7 +54,7 @@ pub enum ExchangeError {
 impl From<Failure> for ExchangeError {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Founding(error) => Self::Founding(error),
+            Failure::Bootstrapping(error) => Self::Bootstrapping(error),
             Failure::Round(error) => Self::Round(error),
             Failure::DataMissing(round) => {
                 tracing::error!(

@@ -106,7 +106,7 @@ impl Metrics {
 #[must_use]
 pub fn round_name(kind: RoundKind) -> &'static str {
     match kind {
-        RoundKind::Found => "found",
+        RoundKind::Bootstrap => "found",
         RoundKind::Average => "average",
         RoundKind::Slow => "slow",
         RoundKind::Gradients => "gradients",

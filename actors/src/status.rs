@@ -7,7 +7,7 @@ use slowmo_protocol::gossip_peer::Straggler;
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round, Step};
 use slowmo_protocol::time::Span;
 use slowmo_protocol::view::{Member, View};
-pub use slowmo_protocol::wire::Stands as Standing;
+pub use slowmo_protocol::wire::Stands as MemberState;
 use slowmo_protocol::wire::{MEASURE_NAME_BYTES_MAX, MEASURES_MAX};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,7 +69,7 @@ pub struct NodeStatus {
     /// What each worker computes on, for a person.
     pub devices: Vec<String>,
     /// Where it stands.
-    pub standing: Standing,
+    pub standing: MemberState,
     /// The model history.
     pub lineage: Lineage,
     /// The view.
@@ -204,8 +204,11 @@ impl StatusBoard {
             status.momentum_lost = outcome.momentum_lost;
             status.published = published;
             status.disagreement = disagreement.or(status.disagreement);
-            if matches!(status.standing, Standing::Founding | Standing::Joining) {
-                status.standing = Standing::Member;
+            if matches!(
+                status.standing,
+                MemberState::Bootstrapping | MemberState::Joining
+            ) {
+                status.standing = MemberState::Member;
             }
         });
     }
@@ -219,7 +222,7 @@ impl StatusBoard {
     }
 
     /// Where the node stands now.
-    pub fn standing(&self, standing: Standing) {
+    pub fn standing(&self, standing: MemberState) {
         self.with(|status| status.standing = standing);
     }
 

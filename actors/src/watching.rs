@@ -3,7 +3,7 @@
 //! decided by it.
 
 use crate::context::NodeContext;
-use crate::status::{NodeStatus, Standing, unix_us};
+use crate::status::{MemberState, NodeStatus, unix_us};
 use bytes::Bytes;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::time::{Instant, Span};
@@ -237,7 +237,7 @@ impl Watching {
     pub fn ordered_to_drain(context: &NodeContext, from: NodeId, incarnation: Incarnation) {
         let leaves = matches!(
             context.status.read().standing,
-            Standing::Leaving | Standing::Left
+            MemberState::Leaving | MemberState::Left
         );
         if leaves
             || incarnation != context.settings.identity.incarnation

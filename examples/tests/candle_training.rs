@@ -108,7 +108,7 @@ fn both_nodes_end_with_the_same_variables() {
 }
 
 #[test]
-fn the_founding_variables_are_the_lowest_id_s() {
+fn the_bootstrap_variables_are_the_lowest_id_s() {
     let config = Config {
         frequency: 1 << 20,
         tau: 1 << 20,

@@ -376,7 +376,7 @@ fn nodes_that_leave_do_not_count_when_a_job_grows_again_and_one_that_joins_can_b
 }
 
 #[test]
-fn a_node_that_dies_before_the_founding_can_be_started_again() {
+fn a_node_that_dies_before_the_bootstrap_can_be_started_again() {
     let settings = [
         ("SLOWMO_BASE", "none"),
         ("SLOWMO_TAU", "1"),

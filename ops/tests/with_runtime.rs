@@ -124,7 +124,7 @@ fn gossip_beside_a_slow_node_is_measured() {
 }
 
 #[test]
-fn killed_and_stopped_nodes_are_passed_over_and_come_back() {
+fn killed_and_stopped_nodes_are_excluded_and_come_back() {
     for signal in ["kill", "stop"] {
         let report = report(&[
             "bench", "recovery", "--nodes", "4", "--kills", "3", "--signal", signal,

@@ -70,9 +70,9 @@ impl Shell {
                 }
                 event = self.node.events.recv() => match event {
                     Some(TransportEvent::Datagram { from, datagram }) => self.feed(In::Datagram { from, bytes: datagram.to_vec() }),
-                    Some(TransportEvent::KnockRefused { node }) => {
+                    Some(TransportEvent::PortRefused { node }) => {
                         self.poll();
-                        self.feed(In::KnockRefused(node));
+                        self.feed(In::PortRefused(node));
                     }
                     Some(TransportEvent::Bulk { mut stream, .. }) => {
                         tokio::spawn(async move {
@@ -111,7 +111,7 @@ impl Shell {
                 Effect::Datagram { to, bytes } => {
                     drop(self.node.transport.send_datagram(to, bytes.into()))
                 }
-                Effect::Knock(node) => self.node.transport.knock(node),
+                Effect::PortProbe(node) => self.node.transport.port_probe(node),
                 Effect::Down(node, _, cause) => {
                     self.downs.send((self.node.id, node, cause)).unwrap()
                 }

@@ -147,9 +147,9 @@ async fn signs_of_life_are_counted(kind: Kind) {
 
 async fn knocking_tells_whether_anybody_listens(kind: Kind) {
     let (mut one, two) = kind.pair().await;
-    one.transport.knock(NodeId(9));
+    one.transport.port_probe(NodeId(9));
     for _ in 0..3 {
-        one.transport.knock(two.id);
+        one.transport.port_probe(two.id);
     }
     one.quiet(Duration::from_millis(60)).await;
     assert!(
@@ -162,8 +162,8 @@ async fn knocking_tells_whether_anybody_listens(kind: Kind) {
     // The socket may take a moment to be closed.
     for attempt in 0.. {
         assert!(attempt < 100, "never refused");
-        one.transport.knock(id);
-        if let Ok(Some(TransportEvent::KnockRefused { node })) =
+        one.transport.port_probe(id);
+        if let Ok(Some(TransportEvent::PortRefused { node })) =
             timeout(Duration::from_millis(20), one.events.recv()).await
         {
             return assert_eq!(node, id);

@@ -83,25 +83,25 @@ impl Lineage {
     /// [`Lineage::NONE`], also where it goes on.
     #[must_use]
     pub fn founded(of: u128) -> Self {
-        Self(of | 1 << Self::FOUNDING_SHIFT)
+        Self(of | 1 << Self::BOOTSTRAP_SHIFT)
     }
 
     /// The lineage under which this history goes on beside others of the same founding: `of` is a
     /// hash of what sets it apart.
     #[must_use]
     pub fn parted(self, of: u128) -> Self {
-        let low = (1 << Self::FOUNDING_SHIFT) - 1;
+        let low = (1 << Self::BOOTSTRAP_SHIFT) - 1;
         Self(((self.0 & !low) | (of & low)).max(1))
     }
 
     /// Whether both come from one founding.
     #[must_use]
     pub fn is_akin(self, other: Self) -> bool {
-        self.0 >> Self::FOUNDING_SHIFT == other.0 >> Self::FOUNDING_SHIFT
+        self.0 >> Self::BOOTSTRAP_SHIFT == other.0 >> Self::BOOTSTRAP_SHIFT
     }
 
     /// The upper half is the founding's, whatever became of it.
-    const FOUNDING_SHIFT: u32 = 64;
+    const BOOTSTRAP_SHIFT: u32 = 64;
 }
 
 impl fmt::Display for Lineage {
@@ -141,7 +141,7 @@ impl fmt::Display for Term {
 
 impl Round {
     /// The founding round: the lowest id's parameters become everybody's.
-    pub const FOUNDING: Self = Self(0);
+    pub const BOOTSTRAP: Self = Self(0);
 
     /// The round after this one.
     #[must_use]
@@ -152,5 +152,5 @@ impl Round {
 
 impl Epoch {
     /// The epoch of the founding view.
-    pub const FOUNDING: Self = Self(1);
+    pub const BOOTSTRAP: Self = Self(1);
 }

@@ -243,7 +243,7 @@ pub(crate) mod tests {
             address,
             devices: 1,
         };
-        View::new(Epoch::FOUNDING, ids.iter().map(member).collect()).unwrap()
+        View::new(Epoch::BOOTSTRAP, ids.iter().map(member).collect()).unwrap()
     }
 
     #[test]
@@ -312,10 +312,10 @@ pub(crate) mod tests {
             view.succeeded_by(Epoch(2), super::tests::view(ids).members().to_vec())
                 .unwrap()
         };
-        let founding = view(&[10, 20, 30, 40]);
-        assert_eq!(seats(&founding), [10, 20, 30, 40]);
-        assert_eq!(next(&founding, &[10, 20, 30, 40]).seats, founding.seats);
-        let joined = next(&founding, &[5, 10, 20, 25, 30, 40]);
+        let bootstrap = view(&[10, 20, 30, 40]);
+        assert_eq!(seats(&bootstrap), [10, 20, 30, 40]);
+        assert_eq!(next(&bootstrap, &[10, 20, 30, 40]).seats, bootstrap.seats);
+        let joined = next(&bootstrap, &[5, 10, 20, 25, 30, 40]);
         assert_eq!(seats(&joined), [10, 20, 30, 40, 5, 25]);
         assert_eq!(
             seats(&next(&joined, &[5, 10, 25, 30, 40])),

@@ -1,6 +1,6 @@
 //! What the aggregator is told.
 
-use crate::buffers::{Assembled, Frozen};
+use crate::buffers::{ChunkedBuffer, Frozen};
 use crate::data::Buffers;
 use crate::error::ExchangeError;
 use crate::worker::{Basis, Exchanged};
@@ -14,7 +14,7 @@ pub enum AggregatorMessage {
     /// Another part of the node tells it something.
     Told(ToAggregator<Buffers>),
     /// The node's own slow step is done.
-    WholeStepDone(Box<super::WholeState>, Assembled),
+    WholeStepDone(Box<super::WholeState>, ChunkedBuffer),
     /// A worker leaves in order.
     Leave {
         /// Which one.
@@ -36,7 +36,7 @@ pub struct Arrival {
     /// The request.
     pub arrive: Arrive<Buffers>,
     /// The base optimizer's buffers, for whoever joins and for a checkpoint, from worker 0.
-    pub donation: Option<Frozen>,
+    pub optimizer_transfer: Option<Frozen>,
     /// The slow momentum of the whole model that the founding goes on from, from worker 0.
     pub momentum: Option<Frozen>,
     /// What it was made from, where that is recorded.

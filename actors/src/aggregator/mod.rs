@@ -7,7 +7,7 @@ mod whole;
 pub use messages::{AggregatorMessage, Arrival};
 pub use whole::WholeState;
 
-use crate::buffers::{Assembled, Frozen};
+use crate::buffers::{ChunkedBuffer, Frozen};
 use crate::compute::compute;
 use crate::context::NodeContext;
 use crate::coordinator::{Contributed, Decided};
@@ -45,7 +45,7 @@ pub struct AggregatorState {
     myself: ActorRef<AggregatorMessage>,
     replies: BTreeMap<usize, oneshot::Sender<Result<Exchanged, ExchangeError>>>,
     leaving: BTreeMap<usize, oneshot::Sender<()>>,
-    donation: Option<Frozen>,
+    optimizer_transfer: Option<Frozen>,
     /// What was lent to the round under way, for a checkpoint that only this actor can make.
     lent: Option<Frozen>,
     /// The whole slow momentum that the founding goes on from.
@@ -114,7 +114,7 @@ impl AggregatorState {
             myself,
             replies: BTreeMap::new(),
             leaving: BTreeMap::new(),
-            donation: None,
+            optimizer_transfer: None,
             lent: None,
             momentum: None,
             basis: Basis::default(),
@@ -130,7 +130,7 @@ impl AggregatorState {
     fn arrive(&mut self, arrival: Arrival) {
         let Arrival {
             arrive,
-            donation,
+            optimizer_transfer,
             momentum,
             basis,
             reply,
@@ -141,7 +141,7 @@ impl AggregatorState {
             return;
         }
         self.replies.insert(arrive.worker, reply);
-        self.donation = donation.or(self.donation.take());
+        self.optimizer_transfer = optimizer_transfer.or(self.optimizer_transfer.take());
         self.momentum = momentum.or(self.momentum.take());
         self.basis.merge(arrive.worker, basis);
         self.elements = usize::try_from(arrive.request.elements).unwrap_or(usize::MAX);
@@ -153,7 +153,7 @@ impl AggregatorState {
         let founds = self
             .part
             .request()
-            .is_some_and(|(request, _)| request.task == Task::Found);
+            .is_some_and(|(request, _)| request.task == Task::Bootstrap);
         match &message {
             // A joiner's whole state starts from the parameters that it joined with.
             ToAggregator::Decided(decided) if self.whole.is_none() && founds => {
@@ -179,7 +179,7 @@ impl AggregatorState {
             AggregatorEffect::Behind => {
                 tracing::warn!("this node missed too many means of gradients: it joins again")
             }
-            AggregatorEffect::Unchanged => self.answer(Err(ExchangeError::PassedOver)),
+            AggregatorEffect::Unchanged => self.answer(Err(ExchangeError::Excluded)),
             AggregatorEffect::Drained => self.answer(Err(ExchangeError::Drained)),
             AggregatorEffect::Missing { workers, waited } => {
                 self.answer(Err(ExchangeError::WorkersMissing { workers, waited }))
@@ -215,15 +215,15 @@ impl AggregatorState {
             frozen,
             samples,
         } = contributing;
-        let donation = self.donation.take();
+        let optimizer_transfer = self.optimizer_transfer.take();
         let basis = std::mem::take(&mut self.basis);
         self.lent = if self.whole.is_some() {
-            donation.clone()
+            optimizer_transfer.clone()
         } else {
             None
         };
         let settings = &self.context.settings;
-        if spec.kind == RoundKind::Found {
+        if spec.kind == RoundKind::Bootstrap {
             let gossip = if matches!(settings.algorithm.base, Base::Sgp(_)) {
                 SPARE_GOSSIP_MODELS_MAX
             } else {
@@ -248,7 +248,7 @@ impl AggregatorState {
             weight,
             parameters,
             frozen,
-            donation,
+            optimizer_transfer,
             basis,
             encoder: None,
         };
@@ -268,7 +268,7 @@ impl AggregatorState {
 
     /// The whole slow state starts from the founding parameters where the outer optimizer is not
     /// sharded.
-    fn found(&mut self, values: &Assembled, kind: RoundKind) {
+    fn found(&mut self, values: &ChunkedBuffer, kind: RoundKind) {
         let outer = self
             .context
             .settings
@@ -277,7 +277,7 @@ impl AggregatorState {
             .filter(|outer| !outer.sharded);
         // A joiner's momentum begins at zero, whatever it could have founded with.
         let restored = self.momentum.take();
-        let restored = if kind == RoundKind::Found {
+        let restored = if kind == RoundKind::Bootstrap {
             restored
         } else {
             None
@@ -355,7 +355,7 @@ impl AggregatorState {
         let values = match from {
             Source::Made(values) => values.unwrap_or_default(),
             Source::Own(frozen) => {
-                let mut own = Assembled::default();
+                let mut own = ChunkedBuffer::default();
                 frozen.into_iter().for_each(|frozen| own.insert(0, frozen));
                 own
             }
@@ -382,9 +382,9 @@ impl AggregatorState {
     }
 
     fn answer(&mut self, result: Result<Exchanged, ExchangeError>) {
-        let passed_over = matches!(result, Err(ExchangeError::PassedOver));
-        self.failed |= result.is_err() && !passed_over;
-        self.donation = None;
+        let excluded = matches!(result, Err(ExchangeError::Excluded));
+        self.failed |= result.is_err() && !excluded;
+        self.optimizer_transfer = None;
         self.lent = None;
         self.basis = Basis::default();
         for (_, reply) in std::mem::take(&mut self.replies) {

@@ -1,7 +1,7 @@
 //! The slow step on a node's whole copy (`sharded = false`): anchor and momentum of every
 //! parameter, on every node.
 
-use crate::buffers::{Assembled, Pool, chunks};
+use crate::buffers::{ChunkedBuffer, Pool, chunks};
 use slowmo_protocol::algorithm::OuterOptimizer;
 use slowmo_protocol::outer::{OuterStep, Piece};
 use std::ops::Range;
@@ -18,9 +18,9 @@ pub struct WholeState {
 impl WholeState {
     /// The state at the founding: the anchor is the founding parameters, the momentum zero.
     #[must_use]
-    pub fn new(optimizer: OuterOptimizer, founding: &Assembled, parameters: usize) -> Self {
+    pub fn new(optimizer: OuterOptimizer, bootstrap: &ChunkedBuffer, parameters: usize) -> Self {
         let mut anchor = vec![0.0; parameters];
-        founding.copy_to(0, &mut anchor);
+        bootstrap.copy_to(0, &mut anchor);
         Self {
             momentum: vec![0.0; parameters],
             anchor,
@@ -40,8 +40,8 @@ impl WholeState {
 
     /// A copy of the slow momentum of some parameters.
     #[must_use]
-    pub fn momentum(&self, parameters: Range<usize>, pool: &Arc<Pool>) -> Assembled {
-        let mut momentum = Assembled::default();
+    pub fn momentum(&self, parameters: Range<usize>, pool: &Arc<Pool>) -> ChunkedBuffer {
+        let mut momentum = ChunkedBuffer::default();
         for range in chunks(parameters) {
             let mut chunk = pool.take(range.len());
             chunk
@@ -56,15 +56,15 @@ impl WholeState {
     /// the parameters in `values` is passed through. The result is numerators of the same weight.
     pub fn step(
         &mut self,
-        values: &Assembled,
+        values: &ChunkedBuffer,
         elements: usize,
         weight: f64,
         gamma: f32,
         pool: &Arc<Pool>,
-    ) -> Assembled {
+    ) -> ChunkedBuffer {
         let weight = weight as f32;
         let parameters = self.anchor.len();
-        let mut result = Assembled::default();
+        let mut result = ChunkedBuffer::default();
         for range in chunks(0..parameters) {
             let mut chunk = pool.take(range.len());
             values.copy_to(range.start, chunk.values_mut());

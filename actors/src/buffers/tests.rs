@@ -109,7 +109,7 @@ fn lengths_that_nobody_asks_for_make_room() {
 #[test]
 fn pieces_are_copied_across_their_borders() {
     let pool = Pool::new();
-    let mut assembled = Assembled::default();
+    let mut assembled = ChunkedBuffer::default();
     for start in [0usize, 3, 6] {
         let mut chunk = pool.take(3);
         chunk

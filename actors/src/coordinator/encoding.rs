@@ -2,7 +2,7 @@
 //! differences from what the round before decided, which every member holds. What rounding drops
 //! stays with the node and is added to its next contribution.
 
-use crate::buffers::{Assembled, Buffer, CHUNK_ELEMENTS, Frozen, Pool, VALUE_BYTES, chunks};
+use crate::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Frozen, Pool, VALUE_BYTES, chunks};
 use crate::ports::transport::{BulkError, BulkReceiver};
 use bytes::Bytes;
 use slowmo_protocol::algorithm::WireType;
@@ -22,9 +22,9 @@ pub fn is_encoded(kind: RoundKind, wire: WireType) -> bool {
 
 /// What a node carries from one round to the next.
 #[derive(Debug, Default)]
-pub struct Carried {
-    reference: Arc<Assembled>,
-    residual: Arc<Assembled>,
+pub struct ErrorFeedback {
+    reference: Arc<ChunkedBuffer>,
+    residual: Arc<ChunkedBuffer>,
 }
 
 /// How the values of one round travel: parameters as differences from the reference, what lies
@@ -34,8 +34,8 @@ pub struct Coding {
     /// Of the parameters.
     pub wire: WireType,
     parameters: usize,
-    reference: Arc<Assembled>,
-    residual: Arc<Assembled>,
+    reference: Arc<ChunkedBuffer>,
+    residual: Arc<ChunkedBuffer>,
     pool: Arc<Pool>,
 }
 
@@ -58,7 +58,7 @@ pub struct Update {
     pub dropped: Buffer,
 }
 
-impl Carried {
+impl ErrorFeedback {
     /// How a round of `parameters` parameters travels; `None` without the reference for it.
     #[must_use]
     pub fn coding(&self, wire: WireType, parameters: usize, pool: &Arc<Pool>) -> Option<Coding> {
@@ -75,7 +75,7 @@ impl Carried {
     }
 
     /// A node that has got its model by founding or joining owes nothing.
-    pub fn begin(&mut self, values: &Assembled) {
+    pub fn begin(&mut self, values: &ChunkedBuffer) {
         *self = Self {
             reference: Arc::new(values.clone()),
             residual: Arc::default(),
@@ -89,10 +89,10 @@ impl Carried {
         plan: &Plan,
         coding: &Coding,
         own: Option<&Encoder>,
-        part: &Assembled,
-        values: &Assembled,
+        part: &ChunkedBuffer,
+        values: &ChunkedBuffer,
     ) {
-        let mut residual = Assembled::default();
+        let mut residual = ChunkedBuffer::default();
         for range in plan
             .layout
             .shards()
@@ -357,7 +357,7 @@ impl Encoder {
 
 /// The values of `range`: as they lie there, or copied together where the rounds are cut
 /// differently.
-fn gathered(values: &Assembled, range: Range<usize>) -> Cow<'_, [f32]> {
+fn gathered(values: &ChunkedBuffer, range: Range<usize>) -> Cow<'_, [f32]> {
     let whole = values
         .piece(range.start)
         .and_then(|piece| piece.values().get(..range.len()));

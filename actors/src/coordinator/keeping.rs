@@ -2,7 +2,7 @@
 //! kept.
 
 use super::reduce::Broken;
-use crate::buffers::{Assembled, Frozen, chunks};
+use crate::buffers::{ChunkedBuffer, Frozen, chunks};
 use crate::compute::compute;
 use crate::context::NodeContext;
 use crate::data::Buffers;
@@ -23,7 +23,7 @@ pub struct Decided<'a> {
     /// The members of the view that the round began with.
     pub members: &'a Arc<[Member]>,
     /// The values that the round made.
-    pub values: &'a Assembled,
+    pub values: &'a ChunkedBuffer,
     /// How many of them are parameters.
     pub parameters: usize,
     /// The base optimizer's buffers, as they were lent to the round.
@@ -54,10 +54,10 @@ impl Decided<'_> {
         &self,
         context: &NodeContext,
         shards: Vec<ShardId>,
-        momentum: Option<impl Fn(ShardId, Range<usize>) -> Assembled>,
+        momentum: Option<impl Fn(ShardId, Range<usize>) -> ChunkedBuffer>,
     ) {
         let layout = Layout::new(usize::try_from(self.outcome.spec.elements).unwrap_or(usize::MAX));
-        let of = |momentum: &dyn Fn(ShardId, Range<usize>) -> Assembled| {
+        let of = |momentum: &dyn Fn(ShardId, Range<usize>) -> ChunkedBuffer| {
             shards
                 .iter()
                 .map(|shard| momentum(*shard, parameters_of(&layout, *shard, self.parameters)))
@@ -99,7 +99,7 @@ pub async fn restore(
     plan: &Plan,
     shard: ShardId,
     parameters: usize,
-) -> Result<Assembled, Broken> {
+) -> Result<ChunkedBuffer, Broken> {
     let range = parameters_of(&plan.layout, shard, parameters);
     let Some(restored) = context.store.restored() else {
         tracing::error!("there is nothing that this founding could go on from");
@@ -107,7 +107,7 @@ pub async fn restore(
     };
     let pool = Arc::clone(&context.pool);
     let read = compute(move || {
-        let mut momentum = Assembled::default();
+        let mut momentum = ChunkedBuffer::default();
         // A shard is read at once, so that what was kept of it is read and checked once.
         let mut whole = vec![0.0; range.len()];
         restored.momentum(range.clone(), &mut whole)?;

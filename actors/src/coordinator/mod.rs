@@ -18,13 +18,13 @@ pub use reduce::PUBLISH_WINDOW_CHUNKS;
 pub use shards::{Contributed, Left, ShardState};
 pub use transfer::CONNECT_WAIT_MAX;
 
-use crate::buffers::{Assembled, CHUNK_ELEMENTS};
+use crate::buffers::{CHUNK_ELEMENTS, ChunkedBuffer};
 use crate::context::{MAILBOX_CREDITS_MAX, NodeContext};
 use crate::data::{Buffers, Told};
 use crate::ports::recorder::QueueUse;
-use crate::status::Standing;
+use crate::status::MemberState;
 use crate::timer::Timer;
-use encoding::{Carried, Coding, is_encoded};
+use encoding::{Coding, ErrorFeedback, is_encoded};
 use movements::Movements;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::algorithm::{Base, WireType};
@@ -53,7 +53,7 @@ pub struct CoordinatorState {
     myself: ActorRef<CoordinatorMessage>,
     timer: Timer,
     movements: BTreeMap<Attempt, Movements>,
-    carried: Carried,
+    carried: ErrorFeedback,
     /// Parameters of the last contribution; a mean of gradients has its own count.
     parameters: usize,
     /// Since when this node's contribution is ready.
@@ -78,7 +78,7 @@ impl Actor for CoordinatorActor {
             myself,
             timer: Timer::default(),
             movements: BTreeMap::new(),
-            carried: Carried::default(),
+            carried: ErrorFeedback::default(),
             parameters: 0,
             contributed_at: None,
             publishes_since: Instant(0),
@@ -198,7 +198,7 @@ impl CoordinatorState {
                 let lent = self
                     .part
                     .contribution()
-                    .and_then(|own| own.donation.clone());
+                    .and_then(|own| own.optimizer_transfer.clone());
                 if let Some(movements) = self.movements.get_mut(&plan.attempt) {
                     movements.send_buffers(lent, to, values);
                 }
@@ -237,9 +237,9 @@ impl CoordinatorState {
                 tracing::warn!(
                     "nobody is left of the history that was to admit this node: it goes on where it stood before"
                 );
-                self.context.status.standing(Standing::Member);
+                self.context.status.standing(MemberState::Member);
             }
-            RoundsEffect::Stranded => tracing::warn!(
+            RoundsEffect::MustRejoin => tracing::warn!(
                 "a round was decided whose values this node does not hold: it joins again"
             ),
             RoundsEffect::Waiting(why) => {
@@ -290,7 +290,7 @@ impl CoordinatorState {
             .carried
             .coding(wire, self.part.parameters(), &self.context.pool);
         coding.map(Some).ok_or_else(|| {
-            // Founding or joining gave it to every member; without it nothing that arrives means
+            // Bootstrapping or joining gave it to every member; without it nothing that arrives means
             // anything.
             tracing::error!(
                 round = plan.attempt.round.0,
@@ -318,7 +318,7 @@ impl CoordinatorState {
         } else {
             None
         };
-        let optimizer = counts.and_then(|own| own.donation.as_ref());
+        let optimizer = counts.and_then(|own| own.optimizer_transfer.as_ref());
         Decided {
             outcome,
             members,
@@ -347,7 +347,7 @@ impl CoordinatorState {
         // One alone contributes to a founding, which begins everybody's weight.
         if let Some(weight) = rest.weight
             && gossips
-            && outcome.spec.kind != RoundKind::Found
+            && outcome.spec.kind != RoundKind::Bootstrap
         {
             // Every member began the round with weight 1.
             self.context
@@ -365,7 +365,7 @@ impl CoordinatorState {
             .metrics
             .round(outcome.spec.kind, reduced, published);
         if applied.drained {
-            self.context.status.standing(Standing::Left);
+            self.context.status.standing(MemberState::Left);
         }
     }
 
@@ -400,8 +400,8 @@ impl CoordinatorState {
         plan: &Plan,
         coding: Option<&Coding>,
         own: Option<&Contributed>,
-        owed: &Assembled,
-        values: &Assembled,
+        owed: &ChunkedBuffer,
+        values: &ChunkedBuffer,
     ) {
         let encodes = self.context.settings.algorithm.round_wire != WireType::Float32;
         if !encodes || !plan.spec.carries_parameters() {
@@ -443,7 +443,7 @@ fn settings(context: &NodeContext) -> Settings {
 }
 
 /// How far this node's model was from what became of it: `‖x − x̄‖ / ‖x̄‖` over a few chunks.
-fn disagreement(own: &Contributed, values: &Assembled) -> f32 {
+fn disagreement(own: &Contributed, values: &ChunkedBuffer) -> f32 {
     let parameters = own.parameters;
     let chunks = parameters.div_ceil(CHUNK_ELEMENTS).max(1);
     let pieces = values

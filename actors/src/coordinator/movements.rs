@@ -208,9 +208,9 @@ impl Movements {
             }
             (Bulk::Buffers, Some(publication)) => {
                 let values = publication
-                    .donation
+                    .optimizer_transfer
                     .as_ref()
-                    .map_or(0, |donation| donation.values);
+                    .map_or(0, |optimizer_transfer| optimizer_transfer.values);
                 let whole = 0..usize::try_from(values).unwrap_or(usize::MAX);
                 let span = tracing::debug_span!(parent: &self.span, "receive_buffers", %from);
                 self.spawn(span, async move {

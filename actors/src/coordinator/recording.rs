@@ -116,11 +116,11 @@ fn update(digest: &mut Digest, values: &[f32]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffers::{Assembled, Pool};
+    use crate::buffers::{ChunkedBuffer, Pool};
 
-    fn assembled(pieces: &[(usize, &[f32])]) -> Assembled {
+    fn assembled(pieces: &[(usize, &[f32])]) -> ChunkedBuffer {
         let pool = Pool::new();
-        let mut assembled = Assembled::default();
+        let mut assembled = ChunkedBuffer::default();
         for (start, values) in pieces {
             let mut buffer = pool.take(values.len());
             buffer.values_mut().copy_from_slice(values);
@@ -133,7 +133,7 @@ mod tests {
     fn holders_agree_however_their_values_are_cut_and_whether_zeros_are_written_out() {
         let whole = assembled(&[(4, &[1.0, 2.0, 3.0])]);
         let cut = assembled(&[(4, &[1.0]), (5, &[2.0, 3.0])]);
-        let digest = |anchor: &Assembled, momentum: &Assembled| {
+        let digest = |anchor: &ChunkedBuffer, momentum: &ChunkedBuffer| {
             let state = ShardState {
                 anchor: anchor.clone(),
                 momentum: momentum.clone(),
@@ -141,7 +141,10 @@ mod tests {
             held(ShardId(0), &state).digest
         };
         let zeros = assembled(&[(4, &[0.0, 0.0, 0.0])]);
-        assert_eq!(digest(&whole, &Assembled::default()), digest(&cut, &zeros));
+        assert_eq!(
+            digest(&whole, &ChunkedBuffer::default()),
+            digest(&cut, &zeros)
+        );
         assert_ne!(digest(&whole, &zeros), digest(&whole, &whole));
         assert_ne!(
             digest(&whole, &whole),

@@ -6,7 +6,7 @@ use super::encoding::{Coding, Encoder, Sum, Update};
 use super::keeping::restore;
 use super::shards::{Left, ShardState};
 use super::transfer::open;
-use crate::buffers::{Assembled, Buffer, CHUNK_ELEMENTS, Frozen, VALUE_BYTES, chunks};
+use crate::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Frozen, VALUE_BYTES, chunks};
 use crate::context::NodeContext;
 use crate::data::{Arrived, Buffers};
 use crate::ports::transport::BulkError;
@@ -137,14 +137,14 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
         parameter_outlets,
         momentum_outlets,
     };
-    let mut part = Assembled::default();
+    let mut part = ChunkedBuffer::default();
     let mut momenta = Vec::new();
     let mut left = Left {
         weight: Some(weight),
-        owed: Assembled::default(),
+        owed: ChunkedBuffer::default(),
     };
     for (shard, state) in states {
-        let mut momentum = Assembled::default();
+        let mut momentum = ChunkedBuffer::default();
         if work.plan.restores {
             momentum = restore(&work.context, &work.plan, shard, work.parameters).await?;
             for (_, chunk) in momentum.pieces() {
@@ -237,7 +237,7 @@ impl Publishing {
         &self,
         range: &Range<usize>,
         chunk: &mut Buffer,
-        owes: &mut Assembled,
+        owes: &mut ChunkedBuffer,
     ) -> Option<Bytes> {
         let coding = self.coding.as_ref()?;
         let Update { bytes, mut dropped } = coding.update(chunk, range);

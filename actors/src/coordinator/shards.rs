@@ -1,7 +1,7 @@
 //! The state of a shard, in chunks, and what a node brings to a round and keeps of it.
 
 use super::encoding::Encoder;
-use crate::buffers::{Assembled, Frozen, VALUE_BYTES};
+use crate::buffers::{ChunkedBuffer, Frozen, VALUE_BYTES};
 use crate::data::Buffers;
 use crate::worker::Basis;
 use slowmo_protocol::ident::ShardId;
@@ -15,9 +15,9 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub struct ShardState {
     /// The parameters at the start of the outer round.
-    pub anchor: Assembled,
+    pub anchor: ChunkedBuffer,
     /// The slow momentum; empty means zero.
-    pub momentum: Assembled,
+    pub momentum: ChunkedBuffer,
 }
 
 /// What this node brings to a round; kept until the round is decided, for any number of attempts.
@@ -30,7 +30,7 @@ pub struct Contributed {
     /// The values.
     pub frozen: Frozen,
     /// The base optimizer's buffers, for whoever joins and for a checkpoint.
-    pub donation: Option<Frozen>,
+    pub optimizer_transfer: Option<Frozen>,
     /// What it was made from, where that is recorded.
     pub basis: Basis,
     /// Who encodes it, once an encoded round is under way.
@@ -43,13 +43,13 @@ pub struct Left {
     /// `Σw` of the contributors.
     pub weight: Option<f64>,
     /// Where the round is encoded: what this node owes for the own shards if the round is decided.
-    pub owed: Assembled,
+    pub owed: ChunkedBuffer,
 }
 
 /// Bytes of all held anchors and momenta.
 #[must_use]
 pub fn bytes(shards: &[(ShardId, ShardState)]) -> usize {
-    let bytes = |part: &Assembled| {
+    let bytes = |part: &ChunkedBuffer| {
         part.pieces()
             .map(|(_, chunk)| chunk.values().len() * VALUE_BYTES)
             .sum::<usize>()
@@ -67,7 +67,7 @@ pub fn copies(
     layout: &Layout,
     parameters: usize,
 ) -> Vec<(Range<usize>, Vec<f32>, Vec<f32>)> {
-    let flat = |part: &Assembled| {
+    let flat = |part: &ChunkedBuffer| {
         part.pieces()
             .flat_map(|(_, chunk)| chunk.values().iter().copied())
             .collect()

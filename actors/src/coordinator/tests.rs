@@ -1,9 +1,9 @@
 //! Encoded rounds without a network: who reads what, what stays with a node, and what a wrong
 //! encoding is.
 
-use super::encoding::{Carried, Coding, Encoder, Sum};
+use super::encoding::{Coding, Encoder, ErrorFeedback, Sum};
 use super::reduce::{Broken, OwnContribution, gather};
-use crate::buffers::{Assembled, Frozen, Pool, chunks};
+use crate::buffers::{ChunkedBuffer, Frozen, Pool, chunks};
 use crate::data::Arrived;
 use crate::ports::transport::BulkReceiver;
 use crate::testing::Whole;
@@ -76,9 +76,9 @@ fn values(pool: &Arc<Pool>, value: impl Fn(usize) -> f32) -> Frozen {
 
 /// What a node that has just founded or joined carries; in two pieces, which are cut as no round
 /// is.
-fn carried(pool: &Arc<Pool>, reference: impl Fn(usize) -> f32) -> Carried {
+fn carried(pool: &Arc<Pool>, reference: impl Fn(usize) -> f32) -> ErrorFeedback {
     let whole = values(pool, reference);
-    let mut pieces = Assembled::default();
+    let mut pieces = ChunkedBuffer::default();
     for range in [0..333, 333..ELEMENTS] {
         let mut piece = pool.take(range.len());
         piece
@@ -86,12 +86,12 @@ fn carried(pool: &Arc<Pool>, reference: impl Fn(usize) -> f32) -> Carried {
             .copy_from_slice(&whole.values()[range.clone()]);
         pieces.insert(range.start, piece.freeze());
     }
-    let mut carried = Carried::default();
+    let mut carried = ErrorFeedback::default();
     carried.begin(&pieces);
     carried
 }
 
-fn coding(carried: &Carried, pool: &Arc<Pool>) -> Coding {
+fn coding(carried: &ErrorFeedback, pool: &Arc<Pool>) -> Coding {
     carried.coding(WireType::Int8, PARAMETERS, pool).unwrap()
 }
 
@@ -248,19 +248,19 @@ fn a_residual_counts_once_the_round_is_decided_with_it() {
         "the round is not decided"
     );
     let decided = {
-        let mut decided = Assembled::default();
+        let mut decided = ChunkedBuffer::default();
         decided.insert(0, values(&pool, |_| 0.5));
         decided
     };
     // Decided without it: what was owed stays; then with it, but for the shard that this node
     // published.
-    carried.renew(&plan, &before, None, &Assembled::default(), &decided);
+    carried.renew(&plan, &before, None, &ChunkedBuffer::default(), &decided);
     assert!(
         first(range.clone(), &coding(&carried, &pool))
             .iter()
             .all(|owed| *owed == 0.0)
     );
-    let mut part = Assembled::default();
+    let mut part = ChunkedBuffer::default();
     let published = plan.layout.range(ShardId(1));
     let mut owed = pool.take(published.len());
     owed.values_mut().fill(7.0);
@@ -275,7 +275,7 @@ fn a_residual_counts_once_the_round_is_decided_with_it() {
         "the next round encodes differences from what this one decided"
     );
     assert!(
-        Carried::default()
+        ErrorFeedback::default()
             .coding(WireType::Int8, PARAMETERS, &pool)
             .is_none(),
         "a node that has not joined has no reference"

@@ -3,7 +3,7 @@
 
 use super::encoding::Coding;
 use super::shards::ShardState;
-use crate::buffers::{Assembled, chunks};
+use crate::buffers::{ChunkedBuffer, chunks};
 use crate::context::NodeContext;
 use crate::data::Arrived;
 use crate::ports::transport::{BulkError, BulkReceiver, BulkSender};
@@ -73,7 +73,7 @@ pub async fn receive_parameters(
     mut arrived: Arrived,
     ranges: &[Range<usize>],
     coding: Option<&Coding>,
-) -> Result<Assembled, BulkError> {
+) -> Result<ChunkedBuffer, BulkError> {
     let expected = coding.map_or(Bulk::Parameters, |coding| Bulk::Update(coding.wire));
     if arrived.content != expected {
         return Err(BulkError::Broken(format!(
@@ -82,7 +82,7 @@ pub async fn receive_parameters(
         )));
     }
     let mut scratch = coding.map(Coding::scratch).unwrap_or_default();
-    let mut values = Assembled::default();
+    let mut values = ChunkedBuffer::default();
     for range in ranges.iter().cloned() {
         let Some(coding) = coding else {
             read_chunks(context, &mut *arrived.stream, range, &mut values).await?;
@@ -106,8 +106,8 @@ pub async fn receive(
     context: &NodeContext,
     mut arrived: Arrived,
     ranges: &[Range<usize>],
-) -> Result<Assembled, BulkError> {
-    let mut values = Assembled::default();
+) -> Result<ChunkedBuffer, BulkError> {
+    let mut values = ChunkedBuffer::default();
     for range in ranges.iter().cloned() {
         read_chunks(context, &mut *arrived.stream, range, &mut values).await?;
     }
@@ -119,7 +119,7 @@ async fn read_chunks(
     context: &NodeContext,
     stream: &mut dyn BulkReceiver,
     range: Range<usize>,
-    into: &mut Assembled,
+    into: &mut ChunkedBuffer,
 ) -> Result<(), BulkError> {
     for range in chunks(range) {
         let mut chunk = context.pool.take(range.len());
@@ -162,7 +162,7 @@ pub async fn send_state(
 async fn send_pieces(
     context: &NodeContext,
     stream: &mut dyn BulkSender,
-    values: &Assembled,
+    values: &ChunkedBuffer,
     range: Range<usize>,
 ) -> Result<(), BulkError> {
     for range in chunks(range) {

@@ -9,7 +9,7 @@
 
 use super::messages::GossipPeerMessage;
 use super::payload::Payload;
-use crate::buffers::{Assembled, Buffer, Frozen, Pool, chunks};
+use crate::buffers::{Buffer, ChunkedBuffer, Frozen, Pool, chunks};
 use crate::compute::compute;
 use ractor::ActorRef;
 use slowmo_protocol::gossip_peer::{Mix, Plan};
@@ -38,20 +38,20 @@ pub enum Job {
     Correct(Mix, Vec<Part>),
     /// Overlapped: the training threads have mixed it in; the model was this before. Fills in the
     /// message, if one is to be sent.
-    Moved(Assembled, Option<(Arc<Plan>, Payload)>),
+    Moved(ChunkedBuffer, Option<(Arc<Plan>, Payload)>),
     /// Synchronous: `kept` of the shipped numerators, and what arrived.
     Mix(Mix, Part, Vec<Part>),
     /// Turns numerators into a message to the peers of the plan, and fills it in.
-    Encode(Arc<Plan>, Assembled, Payload),
+    Encode(Arc<Plan>, ChunkedBuffer, Payload),
     /// Adds the correction, and what rounding of earlier messages dropped, to the contribution to
     /// an exact average.
     Settle(Mix, Frozen, Vec<Part>),
     /// The numerators that the model in the training threads comes from, with their push-sum
     /// weight.
-    Last(Assembled, f64),
+    Last(ChunkedBuffer, f64),
     /// Overlapped: the same as [`Job::Moved`], but not all numerators are finite: those stay what
     /// they were, and nothing is sent. The training thread has to mend its model there.
-    Mend(Assembled),
+    Mend(ChunkedBuffer),
     /// A decided round: every weight is 1, and nothing is under way.
     Reset,
 }
@@ -82,19 +82,19 @@ pub fn start(pool: Arc<Pool>, actor: ActorRef<GossipPeerMessage>) -> Jobs {
 
 /// A correction that the training threads mix in.
 struct Mixing {
-    correction: Assembled,
+    correction: ChunkedBuffer,
     stays: f32,
     weight: f64,
 }
 
 struct Arithmetic {
     pool: Arc<Pool>,
-    last: Option<(Assembled, f64)>,
+    last: Option<(ChunkedBuffer, f64)>,
     /// The messages that are here.
-    correction: Option<Assembled>,
+    correction: Option<ChunkedBuffer>,
     mixing: Option<Mixing>,
     /// Mass that rounding dropped, which the next message owes.
-    residual: Assembled,
+    residual: ChunkedBuffer,
 }
 
 impl Arithmetic {
@@ -104,7 +104,7 @@ impl Arithmetic {
             last: None,
             correction: None,
             mixing: None,
-            residual: Assembled::default(),
+            residual: ChunkedBuffer::default(),
         }
     }
 
@@ -152,7 +152,7 @@ impl Arithmetic {
                 self.last = None;
                 self.correction = None;
                 self.mixing = None;
-                self.residual = Assembled::default();
+                self.residual = ChunkedBuffer::default();
             }
         }
         None
@@ -179,7 +179,7 @@ impl Arithmetic {
     }
 
     /// The correction with the parts and so much of `z`; empty if there is nothing to add.
-    fn complete(&mut self, own: f64, parts: Vec<Part>) -> Assembled {
+    fn complete(&mut self, own: f64, parts: Vec<Part>) -> ChunkedBuffer {
         parts.into_iter().for_each(|part| self.fold(part));
         let mut correction = self.correction.take().unwrap_or_default();
         if own == 0.0 {
@@ -201,7 +201,7 @@ impl Arithmetic {
     }
 
     /// `own.scale · own + Σ scale · part`, in the order of the parts.
-    fn mix(&self, own: Part, parts: Vec<Part>) -> Assembled {
+    fn mix(&self, own: Part, parts: Vec<Part>) -> ChunkedBuffer {
         let kept = own.scale;
         let own = own.values.into_values(&self.pool);
         let mut parts = parts
@@ -232,7 +232,7 @@ impl Arithmetic {
     /// The numerators of what was mixed, and the message.
     fn moved(
         &mut self,
-        before: Assembled,
+        before: ChunkedBuffer,
         message: Option<(Arc<Plan>, Payload)>,
     ) -> Option<GossipPeerMessage> {
         let Mixing {
@@ -241,9 +241,9 @@ impl Arithmetic {
             weight,
         } = self.mixing.take()?;
         let known = self.last.is_some();
-        let (mut last, last_weight) = self.last.take().unwrap_or((Assembled::default(), 1.0));
-        let mut numerators = Assembled::default();
-        let mut sent = Assembled::default();
+        let (mut last, last_weight) = self.last.take().unwrap_or((ChunkedBuffer::default(), 1.0));
+        let mut numerators = ChunkedBuffer::default();
+        let mut sent = ChunkedBuffer::default();
         for (start, mut model) in buffers(before, &self.pool) {
             let length = model.values().len();
             let correction = slice(&correction, start, length, &self.pool);
@@ -275,7 +275,7 @@ impl Arithmetic {
 
     /// The numerators where they are finite, what they were where they are not; what was to be sent
     /// of the movement stays.
-    fn mend(&mut self, before: Assembled) {
+    fn mend(&mut self, before: ChunkedBuffer) {
         let Some(Mixing {
             correction,
             stays,
@@ -284,9 +284,9 @@ impl Arithmetic {
         else {
             return;
         };
-        let (mut last, last_weight) = self.last.take().unwrap_or((Assembled::default(), 1.0));
-        let mut numerators = Assembled::default();
-        let mut stayed = Assembled::default();
+        let (mut last, last_weight) = self.last.take().unwrap_or((ChunkedBuffer::default(), 1.0));
+        let mut numerators = ChunkedBuffer::default();
+        let mut stayed = ChunkedBuffer::default();
         for (start, mut model) in buffers(before, &self.pool) {
             let length = model.values().len();
             let correction = slice(&correction, start, length, &self.pool);
@@ -317,7 +317,7 @@ impl Arithmetic {
     }
 
     /// Adds a correction to the parameters at the front of a contribution.
-    fn add(&self, frozen: Frozen, correction: &Assembled) -> Frozen {
+    fn add(&self, frozen: Frozen, correction: &ChunkedBuffer) -> Frozen {
         if correction.is_empty() {
             return frozen;
         }
@@ -332,7 +332,7 @@ impl Arithmetic {
 }
 
 /// The pieces of `values`, to write.
-fn buffers(mut values: Assembled, pool: &Arc<Pool>) -> Vec<(usize, Buffer)> {
+fn buffers(mut values: ChunkedBuffer, pool: &Arc<Pool>) -> Vec<(usize, Buffer)> {
     let all: Vec<_> = values
         .pieces()
         .map(|(start, piece)| (start, piece.values().len()))
@@ -344,7 +344,7 @@ fn buffers(mut values: Assembled, pool: &Arc<Pool>) -> Vec<(usize, Buffer)> {
 
 /// A range of `values`, to write: the piece itself where it is one that nobody else has. Zeros
 /// where there are no values.
-fn buffer(values: &mut Assembled, start: usize, length: usize, pool: &Arc<Pool>) -> Buffer {
+fn buffer(values: &mut ChunkedBuffer, start: usize, length: usize, pool: &Arc<Pool>) -> Buffer {
     match values.take_piece(start, length) {
         Some(piece) => piece.into_buffer(pool),
         None => copy(values, start, length, pool),
@@ -352,7 +352,7 @@ fn buffer(values: &mut Assembled, start: usize, length: usize, pool: &Arc<Pool>)
 }
 
 /// A range of `values`: the piece itself where it is one.
-fn slice(values: &Assembled, start: usize, length: usize, pool: &Arc<Pool>) -> Frozen {
+fn slice(values: &ChunkedBuffer, start: usize, length: usize, pool: &Arc<Pool>) -> Frozen {
     match values
         .piece(start)
         .filter(|piece| piece.values().len() == length)
@@ -362,7 +362,7 @@ fn slice(values: &Assembled, start: usize, length: usize, pool: &Arc<Pool>) -> F
     }
 }
 
-fn copy(values: &Assembled, start: usize, length: usize, pool: &Arc<Pool>) -> Buffer {
+fn copy(values: &ChunkedBuffer, start: usize, length: usize, pool: &Arc<Pool>) -> Buffer {
     let mut buffer = pool.zeros(length);
     values.copy_to(start, buffer.values_mut());
     buffer
@@ -370,8 +370,8 @@ fn copy(values: &Assembled, start: usize, length: usize, pool: &Arc<Pool>) -> Bu
 
 /// The first `elements` of `values`: buffers may follow the parameters. Only a piece across that
 /// border is copied.
-pub fn front(pool: &Arc<Pool>, values: &Assembled, elements: usize) -> Assembled {
-    let mut front = Assembled::default();
+pub fn front(pool: &Arc<Pool>, values: &ChunkedBuffer, elements: usize) -> ChunkedBuffer {
+    let mut front = ChunkedBuffer::default();
     for (start, piece) in values.pieces_within(0..elements) {
         let length = piece.values().len().min(elements - start);
         if length == piece.values().len() {
@@ -386,8 +386,8 @@ pub fn front(pool: &Arc<Pool>, values: &Assembled, elements: usize) -> Assembled
 }
 
 /// `scale` of `values`, in chunks.
-fn scaled(pool: &Arc<Pool>, values: &Assembled, scale: f32) -> Assembled {
-    let mut result = Assembled::default();
+fn scaled(pool: &Arc<Pool>, values: &ChunkedBuffer, scale: f32) -> ChunkedBuffer {
+    let mut result = ChunkedBuffer::default();
     for (start, piece) in values.pieces() {
         for range in chunks(0..piece.values().len()) {
             let mut chunk = pool.take(range.len());
@@ -403,7 +403,7 @@ fn scaled(pool: &Arc<Pool>, values: &Assembled, scale: f32) -> Assembled {
 pub fn unbiased(
     pool: &Arc<Pool>,
     frozen: Frozen,
-    last: Option<&(Assembled, f64)>,
+    last: Option<&(ChunkedBuffer, f64)>,
     own: f64,
 ) -> Frozen {
     if own == 1.0 {

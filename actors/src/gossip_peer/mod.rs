@@ -19,7 +19,7 @@ mod transfer;
 pub use messages::GossipPeerMessage;
 pub use payload::Payload;
 
-use crate::buffers::{Assembled, Frozen};
+use crate::buffers::{ChunkedBuffer, Frozen};
 use crate::context::NodeContext;
 use crate::data::{Arrived, Buffers, Told};
 use crate::status::Gossiping;
@@ -59,7 +59,7 @@ pub struct GossipPeerState {
     kept: f64,
     /// Synchronous: the numerators that the model in the training threads comes from, with their
     /// weight.
-    last: Option<(Assembled, f64)>,
+    last: Option<(ChunkedBuffer, f64)>,
 }
 
 impl Actor for GossipPeerActor {
@@ -167,7 +167,7 @@ impl GossipPeerState {
             }
             GossipEffect::Freeze(frozen, weight) => {
                 self.kept = weight;
-                let mut values = Assembled::default();
+                let mut values = ChunkedBuffer::default();
                 values.insert(
                     0,
                     arithmetic::unbiased(&self.context.pool, frozen, self.last.as_ref(), weight),
@@ -255,7 +255,7 @@ impl GossipPeerState {
         self.reading.insert(key, task.abort_handle());
     }
 
-    async fn mix(&mut self, mix: Mix, arrived: Vec<Assembled>, frozen: Option<Frozen>) {
+    async fn mix(&mut self, mix: Mix, arrived: Vec<ChunkedBuffer>, frozen: Option<Frozen>) {
         let mut parts: Vec<Part> = arrived.into_iter().map(whole).collect();
         parts.extend(self.shipments.take_back(&mix.returned));
         let job = match frozen {
@@ -366,7 +366,7 @@ impl GossipPeerState {
 }
 
 /// Values that are mixed in as they are.
-fn whole(values: Assembled) -> Part {
+fn whole(values: ChunkedBuffer) -> Part {
     Part {
         values: Payload::Float32(values),
         scale: 1.0,

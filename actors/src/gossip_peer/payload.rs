@@ -1,6 +1,6 @@
 //! Numerators as they travel: float32 values, or bytes of a smaller wire type.
 
-use crate::buffers::{Assembled, Pool, VALUE_BYTES, chunks};
+use crate::buffers::{ChunkedBuffer, Pool, VALUE_BYTES, chunks};
 use bytes::Bytes;
 use slowmo_protocol::algorithm::WireType;
 use std::ops::Range;
@@ -13,9 +13,9 @@ pub type Chunks = Vec<(Range<usize>, Bytes)>;
 #[derive(Clone, Debug)]
 pub enum Payload {
     /// As they are.
-    Float32(Assembled),
+    Float32(ChunkedBuffer),
     /// As they are, once they are known: like [`Payload::Encoded`].
-    Awaited(Arc<OnceLock<Assembled>>),
+    Awaited(Arc<OnceLock<ChunkedBuffer>>),
     /// Encoded. Kept from the moment that the message is owed, because it may come back; the
     /// arithmetic fills it in, before anything that folds it.
     Encoded(WireType, Arc<OnceLock<Chunks>>),
@@ -33,7 +33,13 @@ impl Payload {
     /// Fills in numerators, encoded chunk by chunk. `residual` is mass that earlier messages owe
     /// (zeros where it has no chunk), and becomes what this one owes; `factor` is the part of the
     /// mass that is given away.
-    pub fn fill(&self, values: Assembled, residual: &mut Assembled, factor: f32, pool: &Arc<Pool>) {
+    pub fn fill(
+        &self,
+        values: ChunkedBuffer,
+        residual: &mut ChunkedBuffer,
+        factor: f32,
+        pool: &Arc<Pool>,
+    ) {
         let (wire, encoded) = match self {
             Self::Encoded(wire, encoded) => (wire, encoded),
             Self::Awaited(awaited) => {
@@ -62,7 +68,7 @@ impl Payload {
 
     /// How many bytes it has.
     pub fn length(&self) -> usize {
-        let of = |values: &Assembled| {
+        let of = |values: &ChunkedBuffer| {
             values
                 .pieces()
                 .map(|(_, piece)| piece.values().len() * VALUE_BYTES)
@@ -82,7 +88,7 @@ impl Payload {
 
     /// The chunks as bytes, in flat order.
     pub fn bytes(&self) -> Vec<Bytes> {
-        let of = |values: &Assembled| {
+        let of = |values: &ChunkedBuffer| {
             values
                 .pieces()
                 .flat_map(|(_, piece)| {
@@ -103,12 +109,12 @@ impl Payload {
     }
 
     /// The values as receivers see them.
-    pub fn into_values(self, pool: &Arc<Pool>) -> Assembled {
+    pub fn into_values(self, pool: &Arc<Pool>) -> ChunkedBuffer {
         match self {
             Self::Float32(values) => values,
             Self::Awaited(awaited) => awaited.get().cloned().unwrap_or_default(),
             Self::Encoded(wire, encoded) => {
-                let mut values = Assembled::default();
+                let mut values = ChunkedBuffer::default();
                 for (range, bytes) in encoded.get().into_iter().flatten() {
                     let mut chunk = pool.take(range.len());
                     wire.decode(bytes, chunk.values_mut());

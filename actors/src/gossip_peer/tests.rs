@@ -4,7 +4,7 @@ use super::arithmetic::front;
 use super::payload::Payload;
 use super::shipments::Shipments;
 use super::transfer::{ReadError, read};
-use crate::buffers::{Assembled, CHUNK_ELEMENTS, Pool};
+use crate::buffers::{CHUNK_ELEMENTS, ChunkedBuffer, Pool};
 use crate::data::Arrived;
 use crate::testing::Whole;
 use bytes::Bytes;
@@ -27,15 +27,15 @@ fn place() -> Place {
     }
 }
 
-fn assembled(pool: &Arc<Pool>, values: &[f32]) -> Assembled {
+fn assembled(pool: &Arc<Pool>, values: &[f32]) -> ChunkedBuffer {
     let mut buffer = pool.take(values.len());
     buffer.values_mut().copy_from_slice(values);
-    let mut assembled = Assembled::default();
+    let mut assembled = ChunkedBuffer::default();
     assembled.insert(0, buffer.freeze());
     assembled
 }
 
-fn flat(values: &Assembled, elements: usize) -> Vec<f32> {
+fn flat(values: &ChunkedBuffer, elements: usize) -> Vec<f32> {
     let mut flat = vec![f32::NAN; elements];
     values.copy_to(0, &mut flat);
     flat
@@ -154,7 +154,7 @@ fn a_message_comes_back_as_it_was_encoded_also_if_that_was_later() {
     );
     shipments.depart(Step(7), Instant(6));
     let values = [1.0, -0.3, 0.7];
-    let mut residual = Assembled::default();
+    let mut residual = ChunkedBuffer::default();
     payload.fill(assembled(&pool, &values), &mut residual, 2.0 / 3.0, &pool);
     let owed = flat(&residual, 3);
     for part in parts {
@@ -171,7 +171,7 @@ fn what_follows_the_parameters_is_cut_off() {
     let mut values = assembled(&pool, &[0.0, 1.0, 2.0]);
     for start in [3, 6] {
         values.extend({
-            let mut later = Assembled::default();
+            let mut later = ChunkedBuffer::default();
             let piece = assembled(&pool, &[start as f32, 0.5, 0.25]);
             later.insert(start, piece.piece(0).unwrap().clone());
             later

@@ -1,7 +1,7 @@
 //! Gossip messages as streams: a node's whole numerators to one peer, or from one.
 
 use super::payload::Payload;
-use crate::buffers::{Assembled, CHUNK_ELEMENTS, Pool, chunks};
+use crate::buffers::{CHUNK_ELEMENTS, ChunkedBuffer, Pool, chunks};
 use crate::context::NodeContext;
 use crate::data::Arrived;
 use crate::ports::transport::BulkError;
@@ -58,8 +58,8 @@ pub async fn read(
     mut arrived: Arrived,
     elements: usize,
     (wire, scale): (WireType, f32),
-) -> Result<Assembled, ReadError> {
-    let mut values = Assembled::default();
+) -> Result<ChunkedBuffer, ReadError> {
+    let mut values = ChunkedBuffer::default();
     let mut encoded = vec![
         0;
         if wire == WireType::Float32 {

@@ -9,7 +9,7 @@ pub use search::{DISCOVERY_INTERVAL, REDIAL_PAUSE};
 use crate::context::NodeContext;
 use crate::data::{Buffers, Told};
 use crate::ports::transport::Transport;
-use crate::status::Standing;
+use crate::status::MemberState;
 use crate::timer::Timer;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use search::Resting;
@@ -138,7 +138,7 @@ impl MembershipState {
                     tracing::trace!(%to, %error, "datagram not sent");
                 }
             }
-            MembershipEffect::Knock(node) => transport.knock(node),
+            MembershipEffect::PortProbe(node) => transport.port_probe(node),
             MembershipEffect::Connect(address) => {
                 transport.connect(address, self.context.settings.connect_timeout)
             }
@@ -159,7 +159,7 @@ impl MembershipState {
             Mail::Rounds(ToRounds::In(coordinator::In::Leaving { node, .. }))
                 if *node == self.context.settings.identity.node =>
             {
-                self.context.status.standing(Standing::Leaving);
+                self.context.status.standing(MemberState::Leaving);
             }
             Mail::Gossip(ToGossip::In(gossip_peer::In::Suspects(suspects))) => {
                 self.context.status.suspects(suspects.len())
@@ -177,13 +177,13 @@ impl MembershipState {
             Notice::Back(node) => status.lives(node, true),
             Notice::Rejoins => {
                 tracing::warn!("the others went on without this node: it joins again");
-                status.standing(Standing::Joining);
+                status.standing(MemberState::Joining);
             }
             Notice::Drained => {
                 tracing::warn!(
                     "the others went on without this node, which wanted to leave: it has left"
                 );
-                status.standing(Standing::Left);
+                status.standing(MemberState::Left);
             }
             Notice::Waiting(why) => {
                 if let Some(why) = &why {

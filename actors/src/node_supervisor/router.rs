@@ -54,8 +54,8 @@ pub async fn route(context: Arc<NodeContext>, mut events: mpsc::Receiver<Transpo
                     departed: reason.is_departure(),
                 });
             }
-            TransportEvent::KnockRefused { node } => {
-                context.actors.tell(liveness::In::KnockRefused(node))
+            TransportEvent::PortRefused { node } => {
+                context.actors.tell(liveness::In::PortRefused(node))
             }
             TransportEvent::DialFailed {
                 address,

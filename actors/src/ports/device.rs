@@ -3,7 +3,7 @@
 
 mod tensors;
 
-use crate::buffers::{Assembled, Pool};
+use crate::buffers::{ChunkedBuffer, Pool};
 use std::fmt;
 use std::sync::Arc;
 
@@ -135,7 +135,7 @@ pub enum FreezeError {
 #[derive(Clone, Debug)]
 pub struct Mixed {
     /// The values as they were before, in flat order, if they were asked for.
-    pub before: Assembled,
+    pub before: ChunkedBuffer,
     /// The first numerator that is not finite, if there is one.
     pub not_finite: Option<FreezeError>,
 }
@@ -171,7 +171,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// A tensor that cannot be read or written; those before it were mixed.
     fn mix(
         &self,
-        correction: &Assembled,
+        correction: &ChunkedBuffer,
         stays_and_weight: (f32, f64),
         tensors: &mut dyn Tensors,
         keep: Option<&Arc<Pool>>,
@@ -183,7 +183,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// A tensor that cannot be written; those before it were.
     fn write_back(
         &self,
-        values: &Assembled,
+        values: &ChunkedBuffer,
         start: usize,
         weight: f64,
         tensors: &mut dyn Tensors,

@@ -1,6 +1,6 @@
 //! Where decided state is kept for good, and what a founding goes on from.
 
-use crate::buffers::{Assembled, Frozen};
+use crate::buffers::{ChunkedBuffer, Frozen};
 use slowmo_protocol::coordinator::{Origin, Outcome};
 use slowmo_protocol::ident::ShardId;
 use slowmo_protocol::view::Member;
@@ -17,14 +17,14 @@ pub struct Snapshot {
     /// The members of the view that the round began with, ascending.
     pub members_before: Arc<[Member]>,
     /// Everything that was averaged: parameters, then buffers.
-    pub values: Assembled,
+    pub values: ChunkedBuffer,
     /// How many of them are parameters.
     pub parameters: usize,
     /// The shards that this node writes, ascending.
     pub shards: Vec<ShardId>,
     /// The slow momentum of those, each in pieces at their places; one without pieces is zero.
     /// `None` where there is no outer optimizer.
-    pub momentum: Option<Vec<Assembled>>,
+    pub momentum: Option<Vec<ChunkedBuffer>>,
     /// The base optimizer's buffers of this node, if its training lent them.
     pub optimizer: Option<Frozen>,
 }

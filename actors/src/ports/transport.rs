@@ -68,9 +68,9 @@ pub trait Transport: Send + Sync + 'static {
     fn sent_to(&self, node: NodeId) -> u64;
 
     /// Finds out whether anybody listens at the address where the peer listens, or listened when it
-    /// was last connected. [`TransportEvent::KnockRefused`] follows if its host says that nobody
+    /// was last connected. [`TransportEvent::PortRefused`] follows if its host says that nobody
     /// does; nothing follows otherwise.
-    fn knock(&self, node: NodeId);
+    fn port_probe(&self, node: NodeId);
 
     /// What went over the wire so far.
     fn traffic(&self) -> Traffic;
@@ -172,7 +172,7 @@ pub enum TransportEvent {
         reason: DownReason,
     },
     /// Nobody listens where this peer listened.
-    KnockRefused {
+    PortRefused {
         /// Who was knocked at.
         node: NodeId,
     },

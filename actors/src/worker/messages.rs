@@ -1,6 +1,6 @@
 //! What a training thread's handle asks its worker for.
 
-use crate::buffers::{Assembled, Frozen};
+use crate::buffers::{ChunkedBuffer, Frozen};
 use crate::error::ExchangeError;
 use slowmo_protocol::aggregator::Request;
 use slowmo_protocol::coordinator::Outcome;
@@ -21,7 +21,7 @@ pub enum WorkerMessage {
         /// The inner step.
         step: Step,
         /// The model as its inner step left it; nothing where it could not be mixed.
-        before: Assembled,
+        before: ChunkedBuffer,
         /// Nothing must be sent: not all numerators are finite, or there are none.
         withheld: bool,
     },
@@ -46,7 +46,7 @@ pub struct ExchangeRequest {
     pub frozen: Option<Frozen>,
     /// The base optimizer's buffers, for whoever joins with the round and for a checkpoint; brought
     /// by worker 0 only.
-    pub donation: Option<Frozen>,
+    pub optimizer_transfer: Option<Frozen>,
     /// The slow momentum of the whole model that a founding goes on from (`sharded = false`);
     /// brought by worker 0 only.
     pub momentum: Option<Frozen>,
@@ -82,12 +82,12 @@ impl Basis {
 #[derive(Clone, Debug)]
 pub struct Exchanged {
     /// The new numerators `x`; the model is `x / weight`.
-    pub values: Arc<Assembled>,
+    pub values: Arc<ChunkedBuffer>,
     /// The values are instead what is added to this part of the model to get the numerators; worker
     /// 0 answers with the model as it was ([`WorkerMessage::Mixed`]).
     pub correction: Option<f32>,
     /// A member's buffers of the base optimizer, if this node joined and joiners get a copy.
-    pub donated: Option<Arc<Assembled>>,
+    pub donated: Option<Arc<ChunkedBuffer>>,
     /// The node's push-sum weight.
     pub weight: f64,
     /// The decided round, if one was.

@@ -49,7 +49,7 @@ impl Actor for WorkerActor {
                     request,
                     model,
                     frozen,
-                    donation,
+                    optimizer_transfer,
                     momentum,
                     samples,
                     basis,
@@ -64,7 +64,7 @@ impl Actor for WorkerActor {
                 };
                 AggregatorMessage::Arrive(Arrival {
                     arrive,
-                    donation,
+                    optimizer_transfer,
                     momentum,
                     basis,
                     reply,

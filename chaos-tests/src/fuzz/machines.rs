@@ -53,7 +53,7 @@ pub(super) fn view() -> View {
         devices: 1,
     };
     #[allow(clippy::expect_used)]
-    View::new(Epoch::FOUNDING, (1..=NODES).map(member).collect()).expect("three ids that ascend")
+    View::new(Epoch::BOOTSTRAP, (1..=NODES).map(member).collect()).expect("three ids that ascend")
 }
 
 /// What node 1 expects of the round.
@@ -77,7 +77,7 @@ pub fn coordinator(data: &[u8]) -> bool {
     };
     let mut machine = Coordinator::new(settings);
     let contribute = coordinator::In::Contribute {
-        round: Round::FOUNDING,
+        round: Round::BOOTSTRAP,
         spec: spec(),
         samples: None,
         rates: Vec::new(),

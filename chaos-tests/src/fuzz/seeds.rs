@@ -83,7 +83,7 @@ fn outcome(participants: &[u64]) -> Outcome {
         .unwrap_or_else(|_| view());
     Outcome {
         lineage: LINEAGE,
-        round: Round::FOUNDING,
+        round: Round::BOOTSTRAP,
         spec: spec(),
         contributors: participants.iter().copied().map(NodeId).collect(),
         view: next,
@@ -111,7 +111,7 @@ fn frame(round: Round, term: (u64, u64), message: Message) -> Vec<u8> {
     let header = Header {
         cluster,
         lineage: LINEAGE,
-        epoch: Epoch::FOUNDING,
+        epoch: Epoch::BOOTSTRAP,
         round,
         term,
         attempt: 0,
@@ -128,7 +128,7 @@ fn frame(round: Round, term: (u64, u64), message: Message) -> Vec<u8> {
 
 /// Rounds as they should go, and what a peer may do to them.
 pub(super) fn coordinator() -> Seeds {
-    let now = Round::FOUNDING;
+    let now = Round::BOOTSTRAP;
     let next = Round(1);
     let first = (0, 1);
     let second = (1, 2);
@@ -281,7 +281,7 @@ pub(super) fn liveness() -> Seeds {
         incarnation: Incarnation(1),
         renewals,
     };
-    let rumour = |node, state| LifeUpdate {
+    let unconfirmed = |node, state| LifeUpdate {
         life: life(node, 0),
         refutations: 0,
         state,
@@ -299,14 +299,17 @@ pub(super) fn liveness() -> Seeds {
             .unwrap_or_default()
     };
     let bare = |content| Datagram::V1(content).encode().unwrap_or_default();
-    let rumours = vec![
-        rumour(3, LifeState::Down),
-        rumour(1, LifeState::Suspect),
-        rumour(2, LifeState::Alive),
+    let unconfirmed = vec![
+        unconfirmed(3, LifeState::Down),
+        unconfirmed(1, LifeState::Suspect),
+        unconfirmed(2, LifeState::Alive),
     ];
     let probe = 1;
     let messages = [
-        ("ping", swim(SwimMessage::Ping { probe }, rumours.clone())),
+        (
+            "ping",
+            swim(SwimMessage::Ping { probe }, unconfirmed.clone()),
+        ),
         (
             "ping-request",
             swim(
@@ -328,7 +331,7 @@ pub(super) fn liveness() -> Seeds {
             ),
         ),
         ("announce", swim(SwimMessage::Announce, vec![])),
-        ("gossip", swim(SwimMessage::Gossip, rumours)),
+        ("gossip", swim(SwimMessage::Gossip, unconfirmed)),
         ("believed-dead", swim(SwimMessage::BelievedDead, vec![])),
         ("ask", bare(Content::Ask)),
         ("ask-brief", bare(Content::AskBrief { since_us: 1 })),

@@ -23,7 +23,7 @@ impl Invariant for Fresh {
         };
         let decided = &known.decided;
         let round = decided.place.round;
-        if decided.kind == RoundKind::Found {
+        if decided.kind == RoundKind::Bootstrap {
             let founder = decided.participants.first().copied();
             let right = decided.contributors.iter().copied().eq(founder);
             return if right {

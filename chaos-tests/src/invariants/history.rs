@@ -165,7 +165,7 @@ impl History {
         let own = self.contributions.get(&start)?;
         let of = |lineage| own.get(&(round, lineage));
         match of(began_in) {
-            None if round == Round::FOUNDING => of(Lineage::NONE),
+            None if round == Round::BOOTSTRAP => of(Lineage::NONE),
             found => found,
         }
     }

@@ -145,7 +145,7 @@ impl MomentumMatches {
                 }
             }
         }
-        if matches!(decided.kind, RoundKind::Slow | RoundKind::Found) {
+        if matches!(decided.kind, RoundKind::Slow | RoundKind::Bootstrap) {
             anchor.clone_from(&values);
         }
         Ok(State {

@@ -65,9 +65,9 @@ impl Invariant for SamplesOnce {
         // before it.
         let mut newest = None;
         let mut known = Some(last);
-        let mut founding = last;
+        let mut bootstrap = last;
         while let Some(at) = known {
-            founding = at;
+            bootstrap = at;
             if let Some(used) = self.used.get(&at.decided.place) {
                 ranges.extend(&used.ranges);
                 newest = newest.or(used.first);
@@ -82,7 +82,7 @@ impl Invariant for SamplesOnce {
             ));
         }
         // A training that goes on from a checkpoint used the first ones before.
-        let mut expected = if founding.decided.step.0 > 0 {
+        let mut expected = if bootstrap.decided.step.0 > 0 {
             ranges.first().map_or(0, |(from, _)| *from)
         } else {
             0

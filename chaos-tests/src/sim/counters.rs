@@ -196,7 +196,7 @@ fn faults(report: &Report) -> impl Iterator<Item = &'static str> + '_ {
             && timed
                 .deeds()
                 .iter()
-                .any(|deed| !report.passed_over.contains(deed))
+                .any(|deed| !report.excluded.contains(deed))
     };
     report
         .schedule

@@ -40,7 +40,7 @@ impl World {
             }
         };
         if !done {
-            self.passed_over.push((at, deed));
+            self.excluded.push((at, deed));
         }
     }
 

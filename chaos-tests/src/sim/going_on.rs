@@ -2,7 +2,7 @@
 
 use super::event::Event;
 use super::network::Process;
-use super::node::Founding;
+use super::node::Bootstrapping;
 use super::world::World;
 use crate::invariants::{Verdict, Violation};
 use slowmo_protocol::ident::NodeId;
@@ -109,7 +109,7 @@ impl World {
         let Some(known) = self.watch.history().furthest() else {
             let founders = living
                 .iter()
-                .filter(|process| self.processes[**process].founding != Founding::Never)
+                .filter(|process| self.processes[**process].bootstrap != Bootstrapping::Never)
                 .count();
             let can = founders >= self.config.min_nodes;
             return if can {

@@ -45,7 +45,7 @@ pub enum ToTraining {
     /// A result.
     Exchanged(Box<Released<Vectors>>),
     /// Gradients stay as they are: parameters wait at the next step.
-    PassedOver,
+    Excluded,
     /// The node has left.
     Drained,
     /// No result.
@@ -105,7 +105,7 @@ pub enum Wish {
     /// Close the connections to a node that was declared dead.
     Disconnect(NodeId),
     /// Find out whether anybody listens where the node was.
-    Knock(NodeId),
+    PortProbe(NodeId),
     /// Look for peers from now on, or no more.
     Search(bool),
     /// Write it down.

@@ -54,7 +54,7 @@ pub struct Report {
     /// What it followed from.
     pub schedule: Schedule,
     /// What was to be done and could not be.
-    pub passed_over: Vec<(Instant, Deed)>,
+    pub excluded: Vec<(Instant, Deed)>,
     /// The rule that was broken first.
     pub violation: Option<Violation>,
     /// What became of every rule.
@@ -111,7 +111,7 @@ pub fn run(schedule: &Schedule, look: Look) -> Report {
         watch,
         coverage,
         events,
-        passed_over,
+        excluded,
         went_on,
         ..
     } = world;
@@ -119,7 +119,7 @@ pub fn run(schedule: &Schedule, look: Look) -> Report {
     verdicts.extend(going_on::verdicts(went_on, violation.as_ref()));
     Report {
         schedule: schedule.clone(),
-        passed_over,
+        excluded,
         violation,
         verdicts,
         coverage,

@@ -323,7 +323,7 @@ impl World {
     }
 
     /// One byte to the port where the node was: its kernel refuses it if nobody listens there.
-    pub(super) fn knock(&mut self, process: Process, node: NodeId) {
+    pub(super) fn port_probe(&mut self, process: Process, node: NodeId) {
         let Some((peer, _)) = self.network.known[process].get(&node).copied() else {
             return;
         };
@@ -334,7 +334,7 @@ impl World {
         {
             let at = self.travel(process, peer, 0);
             let delay = 2 * (at - self.now);
-            self.tell(process, liveness::In::KnockRefused(node), delay);
+            self.tell(process, liveness::In::PortRefused(node), delay);
         }
     }
 }

@@ -9,7 +9,7 @@ use super::event::Event;
 use super::going_on::GoesOn;
 use super::mail::{Mail, Part, Wish};
 use super::network::{Network, Process};
-use super::node::{self, Founding, Node};
+use super::node::{self, Bootstrapping, Node};
 use super::random::Random;
 use super::schedule::{Deed, Schedule, Settings};
 use super::watch::Watch;
@@ -45,7 +45,7 @@ pub struct Running {
     /// The addresses that it was told of.
     pub discovered: Option<Vec<SocketAddr>>,
     /// Whether it may be part of a founding view.
-    pub founding: Founding,
+    pub bootstrap: Bootstrapping,
     /// When each part gets its next tick.
     ticks: [Option<u64>; Part::COUNT],
     /// When the last message to each part arrives.
@@ -66,7 +66,7 @@ pub struct World {
     pub deeds: Vec<(Instant, Deed)>,
     /// What was to be done and could not be: it would have left nobody who holds the model, or met
     /// nobody.
-    pub passed_over: Vec<(Instant, Deed)>,
+    pub excluded: Vec<(Instant, Deed)>,
     /// What is written down, and who judges it.
     pub watch: Watch,
     /// What was seen.
@@ -111,7 +111,7 @@ impl World {
             went_on: None,
             still: None,
             holds: BTreeMap::new(),
-            passed_over: Vec::new(),
+            excluded: Vec::new(),
             events: 0,
             felt_until: 0,
             staleness: if let Base::Sgp(gossip) = config.algorithm.base {
@@ -267,8 +267,8 @@ impl World {
             [127, 0, (process >> 14) as u8, 1],
             7_000 + (process & 0x3fff) as u16,
         ));
-        let founding = self.founding(id, settings);
-        let node = Node::new(start, address, founding, &self.config);
+        let bootstrap = self.bootstrap(id, settings);
+        let node = Node::new(start, address, bootstrap, &self.config);
         self.processes.push(Running {
             node,
             alive: true,
@@ -278,7 +278,7 @@ impl World {
             discovered: None,
             draining: false,
             ended: None,
-            founding,
+            bootstrap,
             ticks: [None; Part::COUNT],
             mailboxes: [0; Part::COUNT],
         });
@@ -299,19 +299,20 @@ impl World {
 
     /// Whether a node that is started may found a run. The marker of one that was a member and did
     /// not leave tells it so.
-    fn founding(&self, id: NodeId, settings: Settings) -> Founding {
+    fn bootstrap(&self, id: NodeId, settings: Settings) -> Bootstrapping {
         let earlier = self
             .newest
             .get(&id)
             .map(|process| &self.processes[*process]);
         let was_member = earlier.is_some_and(|earlier| {
-            let knows = earlier.node.rounds.applied > 0 || earlier.founding == Founding::Again;
+            let knows =
+                earlier.node.rounds.applied > 0 || earlier.bootstrap == Bootstrapping::Again;
             knows && earlier.ended != Some(End::Left)
         });
         match settings {
-            Settings::Joins => Founding::Never,
-            Settings::Founds if was_member => Founding::Again,
-            Settings::Founds | Settings::Forgets => Founding::Allowed,
+            Settings::Joins => Bootstrapping::Never,
+            Settings::Founds if was_member => Bootstrapping::Again,
+            Settings::Founds | Settings::Forgets => Bootstrapping::Allowed,
         }
     }
 
@@ -434,7 +435,7 @@ impl World {
                     self.end_session(process, session.peer, false);
                 }
             }
-            Wish::Knock(node) => self.knock(process, node),
+            Wish::PortProbe(node) => self.port_probe(process, node),
             Wish::Search(on) => {
                 let searched = std::mem::replace(&mut self.processes[process].searches, on);
                 if on && !searched {

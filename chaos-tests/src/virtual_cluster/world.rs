@@ -149,7 +149,7 @@ impl World {
     async fn until(&mut self, micros: u64) -> bool {
         let until = self.begun + Duration::from_micros(micros);
         loop {
-            self.bury();
+            self.mark_down();
             if self.record.with(|watch| watch.violation().is_some()) {
                 return true;
             }
@@ -162,7 +162,7 @@ impl World {
     }
 
     /// Who has left, or failed, is gone.
-    fn bury(&mut self) {
+    fn mark_down(&mut self) {
         for node in self
             .nodes
             .iter_mut()
@@ -328,7 +328,7 @@ impl World {
         self.nodes
             .iter()
             .for_each(|node| node.slowness.store(100, Ordering::Relaxed));
-        self.bury();
+        self.mark_down();
         let all: BTreeSet<NodeId> = self.nodes.iter().map(|node| node.start.node).collect();
         for id in all {
             let newest = self.nodes.iter().rfind(|node| node.start.node == id);
@@ -343,7 +343,7 @@ impl World {
     /// Whether a fault leaves somebody who holds the model: without anybody there is nothing to go
     /// on from.
     fn is_allowed(&mut self, fault: &Fault) -> bool {
-        self.bury();
+        self.mark_down();
         match fault {
             Fault::Kill { node } | Fault::Drain { node } => {
                 self.living(*node).is_some() && self.may_go(*node)

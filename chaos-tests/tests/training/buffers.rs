@@ -177,7 +177,7 @@ fn buffers_do_not_change_the_parameters() {
 }
 
 #[test]
-fn founding_buffers_are_the_lowest_id_s() {
+fn bootstrap_buffers_are_the_lowest_id_s() {
     let nodes = start(&[8, 2], IN_ORDER, &with(BufferStrategy::Average)).unwrap();
     let threads = nodes.iter().map(|node| {
         let mut worker = node.worker(0).unwrap();

@@ -15,7 +15,7 @@ use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{
     BULK_HEADER_BYTES_MAX, Bulk, BulkHeader, CONTROL_FRAME_BYTES_MAX, Content, Contributed,
     Contribution, Datagram, Frame, Header, Hello, JoinRefusal, Life, LifeState, LifeUpdate,
-    Message, RefusalReason, Standing, SwimMessage, SwimPacket,
+    MemberState, Message, RefusalReason, SwimMessage, SwimPacket,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Barrier};
@@ -67,7 +67,7 @@ fn hello(standing: bool) -> Message {
     let lineage = Lineage(1);
     let round = Round(9_999);
     let alive = vec![STRANGER, NodeId(2)];
-    let standing = standing.then(|| Standing {
+    let standing = standing.then(|| MemberState {
         lineage,
         forks: Vec::new(),
         round,
@@ -149,7 +149,7 @@ fn wrong_messages() -> Vec<Message> {
     vec![
         hello(false),
         hello(true),
-        Message::Found {
+        Message::Bootstrap {
             view: usurped(),
             lineage: Lineage(1),
         },

@@ -8,7 +8,7 @@ use slowmo::config::BaseName;
 use slowmo::transport::memory::MemoryHub;
 use slowmo::{Buffers, Config, ExchangeError, StepReport, SynchronizeError};
 use slowmo_protocol::ident::Lineage;
-use slowmo_protocol::membership::FoundingError;
+use slowmo_protocol::membership::BootstrapError;
 use slowmo_protocol::policy::JoinerBuffers;
 use slowmo_protocol::wire::JoinRefusal;
 use std::sync::Barrier;
@@ -400,7 +400,7 @@ fn refused_with(hub: &MemoryHub, lineage: Lineage) -> JoinRefusal {
         "parameters are unchanged after an error"
     );
     match error {
-        SynchronizeError::Exchange(ExchangeError::Founding(FoundingError::Refused {
+        SynchronizeError::Exchange(ExchangeError::Bootstrapping(BootstrapError::Refused {
             reason,
             ..
         })) => reason,

@@ -255,11 +255,11 @@ fn assert_waits_for_all(ids: &'static [u64], survivor: u64, says: &[&str]) {
     let lost: Vec<u64> = ids.iter().copied().filter(|id| *id != survivor).collect();
     let victims = lost.iter().map(|id| processes.start(*id)).collect();
     let all = ids.len();
-    let mut passed_over = false;
+    let mut excluded = false;
     let mut together = 0;
     let (told, training) = processes.train(survivor, move |report| {
-        passed_over |= report.contributors == 1;
-        together += usize::from(passed_over && report.contributors == all);
+        excluded |= report.contributors == 1;
+        together += usize::from(excluded && report.contributors == all);
         together == TOGETHER
     });
     begun(&told);

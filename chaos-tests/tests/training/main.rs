@@ -2,10 +2,10 @@
 //! workers, and what they are told when something is wrong.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod bootstrap;
 mod buffers;
 mod determinism;
 mod encoded;
-mod founding;
 mod golden;
 mod hostile;
 mod joiner_buffers;

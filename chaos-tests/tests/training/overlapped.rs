@@ -363,7 +363,7 @@ impl Tensors for Halves {
 }
 
 #[test]
-fn a_node_that_cannot_write_the_founding_parameters_leaves() {
+fn a_node_that_cannot_write_the_bootstrap_parameters_leaves() {
     let Cluster {
         nodes,
         rendezvous: _rendezvous,

@@ -161,7 +161,7 @@ fn a_value_that_is_not_finite_poisons_no_round_and_can_be_mended() {
 }
 
 #[test]
-fn founding_parameters_that_are_not_finite_can_be_mended() {
+fn bootstrap_parameters_that_are_not_finite_can_be_mended() {
     on_nodes(2, IN_ORDER, &config(), |rank, mut worker| {
         let mut values = vec![1.0f32, 2.0];
         if rank == 0 {

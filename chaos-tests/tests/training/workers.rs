@@ -285,7 +285,7 @@ fn a_worker_that_is_dropped_before_is_named_to_later_calls() {
 }
 
 #[test]
-fn a_worker_that_is_dropped_before_the_founding_is_named() {
+fn a_worker_that_is_dropped_before_the_bootstrap_is_named() {
     let node = Runtime::builder()
         .config(Config {
             devices: 2,
@@ -417,10 +417,10 @@ fn several_async_workers_of_a_node_need_threads() {
         .unwrap();
     let [mut first, mut second] = node();
     let told = single.block_on(async move {
-        let founding =
+        let bootstrap =
             tokio::spawn(async move { first.synchronize(&mut [1.0f32]).await.map(|_| first) });
         second.synchronize(&mut [1.0f32]).await.unwrap();
-        let mut first = founding.await.unwrap().unwrap();
+        let mut first = bootstrap.await.unwrap().unwrap();
         let errors = [
             first.average_gradients(&mut [1.0f32]).await.unwrap_err(),
             second.average_gradients(&mut [1.0f32]).await.unwrap_err(),

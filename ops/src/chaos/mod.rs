@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long the founders may take until all of them have trained together.
-pub const FOUNDING_MAX: Duration = Duration::from_secs(60);
+pub const BOOTSTRAP_MAX: Duration = Duration::from_secs(60);
 
 /// Why a run could not be made. No process is left, and what was written down until then is kept.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +63,7 @@ pub enum ChaosError {
     #[error(transparent)]
     Config(#[from] slowmo::config::ConfigError),
     /// Training did not begin.
-    #[error("the {nodes} nodes did not train together within {} s; {why}", FOUNDING_MAX.as_secs())]
+    #[error("the {nodes} nodes did not train together within {} s; {why}", BOOTSTRAP_MAX.as_secs())]
     NotFounded {
         /// How many.
         nodes: usize,

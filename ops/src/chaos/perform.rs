@@ -3,7 +3,7 @@
 use super::cluster::Orders;
 use super::disks::Disks;
 use super::folder::{Folder, Part};
-use super::{ChaosError, FOUNDING_MAX, sample};
+use super::{BOOTSTRAP_MAX, ChaosError, sample};
 use crate::jobs;
 use crate::processes::{Group, Happening, signals};
 use nix::sys::signal::Signal;
@@ -194,7 +194,7 @@ impl Run<'_> {
         let mut ready: BTreeSet<usize> = BTreeSet::new();
         while ready.len() < nodes {
             self.look()?;
-            if self.group.running_nodes().len() < nodes || begun.elapsed() > FOUNDING_MAX {
+            if self.group.running_nodes().len() < nodes || begun.elapsed() > BOOTSTRAP_MAX {
                 return Err(self.not_founded(&ready));
             }
             if asked.elapsed() < ASK_EVERY {

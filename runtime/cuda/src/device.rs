@@ -6,7 +6,7 @@ use crate::gpu::{Gpu, Waits};
 use crate::kernels::Kernel;
 use crate::memory::Scratch;
 use cudarc::driver::{result, sys};
-use slowmo_actors::buffers::{Assembled, Buffer, CHUNK_ELEMENTS, Pool, chunks};
+use slowmo_actors::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Pool, chunks};
 use slowmo_actors::ports::device::{Device, FreezeError, Mixed, OnGpu, TensorError, Tensors};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -278,7 +278,7 @@ struct Part<'a> {
     /// In flat order.
     start: usize,
     elements: usize,
-    correction: &'a Assembled,
+    correction: &'a ChunkedBuffer,
 }
 
 /// Cuts a tensor at the borders of the chunks: first element in flat order and length of each part.
@@ -381,7 +381,7 @@ impl Device for CudaDevice {
 
     fn mix(
         &self,
-        correction: &Assembled,
+        correction: &ChunkedBuffer,
         (stays, weight): (f32, f64),
         tensors: &mut dyn Tensors,
         keep: Option<&Arc<Pool>>,
@@ -432,7 +432,7 @@ impl Device for CudaDevice {
             }
             Ok(found)
         })?;
-        let mut before = Assembled::default();
+        let mut before = ChunkedBuffer::default();
         kept.into_iter()
             .for_each(|(start, buffer)| before.insert(start, buffer.freeze()));
         Ok(Mixed { before, not_finite })
@@ -440,7 +440,7 @@ impl Device for CudaDevice {
 
     fn write_back(
         &self,
-        values: &Assembled,
+        values: &ChunkedBuffer,
         start: usize,
         weight: f64,
         tensors: &mut dyn Tensors,

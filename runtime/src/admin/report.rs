@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
-use slowmo_actors::status::{Checkpointing, Gossiping, LOSS, NodeStatus, Standing};
+use slowmo_actors::status::{Checkpointing, Gossiping, LOSS, MemberState, NodeStatus};
 use slowmo_protocol::gossip_peer::Straggler;
 use slowmo_protocol::real;
 use slowmo_protocol::time::Instant;
@@ -174,8 +174,8 @@ pub struct EventReport {
 pub(crate) fn report(context: &NodeContext) -> Report {
     let status: NodeStatus = context.status.read();
     let standing = match status.standing {
-        Standing::Founding if !status.members.is_empty() => Standing::Member,
-        Standing::Founding if context.settings.join => Standing::Joining,
+        MemberState::Bootstrapping if !status.members.is_empty() => MemberState::Member,
+        MemberState::Bootstrapping if context.settings.join => MemberState::Joining,
         standing => standing,
     };
     let member = |member: &slowmo_protocol::view::Member| MemberReport {

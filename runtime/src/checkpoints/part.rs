@@ -4,7 +4,7 @@
 use super::error::CheckpointError;
 use super::manifest::{Ancestor, FORMAT, Header, Kept, KeptShard, Part};
 use super::tensor_file::{Planned, TensorWriter};
-use slowmo_actors::buffers::Assembled;
+use slowmo_actors::buffers::ChunkedBuffer;
 use slowmo_actors::ports::store::Snapshot;
 use slowmo_protocol::ident::ShardId;
 use slowmo_protocol::trace::Start;
@@ -228,7 +228,7 @@ fn write_tensors(
 /// Writes what pieces hold of a range, and zeros where they hold nothing. Returns the digest.
 fn write_range(
     writer: &mut TensorWriter,
-    pieces: &Assembled,
+    pieces: &ChunkedBuffer,
     range: Range<usize>,
 ) -> Result<u128, CheckpointError> {
     let mut next = 0;

@@ -72,7 +72,7 @@ struct State {
     tensors: Vec<Tensor>,
     cursor: Option<String>,
     /// The founding whose history is written, and its lineage once that is known.
-    founding: (u32, Option<Lineage>),
+    bootstrap: (u32, Option<Lineage>),
     /// What that goes on from, as far as this node knows.
     ancestors: Vec<Ancestor>,
     /// How often it still looks for them in the others' parts: never where it founded the history
@@ -131,7 +131,7 @@ impl Checkpoints {
             .map(|resumed| resumed.ancestors())
             .unwrap_or_default();
         let state = State {
-            founding: (run, None),
+            bootstrap: (run, None),
             ancestors,
             ..State::default()
         };
@@ -414,9 +414,9 @@ impl Shared {
         let run = header.run;
         let lineage = header.lineage();
         let mut state = self.lock();
-        let known = (state.founding == (run, None))
-            || matches!(state.founding, (of, Some(before)) if of == run && before.is_akin(lineage));
-        state.founding = (run, Some(lineage));
+        let known = (state.bootstrap == (run, None))
+            || matches!(state.bootstrap, (of, Some(before)) if of == run && before.is_akin(lineage));
+        state.bootstrap = (run, Some(lineage));
         if !known {
             state.ancestors = Vec::new();
             state.asks_left = ANCESTRY_ASKS_MAX;

@@ -62,7 +62,7 @@ pub struct Config {
     pub rendezvous: Option<PathBuf>,
     /// Another way to find nodes.
     pub discover: Option<Discover>,
-    /// Founding nodes.
+    /// Bootstrapping nodes.
     pub min_nodes: usize,
     /// Join a running cluster only.
     pub join: bool,

@@ -513,7 +513,7 @@ fn a_lineage_has_all_its_digits_and_names_a_history() {
 }
 
 #[test]
-fn a_founding_by_half_of_the_nodes_may_happen_twice() {
+fn a_bootstrap_by_half_of_the_nodes_may_happen_twice() {
     let with = |min_nodes: usize, peers: &str| {
         Config {
             min_nodes,

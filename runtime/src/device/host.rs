@@ -3,7 +3,7 @@
 
 use super::mixing;
 use crate::tensors::{freeze, threads};
-use slowmo_actors::buffers::{Assembled, CHUNK_ELEMENTS, Pool};
+use slowmo_actors::buffers::{CHUNK_ELEMENTS, ChunkedBuffer, Pool};
 use slowmo_actors::ports::device::{Device, FreezeError, Mixed, TensorError, Tensors};
 use slowmo_protocol::mean;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Device for HostDevice {
 
     fn mix(
         &self,
-        correction: &Assembled,
+        correction: &ChunkedBuffer,
         scales: (f32, f64),
         tensors: &mut dyn Tensors,
         keep: Option<&Arc<Pool>>,
@@ -39,7 +39,7 @@ impl Device for HostDevice {
 
     fn write_back(
         &self,
-        values: &Assembled,
+        values: &ChunkedBuffer,
         start: usize,
         weight: f64,
         tensors: &mut dyn Tensors,

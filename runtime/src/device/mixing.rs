@@ -2,7 +2,7 @@
 //! chunk by chunk, and the mix comes in.
 
 use crate::tensors::threads;
-use slowmo_actors::buffers::{Assembled, Buffer, Pool, chunks};
+use slowmo_actors::buffers::{Buffer, ChunkedBuffer, Pool, chunks};
 use slowmo_actors::ports::device::{FreezeError, Mixed, TensorError, Tensors};
 use slowmo_protocol::mean;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Mixes; see [`slowmo_actors::ports::device::Device::mix`].
 pub fn mix(
-    correction: &Assembled,
+    correction: &ChunkedBuffer,
     (stays, weight): (f32, f64),
     tensors: &mut dyn Tensors,
     keep: Option<&Arc<Pool>>,
@@ -45,7 +45,7 @@ pub fn mix(
         }
         start += length;
     })?;
-    let mut before = Assembled::default();
+    let mut before = ChunkedBuffer::default();
     for Chunk {
         range,
         before: buffer,
@@ -102,7 +102,7 @@ fn parts<'a>(all: &'a mut [Chunk], start: usize, tensor: &'a mut [f32]) -> Vec<P
 
 /// What all chunks are mixed with.
 struct Pass<'a> {
-    correction: &'a Assembled,
+    correction: &'a ChunkedBuffer,
     stays: f32,
     weight: f64,
     keep: Option<&'a Arc<Pool>>,

@@ -80,7 +80,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn comments_and_blank_lines_are_passed_over() {
+    fn comments_and_blank_lines_are_excluded() {
         let text =
             "# the old rack\n10.0.0.1:7000\n\n  gpu-2:7001  # slow\n[::1]:7002\r\n#10.0.0.9:1";
         assert_eq!(

@@ -16,7 +16,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::registry::Registry;
 use slowmo_actors::context::NodeContext;
-use slowmo_actors::status::Standing;
+use slowmo_actors::status::MemberState;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -235,7 +235,7 @@ async fn show_status(State(served): State<Arc<Served>>) -> Response {
 
 async fn show_ready(State(served): State<Arc<Served>>) -> Response {
     let standing = served.context.status.read().standing;
-    let status = if standing == Standing::Member {
+    let status = if standing == MemberState::Member {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE

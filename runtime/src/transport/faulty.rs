@@ -313,9 +313,9 @@ impl Transport for FaultyTransport {
             .map(|measured| measured + lane.fault().delay + lane.queued())
     }
 
-    fn knock(&self, node: NodeId) {
+    fn port_probe(&self, node: NodeId) {
         if !self.shared.lane(node).fault().cut {
-            self.inner.knock(node);
+            self.inner.port_probe(node);
         }
     }
 

@@ -219,8 +219,8 @@ impl Transport for MemoryTransport {
         0
     }
 
-    fn knock(&self, node: NodeId) {
-        self.node.knock(node);
+    fn port_probe(&self, node: NodeId) {
+        self.node.port_probe(node);
     }
 
     fn traffic(&self) -> Traffic {
@@ -258,7 +258,7 @@ impl Drop for MemoryTransport {
 }
 
 impl Node {
-    fn knock(&self, node: NodeId) {
+    fn port_probe(&self, node: NodeId) {
         if let Some(address) = self
             .sessions
             .address(node)
@@ -266,7 +266,7 @@ impl Node {
         {
             self.sessions.refused_at(node, address);
             // If nobody reads events now, the next knock tells again.
-            let _ = self.events.try_send(TransportEvent::KnockRefused { node });
+            let _ = self.events.try_send(TransportEvent::PortRefused { node });
         }
     }
 
@@ -341,7 +341,7 @@ impl Node {
 fn refusal(refusing: &Node, error: AdmitError, node: NodeId) -> DialError {
     match error {
         AdmitError::Duplicate(_) => {
-            refusing.knock(node);
+            refusing.port_probe(node);
             DialError::DuplicateId(node)
         }
         AdmitError::AlreadyConnected | AdmitError::Closed => DialError::NoAnswer,

@@ -12,7 +12,7 @@ use crate::sampler::{ElasticSampler, Follower, SamplerError};
 use crate::tensors::elements;
 use buffers::Sizes;
 use slowmo_actors::ExchangeError;
-use slowmo_actors::buffers::{Assembled, Buffer, Frozen};
+use slowmo_actors::buffers::{Buffer, ChunkedBuffer, Frozen};
 use slowmo_actors::ports::device::{Device, FreezeError, Mixed, TensorError, Tensors};
 use slowmo_actors::worker::{ExchangeRequest, Exchanged, WorkerMessage};
 use slowmo_protocol::aggregator::{Request, Task};
@@ -39,7 +39,7 @@ pub struct Session {
     averaged_gradients: bool,
     /// This node was passed over: parameters wait for it, to be taken at the next step whatever is
     /// due.
-    passed_over: bool,
+    excluded: bool,
     sampler: Option<Follower>,
     /// The last decided outcome whose parameters were written back.
     after: Option<Place>,
@@ -57,7 +57,7 @@ struct Lent {
     /// The contribution.
     frozen: Option<Frozen>,
     /// The base optimizer's buffers.
-    donation: Option<Frozen>,
+    optimizer_transfer: Option<Frozen>,
     /// The whole slow momentum that a founding goes on from.
     momentum: Option<Frozen>,
 }
@@ -73,7 +73,7 @@ impl Session {
     /// A worker before its first call.
     pub fn new(node: Arc<Node>, index: usize) -> Self {
         let averaged_gradients = false;
-        let passed_over = false;
+        let excluded = false;
         let waiting = false;
         let broken = false;
         Self {
@@ -82,7 +82,7 @@ impl Session {
             step: Step(0),
             sizes: None,
             averaged_gradients,
-            passed_over,
+            excluded,
             sampler: None,
             after: None,
             waiting,
@@ -113,7 +113,7 @@ impl Session {
         let momentum = self.resume(sizes, &mut frozen)?;
         let request = Request {
             step: self.step,
-            task: Task::Found,
+            task: Task::Bootstrap,
             gamma: 0.0,
             elements: total as u64,
         };
@@ -186,7 +186,7 @@ impl Session {
         self.check_length("parameters", elements(parameters)?, sizes.parameters)?;
         self.warn_if_gradients_were_not_averaged();
         let due = due(&self.node.settings().algorithm, self.step);
-        if due == Due::NOTHING && !self.passed_over {
+        if due == Due::NOTHING && !self.excluded {
             return Ok(Err(self.completed(due)));
         }
         let total = self.total(due, sizes);
@@ -204,7 +204,7 @@ impl Session {
         } else {
             Some(freeze(self)?)
         };
-        let donation = self.donation(due, sizes, buffers)?;
+        let optimizer_transfer = self.optimizer_transfer(due, sizes, buffers)?;
         let request = Request {
             step: self.step,
             task: Task::Due(due),
@@ -213,7 +213,7 @@ impl Session {
         };
         let lent = Lent {
             frozen,
-            donation,
+            optimizer_transfer,
             momentum: None,
         };
         Ok(Ok(Pending {
@@ -279,7 +279,7 @@ impl Session {
 
     /// The report of an exchange; the step goes on where the outcome says.
     fn exchanged(&mut self, due: Due, exchanged: &Exchanged) -> StepReport {
-        self.passed_over = false;
+        self.excluded = false;
         let step = exchanged.next_step.0.saturating_sub(1);
         let caught_up = step != self.step.0;
         self.go_to(exchanged.next_step);
@@ -385,10 +385,10 @@ impl Session {
     ) -> Result<(), GradientError> {
         self.answered();
         let exchanged = match exchanged.unwrap_or(Err(ExchangeError::Stopped)) {
-            Err(ExchangeError::PassedOver) => {
+            Err(ExchangeError::Excluded) => {
                 // The gradients stay the node's own mean: the parameters that they would change are
                 // about to be replaced.
-                self.passed_over = true;
+                self.excluded = true;
                 return Ok(());
             }
             exchanged => exchanged?,
@@ -415,7 +415,7 @@ impl Session {
     fn ask(&mut self, request: Request, model: ModelSize, lent: Lent) -> Answer {
         let Lent {
             frozen,
-            donation,
+            optimizer_transfer,
             momentum,
         } = lent;
         self.waiting = true;
@@ -433,7 +433,7 @@ impl Session {
             request,
             model,
             frozen,
-            donation,
+            optimizer_transfer,
             momentum,
             samples,
             basis,
@@ -537,14 +537,14 @@ impl Session {
     /// wait. Returns a value that is not finite.
     fn mix(
         &self,
-        correction: &Assembled,
+        correction: &ChunkedBuffer,
         scales: (f32, f64),
         parameters: &mut dyn Tensors,
     ) -> Result<Option<FreezeError>, TensorError> {
         let keep = (self.index == 0).then(|| self.node.pool());
         let (before, mixed) = match self.device().mix(correction, scales, parameters, keep) {
             Ok(Mixed { before, not_finite }) => (before, Ok(not_finite)),
-            Err(error) => (Assembled::default(), Err(error)),
+            Err(error) => (ChunkedBuffer::default(), Err(error)),
         };
         if self.index == 0 {
             let withheld = !matches!(mixed, Ok(None));
@@ -604,7 +604,7 @@ impl Session {
 /// An exchange as metrics name it.
 fn exchange_name(task: Task) -> &'static str {
     match task {
-        Task::Found => "found",
+        Task::Bootstrap => "found",
         Task::Gradients => "gradients",
         Task::Due(due) => match due.exchange {
             Exchange::Gossip => "gossip",

@@ -164,7 +164,7 @@ fn name(event: &TransportEvent) -> String {
         TransportEvent::DialFailed { address, error, .. } => {
             format!("dialing {address} failed: {error}")
         }
-        TransportEvent::KnockRefused { node } => format!("nobody listens at {node}'s address"),
+        TransportEvent::PortRefused { node } => format!("nobody listens at {node}'s address"),
         TransportEvent::Refused { error, .. } => format!("refused: {error}"),
         TransportEvent::Control { from, .. } => format!("control from {from}"),
         TransportEvent::Datagram { from, .. } => format!("datagram from {from}"),

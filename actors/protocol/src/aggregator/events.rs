@@ -28,7 +28,7 @@ impl std::fmt::Display for Request {
             elements,
         } = self;
         let task = match task {
-            Task::Found => "the founding",
+            Task::Bootstrap => "the founding",
             Task::Gradients => "a gradient mean",
             Task::Due(Due {
                 exchange: Exchange::Gossip,
@@ -51,7 +51,7 @@ impl std::fmt::Display for Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// The founding parameters.
-    Found,
+    Bootstrap,
     /// What the schedule says is due.
     Due(Due),
     /// The exact mean of the gradients over all nodes.
@@ -195,7 +195,7 @@ impl Request {
     /// Whether a round of this spec is what was asked for.
     pub(super) fn is_answered_by(&self, spec: RoundSpec) -> bool {
         let kind = match self.task {
-            Task::Found => RoundKind::Found,
+            Task::Bootstrap => RoundKind::Bootstrap,
             Task::Gradients => RoundKind::Gradients,
             Task::Due(Due {
                 exchange: Exchange::SlowRound,

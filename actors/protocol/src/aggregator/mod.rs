@@ -9,11 +9,11 @@
 //! before them. A node that missed too many joins again, which brings it the parameters themselves.
 
 mod events;
-mod untaken;
+mod pending_outcomes;
 
 pub use events::{Effect, In, Request, Task, Values};
 
-pub use untaken::MEANS_UNTAKEN_MAX;
+pub use pending_outcomes::MEANS_UNTAKEN_MAX;
 
 use crate::coordinator::{Outcome, RoundKind, RoundSpec};
 use crate::ident::{Round, Step};
@@ -21,9 +21,9 @@ use crate::machine::{Machine, Outbox};
 use crate::planted::{self, Bug};
 use crate::schedule::{Due, Exchange};
 use crate::time::{Instant, Span};
+use pending_outcomes::{Next, Untaken};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use untaken::{Next, Untaken};
 
 /// How far an exchange is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub struct Aggregator {
     arrived: BTreeSet<usize>,
     request: Option<Request>,
     phase: Phase,
-    untaken: Untaken,
+    pending_outcomes: Untaken,
     /// The workers lack means of gradients: nothing of theirs may be contributed before they took
     /// parameters.
     behind: bool,
@@ -102,13 +102,13 @@ impl Aggregator {
     #[must_use]
     pub fn new(workers: usize, settles: bool, timeout: Span) -> Self {
         let weight = 1.0;
-        let round = Round::FOUNDING;
+        let round = Round::BOOTSTRAP;
         let arrived = BTreeSet::new();
         let request = None;
         let gossiped = None;
         let arrive_by = None;
         let phase = Phase::Gathering;
-        let untaken = Untaken::default();
+        let pending_outcomes = Untaken::default();
         let behind = false;
         let drained = false;
         Self {
@@ -119,7 +119,7 @@ impl Aggregator {
             arrived,
             request,
             phase,
-            untaken,
+            pending_outcomes,
             behind,
             drained,
             gossiped,
@@ -190,7 +190,9 @@ impl Aggregator {
             self.clear();
             return out.push(Effect::Drained);
         }
-        if !planted::has(Bug::FreshDonor) && !self.untaken.is_empty() && self.catch_up(request, out)
+        if !planted::has(Bug::FreshDonor)
+            && !self.pending_outcomes.is_empty()
+            && self.catch_up(request, out)
         {
             return;
         }
@@ -200,7 +202,7 @@ impl Aggregator {
         let step = request.step;
         let round = self.round;
         match request.task {
-            Task::Found => self.begin_round(request, RoundKind::Found, out),
+            Task::Bootstrap => self.begin_round(request, RoundKind::Bootstrap, out),
             Task::Gradients => self.begin_round(request, RoundKind::Gradients, out),
             Task::Due(due) => match due.exchange {
                 Exchange::Average | Exchange::SlowRound if self.settles => {
@@ -271,7 +273,7 @@ impl Aggregator {
     /// What was decided while nobody waited comes first; `false` if nothing is left of it that
     /// these workers can take.
     fn catch_up(&mut self, request: Request, out: &mut Outbox<Effect>) -> bool {
-        match self.untaken.next_for(&request) {
+        match self.pending_outcomes.next_for(&request) {
             Next::Nothing => return false,
             Next::Take => self.release(Values::Decided, out),
             Next::Parameters => {
@@ -287,7 +289,7 @@ impl Aggregator {
     /// What the workers lack cannot be had by means any more. They wait for the parameters with
     /// which the node is admitted again.
     fn fall_behind(&mut self, out: &mut Outbox<Effect>) {
-        self.untaken = Untaken::default();
+        self.pending_outcomes = Untaken::default();
         self.behind = true;
         out.push(Effect::Behind);
     }
@@ -301,7 +303,7 @@ impl Aggregator {
         let asked = self
             .request
             .is_some_and(|request| request.is_answered_by(outcome.spec));
-        if !self.untaken.add(outcome, drained) {
+        if !self.pending_outcomes.add(outcome, drained) {
             return self.fall_behind(out);
         }
         match (self.phase, self.request) {
@@ -326,7 +328,7 @@ impl Aggregator {
             return;
         };
         let overtaken = self
-            .untaken
+            .pending_outcomes
             .parameters()
             .is_some_and(|outcome| !request.is_answered_by(outcome.spec));
         let values = if overtaken {
@@ -353,7 +355,7 @@ impl Aggregator {
     }
 
     fn whole_step_or_release(&mut self, out: &mut Outbox<Effect>) {
-        let values = match (self.untaken.is_empty(), self.gossiped) {
+        let values = match (self.pending_outcomes.is_empty(), self.gossiped) {
             (false, _) => Values::Decided,
             (true, Some(_)) => Values::Gossiped,
             (true, None) => Values::Own,
@@ -400,7 +402,7 @@ impl Aggregator {
     /// The outcome that this exchange ends with, if one does; means of later steps stay.
     fn take_outcome(&mut self) -> Option<(Arc<Outcome>, bool)> {
         self.request
-            .and_then(|request| self.untaken.take_for(&request))
+            .and_then(|request| self.pending_outcomes.take_for(&request))
     }
 
     fn drain(&mut self, out: &mut Outbox<Effect>) {

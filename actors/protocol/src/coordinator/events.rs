@@ -14,7 +14,7 @@ use crate::sampler::Progress;
 use crate::time::Span;
 use crate::topology::Rate;
 use crate::view::{Member, View};
-use crate::wire::{Frame, Header, Message, Standing};
+use crate::wire::{Frame, Header, MemberState, Message};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -127,7 +127,7 @@ pub enum GivesUp {
     ForDecided,
     /// A founding, for another one: unless its own is decided, or this node was ready or voted for
     /// it. So nobody helps to decide two.
-    ForFounding,
+    ForBootstrap,
 }
 
 /// What the coordinator asks its shell for.
@@ -168,12 +168,12 @@ pub enum Effect {
     /// Release whoever waits with an error; nothing was changed.
     Fail(RoundError),
     /// A round was decided whose data this node does not hold: it must join again.
-    Stranded,
+    MustRejoin,
     /// The answer to [`In::Resign`]: whether this node belongs to no view now, and its decided
     /// state is void. Otherwise it keeps to the founding that it was to give up.
     Resigned(bool),
     /// This node has returned to the history that it stood in before it resigned.
-    Stands(Standing),
+    Stands(MemberState),
     /// Why no round is decided now and what would release it; `None`: nothing is in the way.
     Waiting(Option<String>),
 }

@@ -93,7 +93,7 @@ pub struct Coordinator {
     rates: Rates,
     /// This node took part in a bootstrap that gave way to another: streams of that other one may
     /// have been refused meanwhile.
-    refounds: bool,
+    rebootstraps: bool,
     waiting: Option<String>,
     stopped: Option<RoundError>,
 }
@@ -195,7 +195,7 @@ impl Coordinator {
             buffers: 0,
             mine: None,
             rates: Rates::new(),
-            refounds: false,
+            rebootstraps: false,
             waiting: None,
             stopped: None,
         }
@@ -208,7 +208,7 @@ impl Coordinator {
             return Place {
                 lineage: Lineage::NONE,
                 epoch: Epoch(0),
-                round: Round::FOUNDING,
+                round: Round::BOOTSTRAP,
                 term: Term::default(),
                 attempt: 0,
             };
@@ -256,14 +256,14 @@ impl Coordinator {
         }
         let members: Vec<NodeId> = view.ids().collect();
         let lowest = view.lowest();
-        let history = History::founding(view, lineage, self.settings.origin);
+        let history = History::bootstrap(view, lineage, self.settings.origin);
         self.deciding = Some(Deciding::new(history.first_term()));
         self.history = Some(history);
         if let Some(mine) = self.mine.clone() {
             self.begin_contribution(mine, now, out);
         }
         self.replay(now, out);
-        if std::mem::take(&mut self.refounds) && lowest != self.me() {
+        if std::mem::take(&mut self.rebootstraps) && lowest != self.me() {
             // Whoever leads by now makes the attempt again.
             self.broadcast(members, &Message::Broken(self.me()), out);
         }
@@ -311,7 +311,7 @@ impl Coordinator {
     }
 
     fn note_state_elements(&mut self, spec: RoundSpec) {
-        if matches!(spec.kind, RoundKind::Found | RoundKind::Slow) {
+        if matches!(spec.kind, RoundKind::Bootstrap | RoundKind::Slow) {
             self.state_elements = Some(spec.elements);
         }
     }
@@ -390,7 +390,7 @@ impl Coordinator {
             return out.push(Effect::Resigned(true));
         };
         let deciding = self.deciding.as_ref();
-        let decided = history.round > Round::FOUNDING
+        let decided = history.round > Round::BOOTSTRAP
             || deciding.is_some_and(|deciding| deciding.decided.is_some());
         // Who left the attempt out may ask for a vote all the same.
         let bound = deciding
@@ -398,7 +398,7 @@ impl Coordinator {
         let stays = match gives_up {
             GivesUp::Membership => false,
             GivesUp::ForDecided => decided,
-            GivesUp::ForFounding => decided || bound,
+            GivesUp::ForBootstrap => decided || bound,
         };
         if stays {
             return out.push(Effect::Resigned(false));
@@ -425,10 +425,10 @@ impl Coordinator {
     /// Gives up everything of this history, the vote too.
     fn leave_history(&mut self, out: &mut Outbox<Effect>) {
         self.discard_where(|_| true, out);
-        self.refounds |= self
+        self.rebootstraps |= self
             .history
             .as_ref()
-            .is_some_and(|history| history.round == Round::FOUNDING && history.member);
+            .is_some_and(|history| history.round == Round::BOOTSTRAP && history.member);
         self.history = None;
         self.deciding = None;
         self.timers.end_round();

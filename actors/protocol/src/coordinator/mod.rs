@@ -184,7 +184,7 @@ pub use machine::{
     STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,
 };
 pub use outcome::{Origin, Outcome, Proposal, RoundKind, RoundSpec};
-pub use plan::{Attempt, Donation, Holders, Move, Plan, Publication, Published, losses};
+pub use plan::{Attempt, Holders, Move, OptimizerTransfer, Plan, Publication, Published, losses};
 pub use voters::{NextVoters, VOTERS_KEPT, Voter, Voters, Votes, next_voters};
 
 #[cfg(test)]

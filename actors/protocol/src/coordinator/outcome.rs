@@ -6,7 +6,7 @@ use crate::ident::{Lineage, NodeId, Round, ShardId, Step};
 use crate::sampler::Progress;
 use crate::shards::SHARDS_MAX;
 use crate::view::{MEMBERS_MAX, Member, View};
-use crate::wire::Standing;
+use crate::wire::MemberState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,7 +16,7 @@ use std::hash::{Hash, Hasher};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RoundKind {
     /// The lowest id's parameters become everybody's, and the first anchor.
-    Found,
+    Bootstrap,
     /// Exact average without momentum.
     Average,
     /// Exact average, then the slow step on the shards.
@@ -76,7 +76,7 @@ impl RoundSpec {
     #[must_use]
     pub fn position(&self) -> (Step, u8) {
         let phase = match self.kind {
-            RoundKind::Found => 0,
+            RoundKind::Bootstrap => 0,
             RoundKind::Gradients => 1,
             RoundKind::Average | RoundKind::Slow => 2,
         };
@@ -87,7 +87,7 @@ impl RoundSpec {
     #[must_use]
     pub fn next_step(&self) -> Step {
         match self.kind {
-            RoundKind::Found | RoundKind::Gradients => self.step,
+            RoundKind::Bootstrap | RoundKind::Gradients => self.step,
             RoundKind::Average | RoundKind::Slow => Step(self.step.0.saturating_add(1)),
         }
     }
@@ -171,10 +171,10 @@ impl Outcome {
 
     /// Where its members stand once they applied it.
     #[must_use]
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> MemberState {
         let lineage = self.lineage;
         let forks = self.forks.clone();
-        Standing {
+        MemberState {
             lineage,
             forks,
             round: self.round.next(),

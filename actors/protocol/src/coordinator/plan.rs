@@ -112,7 +112,7 @@ impl Plan {
     /// too.
     #[must_use]
     pub fn restoring(mut self, restores: bool) -> Self {
-        self.restores = restores && self.spec.kind == RoundKind::Found;
+        self.restores = restores && self.spec.kind == RoundKind::Bootstrap;
         self
     }
 
@@ -210,12 +210,12 @@ pub struct Publication {
     pub lost: Vec<ShardId>,
     /// The base optimizer's buffers on their way to nodes that join; `None` where these get no
     /// copy.
-    pub donation: Option<Donation>,
+    pub optimizer_transfer: Option<OptimizerTransfer>,
 }
 
 /// The base optimizer's buffers that nodes get which join.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Donation {
+pub struct OptimizerTransfer {
     /// The lowest contributor: a member, which lends its training's buffers.
     pub donor: NodeId,
     /// Who joins, ascending.
@@ -251,7 +251,7 @@ impl Publication {
         } else {
             plan.participants.iter().copied().collect()
         };
-        let renews = matches!(plan.spec.kind, RoundKind::Found | RoundKind::Slow);
+        let renews = matches!(plan.spec.kind, RoundKind::Bootstrap | RoundKind::Slow);
         let mut publication = Self {
             attempt: plan.attempt,
             receivers: receivers.into_iter().collect(),
@@ -261,7 +261,7 @@ impl Publication {
             holds: Vec::new(),
             renews_anchor: renews,
             lost: Vec::new(),
-            donation: None,
+            optimizer_transfer: None,
         };
         if let Some(holders) = holders {
             publication.hold(plan, holders);
@@ -277,8 +277,8 @@ impl Publication {
             .ids()
             .filter(|id| !plan.participants.contains(id))
             .collect();
-        self.donation = match plan.contributors.first() {
-            Some(donor) if !joiners.is_empty() => Some(Donation {
+        self.optimizer_transfer = match plan.contributors.first() {
+            Some(donor) if !joiners.is_empty() => Some(OptimizerTransfer {
                 donor: *donor,
                 joiners,
                 values,
@@ -300,7 +300,7 @@ impl Publication {
     ) {
         self.state_layout = layout;
         self.holds = after.held_by(plan.me).collect();
-        if plan.spec.kind == RoundKind::Found && !plan.restores {
+        if plan.spec.kind == RoundKind::Bootstrap && !plan.restores {
             return;
         }
         let mut moves: BTreeMap<(NodeId, NodeId), Vec<ShardId>> = BTreeMap::new();
@@ -354,10 +354,10 @@ impl Publication {
     /// Who sends `node` its buffers of the base optimizer.
     #[must_use]
     pub fn donor_to(&self, node: NodeId) -> Option<NodeId> {
-        self.donation
+        self.optimizer_transfer
             .as_ref()
-            .filter(|donation| donation.joiners.contains(&node))
-            .map(|donation| donation.donor)
+            .filter(|optimizer_transfer| optimizer_transfer.joiners.contains(&node))
+            .map(|optimizer_transfer| optimizer_transfer.donor)
     }
 
     /// What `node` receives.
@@ -376,7 +376,7 @@ pub fn losses(
     layout: Layout,
     absent: &[ShardId],
 ) -> (Vec<ShardId>, Vec<ShardId>) {
-    if matches!(plan.spec.kind, RoundKind::Found) {
+    if matches!(plan.spec.kind, RoundKind::Bootstrap) {
         return (Vec::new(), Vec::new());
     }
     let gone = |shard: &ShardId| {

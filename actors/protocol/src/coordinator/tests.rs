@@ -161,7 +161,7 @@ fn a_drained_node_hands_over() {
 }
 
 #[test]
-fn a_paused_node_is_passed_over_and_comes_back() {
+fn a_paused_node_is_excluded_and_comes_back() {
     for seed in 0..80u64 {
         let mut world = world(seed, 4, 1);
         let at = 5_000 + seed * 211 % 60_000;

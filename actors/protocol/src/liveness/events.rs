@@ -51,7 +51,7 @@ pub enum In {
     /// The round-trip time as the transport measures it.
     RoundTrip(NodeId, Span),
     /// Nobody listens at the node's address. What was heard before comes before this.
-    KnockRefused(NodeId),
+    PortRefused(NodeId),
     /// A launcher saw the process exit; any start of it if none is named.
     Exited(NodeId, Option<Incarnation>),
     /// The node closed its connections on purpose.
@@ -73,7 +73,7 @@ pub enum Effect {
         bytes: Vec<u8>,
     },
     /// Find out whether anybody listens at the node's address.
-    Knock(NodeId),
+    PortProbe(NodeId),
     /// The node is dead. Told once, and again if it is found out later that its process ended; it
     /// is watched for its return as long as it is a member.
     Down(NodeId, Incarnation, DownCause),

@@ -12,7 +12,7 @@
 //!           heard ┌───────────────────────────────────────────────┐
 //!                 ▼        ask_after         suspect_after        │     suspect
 //!              alive ───► silent (asked) ───► suspected ──────────┴──────► down
-//!                 │ KNOCK_AFTER                                              ▲
+//!                 │ PORT_PROBE_AFTER                                              ▲
 //!                 └───► knocked at ── refused, still unheard ────────────────┤
 //!     the launcher saw it exit, it left, a later start of it came ───────────┤
 //!     another node says so, and this one does not hear it either ────────────┘
@@ -47,7 +47,7 @@ use crate::wire::{Content, Datagram, LifeState, LifeUpdate, SwimPacket};
 use peer::{Peer, Rumour, Suspicion};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use swim::{Change, Swim, Wishes};
+use swim::{Change, Outputs, Swim};
 use timers::Timers;
 
 /// How often the machine looks at the clock, and its shell at the transport, while anybody is
@@ -60,9 +60,9 @@ pub const NEAR_MAX: usize = 16;
 /// and all in every second, third, ...
 pub const LOOKED_AT_PER_POLL: usize = 128;
 /// The silence from which on a node is knocked at.
-pub const KNOCK_AFTER: Span = Span::from_millis(60);
+pub const PORT_PROBE_AFTER: Span = Span::from_millis(60);
 /// Time between knocks.
-pub const KNOCK_EVERY: Span = Span::from_millis(50);
+pub const PORT_PROBE_EVERY: Span = Span::from_millis(50);
 /// Time between two datagrams that ask the same node for a sign of life.
 pub const ASK_EVERY: Span = Span::from_millis(50);
 /// An answer may take so many measured round trips.
@@ -103,13 +103,13 @@ impl Machine for Liveness {
                 .get_mut(&node)
                 .into_iter()
                 .for_each(|peer| peer.measured(span)),
-            In::KnockRefused(node) => {
+            In::PortRefused(node) => {
                 if self
                     .peers
                     .get(&node)
-                    .is_some_and(Peer::is_silent_since_knock)
+                    .is_some_and(Peer::is_silent_since_port_probe)
                 {
-                    self.bury(node, DownCause::Refused, now, out);
+                    self.mark_down(node, DownCause::Refused, now, out);
                 }
             }
             In::Exited(node, incarnation) => {
@@ -118,10 +118,10 @@ impl Machine for Liveness {
                     .get(&node)
                     .is_some_and(|peer| incarnation.is_none_or(|exited| exited == peer.incarnation))
                 {
-                    self.bury(node, DownCause::Exited, now, out);
+                    self.mark_down(node, DownCause::Exited, now, out);
                 }
             }
-            In::Gone(node) => self.bury(node, DownCause::Left, now, out),
+            In::Gone(node) => self.mark_down(node, DownCause::Left, now, out),
             In::PeerUp(node, incarnation) => self.peer_up(node, incarnation, now, out),
             In::Tick => self.tick(now, out),
         }
@@ -290,7 +290,7 @@ impl Liveness {
             .max(self.settings.probe_interval);
         let doubtful = update.state == LifeState::Down && !peer.down && peer.silence(now) < bound;
         if doubtful {
-            peer.rumour.get_or_insert(Rumour {
+            peer.unconfirmed.get_or_insert(Rumour {
                 believed_by: now.after(bound),
                 teller,
             });
@@ -334,7 +334,7 @@ impl Liveness {
             return;
         };
         if incarnation != peer.incarnation {
-            return self.bury(node, DownCause::Superseded, now, out);
+            return self.mark_down(node, DownCause::Superseded, now, out);
         }
         if incarnation == peer.incarnation {
             self.suspicions += u64::from(peer.suspicion.is_some());
@@ -346,7 +346,13 @@ impl Liveness {
         }
     }
 
-    fn bury(&mut self, node: NodeId, cause: DownCause, now: Instant, out: &mut Outbox<Effect>) {
+    fn mark_down(
+        &mut self,
+        node: NodeId,
+        cause: DownCause,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
@@ -362,13 +368,13 @@ impl Liveness {
         peer.down = true;
         self.suspicions += 1;
         peer.suspicion = None;
-        peer.rumour = None;
+        peer.unconfirmed = None;
         if !ends {
             // Who needs to know whether it may come back.
-            peer.knock_at_once(now);
-            out.push(Effect::Knock(node));
+            peer.probe_port_at_once(now);
+            out.push(Effect::PortProbe(node));
         }
-        let wishes = self.swim.bury(node);
+        let wishes = self.swim.mark_down(node);
         self.grant(wishes, None, now, out);
     }
 
@@ -414,12 +420,11 @@ impl Liveness {
             .iter()
             .filter_map(|(node, peer)| verdict(peer, now).map(|cause| (*node, cause)));
         for (node, cause) in overdue.collect::<Vec<_>>() {
-            self.bury(node, cause, now, out);
+            self.mark_down(node, cause, now, out);
         }
-        let asked = self
-            .peers
-            .iter_mut()
-            .filter(|(_, peer)| !peer.down && (peer.suspicion.is_some() || peer.rumour.is_some()));
+        let asked = self.peers.iter_mut().filter(|(_, peer)| {
+            !peer.down && (peer.suspicion.is_some() || peer.unconfirmed.is_some())
+        });
         let asked = asked.filter_map(|(node, peer)| peer.ask(&self.settings, now).then_some(*node));
         asked.for_each(|node| send(node, Content::Ask, out));
     }
@@ -434,14 +439,14 @@ impl Liveness {
             .collect()
     }
 
-    /// Knocks at, asks and suspects a near node.
+    /// PortProbe at, asks and suspects a near node.
     fn look_at(&mut self, node: NodeId, now: Instant, out: &mut Outbox<Effect>) {
         let settings = self.settings;
         let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.down) else {
             return;
         };
-        if peer.knock(now) {
-            out.push(Effect::Knock(node));
+        if peer.port_probe(now) {
+            out.push(Effect::PortProbe(node));
         }
         if peer.ask(&settings, now) {
             send(node, Content::Ask, out);
@@ -455,7 +460,7 @@ impl Liveness {
     /// Executes what foca wants. `teller` is the node whose packet it follows from.
     fn grant(
         &mut self,
-        wishes: Wishes,
+        wishes: Outputs,
         teller: Option<NodeId>,
         now: Instant,
         out: &mut Outbox<Effect>,
@@ -503,8 +508,8 @@ impl Liveness {
                 peer.down = true;
                 let cause = teller.map_or(DownCause::Silent(peer.silence(now)), DownCause::Told);
                 out.push(Effect::Down(life.node, life.incarnation, cause));
-                peer.knock_at_once(now);
-                out.push(Effect::Knock(life.node));
+                peer.probe_port_at_once(now);
+                out.push(Effect::PortProbe(life.node));
             }
             Change::Suspected(_, refutations) if !peer.down => {
                 let down_by = now.after(peer.suspect_for(&self.settings));
@@ -551,9 +556,9 @@ fn verdict(peer: &Peer, now: Instant) -> Option<DownCause> {
         return None;
     }
     let told = peer
-        .rumour
-        .filter(|rumour| now >= rumour.believed_by)
-        .map(|rumour| DownCause::Told(rumour.teller));
+        .unconfirmed
+        .filter(|unconfirmed| now >= unconfirmed.believed_by)
+        .map(|unconfirmed| DownCause::Told(unconfirmed.teller));
     let silent = peer
         .suspicion
         .filter(|suspicion| now >= suspicion.down_by)

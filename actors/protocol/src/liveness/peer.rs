@@ -1,7 +1,7 @@
 //! What is known of one watched node: when it was heard, asked, knocked at; what is suspected of
 //! it. Touches nothing.
 
-use super::{ASK_EVERY, BOUND_MAX, KNOCK_AFTER, KNOCK_EVERY, ROUND_TRIPS, Settings};
+use super::{ASK_EVERY, BOUND_MAX, PORT_PROBE_AFTER, PORT_PROBE_EVERY, ROUND_TRIPS, Settings};
 use crate::ident::{Incarnation, NodeId};
 use crate::time::{Instant, Span};
 
@@ -16,9 +16,9 @@ pub(super) struct Peer {
     /// Dead at this time unless it is heard or refutes.
     pub suspicion: Option<Suspicion>,
     /// Another node says that it is dead, although this one heard it a moment ago.
-    pub rumour: Option<Rumour>,
+    pub unconfirmed: Option<Rumour>,
     round_trip: Span,
-    knocked_at: Option<Instant>,
+    port_probed_at: Option<Instant>,
     asked_at: Option<Instant>,
 }
 
@@ -47,9 +47,9 @@ impl Peer {
             down: false,
             ended: false,
             suspicion: None,
-            rumour: None,
+            unconfirmed: None,
             round_trip,
-            knocked_at: None,
+            port_probed_at: None,
             asked_at: None,
         }
     }
@@ -58,7 +58,7 @@ impl Peer {
     pub(super) fn heard(&mut self, now: Instant) {
         self.heard_at = self.heard_at.max(now);
         self.suspicion = None;
-        self.rumour = None;
+        self.unconfirmed = None;
     }
 
     pub(super) fn silence(&self, now: Instant) -> Span {
@@ -86,32 +86,32 @@ impl Peer {
     }
 
     /// Whether to knock now; notes that it was done.
-    pub(super) fn knock(&mut self, now: Instant) -> bool {
-        let due = self.silence(now) >= KNOCK_AFTER
+    pub(super) fn port_probe(&mut self, now: Instant) -> bool {
+        let due = self.silence(now) >= PORT_PROBE_AFTER
             && self
-                .knocked_at
-                .is_none_or(|at| now.since(at) >= KNOCK_EVERY);
+                .port_probed_at
+                .is_none_or(|at| now.since(at) >= PORT_PROBE_EVERY);
         if due {
-            self.knocked_at = Some(now);
+            self.port_probed_at = Some(now);
         }
         due
     }
 
     /// Notes that the node is knocked at whatever was heard of it: others say that it is dead, and
     /// it may have ended.
-    pub(super) fn knock_at_once(&mut self, now: Instant) {
-        self.knocked_at = Some(now);
+    pub(super) fn probe_port_at_once(&mut self, now: Instant) {
+        self.port_probed_at = Some(now);
     }
 
     /// Whether it has been silent since the last knock.
-    pub(super) fn is_silent_since_knock(&self) -> bool {
-        self.knocked_at.is_some_and(|at| at > self.heard_at)
+    pub(super) fn is_silent_since_port_probe(&self) -> bool {
+        self.port_probed_at.is_some_and(|at| at > self.heard_at)
     }
 
     /// Whether to ask for a sign of life now; notes that it was done.
     pub(super) fn ask(&mut self, settings: &Settings, now: Instant) -> bool {
         let wanted = self.silence(now) >= ask_after(settings)
-            || self.rumour.is_some()
+            || self.unconfirmed.is_some()
             || self.suspicion.is_some();
         self.ask_again(wanted, now)
     }
@@ -136,8 +136,8 @@ impl Peer {
         if let Some(suspicion) = &mut self.suspicion {
             suspicion.down_by = suspicion.down_by.after(away);
         }
-        if let Some(rumour) = &mut self.rumour {
-            rumour.believed_by = rumour.believed_by.after(away);
+        if let Some(unconfirmed) = &mut self.unconfirmed {
+            unconfirmed.believed_by = unconfirmed.believed_by.after(away);
         }
     }
 }

@@ -44,7 +44,7 @@ impl Identity for Life {
 
 /// What one call made foca want.
 #[derive(Default)]
-pub(super) struct Wishes {
+pub(super) struct Outputs {
     pub packets: Vec<SwimPacket>,
     /// Timers, each with the time until it is due.
     pub timers: Vec<(Timer<Life>, Span)>,
@@ -63,7 +63,7 @@ pub(super) enum Change {
     Renewed,
 }
 
-impl Runtime<Life> for Wishes {
+impl Runtime<Life> for Outputs {
     fn notify(&mut self, notification: Notification<'_, Life>) {
         match notification {
             Notification::MemberUp(life) => self.changes.push(Change::Up(*life)),
@@ -145,7 +145,7 @@ impl Swim {
     }
 
     /// Begins to watch a node.
-    pub(super) fn watch(&mut self, node: NodeId, incarnation: Incarnation) -> Wishes {
+    pub(super) fn watch(&mut self, node: NodeId, incarnation: Incarnation) -> Outputs {
         self.apply(
             [Member::alive(Life {
                 node,
@@ -170,12 +170,12 @@ impl Swim {
     }
 
     /// Suspects a node, and tells others, itself among them.
-    pub(super) fn suspect(&mut self, node: NodeId) -> Wishes {
+    pub(super) fn suspect(&mut self, node: NodeId) -> Outputs {
         let Some((life, refutations)) = self
             .member(node)
             .map(|member| (*member.id(), member.incarnation()))
         else {
-            return Wishes::default();
+            return Outputs::default();
         };
         let mut wishes = self.apply([Member::new(life, refutations, State::Suspect)], true);
         wishes.changes.push(Change::Suspected(life, refutations));
@@ -183,12 +183,12 @@ impl Swim {
     }
 
     /// Declares a node dead, and tells others.
-    pub(super) fn bury(&mut self, node: NodeId) -> Wishes {
+    pub(super) fn mark_down(&mut self, node: NodeId) -> Outputs {
         let Some((life, refutations)) = self
             .member(node)
             .map(|member| (*member.id(), member.incarnation()))
         else {
-            return Wishes::default();
+            return Outputs::default();
         };
         let mut wishes = self.apply([Member::new(life, refutations, State::Down)], true);
         wishes.append(self.call(|foca, wishes| foca.gossip(wishes)));
@@ -197,9 +197,9 @@ impl Swim {
     }
 
     /// Takes back that a node is dead: it has proved to be alive.
-    pub(super) fn revive(&mut self, node: NodeId) -> Wishes {
+    pub(super) fn revive(&mut self, node: NodeId) -> Outputs {
         let Some(life) = self.member(node).map(|member| *member.id()) else {
-            return Wishes::default();
+            return Outputs::default();
         };
         self.call(|foca, wishes| foca.handle_timer(Timer::RemoveDown(life), wishes));
         self.apply([Member::alive(life)], true)
@@ -235,9 +235,9 @@ impl Swim {
     }
 
     /// Takes a packet from the network.
-    pub(super) fn receive(&mut self, packet: &SwimPacket) -> Wishes {
+    pub(super) fn receive(&mut self, packet: &SwimPacket) -> Outputs {
         let Ok(data) = codec::bytes(packet) else {
-            return Wishes::default();
+            return Outputs::default();
         };
         let mut wishes = self.call(|foca, wishes| foca.handle_data(&data, wishes));
         if wishes.changes.contains(&Change::Renewed) {
@@ -249,18 +249,18 @@ impl Swim {
     }
 
     /// Takes a timer that is due.
-    pub(super) fn fire(&mut self, timer: Timer<Life>) -> Wishes {
+    pub(super) fn fire(&mut self, timer: Timer<Life>) -> Outputs {
         self.call(|foca, wishes| foca.handle_timer(timer, wishes))
     }
 
     /// Introduces a new life of this node to everybody.
-    fn introduce(&mut self) -> Wishes {
+    fn introduce(&mut self) -> Outputs {
         let others: Vec<Life> = self
             .foca
             .iter_members()
             .map(|member| *member.id())
             .collect();
-        let mut wishes = Wishes::default();
+        let mut wishes = Outputs::default();
         for other in others {
             wishes.append(self.call(|foca, wishes| foca.announce(other, wishes)));
         }
@@ -273,7 +273,7 @@ impl Swim {
             .find(|member| member.id().node == node)
     }
 
-    fn apply<const COUNT: usize>(&mut self, members: [Member<Life>; COUNT], tell: bool) -> Wishes {
+    fn apply<const COUNT: usize>(&mut self, members: [Member<Life>; COUNT], tell: bool) -> Outputs {
         self.call(|foca, wishes| foca.apply_many(members.into_iter(), tell, wishes))
     }
 
@@ -281,10 +281,10 @@ impl Swim {
         &mut self,
         call: impl FnOnce(
             &mut Foca<Life, Layout, ChaCha8Rng, NoCustomBroadcast>,
-            &mut Wishes,
+            &mut Outputs,
         ) -> Result<(), foca::Error>,
-    ) -> Wishes {
-        let mut wishes = Wishes::default();
+    ) -> Outputs {
+        let mut wishes = Outputs::default();
         self.errors += u64::from(call(&mut self.foca, &mut wishes).is_err());
         let ping = wishes
             .packets
@@ -298,7 +298,7 @@ impl Swim {
     }
 }
 
-impl Wishes {
+impl Outputs {
     fn append(&mut self, mut other: Self) {
         self.packets.append(&mut other.packets);
         self.timers.append(&mut other.timers);

@@ -9,14 +9,14 @@
 //! decide the founding any more.
 
 use super::known::Known;
-use super::{Effect, FoundingError, Membership};
+use super::{BootstrapError, Effect, Membership};
 use crate::coordinator::{GivesUp, Voters};
 use crate::ident::{Epoch, Round};
 use crate::machine::Outbox;
 use crate::policy::Bootstrap;
 use crate::time::{Instant, Span};
 use crate::view::{Member, View};
-use crate::wire::{Message, Standing};
+use crate::wire::{MemberState, Message};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
@@ -140,9 +140,9 @@ impl Membership {
             address,
             devices,
         });
-        match View::new(Epoch::FOUNDING, members) {
+        match View::new(Epoch::BOOTSTRAP, members) {
             Ok(view) => self.found(view, out),
-            Err(error) => self.fail(FoundingError::NoView(error), out),
+            Err(error) => self.fail(BootstrapError::NoView(error), out),
         }
     }
 
@@ -151,7 +151,7 @@ impl Membership {
         for peer in view.ids().filter(|id| *id != self.me()) {
             self.send(
                 peer,
-                Message::Found {
+                Message::Bootstrap {
                     view: view.clone(),
                     lineage,
                 },
@@ -163,9 +163,9 @@ impl Membership {
 
     /// Leaves a founding that nobody can decide any more. To see that takes a look at every
     /// founder, so it is looked at now and then.
-    pub(super) fn leave_void_founding(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+    pub(super) fn leave_void_bootstrap(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let mut known = self.life.cluster.iter().chain(&self.life.standing);
-        if self.adopted.is_none() && known.all(|standing| standing.round > Round::FOUNDING) {
+        if self.adopted.is_none() && known.all(|standing| standing.round > Round::BOOTSTRAP) {
             self.life.void_look_at = None;
             return;
         }
@@ -195,10 +195,10 @@ impl Membership {
             self.life.wished = None;
             self.found_when_complete(out);
         }
-        let Some(Standing { view, round, .. }) = &self.life.standing else {
+        let Some(MemberState { view, round, .. }) = &self.life.standing else {
             return;
         };
-        if *round == Round::FOUNDING && self.life.resigning.is_empty() && self.is_void(view) {
+        if *round == Round::BOOTSTRAP && self.life.resigning.is_empty() && self.is_void(view) {
             self.resign(GivesUp::ForDecided, out);
         }
     }
@@ -214,16 +214,16 @@ impl Membership {
 
     /// Whether nobody stands in a founding any more: each of its founders has ended, or says that
     /// it stands elsewhere. One that only cannot be reached may still decide it.
-    fn is_given_up(&self, founding: &Standing) -> bool {
+    fn is_given_up(&self, bootstrap: &MemberState) -> bool {
         let gave_up = |member: &Member| {
             let said = self
                 .hellos
                 .get(&member.id)
                 .filter(|known| known.incarnation == member.incarnation);
             self.has_ended(member)
-                || said.is_some_and(|known| known.stands_in != Some(founding.lineage))
+                || said.is_some_and(|known| known.stands_in != Some(bootstrap.lineage))
         };
-        founding.round == Round::FOUNDING && founding.view.members().iter().all(gave_up)
+        bootstrap.round == Round::BOOTSTRAP && bootstrap.view.members().iter().all(gave_up)
     }
 
     /// Whether this start of a node is known to have ended.

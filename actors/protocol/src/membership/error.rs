@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 /// Why a founding view did not form; parameters are unchanged.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum FoundingError {
+pub enum BootstrapError {
     /// A peer's address did not answer, or not as it should.
     #[error("no connection to {address} after {} ms: {error}", tried_for.as_millis())]
     Unreachable {

@@ -1,6 +1,6 @@
 //! What the membership is told, what it asks for, and what it needs to know at its start.
 
-use super::FoundingError;
+use super::BootstrapError;
 use crate::coordinator::GivesUp;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
@@ -8,7 +8,7 @@ use crate::model::ModelSize;
 use crate::policy::Bootstrap;
 use crate::time::Span;
 use crate::view::{Member, View};
-use crate::wire::{Frame, Header, JoinRefusal, Message, Standing};
+use crate::wire::{Frame, Header, JoinRefusal, MemberState, Message};
 use std::net::SocketAddr;
 
 /// What happens to the membership.
@@ -40,12 +40,12 @@ pub enum In {
     /// A node that was declared dead is alive.
     Up(NodeId),
     /// The coordinator applied a decided outcome: where this node stands now.
-    Decided(Standing),
+    Decided(MemberState),
     /// Who votes on the rounds to come without being a member, in place of those told before:
     /// watched like members, and dialed.
     Retained(Vec<Member>),
     /// A round was decided whose data this node does not hold: it has to join again.
-    Stranded,
+    MustRejoin,
     /// The coordinator took note that this node resigns, or keeps to the founding which it was to
     /// give up. What it told before was of before.
     Resigned(bool),
@@ -91,7 +91,7 @@ pub enum Effect {
         lineage: Lineage,
     },
     /// This node cannot be part of a founding view.
-    Fail(FoundingError),
+    Fail(BootstrapError),
     /// A member or a joiner is dead.
     Lost {
         /// Who.

@@ -16,16 +16,16 @@ use crate::ident::{Lineage, NodeId, Round};
 use crate::machine::Outbox;
 use crate::time::Instant;
 use crate::view::View;
-use crate::wire::{Header, Hello, Message, Standing};
+use crate::wire::{Header, Hello, MemberState, Message};
 use std::cmp::{Ordering, Reverse};
 
 impl Membership {
     /// What this node stands by: its place in a history, or a founding that it agreed to.
-    fn stake(&self) -> Option<Standing> {
+    fn stake(&self) -> Option<MemberState> {
         let adopted = || {
             self.adopted
                 .as_ref()
-                .map(|(view, lineage)| founding(view.clone(), *lineage))
+                .map(|(view, lineage)| bootstrap(view.clone(), *lineage))
         };
         self.life.standing.clone().or_else(adopted)
     }
@@ -48,13 +48,15 @@ impl Membership {
         {
             return;
         }
-        let theirs = founding(view, lineage);
+        let theirs = bootstrap(view, lineage);
         let takes = match self.stake() {
             Some(ours) if ours.lineage == lineage => return,
             Some(ours) => {
-                ours.round == Round::FOUNDING && !self.life.is_bound && is_preferred(&theirs, &ours)
+                ours.round == Round::BOOTSTRAP
+                    && !self.life.is_bound
+                    && is_preferred(&theirs, &ours)
             }
-            None => self.life.is_new() || self.waits_for_another_founding(),
+            None => self.life.is_new() || self.waits_for_another_bootstrap(),
         };
         if !takes || !self.founds() || self.model.is_none() {
             // The founder learns where this node stands, and joins.
@@ -65,20 +67,20 @@ impl Membership {
 
     /// Whether this node waits to be admitted by a founding that does not count on it, and was
     /// never a member of anything.
-    fn waits_for_another_founding(&self) -> bool {
+    fn waits_for_another_bootstrap(&self) -> bool {
         let other = self.life.cluster.as_ref().filter(|cluster| {
-            cluster.round == Round::FOUNDING && !self.counts_on_me(&cluster.view)
+            cluster.round == Round::BOOTSTRAP && !self.counts_on_me(&cluster.view)
         });
         other.is_some() && !self.life.was_member && !self.life.has_drained()
     }
 
     /// Enters another founding as the founding member that it counts on.
-    fn change_over(&mut self, theirs: Standing, out: &mut Outbox<Effect>) {
+    fn change_over(&mut self, theirs: MemberState, out: &mut Outbox<Effect>) {
         self.life.cluster = None;
         self.life.asked = None;
         self.life.wished = None;
         if self.life.standing.is_some() {
-            self.resign(GivesUp::ForFounding, out);
+            self.resign(GivesUp::ForBootstrap, out);
         }
         self.adopted = Some((theirs.view, theirs.lineage));
         self.form_when_connected(out);
@@ -113,7 +115,7 @@ impl Membership {
             self.tell_joiners(out);
         }
         if self.gives_way(&ours, header.sender, theirs) {
-            if theirs.round == Round::FOUNDING && self.counts_on_me(&theirs.view) {
+            if theirs.round == Round::BOOTSTRAP && self.counts_on_me(&theirs.view) {
                 return self.change_over(theirs.clone(), out);
             }
             self.adopted = None;
@@ -146,14 +148,14 @@ impl Membership {
     /// another, so both go on, and a person has to know.
     fn tell_of_another_cluster(
         &mut self,
-        ours: &Standing,
-        theirs: &Standing,
+        ours: &MemberState,
+        theirs: &MemberState,
         header: &Header,
         out: &mut Outbox<Effect>,
     ) {
         let apart = ours.lineage != theirs.lineage
-            && ours.round > Round::FOUNDING
-            && theirs.round > Round::FOUNDING;
+            && ours.round > Round::BOOTSTRAP
+            && theirs.round > Round::BOOTSTRAP;
         if apart && !Self::may_heal(ours, theirs) && self.life.is_another_cluster(theirs.lineage) {
             out.push(Effect::OtherCluster {
                 node: header.sender,
@@ -166,16 +168,16 @@ impl Membership {
     /// Whether our standing is void beside theirs: the same history went on without this node; our
     /// founding is not decided, and theirs is, or shares nodes with ours and is better; or, of one
     /// bootstrap, their history ranks higher.
-    fn gives_way(&self, ours: &Standing, sender: NodeId, theirs: &Standing) -> bool {
+    fn gives_way(&self, ours: &MemberState, sender: NodeId, theirs: &MemberState) -> bool {
         let without_me = !self.counts_on_me(&theirs.view);
         if ours.lineage == theirs.lineage {
             return without_me && theirs.round > ours.round;
         }
         let shares = ours.view.contains(sender) || theirs.view.contains(self.me());
-        if self.life.is_bound && theirs.round == Round::FOUNDING {
+        if self.life.is_bound && theirs.round == Round::BOOTSTRAP {
             return false;
         }
-        if ours.round == Round::FOUNDING && (shares || theirs.round > Round::FOUNDING) {
+        if ours.round == Round::BOOTSTRAP && (shares || theirs.round > Round::BOOTSTRAP) {
             return is_preferred(theirs, ours);
         }
         // What their last round made of ours may be on its way here.
@@ -190,18 +192,18 @@ impl Membership {
     /// bootstrap. Ids say nothing of that: a node may have been started again and joined what was
     /// bootstrapped apart. Two bootstraps never become one by themselves, whoever may decide: fresh
     /// weights must not take the place of what was trained.
-    fn may_heal(ours: &Standing, theirs: &Standing) -> bool {
+    fn may_heal(ours: &MemberState, theirs: &MemberState) -> bool {
         ours.lineage.is_akin(theirs.lineage)
     }
 
     /// Whether the other stands where this node stood before its last round: that round may be on
     /// its way there.
-    fn is_late(&self, ours: &Standing, theirs: &Standing) -> bool {
+    fn is_late(&self, ours: &MemberState, theirs: &MemberState) -> bool {
         self.life.lineage_before == Some(theirs.lineage) && theirs.round.next() == ours.round
     }
 
     /// Whether the sender gives way once it hears of our standing.
-    fn has_to_know(&self, ours: &Standing, theirs: &Standing, header: &Header) -> bool {
+    fn has_to_know(&self, ours: &MemberState, theirs: &MemberState, header: &Header) -> bool {
         if ours.lineage == theirs.lineage {
             let lacks = ours
                 .view
@@ -210,20 +212,20 @@ impl Membership {
             return lacks && ours.round > theirs.round;
         }
         // As long as two sides disagree on who gives way, they go on telling each other.
-        (theirs.round == Round::FOUNDING || Self::may_heal(ours, theirs))
+        (theirs.round == Round::BOOTSTRAP || Self::may_heal(ours, theirs))
             && is_preferred(ours, theirs)
     }
 
     /// Whether a member of our view stands in another history, so that ours is as good as without
     /// it.
-    fn went_elsewhere(&self, ours: &Standing, theirs: &Standing, header: &Header) -> bool {
+    fn went_elsewhere(&self, ours: &MemberState, theirs: &MemberState, header: &Header) -> bool {
         let counted = ours
             .view
             .member(header.sender)
             .is_some_and(|member| member.incarnation == header.incarnation);
         let follows = theirs.round > ours.round && self.counts_on_me(&theirs.view);
         counted
-            && ours.round > Round::FOUNDING
+            && ours.round > Round::BOOTSTRAP
             && ours.lineage != theirs.lineage
             && !follows
             && !self.is_late(ours, theirs)
@@ -234,14 +236,14 @@ impl Membership {
     pub(super) fn meet_a_member(
         &mut self,
         header: &Header,
-        theirs: Standing,
+        theirs: MemberState,
         out: &mut Outbox<Effect>,
     ) {
         if self.life.has_drained() || self.failed.is_some() {
             return;
         }
         let founds = self.life.is_new() && self.model.is_some() && self.founds();
-        if founds && theirs.round == Round::FOUNDING && self.counts_on_me(&theirs.view) {
+        if founds && theirs.round == Round::BOOTSTRAP && self.counts_on_me(&theirs.view) {
             return self.change_over(theirs, out);
         }
         if self.counts_on_me(&theirs.view) && self.life.has_asked(&theirs) {
@@ -284,7 +286,7 @@ impl Membership {
 
     /// Whether nobody is left of a cluster that was heard of: its members are gone, were started
     /// again, or stand in another history.
-    pub(super) fn is_deserted(&self, known: &Standing) -> bool {
+    pub(super) fn is_deserted(&self, known: &MemberState) -> bool {
         let there = |id: &NodeId, incarnation| {
             let stands_in = self
                 .hellos
@@ -318,11 +320,11 @@ impl Membership {
     }
 }
 
-pub(super) fn founding(view: View, lineage: Lineage) -> Standing {
-    Standing {
+pub(super) fn bootstrap(view: View, lineage: Lineage) -> MemberState {
+    MemberState {
         lineage,
         forks: Vec::new(),
-        round: Round::FOUNDING,
+        round: Round::BOOTSTRAP,
         view,
         dead: Vec::new(),
     }
@@ -331,14 +333,14 @@ pub(super) fn founding(view: View, lineage: Lineage) -> Standing {
 /// Which of two histories lives on: a decided one beside one that is not; of two undecided ones the
 /// one with the lower lowest id; of one bootstrap the one that [`rank`] says. Of two bootstraps,
 /// between which only an outsider chooses, the lower lineage.
-fn is_preferred(one: &Standing, other: &Standing) -> bool {
-    let decided = |standing: &Standing| standing.round > Round::FOUNDING;
+fn is_preferred(one: &MemberState, other: &MemberState) -> bool {
+    let decided = |standing: &MemberState| standing.round > Round::BOOTSTRAP;
     if decided(one) != decided(other) {
         return decided(one);
     }
     if !decided(one) {
         let key =
-            |standing: &Standing| (Reverse(standing.view.lowest()), Reverse(standing.lineage));
+            |standing: &MemberState| (Reverse(standing.view.lowest()), Reverse(standing.lineage));
         return key(one) > key(other);
     }
     if !one.lineage.is_akin(other.lineage) {

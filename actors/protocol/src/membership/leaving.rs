@@ -75,7 +75,7 @@ impl Membership {
 
     /// What was decided cannot be held here. A node that leaves has nothing to hand over then and
     /// ends; others join again.
-    pub(super) fn stranded(&mut self, out: &mut Outbox<Effect>) {
+    pub(super) fn must_rejoin(&mut self, out: &mut Outbox<Effect>) {
         if self.life.leaving.is_none() || self.life.standing.take().is_none() {
             return self.rejoin(out);
         }

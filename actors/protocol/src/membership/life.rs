@@ -5,13 +5,13 @@ use super::dialing::Missed;
 use super::error::last_failure;
 use super::known::Known;
 use super::settings::differing_from_cluster;
-use super::{Effect, FoundingError, Membership};
+use super::{BootstrapError, Effect, Membership};
 use crate::coordinator::GivesUp;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Outbox;
 use crate::time::Instant;
 use crate::view::{MEMBERS_MAX, Member};
-use crate::wire::{Header, Hello, JoinRefusal, Message, Standing};
+use crate::wire::{Header, Hello, JoinRefusal, MemberState, Message};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Other clusters that are remembered, so that each is told of once.
@@ -21,15 +21,15 @@ const OTHER_CLUSTERS_MAX: usize = 64;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Life {
     /// This node's place in a decided history, while it is a member.
-    pub standing: Option<Standing>,
+    pub standing: Option<MemberState>,
     /// The lineage of the history that this node's last round went on from.
     pub lineage_before: Option<Lineage>,
     /// Resignations that the coordinator has not answered: what it said was decided, it said
     /// before. Each with the founding that it gives up, if it is one. Nothing is entered before all
     /// are answered, so there are few.
-    pub resigning: VecDeque<Option<Standing>>,
+    pub resigning: VecDeque<Option<MemberState>>,
     /// The founding that the coordinator keeps to, while it has not answered everything.
-    pub kept: Option<Standing>,
+    pub kept: Option<MemberState>,
     /// This node was ready for round 0 of its founding: it goes over to no other one.
     pub is_bound: bool,
     /// It named its model to the others, so that they count on it as a founder.
@@ -45,14 +45,14 @@ pub(super) struct Life {
     /// The coordinator was told to return, and nobody of that history has been seen since.
     pub returns: bool,
     /// The furthest history that was heard of, while this node is no member.
-    pub cluster: Option<Standing>,
+    pub cluster: Option<MemberState>,
     /// The view that this node asked to be admitted to.
     pub asked: Option<(Lineage, Epoch)>,
     /// The view that it asked to be admitted to last, since it last resigned.
     pub wished: Option<(Lineage, Epoch)>,
     /// Others say that this node is a member of this view, which is later than the one it asked
     /// for.
-    pub counted: Option<Standing>,
+    pub counted: Option<MemberState>,
     pub counted_until: Option<Instant>,
     /// Who asked to be admitted, to which view.
     pub candidates: BTreeMap<NodeId, (Epoch, Member)>,
@@ -103,14 +103,14 @@ impl Life {
 
     /// Whether this node asked to be admitted to an earlier view of the same history, which may go
     /// on under another lineage.
-    pub fn has_asked(&self, later: &Standing) -> bool {
+    pub fn has_asked(&self, later: &MemberState) -> bool {
         self.asked.is_some_and(|(lineage, epoch)| {
             lineage.is_akin(later.lineage) && epoch < later.view.epoch()
         })
     }
 
     /// Whether this node asked to be admitted to this very view.
-    pub fn has_asked_for(&self, view: &Standing) -> bool {
+    pub fn has_asked_for(&self, view: &MemberState) -> bool {
         self.asked == Some((view.lineage, view.view.epoch()))
     }
 
@@ -154,7 +154,7 @@ impl Life {
 }
 
 impl Membership {
-    pub(super) fn standing(&self) -> Option<Standing> {
+    pub(super) fn standing(&self) -> Option<MemberState> {
         let mut standing = self.life.standing.clone()?;
         standing.dead = standing
             .view
@@ -167,7 +167,7 @@ impl Membership {
     }
 
     /// Becomes, or stays, a member of `view`.
-    pub(super) fn enter(&mut self, standing: Standing, out: &mut Outbox<Effect>) {
+    pub(super) fn enter(&mut self, standing: MemberState, out: &mut Outbox<Effect>) {
         let round = standing.round;
         let before = self.life.standing.replace(standing);
         let asked = self.life.asked.map(|(lineage, _)| lineage);
@@ -175,8 +175,8 @@ impl Membership {
         self.life.cluster = None;
         self.life.asked = None;
         self.life.counted = None;
-        self.life.was_member |= round > Round::FOUNDING;
-        self.life.is_bound &= round == Round::FOUNDING;
+        self.life.was_member |= round > Round::BOOTSTRAP;
+        self.life.is_bound &= round == Round::BOOTSTRAP;
         // They bound the way in, not a later way back.
         self.appear_by = None;
         self.synchronize_by = None;
@@ -187,7 +187,7 @@ impl Membership {
             .as_ref()
             .is_some_and(|before| before.view == standing.view)
         {
-            if round == Round::FOUNDING.next() {
+            if round == Round::BOOTSTRAP.next() {
                 // Whoever waits in another founding has to know that this one is decided; founders
                 // have not said that they stand here.
                 let lineage = standing.lineage;
@@ -202,7 +202,7 @@ impl Membership {
         }
         let view = standing.view.clone();
         let enters = before.is_none();
-        if enters && round > Round::FOUNDING {
+        if enters && round > Round::BOOTSTRAP {
             // Whoever said last that it stands nowhere would be told of every change.
             self.say_where_it_stands(out);
         }
@@ -238,8 +238,8 @@ impl Membership {
         }
     }
 
-    pub(super) fn decided(&mut self, decided: Standing, out: &mut Outbox<Effect>) {
-        let given_up = |standing: &Standing| standing.lineage == decided.lineage;
+    pub(super) fn decided(&mut self, decided: MemberState, out: &mut Outbox<Effect>) {
+        let given_up = |standing: &MemberState| standing.lineage == decided.lineage;
         if self
             .life
             .resigning
@@ -354,7 +354,7 @@ impl Membership {
     /// Living members of the cluster that this node cannot send to, or has not heard from.
     pub(super) fn unheard<'a>(
         &'a self,
-        cluster: &'a Standing,
+        cluster: &'a MemberState,
     ) -> impl Iterator<Item = NodeId> + 'a {
         let heard = move |member: &Member| {
             let known = self
@@ -540,7 +540,7 @@ impl Membership {
     ) {
         if self.life.standing.is_none() && self.model.is_some() {
             self.fail(
-                FoundingError::Refused {
+                BootstrapError::Refused {
                     by: header.sender,
                     reason,
                 },

@@ -40,7 +40,7 @@ mod tests;
 
 pub use bootstrap::LOOK_FOR_RUN_WAIT;
 pub use dialing::{MISSED_FOR, MISSED_REDIAL_EVERY, REDIAL_EVERY};
-pub use error::FoundingError;
+pub use error::BootstrapError;
 pub use events::{Effect, In, Settings};
 pub use leaving::{DECISION_WAIT, LEAVE_AGAIN_EVERY};
 pub use resigning::RETURN_WAIT;
@@ -87,8 +87,8 @@ pub struct Membership {
     adopted: Option<(View, Lineage)>,
     life: Life,
     unreachable: Option<String>,
-    refused: Option<(FoundingError, Instant)>,
-    failed: Option<FoundingError>,
+    refused: Option<(BootstrapError, Instant)>,
+    failed: Option<BootstrapError>,
     left: BTreeSet<(NodeId, Incarnation)>,
     leave_by: Option<Instant>,
 }
@@ -109,7 +109,7 @@ impl Machine for Membership {
                 error,
             } => {
                 self.dial_failed(
-                    FoundingError::Unreachable {
+                    BootstrapError::Unreachable {
                         address,
                         tried_for,
                         error,
@@ -133,7 +133,7 @@ impl Machine for Membership {
                 self.life.retained = voters;
                 self.watch(out);
             }
-            In::Stranded => self.stranded(out),
+            In::MustRejoin => self.must_rejoin(out),
             In::Resigned(obeyed) => self.resigned(obeyed, out),
             In::Drain => self.drain(now, out),
             In::Leave => self.leave(now, out),
@@ -144,7 +144,7 @@ impl Machine for Membership {
         self.leave_again(now, out);
         self.end_when_drained(now, out);
         self.ask_again_when_not_admitted(now, out);
-        self.leave_void_founding(now, out);
+        self.leave_void_bootstrap(now, out);
         self.return_when_deserted(now, out);
         self.say_that_it_founds(out);
         self.look_no_longer(now, out);
@@ -160,10 +160,10 @@ impl Machine for Membership {
             None
         };
         let refused_by = self.refused.as_ref().map(|(_, deadline)| *deadline);
-        let mut founding = None;
+        let mut bootstrap = None;
         if waiting {
             let deadlines = [self.appear_by, self.synchronize_by, refused_by];
-            founding = deadlines.into_iter().flatten().min();
+            bootstrap = deadlines.into_iter().flatten().min();
         }
         let mut dials_missed_at = None;
         if self.life.standing.is_some() {
@@ -180,7 +180,7 @@ impl Machine for Membership {
             self.life.returns_at,
             self.life.void_look_at,
         ];
-        founding
+        bootstrap
             .into_iter()
             .chain(others.into_iter().flatten())
             .min()
@@ -225,7 +225,7 @@ impl Membership {
         Place {
             lineage,
             epoch,
-            round: Round::FOUNDING,
+            round: Round::BOOTSTRAP,
             term: Term::default(),
             attempt: 0,
         }
@@ -317,7 +317,7 @@ impl Membership {
         self.join_when_ready(out);
     }
 
-    fn dial_failed(&mut self, error: FoundingError, now: Instant, out: &mut Outbox<Effect>) {
+    fn dial_failed(&mut self, error: BootstrapError, now: Instant, out: &mut Outbox<Effect>) {
         if self.settings.addresses_may_be_stale || !self.life.is_new() || !self.founds() {
             // Perhaps of an earlier run; named if in the end somebody is missing.
             self.unreachable = Some(error.to_string());
@@ -358,7 +358,7 @@ impl Membership {
     ) {
         match message {
             Message::Hello(hello) => self.meet(header, hello, now, out),
-            Message::Found { view, lineage } => self.adopt(&header, view, lineage, out),
+            Message::Bootstrap { view, lineage } => self.adopt(&header, view, lineage, out),
             Message::Leave { contributes } => self.leaves(&header, contributes, out),
             Message::Join => self.asks_to_join(&header, out),
             Message::Refused(refusal) => self.refused_by(&header, refusal, out),
@@ -415,7 +415,7 @@ impl Membership {
                 .collect::<Vec<_>>()
                 .join("; ");
             return self.refuse(
-                FoundingError::SettingsDiffer {
+                BootstrapError::SettingsDiffer {
                     ours: self.me(),
                     theirs: peer,
                     differences,
@@ -428,7 +428,7 @@ impl Membership {
             && our_model != their_model
         {
             self.refuse(
-                FoundingError::ModelsDiffer {
+                BootstrapError::ModelsDiffer {
                     ours: self.me(),
                     our_model,
                     theirs: peer,
@@ -462,12 +462,12 @@ impl Membership {
             view: view.clone(),
             lineage,
         });
-        self.enter(histories::founding(view, lineage), out);
+        self.enter(histories::bootstrap(view, lineage), out);
     }
 
     /// Fails once every node that is waited for can be sent to, so that it is told the same; after
     /// a while without them.
-    fn refuse(&mut self, error: FoundingError, now: Instant, out: &mut Outbox<Effect>) {
+    fn refuse(&mut self, error: BootstrapError, now: Instant, out: &mut Outbox<Effect>) {
         if self.met_all() {
             return self.fail(error, out);
         }
@@ -475,7 +475,7 @@ impl Membership {
             .get_or_insert((error, now.after(REFUSED_WAIT_MAX)));
     }
 
-    fn fail(&mut self, error: FoundingError, out: &mut Outbox<Effect>) {
+    fn fail(&mut self, error: BootstrapError, out: &mut Outbox<Effect>) {
         if self.life.standing.is_none() && self.failed.is_none() {
             // What was found first says more than what followed from it.
             let error = self.refused.take().map_or(error, |(first, _)| first);
@@ -505,7 +505,7 @@ impl Membership {
             let waited = self.settings.connect_timeout;
             let unreachable = self.unreachable.take();
             self.fail(
-                FoundingError::TooFew {
+                BootstrapError::TooFew {
                     needed,
                     present,
                     waited,
@@ -526,7 +526,7 @@ impl Membership {
         {
             let waited = self.settings.synchronize_timeout;
             let error = match self.why_not_founded() {
-                Some(why) if self.met_all() => FoundingError::NotBootstrapped { waited, why },
+                Some(why) if self.met_all() => BootstrapError::NotBootstrapped { waited, why },
                 _ => {
                     let silent = |id: &NodeId| {
                         self.hellos
@@ -534,7 +534,7 @@ impl Membership {
                             .is_none_or(|known| known.model.is_none())
                     };
                     let waiting_for = self.connected.keys().copied().filter(silent).collect();
-                    FoundingError::NotSynchronized {
+                    BootstrapError::NotSynchronized {
                         waiting_for,
                         waited,
                     }
@@ -547,7 +547,7 @@ impl Membership {
     fn not_admitted(&mut self, waited: Span, out: &mut Outbox<Effect>) {
         let met = self.connected.keys().copied().collect();
         self.fail(
-            FoundingError::NotAdmitted {
+            BootstrapError::NotAdmitted {
                 met,
                 waited,
                 missing: self.life.missing(self),

@@ -18,13 +18,13 @@ impl Membership {
     /// Is no member any more.
     pub(super) fn resign(&mut self, gives_up: GivesUp, out: &mut Outbox<Effect>) {
         let standing = self.life.standing.take();
-        let founding = standing.filter(|standing| standing.round == Round::FOUNDING);
-        let gives_up = if founding.is_some() {
+        let bootstrap = standing.filter(|standing| standing.round == Round::BOOTSTRAP);
+        let gives_up = if bootstrap.is_some() {
             gives_up
         } else {
             GivesUp::Membership
         };
-        self.life.resigning.push_back(founding);
+        self.life.resigning.push_back(bootstrap);
         self.life.is_bound = false;
         self.life.asked = None;
         self.life.wished = None;
@@ -39,7 +39,7 @@ impl Membership {
     /// unless it has gone on from there.
     pub(super) fn resigned(&mut self, obeyed: bool, out: &mut Outbox<Effect>) {
         let given_up = self.life.resigning.pop_front().flatten();
-        let left_a_founding = obeyed && given_up.is_some();
+        let left_a_bootstrap = obeyed && given_up.is_some();
         let kept = if obeyed {
             None
         } else {
@@ -47,8 +47,8 @@ impl Membership {
         };
         if !self.life.resigning.is_empty() {
             self.life.kept = kept;
-        } else if let Some(founding) = kept {
-            self.life.standing = Some(founding);
+        } else if let Some(bootstrap) = kept {
+            self.life.standing = Some(bootstrap);
             self.adopted = None;
             self.life.cluster = None;
             self.life.is_bound = true;
@@ -56,7 +56,7 @@ impl Membership {
             self.watch(out);
             self.say_where_it_stands(out);
         } else {
-            if left_a_founding {
+            if left_a_bootstrap {
                 // Whoever met it there waits for that founding.
                 self.say_where_it_stands(out);
             }

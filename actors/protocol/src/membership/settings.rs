@@ -12,7 +12,7 @@ const VALUE_BYTES_MAX: usize = 200;
 pub const RESUME_KEY: &str = "resume";
 /// Say when a founding is complete and where it begins: of no interest to a node that comes to a
 /// running cluster.
-const FOUNDING_KEYS: [&str; 2] = ["min_nodes", RESUME_KEY];
+const BOOTSTRAP_KEYS: [&str; 2] = ["min_nodes", RESUME_KEY];
 /// Shown where one side does not have a key.
 const ABSENT: &str = "(not set)";
 
@@ -60,7 +60,7 @@ pub fn differing_settings(ours: &str, theirs: &str) -> Vec<Difference> {
 /// The same for a node that comes to a running cluster: what concerns foundings only may differ.
 pub(super) fn differing_from_cluster(joiner: &str, cluster: &str) -> Vec<Difference> {
     let mut differences = differing_settings(joiner, cluster);
-    differences.retain(|difference| !FOUNDING_KEYS.contains(&difference.key.as_str()));
+    differences.retain(|difference| !BOOTSTRAP_KEYS.contains(&difference.key.as_str()));
     differences
 }
 
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn who_joins_may_have_another_idea_of_a_founding() {
+    fn who_joins_may_have_another_idea_of_a_bootstrap() {
         assert_eq!(
             differing_from_cluster("min_nodes = 1\ntau = 48", "tau = 48\nmin_nodes = 3"),
             []
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn founding_nodes_go_on_from_the_same_checkpoint_and_joiners_from_none() {
+    fn bootstrap_nodes_go_on_from_the_same_checkpoint_and_joiners_from_none() {
         assert_eq!(
             shown("tau = 48\nresume = a", "tau = 48\nresume = b"),
             ["resume is a here, b there"]

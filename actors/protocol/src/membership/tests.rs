@@ -1,4 +1,4 @@
-//! Foundings of a few machines whose frames are carried by hand.
+//! Bootstrapping of a few machines whose frames are carried by hand.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::bootstrap::VOID_LOOK_EVERY;
@@ -6,7 +6,7 @@ use super::*;
 use crate::coordinator::GivesUp;
 use crate::ident::{ClusterId, Incarnation};
 use crate::policy::Bootstrap;
-use crate::wire::{Frame, Hello, Standing};
+use crate::wire::{Frame, Hello, MemberState};
 use std::net::SocketAddr;
 
 pub(super) fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
@@ -40,8 +40,8 @@ pub(super) fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
     machine
 }
 
-pub(super) fn at(lineage: Lineage, round: Round, view: View) -> Standing {
-    Standing {
+pub(super) fn at(lineage: Lineage, round: Round, view: View) -> MemberState {
+    MemberState {
         lineage,
         forks: Vec::new(),
         round,
@@ -180,13 +180,13 @@ fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
         incarnation: Incarnation(member.id.0 + 100),
         ..member.clone()
     });
-    let view = View::new(Epoch::FOUNDING, members.collect()).unwrap();
+    let view = View::new(Epoch::BOOTSTRAP, members.collect()).unwrap();
     let founder = machine(1, 3, "");
     let header = founder.settings.identity.header(founder.place());
     member.handle(
         In::Frame {
             header,
-            message: Box::new(Message::Found {
+            message: Box::new(Message::Bootstrap {
                 view,
                 lineage: Lineage(5),
             }),
@@ -222,7 +222,7 @@ fn missing_nodes_and_unreachable_addresses_are_named() {
     machine.look_by = None;
     assert_eq!(machine.next_deadline(), Some(late));
     machine.handle(In::Tick, late, &mut out);
-    let expected = FoundingError::TooFew {
+    let expected = BootstrapError::TooFew {
         needed: 2,
         present: vec![NodeId(1)],
         waited: Span(100),
@@ -284,7 +284,7 @@ fn a_node_with_other_settings_stays_until_everybody_met_it() {
         out.take()[..],
         [
             Effect::Send { to: NodeId(2), .. },
-            Effect::Fail(FoundingError::SettingsDiffer { .. })
+            Effect::Fail(BootstrapError::SettingsDiffer { .. })
         ]
     ));
     let deadline = Instant(7).after(REFUSED_WAIT_MAX);
@@ -292,7 +292,7 @@ fn a_node_with_other_settings_stays_until_everybody_met_it() {
     alone.handle(In::Tick, deadline, &mut out);
     assert!(matches!(
         out.take()[..],
-        [Effect::Fail(FoundingError::SettingsDiffer { .. })]
+        [Effect::Fail(BootstrapError::SettingsDiffer { .. })]
     ));
 }
 
@@ -325,7 +325,7 @@ fn a_node_that_is_gone_was_compared_with() {
     first.handle(In::Tick, Instant(0).after(REFUSED_WAIT_MAX), &mut out);
     assert!(matches!(
         said(&mut out)[..],
-        [Effect::Fail(FoundingError::ModelsDiffer {
+        [Effect::Fail(BootstrapError::ModelsDiffer {
             theirs: NodeId(2),
             ..
         })]
@@ -414,7 +414,7 @@ fn a_node_that_gave_up_enters_no_view() {
     node.handle(In::Tick, Instant(100).after(DIAL_ERROR_WAIT_MAX), &mut out);
     assert!(matches!(
         said(&mut out)[..],
-        [Effect::Fail(FoundingError::TooFew { .. })]
+        [Effect::Fail(BootstrapError::TooFew { .. })]
     ));
     let member = |id: u64| Member {
         id: NodeId(id),
@@ -422,7 +422,7 @@ fn a_node_that_gave_up_enters_no_view() {
         address: node.settings.address,
         devices: 1,
     };
-    let view = View::new(Epoch::FOUNDING, vec![member(1), member(2)]).unwrap();
+    let view = View::new(Epoch::BOOTSTRAP, vec![member(1), member(2)]).unwrap();
     let founder = machine(1, 3, "");
     let header = founder.settings.identity.header(founder.place());
     node.handle(
@@ -434,7 +434,7 @@ fn a_node_that_gave_up_enters_no_view() {
     node.handle(
         In::Frame {
             header,
-            message: Box::new(Message::Found {
+            message: Box::new(Message::Bootstrap {
                 view,
                 lineage: Lineage(5),
             }),
@@ -446,7 +446,7 @@ fn a_node_that_gave_up_enters_no_view() {
 }
 
 #[test]
-fn an_address_of_an_earlier_run_does_not_end_the_founding() {
+fn an_address_of_an_earlier_run_does_not_end_the_bootstrap() {
     let mut node = machine(1, 2, "");
     let mut out = Outbox::default();
     node.settings.addresses_may_be_stale = true;
@@ -468,7 +468,7 @@ fn an_address_of_an_earlier_run_does_not_end_the_founding() {
         "only the usual timeouts run"
     );
     node.handle(In::Tick, Instant(100).after(DIAL_ERROR_WAIT_MAX), &mut out);
-    let [Effect::Fail(error @ FoundingError::TooFew { .. })] = &said(&mut out)[..] else {
+    let [Effect::Fail(error @ BootstrapError::TooFew { .. })] = &said(&mut out)[..] else {
         panic!("nobody appeared")
     };
     let told = error.to_string();
@@ -566,7 +566,7 @@ fn a_joiner_waits_for_members_as_long_as_for_peers_and_then_for_one_round() {
 }
 
 #[test]
-fn a_member_that_joins_again_is_not_late_for_its_founding() {
+fn a_member_that_joins_again_is_not_late_for_its_bootstrap() {
     let mut node = joiner(&[1, 2]);
     let mut out = Outbox::default();
     let members = [1, 2, 9].map(|id| Member {
@@ -581,7 +581,7 @@ fn a_member_that_joins_again_is_not_late_for_its_founding() {
         Instant(1),
         &mut out,
     );
-    node.handle(In::Stranded, Instant(2), &mut out);
+    node.handle(In::MustRejoin, Instant(2), &mut out);
     node.handle(
         In::Tick,
         Instant(0).after(Span::from_millis(99_000)),
@@ -595,17 +595,17 @@ fn a_member_that_joins_again_is_not_late_for_its_founding() {
 }
 
 #[test]
-fn a_member_that_was_stranded_founds_no_cluster_of_its_own() {
+fn a_member_that_was_must_rejoin_founds_no_cluster_of_its_own() {
     let mut node = machine(1, 1, "");
     let mut out = Outbox::default();
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
-    let Standing { view, lineage, .. } = node.life.standing.clone().unwrap();
+    let MemberState { view, lineage, .. } = node.life.standing.clone().unwrap();
     node.handle(
         In::Decided(at(lineage, Round(8), view)),
         Instant(1),
         &mut out,
     );
-    node.handle(In::Stranded, Instant(2), &mut out);
+    node.handle(In::MustRejoin, Instant(2), &mut out);
     out.take();
     node.handle(
         In::PeerUp(NodeId(2), Incarnation(102)),
@@ -738,7 +738,7 @@ fn a_member_that_resigned_while_others_counted_on_it_asks_again() {
         Instant(1),
         &mut out,
     );
-    node.handle(In::Stranded, Instant(2), &mut out);
+    node.handle(In::MustRejoin, Instant(2), &mut out);
     node.handle(In::Resigned(true), Instant(2), &mut out);
     // One has not heard of the round that stranded this node; the other has, and that round's view
     // has this node in it.
@@ -999,7 +999,7 @@ fn who_was_started_again_founds_nothing_before_everybody_has_answered() {
 }
 
 #[test]
-fn a_founding_without_a_quorum_of_living_founders_is_left() {
+fn a_bootstrap_without_a_quorum_of_living_founders_is_left() {
     let (mut first, mut out) = bootstrapper(1, &[2, 3], |_| {});
     assert!(founded(&mut out));
     let down = |id: u64, ended: bool| In::Down {

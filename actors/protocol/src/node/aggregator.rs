@@ -129,7 +129,7 @@ pub struct AggregatorPart<D: Data> {
     frozen: Option<D::Frozen>,
     samples: Option<Progress>,
     /// What decided rounds brought, as many as the machine keeps.
-    untaken: BTreeMap<Round, Brought<D>>,
+    pending_outcomes: BTreeMap<Round, Brought<D>>,
     /// The values of the gossip that is complete; overlapped, the part of the model that they are
     /// added to.
     gossiped: Option<(D::Values, Option<f64>)>,
@@ -150,7 +150,7 @@ impl<D: Data> AggregatorPart<D> {
             request: None,
             frozen: None,
             samples: None,
-            untaken: BTreeMap::new(),
+            pending_outcomes: BTreeMap::new(),
             gossiped: None,
             stepped: None,
             members: Arc::default(),
@@ -283,10 +283,10 @@ impl<D: Data> AggregatorPart<D> {
         self.members = outcome.view.members().into();
         if outcome.spec.carries_parameters() {
             // They replace all that was before them, but not what a joiner was given.
-            let before = std::mem::take(&mut self.untaken);
+            let before = std::mem::take(&mut self.pending_outcomes);
             donated = donated.or_else(|| before.into_values().find_map(|before| before.donated));
         }
-        self.untaken.insert(
+        self.pending_outcomes.insert(
             outcome.round,
             Brought {
                 values: Some(values),
@@ -322,7 +322,7 @@ impl<D: Data> AggregatorPart<D> {
                     // Its whole step comes first; the rest of what the round brought waits for
                     // that.
                     Values::Decided => Source::Made(
-                        self.untaken
+                        self.pending_outcomes
                             .values_mut()
                             .next()
                             .and_then(|brought| brought.values.take()),
@@ -396,9 +396,9 @@ impl<D: Data> AggregatorPart<D> {
                 );
             }
             Effect::Behind => {
-                self.untaken.clear();
+                self.pending_outcomes.clear();
                 out.push(AggregatorEffect::Behind);
-                out.push(AggregatorEffect::Tell(membership::In::Stranded.into()));
+                out.push(AggregatorEffect::Tell(membership::In::MustRejoin.into()));
             }
             Effect::Unchanged => self.answer(AggregatorEffect::Unchanged, out),
             Effect::Drained => self.answer(AggregatorEffect::Drained, out),
@@ -430,7 +430,7 @@ impl<D: Data> AggregatorPart<D> {
         let (Some(frozen), Some((request, model))) = (self.frozen.take(), self.request) else {
             return;
         };
-        if request.task == Task::Found {
+        if request.task == Task::Bootstrap {
             let parameters = usize::try_from(model.parameters).unwrap_or(usize::MAX);
             out.push(AggregatorEffect::Tell(ToGossip::Model(parameters).into()));
             out.push(AggregatorEffect::Tell(
@@ -451,8 +451,8 @@ impl<D: Data> AggregatorPart<D> {
     /// What a round brought. What the machine forgot, as no exchange took it, is older and goes as
     /// well.
     fn take_brought(&mut self, round: Round) -> Option<Brought<D>> {
-        self.untaken = self.untaken.split_off(&round);
-        self.untaken.remove(&round)
+        self.pending_outcomes = self.pending_outcomes.split_off(&round);
+        self.pending_outcomes.remove(&round)
     }
 
     fn answer(&mut self, answer: AggregatorEffect<D>, out: &mut Outbox<AggregatorEffect<D>>) {

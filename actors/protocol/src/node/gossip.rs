@@ -106,7 +106,7 @@ impl<D: Data> GossipPart<D> {
             identity,
             algorithm,
             waits,
-            round: Round::FOUNDING,
+            round: Round::BOOTSTRAP,
             early: Vec::new(),
             streams: BTreeMap::new(),
             fullest: 0,

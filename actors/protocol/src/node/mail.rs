@@ -8,7 +8,7 @@ use crate::coordinator::{self, Attempt, Outcome, RoundError, RoundSpec};
 use crate::gossip_peer::{self, Key, Mix, Sent};
 use crate::ident::{Lineage, NodeId, Round, ShardId, Step};
 use crate::liveness;
-use crate::membership::{self, FoundingError};
+use crate::membership::{self, BootstrapError};
 use crate::model::ModelSize;
 use crate::sampler::Progress;
 use crate::topology::Rate;
@@ -44,7 +44,7 @@ pub enum ToRounds<D: Data> {
     /// An event of its machine.
     In(coordinator::In),
     /// The founding failed.
-    FoundingFailed,
+    BootstrapFailed,
     /// The node froze its contribution.
     Contribute(Box<Contribute<D>>),
     /// A round's stream.
@@ -219,7 +219,7 @@ pub struct GossipDone<D: Data> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
     /// The node got into no view.
-    Founding(FoundingError),
+    Bootstrapping(BootstrapError),
     /// The round ended without an outcome.
     Round(RoundError),
     /// The data of a decided round is not what the node said that it is: it must not go on.
@@ -279,7 +279,7 @@ impl<D: Data> From<ToAggregator<D>> for Mail<D> {
 pub fn route<D: Data>(header: Header, message: Box<Message>) -> Mail<D> {
     match *message {
         Message::Hello(_)
-        | Message::Found { .. }
+        | Message::Bootstrap { .. }
         | Message::Leave { .. }
         | Message::Join
         | Message::Refused(_) => membership::In::Frame { header, message }.into(),

@@ -46,7 +46,7 @@ pub enum MembershipEffect<D: Data> {
         bytes: Vec<u8>,
     },
     /// Find out whether anybody listens where a node was.
-    Knock(NodeId),
+    PortProbe(NodeId),
     /// Dial an address.
     Connect(SocketAddr),
     /// Close the connections to a node that was declared dead.
@@ -172,7 +172,7 @@ impl<D: Data> Turn<'_, D> {
             ToMembership::In(event) => self.feed(event),
             ToMembership::Liveness(event) => {
                 // A refusal counts only if nothing was heard just now.
-                if let liveness::In::KnockRefused(node) = event {
+                if let liveness::In::PortRefused(node) = event {
                     self.hear(node);
                 }
                 self.watch(event);
@@ -253,7 +253,9 @@ impl<D: Data> Turn<'_, D> {
                 liveness::Effect::Datagram { to, bytes } => {
                     self.out.push(MembershipEffect::Datagram { to, bytes })
                 }
-                liveness::Effect::Knock(node) => self.out.push(MembershipEffect::Knock(node)),
+                liveness::Effect::PortProbe(node) => {
+                    self.out.push(MembershipEffect::PortProbe(node))
+                }
                 liveness::Effect::Down(node, incarnation, cause) => {
                     self.notice(Notice::Dead(node, cause));
                     self.feed(In::Down {
@@ -306,8 +308,8 @@ impl<D: Data> Turn<'_, D> {
                 self.tell(coordinator::In::Formed { view, lineage })
             }
             Effect::Fail(error) => {
-                self.tell(ToRounds::FoundingFailed);
-                self.tell(ToAggregator::Failed(Failure::Founding(error)));
+                self.tell(ToRounds::BootstrapFailed);
+                self.tell(ToAggregator::Failed(Failure::Bootstrapping(error)));
             }
             Effect::Lost {
                 node,

@@ -79,7 +79,7 @@ pub enum RoundsEffect<D: Data> {
     /// This node stands again where it stood before it resigned.
     Returned,
     /// A round was decided whose data this node does not hold.
-    Stranded,
+    MustRejoin,
     /// Why no round is decided now; `None`: nothing is in the way.
     Waiting(Option<String>),
     /// A stream was dropped, and why.
@@ -198,7 +198,7 @@ impl<D: Data> RoundsPart<D> {
         let mut events = VecDeque::new();
         match message {
             ToRounds::In(event) => events.push_back(event),
-            ToRounds::FoundingFailed => self.contribution = None,
+            ToRounds::BootstrapFailed => self.contribution = None,
             ToRounds::Contribute(contribute) => {
                 let super::mail::Contribute {
                     round,
@@ -414,9 +414,9 @@ impl<D: Data> RoundsPart<D> {
                     ToAggregator::Failed(Failure::Round(error)).into(),
                 ));
             }
-            Effect::Stranded => {
-                out.push(RoundsEffect::Stranded);
-                out.push(RoundsEffect::Tell(membership::In::Stranded.into()));
+            Effect::MustRejoin => {
+                out.push(RoundsEffect::MustRejoin);
+                out.push(RoundsEffect::Tell(membership::In::MustRejoin.into()));
             }
             Effect::Resigned(obeyed) => {
                 if obeyed {
@@ -483,17 +483,22 @@ impl<D: Data> RoundsPart<D> {
                 });
             }
         }
-        if let Some(donation) = publication
-            .donation
+        if let Some(optimizer_transfer) = publication
+            .optimizer_transfer
             .as_ref()
-            .filter(|donation| donation.donor == plan.me)
+            .filter(|optimizer_transfer| optimizer_transfer.donor == plan.me)
         {
-            let values = donation.values;
-            out.push_all(donation.joiners.iter().map(|to| RoundsEffect::SendBuffers {
-                plan: Arc::clone(&plan),
-                to: *to,
-                values,
-            }));
+            let values = optimizer_transfer.values;
+            out.push_all(
+                optimizer_transfer
+                    .joiners
+                    .iter()
+                    .map(|to| RoundsEffect::SendBuffers {
+                        plan: Arc::clone(&plan),
+                        to: *to,
+                        values,
+                    }),
+            );
         }
         self.take_parked(events, out);
         self.reduce(out);
@@ -567,7 +572,7 @@ impl<D: Data> RoundsPart<D> {
         let view = outcome.view.clone();
         let lineage = outcome.lineage;
         let another = view.epoch() != self.epoch || outcome.order != self.order;
-        if another || outcome.spec.kind == RoundKind::Found {
+        if another || outcome.spec.kind == RoundKind::Bootstrap {
             self.epoch = view.epoch();
             self.order.clone_from(&outcome.order);
             out.push(RoundsEffect::Tell(

@@ -52,7 +52,7 @@ impl<D: Data> Shards<D> {
         }
         for shard in &publication.holds {
             let mut state = moved.remove(shard).or_else(|| before.remove(shard));
-            if plan.spec.kind == RoundKind::Found {
+            if plan.spec.kind == RoundKind::Bootstrap {
                 state.get_or_insert_default();
             }
             // Nobody has the state of a shard that is lost, until the next slow step.

@@ -75,7 +75,7 @@ impl Pair {
                 },
             );
         }
-        self.contribute(RoundKind::Found, 0);
+        self.contribute(RoundKind::Bootstrap, 0);
         self.deliver(|_| true);
     }
 

@@ -72,7 +72,7 @@ pub struct DecidedRound<'a> {
 #[must_use]
 pub fn samples_until(spec: &RoundSpec) -> Step {
     match spec.kind {
-        RoundKind::Found => spec.step,
+        RoundKind::Bootstrap => spec.step,
         RoundKind::Gradients | RoundKind::Average | RoundKind::Slow => {
             Step(spec.step.0.saturating_add(1))
         }

@@ -36,7 +36,7 @@ fn through_a_frame(progress: &Progress) -> Progress {
     };
     let place = Place {
         lineage: Lineage(1),
-        epoch: Epoch::FOUNDING,
+        epoch: Epoch::BOOTSTRAP,
         round: Round(1),
         term: Term::default(),
         attempt: 0,
@@ -142,7 +142,7 @@ fn what_a_round_decides_ends_with_its_own_step() {
         gamma: 0.0,
         elements: 1,
     };
-    assert_eq!(samples_until(&spec(RoundKind::Found)), Step(7));
+    assert_eq!(samples_until(&spec(RoundKind::Bootstrap)), Step(7));
     assert_eq!(samples_until(&spec(RoundKind::Gradients)), Step(8));
     assert_eq!(samples_until(&spec(RoundKind::Slow)), Step(8));
 }

@@ -62,7 +62,7 @@ pub struct Brief {
 pub enum Stands {
     /// It has met nobody, or waits for the founding.
     #[default]
-    Founding,
+    Bootstrapping,
     /// It asks to be admitted.
     Joining,
     /// It is a member.
@@ -78,7 +78,7 @@ impl Stands {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Founding => "founding",
+            Self::Bootstrapping => "founding",
             Self::Joining => "joining",
             Self::Member => "member",
             Self::Leaving => "leaving",

@@ -88,7 +88,7 @@ pub enum Message {
     /// changed.
     Hello(Hello),
     /// The founding view, from the lowest id.
-    Found {
+    Bootstrap {
         /// The founding members.
         view: View,
         /// The new model history.
@@ -206,7 +206,7 @@ pub enum Message {
 
 /// Where a node stands in a decided model history.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Standing {
+pub struct MemberState {
     /// The model history.
     pub lineage: Lineage,
     /// Its forks since the bootstrap, the first one in front.
@@ -290,7 +290,7 @@ pub struct Hello {
     /// What it trains; `None` until its workers called `synchronize`.
     pub model: Option<ModelSize>,
     /// Where it stands in a decided model history; `None` until it is a member.
-    pub standing: Option<Standing>,
+    pub standing: Option<MemberState>,
     /// The model history whose state it brings, if it brings any: only a cluster of this history
     /// may admit it.
     pub lineage: Option<Lineage>,

@@ -231,8 +231,8 @@ fn draft_bytes(kind: &str) -> String {
     )
 }
 
-pub(super) fn standing() -> Standing {
-    Standing {
+pub(super) fn standing() -> MemberState {
+    MemberState {
         lineage: header().lineage,
         forks: Vec::new(),
         round: Round(42),
@@ -346,7 +346,7 @@ fn attempts() -> Vec<(Message, String)> {
         samples: None,
         order: None,
         fork: None,
-        ..draft(RoundKind::Found)
+        ..draft(RoundKind::Bootstrap)
     };
     let admit = Message::Admit {
         parent: outcome(RoundKind::Average),
@@ -450,7 +450,7 @@ fn decisions() -> Vec<(Message, String)> {
 pub(super) fn messages() -> Vec<(Message, String)> {
     let mut all = hellos();
     all.push((
-        Message::Found {
+        Message::Bootstrap {
             view: view(),
             lineage: header().lineage,
         },

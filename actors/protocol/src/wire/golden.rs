@@ -43,7 +43,7 @@ fn every_message_has_an_example() {
     // A new variant does not compile here until it has one among the examples.
     let number = |message: &Message| match message {
         Message::Hello(_) => 0,
-        Message::Found { .. } => 1,
+        Message::Bootstrap { .. } => 1,
         Message::Join => 2,
         Message::Refused(_) => 3,
         Message::Leave { .. } => 4,

@@ -191,7 +191,7 @@ pub(super) const SEAT: usize = 2;
 /// The bytes of a `Found` frame whose view has `ids` as they are, checked by nobody.
 pub(super) fn found_with(ids: &[u64]) -> Vec<u8> {
     let view = large_view(ids.len()).unwrap();
-    let mut encoded = frame(Message::Found {
+    let mut encoded = frame(Message::Bootstrap {
         view,
         lineage: Lineage(1),
     })

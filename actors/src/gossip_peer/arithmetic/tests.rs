@@ -70,9 +70,9 @@ fn frozen(pool: &Arc<Pool>, values: &[f32]) -> Frozen {
 }
 
 /// In pieces that begin at `starts`.
-fn assembled(pool: &Arc<Pool>, values: &[f32], starts: &[usize]) -> Assembled {
+fn assembled(pool: &Arc<Pool>, values: &[f32], starts: &[usize]) -> ChunkedBuffer {
     let ends = starts.iter().skip(1).copied().chain([values.len()]);
-    let mut assembled = Assembled::default();
+    let mut assembled = ChunkedBuffer::default();
     starts
         .iter()
         .zip(ends)
@@ -81,7 +81,7 @@ fn assembled(pool: &Arc<Pool>, values: &[f32], starts: &[usize]) -> Assembled {
 }
 
 /// Zeros where there is no piece.
-fn flat(values: &Assembled) -> Vec<f32> {
+fn flat(values: &ChunkedBuffer) -> Vec<f32> {
     let mut flat = vec![0.0; VALUES];
     values.copy_to(0, &mut flat);
     flat
@@ -150,7 +150,7 @@ struct Node {
     z: Vec<f64>,
     own: f64,
     /// Synchronous: the shell's own copy.
-    last: Option<(Assembled, f64)>,
+    last: Option<(ChunkedBuffer, f64)>,
     arrived: Vec<Part>,
     mass: Sum,
     held: f64,

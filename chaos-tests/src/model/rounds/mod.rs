@@ -324,7 +324,7 @@ impl Setup {
 
     /// What all expect of a round.
     fn spec(&self, round: Round) -> RoundSpec {
-        let mut kinds = std::iter::once(RoundKind::Found).chain(self.rounds.iter().copied());
+        let mut kinds = std::iter::once(RoundKind::Bootstrap).chain(self.rounds.iter().copied());
         let kind = kinds.nth(round.0 as usize).unwrap_or(RoundKind::Average);
         RoundSpec {
             kind,

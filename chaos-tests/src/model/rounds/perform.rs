@@ -35,7 +35,7 @@ pub(super) fn may_hold(setup: &Setup, state: &State, node: &Node) -> bool {
         return false;
     };
     let early = matches!(setup.planted, Some(Planted::HoldsNothing))
-        && movement.plan.attempt.round > Round::FOUNDING;
+        && movement.plan.attempt.round > Round::BOOTSTRAP;
     early || node.may_hold(&state.facts)
 }
 
@@ -120,11 +120,11 @@ pub(super) fn bootstrapped(setup: &Setup) -> State {
     let members: Vec<_> = ids.iter().map(|id| member(*id, STARTS[0])).collect();
     #[allow(clippy::expect_used)]
     let view =
-        View::new(Epoch::FOUNDING, members).expect("at least one member, all with different ids");
+        View::new(Epoch::BOOTSTRAP, members).expect("at least one member, all with different ids");
     let everybody: Vec<NodeId> = ids.iter().copied().chain(joiner).collect();
     let mut state = State {
         first_voters: Arc::new(Voters::of_founders(&view)),
-        founding: Arc::new(view.clone()),
+        bootstrap: Arc::new(view.clone()),
         nodes: everybody
             .iter()
             .map(|id| Marked::new(Node::new(*id, STARTS[0])))
@@ -152,22 +152,22 @@ pub(super) fn bootstrapped(setup: &Setup) -> State {
         if joiner != Some(*id) {
             events.push(formed.clone());
         }
-        state = told(setup, Round::FOUNDING, &state, *id, events);
+        state = told(setup, Round::BOOTSTRAP, &state, *id, events);
     }
     for id in &everybody {
-        let spec = setup.spec(Round::FOUNDING);
+        let spec = setup.spec(Round::BOOTSTRAP);
         let contribute = In::Contribute {
-            round: Round::FOUNDING,
+            round: Round::BOOTSTRAP,
             spec,
             samples: None,
             rates: Vec::new(),
             buffers: 0,
         };
-        state = told(setup, Round::FOUNDING, &state, *id, vec![contribute]);
+        state = told(setup, Round::BOOTSTRAP, &state, *id, vec![contribute]);
     }
     // One order of the bootstrap; all end in the same state.
     while let Some(step) = any_step(setup, &state) {
-        state = perform_until(setup, Round::FOUNDING, &state, step);
+        state = perform_until(setup, Round::BOOTSTRAP, &state, step);
     }
     state.facts = Marked::new(BTreeMap::new());
     state.watch = Marked::new(Watch::default());
@@ -409,7 +409,7 @@ impl Stage<'_> {
         for effect in out.take() {
             self.execute(effect);
         }
-        if self.node.waits_to_contribute && !self.setup.late && self.until > Round::FOUNDING {
+        if self.node.waits_to_contribute && !self.setup.late && self.until > Round::BOOTSTRAP {
             self.contribute();
         }
     }
@@ -463,8 +463,8 @@ impl Stage<'_> {
                 self.begin_round(&outcome, drained);
             }
             Effect::Fail(_) => self.state.violate(Violation::GaveUp),
-            Effect::Stranded => {
-                self.state.check_stranded(&self.node);
+            Effect::MustRejoin => {
+                self.state.check_must_rejoin(&self.node);
                 self.leave_out();
             }
             Effect::Resigned(true) => self.leave_out(),

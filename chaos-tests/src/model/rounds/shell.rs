@@ -93,7 +93,7 @@ impl Node {
             is_leaving: false,
             is_left_out: false,
             waits_to_contribute: false,
-            applied: Round::FOUNDING,
+            applied: Round::BOOTSTRAP,
             movements: Vec::new(),
             lost: BTreeSet::new(),
             tick: None,

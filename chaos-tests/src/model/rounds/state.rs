@@ -120,7 +120,7 @@ pub(super) struct Letter {
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct State {
     /// The members of the bootstrap, the same in every state.
-    pub(super) founding: Arc<View>,
+    pub(super) bootstrap: Arc<View>,
     /// Who votes on the oldest round that is watched: the bootstrap, then the first round after it.
     pub(super) first_voters: Arc<Voters>,
     pub(super) nodes: Vec<Marked<Node>>,

@@ -42,7 +42,7 @@ pub enum Violation {
     /// A node gave up data that it was ready with, and that may still be decided.
     DataGivenUp,
     /// A member of the view that was decided last is out.
-    MemberStranded,
+    MemberMustRejoin,
     /// A node gave a round up although all expect the same.
     GaveUp,
     /// A machine is not what it must be after every event.
@@ -340,7 +340,8 @@ impl State {
             Some(decided) if *decided.outcome == *entry => {}
             Some(_) => self.violate(Violation::TwoOutcomes),
             // The bootstrap is not watched, and who is the only voter asks nobody.
-            None if entry.round == Round::FOUNDING || self.voters_of(entry.round).count() == 1 => {}
+            None if entry.round == Round::BOOTSTRAP || self.voters_of(entry.round).count() == 1 => {
+            }
             None => self.violate(Violation::Undecided),
         }
     }
@@ -351,7 +352,7 @@ impl State {
             .0
             .checked_sub(1)
             .and_then(|before| self.watch.decided.get(&Round(before)));
-        before.map_or(&*self.founding, |decided| &decided.outcome.view)
+        before.map_or(&*self.bootstrap, |decided| &decided.outcome.view)
     }
 
     /// Who votes on a round, as the entry before names them.
@@ -407,13 +408,13 @@ impl State {
         }
     }
 
-    pub(super) fn check_stranded(&mut self, node: &Node) {
+    pub(super) fn check_must_rejoin(&mut self, node: &Node) {
         if self
             .watch
             .newest()
             .is_some_and(|outcome| outcome.view.member(node.id()) == Some(&node.member))
         {
-            self.violate(Violation::MemberStranded);
+            self.violate(Violation::MemberMustRejoin);
         }
     }
 
@@ -447,7 +448,7 @@ pub(super) fn invariants() -> Vec<Property<Cluster>> {
         "members of a decided view hold what was decided": MemberWithoutData,
         "who applies holds all it must": AppliedWithoutData,
         "who is ready keeps its data while it may be decided": DataGivenUp,
-        "no member of the newest view is out": MemberStranded,
+        "no member of the newest view is out": MemberMustRejoin,
         "nobody gives up": GaveUp,
         "every machine is what it must be": NotItself,
     ]

@@ -60,7 +60,7 @@ pub struct Round {
     /// The members of the next view.
     pub next: Vec<Start>,
     /// Whether it was the founding.
-    pub founding: bool,
+    pub bootstrap: bool,
     /// When each start applied it.
     pub applied: BTreeMap<Start, Instant>,
 }
@@ -141,7 +141,7 @@ impl Observed {
                         step: decided.step.0,
                         contributors: decided.contributors.iter().filter_map(of).collect(),
                         next: decided.next.clone(),
-                        founding: decided.kind == RoundKind::Found,
+                        bootstrap: decided.kind == RoundKind::Bootstrap,
                         applied: BTreeMap::new(),
                     });
                     self.rounds.len() - 1
@@ -192,7 +192,7 @@ impl Observed {
     pub fn founders(&self) -> usize {
         self.rounds
             .iter()
-            .find(|round| round.founding)
+            .find(|round| round.bootstrap)
             .map_or(usize::MAX, |round| round.next.len())
     }
 

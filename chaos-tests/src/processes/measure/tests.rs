@@ -44,7 +44,7 @@ impl Trace {
             },
             began_in: Lineage(9),
             kind: if round == 0 {
-                RoundKind::Found
+                RoundKind::Bootstrap
             } else {
                 RoundKind::Slow
             },

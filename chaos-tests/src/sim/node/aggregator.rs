@@ -97,7 +97,7 @@ impl Exchanges {
             AggregatorEffect::Release(released) => {
                 self.answer(ToTraining::Exchanged(released), wishes)
             }
-            AggregatorEffect::Unchanged => self.answer(ToTraining::PassedOver, wishes),
+            AggregatorEffect::Unchanged => self.answer(ToTraining::Excluded, wishes),
             AggregatorEffect::Drained => self.answer(ToTraining::Drained, wishes),
             AggregatorEffect::Failed(failure) => self.answer(ToTraining::Failed(failure), wishes),
             AggregatorEffect::Left => wishes.push(Wish::Tell(Mail::Training(ToTraining::Left))),

@@ -74,7 +74,7 @@ impl Members {
                 MembershipEffect::Send { to, frame } => Wish::Frame(to, frame),
                 MembershipEffect::Tell(mail) => Wish::tell(mail),
                 MembershipEffect::Datagram { to, bytes } => Wish::Datagram(to, bytes),
-                MembershipEffect::Knock(node) => Wish::Knock(node),
+                MembershipEffect::PortProbe(node) => Wish::PortProbe(node),
                 MembershipEffect::Connect(address) => Wish::Connect(address),
                 MembershipEffect::Disconnect(node) => Wish::Disconnect(node),
                 MembershipEffect::Search(on) => Wish::Search(on),

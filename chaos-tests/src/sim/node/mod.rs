@@ -48,7 +48,12 @@ pub struct Node {
 
 impl Node {
     /// A process that has met nobody.
-    pub fn new(start: Start, address: SocketAddr, founding: Founding, config: &Config) -> Self {
+    pub fn new(
+        start: Start,
+        address: SocketAddr,
+        bootstrap: Bootstrapping,
+        config: &Config,
+    ) -> Self {
         let identity = Identity {
             cluster: CLUSTER,
             node: start.node,
@@ -59,7 +64,7 @@ impl Node {
             start,
             address,
             membership: Members::new(
-                members_settings(identity, address, founding, config),
+                members_settings(identity, address, bootstrap, config),
                 liveness_settings(identity, config),
                 round_trip,
             ),
@@ -103,7 +108,7 @@ impl Node {
 
 /// Whether a process may be part of a founding view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Founding {
+pub enum Bootstrapping {
     /// It only joins.
     Never,
     /// It may.
@@ -127,7 +132,7 @@ pub fn tick(part: Part) -> Option<Mail> {
 fn members_settings(
     identity: Identity,
     address: SocketAddr,
-    founding: Founding,
+    bootstrap: Bootstrapping,
     config: &Config,
 ) -> members::Settings {
     members::Settings {
@@ -136,10 +141,10 @@ fn members_settings(
         devices: 1,
         min_nodes: config.min_nodes,
         max_nodes: slowmo_protocol::view::MEMBERS_MAX,
-        join: founding == Founding::Never,
+        join: bootstrap == Bootstrapping::Never,
         lineage: None,
         bootstrap: Bootstrap::Auto,
-        restarted: founding == Founding::Again,
+        restarted: bootstrap == Bootstrapping::Again,
         refuses: None,
         shared: "simulated = 1".to_owned(),
         addresses_may_be_stale: true,

@@ -49,7 +49,7 @@ pub struct TrainingPart {
     pub step: Step,
     /// What it does.
     pub doing: Doing,
-    passed_over: bool,
+    excluded: bool,
     computing: u64,
     compute: (u64, u64),
     /// Hundredths of the usual time that an inner step takes.
@@ -79,7 +79,7 @@ impl TrainingPart {
             buffers: vec![0.0; config.buffers],
             step: Step(0),
             doing: Doing::Synchronizing,
-            passed_over: false,
+            excluded: false,
             computing: 0,
             compute: config.compute,
             slowness: 100,
@@ -101,7 +101,7 @@ impl TrainingPart {
     pub fn begin(&mut self, wishes: &mut Vec<Wish>) {
         let request = Request {
             step: Step(0),
-            task: Task::Found,
+            task: Task::Bootstrap,
             gamma: 0.0,
             elements: self.model.len() as u64,
         };
@@ -150,8 +150,8 @@ impl TrainingPart {
             }
             ToTraining::Computed(_) => {}
             ToTraining::Exchanged(exchanged) => self.exchanged(&exchanged, wishes),
-            ToTraining::PassedOver => {
-                self.passed_over = true;
+            ToTraining::Excluded => {
+                self.excluded = true;
                 self.exchange(wishes);
             }
             ToTraining::Drained => self.leave(wishes),
@@ -223,7 +223,7 @@ impl TrainingPart {
     /// What the schedule says of this step.
     fn exchange(&mut self, wishes: &mut Vec<Wish>) {
         let due = due(&self.algorithm, self.step);
-        if due == Due::NOTHING && !self.passed_over {
+        if due == Due::NOTHING && !self.excluded {
             self.step = Step(self.step.0 + 1);
             return self.compute(wishes);
         }
@@ -271,7 +271,7 @@ impl TrainingPart {
         if gradients {
             return self.exchange(wishes);
         }
-        self.passed_over = false;
+        self.excluded = false;
         self.step = exchanged.next_step;
         self.compute(wishes);
     }

@@ -23,7 +23,7 @@ const ROUGHLY: f32 = 0.03;
 pub struct Book {
     outcomes: BTreeMap<u64, Outcome>,
     /// The view of the bootstrap.
-    founding: Option<View>,
+    bootstrap: Option<View>,
     /// What each attempt makes, by round, term and number.
     attempts: BTreeMap<(u64, Term, u32), Outcome>,
     /// Who had which parameters after which round.
@@ -47,14 +47,16 @@ impl Book {
     pub fn overhear(&mut self, who: u64, header: &Header, message: &Message) {
         let attempt = (header.round.0, header.term, header.attempt);
         match message {
-            Message::Found { view, .. } => self.founding = Some(view.clone()),
+            Message::Bootstrap { view, .. } => self.bootstrap = Some(view.clone()),
             Message::Attempt(draft) | Message::Admit { draft, .. } => {
                 let before = header
                     .round
                     .0
                     .checked_sub(1)
                     .and_then(|before| self.outcomes.get(&before));
-                let view = before.map(|before| &before.view).or(self.founding.as_ref());
+                let view = before
+                    .map(|before| &before.view)
+                    .or(self.bootstrap.as_ref());
                 let (order, forks) =
                     before.map_or((&[][..], &[][..]), |before| (&before.order, &before.forks));
                 let proposal = view.and_then(|view| {

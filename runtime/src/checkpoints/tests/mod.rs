@@ -6,7 +6,7 @@ mod keeping;
 use super::part::{self, Own};
 use super::*;
 use proptest::prelude::*;
-use slowmo_actors::buffers::{Assembled, Pool};
+use slowmo_actors::buffers::{ChunkedBuffer, Pool};
 use slowmo_actors::ports::store::{Snapshot, Store};
 use slowmo_actors::status::StatusBoard;
 use slowmo_protocol::coordinator::{Origin, Outcome, RoundKind, RoundSpec};
@@ -25,9 +25,9 @@ fn value(index: usize, step: u64) -> f32 {
     index as f32 * 0.25 - step as f32
 }
 
-fn assembled(range: std::ops::Range<usize>, value: impl Fn(usize) -> f32) -> Assembled {
+fn assembled(range: std::ops::Range<usize>, value: impl Fn(usize) -> f32) -> ChunkedBuffer {
     let pool = Pool::new();
-    let mut assembled = Assembled::default();
+    let mut assembled = ChunkedBuffer::default();
     // Pieces that fit no shard.
     for start in range.clone().step_by(77) {
         let mut buffer = pool.take(77.min(range.end - start));
@@ -121,7 +121,7 @@ fn snapshot(node: u64, step: u64) -> Snapshot {
         let range = Layout::new(ELEMENTS).range(*shard);
         // Node 2's is zero, without pieces.
         if node == 2 {
-            Assembled::default()
+            ChunkedBuffer::default()
         } else {
             assembled(range.start..range.end.min(PARAMETERS), |index| {
                 -value(index, step)

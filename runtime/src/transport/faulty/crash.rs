@@ -67,7 +67,7 @@ impl Crash {
     }
 
     /// Keeps a dead node's end of a stream, so that its peer is not told.
-    pub(super) fn bury(&self, end: impl Any + Send) {
+    pub(super) fn mark_down(&self, end: impl Any + Send) {
         lock(&self.graveyard).push(Box::new(end));
     }
 
@@ -152,7 +152,7 @@ impl Drop for MortalReceiver {
         if let Some(inner) = self.inner.take()
             && self.crash.has_crashed()
         {
-            self.crash.bury(inner);
+            self.crash.mark_down(inner);
         }
     }
 }
@@ -210,7 +210,7 @@ impl Drop for MortalSender {
         if let Some(inner) = self.inner.take()
             && self.crash.has_crashed()
         {
-            self.crash.bury(inner);
+            self.crash.mark_down(inner);
         }
     }
 }

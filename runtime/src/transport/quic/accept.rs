@@ -5,7 +5,7 @@ use super::close::{CloseCode, CloseOnDrop, close};
 use super::handshake::{HandshakeError, Introduced};
 use super::socket::HANDSHAKES_MAX;
 use super::tls::is_version_exchange;
-use super::{bulk, incoming, knock};
+use super::{bulk, incoming, port_probe};
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::{AdmitError, Part};
 use quinn::{Connection, Incoming};
@@ -115,7 +115,7 @@ fn not_admitted(
     match error {
         AdmitError::Duplicate(address) => {
             // If the earlier start is gone, its host says so, and the next attempt succeeds.
-            knock::knock(node, introduced.peer.node, address);
+            port_probe::port_probe(node, introduced.peer.node, address);
             node.introduction
                 .refuse(connection, DialError::DuplicateId(introduced.peer.node))
         }

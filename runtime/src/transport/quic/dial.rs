@@ -3,8 +3,8 @@
 use super::Node;
 use super::close::{CloseCode, CloseOnDrop, close};
 use super::handshake::{HandshakeError, Introduced};
-use super::knock;
 use super::outgoing::Outgoing;
+use super::port_probe;
 use super::tls::{SERVER_NAME, is_version_exchange};
 use crate::transport::sessions::{AdmitError, Part};
 use quinn::{ClientConfig, Connection};
@@ -151,7 +151,7 @@ async fn connect_both(
 fn not_admitted(node: &Arc<Node>, error: AdmitError, introduced: &Introduced) -> HandshakeError {
     match error {
         AdmitError::Duplicate(address) => {
-            knock::knock(node, introduced.peer.node, address);
+            port_probe::port_probe(node, introduced.peer.node, address);
             DialError::DuplicateId(introduced.peer.node).into()
         }
         AdmitError::AlreadyConnected | AdmitError::Closed => HandshakeError::Needless,

@@ -12,8 +12,8 @@ mod dial;
 mod handshake;
 mod identity;
 mod incoming;
-mod knock;
 mod outgoing;
+mod port_probe;
 mod settings;
 mod socket;
 mod tls;
@@ -89,7 +89,7 @@ pub fn bind(
         events,
         runtime,
         dialing: Dialing::default(),
-        doors: knock::Doors::default(),
+        doors: port_probe::Doors::default(),
         stopped: watch::Sender::new(false),
         traffic: TrafficCounter::default(),
     });
@@ -107,7 +107,7 @@ struct Node {
     events: mpsc::Sender<TransportEvent>,
     sessions: Arc<Sessions<Arc<Outgoing>>>,
     dialing: Dialing,
-    doors: knock::Doors,
+    doors: port_probe::Doors,
     stopped: watch::Sender<bool>,
     traffic: TrafficCounter,
 }
@@ -199,9 +199,9 @@ impl Transport for QuicTransport {
         self.node.sessions.outgoing(node).map_or(0, both)
     }
 
-    fn knock(&self, node: NodeId) {
+    fn port_probe(&self, node: NodeId) {
         if let Some(address) = self.node.sessions.address(node) {
-            knock::knock(&self.node, node, address);
+            port_probe::port_probe(&self.node, node, address);
         }
     }
 

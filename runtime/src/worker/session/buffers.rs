@@ -5,7 +5,7 @@ use super::Session;
 use crate::error::StepError;
 use crate::tensors::{elements, zero};
 use crate::worker::report::Buffers;
-use slowmo_actors::buffers::{Assembled, Frozen};
+use slowmo_actors::buffers::{ChunkedBuffer, Frozen};
 use slowmo_actors::ports::device::{TensorError, Tensors};
 use slowmo_actors::worker::Exchanged;
 use slowmo_protocol::algorithm::BufferStrategy;
@@ -47,7 +47,7 @@ impl Session {
         let joins = exchanged
             .outcome
             .as_ref()
-            .is_some_and(|outcome| outcome.spec.kind != RoundKind::Found);
+            .is_some_and(|outcome| outcome.spec.kind != RoundKind::Bootstrap);
         match &exchanged.donated {
             Some(donated) => self
                 .device()
@@ -104,7 +104,7 @@ impl Session {
     /// A copy of the base optimizer's buffers for whoever joins with this round, and for a
     /// checkpoint. Who joins, and whether this node is the one that lends them, is known only when
     /// the training thread has them for itself again.
-    pub(super) fn donation(
+    pub(super) fn optimizer_transfer(
         &self,
         due: Due,
         sizes: Sizes,
@@ -154,7 +154,7 @@ impl Session {
         &self,
         due: Due,
         sizes: Sizes,
-        values: &Assembled,
+        values: &ChunkedBuffer,
         buffers: &mut Buffers<'_>,
     ) -> Result<(), TensorError> {
         if !due.takes_slow_step() {

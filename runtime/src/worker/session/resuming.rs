@@ -6,7 +6,7 @@ use super::buffers::Sizes;
 use crate::checkpoints::{CURSOR_BYTES_MAX, Header, Kind, Resumed, Tensor, unique_names};
 use crate::error::{SynchronizeError, WorkerError};
 use crate::worker::report::{Buffers, ResumedFrom};
-use slowmo_actors::buffers::{Assembled, Frozen};
+use slowmo_actors::buffers::{ChunkedBuffer, Frozen};
 use slowmo_actors::ports::device::{TensorError, Tensors};
 use slowmo_actors::ports::store::{Restored, Store};
 use slowmo_actors::worker::Exchanged;
@@ -93,7 +93,7 @@ impl Session {
         let founded = exchanged
             .outcome
             .as_ref()
-            .is_some_and(|outcome| outcome.spec.kind == RoundKind::Found);
+            .is_some_and(|outcome| outcome.spec.kind == RoundKind::Bootstrap);
         if !founded {
             return Ok(());
         }
@@ -121,7 +121,7 @@ impl Session {
             }
             return Ok(());
         }
-        let mut values = Assembled::default();
+        let mut values = ChunkedBuffer::default();
         let mut buffer = self.node.pool().take(kept.len());
         buffer.values_mut().copy_from_slice(&kept);
         values.insert(0, buffer.freeze());

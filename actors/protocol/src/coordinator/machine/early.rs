@@ -91,7 +91,7 @@ mod tests {
             devices: 1,
         };
         let view = View::new(Epoch(1), (0..MEMBERS_MAX as u64).map(member).collect()).unwrap();
-        Message::Found {
+        Message::Bootstrap {
             view,
             lineage: Lineage(1),
         }

@@ -175,7 +175,7 @@ impl Coordinator {
             if leaves {
                 self.send_from(header.place(), header.sender, Message::Learned, out);
             }
-            return self.passed_over(&header, entry, now, out);
+            return self.excluded(&header, entry, now, out);
         }
         let (Some(history), Some(deciding)) = (&self.history, &mut self.deciding) else {
             return;
@@ -448,7 +448,7 @@ impl Coordinator {
             .iter()
             .flat_map(|history| history.view.ids())
             .collect();
-        let contributors = if kind == RoundKind::Found {
+        let contributors = if kind == RoundKind::Bootstrap {
             members.iter().take(1).copied().collect()
         } else {
             members.clone()

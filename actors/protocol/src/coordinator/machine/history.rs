@@ -64,11 +64,11 @@ pub(super) struct Decided {
 }
 
 impl History {
-    pub fn founding(view: View, lineage: Lineage, origin: Origin) -> Self {
+    pub fn bootstrap(view: View, lineage: Lineage, origin: Origin) -> Self {
         Self {
             lineage,
             began_in: lineage,
-            round: Round::FOUNDING,
+            round: Round::BOOTSTRAP,
             voters: Voters::of_founders(&view),
             retained: Vec::new(),
             leader: view.lowest(),
@@ -234,7 +234,7 @@ impl Coordinator {
 
     fn moves(&mut self, plan: &Plan, outcome: &Outcome) -> Option<Publication> {
         let history = self.history.as_ref()?;
-        let state_elements = if plan.spec.kind == RoundKind::Found {
+        let state_elements = if plan.spec.kind == RoundKind::Bootstrap {
             Some(plan.spec.elements)
         } else {
             self.state_elements
@@ -309,7 +309,7 @@ impl Coordinator {
             .and_then(|deciding| deciding.lead.attempts())
             .and_then(|attempts| attempts.within.as_ref());
         let mut joins = false;
-        if spec.carries_parameters() && spec.kind != RoundKind::Found && waits {
+        if spec.carries_parameters() && spec.kind != RoundKind::Bootstrap && waits {
             let room = MEMBERS_MAX.saturating_sub(members.len());
             let may_join = |joiner: &&Member| {
                 participants.binary_search(&joiner.id).is_err()

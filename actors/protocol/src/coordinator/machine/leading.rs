@@ -464,7 +464,7 @@ impl Coordinator {
             .all(|node| contributes(node) || silent(node));
         let mut contributors: Vec<NodeId> =
             participants.iter().copied().filter(contributes).collect();
-        if kind == RoundKind::Found {
+        if kind == RoundKind::Bootstrap {
             contributors.truncate(1);
         }
         let ripe = complete || deciding.grace_over;

@@ -168,7 +168,7 @@ impl Coordinator {
     }
 
     /// A later entry than this node's round: the others went on without it.
-    pub(super) fn passed_over(
+    pub(super) fn excluded(
         &mut self,
         header: &Header,
         entry: Outcome,
@@ -350,7 +350,7 @@ impl Coordinator {
         self.end_waiting(out);
         if was_member {
             self.peers.forget();
-            out.push(Effect::Stranded);
+            out.push(Effect::MustRejoin);
         }
         self.replay(now, out);
     }

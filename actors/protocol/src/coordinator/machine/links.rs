@@ -368,7 +368,7 @@ impl Coordinator {
                 .is_some_and(|member| !self.is_gone(member))
         };
         // Who changes over to this bootstrap asks for its streams again, which did not break.
-        let changes_over = history.round == Round::FOUNDING && reporter == node;
+        let changes_over = history.round == Round::BOOTSTRAP && reporter == node;
         if changes_over || !lives(reporter) || !lives(node) {
             return;
         }

@@ -286,7 +286,7 @@ impl World {
         let rank = |node: &&Node| {
             let lineage = node.machine().began_in();
             (
-                self.oracle.began(lineage).unwrap_or(Round::FOUNDING),
+                self.oracle.began(lineage).unwrap_or(Round::BOOTSTRAP),
                 lineage,
                 node.round,
             )

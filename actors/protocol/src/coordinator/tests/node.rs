@@ -65,7 +65,7 @@ impl Schedule {
 
     pub fn found(&self) -> RoundSpec {
         RoundSpec {
-            kind: RoundKind::Found,
+            kind: RoundKind::Bootstrap,
             step: Step(0),
             gamma: 0.0,
             elements: self.elements as u64,
@@ -146,7 +146,7 @@ impl Node {
             part: RoundsPart::new(settings),
             alive: true,
             stopped_until: 0,
-            round: Round::FOUNDING,
+            round: Round::BOOTSTRAP,
             next: schedule.found(),
             waiting: false,
             parameters,

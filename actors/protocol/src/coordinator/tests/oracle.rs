@@ -106,7 +106,7 @@ impl Oracle {
         let round = outcome.round;
         let before = self.before(began_in, round);
         assert!(
-            before.is_some() || round == Round::FOUNDING,
+            before.is_some() || round == Round::BOOTSTRAP,
             "{round} follows nothing in {began_in}"
         );
         let contribution = |node: &NodeId| {
@@ -143,7 +143,7 @@ impl Oracle {
                 }
             }
         }
-        if matches!(outcome.spec.kind, RoundKind::Slow | RoundKind::Found) {
+        if matches!(outcome.spec.kind, RoundKind::Slow | RoundKind::Bootstrap) {
             anchor.clone_from(&values);
         }
         let kept = if !outcome.spec.carries_parameters() {

@@ -89,7 +89,7 @@ fn a_malformed_order_breaks_no_member() {
             ..SPEC
         };
         member.tell(In::Contribute {
-            round: Round::FOUNDING,
+            round: Round::BOOTSTRAP,
             spec,
             samples: None,
             rates: vec![],
@@ -123,6 +123,6 @@ fn a_malformed_order_breaks_no_member() {
         ));
         // It leads the next round alone, after whatever order.
         member.lose(1, false);
-        assert_eq!(member.machine.place().round, Round::FOUNDING.next());
+        assert_eq!(member.machine.place().round, Round::BOOTSTRAP.next());
     }
 }

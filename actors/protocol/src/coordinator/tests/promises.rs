@@ -96,7 +96,7 @@ fn a_leader_that_gave_its_place_up_and_returned_leads_under_a_higher_term() {
 }
 
 #[test]
-fn a_founder_that_voted_goes_over_to_no_other_founding() {
+fn a_founder_that_voted_goes_over_to_no_other_bootstrap() {
     let mut founder = Leader::of(&[2, 3, 4], 4);
     // It was taken for dead, so that the attempt left it out.
     let all = view(&[2, 3, 4]);
@@ -113,7 +113,7 @@ fn a_founder_that_voted_goes_over_to_no_other_founding() {
         Message::Accepted
     )));
     assert_eq!(
-        founder.tell(In::Resign(GivesUp::ForFounding)),
+        founder.tell(In::Resign(GivesUp::ForBootstrap)),
         [Effect::Resigned(false)]
     );
 }

@@ -16,7 +16,7 @@ fn published(view: &View, participants: &[u64], me: u64, restores: bool) -> (Pla
     let nodes = participants.iter().copied().map(NodeId).collect::<Vec<_>>();
     let map = ShardMap::new(view, &layout, 1);
     let spec = RoundSpec {
-        kind: RoundKind::Found,
+        kind: RoundKind::Bootstrap,
         step: Step(96),
         gamma: 0.0,
         elements: ELEMENTS as u64,
@@ -24,7 +24,7 @@ fn published(view: &View, participants: &[u64], me: u64, restores: bool) -> (Pla
     let place = Place {
         lineage: Lineage(7),
         epoch: view.epoch(),
-        round: Round::FOUNDING,
+        round: Round::BOOTSTRAP,
         term: Term::default(),
         attempt: 0,
     };
@@ -96,7 +96,7 @@ fn every_holder_gets_the_momentum_from_its_owner() {
 }
 
 #[test]
-fn a_fresh_founding_moves_nothing() {
+fn a_fresh_bootstrap_moves_nothing() {
     let view = crate::view::tests::view(&[1, 2, 3]);
     let (plan, publication) = published(&view, &[1, 2, 3], 2, false);
     assert!(!plan.makes_momentum() && publication.moves.is_empty());

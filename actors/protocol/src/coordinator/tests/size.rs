@@ -21,7 +21,7 @@ fn view(nodes: u64) -> View {
         address: SocketAddr::from(([10, 1, (index >> 8) as u8, index as u8], 7400)),
         devices: 8,
     };
-    View::new(Epoch::FOUNDING, (0..nodes).map(member).collect()).unwrap()
+    View::new(Epoch::BOOTSTRAP, (0..nodes).map(member).collect()).unwrap()
 }
 
 fn identity(member: &Member) -> Identity {
@@ -63,7 +63,7 @@ fn bytes_of_a_round(nodes: u64) -> usize {
             lineage,
         },
         In::Contribute {
-            round: Round::FOUNDING,
+            round: Round::BOOTSTRAP,
             spec,
             samples: None,
             rates: Vec::new(),
@@ -73,7 +73,7 @@ fn bytes_of_a_round(nodes: u64) -> usize {
     let place = Place {
         lineage,
         epoch: view.epoch(),
-        round: Round::FOUNDING,
+        round: Round::BOOTSTRAP,
         term: super::super::first_term(view.lowest()),
         attempt: 0,
     };

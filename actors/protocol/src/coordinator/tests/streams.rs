@@ -12,7 +12,7 @@ use crate::view::View;
 use crate::wire::{Contributed, Frame, Message};
 
 pub const SPEC: RoundSpec = RoundSpec {
-    kind: RoundKind::Found,
+    kind: RoundKind::Bootstrap,
     step: Step(0),
     gamma: 0.0,
     elements: 23,
@@ -79,7 +79,7 @@ impl Leader {
 
     pub fn contribute(&mut self) -> Vec<Effect> {
         self.tell(In::Contribute {
-            round: Round::FOUNDING,
+            round: Round::BOOTSTRAP,
             spec: SPEC,
             samples: None,
             rates: vec![],
@@ -165,7 +165,7 @@ pub fn contribution() -> Contributed {
 
 fn base(view: &View) -> Base<'_> {
     Base {
-        round: Round::FOUNDING,
+        round: Round::BOOTSTRAP,
         view,
         order: &[],
         forks: &[],
@@ -176,7 +176,7 @@ fn base(view: &View) -> Base<'_> {
 pub fn founded(view: &View, contributor: NodeId) -> Outcome {
     Outcome {
         lineage: LINEAGE,
-        round: Round::FOUNDING,
+        round: Round::BOOTSTRAP,
         spec: SPEC,
         contributors: vec![contributor],
         view: view.clone(),
@@ -468,10 +468,10 @@ fn a_promise_is_told_again_when_its_leader_can_be_reached() {
 }
 
 #[test]
-fn a_founding_is_given_up_unless_it_is_decided() {
+fn a_bootstrap_is_given_up_unless_it_is_decided() {
     let mut member = Leader::of(&[2, 3], 3);
     assert_eq!(
-        member.tell(In::Resign(GivesUp::ForFounding)),
+        member.tell(In::Resign(GivesUp::ForBootstrap)),
         [Effect::Resigned(true)]
     );
     assert_eq!(member.machine.view(), None);

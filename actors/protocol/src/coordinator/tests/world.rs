@@ -141,7 +141,7 @@ impl World {
             .values()
             .map(|node| node.member.clone())
             .collect();
-        let view = View::new(Epoch::FOUNDING, members).unwrap();
+        let view = View::new(Epoch::BOOTSTRAP, members).unwrap();
         for id in view.ids() {
             world.nodes.get_mut(&id).unwrap().outside = false;
             let formed = In::Formed {
@@ -363,7 +363,7 @@ impl World {
             RoundsEffect::Tell(Mail::Aggregator(ToAggregator::Failed(failure))) => {
                 panic!("{id}: {failure:?}")
             }
-            RoundsEffect::Stranded => self.stranded(id),
+            RoundsEffect::MustRejoin => self.must_rejoin(id),
             RoundsEffect::Waiting(why) => node.waits_for = why,
             effect => {
                 for done in carry_out(&mut node.part, identity, SLOWMO, effect) {
@@ -412,7 +412,7 @@ impl World {
 
     /// Whoever is a member after an outcome holds its data, so only a decision without it leaves it
     /// behind.
-    fn stranded(&mut self, id: NodeId) {
+    fn must_rejoin(&mut self, id: NodeId) {
         let node = self.nodes.get_mut(&id).unwrap();
         let round = node.round;
         let start = node.start();

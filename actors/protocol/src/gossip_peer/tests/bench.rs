@@ -34,7 +34,7 @@ pub fn key(from: u64, step: u64) -> Key {
 pub fn header(from: u64, round: u64) -> Header {
     let place = Place {
         lineage: Lineage(1),
-        epoch: Epoch::FOUNDING,
+        epoch: Epoch::BOOTSTRAP,
         round: Round(round),
         term: Term::default(),
         attempt: 0,

@@ -40,7 +40,7 @@ pub fn view_of(epoch: Epoch, ids: impl IntoIterator<Item = (NodeId, u64)>) -> Vi
 
 impl Rounds {
     pub fn new(ids: &[NodeId], tau: Option<u64>) -> Self {
-        let view = view_of(Epoch::FOUNDING, ids.iter().map(|id| (*id, 0)));
+        let view = view_of(Epoch::BOOTSTRAP, ids.iter().map(|id| (*id, 0)));
         let contributed = BTreeMap::new();
         let decided = BTreeMap::new();
         Self {

@@ -100,7 +100,7 @@ fn deaths_that_are_told_are_believed_at_once_and_once() {
     for event in [
         In::Exited(TWO, Some(Incarnation(9))),
         In::Gone(NodeId(9)),
-        In::KnockRefused(TWO),
+        In::PortRefused(TWO),
     ] {
         assert_eq!(verdicts(watcher.feed(event)), []);
     }
@@ -122,13 +122,13 @@ fn a_death_by_silence_is_knocked_at_once_and_told_again_once_it_is_known_to_be_a
         .iter()
         .position(|effect| matches!(effect, Effect::Down(..)))
         .unwrap();
-    assert_eq!(effects[at + 1], Effect::Knock(TWO));
+    assert_eq!(effects[at + 1], Effect::PortProbe(TWO));
     assert_eq!(
-        verdicts(watcher.feed(In::KnockRefused(TWO))),
+        verdicts(watcher.feed(In::PortRefused(TWO))),
         down(DownCause::Refused)
     );
     for event in [
-        In::KnockRefused(TWO),
+        In::PortRefused(TWO),
         In::Exited(TWO, None),
         In::Gone(TWO),
         In::PeerUp(TWO, Incarnation(2)),
@@ -141,12 +141,15 @@ fn a_death_by_silence_is_knocked_at_once_and_told_again_once_it_is_known_to_be_a
 fn a_refusal_counts_only_while_nothing_was_heard_since_the_knock() {
     let mut watcher = Watcher::new();
     let effects = watcher.pass(Span::from_millis(100), &[NodeId(3)]);
-    assert!(effects.contains(&Effect::Knock(TWO)) && !effects.contains(&Effect::Knock(NodeId(3))));
+    assert!(
+        effects.contains(&Effect::PortProbe(TWO))
+            && !effects.contains(&Effect::PortProbe(NodeId(3)))
+    );
     watcher.feed(In::Heard(TWO));
-    assert_eq!(verdicts(watcher.feed(In::KnockRefused(TWO))), []);
+    assert_eq!(verdicts(watcher.feed(In::PortRefused(TWO))), []);
     watcher.pass(Span::from_millis(100), &[NodeId(3)]);
     assert_eq!(
-        verdicts(watcher.feed(In::KnockRefused(TWO))),
+        verdicts(watcher.feed(In::PortRefused(TWO))),
         down(DownCause::Refused)
     );
 }

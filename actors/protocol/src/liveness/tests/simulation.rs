@@ -249,7 +249,7 @@ impl Simulation {
             Event::Wake(id) => self.wake(id),
             Event::Refusal { by, to } => {
                 self.poll(to);
-                self.feed(to, In::KnockRefused(NodeId(by)));
+                self.feed(to, In::PortRefused(NodeId(by)));
             }
             Event::Arrival { from, to, bytes } if !self.broken.contains(&pair(from, to)) => {
                 node.heard.insert(from);
@@ -300,7 +300,7 @@ impl Simulation {
     fn execute(&mut self, by: u64, effect: Effect) {
         match effect {
             Effect::Datagram { to, bytes } => self.send(by, to.0, bytes),
-            Effect::Knock(node) => self.knock(by, node.0),
+            Effect::PortProbe(node) => self.port_probe(by, node.0),
             Effect::Down(node, _, cause) => {
                 self.verdicts.push(Verdict {
                     at: self.now,
@@ -351,7 +351,7 @@ impl Simulation {
         }
     }
 
-    fn knock(&mut self, from: u64, at: u64) {
+    fn port_probe(&mut self, from: u64, at: u64) {
         self.knocks += 1;
         let killed = self.nodes[&at].killed;
         if killed && let (Some(there), Some(back)) = (self.way(from, at), self.way(at, from)) {

@@ -32,21 +32,21 @@ fn view(epoch: u64, ids: &[u64], again: &[u64]) -> View {
 }
 
 /// In the first history, in another bootstrap's, or in a fork that began with the round before.
-fn standing(lineage: Lineage, round: u64, view: View) -> Standing {
+fn standing(lineage: Lineage, round: u64, view: View) -> MemberState {
     let forked = lineage != FIRST && lineage.is_akin(FIRST) && round > 0;
     let fork = Fork {
         round: Round(round.saturating_sub(1)),
         contributors: 1,
         lineage,
     };
-    Standing {
+    MemberState {
         forks: if forked { vec![fork] } else { Vec::new() },
         ..at(lineage, Round(round), view)
     }
 }
 
 /// Node `id` as a member of the first history in round 7, and then of what that became.
-fn member(id: u64, before: View, after: &Standing) -> Membership {
+fn member(id: u64, before: View, after: &MemberState) -> Membership {
     let mut node = machine(id, 2, "");
     let mut out = Outbox::default();
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
@@ -60,7 +60,7 @@ fn member(id: u64, before: View, after: &Standing) -> Membership {
 }
 
 /// What a node does when `peer` introduces itself with where it stands.
-fn hears(node: &mut Membership, peer: u64, theirs: Standing) -> Vec<Effect> {
+fn hears(node: &mut Membership, peer: u64, theirs: MemberState) -> Vec<Effect> {
     let mut sender = machine(peer, 2, "");
     sender.model = Some(ModelSize::of(23));
     let dead = theirs
@@ -143,7 +143,7 @@ fn a_node_that_moved_to_a_cluster_founded_apart_does_not_make_the_two_one() {
 #[test]
 fn a_fork_goes_on_where_nobody_decided_its_first_round_and_ends_where_a_quorum_did() {
     let ours = standing(FIRST, 7, view(1, &[1, 2, 3], &[]));
-    let forked = |from: u64| Standing {
+    let forked = |from: u64| MemberState {
         round: Round(40),
         ..standing(Lineage(1 << 64 | 5), from + 1, view(9, &[3, 4, 5], &[3]))
     };
@@ -168,7 +168,7 @@ fn joiner(brings: Option<Lineage>) -> Membership {
     hears(
         &mut node,
         1,
-        Standing {
+        MemberState {
             dead: vec![NodeId(2), NodeId(3)],
             ..standing(FIRST, 7, view(1, &[1, 2, 3], &[]))
         },
@@ -247,7 +247,7 @@ fn who_is_left_out_is_told_so_also_if_it_stands_in_the_same_history() {
 }
 
 /// Node 3 gives the founding of nodes 2 and 3 up for that of node 1.
-fn gives_its_founding_up() -> (Membership, Lineage) {
+fn gives_its_bootstrap_up() -> (Membership, Lineage) {
     let mut node = machine(3, 2, "");
     let mut out = Outbox::default();
     node.handle(In::Synchronize(ModelSize::of(23)), Instant(0), &mut out);
@@ -262,7 +262,7 @@ fn gives_its_founding_up() -> (Membership, Lineage) {
             );
         }
         let sender = machine(founder, 2, "");
-        let found = Message::Found {
+        let found = Message::Bootstrap {
             view: view(1, &[founder, 3], &[]),
             lineage,
         };
@@ -278,7 +278,7 @@ fn gives_its_founding_up() -> (Membership, Lineage) {
     }
     let effects = out.take();
     assert!(
-        effects.contains(&Effect::Resign(GivesUp::ForFounding)),
+        effects.contains(&Effect::Resign(GivesUp::ForBootstrap)),
         "{effects:?}"
     );
     // It may have helped to decide the first one, so it says of none that it stands there, and
@@ -300,8 +300,8 @@ fn gives_its_founding_up() -> (Membership, Lineage) {
 }
 
 #[test]
-fn another_founding_is_entered_once_the_first_one_is_given_up() {
-    let (mut node, _) = gives_its_founding_up();
+fn another_bootstrap_is_entered_once_the_first_one_is_given_up() {
+    let (mut node, _) = gives_its_bootstrap_up();
     let mut out = Outbox::default();
     node.handle(In::Resigned(true), Instant(2), &mut out);
     let effects = out.take();
@@ -312,8 +312,8 @@ fn another_founding_is_entered_once_the_first_one_is_given_up() {
 }
 
 #[test]
-fn who_waits_in_another_founding_is_told_that_one_is_decided() {
-    let (mut node, theirs) = gives_its_founding_up();
+fn who_waits_in_another_bootstrap_is_told_that_one_is_decided() {
+    let (mut node, theirs) = gives_its_bootstrap_up();
     let mut out = Outbox::default();
     node.handle(In::Resigned(false), Instant(2), &mut out);
     hears(
@@ -332,9 +332,9 @@ fn who_waits_in_another_founding_is_told_that_one_is_decided() {
 }
 
 #[test]
-fn a_founding_that_was_decided_before_it_was_given_up_stands() {
+fn a_bootstrap_that_was_decided_before_it_was_given_up_stands() {
     for answered_first in [false, true] {
-        let (mut node, theirs) = gives_its_founding_up();
+        let (mut node, theirs) = gives_its_bootstrap_up();
         let mut out = Outbox::default();
         let decided = In::Decided(at(theirs, Round(1), view(1, &[2, 3], &[])));
         let mut events = vec![decided, In::Resigned(false)];

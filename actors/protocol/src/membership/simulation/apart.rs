@@ -92,7 +92,7 @@ fn two_clusters_that_were_founded_apart_say_so_and_stay_apart_whoever_may_decide
 }
 
 #[test]
-fn a_founding_that_decided_nothing_gives_way_to_a_running_cluster() {
+fn a_bootstrap_that_decided_nothing_gives_way_to_a_running_cluster() {
     for seed in 0..20 {
         let (mut world, _) = cluster(seed, 2, common(2));
         let running = settle(&mut world).lineage;

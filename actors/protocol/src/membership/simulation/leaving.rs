@@ -50,7 +50,7 @@ fn a_node_that_holds_nothing_any_more_while_it_drains_ends_at_once() {
         let drained = started[world.random.below(4) as usize];
         world.feed(drained, In::Drain);
         world.processes[drained].coordinator = None;
-        world.feed(drained, In::Stranded);
+        world.feed(drained, In::MustRejoin);
         world.run(200);
         assert!(world.processes[drained].left, "seed {seed}");
         assert!(

@@ -9,7 +9,7 @@ mod rounds;
 mod storm;
 mod world;
 
-use super::{FoundingError, In};
+use super::{BootstrapError, In};
 use crate::ident::{ClusterId, Incarnation, Lineage, NodeId};
 use crate::model::ModelSize;
 use crate::time::Span;
@@ -164,7 +164,7 @@ fn nodes_that_come_one_after_the_other_found_one_view() {
 }
 
 #[test]
-fn who_misses_the_founding_joins() {
+fn who_misses_the_bootstrap_joins() {
     for seed in 0..30 {
         let (world, _) = cluster(seed, 7, common(4));
         let lineages: BTreeSet<_> = world.decided.keys().map(|(lineage, _)| lineage).collect();
@@ -194,12 +194,12 @@ fn a_node_that_only_joins_founds_nothing() {
         let address = world.processes[joiner].address;
         world.known.insert(address);
         settle(&mut world);
-        let founding = world
+        let bootstrap = world
             .decided
             .iter()
             .next()
             .map(|(_, view)| view.contains(NodeId(2)) && view.contains(NodeId(3)));
-        assert_eq!(founding, Some(true), "seed {seed}");
+        assert_eq!(bootstrap, Some(true), "seed {seed}");
     }
     let mut alone = World::new(
         6,
@@ -215,7 +215,7 @@ fn a_node_that_only_joins_founds_nothing() {
     alone.run(3_000);
     assert!(matches!(
         alone.processes[joiner].failed,
-        Some(FoundingError::NotAdmitted { .. })
+        Some(BootstrapError::NotAdmitted { .. })
     ));
 }
 
@@ -231,7 +231,7 @@ fn refused(world: &mut World, start: Start) -> (NodeId, JoinRefusal) {
     assert!(rounds(world) > decided, "rounds go on");
     world.end(stranger, false);
     match world.processes[stranger].failed.clone() {
-        Some(FoundingError::Refused { by, reason }) => (by, reason),
+        Some(BootstrapError::Refused { by, reason }) => (by, reason),
         other => panic!("{other:?}"),
     }
 }
@@ -321,7 +321,7 @@ fn a_node_joins_only_the_history_whose_state_it_brings() {
     assert!(
         matches!(
             told,
-            Some(FoundingError::Refused {
+            Some(BootstrapError::Refused {
                 reason: JoinRefusal::OtherLineage { .. },
                 ..
             })
@@ -518,11 +518,11 @@ fn a_member_that_was_cut_off_learns_that_it_is_out_and_joins_again() {
 fn a_member_that_does_not_hold_what_was_decided_joins_again() {
     for seed in 0..20 {
         let (mut world, started) = cluster(seed, 4, common(4));
-        let stranded = started[world.random.below(4) as usize];
-        world.processes[stranded].coordinator = None;
-        world.feed(stranded, In::Stranded);
+        let must_rejoin = started[world.random.below(4) as usize];
+        world.processes[must_rejoin].coordinator = None;
+        world.feed(must_rejoin, In::MustRejoin);
         assert_eq!(ids(&settle(&mut world)), [1, 2, 3, 4], "seed {seed}");
-        assert_eq!(world.processes[stranded].resigned, 1, "seed {seed}");
+        assert_eq!(world.processes[must_rejoin].resigned, 1, "seed {seed}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! One simulated process: the machine, its sessions, and what its coordinator was told.
 
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
-use crate::membership::{Effect, FoundingError, Membership};
+use crate::membership::{BootstrapError, Effect, Membership};
 use crate::model::ModelSize;
 use crate::view::Member;
 use crate::wire::JoinRefusal;
@@ -47,7 +47,7 @@ pub struct Session {
 }
 
 /// Where a coordinator stands.
-pub use crate::wire::Standing as At;
+pub use crate::wire::MemberState as At;
 
 pub struct Process {
     pub id: NodeId,
@@ -72,7 +72,7 @@ pub struct Process {
     pub leaving: BTreeSet<(NodeId, Incarnation)>,
     /// Since when its coordinator works towards which round.
     pub waits_since: Option<(Round, u64)>,
-    pub failed: Option<FoundingError>,
+    pub failed: Option<BootstrapError>,
     pub resigned: usize,
     /// What an operator is told of why it is no member.
     pub waiting: Option<String>,
@@ -131,7 +131,7 @@ impl Process {
                 self.coordinator = Some(At {
                     lineage,
                     forks: Vec::new(),
-                    round: Round::FOUNDING,
+                    round: Round::BOOTSTRAP,
                     view,
                     dead: Vec::new(),
                 });

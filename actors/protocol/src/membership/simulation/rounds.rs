@@ -151,9 +151,9 @@ impl World {
         let quorum = at
             .view
             .is_quorum(participants.iter().map(|index| self.processes[*index].id));
-        let founding = at.round == Round::FOUNDING && !self.common.survivors;
+        let bootstrap = at.round == Round::BOOTSTRAP && !self.common.survivors;
         let mut forks = at.forks.clone();
-        if !(quorum || founding) {
+        if !(quorum || bootstrap) {
             forks.push(Fork {
                 round: at.round,
                 contributors: participants.len() as u32,

@@ -232,7 +232,7 @@ impl World {
             Effect::Resign(gives_up) => {
                 let stands = self.processes[index].coordinator.as_ref();
                 let obeyed = !(gives_up != GivesUp::Membership
-                    && stands.is_some_and(|at| at.round > Round::FOUNDING));
+                    && stands.is_some_and(|at| at.round > Round::BOOTSTRAP));
                 if obeyed {
                     self.processes[index].note(effect);
                 }

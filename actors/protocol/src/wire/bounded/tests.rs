@@ -53,7 +53,7 @@ fn the_largest_messages_fit_a_control_frame() {
         rates,
         ..contributed()
     };
-    let standing = Standing {
+    let standing = MemberState {
         view: view.clone(),
         dead: everybody,
         ..standing()
@@ -199,7 +199,7 @@ fn lists() -> Vec<Counted> {
     let hello = |dead| {
         let address = SocketAddr::from(([10, 0, 0, 9], 7400));
         let settings = String::new();
-        let standing = Some(Standing { dead, ..standing() });
+        let standing = Some(MemberState { dead, ..standing() });
         frame(Message::Hello(Hello {
             address,
             devices: 1,

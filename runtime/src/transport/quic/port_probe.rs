@@ -30,25 +30,25 @@ pub(super) struct Doors {
 
 struct Door {
     address: SocketAddr,
-    knock: Arc<Notify>,
+    port_probe: Arc<Notify>,
 }
 
-/// Knocks once; a refusal is reported as an event.
-pub(super) fn knock(node: &Arc<Node>, peer: NodeId, address: SocketAddr) {
+/// PortProbe once; a refusal is reported as an event.
+pub(super) fn port_probe(node: &Arc<Node>, peer: NodeId, address: SocketAddr) {
     let mut open = lock(&node.doors.open);
     if let Some(door) = open.get(&peer).filter(|door| door.address == address) {
-        return door.knock.notify_one();
+        return door.port_probe.notify_one();
     }
     if open.len() >= DOORS_MAX && !open.contains_key(&peer) {
         return;
     }
-    let knock = Arc::new(Notify::new());
-    knock.notify_one();
+    let port_probe = Arc::new(Notify::new());
+    port_probe.notify_one();
     open.insert(
         peer,
         Door {
             address,
-            knock: knock.clone(),
+            port_probe: port_probe.clone(),
         },
     );
     let node = node.clone();
@@ -56,12 +56,12 @@ pub(super) fn knock(node: &Arc<Node>, peer: NodeId, address: SocketAddr) {
         // An address that cannot be connected to, or a node that stops, is the end of knocking and
         // says nothing.
         let _ = node
-            .until_stopped(stand(&node, peer, address, &knock))
+            .until_stopped(stand(&node, peer, address, &port_probe))
             .await;
         let mut open = lock(&node.doors.open);
         if open
             .get(&peer)
-            .is_some_and(|door| Arc::ptr_eq(&door.knock, &knock))
+            .is_some_and(|door| Arc::ptr_eq(&door.port_probe, &port_probe))
         {
             open.remove(&peer);
         }
@@ -72,7 +72,7 @@ async fn stand(
     node: &Arc<Node>,
     peer: NodeId,
     address: SocketAddr,
-    knock: &Notify,
+    port_probe: &Notify,
 ) -> io::Result<()> {
     let any = if address.is_ipv4() {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED)
@@ -86,7 +86,7 @@ async fn stand(
         let outcome = tokio::select! {
             biased;
             received = socket.recv(&mut ignored) => received,
-            () = knock.notified() => socket.send(&[0]).await,
+            () = port_probe.notified() => socket.send(&[0]).await,
             () = sleep(DOOR_KEPT) => return Ok(()),
         };
         if outcome.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
@@ -100,5 +100,5 @@ fn refused(node: &Arc<Node>, peer: NodeId, address: SocketAddr) {
     // If nobody reads events now, the next knock tells again.
     let _ = node
         .events
-        .try_send(TransportEvent::KnockRefused { node: peer });
+        .try_send(TransportEvent::PortRefused { node: peer });
 }
