@@ -1,8 +1,8 @@
-//! Flat float32 buffers that are frozen once, shared as slices and recycled: no bulk byte is copied
-//! that need not be.
+//! Flat float32 buffers that are frozen once, shared as slices and recycled, so that bulk bytes are
+//! copied only where necessary.
 //!
-//! A [`Buffer`] goes back to its [`Pool`] when the last reference to it is gone, also the
-//! transport's own.
+//! A [`Buffer`] returns to its [`Pool`] when the last reference to it is dropped, including the
+//! transport's references.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Elements of a chunk: the unit of streaming, summing and recycling (256 KiB).
+/// Elements of a chunk, the unit of streaming, summing and recycling (256 KiB).
 pub const CHUNK_ELEMENTS: usize = 64 * 1024;
 /// Bytes of one float32 value.
 pub const VALUE_BYTES: usize = 4;
@@ -20,22 +20,23 @@ compile_error!(
     "values travel as little-endian bytes without conversion: big-endian targets are not supported"
 );
 
-/// Memory of a kind of its own for buffers: page-locked, for a GPU.
+/// Allocator of special memory for buffers: page-locked, for a GPU.
 pub trait Memory: Send + Sync + fmt::Debug {
-    /// Zeros; `None` if there is no such memory left: then the buffer is from the allocator.
+    /// Allocates zeros; `None` if no such memory is left, in which case the buffer comes from the
+    /// normal allocator.
     fn allocate(&self, elements: usize) -> Option<Box<dyn Block>>;
 }
 
-/// A buffer's memory of such a kind.
+/// One buffer's block of such memory.
 pub trait Block: Send + Sync + fmt::Debug {
     /// The values.
     fn values(&self) -> &[f32];
 
-    /// The values, to write.
+    /// The values, mutable.
     fn values_mut(&mut self) -> &mut [f32];
 }
 
-/// What holds a buffer's values.
+/// Storage of a buffer's values.
 #[derive(Debug)]
 enum Values {
     Vector(Vec<f32>),
@@ -62,7 +63,7 @@ impl Values {
     }
 }
 
-/// Spare values by length, for reuse without page faults.
+/// Spare buffers by length, reused to avoid page faults.
 #[derive(Debug, Default)]
 pub struct Pool {
     spare: Mutex<Spare>,
@@ -81,7 +82,7 @@ struct Spare {
 #[derive(Debug, Default)]
 struct SameLength {
     values: Vec<Values>,
-    /// The take that asked for one last.
+    /// Number of the last take that asked for this length.
     asked: u64,
 }
 
@@ -95,8 +96,8 @@ impl Spare {
         Some(reused)
     }
 
-    /// Keeps values; where there is no room, those of lengths that nobody asked for in a longer
-    /// time go. Returns what is not kept.
+    /// Keeps values for reuse. If there is no room, drops spare values of lengths that were asked
+    /// for less recently. Returns the values that are not kept.
     fn put(&mut self, values: Values) -> Vec<Values> {
         let length = values.len();
         let mut gone = Vec::new();
@@ -142,7 +143,7 @@ impl Pool {
         Arc::default()
     }
 
-    /// The same, of buffers that are made of this memory.
+    /// Like [`Pool::new`], but allocates the buffers from `memory`.
     #[must_use]
     pub fn of(memory: Arc<dyn Memory>) -> Arc<Self> {
         Arc::new(Self {
@@ -151,7 +152,7 @@ impl Pool {
         })
     }
 
-    /// Bounds the elements kept for reuse.
+    /// Sets the most elements kept for reuse.
     pub fn keep_at_most(&self, elements: usize) {
         self.spare().elements_max = elements;
     }
@@ -177,7 +178,7 @@ impl Pool {
 
     fn put_back(&self, values: Values) {
         if values.len() > 0 {
-            // Given back to the system outside the lock, which takes its time.
+            // Freed outside the lock, because returning memory to the system is slow.
             let gone = self.spare().put(values);
             drop(gone);
         }
@@ -188,7 +189,7 @@ impl Pool {
     }
 }
 
-/// Values that this side may still write; freeze it into an `Arc` to share it.
+/// Mutable values; [`Buffer::freeze`] turns them into shared, immutable ones.
 #[derive(Debug)]
 pub struct Buffer {
     values: Values,
@@ -202,12 +203,12 @@ impl Buffer {
         self.values.get()
     }
 
-    /// The values, to write.
+    /// The values, mutable.
     pub fn values_mut(&mut self) -> &mut [f32] {
         self.values.get_mut()
     }
 
-    /// The values as little-endian bytes, to receive into.
+    /// The values as mutable little-endian bytes, to receive into.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         bytemuck::cast_slice_mut(self.values.get_mut())
     }
@@ -249,12 +250,12 @@ impl Frozen {
         self.0.values()
     }
 
-    /// The values, to write, if nobody else has them.
+    /// The values, mutable, if there is no other reference to them.
     pub fn values_mut(&mut self) -> Option<&mut [f32]> {
         Arc::get_mut(&mut self.0).map(Buffer::values_mut)
     }
 
-    /// The buffer, to write, if nobody else has it; otherwise a copy.
+    /// The buffer itself if there is no other reference to it; otherwise a copy.
     #[must_use]
     pub fn into_buffer(self, pool: &Arc<Pool>) -> Buffer {
         Arc::try_unwrap(self.0).unwrap_or_else(|shared| {
@@ -264,7 +265,8 @@ impl Frozen {
         })
     }
 
-    /// The values of `elements` as little-endian bytes, without a copy; they keep the buffer alive.
+    /// The values of `elements` as little-endian bytes, without a copy; the bytes keep the buffer
+    /// alive.
     #[must_use]
     pub fn bytes(&self, elements: Range<usize>) -> Bytes {
         Bytes::from_owner(LittleEndian(Arc::clone(&self.0)))
@@ -280,14 +282,14 @@ pub fn chunks(range: Range<usize>) -> impl Iterator<Item = Range<usize>> + Send 
         .map(move |start| start..(start + CHUNK_ELEMENTS).min(end))
 }
 
-/// A flat vector in pieces, each a frozen chunk at its place.
+/// A flat vector in pieces; each piece is a frozen chunk at its position.
 #[derive(Clone, Debug, Default)]
 pub struct ChunkedBuffer {
     pieces: BTreeMap<usize, Frozen>,
 }
 
 impl ChunkedBuffer {
-    /// Puts a chunk at its first element.
+    /// Inserts a chunk at its first element.
     pub fn insert(&mut self, start: usize, chunk: Frozen) {
         self.pieces.insert(start, chunk);
     }
@@ -303,14 +305,14 @@ impl ChunkedBuffer {
         self.pieces.is_empty()
     }
 
-    /// Takes out the piece that starts at `start`, if it has `length` values.
+    /// Removes and returns the piece that starts at `start`, if it has `length` values.
     pub fn take_piece(&mut self, start: usize, length: usize) -> Option<Frozen> {
         self.piece(start)
             .filter(|piece| piece.values().len() == length)?;
         self.pieces.remove(&start)
     }
 
-    /// Calls `change(first element, values)` for every piece; pieces that somebody else has are
+    /// Calls `change(first element, values)` for every piece; pieces with other references are
     /// copied first.
     pub fn update(&mut self, pool: &Arc<Pool>, mut change: impl FnMut(usize, &mut [f32])) {
         for (start, piece) in &mut self.pieces {
@@ -329,7 +331,7 @@ impl ChunkedBuffer {
         self.pieces.iter().map(|(start, chunk)| (*start, chunk))
     }
 
-    /// The chunks that start within `range`, ascending.
+    /// The chunks that start within `range`, in ascending order.
     pub fn pieces_within(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &Frozen)> {
         self.pieces
             .range(range)

@@ -1,10 +1,10 @@
-//! Arithmetic that takes too long for the executor's own threads.
+//! Runs arithmetic that takes too long for the executor's own threads.
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// Runs `work` where it keeps nobody waiting; `None` if the executor is shutting down. An executor
-/// of one thread runs it in place: it has no other that could go on meanwhile, and everything on it
-/// then happens in one order.
+/// Runs `work` on a thread where it blocks no other task; `None` if the executor is shutting down.
+/// A single-threaded executor runs it in place: it has no other thread that could continue
+/// meanwhile, and everything on it then happens in one order.
 pub(crate) async fn compute<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {

@@ -1,5 +1,5 @@
-//! What the actors of one node share: who the node is, what it runs, its transport, clock and
-//! buffers, and how to reach each other.
+//! State that the actors of one node share: the node's identity and settings, its transport, clock
+//! and buffers, and references to the other actors.
 
 use crate::aggregator::AggregatorMessage;
 use crate::buffers::Pool;
@@ -28,91 +28,92 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Network events that may wait in the actors' mailboxes before reading from the network stops.
+/// Most network events that may wait in the actors' mailboxes before reading from the network
+/// stops.
 pub const MAILBOX_CREDITS_MAX: usize = 1024;
 
 /// Settings of a node that do not change while it runs.
 #[derive(Clone, Debug)]
 pub struct NodeSettings {
-    /// Who this node is.
+    /// Identity of this node.
     pub identity: Identity,
-    /// What it trains with.
+    /// The training algorithm.
     pub algorithm: Algorithm,
-    /// `R`: replicas of a shard beside its owner.
+    /// `R`: replicas of a shard besides its owner.
     pub replicas: usize,
-    /// Workers of the node.
+    /// Number of workers of the node.
     pub workers: usize,
-    /// Nodes of the founding view.
+    /// Number of nodes of the bootstrap view.
     pub min_nodes: usize,
-    /// Most members of the cluster.
+    /// Most members that the cluster may have.
     pub max_nodes: usize,
-    /// Join a running cluster only.
+    /// Whether this node may only join a running cluster.
     pub join: bool,
-    /// Whether this process may found a run.
+    /// Whether this process may bootstrap a run.
     pub bootstrap: Bootstrap,
-    /// It was a member of a run before it was started again.
+    /// Whether the node was a member of a run before it was restarted.
     pub restarted: bool,
     /// The model history whose state this node brings.
     pub lineage: Option<Lineage>,
-    /// Who may decide a round.
+    /// Quorum rule for deciding a round.
     pub quorum: Quorum,
-    /// What a joiner gets of the base optimizer's buffers.
+    /// Contents of the base optimizer's buffers at a joiner.
     pub joiner_buffers: JoinerBuffers,
-    /// What happens when the quorum is lost.
+    /// Behavior when the quorum is lost.
     pub on_quorum_loss: OnQuorumLoss,
-    /// How long survivors wait for members that may live.
+    /// How long survivors wait for members that may still be alive.
     pub fork_after: Duration,
-    /// What happens when all holders of a shard are lost.
+    /// Behavior when all holders of a shard are lost.
     pub on_momentum_loss: OnMomentumLoss,
-    /// How many outer rounds apart decided state is kept for good; 0: never.
+    /// Number of outer rounds between two checkpoints of decided state; 0: no checkpoints.
     pub checkpoint_every: u64,
     /// How long a round, or a gossip, waits for a live straggler.
     pub grace: Duration,
-    /// How often a peer is probed for life.
+    /// Interval at which a peer is probed for liveness.
     pub probe_interval: Duration,
-    /// How long a silent peer is suspected before it counts as dead.
+    /// How long a silent peer is suspected before it is declared dead.
     pub suspect: Duration,
     /// The settings that all nodes must share, as `key = value` lines.
     pub shared: String,
-    /// How long a peer is tried before it is given up.
+    /// How long a peer is dialed before dialing is given up.
     pub connect_timeout: Duration,
-    /// How long a round, a gossip or the founding may take before it is given up.
+    /// How long a round, a gossip or bootstrap may take before it is given up.
     pub round_timeout: Duration,
 }
 
-/// What the actors of one node share.
+/// State that the actors of one node share.
 pub struct NodeContext {
-    /// Settings that do not change.
+    /// Settings that do not change while the node runs.
     pub settings: NodeSettings,
-    /// The way to other nodes.
+    /// Sends to and receives from other nodes.
     pub transport: Arc<dyn Transport>,
-    /// The way to find them.
+    /// Finds the addresses of other nodes.
     pub discovery: Arc<dyn Discovery>,
-    /// Time for the machines.
+    /// Clock of the state machines.
     pub clock: Arc<dyn Clock>,
     /// Recycled buffers.
     pub pool: Arc<Pool>,
-    /// How the actors reach each other.
+    /// References to the node's actors.
     pub actors: Actors,
-    /// What the node's admin endpoint shows.
+    /// Status that the node's admin endpoint shows.
     pub status: Arc<StatusBoard>,
-    /// What it knows of the others while somebody watches.
+    /// Status of the other nodes, collected while somebody watches this node's page.
     pub watching: Watching,
-    /// What it counts.
+    /// Counters and histograms of the node.
     pub metrics: Metrics,
-    /// Where the node writes down what it does.
+    /// Records the node's trace events.
     pub recorder: Arc<dyn Recorder>,
-    /// Where decided state is kept for good.
+    /// Stores checkpoints of decided state.
     pub store: Arc<dyn Store>,
-    /// How the node ended, once it has.
+    /// How the node ended; empty until it has.
     pub ended: OnceLock<End>,
-    /// How fast gossip messages reach their peers.
+    /// Measured rates of gossip messages to their peers.
     pub rates: RateBook,
-    /// Bounds the network events in mailboxes.
+    /// Credits that bound the number of network events in mailboxes.
     pub credits: Arc<Semaphore>,
 }
 
-/// Held by a network event until its actor has handled it.
+/// A permit that a network event holds until its actor has handled it.
 #[derive(Debug)]
 pub struct Credit {
     _permit: OwnedSemaphorePermit,
@@ -140,13 +141,13 @@ pub struct Actors {
 }
 
 impl Actors {
-    /// Tells a part of the node. A message to an actor that has stopped is dropped: the node is
-    /// stopping.
+    /// Sends a message to a part of the node. A message to an actor that has stopped is dropped:
+    /// the node is stopping.
     pub fn tell(&self, mail: impl Into<Mail<Buffers>>) {
         self.tell_holding(mail.into(), None);
     }
 
-    /// The same for a network event, which holds a credit until it is handled.
+    /// Like [`Actors::tell`], for a network event, which holds a credit until it is handled.
     pub fn tell_holding(&self, mail: Mail<Buffers>, credit: Option<Credit>) {
         match mail {
             Mail::Membership(message) => tell(&self.membership, Told { message, credit }),
@@ -162,12 +163,12 @@ impl Actors {
         }
     }
 
-    /// Tells the aggregator what only workers do.
+    /// Sends the aggregator a message that only workers send.
     pub fn tell_aggregator(&self, message: AggregatorMessage) {
         tell(&self.aggregator, message);
     }
 
-    /// Asks the coordinator.
+    /// Sends the coordinator a message.
     pub fn tell_coordinator(&self, message: CoordinatorMessage) {
         tell(&self.coordinator, message);
     }
@@ -184,7 +185,7 @@ fn tell<M: ractor::Message>(actor: &OnceLock<ActorRef<M>>, message: M) {
 }
 
 impl NodeContext {
-    /// This start of the node, as traces name it.
+    /// This incarnation of the node, as traces name it.
     #[must_use]
     pub fn start(&self) -> Start {
         let Identity {
@@ -193,7 +194,7 @@ impl NodeContext {
         Start { node, incarnation }
     }
 
-    /// Writes down how this start of the node ended; the first word counts.
+    /// Records how this incarnation of the node ended; only the first call counts.
     pub fn record_end(&self, end: End) {
         if self.ended.set(end).is_ok() {
             self.recorder.record(Event::Ended {
@@ -201,13 +202,13 @@ impl NodeContext {
                 end,
             });
             if end == End::Failed {
-                // The node ends with a flush, which comes after it.
+                // A flush follows when the node ends, so the dump need not be waited for.
                 _ = self.recorder.dump("the node failed");
             }
         }
     }
 
-    /// Writes down how full a bounded thing is.
+    /// Records the fill level of a bounded queue or set.
     pub fn gauge(&self, name: &str, value: usize, bound: usize) {
         let start = self.start();
         let name = name.to_owned();
@@ -219,8 +220,7 @@ impl NodeContext {
         });
     }
 
-    /// Encodes and queues a control frame; a peer that cannot be reached is the liveness layer's
-    /// business.
+    /// Encodes and queues a control frame. An unreachable peer is handled by the liveness layer.
     pub fn send_frame(&self, to: slowmo_protocol::ident::NodeId, frame: &Frame) {
         let sent = frame.encode().map_err(|error| error.to_string());
         let sent = sent.and_then(|bytes| {
@@ -233,7 +233,7 @@ impl NodeContext {
         }
     }
 
-    /// A duration as the machines count it.
+    /// Converts a duration to the time unit of the state machines, microseconds.
     #[must_use]
     pub fn span(duration: Duration) -> Span {
         Span(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))

@@ -1,4 +1,5 @@
-//! The values of a real node, as its parts name them, and messages as its mailboxes hold them.
+//! The value types of a real node, for the generic parts of `slowmo_protocol::node`, and messages
+//! as the actors' mailboxes hold them.
 
 use crate::buffers::{ChunkedBuffer, Frozen};
 use crate::context::Credit;
@@ -37,11 +38,12 @@ impl Data for Buffers {
 /// A bulk stream with its decoded header.
 pub type Arrived = node::Arrived<Box<dyn BulkReceiver>>;
 
-/// A message to a part of the node, with the credit of the network event that it is, if it is one.
+/// A message to a part of the node. A message that is a network event carries its credit.
 #[derive(Debug)]
 pub struct Told<M> {
-    /// What.
+    /// The message.
     pub message: M,
-    /// Given back when the message has been handled.
+    /// Credit of the network event, released when the message has been handled; `None` for other
+    /// messages.
     pub credit: Option<Credit>,
 }

@@ -1,20 +1,20 @@
-//! One folder per actor, thin ractor shells around the machines of `slowmo-protocol`, and the ports
-//! they speak through.
+//! One folder per actor, each a thin ractor shell around a state machine of `slowmo-protocol`, and
+//! the ports through which the actors reach the outside.
 //!
 //! | folder | actor | one per |
 //! |---|---|---|
 //! | [`node_supervisor`] | spawns and supervises the rest, routes the network | process |
-//! | [`membership`] | meets peers, forms the view, says who was lost | process |
-//! | [`worker`] | stands between a training thread and its node | device |
-//! | [`aggregator`] | brings the node's workers together | node |
+//! | [`membership`] | connects to peers, forms the view, reports lost nodes | process |
+//! | [`worker`] | forwards a training thread's requests to its node | device |
+//! | [`aggregator`] | combines the requests of the node's workers | node |
 //! | [`gossip_peer`] | push-sum exchange | node |
 //! | [`coordinator`] | outer rounds, shards, slow momentum | node |
 //!
-//! [`status`], [`timeline`] and [`watching`] are what a node shows of itself and knows of others,
-//! and decide nothing.
+//! [`status`], [`timeline`] and [`watching`] hold what a node shows of itself and knows of other
+//! nodes. They decide nothing.
 //!
-//! [`ports`] are the traits that runtime implements; [`buffers`] and [`data`] are how bulk values
-//! move without travelling through a mailbox.
+//! [`ports`] are the traits that runtime implements; [`buffers`] and [`data`] move bulk values
+//! without sending them through a mailbox.
 #![deny(missing_docs)]
 
 pub mod aggregator;

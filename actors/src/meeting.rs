@@ -1,12 +1,12 @@
-//! Where the workers of a node meet before and within a collective operation. Threads and locks
-//! only.
+//! Synchronizes the workers of a node before and within a collective operation. Uses threads and
+//! locks only.
 
 use crate::ports::device::{CollectiveError, TensorError};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A barrier at which every worker says how many values it brought, and all leave with the same
-/// answer. The wait ends when all came or one is gone; whoever owns the workers promises one of the
-/// two.
+/// A barrier at which every worker reports how many values it brought; all leave with the same
+/// answer. The wait ends when all workers have arrived or one is gone. The owner of the workers
+/// must guarantee that one of the two happens.
 #[derive(Debug)]
 pub struct Meeting {
     state: Mutex<State>,
@@ -15,19 +15,19 @@ pub struct Meeting {
 
 #[derive(Debug)]
 struct State {
-    /// What the workers of the current meeting said, by rank; `None`: not there yet.
+    /// Reports of the workers at the current meeting, by rank; `None`: not there yet.
     brought: Vec<Option<Result<usize, TensorError>>>,
-    /// Meetings that ended.
+    /// Number of meetings that ended.
     meetings: u64,
-    /// How the last one ended. It cannot be overwritten before everybody read it: the next one
-    /// needs everybody.
+    /// Result of the last meeting. It cannot be overwritten before every worker has read it,
+    /// because the next meeting needs every worker.
     verdict: Result<usize, CollectiveError>,
-    /// The first worker found gone; final.
+    /// The first worker found to be gone; never reset.
     gone: Option<usize>,
 }
 
 impl Meeting {
-    /// A barrier of so many workers.
+    /// A barrier of `size` workers.
     #[must_use]
     pub fn new(size: usize) -> Self {
         let state = State {
@@ -42,11 +42,11 @@ impl Meeting {
         }
     }
 
-    /// Waits for all workers; the common length, or the error that all of them get.
+    /// Waits for all workers. Returns the common length, or the error that all of them get.
     ///
     /// # Errors
-    /// Another length than the other workers, what one of them could not read, or a worker that is
-    /// gone.
+    /// The length differs from that of the other workers, one of them could not read its tensors,
+    /// or a worker is gone.
     pub fn meet(
         &self,
         rank: usize,
@@ -76,13 +76,13 @@ impl Meeting {
         }
     }
 
-    /// Ends this meeting, and all later ones, for everybody: a worker is gone.
+    /// Ends this meeting and all later ones for every worker: worker `rank` is gone.
     pub fn abort(&self, rank: usize) {
         self.lock().gone.get_or_insert(rank);
         self.changed.notify_all();
     }
 
-    /// The error of later meetings, once a worker is gone.
+    /// The error of all later meetings, if a worker is gone.
     #[must_use]
     pub fn gone(&self) -> Option<CollectiveError> {
         self.lock().gone.map(CollectiveError::WorkerGone)
@@ -94,7 +94,7 @@ impl Meeting {
 }
 
 impl State {
-    /// How this meeting ends, once everybody is there and nobody is gone.
+    /// Result of this meeting, once every worker has arrived and none is gone.
     fn verdict_of_all(&self) -> Option<Result<usize, CollectiveError>> {
         if self.gone.is_some() {
             return None;

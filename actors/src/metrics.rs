@@ -1,5 +1,5 @@
-//! What a node counts while it works: cheap to update, read by whoever serves metrics. Nobody waits
-//! for it.
+//! Metrics of a node: cheap to update, read by the endpoint that serves metrics. No other work
+//! waits for them.
 
 use crate::ports::transport::{BulkError, BulkReceiver, BulkSender};
 use async_trait::async_trait;
@@ -18,25 +18,25 @@ pub type Counters = Family<Label, Counter>;
 /// Histograms that differ in one label, in seconds.
 pub type Times = Family<Label, Histogram, fn() -> Histogram>;
 
-/// Upper bounds of the buckets of times, in seconds: from what loopback takes to what a slow
-/// network does.
+/// Upper bounds of the time buckets, in seconds: from durations on loopback to durations on a slow
+/// network.
 const SECONDS: [f64; 14] = [
     0.000_5, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
 ];
 
-/// The counts of one node.
+/// The metrics of one node.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     /// Decided rounds that this node applied, by `kind`.
     pub rounds: Counters,
-    /// How long this node's rounds took, by `phase`: `reduce` from its contribution until the
-    /// outcome was proposed, `publish` from there until it was applied.
+    /// Duration of this node's rounds, by `phase`: `reduce` from this node's contribution until the
+    /// outcome was proposed, `publish` from then until the outcome was applied.
     pub phases: Times,
-    /// Values that were sent to other nodes, in bytes, by `kind`.
+    /// Bytes of values sent to other nodes, by `kind`.
     pub sent: Counters,
-    /// Values that came from other nodes, in bytes, by `kind`.
+    /// Bytes of values received from other nodes, by `kind`.
     pub received: Counters,
-    /// How long the training thread of worker 0 waited, by `exchange`.
+    /// Time that the training thread of worker 0 waited, by `exchange`.
     pub waits: Times,
 }
 
@@ -54,7 +54,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// A round was applied.
+    /// Counts an applied round and records the durations of its phases.
     pub fn round(&self, kind: RoundKind, reduced: Option<Span>, published: Span) {
         self.rounds
             .get_or_create(&[("kind", round_name(kind))])
@@ -68,14 +68,14 @@ impl Metrics {
         phase("publish", published);
     }
 
-    /// The training thread waited for an exchange.
+    /// Records that the training thread waited for an exchange.
     pub fn waited(&self, exchange: &'static str, seconds: f64) {
         self.waits
             .get_or_create(&[("exchange", exchange)])
             .observe(seconds);
     }
 
-    /// Counts what is sent on a stream.
+    /// Wraps a stream so that the bytes sent on it are counted.
     #[must_use]
     pub fn counts_sent(&self, content: &Bulk, stream: Box<dyn BulkSender>) -> Box<dyn BulkSender> {
         Box::new(Sent {
@@ -86,7 +86,7 @@ impl Metrics {
         })
     }
 
-    /// Counts what comes on a stream.
+    /// Wraps a stream so that the bytes received on it are counted.
     #[must_use]
     pub fn counts_received(
         &self,
@@ -102,7 +102,7 @@ impl Metrics {
     }
 }
 
-/// A round's kind as metrics name it.
+/// Name of a round's kind in metrics.
 #[must_use]
 pub fn round_name(kind: RoundKind) -> &'static str {
     match kind {
@@ -123,7 +123,7 @@ fn bulk_name(content: &Bulk) -> &'static str {
     }
 }
 
-/// A span in seconds.
+/// Converts a span to seconds.
 #[must_use]
 pub fn seconds(span: Span) -> f64 {
     span.0 as f64 / 1e6

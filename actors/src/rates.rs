@@ -1,5 +1,5 @@
-//! How fast this node's messages reach their peers, for the order of the bandwidth-aware gossip
-//! graph.
+//! Measured rates of this node's messages to their peers, for the order of the bandwidth-aware
+//! gossip graph.
 
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::topology::{RATES_MAX, Rate};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How much of the average a new measurement is.
+/// Weight of a new measurement in the moving average.
 const NEW_SHARE: f64 = 0.25;
 
 /// Moving averages of measured rates, by peer.
@@ -17,14 +17,14 @@ pub struct RateBook(Mutex<Book>);
 
 #[derive(Debug, Default)]
 struct Book {
-    /// Bytes a second, and which measurement was the last one.
+    /// Rate in bytes per second, and the number of the last measurement.
     peers: BTreeMap<NodeId, (f64, u64)>,
     measurements: u64,
 }
 
 impl RateBook {
-    /// A message of `bytes` was on its way to a peer for `elapsed`. What took no time, or had no
-    /// bytes, says nothing.
+    /// Records that a message of `bytes` took `elapsed` to reach a peer. Measurements of no time or
+    /// no bytes are ignored.
     pub fn measured(&self, peer: NodeId, bytes: u64, elapsed: Duration) {
         let rate = bytes as f64 / elapsed.as_secs_f64();
         if bytes == 0 || !rate.is_finite() {
@@ -46,14 +46,14 @@ impl RateBook {
         }
     }
 
-    /// The rates to the peers measured last, at most [`RATES_MAX`], ascending by peer.
+    /// The rates of the most recently measured peers, at most [`RATES_MAX`], ascending by peer.
     #[must_use]
     pub fn read(&self) -> Vec<Rate> {
         let book = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut newest: Vec<_> = book.peers.iter().collect();
         newest.sort_unstable_by_key(|(_, (_, at))| std::cmp::Reverse(*at));
         newest.truncate(RATES_MAX);
-        // The cast saturates.
+        // The cast to `u32` saturates.
         let mut rates: Vec<Rate> = newest
             .into_iter()
             .map(|(to, (rate, _))| Rate {

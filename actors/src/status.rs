@@ -1,5 +1,5 @@
-//! What a node shows of itself: written by the shells, read by the admin endpoint. Cheap to update;
-//! nobody waits for it.
+//! Status that a node shows of itself: written by the actor shells, read by the admin endpoint.
+//! Cheap to update; no other work waits for it.
 
 use crate::timeline::{DISAGREEMENT, Timeline};
 use slowmo_protocol::coordinator::Outcome;
@@ -13,118 +13,120 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Events that are kept.
+/// Most events that are kept.
 pub const EVENTS_MAX: usize = 64;
 
-/// The measure that is shown first.
+/// Name of the measure that is shown first.
 pub const LOSS: &str = "loss";
 
-/// One thing that happened.
+/// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Microseconds since 1970.
+    /// Time of the event, in microseconds since 1970.
     pub at_us: u64,
-    /// What, for a person.
+    /// Description of the event, for a person to read.
     pub what: String,
 }
 
-/// A node's gossip.
+/// State of a node's gossip.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gossiping {
     /// Push-sum weight of the node's own numerators.
     pub weight: f64,
-    /// Push-sum weight on its way to others.
+    /// Push-sum weight of in-flight messages to other nodes.
     pub escrowed: f64,
     /// The inner step that the next mix belongs to.
     pub step: Step,
-    /// Peers that its training threads wait for, and those that they do without.
+    /// Peers for which the node's training threads wait, and late peers without which they
+    /// continue.
     pub stragglers: Vec<Straggler>,
 }
 
-/// What became of a node's parts of checkpoints.
+/// Outcomes of a node's parts of checkpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpointing {
     /// Parts that were written.
     pub written: u64,
-    /// Parts that were not: the disk failed.
+    /// Parts that were not written because the disk failed.
     pub failed: u64,
-    /// Parts that were given up: one was not begun when the next came.
+    /// Parts that were dropped because their writing had not begun when the next one arrived.
     pub skipped: u64,
-    /// The inner step that follows the last one that was written.
+    /// The inner step that follows the last part that was written.
     pub last_step: Option<u64>,
-    /// Its bytes.
+    /// Bytes of that part.
     pub last_bytes: u64,
-    /// Why the last one was not written, if it was not.
+    /// Error of the last part, if it was not written.
     pub error: Option<String>,
-    /// The inner step that follows the newest checkpoint that is whole, as this node knows.
+    /// The inner step that follows the newest complete checkpoint, as far as this node knows.
     pub whole_step: Option<u64>,
-    /// Checkpoints that were due since and did not become whole; the last one that was due is not
-    /// counted, others may be writing it.
+    /// Checkpoints that were due since then and did not become complete. The last one that was due
+    /// is not counted, because other nodes may still be writing it.
     pub not_whole: u64,
 }
 
-/// A node as it sees itself and the cluster.
+/// A node's view of itself and of the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct NodeStatus {
-    /// What each worker computes on, for a person.
+    /// The device of each worker, for a person to read.
     pub devices: Vec<String>,
-    /// Where it stands.
+    /// The node's member state.
     pub standing: MemberState,
-    /// The model history.
+    /// The model history of the node.
     pub lineage: Lineage,
-    /// The view.
+    /// Epoch of the view.
     pub epoch: Epoch,
-    /// The next round.
+    /// Number of the next round.
     pub round: Round,
     /// The inner step after the last decided round.
     pub step: Step,
     /// The members of the view.
     pub members: Vec<Member>,
-    /// The view that the last decided round left, and the values of the vector that its members
-    /// share.
+    /// The view after the last decided round, and the number of values in the vector that its
+    /// members share.
     pub view: Option<(View, usize)>,
-    /// Members that are thought dead.
+    /// Members that are considered dead.
     pub dead: BTreeSet<NodeId>,
-    /// Members that do not answer, and are not taken for dead yet.
+    /// Number of members that do not answer but are not yet considered dead.
     pub suspected: usize,
-    /// Who contributed to the last decided round.
+    /// The contributors to the last decided round.
     pub contributors: Vec<NodeId>,
-    /// Members when the last round was decided.
+    /// Number of members when the last round was decided.
     pub members_then: usize,
-    /// Members alive when the last round was decided.
+    /// Number of members alive when the last round was decided.
     pub alive_then: usize,
-    /// From the moment when all contributions of the last round were on their way until it was
-    /// decided.
+    /// Time from the moment when all contributions of the last round were on their way until the
+    /// round was decided.
     pub published: Span,
-    /// Shards whose momentum restarted at zero since the founding.
+    /// Number of shards whose momentum restarted at zero since bootstrap.
     pub momentum_lost: u64,
-    /// Push-sum weight that was in no average: of members that died, were passed over, or had what
-    /// others had sent them.
+    /// Push-sum weight that was in no average: that of members that died, were excluded, or held
+    /// weight that other members had sent them.
     pub push_sum_weight_lost: f64,
-    /// Push-sum weight that was in an average twice: a member was taken for dead that lived, and
-    /// both answered for it.
+    /// Push-sum weight that was in an average twice: a live member was declared dead, and both
+    /// sides counted the weight.
     pub push_sum_weight_doubled: f64,
     /// `‖x − x̄‖ / ‖x̄‖` of this node at its last contribution.
     pub disagreement: Option<f32>,
-    /// What its training reported last, by name, and of which inner step; at most [`MEASURES_MAX`].
+    /// The values that the training last reported, by name, with their inner steps; at most
+    /// [`MEASURES_MAX`].
     pub measures: BTreeMap<String, (Step, f64)>,
-    /// Its gossip, if it gossips.
+    /// State of the node's gossip, if it gossips.
     pub gossip: Option<Gossiping>,
-    /// Outcomes that changed the view since this node is a member.
+    /// Number of outcomes that changed the view since this node became a member.
     pub view_changes: u64,
-    /// How often a member was declared dead.
+    /// Number of times that a member was declared dead.
     pub deaths: u64,
-    /// Its parts of checkpoints, if it writes any.
+    /// State of the node's parts of checkpoints, if it writes any.
     pub checkpoints: Option<Checkpointing>,
-    /// Why no round is decided, and what would release it.
+    /// The reason why no round is decided, and what would end the wait.
     pub waiting_for: Option<String>,
-    /// What keeps this node from being a member.
+    /// The reason why this node is not a member yet.
     pub waiting_to_join: Option<String>,
-    /// What happened last, oldest first; at most [`EVENTS_MAX`].
+    /// The most recent events, oldest first; at most [`EVENTS_MAX`].
     pub events: VecDeque<Event>,
 }
 
-/// The board on which a node's shells write.
+/// The shared status of a node, which its actor shells update.
 #[derive(Debug, Default)]
 pub struct StatusBoard {
     status: Mutex<NodeStatus>,
@@ -132,25 +134,25 @@ pub struct StatusBoard {
 }
 
 impl StatusBoard {
-    /// A board of a node that has met nobody.
+    /// The status of a node that has met no other node.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Says what the node's workers compute on.
+    /// Sets the devices of the node's workers.
     pub fn runs_on(&self, devices: Vec<String>) {
         self.with(|status| status.devices = devices);
     }
 
-    /// What the board shows now.
+    /// A copy of the current status.
     #[must_use]
     pub fn read(&self) -> NodeStatus {
         self.with(|status| status.clone())
     }
 
-    /// A round was decided, `published` after its publication began; `disagreement` is known if
-    /// this node contributed.
+    /// Records a decided round, decided `published` after its publication began; `disagreement` is
+    /// known if this node contributed.
     pub fn decided(&self, outcome: &Outcome, disagreement: Option<f32>, published: Span) {
         self.timeline(|timeline| timeline.decided(outcome, disagreement, published));
         self.with(|status| {
@@ -173,8 +175,8 @@ impl StatusBoard {
             before.difference(&after).for_each(|node| {
                 note(status, format!("{node} left the view in {}", outcome.round))
             });
-            // Whoever joined, or came back as a new start, lives; who is no member is of no
-            // interest.
+            // Nodes that joined, or came back as a new incarnation, are alive; nodes that are no
+            // members are not tracked.
             let then = std::mem::take(&mut status.dead);
             status.members_then = if before.is_empty() {
                 after.len()
@@ -213,7 +215,8 @@ impl StatusBoard {
         });
     }
 
-    /// What of the members' push-sum weight was not in an average; negative if it was in it twice.
+    /// Records the members' push-sum weight that is missing from an average; negative if some was
+    /// in it twice.
     pub fn push_sum_weight(&self, missing: f64) {
         self.with(|status| {
             status.push_sum_weight_lost += missing.max(0.0);
@@ -221,12 +224,12 @@ impl StatusBoard {
         });
     }
 
-    /// Where the node stands now.
+    /// Sets the node's member state.
     pub fn standing(&self, standing: MemberState) {
         self.with(|status| status.standing = standing);
     }
 
-    /// A node was declared dead, or is back.
+    /// Records that a node was declared dead, or is back.
     pub fn lives(&self, node: NodeId, lives: bool) {
         self.with(|status| {
             let changed = if lives {
@@ -244,18 +247,18 @@ impl StatusBoard {
         });
     }
 
-    /// So many members do not answer.
+    /// Sets the number of members that do not answer.
     pub fn suspects(&self, suspected: usize) {
         self.with(|status| status.suspected = suspected);
     }
 
-    /// How gossip stands.
+    /// Sets the state of gossip.
     pub fn gossip(&self, gossip: Gossiping) {
         self.with(|status| status.gossip = Some(gossip));
     }
 
-    /// What the training reports under a name. Refused where the name is empty, too long, taken by
-    /// the runtime, or one too many.
+    /// Records a value that the training reports under a name. Returns false if it is refused: the
+    /// name is empty, too long or used by the runtime, or there are too many names.
     pub fn measure(&self, name: &str, step: Step, value: f64) -> bool {
         let taken = self.with(|status| {
             if let Some(measure) = status.measures.get_mut(name) {
@@ -264,7 +267,7 @@ impl StatusBoard {
             }
             let fits = (1..=MEASURE_NAME_BYTES_MAX).contains(&name.len())
                 && status.measures.len() < MEASURES_MAX;
-            // The runtime's own curve has that name.
+            // The runtime's own curve has this name.
             let fits = fits && name != DISAGREEMENT;
             fits && status
                 .measures
@@ -277,12 +280,12 @@ impl StatusBoard {
         taken
     }
 
-    /// What became of it over time.
+    /// Accesses the node's timeline.
     pub fn timeline<T>(&self, act: impl FnOnce(&mut Timeline) -> T) -> T {
         act(&mut self.timeline.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What became of parts of checkpoints. What goes wrong is noted.
+    /// Sets the state of the node's parts of checkpoints. A new write error becomes an event.
     pub fn checkpoints(&self, checkpoints: Checkpointing) {
         self.with(|status| {
             let failed = status
@@ -301,17 +304,17 @@ impl StatusBoard {
         });
     }
 
-    /// Why nothing is decided.
+    /// Sets the reason why no round is decided; `None` if rounds are decided.
     pub fn waiting(&self, why: Option<String>) {
         self.with(|status| status.waiting_for = why);
     }
 
-    /// What keeps this node from being a member.
+    /// Sets the reason why this node is not a member yet.
     pub fn waiting_to_join(&self, why: Option<String>) {
         self.with(|status| status.waiting_to_join = why);
     }
 
-    /// Notes something that happened.
+    /// Adds an event.
     pub fn event(&self, what: impl Into<String>) {
         self.with(|status| note(status, what.into()));
     }
@@ -329,8 +332,8 @@ fn note(status: &mut NodeStatus, what: String) {
     if status.events.len() == EVENTS_MAX {
         status.events.pop_front();
     }
-    // No two have the same time, and none goes back with the clock: whoever asks for what came
-    // later misses nothing.
+    // Event times strictly increase, even if the clock goes back: a reader that asks for events
+    // after a time misses none.
     let after = status.events.back().map_or(0, |last| last.at_us + 1);
     status.events.push_back(Event {
         at_us: unix_us().max(after),

@@ -1,10 +1,10 @@
-//! What tests of several actors need.
+//! Helpers shared by the tests of several actors.
 
 use crate::ports::transport::{BulkError, BulkReceiver};
 use async_trait::async_trait;
 use bytes::{Buf, Bytes};
 
-/// Bytes that have come already.
+/// A stream whose bytes have all arrived already.
 pub struct Whole(pub Bytes);
 
 #[async_trait]

@@ -1,5 +1,5 @@
-//! What a node saw over time, for whoever opens its page later: the last decided rounds, and what
-//! the training reported, thinned out.
+//! History of a node, kept so that its page can show it later: the last decided rounds, and
+//! thinned-out curves of the values that the training reported.
 
 use crate::metrics::round_name;
 use crate::status::unix_us;
@@ -9,34 +9,35 @@ use slowmo_protocol::time::Span;
 use slowmo_protocol::wire::MEASURES_MAX;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Rounds that are kept.
+/// Most rounds that are kept.
 pub const ROUNDS_MAX: usize = 240;
-/// Points of a curve; a longer one keeps every second of them, and so on.
+/// Most points of a curve. A curve that is full drops every second point and from then on keeps
+/// half as many of the new values.
 pub const CURVE_POINTS_MAX: usize = 512;
-/// The curve of the node's distance from the mean.
+/// Name of the curve that shows the node's distance from the mean.
 pub const DISAGREEMENT: &str = "disagreement";
 
 /// One decided round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundNote {
-    /// Which.
+    /// Number of the round.
     pub round: u64,
-    /// When this node applied it, in microseconds since 1970.
+    /// Time at which this node applied it, in microseconds since 1970.
     pub at_us: u64,
-    /// Its kind, as metrics name it.
+    /// Kind of the round, as metrics name it.
     pub kind: &'static str,
-    /// The inner step after it.
+    /// The inner step after the round.
     pub step: u64,
-    /// Members of the view that it left.
+    /// Members of the view after the round.
     pub members: Vec<NodeId>,
-    /// Whose contributions it averaged.
+    /// Nodes whose contributions the round averaged.
     pub contributors: Vec<NodeId>,
-    /// From the moment when all contributions were on their way until it was decided, in
-    /// microseconds.
+    /// Time from the moment when all contributions were on their way until the round was decided,
+    /// in microseconds.
     pub published_us: u64,
 }
 
-/// Values over inner steps: all of them, or one of so many.
+/// Values over inner steps: every value, or one out of every `every` values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     points: Vec<(u64, f64)>,
@@ -61,7 +62,7 @@ impl Curve {
         &self.points
     }
 
-    /// One more value.
+    /// Appends one value, or leaves it out if the curve is being thinned.
     pub fn push(&mut self, step: Step, value: f64) {
         self.left_out += 1;
         if self.left_out < self.every {
@@ -88,12 +89,13 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// A round was decided.
+    /// Records a decided round.
     pub fn decided(&mut self, outcome: &Outcome, disagreement: Option<f32>, published: Span) {
         if self.rounds.len() == ROUNDS_MAX {
             self.rounds.pop_front();
         }
-        // As with events: no two at the same time, none earlier than the one before.
+        // As with events: no two rounds have the same time, and none is earlier than the one
+        // before.
         let after = self.rounds.back().map_or(0, |last| last.at_us + 1);
         self.rounds.push_back(RoundNote {
             round: outcome.round.0,
@@ -109,12 +111,12 @@ impl Timeline {
         }
     }
 
-    /// The training reported something.
+    /// Records a value that the training reported.
     pub fn measured(&mut self, name: &str, step: Step, value: f64) {
         self.push(name, step, value);
     }
 
-    /// What is no number is left out: it has no place on a curve.
+    /// Values that are not finite are left out: they have no place on a curve.
     fn push(&mut self, name: &str, step: Step, value: f64) {
         if !value.is_finite() {
             return;
@@ -129,7 +131,7 @@ impl Timeline {
         }
     }
 
-    /// The kept rounds that were applied after this time, oldest first.
+    /// The kept rounds that were applied after `at_us`, oldest first.
     pub fn rounds_after(&self, at_us: u64) -> impl Iterator<Item = &RoundNote> {
         self.rounds.iter().filter(move |note| note.at_us > at_us)
     }

@@ -5,14 +5,14 @@ use slowmo_protocol::time::Instant;
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
-/// At most one pending tick; a new deadline replaces the old one.
+/// Holds at most one pending tick; a new deadline replaces the old one.
 #[derive(Debug, Default)]
 pub struct Timer {
     armed: Option<(Instant, AbortHandle)>,
 }
 
 impl Timer {
-    /// Sends `tick` to `actor` at `deadline`; with `None` nothing is pending afterwards.
+    /// Sends `tick` to `actor` at `deadline`; with `None` no tick is pending afterwards.
     pub fn arm<M: Message>(
         &mut self,
         deadline: Option<Instant>,
@@ -35,7 +35,7 @@ impl Timer {
         self.armed = Some((deadline, sleeping.abort_handle()));
     }
 
-    /// Forgets the pending tick; called when it arrived.
+    /// Cancels the pending tick; also called when the tick has arrived.
     pub fn disarm(&mut self) {
         if let Some((_, handle)) = self.armed.take() {
             handle.abort();

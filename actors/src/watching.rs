@@ -1,6 +1,6 @@
-//! What this node knows of the others while somebody watches its page: it asks them every second,
-//! and each tells of itself in one datagram. Where nobody watches, nothing is sent. Nothing is
-//! decided by it.
+//! Status of the other nodes, collected while somebody watches this node's page: the node asks the
+//! others about every second, and each answers with one datagram about itself. If nobody watches,
+//! nothing is sent. No decision depends on this.
 
 use crate::context::NodeContext;
 use crate::status::{MemberState, NodeStatus, unix_us};
@@ -13,27 +13,27 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// How often the others are asked.
+/// Shortest interval between two requests to the other nodes.
 pub const ASK_INTERVAL: Span = Span::from_millis(900);
-/// Most briefs that this node sends in a second, whoever asks.
+/// Most briefs that this node sends per second, to all nodes together.
 pub const BRIEFS_PER_SECOND_MAX: u32 = 64;
-/// Events of other nodes that are kept.
+/// Most events of other nodes that are kept.
 pub const EVENTS_KEPT_MAX: usize = 256;
-/// An order to another node is sent so often, as datagrams may be lost.
+/// Number of times that an order to another node is sent, because datagrams may be lost.
 pub const ORDERS_SENT: u32 = 5;
-/// The time between.
+/// Interval between these repetitions.
 pub const ORDER_INTERVAL: Duration = Duration::from_millis(300);
 
-/// What another node told.
+/// Status that another node reported.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Its last brief.
+    /// The node's last brief.
     pub brief: Brief,
-    /// When that came.
+    /// Time at which that brief arrived.
     pub at: Instant,
 }
 
-/// What is known of the others.
+/// Status of the other nodes.
 #[derive(Debug, Default)]
 pub struct Watching {
     state: Mutex<State>,
@@ -42,30 +42,32 @@ pub struct Watching {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Members of the view only.
+    /// Briefs by node; only of members of the view.
     seen: BTreeMap<NodeId, Seen>,
     events: VecDeque<(NodeId, Happened)>,
-    /// Until when each start of a node told what happened, by its own clock.
+    /// Per node: its incarnation, and the time of the last event that it reported, by its own
+    /// clock.
     heard: BTreeMap<NodeId, (Incarnation, u64)>,
     asked: Option<Instant>,
-    /// The second under way, and the briefs that were sent in it.
+    /// The current second, and the number of briefs sent in it.
     told: (u64, u32),
 }
 
 impl Watching {
-    /// Where this node's page is served.
+    /// Sets the address at which this node's page is served.
     pub fn is_served_at(&self, address: SocketAddr) {
         // Set once: a node has one endpoint.
         let _ = self.http.set(address);
     }
 
-    /// Where that is, if it is.
+    /// The address at which this node's page is served, if it is.
     #[must_use]
     pub fn served_at(&self) -> Option<SocketAddr> {
         self.http.get().copied()
     }
 
-    /// Asks the members, unless it did so a moment ago. Called for as long as somebody watches.
+    /// Asks the members for briefs, unless it did so less than [`ASK_INTERVAL`] ago. Called for as
+    /// long as somebody watches.
     pub fn ask(&self, context: &NodeContext) {
         let now = context.clock.now();
         let mut state = self.lock();
@@ -94,7 +96,7 @@ impl Watching {
         }
     }
 
-    /// Answers a node that asks.
+    /// Answers a node that asks for a brief.
     pub fn tell(&self, context: &NodeContext, to: NodeId, since_us: u64) {
         let second = context.clock.now().0 / 1_000_000;
         let told = {
@@ -112,13 +114,13 @@ impl Watching {
         }
     }
 
-    /// Takes what a member tells. What happened is taken once, however often it is told.
+    /// Stores a member's brief. Each event in it is stored once, however often it is reported.
     pub fn take(&self, context: &NodeContext, from: NodeId, brief: Brief) {
         if member(context, from).is_none() {
             return;
         }
         let mut state = self.lock();
-        // Another start counts its time anew.
+        // A new incarnation counts its time from the start again.
         let heard = state
             .heard
             .get(&from)
@@ -147,19 +149,19 @@ impl Watching {
         );
     }
 
-    /// The members that were heard of.
+    /// The members that have reported, with their briefs.
     #[must_use]
     pub fn seen(&self) -> BTreeMap<NodeId, Seen> {
         self.lock().seen.clone()
     }
 
-    /// What happened at others, as it was heard of.
+    /// Events at other nodes, in the order in which they were reported.
     #[must_use]
     pub fn events(&self) -> Vec<(NodeId, Happened)> {
         self.lock().events.iter().cloned().collect()
     }
 
-    /// This node in brief, with all that happened since a time.
+    /// This node's brief, with all events since `since_us`.
     #[must_use]
     pub fn brief(&self, context: &NodeContext, since_us: u64) -> Brief {
         let status = context.status.read();
@@ -169,7 +171,7 @@ impl Watching {
             step: *step,
             value: *value,
         });
-        // Who asks for the first time is told the newest.
+        // A node that asks for the first time gets the newest events.
         let oldest = if since_us == 0 {
             status.events.len().saturating_sub(HAPPENED_MAX)
         } else {
@@ -210,8 +212,9 @@ impl Watching {
         }
     }
 
-    /// Asks this start of another member, again and again for a moment, to hand over and leave.
-    /// Whether there is such a member. Must be called inside a tokio runtime.
+    /// Orders the current incarnation of another member to hand over its state and leave; the order
+    /// is sent up to [`ORDERS_SENT`] times. Returns whether there is such a member. Must be called
+    /// inside a tokio runtime.
     pub fn order_drain(context: &Arc<NodeContext>, node: NodeId) -> bool {
         let Some(incarnation) = member(context, node) else {
             return false;
@@ -233,7 +236,7 @@ impl Watching {
         true
     }
 
-    /// Another node passes an operator's order on.
+    /// Handles an operator's order to drain that another node forwarded.
     pub fn ordered_to_drain(context: &NodeContext, from: NodeId, incarnation: Incarnation) {
         let leaves = matches!(
             context.status.read().standing,
@@ -254,7 +257,7 @@ impl Watching {
     }
 }
 
-/// Which start of a node is a member, if one is.
+/// The incarnation of a node that is a member, if one is.
 fn member(context: &NodeContext, node: NodeId) -> Option<Incarnation> {
     context
         .status
@@ -278,7 +281,7 @@ fn send(context: &NodeContext, to: NodeId, datagram: &Datagram) {
     }
 }
 
-/// This node's links to the members, the busiest first.
+/// This node's links to the members, the ones with the most sent bytes first.
 fn links(context: &NodeContext, status: &NodeStatus) -> Vec<Link> {
     let own = context.settings.identity.node;
     let others = status

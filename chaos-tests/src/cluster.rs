@@ -8,18 +8,18 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use tempfile::TempDir;
 
-/// How the nodes of a cluster reach each other.
+/// The kind of link between the nodes of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// QUIC on loopback.
     Quic,
-    /// In memory, every arrival delayed as the seed says; without a seed in order.
+    /// In memory; every arrival is delayed as the seed says, or in order without a seed.
     Memory(Option<u64>),
-    /// In memory, in order, with faults that can be set: [`Runtime::faults`].
+    /// In memory, in order, with faults that can be set through [`Runtime::faults`].
     Faulty,
 }
 
-/// Why a cluster did not start.
+/// The reason why a cluster did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// A node did not start.
@@ -30,13 +30,13 @@ pub enum ClusterError {
     Machine(String),
 }
 
-/// Running nodes, and the folder in which those over QUIC find each other: keep it until they have
+/// Running nodes, and the folder in which nodes over QUIC find each other: keep it until they have
 /// synchronized.
 #[derive(Debug)]
 pub struct Cluster {
-    /// In the order of the ids given.
+    /// The nodes, in the order of the ids given.
     pub nodes: Vec<Runtime>,
-    /// Removed when it is dropped.
+    /// The rendezvous folder, removed when it is dropped.
     pub rendezvous: TempDir,
 }
 
@@ -83,7 +83,7 @@ pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, Clu
                     peers,
                 });
             }
-            // Ports that are free: nobody can take one between looking for it and listening.
+            // Free ports: nobody can take one between looking for it and listening.
             None => {
                 (config.rendezvous, config.cluster_key) =
                     (Some(rendezvous.path().to_owned()), Some(key.clone()))
@@ -102,7 +102,7 @@ pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, Clu
 /// With `SLOWMO_LOG` set, the nodes' log goes to standard error.
 fn log_if_asked() {
     if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("SLOWMO_LOG") {
-        // It may have been set up already.
+        // Logging may have been set up already.
         _ = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
@@ -110,7 +110,7 @@ fn log_if_asked() {
     }
 }
 
-/// An address in a hub; any distinct ones do: nothing listens there.
+/// An address in a hub. Any distinct addresses do, because nothing listens there.
 fn in_memory(index: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 40_000 + index as u16))
 }

@@ -1,16 +1,16 @@
-//! Tests of the whole: reference trajectories through real runtimes (fault injection and simulation
-//! join them here).
+//! Tests of the whole system: reference trajectories through real runtimes, fault injection and
+//! simulation.
 //!
 //! | module | does |
 //! |---|---|
 //! | [`conformance`] | runs recorded trajectories through real runtimes and compares every value |
 //! | [`model`] | explores every state of small clusters with the product's own rules |
-//! | [`invariants`] | what must hold, whatever happens: judges traces |
-//! | [`sim`] | whole nodes in virtual time: every machine, a network, seeded faults |
-//! | [`fuzz`] | every decoder, for any bytes |
+//! | [`invariants`] | judges traces by the properties that must always hold |
+//! | [`sim`] | simulates whole nodes in virtual time: every state machine, a network, seeded faults |
+//! | [`fuzz`] | feeds any bytes to every decoder |
 //! | [`processes`] | scenarios, links, measures and reports of chaos on real processes |
-//! | `virtual_cluster` | real nodes in one process and in simulated time, seeded faults (feature `virtual-time`) |
-//! | [`cluster`] | several real nodes in one process, over QUIC on loopback or in memory |
+//! | `virtual_cluster` | runs real nodes in one process and in simulated time, with seeded faults (feature `virtual-time`) |
+//! | [`cluster`] | runs several real nodes in one process, over QUIC on loopback or in memory |
 #![deny(missing_docs)]
 
 pub mod cluster;

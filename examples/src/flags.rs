@@ -1,11 +1,11 @@
-//! Parses a binary's own flags; those that begin with `--slowmo-` are left to
+//! Parses a binary's own flags; flags that begin with `--slowmo-` are left to
 //! `slowmo::Config::load`.
 
-/// Parses this process's command line with clap, the runtime's flags and their values taken out.
-/// Ends the process with clap's message if the rest cannot be parsed, as `Parser::parse` does.
+/// Parses this process's command line with clap, without the runtime's flags and their values. Ends
+/// the process with clap's message if the rest cannot be parsed, as `Parser::parse` does.
 ///
 /// # Errors
-/// A `--slowmo-…` flag without its value.
+/// A `--slowmo-…` flag lacks its value.
 pub fn parse_own<P: clap::Parser>() -> Result<P, slowmo::config::ConfigError> {
     let mut words = std::env::args();
     let program = words.next().unwrap_or_default();

@@ -1,40 +1,40 @@
-//! The algorithms that are compared, as settings of the runtime and as rules for the oracle.
+//! The compared algorithms, as settings of the runtime and as rules for the oracle.
 
 use slowmo::Config;
 use slowmo::config::ConfigError;
 
-/// How replicas exchange between two outer rounds.
+/// Communication of the replicas between two outer rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// The exact mean of all gradients, every step.
     AllReduce,
     /// The exact mean of the parameters every `frequency` inner steps.
     LocalSgd {
-        /// f.
+        /// Inner steps between two means, f.
         frequency: u64,
     },
     /// Push-sum gossip with one peer every step.
     Sgp {
-        /// Steps that a message may be late: 0 is synchronous, from 1 on it travels behind the
+        /// Steps by which a message may be late: 0 is synchronous; from 1 on, it travels during the
         /// computation of the next step.
         staleness: u64,
     },
 }
 
-/// How values travel between nodes: gossip messages, and the parameters of rounds.
+/// Wire type of values between nodes: gossip messages, and the parameters of rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wire {
-    /// As they are: 4 bytes.
+    /// 4 bytes per value, unchanged.
     #[default]
     Float32,
-    /// 2 bytes.
+    /// 2 bytes per value.
     BFloat16,
-    /// 1 byte, and a scale a block of 256.
+    /// 1 byte per value, and one scale per block of 256.
     Int8,
 }
 
 impl Wire {
-    /// As the runtime's keys spell it.
+    /// Spelling of the wire type in the runtime's configuration.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl Wire {
 /// The outer optimizer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlowMo {
-    /// Inner steps of an outer round, τ.
+    /// Inner steps per outer round, τ.
     pub tau: u64,
     /// Slow learning rate, α.
     pub alpha: f32,
@@ -59,13 +59,13 @@ pub struct SlowMo {
 /// A base algorithm, with SlowMo or without.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Method {
-    /// How this method is called in tables and plots.
+    /// Name of this method in tables and plots.
     pub name: &'static str,
-    /// Between outer rounds.
+    /// Algorithm between outer rounds.
     pub base: Base,
-    /// The outer rounds, if there are any.
+    /// The outer rounds, if any.
     pub slow: Option<SlowMo>,
-    /// How values travel.
+    /// Wire type of values.
     pub wire: Wire,
 }
 
@@ -97,7 +97,7 @@ const LOCAL: Base = Base::LocalSgd { frequency: 12 };
 const SGP: Base = Base::Sgp { staleness: 0 };
 const OSGP: Base = Base::Sgp { staleness: 1 };
 
-/// The methods whose peers were measured on the same task, in the order of the tables.
+/// The methods for which figures of peers exist on the same task, in the order of the tables.
 pub const METHODS: [Method; 7] = [
     method("AllReduce", Base::AllReduce, None),
     method("LocalSGD f=12", LOCAL, None),
@@ -108,14 +108,14 @@ pub const METHODS: [Method; 7] = [
     method("SGP + SlowMo τ=48", SGP, Some(48)),
 ];
 
-/// Gossip behind the computation, which the peers lack.
+/// Methods with gossip during the computation, which the peers lack.
 pub const OVERLAPPED: [Method; 3] = [
     method("OSGP", OSGP, None),
     method("OSGP + SlowMo τ=12", OSGP, Some(12)),
     method("OSGP + SlowMo τ=48", OSGP, Some(48)),
 ];
 
-/// Each base with SlowMo in every wire type: gossip as well as rounds.
+/// Each base with SlowMo in every wire type, for gossip as well as rounds.
 pub const ENCODED: [Method; 9] = [
     encoded("LocalSGD + SlowMo f32", LOCAL, Wire::Float32),
     encoded("LocalSGD + SlowMo bf16", LOCAL, Wire::BFloat16),
@@ -128,7 +128,7 @@ pub const ENCODED: [Method; 9] = [
     encoded("OSGP + SlowMo int8", OSGP, Wire::Int8),
 ];
 
-/// Which methods stand in one table.
+/// Set of methods in one table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Methods {
@@ -151,7 +151,7 @@ impl Methods {
 }
 
 impl Method {
-    /// Whether it gossips behind the computation.
+    /// Whether it gossips during the computation.
     #[must_use]
     pub const fn is_overlapped(&self) -> bool {
         matches!(self.base, Base::Sgp { staleness: 1.. })
@@ -165,7 +165,7 @@ impl Method {
 
     /// Writes this method into `config`.
     ///
-    /// # Errors
+    /// The configuration refuses a value; keys before it have been set.
     /// The configuration refuses a value; keys before it were set.
     pub fn configure(&self, config: &mut Config) -> Result<(), ConfigError> {
         match self.base {
@@ -182,7 +182,7 @@ impl Method {
         }
         config.set("round_wire", self.wire.word())?;
         config.set("outer", "slowmo")?;
-        // α = 1 with β = 0 turns the outer rounds off.
+        // α = 1 with β = 0 disables the outer rounds.
         let slow = self.slow.unwrap_or(SlowMo {
             tau: 48,
             alpha: 1.0,

@@ -1,9 +1,9 @@
-//! All replicas in one process, one after the other, without runtime or network: the yardstick for
-//! what the cluster must learn. The same model, shards, batches and optimizer as `digits`; averages
-//! and slow steps by the book.
+//! All replicas in one process, one after the other, without runtime or network: the reference for
+//! the training result of the cluster. It uses the same model, shards, batches and optimizer as
+//! `digits`; averages and slow steps follow their definitions.
 //!
-//! All replicas keep step, so that a message of overlapped gossip is always mixed one step after it
-//! was sent. Nothing is encoded.
+//! All replicas are in lockstep, so a message of overlapped gossip is always mixed one step after
+//! it was sent. Messages are not encoded.
 
 use crate::digits::{
     Batches, Dataset, MOMENTUM, Mlp, NesterovSgd, Options, SourceError, TrainError, deal, flatten,
@@ -12,13 +12,13 @@ use crate::method::{Base, Method, SlowMo, Wire};
 use slowmo::tensors::CandleGradients;
 use slowmo::tensors::flat::restore;
 
-/// Averaged parameters of all replicas along a run.
+/// Averaged parameters of all replicas during a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OracleRun {
-    /// After the last step.
+    /// Averaged parameters after the last step.
     pub parameters: Vec<f32>,
-    /// Completed inner steps and the averaged parameters then, as [`Options::steps_per_snapshot`]
-    /// asked.
+    /// Numbers of completed inner steps, each with the averaged parameters at that time, as
+    /// requested by [`Options::steps_per_snapshot`].
     pub snapshots: Vec<(u64, Vec<f32>)>,
 }
 
@@ -31,7 +31,8 @@ struct Replica {
 /// Trains `nodes` replicas of one worker each.
 ///
 /// # Errors
-/// Candle refuses, there are more nodes than images, or the method encodes what it sends.
+/// Candle refuses an operation, there are more nodes than images, or the method encodes its
+/// messages.
 pub fn train(nodes: usize, method: &Method, options: &Options) -> Result<OracleRun, TrainError> {
     if method.wire != Wire::Float32 {
         return Err(TrainError::NotSimulated(method.wire.word()));
@@ -120,21 +121,21 @@ fn inner_step(
     Ok(())
 }
 
-/// What happens between the replicas' parameters after an inner step.
+/// Exchange of the replicas' parameters after an inner step.
 struct Exchange {
     method: Method,
     anchor: Vec<f32>,
     slow_momentum: Vec<f32>,
-    /// How often they gossiped.
+    /// Number of gossips so far.
     gossips: u32,
-    /// What is under way.
+    /// Messages in flight.
     sent: Option<Sent>,
-    /// The replicas' parameters as the last exchange left them.
+    /// The replicas' parameters after the last exchange.
     left: Vec<Vec<f32>>,
 }
 
-/// Half of every replica's `values` on their way to the replica `hop` further; of what it keeps, it
-/// gave away half too.
+/// In-flight messages: half of every replica's `values` travels to the replica `hop` further; each
+/// replica also gave away half of its `kept` values.
 struct Sent {
     values: Vec<Vec<f32>>,
     kept: Vec<Vec<f32>>,
@@ -154,7 +155,8 @@ impl Exchange {
         }
     }
 
-    /// Whether the parameters of the replicas changed after inner step `step`, counted from 0.
+    /// Applies what is due after inner step `step`, counted from 0; returns whether the replicas'
+    /// parameters changed.
     fn after(&mut self, step: u64, replicas: &mut [Vec<f32>], learning_rate: f32) -> bool {
         let closes = |every: u64| (step + 1).is_multiple_of(every);
         match (self.method.slow, self.method.base) {
@@ -179,7 +181,7 @@ impl Exchange {
         true
     }
 
-    /// `u ← βu + (o − x̄)/γ; o ← o − αγu`.
+    /// The slow step: `u ← βu + (o − x̄)/γ; o ← o − αγu`.
     fn slow_step(&mut self, slow: SlowMo, mean: &[f32], learning_rate: f32) {
         for ((anchor, momentum), mean) in self
             .anchor
@@ -192,9 +194,9 @@ impl Exchange {
         }
     }
 
-    /// How far the messages of this gossip go on the directed exponential graph; nowhere if a
-    /// replica is alone. Every push-sum weight is 1 after a mix, because each replica sends and
-    /// receives once.
+    /// Hop of the next gossip's messages on the directed exponential graph; `None` for a single
+    /// replica. Every push-sum weight is 1 after a mix, because each replica sends and receives
+    /// once.
     fn next_hop(&mut self, size: usize) -> Option<usize> {
         let hops: Vec<usize> = std::iter::successors(Some(1), |hop| Some(hop * 2))
             .take_while(|hop| *hop < size)
@@ -204,7 +206,7 @@ impl Exchange {
         hop
     }
 
-    /// What was sent at this step is mixed at this step.
+    /// Synchronous gossip: messages are mixed in the step in which they were sent.
     fn gossip(&mut self, replicas: &mut [Vec<f32>]) {
         self.sent = self.next_hop(replicas.len()).map(|hop| Sent {
             values: replicas.to_vec(),
@@ -214,9 +216,9 @@ impl Exchange {
         self.mix_sent(replicas);
     }
 
-    /// What was sent at the step before is mixed at this step. What this step moved a replica by is
-    /// shared as its model was at the step before: half of it stays, and half of it goes with what
-    /// is sent; all of it stays where nothing was sent.
+    /// Overlapped gossip: messages of the previous step are mixed in this step. The movement of a
+    /// replica in this step is shared as its model was in the previous step: half of it stays, and
+    /// half goes with the sent message; all of it stays if nothing was sent.
     fn gossip_overlapped(&mut self, replicas: &mut [Vec<f32>]) {
         let before = std::mem::take(&mut self.left);
         let before = if before.is_empty() {
@@ -250,8 +252,8 @@ impl Exchange {
         });
     }
 
-    /// Each replica gave away half of what it was when it sent, and receives half of what another
-    /// sent then; what it has learnt since is its own.
+    /// Mixes the messages: each replica has given away half of its values at the time of sending,
+    /// and receives half of another's values at that time; what it has learnt since stays its own.
     fn mix_sent(&mut self, replicas: &mut [Vec<f32>]) {
         let Some(Sent {
             values: sent,
@@ -272,7 +274,7 @@ impl Exchange {
     }
 }
 
-/// The mean of vectors of one length, summed in their order.
+/// The mean of vectors of equal length, summed in their order.
 #[must_use]
 pub fn mean(vectors: &[Vec<f32>]) -> Vec<f32> {
     let mut sum = vectors.first().cloned().unwrap_or_default();
@@ -307,7 +309,7 @@ mod tests {
         }
     }
 
-    /// Scalar replicas on ½a(x − c)² from 0, γ = 0.1; the values after each step.
+    /// Scalar replicas on ½a(x − c)² from 0, γ = 0.1; returns the values after each step.
     fn trajectory(method: Method, a: &[f32], c: &[f32], steps: u64) -> Vec<Vec<f32>> {
         let mut exchange = Exchange::new(method, vec![0.0]);
         let mut replicas = vec![vec![0.0f32]; a.len()];
@@ -374,8 +376,8 @@ mod tests {
         );
     }
 
-    /// By hand: all of the first movement stays, half of the others; hop 1 of step 0 arrives at
-    /// step 1, hop 2 of step 1 at step 2, hop 1 of step 2 in the average of step 3.
+    /// Computed by hand: all of the first movement stays, and half of the others; hop 1 of step 0
+    /// arrives at step 1, hop 2 of step 1 at step 2, hop 1 of step 2 in the average of step 3.
     #[test]
     fn overlapped_gossip_mixes_one_step_later() {
         let found = trajectory(

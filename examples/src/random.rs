@@ -1,26 +1,26 @@
-//! Seeded randomness: one seed drives a run, one stream of it per purpose, the same numbers on
+//! Seeded randomness: one seed drives a run, with one stream per purpose and the same numbers on
 //! every machine.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// What a stream of random numbers is for; purposes never share numbers.
+/// Purpose of a stream of random numbers; different purposes never share numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The initial weights.
     Weights,
-    /// Which sample belongs to which worker.
+    /// The assignment of samples to workers.
     Shards,
     /// The order of one worker's samples in one epoch.
     Order {
         /// The worker's rank over all nodes.
         worker: u32,
-        /// Passes over its samples so far; distinct up to 2^24.
+        /// Number of passes over its samples so far; distinct up to 2^24.
         epoch: u64,
     },
 }
 
-/// The generator of one purpose under one seed.
+/// The generator for one purpose under one seed.
 #[must_use]
 pub fn generator(seed: u64, purpose: Purpose) -> ChaCha8Rng {
     let mut generator = ChaCha8Rng::seed_from_u64(seed);
@@ -34,13 +34,13 @@ pub fn generator(seed: u64, purpose: Purpose) -> ChaCha8Rng {
     generator
 }
 
-/// A number in `[0, 1)` with 24 random bits.
+/// A random number in `[0, 1)` with 24 random bits.
 pub fn unit(generator: &mut impl Rng) -> f32 {
     (generator.next_u32() >> 8) as f32 / (1u32 << 24) as f32
 }
 
-/// Fisher and Yates' shuffle, the index taken from 64 random bits (its bias is below 2^-32 for any
-/// list that fits).
+/// Fisher and Yates' shuffle, with indices taken from 64 random bits (the bias is below 2^-32 for
+/// any list that fits in memory).
 pub fn shuffle<T>(items: &mut [T], generator: &mut impl Rng) {
     for last in (1..items.len()).rev() {
         let scaled = u128::from(generator.next_u64()) * (last as u128 + 1);
@@ -48,8 +48,8 @@ pub fn shuffle<T>(items: &mut [T], generator: &mut impl Rng) {
     }
 }
 
-/// A well-mixed number for a number (the finalizer of SplitMix64): sums of hashes tell sets of
-/// numbers apart.
+/// A well-mixed hash of a number (the finalizer of SplitMix64), so that sums of hashes distinguish
+/// sets of numbers.
 #[must_use]
 pub fn hash(value: u64) -> u64 {
     let mixed = value.wrapping_add(0x9E37_79B9_7F4A_7C15);

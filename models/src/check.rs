@@ -1,7 +1,7 @@
-//! Runs one search and says what it found and how far it got.
+//! Runs one search and reports what it found and how far it got.
 //!
-//! A state is remembered by a fingerprint of 64 bits, so that one of `n` states is missed with a
-//! chance of about `n² / 2⁶⁵`.
+//! A state is remembered by a 64-bit fingerprint, so one of `n` states is missed with a probability
+//! of about `n² / 2⁶⁵`.
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 use std::collections::BTreeSet;
@@ -11,41 +11,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// In which order states are visited.
+/// The order in which states are visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Nearest first: the steps to a wrong state are as few as can be.
+    /// Breadth first: finds a wrong state in as few steps as possible.
     Breadth,
-    /// Farthest first: needs little memory beside the fingerprints.
+    /// Depth first: needs little memory beside the fingerprints.
     Depth,
 }
 
-/// When a search ends.
+/// The condition that ends a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// When everything is explored, or any property fails.
+    /// Ends when everything is explored, or any property fails.
     AnyFails,
-    /// When everything is explored, or this property fails.
+    /// Ends when everything is explored, or this property fails.
     Fails(&'static str),
 }
 
 /// One search.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// What the report calls it.
+    /// Name in the report.
     pub name: &'static str,
-    /// In which order.
+    /// The order in which states are visited.
     pub order: Order,
-    /// When it ends.
+    /// The condition that ends the search.
     pub until: Until,
-    /// When it is given up.
+    /// Time after which the search is given up.
     pub time: Duration,
-    /// After how many steps it is given up.
+    /// Number of steps after which the search is given up.
     pub steps: usize,
 }
 
 impl Search {
-    /// A search of everything, nearest first, for ten minutes at most.
+    /// A breadth-first search of everything, for ten minutes at most.
     #[must_use]
     pub fn new(name: &'static str) -> Self {
         Self {
@@ -60,7 +60,8 @@ impl Search {
 
 /// Tells a model that its search is given up.
 ///
-/// A model asks it in `within_boundary`: one thread that searches looks at no clock of its own.
+/// A model asks it in `within_boundary`, because a single-threaded search looks at no clock of its
+/// own.
 #[derive(Clone, Debug)]
 pub struct Limit {
     until: Instant,
@@ -77,8 +78,8 @@ impl Limit {
         }
     }
 
-    /// Whether the search goes on. What is asked about after the limit is left out, and the report
-    /// says that not all was explored.
+    /// Whether the search continues. States that are asked about after the limit are left out, and
+    /// the report says that not everything was explored.
     #[must_use]
     pub fn allows(&self) -> bool {
         if Instant::now() < self.until {
@@ -94,14 +95,14 @@ impl Limit {
 pub enum End {
     /// Every state within the bounds of the model was explored.
     Exhausted,
-    /// Time or steps ran out before.
+    /// Time or steps ran out first.
     Cut,
-    /// It ended at the first wrong state.
+    /// The search ended at the first wrong state.
     Violated,
 }
 
 impl End {
-    /// As the table says it.
+    /// The word for it in the table.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -115,37 +116,37 @@ impl End {
 /// A property that failed.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// Which property.
+    /// The property that failed.
     pub property: &'static str,
     /// The steps to the wrong state, in order.
     pub steps: Vec<String>,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The search's name.
+    /// Name of the search.
     pub name: &'static str,
-    /// States, each once.
+    /// Number of distinct states.
     pub states: usize,
-    /// Steps taken; many lead to a state that is known.
+    /// Number of steps taken; many lead to a state that is already known.
     pub steps: usize,
-    /// The longest way that was followed.
+    /// Length of the longest path that was followed.
     pub depth: usize,
-    /// How long it took.
+    /// Duration of the search.
     pub took: Duration,
-    /// How far it got.
+    /// How far the search got.
     pub end: End,
-    /// The properties that were asked, those that failed included.
+    /// The properties that were checked, including those that failed.
     pub properties: Vec<&'static str>,
-    /// What must never be and was found.
+    /// Forbidden states that were found.
     pub violations: Vec<Finding>,
-    /// What must be possible and is not; known of an exhausted space only.
+    /// Required states that were not found; filled only if the space was exhausted.
     pub impossible: Vec<&'static str>,
 }
 
 impl Report {
-    /// Whether nothing wrong was found; a search that was cut may hold.
+    /// Whether nothing wrong was found; this can also be true of a search that was cut.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.violations.is_empty() && self.impossible.is_empty()
@@ -196,7 +197,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Explores the model that `model` makes of the limit, on one thread.
+/// Explores, on one thread, the model that `model` builds from the limit.
 #[must_use]
 pub fn check<M>(search: &Search, model: impl FnOnce(Limit) -> M) -> Report
 where
@@ -266,7 +267,7 @@ where
     if !report.violations.is_empty() {
         report.end = End::Violated;
     }
-    // What was not found in a part of the space may be in the rest.
+    // A state missing from a part of the space may be in the rest.
     if report.end != End::Exhausted {
         report.impossible.clear();
     }

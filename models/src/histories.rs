@@ -1,8 +1,8 @@
-//! Forks of a history, and how histories come together again, under `quorum = "survivors"`.
+//! Forks of a history, and the merging of histories, under `quorum = "survivors"`.
 //!
-//! The votes of one round are kept without terms: that a round has one outcome in its history is
-//! what [`crate::round`] explores. An attempt, who holds its data, who voted, and who learned the
-//! decision are steps of their own, because a fork or a merge may come between any two of them.
+//! The votes of one round are modelled without terms: [`crate::round`] explores that a round has
+//! one outcome in its history. Starting an attempt, holding its data, voting and learning the
+//! decision are separate steps, because a fork or a merge may come between any two of them.
 
 use crate::check::{Limit, Report, Search, Until, check};
 use crate::order::{self, Fork};
@@ -10,59 +10,59 @@ use stateright::{Model, Property};
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// After which a space is left.
+/// Time after which the search of a space is given up.
 const LONGEST: Duration = Duration::from_secs(240);
-/// Passes after which a run without faults must have come to rest.
+/// Number of passes within which a run without faults must come to rest.
 const PASSES: usize = 60;
-/// More histories than the faults of any space can cause; beyond them a space is not explored.
+/// More histories than the faults of any space can cause; states with more are not explored.
 const MOST_HISTORIES: usize = 12;
-/// How often a round is tried again; what comes of more is not explored.
+/// Number of times that a round is tried again; states beyond that are not explored.
 const MOST_ATTEMPTS: u8 = 1;
 /// The last round that is explored.
 const MOST_ROUNDS: u8 = 2;
-/// Empty processes that found a run.
+/// Number of empty processes that bootstrap a run.
 const FOUNDERS: usize = 2;
 
-/// P2 and P3.
+/// Properties P2 and P3.
 pub const MEMBERS_HOLD: &str =
     "P3: who is a member of the newest view holds it, or what came of it";
-/// P5.
+/// Property P5.
 pub const NOTHING_GIVEN_UP: &str =
     "P5: nobody gives up state before it holds newer state of the history that it joins";
-/// P7.
+/// Property P7.
 pub const FRESH_NEVER_ABSORBS: &str = "P7: no run absorbs a member of another bootstrap's";
 /// The order of histories is strict and constant.
 pub const ONE_ORDER: &str = "P4: of two histories always the same one wins";
-/// Whoever kept its quorum goes on.
+/// A history that kept its quorum continues.
 pub const TRUNK_STAYS: &str =
     "P4: a history that kept its quorum and decided is not left for its own fork";
-/// Faults over, one history of each bootstrap is left.
+/// Once faults are over, one history of each bootstrap is left.
 pub const COMES_TOGETHER: &str =
     "P4: without faults each bootstrap ends in one history with everybody in it";
-/// Forks happen at all.
+/// Forks are possible at all.
 pub const FORKS: &str = "two histories of one bootstrap are possible";
 
 /// A planted bug: one rule left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Planted {
-    /// A node drops what it holds when it sets out for a higher history.
+    /// A node drops what it holds when it begins to join a higher history.
     DropsBeforeAdmitted,
     /// A fork outranks the history that kept its quorum.
     ForksOutrank,
-    /// Histories are compared by what they have contributed by now.
+    /// Histories are compared by their current number of contributions.
     RankGrows,
-    /// Runs of different bootstraps merge as histories of one do.
+    /// Runs of different bootstraps merge as histories of one bootstrap do.
     MergesAcrossBootstraps,
-    /// A fork starts from an undecided outcome only if one of the group voted for it, and else
-    /// makes the round anew.
+    /// A fork starts from an undecided outcome only if a member of the group voted for it, and
+    /// otherwise repeats the round.
     ForksFromVotedOnly,
     /// A joiner counts before it holds the data.
     AdmittedUnready,
     /// A node takes part in a second fork and drops the first.
     TwoForks,
-    /// A node that turns back drops what it said `Ready` to.
+    /// A node that returns drops what it said `Ready` to.
     ForgetsOnReturn,
-    /// A node goes over to whichever other history it meets.
+    /// A node switches to any other history that it meets.
     NoOrder,
 }
 
@@ -80,7 +80,7 @@ pub const PLANTED: [Planted; 9] = [
 ];
 
 impl Planted {
-    /// The property that finds it.
+    /// The property that finds the bug.
     #[must_use]
     pub fn found_by(self) -> &'static str {
         match self {
@@ -94,7 +94,7 @@ impl Planted {
         }
     }
 
-    /// The space in which it shows.
+    /// The space in which the bug shows.
     #[must_use]
     pub fn space(self) -> Space {
         let space = match self {
@@ -111,28 +111,28 @@ impl Planted {
     }
 }
 
-/// What is explored.
+/// A search space: the settings and the bounds on faults.
 #[derive(Clone, Copy, Debug)]
 pub struct Space {
-    /// What the report calls it.
+    /// Name in the report.
     pub name: &'static str,
-    /// How many processes.
+    /// Number of processes.
     pub nodes: u8,
-    /// How many are killed.
+    /// Number of processes that are killed.
     pub kills: u8,
-    /// How many of these are started again, empty and with founding settings.
+    /// Number of killed processes that are restarted, empty and with bootstrap settings.
     pub restarts: u8,
-    /// How often the nodes are divided in two.
+    /// Number of times that the nodes are partitioned in two.
     pub cuts: u8,
-    /// Rounds beside those in which somebody is admitted.
+    /// Number of rounds, beside those that admit a node.
     pub rounds: u8,
-    /// How many histories come to be.
+    /// Bound on the number of histories.
     pub histories: usize,
-    /// The rule left out.
+    /// The rule that is left out, if any.
     pub planted: Option<Planted>,
 }
 
-/// Three nodes and a cut.
+/// Three nodes, one cut.
 pub const CUT: Space = Space {
     name: "three, a cut",
     nodes: 3,
@@ -143,7 +143,7 @@ pub const CUT: Space = Space {
     histories: 3,
     planted: None,
 };
-/// Three nodes, one is killed, no cut.
+/// Three nodes, one crash, no cut.
 pub const CRASH: Space = Space {
     name: "three, a restart, a round, no cut",
     kills: 1,
@@ -152,20 +152,20 @@ pub const CRASH: Space = Space {
     rounds: 1,
     ..CUT
 };
-/// Three nodes, one is killed, one cut, two histories.
+/// Three nodes, one crash, one cut, two histories.
 pub const CRASH_AND_CUT: Space = Space {
     name: "three, a crash, a cut, two histories",
     kills: 1,
     histories: 2,
     ..CUT
 };
-/// As before, and three histories: both sides may fork.
+/// Like `CRASH_AND_CUT`, with three histories: both sides may fork.
 pub const FORKS_APART: Space = Space {
     name: "three, a crash, a cut, three histories",
     histories: 3,
     ..CRASH_AND_CUT
 };
-/// Three nodes, two of them killed and started again, and a cut.
+/// Three nodes, two of them killed and restarted, one cut.
 pub const RESTARTED_APART: Space = Space {
     name: "three, two restart apart, two histories",
     kills: 2,
@@ -173,44 +173,44 @@ pub const RESTARTED_APART: Space = Space {
     histories: 2,
     ..CUT
 };
-/// Three nodes, a cut and a round.
+/// Three nodes, one cut, one round.
 pub const TRAIN: Space = Space {
     name: "three, a cut, a round",
     rounds: 1,
     ..CUT
 };
-/// As before, and two histories: one fork, and a trunk that goes on.
+/// Like `TRAIN`, with two histories: one fork, and a trunk that continues.
 pub const TRUNK: Space = Space {
     name: "three, a cut, a round, two histories",
     histories: 2,
     ..TRAIN
 };
-/// Three nodes, a crash, a cut and a round.
+/// Three nodes, one crash, one cut, one round.
 pub const ALL: Space = Space {
     name: "three, a restart, a cut, a round",
     kills: 1,
     restarts: 1,
     ..TRAIN
 };
-/// Three nodes and two cuts.
+/// Three nodes, two cuts.
 pub const CUT_TWICE: Space = Space {
     name: "three, two cuts",
     cuts: 2,
     ..CUT
 };
-/// Four nodes and a cut.
+/// Four nodes, one cut.
 pub const FOUR: Space = Space {
     name: "four, a cut",
     nodes: 4,
     ..CUT
 };
 
-/// Spaces explored in every run, whole.
+/// Spaces that are explored completely in every run.
 pub const SHORT: [Space; 4] = [CUT, CRASH_AND_CUT, FORKS_APART, TRUNK];
-/// Wider spaces, some of them too wide to be explored whole.
+/// Wider spaces, some of them too wide to be explored completely.
 pub const LONG: [Space; 6] = [CRASH, RESTARTED_APART, TRAIN, CUT_TWICE, FOUR, ALL];
 
-/// Runs the spaces of this model, the wide ones too if `long`.
+/// Runs the spaces of this model, including the wide ones if `long`.
 #[must_use]
 pub fn run(long: bool) -> Vec<Report> {
     let wide = if long { LONG.as_slice() } else { &[] };
@@ -250,11 +250,11 @@ struct Outcome {
     history: u8,
     round: u8,
     attempt: u8,
-    /// Contributions in it since the bootstrap.
+    /// Number of contributions in the outcome since the bootstrap.
     contributions: u8,
 }
 
-/// An outcome that a node holds whole without knowing that it is decided.
+/// An outcome that a node holds completely without knowing that it is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Pending {
     outcome: Outcome,
@@ -265,13 +265,13 @@ struct Pending {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Node {
     alive: bool,
-    /// What it knows to be decided with it as a member.
+    /// The newest outcome that the node knows to be decided with itself as a member.
     held: Option<Outcome>,
-    /// What it said `Ready` to since, oldest first; one a history.
+    /// Outcomes that the node has said `Ready` to since, oldest first; one per history.
     pending: Vec<Pending>,
 }
 
-/// An attempt under way.
+/// An attempt in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Attempt {
     members: u8,
@@ -284,73 +284,73 @@ struct Attempt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct History {
     bootstrap: u8,
-    /// What it started from.
+    /// The outcome from which the history started.
     base: Option<Outcome>,
-    /// The history whose members forked.
+    /// The history that this one forked from.
     from: Option<u8>,
-    /// Contributions decided in all when it started.
+    /// Total contributions decided when the history started.
     contributions: u8,
-    /// The first round that it decides without the quorum of the history before.
+    /// The first round that the history decides without the quorum of the previous history.
     first_round: u8,
-    /// Who led the fork; lower wins. The slot keeps two forks of one leader apart.
+    /// The leader of the fork; lower wins. The slot keeps two forks of one leader distinct.
     leader: u8,
-    /// Who forked, or founded it.
+    /// The nodes that forked, or the bootstrap members.
     group: u8,
-    /// Who votes on its next round: members of the newest view, or the group that forks.
+    /// The voters of the next round: members of the newest view, or the group that forks.
     voters: u8,
-    /// Who of them neither ended nor left for a higher history.
+    /// The voters that neither ended nor left for a higher history.
     faithful: u8,
     newest: Outcome,
     decided: bool,
     attempt: Option<Attempt>,
 }
 
-/// Everything.
+/// The state of the whole model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     nodes: Vec<Node>,
     histories: Vec<History>,
-    /// One side of the division; the others are the other side.
+    /// One side of the partition; the remaining nodes are the other side.
     cut: Option<u8>,
     kills: u8,
     restarts: u8,
     cuts: u8,
     rounds: u8,
     bootstraps: u8,
-    /// Which history won over which, a bit each.
+    /// For each history, those that it won over, one bit each.
     won: [u16; MOST_HISTORIES],
     gave_up: bool,
     absorbed: bool,
     trunk_left: bool,
 }
 
-/// One step. A side is the lower or the upper one of a division; without one there is only the
-/// first.
+/// One step of the model. A `bool` names a side: the lower or the upper one of a partition; without
+/// a partition only the first exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A history starts a round on a side.
+    /// A history starts a round on one side.
     Attempt(u8, bool),
-    /// A node holds an attempt's data.
+    /// A node holds all data of an attempt.
     Ready(u8, u8),
-    /// A node votes for it.
+    /// A node votes for an attempt.
     Vote(u8, u8),
-    /// A node learns that what it is ready for is decided.
+    /// A node learns that the attempt it is ready for is decided.
     Learn(u8, u8),
     /// A group without a quorum starts a new history.
     Fork(u8, bool),
-    /// Empty processes that find no run found one.
+    /// Empty processes that find no run bootstrap one.
     Found(bool),
-    /// Planted: a node drops all it holds.
+    /// Planted: a node drops everything that it holds.
     Drop(u8),
-    /// Planted: a node turns back.
+    /// Planted: a node turns back from a history that cannot continue.
     Return(u8),
     /// A process is killed.
     Kill(u8),
-    /// It starts again, empty.
+    /// A killed process is restarted, empty.
     Restart(u8),
-    /// The nodes are divided.
+    /// The nodes are partitioned.
     Cut(u8),
-    /// Everybody reaches everybody.
+    /// All nodes can reach each other again.
     Heal,
 }
 
@@ -365,7 +365,7 @@ fn bit(id: u8) -> u8 {
 }
 
 impl Node {
-    /// Everything that it holds whole.
+    /// All outcomes that the node holds completely.
     fn outcomes(&self) -> impl Iterator<Item = Outcome> {
         self.held
             .into_iter()
@@ -376,7 +376,7 @@ impl Node {
         self.outcomes().any(|held| held == outcome)
     }
 
-    /// The history that it goes with: the last to which it said `Ready`.
+    /// The history that the node follows: the last one to which it said `Ready`.
     fn follows(&self) -> Option<u8> {
         self.pending
             .last()
@@ -401,7 +401,7 @@ impl State {
             .is_some_and(|base| self.contains(base, earlier))
     }
 
-    /// The histories from which `number` descends, itself first.
+    /// The histories from which `number` descends, starting with `number` itself.
     fn line(&self, number: u8) -> Vec<u8> {
         let mut line = vec![number];
         let mut now = number;
@@ -420,7 +420,7 @@ impl State {
             .fold(0, |all, (id, _)| all | bit(id as u8))
     }
 
-    /// The living of a side.
+    /// The living nodes of a side.
     fn side(&self, upper: bool) -> u8 {
         match (self.cut, upper) {
             (None, false) => self.everybody(),
@@ -443,8 +443,8 @@ impl State {
             .filter(move |(id, _)| mask & bit(*id) != 0)
     }
 
-    /// Whether `fork` descends from `trunk`, which decided the fork's first round too and of which
-    /// a quorum on that side still goes with it.
+    /// Whether `fork` descends from `trunk`, `trunk` also decided the fork's first round, and a
+    /// quorum of `trunk` on that side still follows it.
     fn stands_before(&self, trunk: u8, fork: u8, side: u8) -> bool {
         let with = self
             .among(side)
@@ -458,7 +458,7 @@ impl State {
             && Self::carries(voters, voters & with)
     }
 
-    /// More than half, or half with the lowest.
+    /// Whether `votes` decide: more than half of the voters, or half including the lowest.
     fn carries(voters: u8, votes: u8) -> bool {
         let half = votes.count_ones() * 2 == voters.count_ones()
             && votes & (1 << voters.trailing_zeros().min(7)) != 0;
@@ -472,7 +472,7 @@ impl Histories {
     }
 
     /// The forks between the bootstrap and a history, each with its round and its contributors; the
-    /// last history's slot keeps them apart.
+    /// last history's slot keeps them distinct.
     fn forks(state: &State, number: u8) -> Vec<Fork> {
         let mut forks: Vec<Fork> = Vec::new();
         for line in state.line(number) {
@@ -485,7 +485,7 @@ impl Histories {
         forks
     }
 
-    /// Whether `one` goes on where the two meet.
+    /// Whether `one` wins where the two histories meet.
     fn goes_before(&self, state: &State, one: u8, other: u8) -> bool {
         if self.planted(Planted::RankGrows) {
             let key = |number: u8| (state.history(number).newest.contributions, Reverse(number));
@@ -510,8 +510,8 @@ impl Histories {
         one != other && (self.goes_before(state, one, other) || self.planted(Planted::NoOrder))
     }
 
-    /// Whether whoever holds `outcome` may give up `earlier`: it is contained, or a higher history
-    /// won over it.
+    /// Whether a node that holds `outcome` may give up `earlier`: `earlier` is contained in it, or
+    /// a higher history won over `earlier`.
     fn replaces(&self, state: &State, outcome: Outcome, earlier: Outcome) -> bool {
         state.contains(outcome, earlier)
             || state
@@ -520,8 +520,8 @@ impl Histories {
                 .any(|number| self.wins(state, *number, earlier.history))
     }
 
-    /// Whether a node takes part in a fork that is not decided: it goes with it, or still with the
-    /// history that forks, and holds nothing newer.
+    /// Whether a node takes part in an undecided fork: it follows the fork, or still the history
+    /// that forks, and holds nothing newer.
     fn forks_with(&self, state: &State, node: &Node, number: u8) -> bool {
         let history = state.history(number);
         let goes_with = node
@@ -536,7 +536,7 @@ impl Histories {
                 .is_none_or(|held| self.replaces(state, newest, held))
     }
 
-    /// Whether those of `side` decide for a history.
+    /// Whether the nodes of `side` are a quorum of a history.
     fn quorum(&self, state: &State, number: u8, side: u8) -> bool {
         let history = state.history(number);
         let votes = |node: &Node| {
@@ -554,8 +554,8 @@ impl Histories {
         State::carries(history.voters, count)
     }
 
-    /// Whether a history goes on among those of `side`: they decide for it, and one knows and holds
-    /// its last outcome, or all that are asked hold the next.
+    /// Whether a history continues among the nodes of `side`: they are a quorum of it, and either
+    /// one of them knows and holds its last outcome, or all that are asked hold the next one.
     fn goes_on(&self, state: &State, number: u8, side: u8) -> bool {
         let history = state.history(number);
         let complete = history
@@ -777,8 +777,8 @@ impl Histories {
         if let Some(before) = node.held {
             next.gave_up |= !self.replaces(state, outcome, before);
             next.absorbed |= state.history(before.history).bootstrap != history.bootstrap;
-            // A fork may descend from a history that the node had gone over to in between; only a
-            // merge says who won.
+            // A fork may descend from a history that the node had switched to in between; only a
+            // merge records which one won.
             if !line.contains(&before.history) && history.group & bit(id) == 0 {
                 next.won[usize::from(number)] |= 1 << before.history;
             }
@@ -845,7 +845,7 @@ impl Histories {
             attempt: 0,
             contributions,
         };
-        // What the group holds without knowing that it is decided is decided anew.
+        // Outcomes that the group holds without knowing that they are decided are decided again.
         let knows = state.among(group).any(|(_, node)| node.held == Some(base));
         let first_round = if knows { outcome.round } else { base.round };
         next.histories.push(History {
@@ -901,7 +901,7 @@ impl Histories {
         Some(next)
     }
 
-    /// Whether a history above the one that it follows can admit `id`.
+    /// Whether a history above the one that `id` follows can admit it.
     fn could_go_over(&self, state: &State, id: u8) -> bool {
         let Some(followed) = state.nodes[usize::from(id)].follows() else {
             return false;
@@ -976,7 +976,7 @@ impl Histories {
         }
     }
 
-    /// What nodes do by themselves, in the order in which a run without faults tries it.
+    /// Steps that nodes take by themselves, in the order in which a run without faults tries them.
     fn steps(state: &State, out: &mut Vec<Action>) {
         let ids = 0..state.nodes.len() as u8;
         for number in 0..state.histories.len() as u8 {
@@ -995,7 +995,7 @@ impl Histories {
         out.extend(ids.flat_map(|id| [Action::Drop(id), Action::Return(id)]));
     }
 
-    /// The state in which a run without further faults comes to rest, if it does.
+    /// The state in which a run without further faults comes to rest, or `None` if it does not.
     fn rest(&self, state: &State) -> Option<State> {
         let mut now = State {
             cut: None,
@@ -1008,7 +1008,7 @@ impl Histories {
         for _ in 0..PASSES {
             let mut steps = Vec::new();
             Self::steps(&now, &mut steps);
-            // A fork waits until nothing else moves: its time is longer than any other.
+            // A fork waits until nothing else can happen: its timeout is longer than any other.
             let (forks, steps): (Vec<Action>, Vec<Action>) = steps
                 .into_iter()
                 .partition(|step| matches!(step, Action::Fork(..)));
@@ -1101,7 +1101,7 @@ impl Model for Histories {
         Self::steps(state, actions);
         actions
             .extend((0..self.space.nodes).flat_map(|id| [Action::Kill(id), Action::Restart(id)]));
-        // The side of the first node, which is not everybody.
+        // The side that contains the first node, and not all nodes.
         actions.extend(
             (1..bit(self.space.nodes) - 1)
                 .filter(|lower| lower & 1 != 0)

@@ -1,14 +1,14 @@
-//! Models of the rules by which a cluster decides, searched exhaustively: of the rules, not of the
-//! product's code.
+//! Exhaustively searched models of the rules by which a cluster decides. They model the rules, not
+//! the product's code.
 //!
 //! | module | explores |
 //! |---|---|
 //! | [`round`] | rounds: terms, attempts, votes, take-over, views that change, crashes, wrong verdicts, restarts |
-//! | [`bootstrap`] | who founds a run |
-//! | [`histories`] | forks and how histories come together again |
-//! | [`order`] | which of two histories goes on, by itself |
+//! | [`bootstrap`] | which process bootstraps a run |
+//! | [`histories`] | forks and merging of histories |
+//! | [`order`] | which of two histories wins, in isolation |
 //!
-//! [`check`] runs a search and says how far it got.
+//! [`check`] runs a search and reports how far it got.
 
 pub mod bootstrap;
 pub mod check;

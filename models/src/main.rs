@@ -5,7 +5,7 @@ use slowmo_models::check::Report;
 use slowmo_models::{bootstrap, histories, round};
 use std::process::ExitCode;
 
-/// A model's name and how to run it.
+/// A model's name and the function that runs it.
 type Subject = (&'static str, fn(bool) -> Vec<Report>);
 
 const SUBJECTS: [Subject; 3] = [

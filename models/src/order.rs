@@ -1,17 +1,18 @@
-//! Which of two histories of one bootstrap goes on where they meet: the order by itself, over all
+//! Which of two histories of one bootstrap wins where they meet: the order in isolation, over all
 //! small histories.
 
 use std::cmp::Reverse;
 
-/// A fork: its first round, who contributed to that, and the id of the history from there on.
+/// A fork: its first round, the contributors to that round, and the id of the history from there
+/// on.
 pub type Fork = (u8, u8, u8);
 
-/// A history: its forks since the bootstrap, and the round that it works towards.
+/// A history: its forks since the bootstrap, and the round that it works on.
 pub type Path = (Vec<Fork>, u8);
 
-/// Whether `one` goes on: it kept the quorum where they part, else it forked later, then with more
-/// contributors, then under the lower id. A history that kept on and has not decided the fork's
-/// first round is only behind.
+/// Whether `one` wins: it kept the quorum where they diverge, otherwise it forked later, otherwise
+/// it had more contributors, otherwise it has the lower id. A history that continued without
+/// forking and has not decided the fork's first round is only behind.
 #[must_use]
 pub fn goes_on(one: &Path, other: &Path) -> bool {
     let shared = one
@@ -30,8 +31,8 @@ pub fn goes_on(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// Broken: the one that forked least often goes on, then the one with more contributors, unless it
-/// is only behind.
+/// Broken order: the history with the fewest forks wins, then the one with more contributors,
+/// unless it is only behind.
 #[must_use]
 pub fn fewest_forks_first(one: &Path, other: &Path) -> bool {
     if one.0.starts_with(&other.0) || other.0.starts_with(&one.0) {
@@ -46,7 +47,7 @@ pub fn fewest_forks_first(one: &Path, other: &Path) -> bool {
     key(one) > key(other)
 }
 
-/// Every history with up to two forks out of few, at every round that it can stand at.
+/// All histories with up to two forks out of a few, at every round that they can be at.
 #[must_use]
 pub fn paths() -> Vec<Path> {
     let mut forks: Vec<Vec<Fork>> = vec![Vec::new()];
@@ -64,7 +65,7 @@ pub fn paths() -> Vec<Path> {
     forks.into_iter().flat_map(at).collect()
 }
 
-/// Two that an order does not tell apart, or three of which each goes on where it meets the next.
+/// Two histories that an order does not distinguish, or three that win over each other in a circle.
 #[must_use]
 pub fn circle(order: impl Fn(&Path, &Path) -> bool) -> Option<Vec<Path>> {
     let all = paths();

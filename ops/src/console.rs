@@ -1,5 +1,5 @@
-//! What people and programs see. With `--json` standard output carries one JSON object as its last
-//! line, and everything for people goes to standard error.
+//! Output for people and for programs. With `--json`, the last line of standard output is one JSON
+//! object, and everything for people goes to standard error.
 
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::ProgressDrawTarget;
@@ -7,10 +7,10 @@ use serde::Serialize;
 use slowmo_ops::processes::{Line, Stream};
 use std::io::{IsTerminal, Write};
 
-/// Colours of the node prefixes, by node; readable on dark and light grounds.
+/// Colours of the node prefixes, chosen by node; readable on dark and light backgrounds.
 const NODE_COLOURS: [u8; 6] = [36, 33, 35, 32, 34, 31];
 
-/// A failure that was shown already.
+/// A failure that the command has already reported.
 #[derive(Debug, thiserror::Error)]
 #[error("not all held")]
 pub struct Told;
@@ -22,17 +22,17 @@ pub struct Console {
 }
 
 impl Console {
-    /// `json`: programs read standard output.
+    /// `json`: standard output is for programs.
     pub fn new(json: bool) -> Self {
         Self { json }
     }
 
-    /// Whether programs read standard output.
+    /// Whether standard output is for programs.
     pub fn is_json(self) -> bool {
         self.json
     }
 
-    /// A line for people. A closed pipe is no error: nobody wants the line.
+    /// Prints a line for people. A closed pipe is not an error: nobody reads the line.
     pub fn say(self, text: impl std::fmt::Display) {
         let _nobody_reads = if self.json {
             writeln!(std::io::stderr(), "{text}")
@@ -41,17 +41,17 @@ impl Console {
         };
     }
 
-    /// A line about what is going on, for people who wait; always on standard error.
+    /// Prints a line about work in progress; always on standard error.
     pub fn progress(self, text: impl std::fmt::Display) {
         let _nobody_reads = writeln!(std::io::stderr(), "{text} …");
     }
 
-    /// What happened, for people who wait; always on standard error.
+    /// Prints a line about an event; always on standard error.
     pub fn note(self, text: impl std::fmt::Display) {
         let _nobody_reads = writeln!(std::io::stderr(), "{text}");
     }
 
-    /// The result: a table or text for people, an object for programs.
+    /// Prints the result: a table or text for people, an object for programs.
     pub fn result(
         self,
         text: impl std::fmt::Display,
@@ -64,7 +64,7 @@ impl Console {
         Ok(())
     }
 
-    /// Why the command failed.
+    /// Prints the reason why the command failed.
     pub fn failure(self, error: &anyhow::Error) {
         let _nobody_reads = writeln!(std::io::stderr(), "error: {error:#}");
         if self.json {
@@ -73,7 +73,7 @@ impl Console {
         }
     }
 
-    /// A node's line behind its prefix, on the stream where the node wrote it.
+    /// Prints a node's line behind its prefix, on the stream to which the node wrote it.
     pub fn node_line(self, line: &Line) {
         let to_error = self.json || line.stream == Stream::Error;
         let coloured = is_coloured(if to_error {
@@ -92,7 +92,7 @@ impl Console {
         };
     }
 
-    /// Where progress bars go; `None` if the output is no terminal, or programs read it.
+    /// Draw target of progress bars; `None` if the output is not a terminal or is for programs.
     pub fn bars(self) -> Option<ProgressDrawTarget> {
         let watched =
             std::io::stderr().is_terminal() && (self.json || std::io::stdout().is_terminal());
@@ -100,7 +100,7 @@ impl Console {
     }
 }
 
-/// A table with a header; all columns but the first to the right.
+/// A table with a header; all columns but the first are right-aligned.
 pub fn table<const COLUMNS: usize>(
     header: [&str; COLUMNS],
     rows: impl IntoIterator<Item = [String; COLUMNS]>,

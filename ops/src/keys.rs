@@ -1,4 +1,4 @@
-//! Cluster keys as files: 32 random bytes in 64 hexadecimal digits, readable by their owner only.
+//! Cluster keys as files: 32 random bytes as 64 hexadecimal digits, readable by the owner only.
 
 use slowmo::transport::quic::ClusterKey;
 use std::fs::OpenOptions;
@@ -6,10 +6,10 @@ use std::io::{Error, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// A new key in lower-case hexadecimal digits.
+/// Generates a key in lower-case hexadecimal digits.
 ///
 /// # Errors
-/// The system has no randomness to give.
+/// The system cannot supply randomness.
 pub fn generate() -> Result<String, Error> {
     ClusterKey::generate()
         .map(|key| key.to_hex())

@@ -1,7 +1,7 @@
-//! The `slowmo` command line: reads the arguments, runs one command, turns its result into an exit
-//! code.
+//! The `slowmo` command line: reads the arguments, runs one command, and turns its result into an
+//! exit code.
 //!
-//! 0: done. 1: it failed, and standard error says why. 2: the arguments make no sense.
+//! Exit codes: 0 is success; 1 is a failure, explained on standard error; 2 is a usage error.
 
 mod commands;
 mod console;
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     let console = console::Console::new(cli.json);
     match cli.command.run(&console) {
         Ok(()) => ExitCode::SUCCESS,
-        // What the command printed says why.
+        // The command has already printed the reason.
         Err(error) if error.is::<console::Told>() => ExitCode::FAILURE,
         Err(error) => {
             console.failure(&error);
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Warnings and worse of the runtime go to standard error; `SLOWMO_LOG` asks for more, as in
+/// Sends the runtime's warnings and errors to standard error; `SLOWMO_LOG` selects more, e.g.
 /// `SLOWMO_LOG=slowmo=debug`.
 fn log() {
     let filter = EnvFilter::try_from_env("SLOWMO_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));

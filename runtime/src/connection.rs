@@ -1,4 +1,5 @@
-//! A node's way to the others, out of its configuration: credentials, transport, discovery.
+//! A node's connection to the others, built from its configuration: credentials, transport,
+//! discovery.
 
 use crate::config::{Config, Congestion, Credentials, Discover};
 use crate::discovery::{Directory, LookedUp, Source, StaticList, slurm};
@@ -16,24 +17,24 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Largest key or certificate file.
+/// Largest key or certificate file, in bytes.
 const CREDENTIAL_BYTES_MAX: u64 = 1 << 20;
-/// The cluster of a node without credentials, which has no peers.
+/// The cluster id of a node without credentials, which has no peers.
 const ALONE: ClusterId = ClusterId(0);
 
-/// A node's way to the others.
+/// A node's connection to the others.
 pub(crate) struct Connected {
-    /// Which cluster it belongs to.
+    /// The cluster that the node belongs to.
     pub cluster: ClusterId,
-    /// What it sends with.
+    /// The transport that sends the node's messages.
     pub transport: Arc<dyn Transport>,
-    /// What that brings.
+    /// Events of that transport.
     pub events: mpsc::Receiver<TransportEvent>,
-    /// How it finds the others.
+    /// The discovery that finds the other nodes.
     pub discovery: Arc<dyn Discovery>,
 }
 
-/// The network that the configuration asks for, or the given one.
+/// Opens the network that the configuration asks for, or uses the given one.
 pub(crate) fn connect(
     config: &Config,
     network: Option<Network>,
@@ -74,7 +75,7 @@ pub(crate) fn connect(
     settings.tuning = tuning(config);
     settings.advertise = advertised(config)?;
     if settings.advertise.is_none() && config.listen.ip().is_unspecified() {
-        // Who it dials sees where it is; who only hears of it from them does not.
+        // Nodes that this one dials see its address; nodes that only hear of it from them do not.
         tracing::warn!(listen = %config.listen, "nodes that join are told this address and cannot dial it: set advertise, or listen at an address of this machine");
     }
     let (transport, events) = quic::bind(settings)?;
@@ -170,7 +171,7 @@ fn discovery(config: &Config) -> Result<Arc<dyn Discovery>, SpawnError> {
     )))
 }
 
-/// What other nodes are told to dial, resolved once.
+/// The address that other nodes are told to dial, resolved once.
 fn advertised(config: &Config) -> Result<Option<SocketAddr>, SpawnError> {
     let Some(advertise) = &config.advertise else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What can go wrong, one enum an operation. Each error says what was left unchanged and what to do
+//! Error types, one enum for each operation. Each error says what was left unchanged and what to do
 //! next.
 
 use crate::checkpoints::CheckpointError;
@@ -15,7 +15,7 @@ use slowmo_actors::ports::discovery::DiscoveryError;
 use slowmo_protocol::wire::{MEASURE_NAME_BYTES_MAX, MEASURES_MAX};
 use std::path::PathBuf;
 
-/// Why a node did not start. Nothing runs and nothing listens.
+/// The reason why a node did not start. Nothing runs and nothing listens.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
     /// The admin socket could not be opened.
@@ -23,7 +23,7 @@ pub enum SpawnError {
     Admin {
         /// The path of key `admin`.
         path: std::path::PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         error: std::io::Error,
     },
     /// The folder of traces cannot be written to.
@@ -31,22 +31,22 @@ pub enum SpawnError {
     Trace {
         /// The folder of key `trace`.
         folder: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         error: std::io::Error,
     },
     /// The HTTP endpoint cannot listen.
     #[error(transparent)]
     Http(#[from] HttpError),
-    /// Its token cannot be had.
+    /// The token of the HTTP endpoint cannot be obtained.
     #[error(transparent)]
     Token(#[from] AccessError),
-    /// The checkpoint to go on from cannot be used, or the folder of checkpoints not be read.
+    /// The checkpoint to continue from cannot be used, or the folder of checkpoints cannot be read.
     #[error("{0}; check the keys checkpoints and resume (resume = none begins anew)")]
     Checkpoint(CheckpointError),
     /// The devices cannot be used.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The configuration does not fit together.
+    /// The configuration contradicts itself.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The cluster key or the certificate files cannot be used.
@@ -59,15 +59,16 @@ pub enum SpawnError {
         key: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: std::io::Error,
     },
-    /// More than one node without a secret to prove who belongs together.
+    /// The configuration asks for more than one node but has no cluster key to prove who belongs
+    /// together.
     #[error(
         "min_nodes, peers, rendezvous or discover ask for other nodes, which needs a cluster key: write one with `slowmo keygen --out FILE` and give all nodes cluster_key_file = FILE"
     )]
     NoCredentials,
-    /// More than one node and no way to find the others.
+    /// The configuration asks for more than one node but has no way to find the others.
     #[error(
         "min_nodes = {0} needs a way to find the others: set peers = [\"host:port\", …], rendezvous = \"/shared/folder\" or discover"
     )]
@@ -77,14 +78,14 @@ pub enum SpawnError {
         "listen = {0} with rendezvous: others find the address in the folder and cannot dial this one; set listen to an address of this machine that they reach (its port may be 0) or advertise to one that leads here, or use peers"
     )]
     RendezvousUnspecified(std::net::SocketAddr),
-    /// The address to be announced is none that can be dialed.
+    /// The address to be announced cannot be dialed.
     #[error(
         "advertise = {advertise}: {reason}; name the address and port under which other nodes reach this one"
     )]
     Advertise {
         /// The key's value.
         advertise: String,
-        /// What is wrong with it.
+        /// The fault of the value.
         reason: String,
     },
     /// A peer's name cannot be resolved.
@@ -92,13 +93,13 @@ pub enum SpawnError {
     Peer {
         /// The entry of `peers`.
         peer: String,
-        /// Why.
+        /// The reason.
         error: std::io::Error,
     },
-    /// Slurm's variables name no nodes.
+    /// Slurm's variables do not name any nodes.
     #[error(transparent)]
     Slurm(#[from] SlurmError),
-    /// The endpoint cannot listen.
+    /// The node's transport endpoint cannot listen.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// A peer's address cannot be used, or the rendezvous folder cannot.
@@ -109,15 +110,15 @@ pub enum SpawnError {
     System(String),
 }
 
-/// By hand: an error that is shown in full here is no source, or whoever shows the whole chain
-/// shows it twice.
+/// Written by hand: an error whose full text is shown here must not be a source too, or it would
+/// appear twice in the printed error chain.
 impl From<CheckpointError> for SpawnError {
     fn from(error: CheckpointError) -> Self {
         Self::Checkpoint(error)
     }
 }
 
-/// Why a worker's handle cannot be had.
+/// The reason why a worker's handle refused a request or cannot be obtained.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerError {
     /// There is no such worker.
@@ -131,28 +132,29 @@ pub enum WorkerError {
     /// A cursor is longer than its bound.
     #[error("a cursor of {bytes} bytes: at most {max} go into a checkpoint; the one before stays")]
     CursorTooLong {
-        /// Its bytes.
+        /// The length of the cursor in bytes.
         bytes: usize,
-        /// The bound.
+        /// The bound in bytes.
         max: usize,
     },
-    /// A measure that is not shown.
+    /// A reported measure is refused and not shown.
     #[error(
         "the measure {name:?} is not shown: a name has 1 to {MEASURE_NAME_BYTES_MAX} bytes and is not \"disagreement\", and a node reports at most {MEASURES_MAX} names, the loss among them"
     )]
     NoSuchMeasure {
-        /// Its name.
+        /// The measure's name.
         name: String,
     },
-    /// The handle was taken before.
+    /// The handle was already taken.
     #[error("worker {0} was taken before: each worker has one handle")]
     Taken(usize),
 }
 
-/// Why `synchronize` failed. The tensors are unchanged, but for [`SynchronizeError::NotWritten`].
+/// The reason why `synchronize` failed. The tensors are unchanged, except with
+/// [`SynchronizeError::NotWritten`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SynchronizeError {
-    /// The nodes did not come together.
+    /// The exchange between the nodes failed.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
     /// A parameter or buffer is not finite.
@@ -161,24 +163,24 @@ pub enum SynchronizeError {
     /// A tensor cannot be read or written.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// It was called before: parameters are synchronized once.
+    /// `synchronize` was called before: parameters are synchronized once.
     #[error("synchronize was called before: a worker synchronizes once, before its first step")]
     Again,
-    /// The attached sampler hands out other samples than the cluster's.
+    /// The attached sampler's settings differ from the cluster's.
     #[error(transparent)]
     Sampler(#[from] SamplerError),
-    /// The checkpoint to go on from is of another model, or cannot be read any more.
+    /// The checkpoint to continue from is of another model, or cannot be read any more.
     #[error(
         "synchronize: {0}; resume = none begins anew, resume = NAME goes on from another checkpoint"
     )]
     Checkpoint(String),
-    /// An async call was cancelled while it waited: its exchange may have gone on without it.
+    /// An async call was cancelled while it waited: its exchange may have continued without it.
     #[error(
         "an earlier call was cancelled while it waited, and its exchange may have gone on without it: drop this worker and restart the node"
     )]
     Abandoned,
-    /// The nodes came together, and their values could not be written: tensors before this one have
-    /// them, the others do not.
+    /// The exchange succeeded, but its values could not be written: the tensors before this one
+    /// hold them, the others do not.
     #[error(
         "synchronize: {0}; the tensors before it hold the values of all nodes and the others do not: leave and start the node again, which joins the others"
     )]
@@ -190,21 +192,21 @@ pub enum SynchronizeError {
     Broken,
 }
 
-/// Why `step` failed. The step counter did not move. Tensors, anchor and momentum are unchanged,
-/// but for [`StepError::NotSent`], which leaves the parameters mixed, and
-/// [`StepError::NotWritten`], which leaves them useless. After a refused value mend it and call
-/// `step` again. Nodes that die, leave or come are no error: the round is decided by those that are
-/// left, or waits for a quorum. An exchange that failed ended this node's part in the run (other
-/// nodes run another script, momentum was lost and may not be, a round took too long): see its
-/// text, leave, and start the node again, which joins the others.
+/// The reason why `step` failed. The step counter did not move. Tensors, anchor and momentum are
+/// unchanged, except with [`StepError::NotSent`], which leaves the parameters mixed, and
+/// [`StepError::NotWritten`], which leaves them useless. After a refused value correct it and call
+/// `step` again. Nodes that die, leave or join are no error: the remaining nodes decide the round,
+/// or wait for a quorum. An exchange that failed ended this node's part in the run (other nodes run
+/// another script, momentum was lost although the configuration forbids it, a round took too long):
+/// see its text, leave, and start the node again, which joins the others.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum StepError {
-    /// The nodes could not exchange.
+    /// The exchange between the nodes failed.
     #[error("step {step}: {error}")]
     Exchange {
         /// The inner step.
         step: u64,
-        /// Why.
+        /// The reason.
         error: ExchangeError,
     },
     /// A value is not finite; nothing was sent, so no other node is affected.
@@ -212,21 +214,21 @@ pub enum StepError {
     Freeze {
         /// The inner step.
         step: u64,
-        /// Which value of which tensor.
+        /// The value and its tensor.
         error: FreezeError,
     },
-    /// Overlapped gossip: a value is not finite. What had arrived was mixed into the parameters,
-    /// nothing was sent, and the step counter did not move.
+    /// Overlapped gossip found a value that is not finite. What had arrived was mixed into the
+    /// parameters, nothing was sent, and the step counter did not move.
     #[error(
         "step {step}: {error}; what had arrived was mixed into the parameters, and nothing was sent"
     )]
     NotSent {
         /// The inner step.
         step: u64,
-        /// Which value of which tensor.
+        /// The value and its tensor.
         error: FreezeError,
     },
-    /// The slow step divides by the learning rate.
+    /// The learning rate cannot be used: the slow step divides by it.
     #[error(
         "step {step} closes an outer round, which divides by the learning rate, but it is {learning_rate}: pass the inner optimizer's rate, finite and above 0"
     )]
@@ -236,35 +238,36 @@ pub enum StepError {
         /// The rate given.
         learning_rate: f32,
     },
-    /// Another number of values than at `synchronize`.
+    /// The number of values differs from that at `synchronize`.
     #[error(
         "step {step}: the {what} hold {found} values, {expected} at synchronize: lend the same tensors at every call"
     )]
     Length {
         /// The inner step.
         step: u64,
-        /// Parameters, model buffers or optimizer buffers.
+        /// The kind of tensors: parameters, model buffers or optimizer buffers.
         what: &'static str,
         /// Values now.
         found: usize,
         /// Values at `synchronize`.
         expected: usize,
     },
-    /// `synchronize` comes first.
+    /// `synchronize` must be called first.
     #[error("step was called before synchronize: call synchronize once, before the first step")]
     NotSynchronized,
     /// A tensor cannot be read; nothing was sent.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// The exchange was made, and its result could not be written: tensors before this one have it,
-    /// the others do not. Nothing of this model is sent any more: this worker only leaves.
+    /// The exchange succeeded, but its result could not be written: the tensors before this one
+    /// hold it, the others do not. Nothing of this model is sent any more: this worker can only
+    /// leave.
     #[error(
         "step {step}: {error}; the tensors before it hold the result of the exchange and the others do not: leave and start the node again, which joins the others"
     )]
     NotWritten {
         /// The inner step.
         step: u64,
-        /// Which tensor.
+        /// The tensor and the reason.
         error: TensorError,
     },
     /// An earlier step's result was not taken, as that step's error said.
@@ -272,31 +275,31 @@ pub enum StepError {
         "the result of an earlier step was not taken, as its error said: leave and start the node again, which joins the others"
     )]
     Broken,
-    /// The attached sampler hands out other samples than the cluster's; the result of the exchange
-    /// was not taken.
+    /// The attached sampler's settings differ from the cluster's; the result of the exchange was
+    /// not taken.
     #[error(transparent)]
     Sampler(#[from] SamplerError),
-    /// An async call was cancelled while it waited: its exchange may have gone on without it.
+    /// An async call was cancelled while it waited: its exchange may have continued without it.
     #[error(
         "an earlier call was cancelled while it waited, and its exchange may have gone on without it: drop this worker and restart the node"
     )]
     Abandoned,
 }
 
-/// Why `average_gradients` failed. The gradients are unchanged, or the node's mean where only the
-/// mean over all nodes failed.
+/// The reason why `average_gradients` failed. The gradients are unchanged, or hold the node's mean
+/// if only the mean over all nodes failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GradientError {
-    /// The node's workers could not average.
+    /// The mean over the node's workers failed.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// The nodes could not average.
+    /// The mean over all nodes failed.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
     /// A tensor cannot be read or written.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// `synchronize` comes first.
+    /// `synchronize` must be called first.
     #[error(
         "average_gradients was called before synchronize: call synchronize once, before the first step"
     )]
@@ -311,17 +314,17 @@ pub enum GradientError {
         "the result of an earlier step was not taken, as its error said: leave and start the node again, which joins the others"
     )]
     Broken,
-    /// The attached sampler hands out other samples than the cluster's.
+    /// The attached sampler's settings differ from the cluster's.
     #[error(transparent)]
     Sampler(#[from] SamplerError),
-    /// An async call was cancelled while it waited: its exchange may have gone on without it.
+    /// An async call was cancelled while it waited: its exchange may have continued without it.
     #[error(
         "an earlier call was cancelled while it waited, and its exchange may have gone on without it: drop this worker and restart the node"
     )]
     Abandoned,
 }
 
-/// Why `leave` failed.
+/// The reason why `leave` failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaveError {
     /// The node has stopped already.

@@ -1,17 +1,17 @@
-//! What a node runs on: an executor of its own, or the caller's.
+//! The executor that a node runs on: its own, or the caller's.
 
 use crate::error::SpawnError;
 use std::future::Future;
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 
-/// Ends its tasks when it is dropped, if it is the node's own.
+/// An executor; if it is the node's own, dropping it ends its tasks.
 pub(crate) struct Executor {
     handle: Handle,
     own: Option<Runtime>,
 }
 
 impl Executor {
-    /// One of the node's own, with so many threads.
+    /// Creates an executor of the node's own, with this many threads.
     pub(crate) fn own(threads: usize) -> Result<Self, SpawnError> {
         let built = Builder::new_multi_thread()
             .worker_threads(threads)
@@ -25,7 +25,7 @@ impl Executor {
         })
     }
 
-    /// The one that calls this.
+    /// The executor on which the caller runs.
     pub(crate) fn current() -> Self {
         Self {
             handle: Handle::current(),
@@ -37,12 +37,12 @@ impl Executor {
         &self.handle
     }
 
-    /// Whether somebody else's thread may wait for what runs here.
+    /// Whether this is the node's own executor, so that another thread may block on its tasks.
     pub(crate) fn is_own(&self) -> bool {
         self.own.is_some()
     }
 
-    /// Builds something from any thread, also from inside another executor.
+    /// Builds a value from any thread, also from inside another executor.
     pub(crate) fn block_on_plain_thread<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, SpawnError>> + Send + 'static,
@@ -68,9 +68,9 @@ impl Drop for Executor {
     }
 }
 
-/// Runs work that takes its time beside the executor's own threads. An executor of one thread runs
-/// it in place: it has no other that could go on meanwhile, and what others do there would come
-/// before or after it by chance.
+/// Runs slow work outside the executor's own threads. An executor of one thread runs it in place:
+/// it has no other thread that could continue meanwhile, and the order of other work relative to it
+/// would be a matter of chance.
 pub(crate) async fn beside<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, SpawnError> {

@@ -1,5 +1,5 @@
-//! The launcher that started this process: when it is gone this process ends, so that no training
-//! process is ever left behind. And it is who starts further nodes.
+//! The launcher that started this process. When it is gone this process ends, so that no training
+//! process is ever left behind. The launcher also starts further nodes.
 
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -10,15 +10,15 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-/// Names the launcher's process id in the environment of the processes it starts.
+/// The environment variable with the launcher's process id, set for the processes that it starts.
 pub const LAUNCHER_VARIABLE: &str = "SLOWMO_LAUNCHER_PID";
-/// Names the socket on which the launcher takes orders.
+/// The environment variable with the path of the socket on which the launcher takes orders.
 pub const SOCKET_VARIABLE: &str = "SLOWMO_LAUNCHER_SOCKET";
 /// Longest answer of a launcher, in bytes.
 const ANSWER_BYTES_MAX: u64 = 1 << 16;
-/// How long an answer may take.
+/// Longest time for an answer of the launcher.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How often the launcher is looked at.
+/// Interval at which the launcher is checked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// The exit code of a process whose launcher is gone.
 const ORPHANED: i32 = 86;
@@ -50,7 +50,8 @@ pub fn watch() {
                 );
                 std::process::exit(ORPHANED);
             });
-        // Without the thread the node still trains; it only outlives a launcher that was killed.
+        // Without the thread the node still trains; it would only outlive a launcher that was
+        // killed.
         if let Err(error) = watching {
             tracing::warn!(%error, "the launcher is not watched");
         }
@@ -66,21 +67,21 @@ fn launcher_is_gone(launcher: u32, parent_at_start: u32) -> bool {
         || (cfg!(target_os = "linux") && !PathBuf::from(format!("/proc/{launcher}")).exists())
 }
 
-/// Why the number of nodes was not changed.
+/// The reason why the number of nodes was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
-    /// Nobody can start nodes here.
+    /// There is no launcher that could start nodes here.
     #[error("no launcher started this node: start a further one where it shall run, or drain one")]
     NoLauncher,
-    /// It was asked and did not.
+    /// The launcher refused.
     #[error("{0}")]
     Refused(String),
-    /// It does not answer.
+    /// The launcher does not answer.
     #[error("the launcher does not answer ({0}); it may still have done it")]
     Silent(String),
 }
 
-/// What is asked of a launcher; `slowmo launch` reads it.
+/// A request to a launcher; `slowmo launch` reads it.
 #[derive(Serialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 enum Request {
@@ -89,7 +90,7 @@ enum Request {
     Count,
 }
 
-/// What it answers.
+/// The launcher's answer.
 #[derive(Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 enum Answer {
@@ -110,8 +111,8 @@ pub(crate) fn socket() -> Option<PathBuf> {
     std::env::var_os(SOCKET_VARIABLE).map(PathBuf::from)
 }
 
-/// Asks the launcher for so many nodes: it starts further ones, or drains those with the highest
-/// ids. What it did, for a person.
+/// Asks the launcher to run this many nodes: it starts further ones, or drains those with the
+/// highest ids. Returns a readable description of what it did.
 pub(crate) async fn scale(nodes: usize) -> Result<String, ScaleError> {
     match ask(&Request::Scale { nodes }).await? {
         Answer::Count { .. } => Err(ScaleError::Silent("it answered something else".to_owned())),
@@ -126,8 +127,8 @@ pub(crate) async fn scale(nodes: usize) -> Result<String, ScaleError> {
     }
 }
 
-/// Lets the launcher drain one of its nodes, so that it knows who leaves; refused where it has no
-/// such node.
+/// Asks the launcher to drain one of its nodes, so that it knows which one leaves; refused if it
+/// has no such node.
 pub(crate) async fn drain(node: u64) -> Result<(), ScaleError> {
     match ask(&Request::Drain { node }).await? {
         Answer::Refused { error } => Err(ScaleError::Refused(error)),
@@ -135,7 +136,7 @@ pub(crate) async fn drain(node: u64) -> Result<(), ScaleError> {
     }
 }
 
-/// How many nodes the launcher runs that do not leave, if it says so.
+/// Number of nodes that the launcher runs and that are not leaving, if it tells.
 pub(crate) async fn count() -> Option<usize> {
     match ask(&Request::Count).await {
         Ok(Answer::Count { nodes }) => Some(nodes),

@@ -1,4 +1,4 @@
-//! What a training binary imports: spawn the runtime, synchronize, average gradients, step, leave.
+//! The API for training binaries: spawn the runtime, synchronize, average gradients, step, leave.
 //!
 //! ```no_run
 //! # fn gradients(_: &[f32]) -> Vec<f32> { vec![0.0; 4] }
@@ -18,9 +18,9 @@
 //! # }
 //! ```
 //!
-//! This crate wires the actors of `slowmo-actors` to real parts: QUIC, devices, configuration,
-//! discovery. With the feature `cuda` the model may live on GPUs: lend `cuda::Slices` with `device
-//! = "cuda"`.
+//! This crate connects the actors of `slowmo-actors` to real implementations: QUIC, devices,
+//! configuration, discovery. With the feature `cuda` the model may live on GPUs: pass
+//! `cuda::Slices` with `device = "cuda"`.
 #![deny(missing_docs)]
 
 pub mod admin;

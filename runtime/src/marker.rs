@@ -1,23 +1,23 @@
-//! The file that says that a node is a member of a run (key `marker`): whoever finds it at its
-//! start was started again, and looks for that run before it founds another one. Touches that file
-//! only.
+//! The file that records that a node is a member of a run (key `marker`): a node that finds it at
+//! its start was restarted, and looks for that run before it bootstraps another one. Touches that
+//! file only.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
-/// Where the marker is, if there is to be one.
+/// The path of the marker, if one is configured.
 #[derive(Clone, Debug, Default)]
 pub struct Marker(Option<PathBuf>);
 
 impl Marker {
-    /// A marker at this path; none without one.
+    /// Creates a marker at this path; without a path there is no marker.
     #[must_use]
     pub fn new(path: Option<PathBuf>) -> Self {
         Self(path)
     }
 
-    /// Whether an earlier process was a member and did not leave.
+    /// Whether the file exists: an earlier process was a member and did not leave.
     #[must_use]
     pub fn exists(&self) -> bool {
         self.0
@@ -25,7 +25,7 @@ impl Marker {
             .is_some_and(|path| std::fs::symlink_metadata(path).is_ok())
     }
 
-    /// This node has become a member of the run of this name.
+    /// Records that this node has become a member of the run of this name.
     pub fn make(&self, run: &str) {
         let Some(path) = &self.0 else { return };
         let made = OpenOptions::new()
@@ -40,7 +40,7 @@ impl Marker {
         }
     }
 
-    /// This node left its run in order.
+    /// Records that this node left its run in order.
     pub fn remove(&self) {
         let Some(path) = &self.0 else { return };
         if let Err(error) = std::fs::remove_file(path)

@@ -1,5 +1,5 @@
-//! A running node: the executor, the actor tree, the transport and the collective. Lives while the
-//! runtime or any worker's handle does.
+//! A running node: the executor, the actor tree, the transport and the collective. It lives as long
+//! as the runtime or any worker's handle.
 
 use crate::admin::{Endpoint, Report, report};
 use crate::checkpoints::Checkpoints;
@@ -25,11 +25,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a stopping node may take to let what it sent arrive and to tell its peers: what the
-/// transport may take, and a little for the executor to begin.
+/// Longest time for a stopping node to deliver what it sent and to tell its peers: the transport's
+/// own limit, and 200 ms for the executor to begin.
 pub const CLOSE_WAIT_MAX: Duration = quic::CLOSE_MAX.saturating_add(Duration::from_millis(200));
-/// How long a stopping node waits for a rendezvous folder to forget it; a network file system may
-/// hang.
+/// Longest time for which a stopping node waits until its entry is removed from a rendezvous
+/// folder; a network file system may hang.
 const WITHDRAW_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// One running node.
@@ -43,7 +43,7 @@ pub struct Node {
     workers: Vec<ActorRef<WorkerMessage>>,
     executor: Mutex<Option<Executor>>,
     closed: AtomicBool,
-    /// Dropped, and its socket removed, with the node.
+    /// The admin endpoint; it is dropped, and its socket removed, with the node.
     _admin: Option<Endpoint>,
     http: Option<telemetry::Endpoint>,
 }
@@ -74,7 +74,7 @@ impl Node {
         }
     }
 
-    /// Keeps the endpoints for as long as the node lives.
+    /// Keeps the endpoints for the lifetime of the node.
     pub(crate) fn with_admin(
         mut self,
         admin: Option<Endpoint>,
@@ -85,18 +85,18 @@ impl Node {
         self
     }
 
-    /// Makes the marker when the node becomes a member.
+    /// Adds the marker, which is created when the node becomes a member.
     pub(crate) fn with_marker(mut self, marker: Marker) -> Self {
         self.marker = marker;
         self
     }
 
-    /// The node has become a member of the run of this name.
+    /// Records that the node has become a member of the run of this name.
     pub(crate) fn joined(&self, run: Lineage) {
         self.marker.make(&run.to_string());
     }
 
-    /// Where its checkpoints go and come from.
+    /// The store of the node's checkpoints.
     pub(crate) fn checkpoints(&self) -> &Checkpoints {
         &self.checkpoints
     }
@@ -116,28 +116,28 @@ impl Node {
                 .handle()
                 .spawn_blocking(move || checkpoints.flush())
         };
-        // The executor ends: nobody waits any more.
+        // If this fails the executor is ending: nobody waits any more.
         _ = flushing.await;
     }
 
-    /// Where it serves HTTP.
+    /// The address of the HTTP endpoint.
     pub(crate) fn http_address(&self) -> Option<std::net::SocketAddr> {
         self.http.as_ref().map(telemetry::Endpoint::address)
     }
 
-    /// Takes note of how long the training thread waited for other nodes.
+    /// Records how long the training thread waited for other nodes.
     pub(crate) fn waited(&self, exchange: &'static str, since: std::time::Instant) {
         self.context
             .metrics
             .waited(exchange, since.elapsed().as_secs_f64());
     }
 
-    /// Whether somebody keeps what this node does.
+    /// Whether a recorder keeps this node's events.
     pub(crate) fn is_recorded(&self) -> bool {
         self.context.recorder.is_on()
     }
 
-    /// Takes note of what the training says of itself.
+    /// Records the loss that the training reports.
     pub(crate) fn report_loss(&self, step: Step, loss: f64) {
         self.context.status.measure(LOSS, step, loss);
         if self.is_recorded() {
@@ -149,12 +149,12 @@ impl Node {
         }
     }
 
-    /// Takes note of a measure of the training's own; whether it did.
+    /// Records a measure of the training's own; returns whether it was accepted.
     pub(crate) fn report(&self, step: Step, name: &str, value: f64) -> bool {
         self.context.status.measure(name, step, value)
     }
 
-    /// Takes note that the node left in order.
+    /// Records that the node left in order.
     pub(crate) fn left(&self) {
         self.marker.remove();
         self.context.record_end(End::Left);
@@ -197,7 +197,7 @@ impl Node {
 
     /// The device of a worker.
     pub(crate) fn device(&self, worker: usize) -> &dyn Device {
-        // Workers are numbered from 0 and each has one.
+        // Workers are numbered from 0 and each has a device.
         &*self.devices[worker]
     }
 
@@ -213,8 +213,8 @@ impl Node {
         self.context.transport.traffic()
     }
 
-    /// Tells a worker's actor; if the node has stopped, the message and the reply channel in it are
-    /// dropped, which its sender notices.
+    /// Sends a message to a worker's actor; if the node has stopped, the message and the reply
+    /// channel in it are dropped, which the sender notices.
     pub(crate) fn tell_worker(&self, index: usize, message: WorkerMessage) {
         if matches!(message, WorkerMessage::Gone | WorkerMessage::Leave { .. }) {
             self.collective.abort(index);
@@ -228,11 +228,11 @@ impl Node {
         }
     }
 
-    /// Closes the connections after what was sent has arrived. Works on any executor: the node's
-    /// own does it.
+    /// Closes the connections after all sent data has arrived. Works on any executor: the node's
+    /// own executor does the work.
     pub(crate) async fn close_async(&self) {
         let (done, closed) = tokio::sync::oneshot::channel();
-        // Nobody waits any more, or this node is closed already: both are fine.
+        // Nobody may be waiting any more, or the node is already closed: both are fine.
         if self.begin_close(move || _ = done.send(())) {
             _ = closed.await;
         }
@@ -241,7 +241,8 @@ impl Node {
     /// [`Node::close_async`] from a plain thread, bounded by [`CLOSE_WAIT_MAX`].
     pub(crate) fn close(&self) {
         let (done, closed) = std::sync::mpsc::channel();
-        // Nobody waits any more after the bound, nor for an executor that this thread may be.
+        // After the bound nobody waits any more; and this thread must not wait for an executor that
+        // it may itself drive.
         let waits = self.begin_close(move || _ = done.send(())) && self.is_host();
         if waits && closed.recv_timeout(CLOSE_WAIT_MAX).is_err() {
             tracing::warn!("peers were not told in time that this node stops");
@@ -257,7 +258,7 @@ impl Node {
             .is_some_and(Executor::is_own)
     }
 
-    /// Starts closing on the node's executor; `false` if that was done before.
+    /// Starts closing on the node's executor; `false` if closing was started before.
     fn begin_close(&self, done: impl FnOnce() + Send + 'static) -> bool {
         let executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(executor) = executor.as_ref() else {
@@ -268,8 +269,8 @@ impl Node {
         }
         let context = Arc::clone(&self.context);
         executor.handle().spawn(async move {
-            // Together: nobody should dial a node that stops, and a hanging folder should not keep
-            // it from its peers.
+            // Both run together: no node should dial a stopping node, and a hanging folder should
+            // not keep it from telling its peers.
             tokio::join!(withdraw(&context), context.transport.close());
             done();
         });
@@ -277,7 +278,7 @@ impl Node {
     }
 }
 
-/// Takes this node's address out of the rendezvous folder, if there is one.
+/// Removes this node's address from the rendezvous folder, if there is one.
 async fn withdraw(context: &NodeContext) {
     let withdrawing = context.discovery.withdraw(
         context.settings.identity.node,
@@ -294,10 +295,10 @@ async fn withdraw(context: &NodeContext) {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Whoever left in order has said so.
+        // A node that left in order has already recorded its end.
         self.context.record_end(End::Failed);
         self.close();
-        // A supervisor that stopped already needs no message.
+        // A supervisor that has already stopped needs no message.
         _ = self.supervisor.cast(NodeSupervisorMessage::Stop);
         if let Some(executor) = self
             .executor

@@ -1,10 +1,10 @@
-//! Writes down what this node does, one JSON line an event, in a file of this start's own: the key
-//! `trace`. Or keeps the last events in memory, and writes them when something goes wrong or
-//! somebody asks: the key `flight`.
+//! Records this node's events as JSON, one event a line, in one file for each start of the node:
+//! the key `trace`. Or keeps the last events in memory, and writes them when something goes wrong
+//! or on request: the key `flight`.
 //!
-//! Touches those files only, from a thread of its own. Training never waits for it: what does not
-//! fit into the queue, or onto the disk, is counted, and the count is written as soon as something
-//! can be.
+//! Touches those files only, from a thread of its own. Training never waits for it: events that do
+//! not fit into the queue, or onto the disk, are counted, and the count is written as soon as
+//! writing succeeds again.
 
 use crate::transport::faulty::Faults;
 use slowmo_actors::ports::recorder::{Dumped, Later, QueueUse, Recorder};
@@ -24,14 +24,14 @@ pub use flight::{FLIGHT_BYTES_MAX, FLIGHT_EVENTS_MAX, dump_in};
 
 use flight::Flight;
 
-/// Events that may wait to be written.
+/// Maximum number of events that wait to be written.
 pub const QUEUE_EVENTS_MAX: usize = 4096;
-/// Bytes of models that events may keep alive until they are made. One event may always wait,
-/// however large its model.
+/// Maximum bytes of models that events keep alive until their lines are made. One event may always
+/// wait, however large its model.
 pub const QUEUE_BYTES_MAX: usize = 256 << 20;
-/// How long a node that ends waits for its last events to be written.
+/// Longest time for which a stopping node waits until its last events are written.
 pub const FLUSH_WAIT_MAX: Duration = Duration::from_secs(2);
-/// What the count of events that were not written is called. Its bound is 0.
+/// The name of the count of events that were not written. Its bound is 0.
 pub const LOST_EVENTS: &str = "events not recorded";
 
 /// Appends events to a file.
@@ -39,14 +39,14 @@ pub struct FileRecorder {
     start: Start,
     /// The queue, and the time of the last event: lines are in the order of their times.
     queue: Mutex<(SyncSender<Entry>, Instant)>,
-    /// Only the last events are kept.
+    /// Whether only the last events are kept, without a trace.
     brief: bool,
-    /// They are kept at all.
+    /// Whether the last events are kept at all.
     keeps_the_last: bool,
     usage: Arc<Usage>,
 }
 
-/// How full the queue is, and what did not fit.
+/// The fill level of the queue, and the number of events that did not fit.
 #[derive(Default)]
 struct Usage {
     waiting: AtomicUsize,
@@ -57,13 +57,13 @@ struct Usage {
 enum Entry {
     Made(Instant, Event),
     Later(Instant, Later),
-    /// The last events are written to a file; where that is, is told.
+    /// Requests that the last events are written to a file; the file's path is the answer.
     Dump(String, SyncSender<Result<PathBuf, String>>),
-    /// Answered when everything before is written.
+    /// A flush: answered when everything before is written.
     Flush(SyncSender<()>),
 }
 
-/// The file of one start of a node in a folder of traces.
+/// The trace file of one start of a node in a folder.
 #[must_use]
 pub fn file_in(folder: &Path, start: Start) -> PathBuf {
     folder.join(format!("{}-{}.jsonl", start.node.0, start.incarnation.0))
@@ -73,17 +73,17 @@ impl FileRecorder {
     /// Opens the file of `start` in `folder`, which is made if it is not there.
     ///
     /// # Errors
-    /// The folder or the file cannot be written to. Nothing was changed but, perhaps, the folder
-    /// made.
+    /// The folder or the file cannot be written to. Nothing was changed, except that the folder may
+    /// have been created.
     pub fn open(folder: &Path, start: Start) -> io::Result<Self> {
         Self::of(Some(folder), None, start)
     }
 
-    /// The same with what is kept in memory for `flight`, a folder that is made with its first
-    /// dump; the file is left out without `trace`.
+    /// Like [`FileRecorder::open`], but also keeps the last events in memory for `flight`, a folder
+    /// that is created with its first dump; without `trace` there is no trace file.
     ///
     /// # Errors
-    /// As [`FileRecorder::open`].
+    /// As for [`FileRecorder::open`].
     pub fn of(trace: Option<&Path>, flight: Option<&Path>, start: Start) -> io::Result<Self> {
         let open = |folder: &Path| {
             std::fs::create_dir_all(folder)?;
@@ -184,7 +184,7 @@ impl Recorder for FileRecorder {
         let (done, written) = sync_channel(1);
         let mut entry = Entry::Flush(done);
         let give_up = std::time::Instant::now() + FLUSH_WAIT_MAX;
-        // A full queue moves as long as the disk does.
+        // A full queue drains as fast as the disk writes.
         while let Err(TrySendError::Full(again)) = queue.try_send(entry) {
             if std::time::Instant::now() >= give_up {
                 return tracing::warn!("the trace's last events were not written in time");
@@ -201,15 +201,15 @@ impl Recorder for FileRecorder {
     }
 }
 
-/// The thread that writes.
+/// The state of the writing thread.
 struct Writer {
     start: Start,
     file: Option<File>,
     flight: Option<Flight>,
     usage: Arc<Usage>,
-    /// How many lost events were written down.
+    /// Number of lost events that was last written.
     told: u64,
-    /// The last write failed, perhaps in the middle of a line.
+    /// Whether the last write failed, perhaps in the middle of a line.
     torn: bool,
 }
 
@@ -226,12 +226,12 @@ impl Writer {
                 Entry::Dump(why, done) => {
                     self.usage.waiting.fetch_sub(1, Ordering::Relaxed);
                     let dumped = self.flight.as_ref().map(|flight| flight.dump(&why));
-                    // Most do not wait for it.
+                    // Most callers do not wait for the answer.
                     dumped.into_iter().for_each(|dumped| _ = done.send(dumped));
                     continue;
                 }
                 Entry::Flush(done) => {
-                    // Nobody waits any more after the bound.
+                    // After the bound nobody waits any more.
                     _ = done.send(());
                     continue;
                 }
@@ -256,8 +256,8 @@ impl Writer {
         }
     }
 
-    /// Writes a line with one call, so that a process that is killed loses no more than the end of
-    /// its last one.
+    /// Writes a line with one call, so that a killed process loses at most the end of its last
+    /// line.
     fn write(&mut self, line: &Line) {
         let mut bytes = if self.torn { vec![b'\n'] } else { Vec::new() };
         let written = serde_json::to_writer(&mut bytes, line).map_err(io::Error::from);
@@ -279,7 +279,7 @@ impl Writer {
     }
 }
 
-/// Microseconds of the wall clock since 1970, which all nodes of a machine share.
+/// Microseconds since 1970 of the wall clock, which all nodes of a machine share.
 fn now() -> Instant {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -287,11 +287,11 @@ fn now() -> Instant {
     Instant(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// Keeps nothing of a node that was made to crash: a process that is killed writes nothing either.
+/// Stops recording a node once it was made to crash: a killed process writes nothing either.
 pub(crate) struct UntilCrashed {
-    /// Who keeps the rest.
+    /// The recorder until the crash.
     pub inner: Arc<dyn Recorder>,
-    /// Whether it crashed.
+    /// The faults that tell whether the node crashed.
     pub faults: Faults,
 }
 
@@ -401,7 +401,7 @@ mod tests {
             make: Box::new(|| Event::Over),
         };
         recorder.record_later(too_large);
-        // One may be with the writer already.
+        // The writer may have taken one already.
         (0..QUEUE_EVENTS_MAX + 10).for_each(|_| recorder.record(Event::Resigned(START)));
         go.send(()).unwrap();
         recorder.flush();
@@ -431,7 +431,7 @@ mod tests {
         let path = folder.path().join("trace");
         std::fs::write(&path, "").unwrap();
         let usage = Arc::<Usage>::default();
-        // Opened for reading: every write fails, as on a full disk.
+        // The file is opened for reading, so every write fails, as on a full disk.
         let mut writer = Writer {
             start: START,
             file: Some(File::open(&path).unwrap()),

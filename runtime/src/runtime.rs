@@ -1,4 +1,4 @@
-//! Builds a node out of a configuration: identity, transport, discovery, devices, actors.
+//! Builds a node from a configuration: identity, transport, discovery, devices, actors.
 
 mod parts;
 
@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
 
-/// A node: the actors, the transport and the workers of this process. Lives until it and every
+/// A node: the actors, the transport and the workers of this process. It lives until it and every
 /// worker's handle are dropped.
 pub struct Runtime {
     node: Arc<Node>,
@@ -75,10 +75,10 @@ impl std::fmt::Debug for RuntimeBuilder {
     }
 }
 
-/// Another network than QUIC, chosen by the program: in-memory for tests.
+/// A network other than QUIC, chosen by the program: in memory, for tests.
 #[derive(Clone)]
 pub struct Network {
-    /// Where the nodes of one process meet.
+    /// The hub that connects the nodes of one process.
     pub hub: MemoryHub,
     /// This node's address in the hub.
     pub address: SocketAddr,
@@ -139,7 +139,7 @@ impl Runtime {
         })
     }
 
-    /// Starts describing a node.
+    /// Starts the description of a node.
     #[must_use]
     pub fn builder() -> RuntimeBuilder {
         RuntimeBuilder::default()
@@ -148,7 +148,7 @@ impl Runtime {
     /// Takes the handle of worker `index`; each can be taken once.
     ///
     /// # Errors
-    /// No such worker, or taken before.
+    /// There is no such worker, or its handle was already taken.
     pub fn worker(&self, index: usize) -> Result<Worker, WorkerError> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let devices = taken.len();
@@ -167,37 +167,37 @@ impl Runtime {
         self.node.id().0
     }
 
-    /// Where this node listens.
+    /// The address at which this node listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.node.local().address
     }
 
-    /// Where this node serves HTTP (key `http`), if it does.
+    /// The address of this node's HTTP endpoint (key `http`), if it has one.
     #[must_use]
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.node.http_address()
     }
 
-    /// Hands over in the next round and leaves: the training loop sees `drained` in a step's
-    /// report. As SIGTERM and `slowmo drain` do.
+    /// Hands over in the next round and leaves, like SIGTERM and `slowmo drain`: the training loop
+    /// sees `drained` in a step's report.
     pub fn drain(&self) {
         self.node.drain();
     }
 
-    /// What this node sees of itself and the cluster, as the admin endpoint tells it.
+    /// This node's report of itself and the cluster, as the admin endpoint gives it.
     #[must_use]
     pub fn status(&self) -> admin::Report {
         self.node.status()
     }
 
-    /// What this node's coordinator holds: for tests. `None` if the node has stopped.
+    /// The state of this node's coordinator: for tests. `None` if the node has stopped.
     #[must_use]
     pub fn inspect(&self) -> Option<Inspection> {
         self.node.inspect()
     }
 
-    /// What can be set to go wrong on this node's network; `None` unless it was built
+    /// The fault injection of this node's network; `None` unless it was built
     /// [`RuntimeBuilder::faulty`].
     #[must_use]
     pub fn faults(&self) -> Option<&Faults> {
@@ -219,37 +219,37 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Uses another network than QUIC.
+    /// Uses a network other than QUIC.
     #[must_use]
     pub fn network(mut self, network: Network) -> Self {
         self.network = Some(network);
         self
     }
 
-    /// Lets [`Runtime::faults`] cut, delay and throttle what this node sends, watch it, and end the
-    /// node at once: for tests.
+    /// Enables [`Runtime::faults`] to cut, delay and throttle what this node sends, to watch it,
+    /// and to end the node at once: for tests.
     #[must_use]
     pub fn faulty(mut self) -> Self {
         self.faulty = true;
         self
     }
 
-    /// Keeps what this node does with `recorder` instead of in a file (key `trace`): for tests.
+    /// Records this node's events with `recorder` instead of in a file (key `trace`): for tests.
     #[must_use]
     pub fn recorder(mut self, recorder: Arc<dyn Recorder>) -> Self {
         self.recorder = Some(recorder);
         self
     }
 
-    /// Which start of the node this is, a larger number for a later one; the time unless given: for
-    /// tests.
+    /// Sets the node's incarnation, which must be larger for a later start; the time by default:
+    /// for tests.
     #[must_use]
     pub fn incarnation(mut self, incarnation: u64) -> Self {
         self.incarnation = Some(incarnation);
         self
     }
 
-    /// Finds the others in another way than the configuration says: for tests.
+    /// Replaces the discovery that the configuration asks for: for tests.
     #[must_use]
     pub fn discovery(mut self, discovery: Arc<dyn Discovery>) -> Self {
         self.discovery = Some(discovery);
@@ -257,10 +257,10 @@ impl RuntimeBuilder {
     }
 
     /// Starts the node: binds its endpoint and looks for its peers in the background. With
-    /// `min_nodes = 1` and neither peers nor credentials nothing listens at all.
+    /// `min_nodes = 1` and neither peers nor credentials it does not listen at all.
     ///
     /// # Errors
-    /// Bad configuration, unreadable key, port taken, unusable peer address. Nothing runs
+    /// Bad configuration, unreadable key, port taken, unusable peer address. Nothing keeps running
     /// afterwards.
     pub fn spawn(self) -> Result<Runtime, SpawnError> {
         self.check()?;
@@ -271,12 +271,12 @@ impl RuntimeBuilder {
         Runtime::of(&config, built, executor)
     }
 
-    /// Starts the node on the executor that calls this, which moves its data and must not be
+    /// Starts the node on the executor that calls this, which then drives the node and must not be
     /// blocked: for tests that simulate time. Take the workers' handles with
     /// [`Worker::into_async`].
     ///
     /// # Errors
-    /// As [`RuntimeBuilder::spawn`].
+    /// As for [`RuntimeBuilder::spawn`].
     pub async fn spawn_here(self) -> Result<Runtime, SpawnError> {
         self.check()?;
         let config = self.config.clone();
@@ -342,7 +342,8 @@ impl RuntimeBuilder {
             },
         )?;
         if !settings.join {
-            // Nodes that found together go on from the same one, or name the difference.
+            // Nodes that bootstrap together must continue from the same checkpoint; otherwise the
+            // difference is reported.
             let resumed = checkpoints
                 .resumed()
                 .map_or_else(|| "none".to_owned(), |resumed| resumed.name().to_string());
@@ -391,7 +392,7 @@ impl RuntimeBuilder {
     }
 }
 
-/// A node that crashes is gone from its hub, and whoever waits in it is told that it has stopped.
+/// Removes a node that crashes from its hub; callers that wait in it are told that it has stopped.
 async fn die(
     faults: Faults,
     seat: Option<(MemoryHub, LocalPeer)>,
@@ -401,7 +402,7 @@ async fn die(
     if let Some((hub, node)) = seat {
         hub.vanish(node);
     }
-    // It may have stopped already.
+    // The supervisor may have stopped already.
     _ = supervisor.cast(NodeSupervisorMessage::Stop);
 }
 
@@ -447,7 +448,7 @@ fn serve_http(
     Ok(endpoint)
 }
 
-/// A random id that a person can still read out.
+/// A random id short enough for a person to read out.
 fn random_id() -> Result<u64, SpawnError> {
     let mut bytes = [0; 8];
     let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes[..6]);

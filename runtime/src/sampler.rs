@@ -1,5 +1,6 @@
-//! The elastic sampler: which samples a worker trains on, whatever nodes join, leave or are lost.
-//! Follows the worker that it is attached to; every decision is `slowmo_protocol::sampler`'s.
+//! The elastic sampler: decides which samples a worker trains on while nodes join, leave or are
+//! lost. It follows the worker that it is attached to; `slowmo_protocol::sampler` makes every
+//! decision.
 
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::ident::{NodeId, Step};
@@ -9,17 +10,17 @@ use slowmo_protocol::view::Member;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Ranges of positions that are remembered for a record of one round, about one a step; steps
-/// beyond go unrecorded.
+/// Maximum number of position ranges that are remembered for the record of one round, about one for
+/// each step; further steps are not recorded.
 const HANDED_OUT_MAX: usize = 1 << 20;
 
-/// Hands each worker the batches of its inner steps so that every sample of an epoch is used
-/// exactly once in the decided rounds of the cluster. What a node trained on in a round that was
-/// decided without it is handed out again, to whoever is there then.
+/// Gives each worker the batches of its inner steps so that every sample of an epoch is used
+/// exactly once in the decided rounds of the cluster. Samples that a node trained on in a round
+/// that was decided without it are handed out again, to the nodes present then.
 ///
-/// Make one a worker, with the same samples, batch and seed on every node, and attach it before the
-/// worker synchronizes. All else follows: the worker's steps move it on, and its state travels with
-/// the rounds.
+/// Create one for each worker, with the same samples, batch and seed on every node, and attach it
+/// before the worker synchronizes. The rest is automatic: the worker's steps advance it, and its
+/// state travels with the rounds.
 ///
 /// ```no_run
 /// # fn train(_: &[usize]) {}
@@ -38,7 +39,7 @@ const HANDED_OUT_MAX: usize = 1 << 20;
 /// # }
 /// ```
 ///
-/// A batch belongs to an inner step, so asking twice in one step gives the same batch.
+/// A batch belongs to an inner step, so two requests in one step give the same batch.
 #[derive(Debug)]
 pub struct ElasticSampler {
     shared: Arc<Mutex<State>>,
@@ -47,26 +48,26 @@ pub struct ElasticSampler {
 
 #[derive(Debug)]
 struct State {
-    /// As of the last decided round.
+    /// The progress as of the last decided round.
     progress: Progress,
-    /// The view that the current round began with, ascending by id; empty until the worker
+    /// The view at the beginning of the current round, ascending by id; empty until the worker has
     /// synchronized.
     members: Arc<[Member]>,
     node: NodeId,
     index: u16,
     /// The worker's inner step.
     step: Step,
-    /// Where that is recorded: what was handed out since the last decided round.
+    /// The positions handed out since the last decided round, if that is recorded.
     handed_out: Option<HandedOut>,
-    /// Positions used up in decided rounds and not taken yet; `None` if nobody wants them.
+    /// Positions used in decided rounds and not taken yet; `None` unless the sampler records them.
     used: Option<Vec<(u64, Vec<Range<u64>>)>>,
 }
 
-/// Positions of the sample stream that a worker asked for, each step's once.
+/// Positions of the sample stream that a worker requested, once for each step.
 #[derive(Debug, Default)]
 struct HandedOut {
     ranges: Vec<(u64, u64)>,
-    /// The step that comes next.
+    /// The next step.
     next: Step,
 }
 
@@ -85,15 +86,16 @@ impl HandedOut {
 pub struct UsedSamples {
     /// The round.
     pub round: u64,
-    /// Epochs and sample indices, in the order of the stream.
+    /// Pairs of epoch and sample index, in the order of the stream.
     pub samples: Vec<(u64, usize)>,
 }
 
 impl ElasticSampler {
-    /// Batches of `batch` out of `samples` samples; `seed` drives the order of every epoch.
+    /// Creates a sampler of batches of `batch` out of `samples` samples; `seed` determines the
+    /// order of every epoch.
     ///
     /// # Errors
-    /// No samples or an empty batch.
+    /// There are no samples, or the batch is empty.
     pub fn new(samples: usize, batch: usize, seed: u64) -> Result<Self, SamplerError> {
         let progress = Progress::new(Settings {
             samples: samples as u64,
@@ -117,7 +119,7 @@ impl ElasticSampler {
     }
 
     /// Keeps which samples this node used in decided rounds, for [`ElasticSampler::take_used`];
-    /// they pile up until taken.
+    /// they accumulate until taken.
     #[must_use]
     pub fn recording(self) -> Self {
         lock(&self.shared).used = Some(Vec::new());
@@ -125,7 +127,7 @@ impl ElasticSampler {
     }
 
     /// The indices of the samples for the worker's current inner step, always `batch` of them.
-    /// Empty while the sampler is attached to no worker that has synchronized, and once the
+    /// Empty until the sampler is attached to a worker that has synchronized, and after the
     /// worker's node has left the view.
     pub fn next_batch(&mut self) -> &[usize] {
         let state = &mut *lock(&self.shared);
@@ -145,15 +147,15 @@ impl ElasticSampler {
         &self.batch
     }
 
-    /// How many epochs are used up whole in decided rounds; the same on every node after the same
+    /// Number of epochs used completely in decided rounds; the same on every node after the same
     /// round.
     #[must_use]
     pub fn epochs_completed(&self) -> u64 {
         lock(&self.shared).progress.epochs_completed()
     }
 
-    /// The samples that this node used in decided rounds since the last call, one entry a round; of
-    /// a node with several workers each sampler tells the whole node's. Empty without
+    /// The samples that this node used in decided rounds since the last call, one entry for each
+    /// round; on a node with several workers each sampler reports the whole node's. Empty without
     /// [`ElasticSampler::recording`].
     #[must_use]
     pub fn take_used(&mut self) -> Vec<UsedSamples> {
@@ -179,12 +181,12 @@ impl ElasticSampler {
     }
 }
 
-/// The worker's side of an attached sampler.
+/// The worker's handle to an attached sampler.
 #[derive(Clone, Debug)]
 pub(crate) struct Follower(Arc<Mutex<State>>);
 
 impl Follower {
-    /// Says whose batches the sampler hands out.
+    /// Sets the worker whose batches the sampler hands out.
     pub fn attach(&self, node: NodeId, index: usize, recorded: bool) {
         let mut state = lock(&self.0);
         state.handed_out = recorded.then(HandedOut::default);
@@ -192,15 +194,15 @@ impl Follower {
         state.index = u16::try_from(index).unwrap_or(u16::MAX);
     }
 
-    /// What travels with a contribution: what was left when the current round began.
+    /// The progress that travels with a contribution: as of the beginning of the current round.
     pub fn progress(&self) -> Progress {
         lock(&self.0).progress.clone()
     }
 
-    /// Goes on behind what a checkpoint says is left.
+    /// Continues with the samples that a checkpoint says are left.
     ///
     /// # Errors
-    /// The checkpoint's sampler had other settings. The sampler is unchanged.
+    /// The checkpoint's sampler had different settings. The sampler is unchanged.
     pub fn resume(&self, left: &Progress) -> Result<(), SamplerError> {
         let mut state = lock(&self.0);
         let cluster = left.settings();
@@ -212,8 +214,8 @@ impl Follower {
         Ok(())
     }
 
-    /// The positions that were handed out since the last decided round, ascending by step; nothing
-    /// where that is not recorded.
+    /// The positions handed out since the last decided round, ascending by step; empty if they are
+    /// not recorded.
     pub fn handed_out(&self) -> Vec<(u64, u64)> {
         let state = lock(&self.0);
         state
@@ -223,10 +225,10 @@ impl Follower {
             .collect()
     }
 
-    /// A round was decided, between members `before` and `after`, both ascending by id.
+    /// Applies a decided round, with the members `before` and `after` it, both ascending by id.
     ///
     /// # Errors
-    /// The cluster's sampler has other settings. The sampler is unchanged.
+    /// The cluster's sampler has different settings. The sampler is unchanged.
     pub fn decided(
         &self,
         outcome: &Outcome,
@@ -258,7 +260,7 @@ impl Follower {
         Ok(())
     }
 
-    /// The worker works on this inner step now.
+    /// Moves the sampler to the worker's current inner step.
     pub fn go_to(&self, step: Step) {
         lock(&self.0).step = step;
     }
@@ -270,7 +272,7 @@ fn index(progress: &Progress, position: u64) -> (u64, usize) {
     (epoch, sample as usize)
 }
 
-/// A poisoned lock is only a panic elsewhere between two assignments of whole values.
+/// A poisoned lock only means a panic elsewhere between two assignments of whole values.
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

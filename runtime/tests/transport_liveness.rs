@@ -109,7 +109,7 @@ impl Shell {
         for effect in out.take() {
             match effect {
                 Effect::Datagram { to, bytes } => {
-                    drop(self.node.transport.send_datagram(to, bytes.into()))
+                    _ = self.node.transport.send_datagram(to, bytes.into());
                 }
                 Effect::PortProbe(node) => self.node.transport.port_probe(node),
                 Effect::Down(node, _, cause) => {

@@ -1,9 +1,9 @@
-//! What the user asked for: the base algorithm, the outer optimizer and their frequencies, checked
+//! The user's settings: the base algorithm, the outer optimizer and their frequencies, checked
 //! once.
 
 use serde::{Deserialize, Serialize};
 
-/// What runs between the outer rounds.
+/// Base algorithm: runs between the outer rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Base {
     /// An exact average every `frequency` inner steps.
@@ -13,33 +13,33 @@ pub enum Base {
     },
     /// One push-sum gossip after every inner step.
     Sgp(Gossip),
-    /// The exact mean of the gradients over all nodes at every step: the DDP reference.
+    /// The exact mean of the gradients over all nodes at every step, as DDP does (the reference).
     AllReduce,
-    /// Nothing: only outer rounds (DiLoCo's shape).
+    /// No base exchange: outer rounds only, as in DiLoCo.
     None,
 }
 
-/// Most steps that a gossip message may be late: what was sent is kept until it was mixed.
+/// Upper bound of [`Gossip::staleness`], in inner steps; a sent message is kept until it is mixed.
 pub const STALENESS_MAX: u32 = 64;
 
-/// How SGP gossips (algorithm section 5).
+/// Settings of SGP's gossip (algorithm section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gossip {
-    /// `p`, out-peers of one gossip.
+    /// `p`, number of out-peers of one gossip.
     pub peers_per_step: u32,
     /// Inner steps that a message may be late before a node waits for it. 0 is synchronous: a step
     /// ends when the messages sent in it are mixed.
     pub staleness: u32,
-    /// Who gossips with whom.
+    /// The gossip graph.
     pub topology: TopologyName,
-    /// What happens to a message that is later than `staleness`.
+    /// Handling of a peer whose message is later than `staleness`.
     pub late_peers: LatePeers,
-    /// How values travel.
+    /// Encoding of the values on the wire.
     pub wire: WireType,
 }
 
 impl Default for Gossip {
-    /// One peer a step over the directed exponential graph, one step behind, as float32.
+    /// One peer a step over the directed exponential graph, with staleness 1, as float32.
     fn default() -> Self {
         Self {
             peers_per_step: 1,
@@ -63,42 +63,42 @@ impl Gossip {
     }
 }
 
-/// Who gossips with whom; the graphs are in [`crate::topology`].
+/// Gossip graphs by name; they are implemented in [`crate::topology`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TopologyName {
     /// Directed exponential: hops 1, 2, 4, … for one peer a step.
     #[default]
     Exponential,
-    /// The next `p` members, always the same.
+    /// Each member always sends to the next `p` members.
     Ring,
     /// Exponential between the members of even and of odd rank: every exchange goes both ways.
     BipartiteExponential,
-    /// Everybody.
+    /// Every member sends to all others.
     Complete,
-    /// Directed exponential over the members in an order in which few turns wait for slow links.
+    /// Directed exponential, over an order of the members in which few turns wait for slow links.
     BandwidthAware,
 }
 
-/// What a node does about a peer whose message is later than the staleness bound.
+/// Handling of a peer whose message is later than the staleness bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LatePeers {
-    /// It waits for the message, at most the grace, and does without that peer then until it is in
-    /// time again.
+    /// Wait for the message, at most for the grace period; then go on without that peer until it is
+    /// in time again.
     #[default]
     Wait,
-    /// It does without that peer at once until it is in time again.
+    /// Go on without that peer at once, until it is in time again.
     Skip,
 }
 
-/// How float32 values travel; as float32 or in fewer bytes.
+/// Wire encoding of float32 values: unchanged, or rounded to fewer bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WireType {
-    /// As they are, 4 bytes each.
+    /// Unchanged, 4 bytes each.
     #[default]
     Float32,
     /// Rounded to bfloat16, 2 bytes each.
     BFloat16,
-    /// Rounded to 255 steps of a scale for each block of 256, 1 byte each and 4 a block.
+    /// Rounded to 255 steps of a scale per block of 256 values: 1 byte per value and 4 per block.
     Int8,
 }
 
@@ -128,25 +128,25 @@ pub enum OuterOptimizer {
     },
 }
 
-/// The outer rounds: how often, with which optimizer, over which state.
+/// The outer rounds: frequency, optimizer, and whether their state is sharded.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outer {
     /// `τ`, inner steps of an outer round.
     pub frequency: u64,
     /// The optimizer of the slow step.
     pub optimizer: OuterOptimizer,
-    /// Anchor and momentum are sharded over the nodes. `false` keeps them whole on every node
-    /// (compatibility).
+    /// Whether anchor and momentum are sharded over the nodes. `false` keeps them whole on every
+    /// node (compatibility).
     pub sharded: bool,
-    /// The slow step of SGP averages exactly first. `false` is the paper's SGP-SlowMo-noaverage
-    /// (unsharded).
+    /// Whether the slow step of SGP averages exactly first. `false` is the paper's
+    /// SGP-SlowMo-noaverage (unsharded).
     pub average: bool,
 }
 
-/// What happens to the base optimizer's buffers at a round boundary (algorithm of section 7).
+/// Handling of the base optimizer's buffers at a round boundary (algorithm section 7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum BufferStrategy {
-    /// Leave them as they are.
+    /// Leave them unchanged.
     #[default]
     Maintain,
     /// Set them to zero.
@@ -156,31 +156,32 @@ pub enum BufferStrategy {
 }
 
 impl BufferStrategy {
-    /// Whether every node has buffers of its own after a round, one with the slow step or a plain
-    /// average; otherwise all have the same, and a joiner needs nobody's.
+    /// Whether nodes have different buffers after a round, be it one with the slow step or a plain
+    /// average. Otherwise all have the same, and a joiner needs no copy of another node's.
     #[must_use]
     pub fn leaves_own(self, slow_step: bool) -> bool {
         self == Self::Maintain || !slow_step
     }
 }
 
-/// A whole training algorithm.
+/// A complete training algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Algorithm {
-    /// What runs between outer rounds.
+    /// The algorithm that runs between outer rounds.
     pub base: Base,
     /// The outer rounds; `None` when SlowMo is off (`α = 1` and `β = 0`).
     pub outer: Option<Outer>,
-    /// An exact average without momentum every so many steps, whatever the base.
+    /// Inner steps between additional exact averages without momentum, with any base; `None` is
+    /// off.
     pub average_every: Option<u64>,
-    /// What a round does to the base optimizer's buffers.
+    /// Handling of the base optimizer's buffers in a round.
     pub buffers: BufferStrategy,
-    /// How parameters travel in rounds. The founding, what joiners get, slow momentum, buffers and
-    /// gradients always travel as float32.
+    /// Encoding of parameters in rounds. The bootstrap round, transfers to joiners, slow momentum,
+    /// buffers and gradients are always float32.
     pub round_wire: WireType,
 }
 
-/// A value outside its range. Nothing was started.
+/// A setting outside its range. Nothing was started.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum AlgorithmError {
     /// `τ = 0`.
@@ -222,7 +223,7 @@ pub enum AlgorithmError {
     /// `β` or `μ` outside `[0, 1)`.
     #[error("{name} = {value}: a momentum must lie in [0, 1)")]
     Momentum {
-        /// Which one.
+        /// Name of the setting.
         name: &'static str,
         /// The value given.
         value: f32,
@@ -230,7 +231,7 @@ pub enum AlgorithmError {
     /// `α` or `η` not a positive finite number.
     #[error("{name} = {value}: an outer learning rate must be finite and above 0")]
     Rate {
-        /// Which one.
+        /// Name of the setting.
         name: &'static str,
         /// The value given.
         value: f32,
@@ -293,7 +294,7 @@ impl OuterOptimizer {
 }
 
 impl Algorithm {
-    /// Whether the gossip graph stands on an order of the members by measured rates.
+    /// Whether the gossip graph uses an order of the members by measured rates.
     #[must_use]
     pub fn orders_by_rate(&self) -> bool {
         matches!(

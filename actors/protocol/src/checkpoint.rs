@@ -1,9 +1,10 @@
-//! When decided state is kept for good, and who writes which part of it: functions of what every
-//! member knows, so nobody asks anybody.
+//! When decided state is checkpointed, and which node writes which part: functions of what every
+//! member knows, so no communication is needed.
 //!
-//! Kept is what an outer round left: there every member has the same parameters, the anchor is
-//! those parameters, and the slow momentum is the shards' (with `sharded = false` every node's, all
-//! alike). Without an outer optimizer it is what an exact average left.
+//! The state after an outer round is checkpointed: there every member has the same parameters, the
+//! anchor equals those parameters, and the slow momentum is the shards' (with `sharded = false`
+//! every node's, identical on all). Without an outer optimizer it is the state after an exact
+//! average.
 
 use crate::algorithm::{Algorithm, Base};
 use crate::coordinator::{RoundKind, RoundSpec};
@@ -11,8 +12,8 @@ use crate::ident::{NodeId, ShardId, Step};
 use crate::shards::{Layout, ShardMap};
 use crate::view::View;
 
-/// Inner steps from one point where state can be kept to the next; `None` where nodes never are at
-/// the same parameters, or the slow momentum is not the same on all.
+/// Inner steps from one possible checkpoint to the next; `None` if the nodes never have the same
+/// parameters, or the slow momentum is not the same on all.
 #[must_use]
 pub fn period(algorithm: &Algorithm) -> Option<u64> {
     let frequency = match algorithm.base {
@@ -33,8 +34,8 @@ pub fn period(algorithm: &Algorithm) -> Option<u64> {
     }
 }
 
-/// Inner steps from one checkpoint to the next, where every `every`-th point is one; `None` where
-/// nothing is kept.
+/// Inner steps from one checkpoint to the next if every `every`-th possible point is one; `None` if
+/// there are no checkpoints.
 #[must_use]
 pub fn spacing(algorithm: &Algorithm, every: u64) -> Option<u64> {
     period(algorithm)
@@ -43,8 +44,8 @@ pub fn spacing(algorithm: &Algorithm, every: u64) -> Option<u64> {
 }
 
 /// The rank of the checkpoint that `step` follows: how often the number of checkpoints up to it can
-/// be halved. Half of all have rank 0, half of the rest rank 1, and so on: whoever cannot write all
-/// agrees with the others on which.
+/// be halved. Half of all have rank 0, half of the rest rank 1, and so on. Nodes that cannot write
+/// all checkpoints thereby agree on which to write.
 #[must_use]
 pub fn rank(step: Step, spacing: u64) -> u32 {
     match (step.0.checked_div(spacing), step.0.checked_rem(spacing)) {
@@ -53,20 +54,21 @@ pub fn rank(step: Step, spacing: u64) -> u32 {
     }
 }
 
-/// Whether a writer that is behind, and where `waiting` waits already, writes `next` in its place:
-/// where that is of no lower rank.
+/// Whether a writer that is behind, with `waiting` already queued, replaces it by `next`: true if
+/// `next` has no lower rank.
 ///
-/// If a part takes no longer to write than 2^r checkpoints are apart, all of rank r and above are
-/// written: one of them is begun before the next of them is due, and nothing of a lower rank takes
-/// its place. So nodes that are behind by different amounts, each at another moment, skip alike:
-/// whole becomes every 2^r-th checkpoint, r being the slowest node's. Were the newest always taken,
-/// each would write others.
+/// If writing a part takes no longer than the time of 2^r checkpoints, all checkpoints of rank r
+/// and above are written: one of them is begun before the next of them is due, and nothing of a
+/// lower rank takes its place. So nodes that are behind by different amounts, at different times,
+/// skip the same ones: every 2^r-th checkpoint is complete, where r is the slowest node's. If each
+/// node always took the newest, each would write different ones.
 #[must_use]
 pub fn replaces(next: Step, waiting: Step, spacing: u64) -> bool {
     rank(next, spacing) >= rank(waiting, spacing)
 }
 
-/// Whether what a round of this spec decided is kept, where every `every`-th one is. 0 keeps none.
+/// Whether the outcome of a round with this spec is checkpointed, if every `every`-th one is. 0
+/// disables checkpoints.
 #[must_use]
 pub fn is_due(algorithm: &Algorithm, every: u64, spec: &RoundSpec) -> bool {
     let kind = if algorithm.outer.is_some_and(|outer| outer.sharded) {
@@ -79,8 +81,8 @@ pub fn is_due(algorithm: &Algorithm, every: u64, spec: &RoundSpec) -> bool {
         && spacing(algorithm, every).and_then(|spacing| steps.checked_rem(spacing)) == Some(0)
 }
 
-/// The shards of a vector of `elements` values that `node` writes: those that it owns in the view
-/// that was decided, ascending.
+/// The shards of a vector of `elements` values that `node` writes: those that it owns in the
+/// decided view, ascending.
 #[must_use]
 pub fn written_by(node: NodeId, view: &View, elements: usize, replicas: usize) -> Vec<ShardId> {
     let layout = Layout::new(elements);
@@ -190,8 +192,8 @@ mod tests {
         assert_eq!(rank(Step(7), 0), 0);
     }
 
-    /// What a writer writes of the checkpoints 1 to `until`, and when it is done with each, in
-    /// tenths of the time between two of them. A part takes any time up to `slowest` of these.
+    /// Which of the checkpoints 1 to `until` a writer writes, and when it finishes each, in tenths
+    /// of the time between two of them. Writing a part takes any time up to `slowest` of these.
     fn written(until: u64, slowest: u64, random: &mut u64, newest: bool) -> Vec<(u64, u64)> {
         let mut done = Vec::new();
         let mut busy = None;
@@ -231,7 +233,7 @@ mod tests {
                         .iter()
                         .find(|(one, _)| *one == number)
                         .map(|(_, end)| *end);
-                    // Nobody gives it up before.
+                    // No writer gives it up before.
                     assert!(
                         end.is_some_and(|end| end <= (number + 2 * rank_of_all) * 10),
                         "{number} of {slowest}: {end:?}"
@@ -239,7 +241,7 @@ mod tests {
                 }
             }
         }
-        // Of eight nodes, each with a time of its own.
+        // Eight nodes, each with its own writing time.
         let mut whole = |newest| {
             let mut counts = std::collections::BTreeMap::new();
             (0..8)

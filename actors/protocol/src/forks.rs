@@ -1,37 +1,37 @@
-//! Which of two histories of one bootstrap goes on where they meet.
+//! Ranking of histories: which of two histories of one bootstrap continues when they meet.
 //!
-//! A history forks where a group goes on without a quorum. It is named by its forks since the
-//! bootstrap, each fixed by the fork's first entry; so two nodes that compare two histories at
-//! different times agree, and the order has no circles.
+//! A history forks where a group continues without a quorum. It is identified by its forks since
+//! the bootstrap, each fixed by the fork's first entry. So two nodes that compare two histories at
+//! different times agree, and the order has no cycles.
 //!
 //! ```text
 //!   bootstrap ──1──2──3──┬──4──5──▶  kept its quorum: outranks every fork of a round that it decided itself
 //!                        ├──4'──5'─▶ forked at round 4 with two contributors
 //!                        └──4"──▶    forked at round 4 with one: outranked
 //! ```
-//! A node that stands in the history before a fork, and has decided no more than the fork began
-//! with, is only behind: the fork is how its history goes on.
+//! A node in the history before a fork that has decided no more than the fork began with is only
+//! behind: the fork is the continuation of its history.
 
 use crate::ident::{Lineage, Round};
 use serde::{Deserialize, Serialize};
 use std::cmp::{Ordering, Reverse};
 
-/// Most forks of a history. It forks no more then, and waits for a quorum.
+/// Maximum number of forks of a history. After that it forks no more and waits for a quorum.
 pub const FORKS_MAX: usize = 256;
 
-/// How a history parted from the one before.
+/// A fork: where a history split from the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Fork {
-    /// The first round that it decided without a quorum of the voters before.
+    /// The first round that it decided without a quorum of the previous voters.
     pub round: Round,
-    /// Nodes that contributed to that round.
+    /// Number of nodes that contributed to that round.
     pub contributors: u32,
-    /// The history from there on.
+    /// The lineage from there on.
     pub lineage: Lineage,
 }
 
-/// Compares histories of one bootstrap, each as its forks and the round that it works towards. The
-/// greater one goes on.
+/// Compares histories of one bootstrap, each given by its forks and the round that it works
+/// towards. The greater one continues.
 #[must_use]
 pub fn rank(one: (&[Fork], Round), other: (&[Fork], Round)) -> Ordering {
     let ours = one.0;
@@ -52,7 +52,8 @@ pub fn rank(one: (&[Fork], Round), other: (&[Fork], Round)) -> Ordering {
     }
 }
 
-/// A history that works towards `round` beside a fork of it.
+/// Compares a history that works towards `round` with a fork of it: greater if it decided the
+/// fork's round itself.
 fn kept_on(round: Round, fork: &Fork) -> Ordering {
     if round > fork.round {
         Ordering::Greater
@@ -101,7 +102,7 @@ mod tests {
         assert_eq!(best(&[(&low, 5), (&high, 90)]).0, low);
     }
 
-    /// Every history with up to two forks out of few, at every round that it can stand at.
+    /// Every history with up to two forks out of a few, at every round that it can be at.
     fn histories() -> Vec<(Vec<Fork>, u64)> {
         let mut paths = vec![Vec::new()];
         for round in 1..4 {

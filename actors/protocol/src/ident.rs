@@ -1,4 +1,4 @@
-//! Identities and counters. Plain integers with their own types, so that an epoch is never mistaken
+//! Identities and counters: integers with types of their own, so that an epoch is never mistaken
 //! for a round.
 
 use serde::{Deserialize, Serialize};
@@ -20,13 +20,13 @@ macro_rules! counter {
 }
 
 counter!(
-    /// A node: one process, the workers that share a fast interconnect. Given or random; stays the
-    /// same over restarts.
+    /// A node: one process, whose workers share a fast interconnect. The id is configured or random
+    /// and stays the same over restarts.
     NodeId(u64), "node"
 );
 counter!(
-    /// Tells a restarted process from its predecessor under the same [`NodeId`]; a later start has
-    /// a larger value.
+    /// Distinguishes a restarted process from its predecessor with the same [`NodeId`]; a later
+    /// start has a larger value.
     Incarnation(u64), "incarnation"
 );
 counter!(
@@ -34,11 +34,11 @@ counter!(
     ClusterId(u64), "cluster"
 );
 counter!(
-    /// Counts the views of a lineage; the founding view is epoch 1.
+    /// Counts the views of a lineage; the bootstrap view is epoch 1.
     Epoch(u64), "epoch"
 );
 counter!(
-    /// Counts the decided outcomes of a lineage; the founding round is 0.
+    /// Counts the decided outcomes of a lineage; the bootstrap round is 0.
     Round(u64), "round"
 );
 counter!(
@@ -50,7 +50,7 @@ counter!(
     ShardId(u32), "shard"
 );
 
-/// Shows several nodes in a message: `node 3, node 7`.
+/// Displays several nodes in a message: `node 3, node 7`.
 #[derive(Clone, Copy, Debug)]
 pub struct Nodes<'a>(pub &'a [NodeId]);
 
@@ -63,7 +63,8 @@ impl fmt::Display for Nodes<'_> {
     }
 }
 
-/// Which model history a node belongs to. Zero means "none yet": such a node never donates state.
+/// The model history that a node belongs to. Zero means "none yet": such a node never transfers
+/// state to others.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -79,28 +80,28 @@ impl Lineage {
         self != Self::NONE
     }
 
-    /// The lineage of a founding: `of` is a hash of what only that one has. Never
-    /// [`Lineage::NONE`], also where it goes on.
+    /// The lineage of a bootstrap: `of` is a hash of something unique to it. Never
+    /// [`Lineage::NONE`], nor are the lineages forked from it.
     #[must_use]
     pub fn founded(of: u128) -> Self {
         Self(of | 1 << Self::BOOTSTRAP_SHIFT)
     }
 
-    /// The lineage under which this history goes on beside others of the same founding: `of` is a
-    /// hash of what sets it apart.
+    /// The lineage of a fork of this history, next to others of the same bootstrap: `of` is a hash
+    /// of what distinguishes it.
     #[must_use]
     pub fn parted(self, of: u128) -> Self {
         let low = (1 << Self::BOOTSTRAP_SHIFT) - 1;
         Self(((self.0 & !low) | (of & low)).max(1))
     }
 
-    /// Whether both come from one founding.
+    /// Whether both come from the same bootstrap.
     #[must_use]
     pub fn is_akin(self, other: Self) -> bool {
         self.0 >> Self::BOOTSTRAP_SHIFT == other.0 >> Self::BOOTSTRAP_SHIFT
     }
 
-    /// The upper half is the founding's, whatever became of it.
+    /// The upper half identifies the bootstrap and is the same in all forks.
     const BOOTSTRAP_SHIFT: u32 = 64;
 }
 
@@ -116,7 +117,7 @@ impl fmt::Display for Lineage {
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Term {
-    /// Grows with every take-over.
+    /// Grows whenever a node takes over the leadership.
     pub counter: u64,
     /// The leader that proposes under this term.
     pub node: NodeId,
@@ -140,7 +141,7 @@ impl fmt::Display for Term {
 }
 
 impl Round {
-    /// The founding round: the lowest id's parameters become everybody's.
+    /// The bootstrap round: all nodes take the parameters of the lowest id.
     pub const BOOTSTRAP: Self = Self(0);
 
     /// The round after this one.
@@ -151,6 +152,6 @@ impl Round {
 }
 
 impl Epoch {
-    /// The epoch of the founding view.
+    /// The epoch of the bootstrap view.
     pub const BOOTSTRAP: Self = Self(1);
 }

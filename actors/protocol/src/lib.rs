@@ -1,26 +1,26 @@
-//! Every decision of slowmo as pure state machines and pure arithmetic.
+//! All decision logic of slowmo, as pure state machines and pure arithmetic.
 //!
 //! Nothing here touches a socket, a clock, a thread or a global: time comes in as
-//! [`time::Instant`], randomness as a seeded generator, and effects go out as data. So the same
-//! code runs in production and, far faster than real time, in a simulator.
+//! [`time::Instant`], randomness as a seeded generator, and effects go out as data. The same code
+//! therefore runs in production and, far faster than real time, in a simulator.
 //!
 //! | module | decides |
 //! |---|---|
 //! | [`ident`], [`time`] | identities, counters, instants |
-//! | [`algorithm`] | what the user asked for: base algorithm, outer optimizer, frequencies |
-//! | [`schedule`] | what fires at inner step `n` |
-//! | [`view`], [`shards`] | who takes part, who holds which shard |
-//! | [`model`] | how large a model is |
-//! | [`topology`], [`push_sum`] | who gossips with whom, and the push-sum weights |
-//! | [`encoding`] | values in fewer bytes, and what rounding owes |
+//! | [`algorithm`] | the user's settings: base algorithm, outer optimizer, frequencies |
+//! | [`schedule`] | which exchanges are due at inner step `n` |
+//! | [`view`], [`shards`] | the members, and which of them hold which shard |
+//! | [`model`] | the size of a model |
+//! | [`topology`], [`push_sum`] | the gossip graph and the push-sum weights |
+//! | [`encoding`] | values in fewer bytes, and the residual of rounding |
 //! | `outer` | the outer optimizers, element by element |
 //! | [`liveness`] | which watched nodes are alive |
-//! | [`membership`], [`coordinator`], [`gossip_peer`], [`aggregator`] | the machines behind the actors of the same names |
-//! | [`node`] | what the machines of one node tell each other, and what becomes of the data that they move |
-//! | [`checkpoint`] | when decided state is kept for good, and who writes which part |
-//! | [`trace`] | nothing: what happened in a run, as events that invariants judge |
-//! | [`planted`] | bugs on purpose, for tests only |
-//! | `simulation` | nothing: what simulations run on, for tests only |
+//! | [`membership`], [`coordinator`], [`gossip_peer`], [`aggregator`] | the state machines behind the actors of the same names |
+//! | [`node`] | messages between the machines of one node, and the handling of the data that they move |
+//! | [`checkpoint`] | when decided state is checkpointed, and which node writes which part |
+//! | [`trace`] | nothing: the events of a run, which invariants check |
+//! | [`planted`] | deliberate bugs, for tests only |
+//! | `simulation` | nothing: building blocks of simulations, for tests only |
 //! | [`wire`] | control frames and stream headers, bounded decoding |
 #![deny(missing_docs)]
 

@@ -15,12 +15,12 @@ impl<E> Default for Outbox<E> {
 }
 
 impl<E> Outbox<E> {
-    /// Adds an effect behind the others.
+    /// Appends an effect.
     pub fn push(&mut self, effect: E) {
         self.0.push(effect);
     }
 
-    /// Adds several effects behind the others.
+    /// Appends several effects.
     pub fn push_all(&mut self, effects: impl IntoIterator<Item = E>) {
         self.0.extend(effects);
     }
@@ -33,30 +33,30 @@ impl<E> Outbox<E> {
 
 /// A state machine: pure, so that a run is a function of its events.
 pub trait Machine {
-    /// What happens to it.
+    /// Type of the events that it handles.
     type In;
-    /// What it asks for.
+    /// Type of the effects that it asks for.
     type Effect;
 
-    /// Takes one event at `now` and appends the effects.
+    /// Handles one event at `now` and appends the effects to `out`.
     fn handle(&mut self, event: Self::In, now: Instant, out: &mut Outbox<Self::Effect>);
 
-    /// When its shell must hand it a tick, if nothing happens before.
+    /// Time at which its shell must hand it a tick, if no event comes before.
     fn next_deadline(&self) -> Option<Instant>;
 }
 
-/// This node as its machines sign their frames.
+/// Identity of this node, which its machines put into the headers of their frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// The cluster.
     pub cluster: ClusterId,
     /// The node.
     pub node: NodeId,
-    /// Which start of it.
+    /// Its incarnation.
     pub incarnation: Incarnation,
 }
 
-/// Where in history a machine stands.
+/// Position in history: lineage, epoch, round, term and attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     /// The model history.
@@ -67,7 +67,7 @@ pub struct Place {
     pub round: Round,
     /// The term in force.
     pub term: Term,
-    /// The attempt under way in it.
+    /// The current attempt of that term.
     pub attempt: u32,
 }
 
@@ -94,7 +94,7 @@ impl Identity {
         }
     }
 
-    /// A frame sent from `place`.
+    /// A frame that carries `message`, sent from `place`.
     #[must_use]
     pub fn frame(&self, place: Place, message: Message) -> Frame {
         Frame::V1 {

@@ -1,6 +1,6 @@
 //! Sums, means and push-sum mixes of float32 slices. Callers fix the order (ascending node id), so
-//! results are the same bits on every run and every node. Slices of one call have the same length;
-//! a longer one's tail is left alone.
+//! results are bitwise identical on every run and every node. Slices of one call have the same
+//! length; the tail of a longer one is left unchanged.
 
 /// `sum += values`.
 pub fn add(sum: &mut [f32], values: &[f32]) {
@@ -9,8 +9,8 @@ pub fn add(sum: &mut [f32], values: &[f32]) {
     }
 }
 
-/// Ends an exact average: `x̄ = Σx / Σw` (algorithm section 3). A weight of 1 leaves every bit as
-/// it is.
+/// Final step of an exact average: `x̄ = Σx / Σw` (algorithm section 3). A weight of 1 leaves every
+/// bit unchanged.
 pub fn divide(sum: &mut [f32], weight: f64) {
     let weight = weight as f32;
     if weight != 1.0 {
@@ -20,30 +20,29 @@ pub fn divide(sum: &mut [f32], weight: f64) {
     }
 }
 
-/// `target += scale · values`: mixes what arrived in a gossip (algorithm section 5).
+/// `target += scale · values`: mixes a received gossip message (algorithm section 5).
 pub fn mix(target: &mut [f32], values: &[f32], scale: f32) {
     for (target, value) in target.iter_mut().zip(values) {
         *target += scale * value;
     }
 }
 
-/// `target = scale · values`: what a node keeps of its own numerator.
+/// `target = scale · values`: the part of its own numerators that a node keeps.
 pub fn scale(target: &mut [f32], values: &[f32], scale: f32) {
     for (target, value) in target.iter_mut().zip(values) {
         *target = scale * value;
     }
 }
 
-/// `target = scale · target + factor · values`: the node's own part is mixed into a message in its
-/// place.
+/// `target = scale · target + factor · values`: mixes the node's own part into a message in place.
 pub fn blend(target: &mut [f32], scale: f32, values: &[f32], factor: f32) {
     for (target, value) in target.iter_mut().zip(values) {
         *target = scale * *target + factor * value;
     }
 }
 
-/// Overlapped gossip (algorithm section 5): the numerators `x = stays·model + correction`, of which
-/// `x / weight` is left in the model. `false` if one of these is not finite.
+/// Overlapped gossip (algorithm section 5): computes the numerators `x = stays·model + correction`
+/// and leaves `x / weight` in the model. `false` if one of the results is not finite.
 #[must_use]
 pub fn correct(model: &mut [f32], correction: &[f32], stays: f32, weight: f64) -> bool {
     let weight = weight as f32;
@@ -56,7 +55,8 @@ pub fn correct(model: &mut [f32], correction: &[f32], stays: f32, weight: f64) -
     exponents == 0
 }
 
-/// The same, and `before` becomes what the model was: one pass over memory.
+/// The same as [`correct`], and `before` becomes the model before the call, in one pass over
+/// memory.
 #[must_use]
 pub fn correct_and_keep(
     model: &mut [f32],
@@ -76,9 +76,9 @@ pub fn correct_and_keep(
     exponents == 0
 }
 
-/// The same on a copy of the model, which becomes the numerators `x`; and what is sent of them:
-/// `last`, the numerators before (of push-sum weight `weight`), becomes `x + goes·Δ`, where `Δ` is
-/// what the inner step moved the model by.
+/// The same on a copy of the model, which becomes the numerators `x`. `last`, the previous
+/// numerators (of push-sum weight `weight`), becomes the values to send, `x + goes·Δ`, where `Δ` is
+/// the movement of the model in the inner step.
 pub fn share_out(
     model: &mut [f32],
     last: &mut [f32],
@@ -94,7 +94,7 @@ pub fn share_out(
     }
 }
 
-/// All bits of the exponent: infinities and NaN have them set.
+/// All exponent bits: they are set in infinities and NaN.
 const INFINITE: u32 = 0x7f80_0000;
 
 #[cfg(test)]

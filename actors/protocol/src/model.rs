@@ -1,23 +1,23 @@
-//! What a node brings to train: how many values, of which kind. Nodes that train together bring the
-//! same.
+//! Size of the model that a node trains, by kind of value. Nodes that train together have the same
+//! sizes.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How large a model is, in float32 values.
+/// Size of a model, in float32 values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ModelSize {
     /// Parameters.
     pub parameters: u64,
-    /// Values of the model's buffers, which are averaged with the parameters.
+    /// Values in the model's buffers, which are averaged with the parameters.
     pub buffers: u64,
-    /// Values of the base optimizer's buffers, where they are averaged or copied to joiners; 0
-    /// where they never travel.
+    /// Values in the base optimizer's buffers, if these are averaged or copied to joiners; 0 if
+    /// they are never sent.
     pub optimizer: u64,
 }
 
 impl ModelSize {
-    /// A model without buffers that travel.
+    /// A model of which no buffers are sent.
     #[must_use]
     pub fn of(parameters: u64) -> Self {
         Self {

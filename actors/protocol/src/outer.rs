@@ -1,8 +1,8 @@
 //! The outer optimizers, element by element (algorithm section 4). All arithmetic is float32.
 //!
-//! Each takes the exact average and the decided state of a piece of a shard and writes the new
-//! parameters and the new momentum beside it: the decided state stays untouched until the round is
-//! decided.
+//! Each takes the exact average and the decided state of a piece of a shard. It writes the new
+//! parameters and the new momentum to separate memory: the decided state stays unchanged until the
+//! round is decided.
 
 use crate::algorithm::OuterOptimizer;
 
@@ -27,27 +27,27 @@ pub trait OuterStep {
 /// SlowMo, arXiv 1910.00643, algorithm 1: `u ← βu + (o − x̄)/γ; x ← o − αγu`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlowMo {
-    /// `α`.
+    /// `α`, slow learning rate.
     pub alpha: f32,
-    /// `β`.
+    /// `β`, slow momentum.
     pub beta: f32,
 }
 
 /// Nesterov on the pseudo-gradient, arXiv 2311.08105: `Δ = o − x̄; v ← μv + Δ; x ← o − η(Δ + μv)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Nesterov {
-    /// `η`.
+    /// `η`, outer learning rate.
     pub eta: f32,
-    /// `μ`.
+    /// `μ`, outer momentum.
     pub mu: f32,
 }
 
 /// Blockwise model update filtering with Nesterov momentum: `v ← μv + ηΔ; x ← o − v − μv`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BmufNbm {
-    /// `η`.
+    /// `η`, block learning rate.
     pub eta: f32,
-    /// `μ`.
+    /// `μ`, block momentum.
     pub mu: f32,
 }
 
@@ -84,8 +84,8 @@ impl OuterStep for BmufNbm {
 }
 
 impl OuterOptimizer {
-    /// How far a pseudo-gradient of 1 moves the parameters, this slow step and all later ones
-    /// together (with constant `γ`).
+    /// Total movement of the parameters by a pseudo-gradient of 1, over this slow step and all
+    /// later ones (with constant `γ`).
     #[must_use]
     pub fn gain(&self) -> f32 {
         match *self {

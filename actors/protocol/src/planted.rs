@@ -1,35 +1,34 @@
-//! Bugs that are here on purpose, to prove that the simulation finds such: each is switched on by a
-//! test, for its own thread. Without the feature `planted`, which only tests turn on, nothing of
-//! them is compiled in.
+//! Deliberate bugs that prove that the simulation finds such bugs. A test switches one on for its
+//! own thread. Without the feature `planted`, which only tests enable, none of them is compiled in.
 
-/// One bug.
+/// One deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// Whoever lives decides, be it a quorum or not.
+    /// The live nodes decide a round, with or without a quorum.
     DecideWithoutQuorum,
-    /// Momentum does not travel to nodes that join.
+    /// Momentum is not sent to joiners.
     MomentumNotHandedOver,
-    /// A node contributes what it computed before it heard of the round that it was passed over in.
+    /// A node contributes values that it computed before it heard of a round that excluded it.
     FreshDonor,
     /// A decided outcome is applied by nodes that do not hold its data.
     ApplyWithoutData,
-    /// The samples of a round are dealt again, whoever used them.
+    /// The samples of a round are handed out again although contributors used them.
     SamplerRepeats,
-    /// A promise that was lost is not told again.
+    /// A lost promise is not sent again.
     PromiseUntold,
-    /// Frames of an earlier round and its view are taken for those of this one.
+    /// Frames of an earlier round and view are accepted as frames of the current one.
     StaleEpoch,
-    /// A message stays with what is to be mixed after it was.
+    /// A message stays in the inbox after it was mixed, so it is mixed twice.
     MixedTwice,
-    /// What was sent to a node that died is not taken back.
+    /// The mass of messages to a dead node is not reclaimed from escrow.
     EscrowNotReclaimed,
-    /// Messages that their receivers have are kept all the same, however many there are.
+    /// Messages are kept after their receivers have them, without bound.
     UnboundedEscrow,
-    /// Nobody notices that streams were lost with a connection that was made anew.
+    /// Streams lost with a connection that was re-established go unnoticed.
     LostStreamsUnnoticed,
     /// A leader makes another attempt after it asked for votes under the same term.
     AttemptAfterAccept,
-    /// A leader asks for votes while one receiver is not ready.
+    /// A leader asks for votes while one receiver is not ready yet.
     AcceptBeforeReady,
     /// A node drops the data of earlier terms when it hears of an attempt of a later one.
     DroppedForLaterAttempt,
@@ -37,13 +36,13 @@ pub enum Bug {
     ClosedTooEarly,
     /// A voter acknowledges that a term is open though it promised a higher one.
     OpenedBelowPromise,
-    /// A voter does not tell which term it knows to have been open.
+    /// A voter does not report the highest term that it knows to have been open (the floor).
     FloorUntold,
-    /// A leader is bound to what was accepted below the floor.
+    /// A leader treats entries accepted below the floor as binding.
     VoidIgnored,
 }
 
-/// Those that the simulation finds.
+/// Bugs that the simulation finds.
 pub const BUGS: [Bug; 11] = [
     Bug::DecideWithoutQuorum,
     Bug::MomentumNotHandedOver,
@@ -58,8 +57,7 @@ pub const BUGS: [Bug; 11] = [
     Bug::LostStreamsUnnoticed,
 ];
 
-/// Those that need an order of events which the simulation meets too seldom: the model of rounds
-/// finds them.
+/// Bugs that need an order of events too rare in the simulation: the model of rounds finds them.
 pub const MODEL_BUGS: [Bug; 7] = [
     Bug::AttemptAfterAccept,
     Bug::AcceptBeforeReady,

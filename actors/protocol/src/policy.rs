@@ -1,44 +1,45 @@
-//! What the user allows when nodes are lost: pure choices, the same on every node.
+//! The user's policies for the loss of nodes: plain choices, the same on every node.
 
 use serde::{Deserialize, Serialize};
 
-/// Who may decide a round.
+/// The quorum rule of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Quorum {
-    /// More than half of the view, or exactly half with its lowest id: two sides of a cut network
-    /// never both go on.
+    /// More than half of the view, or exactly half including its lowest id: two sides of a
+    /// partitioned network never both continue.
     #[default]
     Majority,
-    /// Whoever is alive. Two sides of a cut network both go on; on healing one joins the other: see
-    /// [`crate::forks`].
+    /// All live members, however few. Both sides of a partitioned network continue; when it heals,
+    /// one joins the other: see [`crate::forks`].
     Survivors,
 }
 
-/// Whether this process may found a run. Exactly one of those that start together bootstraps; the
-/// others wait for it.
+/// Whether this process may bootstrap a run. Exactly one of the processes that start together
+/// bootstraps; the others wait for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Bootstrap {
-    /// If its address is the smallest of those that it knows.
+    /// Only if its address is the smallest of those that it knows.
     #[default]
     Auto,
-    /// Yes, whatever it was before.
+    /// Yes, regardless of its previous state.
     Yes,
     /// Never.
     No,
 }
 
-/// What happens under a majority when the quorum is lost for good.
+/// Behaviour with [`Quorum::Majority`] when the quorum is lost for good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OnQuorumLoss {
-    /// Wait, and say so.
+    /// Wait, and report it.
     #[default]
     Wait,
-    /// Go on in a history of their own once every missing voter came back as a new start. If voters
-    /// that these know nothing of went on meanwhile, there are two histories then.
+    /// The remaining members continue in a history of their own (a fork) once every missing voter
+    /// has come back with a new incarnation. If voters unknown to these members continued
+    /// meanwhile, there are then two histories.
     Fork,
 }
 
-/// What happens when all holders of a shard's slow momentum are lost between two rounds.
+/// Behaviour when all holders of a shard's slow momentum are lost between two rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OnMomentumLoss {
     /// Its momentum restarts at zero, counted and reported.
@@ -48,12 +49,12 @@ pub enum OnMomentumLoss {
     Stop,
 }
 
-/// What a joiner gets of the base optimizer's buffers.
+/// The base optimizer's buffers that a joiner gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum JoinerBuffers {
     /// Nothing: they start at zero.
     #[default]
     Reset,
-    /// A copy of the lowest contributor's.
+    /// A copy of those of the contributor with the lowest id.
     Copy,
 }

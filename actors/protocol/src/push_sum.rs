@@ -1,23 +1,24 @@
-//! Push-sum weights (algorithm section 5): how a gossip splits them.
+//! Push-sum weights (algorithm section 5) and their split in a gossip.
 
-/// How one gossip with out-degree `d` splits a node's mass: every part is `1/(d+1)` of it. What
-/// stays is the rest of what is sent, so that rounding neither makes nor loses mass.
+/// Split of a node's mass in one gossip with out-degree `d`: every part is `1/(d+1)` of it. The
+/// kept part is the remainder after the sent parts, so that rounding neither creates nor loses
+/// mass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Split {
-    /// What values are multiplied by at each receiver.
+    /// Factor of the values at each receiver.
     pub scale: f32,
-    /// What the node's own values are multiplied by: `1 − d·scale`.
+    /// Factor of the node's own values: `1 − d·scale`.
     pub kept_scale: f32,
     /// The part of the push-sum weight that each out-peer gets.
     pub share: f64,
-    /// The part of the push-sum weight that stays: `weight − d·share`.
+    /// The part of the push-sum weight that the node keeps: `weight − d·share`.
     pub kept: f64,
 }
 
-/// A node with less weight than this gives nothing away. Every weight is 1 as long as all members
-/// gossip; where the peers that a node would receive from are dead or late, it would give half of
+/// Minimum weight of a sender: a node with less sends nothing. Every weight is 1 as long as all
+/// members gossip. If the peers that a node receives from are dead or late, it would give half of
 /// the rest away at every step, and `x / w`, with the inner steps taken on `x`, would soon be
-/// anything.
+/// arbitrary.
 pub const WEIGHT_MIN: f64 = 0.25;
 
 /// Splits `weight` over `out_degree` peers and the node itself.

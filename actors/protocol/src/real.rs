@@ -1,10 +1,10 @@
-//! Real numbers in JSON, which has no word for those that are not finite: a loss that has become
-//! NaN must be told, and must not make what tells of it unreadable. Used as `#[serde(with =
+//! Floating-point numbers in JSON, which cannot represent NaN and infinities: a loss that has
+//! become NaN must be reported, and must not make its report unreadable. Used as `#[serde(with =
 //! "real")]`.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A number, or the word for one that is not finite.
+/// A number, or the text for a non-finite one.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -12,10 +12,10 @@ enum Written {
     Word(String),
 }
 
-/// Writes a finite number as such, another one as the text `NaN`, `inf` or `-inf`.
+/// Writes a finite number as a number, another one as the text `NaN`, `inf` or `-inf`.
 ///
 /// # Errors
-/// The serializer's.
+/// The serializer's error.
 pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     if value.is_finite() {
         value.serialize(serializer)
@@ -24,10 +24,10 @@ pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::
     }
 }
 
-/// Reads either.
+/// Reads a number or the text of a non-finite one.
 ///
 /// # Errors
-/// It is neither.
+/// The value is neither.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     match Written::deserialize(deserializer)? {
         Written::Number(value) => Ok(value),

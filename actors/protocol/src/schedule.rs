@@ -1,9 +1,9 @@
-//! What fires at inner step `n`: a pure function of the algorithm (algorithm sections 2 and 6).
+//! Exchanges due at inner step `n`: a pure function of the algorithm (algorithm sections 2 and 6).
 
 use crate::algorithm::{Algorithm, Base};
 use crate::ident::Step;
 
-/// What the nodes exchange at one step.
+/// Kind of exchange between the nodes at one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchange {
     /// Nothing is due.
@@ -16,24 +16,25 @@ pub enum Exchange {
     SlowRound,
 }
 
-/// What is due at one step.
+/// Actions due at one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// What the nodes exchange.
+    /// The exchange between the nodes.
     pub exchange: Exchange,
-    /// After the exchange every node takes the slow step on its own whole copy (`sharded = false`).
+    /// Whether every node takes the slow step on its own whole copy after the exchange (`sharded =
+    /// false`).
     pub whole_slow_step: bool,
 }
 
 impl Due {
-    /// Nothing at all: `step` returns at once.
+    /// Nothing is due: `step` returns at once.
     pub const NOTHING: Self = Self {
         exchange: Exchange::Nothing,
         whole_slow_step: false,
     };
 
-    /// Whether this closes an outer round or another exact average, where the model's buffers
-    /// travel.
+    /// Whether this closes an outer round or another exact average, in which the model's buffers
+    /// are sent.
     #[must_use]
     pub fn is_boundary(self) -> bool {
         self.whole_slow_step || matches!(self.exchange, Exchange::SlowRound | Exchange::Average)
@@ -46,9 +47,9 @@ impl Due {
     }
 }
 
-/// What fires after inner step `step`, counted from 0.
+/// The actions due after inner step `step`, counted from 0.
 ///
-/// `algorithm` has passed [`Algorithm::check`]; a frequency of 0 never fires.
+/// `algorithm` must have passed [`Algorithm::check`]; a frequency of 0 is never due.
 #[must_use]
 pub fn due(algorithm: &Algorithm, step: Step) -> Due {
     let closes = |frequency: u64| step.0.wrapping_add(1).checked_rem(frequency) == Some(0);
@@ -71,7 +72,7 @@ pub fn due(algorithm: &Algorithm, step: Step) -> Due {
             whole_slow_step: false,
         };
     }
-    // fairscale's unsharded path: LocalSGD averages only when its own frequency says so.
+    // fairscale's unsharded path: LocalSGD averages only at multiples of its own frequency.
     let exchange = match algorithm.base {
         Base::LocalSgd { .. } => base,
         Base::Sgp(_) if !outer.average => base,
@@ -83,8 +84,7 @@ pub fn due(algorithm: &Algorithm, step: Step) -> Due {
     }
 }
 
-/// The first step after `step` that closes a round or is an exact average; `None` if there never is
-/// one.
+/// The first step after `step` that closes a round or is an exact average; `None` if there is none.
 #[must_use]
 pub fn next_boundary(algorithm: &Algorithm, step: Step) -> Option<Step> {
     let frequency = match algorithm.base {
@@ -96,7 +96,7 @@ pub fn next_boundary(algorithm: &Algorithm, step: Step) -> Option<Step> {
         algorithm.average_every,
         algorithm.outer.map(|outer| outer.frequency),
     ];
-    // Step `n` closes where `n + 1` is a multiple.
+    // Step `n` closes a period if `n + 1` is a multiple of it.
     let next = |frequency: u64| {
         step.0
             .saturating_add(1)
@@ -113,8 +113,8 @@ pub fn next_boundary(algorithm: &Algorithm, step: Step) -> Option<Step> {
         .map(Step)
 }
 
-/// How many gossips fire before inner step `step`: where the walk over the gossip graph stands, the
-/// same on every node, also on one that jumped here past steps that it never took.
+/// Number of gossips due before inner step `step`, which is the turn of the gossip graph. It is the
+/// same on every node, also on one that skipped steps.
 #[must_use]
 pub fn gossips_before(algorithm: &Algorithm, step: Step) -> u64 {
     if !matches!(algorithm.base, Base::Sgp(_)) {
@@ -134,7 +134,7 @@ pub fn gossips_before(algorithm: &Algorithm, step: Step) -> u64 {
     step.0 - exact
 }
 
-/// 0 where it does not fit, or one of them is 0: such a step never comes.
+/// 0 if it overflows or if one of them is 0: such a step never comes.
 fn least_common_multiple(a: u64, b: u64) -> u64 {
     let mut divisor = a;
     let mut rest = b;

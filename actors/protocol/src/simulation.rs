@@ -1,10 +1,10 @@
-//! What simulations run on: one queue of events in virtual time, ways that keep their order, seeded
-//! randomness.
+//! Building blocks of simulations: a queue of events in virtual time, links that preserve order,
+//! seeded randomness.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Events in the order of time; those at the same time in the order in which they were planned.
+/// Events in order of time; those at the same time in the order in which they were added.
 #[derive(Debug)]
 pub struct Queue<E> {
     events: BinaryHeap<Reverse<Planned<E>>>,
@@ -28,7 +28,7 @@ impl<E> Default for Queue<E> {
 }
 
 impl<E> Queue<E> {
-    /// Plans an event.
+    /// Adds an event at time `at`.
     pub fn push(&mut self, at: u64, event: E) {
         self.planned += 1;
         self.events.push(Reverse(Planned {
@@ -38,7 +38,7 @@ impl<E> Queue<E> {
         }));
     }
 
-    /// The next event and its time, if that is `until` at the latest.
+    /// Takes the next event and its time, if that is at most `until`.
     pub fn pop(&mut self, until: u64) -> Option<(u64, E)> {
         if self.events.peek()?.0.at > until {
             return None;
@@ -69,7 +69,7 @@ impl<E> Ord for Planned<E> {
     }
 }
 
-/// Ways on which nothing overtakes, by their ends.
+/// Links that preserve order: per pair of ends, the last arrival time.
 #[derive(Debug)]
 pub struct InOrder<K>(BTreeMap<(K, K), u64>);
 
@@ -80,14 +80,14 @@ impl<K> Default for InOrder<K> {
 }
 
 impl<K: Ord> InOrder<K> {
-    /// When something arrives that would arrive `at` if nothing were before it.
+    /// Arrival time of a message that would arrive at `at` if none were before it on the link.
     pub fn arrives(&mut self, from: K, to: K, at: u64) -> u64 {
         let last = self.0.entry((from, to)).or_default();
         *last = at.max(*last);
         *last
     }
 
-    /// The way is a new one.
+    /// Resets the link: a new one begins at `now`.
     pub fn begin(&mut self, from: K, to: K, now: u64) {
         self.0.insert((from, to), now);
     }

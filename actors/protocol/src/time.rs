@@ -1,4 +1,4 @@
-//! Time as the machines see it: integers that the shells read off a clock and pass in.
+//! Time in the machines: integers that the shells read from a clock and pass in.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,7 @@ impl Instant {
         Self(self.0.saturating_add(span.0))
     }
 
-    /// How long ago `earlier` was; zero if it lies ahead.
+    /// Time since `earlier`; zero if `earlier` lies ahead.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))

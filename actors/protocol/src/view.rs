@@ -1,39 +1,39 @@
-//! Who takes part: an epoch and its members in ascending id. Views change only as part of a decided
+//! The view: an epoch and its members in ascending id. Views change only as part of a decided
 //! outcome.
 //!
-//! Each member has a seat, from 0 without gaps, and keeps it while others come and go: the holders
-//! of shards are placed on seats, so that few of them move. Only the next view of an outcome
-//! ([`View::succeeded_by`]) hands seats on.
+//! Each member has a slot, numbered from 0 without gaps, and keeps it while others come and go: the
+//! holders of shards are placed on slots, so that few shards move. Only the next view of an outcome
+//! ([`View::succeeded_by`]) reassigns slots.
 
 use crate::ident::{Epoch, Incarnation, NodeId};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Most members a view may have; bounds every frame that carries one.
+/// Maximum number of members of a view; bounds every frame that carries one.
 pub const MEMBERS_MAX: usize = 4096;
 
 /// One node of a view.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Member {
-    /// Who it is.
+    /// Its id.
     pub id: NodeId,
-    /// Which start of it.
+    /// Its incarnation.
     pub incarnation: Incarnation,
-    /// Where its endpoint listens.
+    /// Address on which its endpoint listens.
     pub address: SocketAddr,
-    /// Its workers.
+    /// Number of its workers.
     pub devices: u16,
 }
 
-/// An epoch and its members, ascending by id, at least one, each once, each with a seat.
+/// An epoch and its members, ascending by id: at least one, without duplicates, each with a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked", into = "Unchecked")]
 pub struct View {
     epoch: Epoch,
-    /// Shared: every hello and every outcome carries a view.
+    /// Shared, because every hello and every outcome carries a view.
     members: Arc<[Member]>,
-    /// Per seat the rank of its member; fewer than [`MEMBERS_MAX`], so it fits.
+    /// Per slot the rank of its member; ranks are below [`MEMBERS_MAX`], so they fit.
     seats: Arc<[u16]>,
 }
 
@@ -77,7 +77,7 @@ impl From<View> for Unchecked {
     }
 }
 
-/// Why a list of members is not a view.
+/// Reason why a list of members is not a view.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ViewError {
     /// A view has at least one member.
@@ -86,19 +86,19 @@ pub enum ViewError {
     /// Two members claim the same id; give each node its own `node_id`.
     #[error("two nodes claim the id {0}: give each node its own node_id")]
     Duplicate(u64),
-    /// More than [`MEMBERS_MAX`].
+    /// More than [`MEMBERS_MAX`] members.
     #[error("{0} members exceed the bound of {MEMBERS_MAX}")]
     TooMany(usize),
     /// A received view lists its members out of order.
     #[error("the members of a received view are not in ascending id")]
     NotAscending,
-    /// A received view does not give each member one seat.
+    /// A received view does not give each member exactly one slot.
     #[error("a received view does not give each member one seat")]
     Seats,
 }
 
 impl View {
-    /// Builds a view; sorts the members by id and seats them in this order.
+    /// Builds a view; sorts the members by id and assigns slots in this order.
     ///
     /// # Errors
     /// No member, too many, or the same id twice.
@@ -124,12 +124,12 @@ impl View {
         }
     }
 
-    /// Builds the view that follows this one. Who stays keeps the seat; new members, ascending, sit
-    /// down in the seats of those that left and then behind the others; seats that are still free
-    /// go to those who sit last.
+    /// Builds the view that follows this one. Remaining members keep their slots. New members,
+    /// ascending, take the slots of members that left and then slots behind the others. Slots that
+    /// are still free go to the members with the last slots.
     ///
     /// # Errors
-    /// As [`View::new`].
+    /// The same as [`View::new`].
     pub fn succeeded_by(&self, epoch: Epoch, members: Vec<Member>) -> Result<Self, ViewError> {
         let mut next = Self::new(epoch, members)?;
         let mut new = next
@@ -161,7 +161,7 @@ impl View {
         Ok(next)
     }
 
-    /// The ids in the order of their seats.
+    /// The ids in slot order.
     pub fn seated(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.seats
             .iter()
@@ -185,13 +185,13 @@ impl View {
         self.members.iter().map(|member| member.id)
     }
 
-    /// `W`: how many members.
+    /// `W`: number of members.
     #[must_use]
     pub fn size(&self) -> usize {
         self.members.len()
     }
 
-    /// The place of `node` among the ascending ids. Ranks are for topology and loads, never
+    /// The position of `node` among the ascending ids. Ranks are for topology and loads, never
     /// identities.
     #[must_use]
     pub fn rank(&self, node: NodeId) -> Option<usize> {
@@ -212,7 +212,7 @@ impl View {
         self.rank(node).map(|rank| &self.members[rank])
     }
 
-    /// The lowest id: the leader while everybody lives.
+    /// The lowest id: the leader while all members are alive.
     #[must_use]
     pub fn lowest(&self) -> NodeId {
         self.members[0].id
@@ -234,7 +234,7 @@ impl View {
 pub(crate) mod tests {
     use super::*;
 
-    /// A view of the given ids, every other field made up.
+    /// A view of the given ids; all other fields are arbitrary.
     pub(crate) fn view(ids: &[u64]) -> View {
         let address = SocketAddr::from(([127, 0, 0, 1], 7000));
         let member = |id: &u64| Member {

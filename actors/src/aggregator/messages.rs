@@ -1,4 +1,4 @@
-//! What the aggregator is told.
+//! Messages to the aggregator.
 
 use crate::buffers::{ChunkedBuffer, Frozen};
 use crate::data::Buffers;
@@ -11,36 +11,36 @@ use tokio::sync::oneshot;
 pub enum AggregatorMessage {
     /// A worker arrived at an exchange.
     Arrive(Arrival),
-    /// Another part of the node tells it something.
+    /// Another part of the node sends the aggregator a message.
     Told(ToAggregator<Buffers>),
     /// The node's own slow step is done.
     WholeStepDone(Box<super::WholeState>, ChunkedBuffer),
-    /// A worker leaves in order.
+    /// A worker leaves in an orderly way.
     Leave {
-        /// Which one.
+        /// Index of the worker.
         worker: usize,
-        /// Answered when the node may go.
+        /// Answered when the node may end.
         reply: oneshot::Sender<()>,
     },
-    /// A worker is gone without leaving.
+    /// A worker's handle is gone without leaving.
     Gone {
-        /// Which one.
+        /// Index of the worker.
         worker: usize,
-        /// What the others are told.
+        /// The error that the other workers get.
         error: ExchangeError,
     },
 }
 
-/// A worker at an exchange, and what it lends.
+/// A worker's arrival at an exchange, and the data that it passes.
 pub struct Arrival {
     /// The request.
     pub arrive: Arrive<Buffers>,
-    /// The base optimizer's buffers, for whoever joins and for a checkpoint, from worker 0.
+    /// The base optimizer's buffers, for joining nodes and for a checkpoint, from worker 0.
     pub optimizer_transfer: Option<Frozen>,
-    /// The slow momentum of the whole model that the founding goes on from, from worker 0.
+    /// The slow momentum of the whole model from which bootstrap continues, from worker 0.
     pub momentum: Option<Frozen>,
-    /// What it was made from, where that is recorded.
+    /// The inputs of the contribution, if trace events are recorded.
     pub basis: Basis,
-    /// Where the result goes.
+    /// Receives the result.
     pub reply: oneshot::Sender<Result<Exchanged, ExchangeError>>,
 }

@@ -1,5 +1,5 @@
-//! The aggregator actor: one per node. Gathers the workers' requests, hands the node's contribution
-//! to the coordinator or the gossip peer, and gives every worker the result.
+//! The aggregator actor: one per node. Collects the workers' requests, hands the node's
+//! contribution to the coordinator or the gossip peer, and gives every worker the result.
 
 mod messages;
 mod whole;
@@ -29,16 +29,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Spare buffers kept for reuse, in models: a frozen contribution, the published parameters, and
-/// one round of momentum.
+/// Spare buffers kept for reuse, in units of one model: a frozen contribution, the published
+/// parameters, and one round of momentum.
 const SPARE_MODELS_MAX: usize = 3;
-/// With gossip, one that cycles through it in chunks comes on top.
+/// Additional spare models with gossip, which cycles through one model in chunks.
 const SPARE_GOSSIP_MODELS_MAX: usize = 1;
 
-/// The shell of the aggregator.
+/// Actor shell of the aggregator.
 pub struct AggregatorActor;
 
-/// The aggregator's part of the node, reply channels, and what workers lend.
+/// The aggregator's part of the node, reply channels, and data passed by the workers.
 pub struct AggregatorState {
     part: AggregatorPart<Buffers>,
     context: Arc<NodeContext>,
@@ -46,13 +46,14 @@ pub struct AggregatorState {
     replies: BTreeMap<usize, oneshot::Sender<Result<Exchanged, ExchangeError>>>,
     leaving: BTreeMap<usize, oneshot::Sender<()>>,
     optimizer_transfer: Option<Frozen>,
-    /// What was lent to the round under way, for a checkpoint that only this actor can make.
+    /// Optimizer buffers passed to the current round, for a checkpoint that only this actor can
+    /// make.
     lent: Option<Frozen>,
-    /// The whole slow momentum that the founding goes on from.
+    /// The whole slow momentum from which bootstrap continues.
     momentum: Option<Frozen>,
     basis: Basis,
     whole: Option<Box<WholeState>>,
-    /// How many values the exchange under way has, and how many of them are parameters.
+    /// Number of values in the current exchange, and how many of them are parameters.
     elements: usize,
     parameters: usize,
     gone: Option<ExchangeError>,
@@ -155,7 +156,7 @@ impl AggregatorState {
             .request()
             .is_some_and(|(request, _)| request.task == Task::Bootstrap);
         match &message {
-            // A joiner's whole state starts from the parameters that it joined with.
+            // A joiner's whole state starts from the parameters with which it joined.
             ToAggregator::Decided(decided) if self.whole.is_none() && founds => {
                 self.found(&decided.values, decided.outcome.spec.kind);
             }
@@ -266,7 +267,7 @@ impl AggregatorState {
             .tell(ToRounds::Contribute(Box::new(contribute)));
     }
 
-    /// The whole slow state starts from the founding parameters where the outer optimizer is not
+    /// Starts the whole slow state from the bootstrap parameters, if the outer optimizer is not
     /// sharded.
     fn found(&mut self, values: &ChunkedBuffer, kind: RoundKind) {
         let outer = self
@@ -275,7 +276,7 @@ impl AggregatorState {
             .algorithm
             .outer
             .filter(|outer| !outer.sharded);
-        // A joiner's momentum begins at zero, whatever it could have founded with.
+        // A joiner's momentum begins at zero, even if it passed momentum for a bootstrap.
         let restored = self.momentum.take();
         let restored = if kind == RoundKind::Bootstrap {
             restored
@@ -319,7 +320,7 @@ impl AggregatorState {
         }));
     }
 
-    /// Keeps for good what the node's own slow step left, where that is due.
+    /// Stores the state after the node's own slow step, if a checkpoint is due.
     fn keep(&self, released: &Released<Buffers>) {
         let (Some(whole), Some(outcome), Some(values), context) = (
             &self.whole,
@@ -392,8 +393,8 @@ impl AggregatorState {
         }
     }
 
-    /// The node leaves when all of its workers do; the others are told if one leaves while they
-    /// wait.
+    /// The node leaves when all of its workers do; workers that are waiting get an error if another
+    /// one leaves.
     fn leave(&mut self, worker: usize, reply: oneshot::Sender<()>) {
         self.leaving.insert(worker, reply);
         self.gone.get_or_insert(ExchangeError::WorkerLeft(worker));

@@ -1,5 +1,5 @@
-//! The slow step on a node's whole copy (`sharded = false`): anchor and momentum of every
-//! parameter, on every node.
+//! The slow step on a node's whole copy (`sharded = false`): every node holds anchor and momentum
+//! of every parameter.
 
 use crate::buffers::{ChunkedBuffer, Pool, chunks};
 use slowmo_protocol::algorithm::OuterOptimizer;
@@ -16,7 +16,7 @@ pub struct WholeState {
 }
 
 impl WholeState {
-    /// The state at the founding: the anchor is the founding parameters, the momentum zero.
+    /// The state at bootstrap: the anchor is the bootstrap parameters, the momentum is zero.
     #[must_use]
     pub fn new(optimizer: OuterOptimizer, bootstrap: &ChunkedBuffer, parameters: usize) -> Self {
         let mut anchor = vec![0.0; parameters];
@@ -28,8 +28,8 @@ impl WholeState {
         }
     }
 
-    /// The same with the slow momentum that the founding goes on from; one of another length is not
-    /// the model's.
+    /// Sets the slow momentum from which bootstrap continues. Momentum of another length does not
+    /// belong to this model and is ignored.
     #[must_use]
     pub fn going_on(mut self, momentum: Option<&[f32]>) -> Self {
         if let Some(momentum) = momentum.filter(|momentum| momentum.len() == self.momentum.len()) {
@@ -38,7 +38,7 @@ impl WholeState {
         self
     }
 
-    /// A copy of the slow momentum of some parameters.
+    /// A copy of the slow momentum of the given parameters.
     #[must_use]
     pub fn momentum(&self, parameters: Range<usize>, pool: &Arc<Pool>) -> ChunkedBuffer {
         let mut momentum = ChunkedBuffer::default();
@@ -52,8 +52,8 @@ impl WholeState {
         momentum
     }
 
-    /// Takes the slow step from the numerators `values` with push-sum weight `weight`; what follows
-    /// the parameters in `values` is passed through. The result is numerators of the same weight.
+    /// Takes the slow step from the numerators `values` with push-sum weight `weight`; values after
+    /// the parameters pass through unchanged. The result is numerators of the same weight.
     pub fn step(
         &mut self,
         values: &ChunkedBuffer,

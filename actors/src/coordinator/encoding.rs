@@ -1,6 +1,6 @@
-//! How a round's parameters travel where they do not travel as float32 (`round_wire`): as
-//! differences from what the round before decided, which every member holds. What rounding drops
-//! stays with the node and is added to its next contribution.
+//! Encoding of a round's parameters if they do not travel as float32 (`round_wire`): they travel as
+//! differences from the values that the previous round decided, which every member holds. A node
+//! keeps its rounding error as a residual and adds it to its next contribution.
 
 use crate::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Frozen, Pool, VALUE_BYTES, chunks};
 use crate::ports::transport::{BulkError, BulkReceiver};
@@ -14,24 +14,24 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Whether the parameters of a round may travel in fewer bytes: the founding has no reference,
-/// gradients are no parameters.
+/// Whether the parameters of a round may be encoded in fewer bytes. The bootstrap round may not,
+/// because it has no reference; gradients may not, because they are no parameters.
 pub fn is_encoded(kind: RoundKind, wire: WireType) -> bool {
     wire != WireType::Float32 && matches!(kind, RoundKind::Average | RoundKind::Slow)
 }
 
-/// What a node carries from one round to the next.
+/// State that a node carries from one round to the next: the reference and its residual.
 #[derive(Debug, Default)]
 pub struct ErrorFeedback {
     reference: Arc<ChunkedBuffer>,
     residual: Arc<ChunkedBuffer>,
 }
 
-/// How the values of one round travel: parameters as differences from the reference, what lies
-/// behind them as float32.
+/// Encoding of one round's values: parameters as differences from the reference, the values after
+/// them as float32.
 #[derive(Clone, Debug)]
 pub struct Coding {
-    /// Of the parameters.
+    /// Wire type of the parameters.
     pub wire: WireType,
     parameters: usize,
     reference: Arc<ChunkedBuffer>,
@@ -39,27 +39,28 @@ pub struct Coding {
     pool: Arc<Pool>,
 }
 
-/// This node's contribution to a round; the same bytes for every attempt, and one residual for all
-/// of them.
+/// This node's encoded contribution to a round; the same bytes and the same residual for every
+/// attempt.
 #[derive(Debug)]
 pub struct Encoder {
     coding: Coding,
     weight: f64,
     frozen: Frozen,
-    /// What each chunk owes if the round is decided with it, by its first element.
+    /// Residual of each chunk if the round is decided with this contribution, by the chunk's first
+    /// element.
     owed: Mutex<BTreeMap<usize, Frozen>>,
 }
 
 /// An encoded chunk of new parameters.
 pub struct Update {
-    /// As it travels.
+    /// The bytes that travel.
     pub bytes: Bytes,
-    /// What the parameters were more than that.
+    /// Rounding error: the parameters minus their decoded values.
     pub dropped: Buffer,
 }
 
 impl ErrorFeedback {
-    /// How a round of `parameters` parameters travels; `None` without the reference for it.
+    /// Encoding of a round of `parameters` parameters; `None` if the reference for it is missing.
     #[must_use]
     pub fn coding(&self, wire: WireType, parameters: usize, pool: &Arc<Pool>) -> Option<Coding> {
         let reference = Arc::clone(&self.reference);
@@ -74,7 +75,7 @@ impl ErrorFeedback {
         })
     }
 
-    /// A node that has got its model by founding or joining owes nothing.
+    /// A node that got its model by bootstrapping or joining has no residual.
     pub fn begin(&mut self, values: &ChunkedBuffer) {
         *self = Self {
             reference: Arc::new(values.clone()),
@@ -82,8 +83,8 @@ impl ErrorFeedback {
         };
     }
 
-    /// The round that travelled as `coding` is decided: `own` is this node's contribution if it
-    /// counts, `part` what this node owes for its own shards.
+    /// Takes over the decided round that travelled as `coding`. `own` is this node's contribution
+    /// if it counts, `part` this node's residual for its own shards.
     pub fn renew(
         &mut self,
         plan: &Plan,
@@ -121,30 +122,30 @@ impl Coding {
         range.start.min(self.parameters)..range.end.min(self.parameters)
     }
 
-    /// Bytes of the parameters of a chunk.
+    /// Encoded bytes of the parameters of a chunk.
     fn encoded_bytes(&self, range: &Range<usize>) -> usize {
         self.wire.encoded_bytes(self.parameters_of(range).len())
     }
 
-    /// What the round before decided for the parameters of a chunk.
+    /// The values that the previous round decided for the parameters of a chunk.
     #[must_use]
     pub fn reference(&self, range: &Range<usize>) -> Cow<'_, [f32]> {
         gathered(&self.reference, self.parameters_of(range))
     }
 
-    /// Room for the encoded parameters of any chunk.
+    /// Scratch space for the encoded parameters of any chunk.
     #[must_use]
     pub fn scratch(&self) -> Vec<u8> {
         vec![0; self.wire.encoded_bytes(CHUNK_ELEMENTS.min(self.parameters))]
     }
 
-    /// What this node owes for a chunk without what its own publication drops.
+    /// This node's residual for a chunk, without the rounding error of its own publication.
     #[must_use]
     pub fn owes(&self, own: Option<&Encoder>, range: &Range<usize>) -> Frozen {
         own.map_or_else(|| self.owed_before(range), |own| own.owes(range))
     }
 
-    /// As before this round: a contribution that does not count changes nothing.
+    /// The residual from before this round: a contribution that does not count changes nothing.
     fn owed_before(&self, range: &Range<usize>) -> Frozen {
         let parameters = self.parameters_of(range);
         let whole = self
@@ -158,7 +159,7 @@ impl Coding {
         })
     }
 
-    /// Reads the chunk `range` of a contribution: `sum` becomes it, or it is added.
+    /// Reads the chunk `range` of a contribution, and either stores it in `sum` or adds it.
     ///
     /// # Errors
     /// The stream broke.
@@ -181,7 +182,7 @@ impl Coding {
         Ok(())
     }
 
-    /// The same of this node's own contribution.
+    /// Like [`Coding::read_difference`], for this node's own contribution.
     pub fn own_difference(&self, own: &Encoder, range: &Range<usize>, sum: Sum<'_>) {
         let parameters = self.parameters_of(range).len();
         self.decode(&own.chunk(range), &mut sum.values[..parameters], sum.first);
@@ -200,7 +201,8 @@ impl Coding {
         }
     }
 
-    /// Encodes the new values of a chunk; its parameters become what every member will have.
+    /// Encodes the new values of a chunk; its parameters become the values that every member will
+    /// have.
     #[must_use]
     pub fn update(&self, chunk: &mut Buffer, range: &Range<usize>) -> Update {
         let parameters = self.parameters_of(range).len();
@@ -217,7 +219,7 @@ impl Coding {
         Update { bytes, dropped }
     }
 
-    /// Reads the chunk `range` of what an owner publishes.
+    /// Reads the chunk `range` of an owner's publication.
     ///
     /// # Errors
     /// The stream broke.
@@ -242,7 +244,7 @@ impl Coding {
         Ok(chunk.freeze())
     }
 
-    /// A chunk as it travels: the parameters as `encode` writes them, then `plain` as float32.
+    /// Builds a chunk's bytes: the parameters as `encode` writes them, then `plain` as float32.
     fn assemble(
         &self,
         range: &Range<usize>,
@@ -264,11 +266,11 @@ impl Coding {
     }
 }
 
-/// Where a chunk of a contribution goes.
+/// Sum to which a chunk of a contribution is added.
 pub struct Sum<'a> {
     /// The sum so far.
     pub values: &'a mut [f32],
-    /// There is none yet.
+    /// Whether there is no sum yet, so that the chunk is stored instead of added.
     pub first: bool,
 }
 
@@ -281,7 +283,7 @@ fn sum_up(sum: &mut [f32], values: &[f32], first: bool) {
 }
 
 impl Encoder {
-    /// Encodes a frozen contribution chunk by chunk, when its chunks are asked for.
+    /// Makes an encoder of a frozen contribution; each chunk is encoded when it is requested.
     #[must_use]
     pub fn new(coding: Coding, weight: f64, frozen: Frozen) -> Self {
         Self {
@@ -292,19 +294,19 @@ impl Encoder {
         }
     }
 
-    /// Whether it encodes differences from what `coding` does.
+    /// Whether this encoder uses the same reference as `coding`.
     #[must_use]
     pub fn is_of(&self, coding: &Coding) -> bool {
         Arc::ptr_eq(&self.coding.reference, &coding.reference)
     }
 
-    /// How its parameters travel.
+    /// Wire type of the parameters.
     #[must_use]
     pub fn wire(&self) -> WireType {
         self.coding.wire
     }
 
-    /// The chunk `range` as it travels.
+    /// The encoded chunk `range`.
     #[must_use]
     pub fn chunk(&self, range: &Range<usize>) -> Bytes {
         let coding = &self.coding;
@@ -336,7 +338,7 @@ impl Encoder {
         bytes
     }
 
-    /// What the chunk `range` owes if the round is decided with it.
+    /// Residual of the chunk `range` if the round is decided with this contribution.
     #[must_use]
     pub fn owes(&self, range: &Range<usize>) -> Frozen {
         let known = |encoder: &Self| {
@@ -347,7 +349,8 @@ impl Encoder {
                 .get(&range.start)
                 .cloned()
         };
-        // Every chunk was sent before the round could be decided; asking again makes the same.
+        // Every chunk was sent before the round could be decided; encoding it again gives the same
+        // result.
         known(self).unwrap_or_else(|| {
             let _same = self.chunk(range);
             known(self).unwrap_or_else(|| self.coding.owed_before(range))
@@ -355,8 +358,8 @@ impl Encoder {
     }
 }
 
-/// The values of `range`: as they lie there, or copied together where the rounds are cut
-/// differently.
+/// The values of `range`: borrowed if they are in one piece, otherwise copied together, which
+/// happens if the rounds are cut differently.
 fn gathered(values: &ChunkedBuffer, range: Range<usize>) -> Cow<'_, [f32]> {
     let whole = values
         .piece(range.start)

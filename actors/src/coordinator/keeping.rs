@@ -1,5 +1,4 @@
-//! What of a decided round is kept for good by this node, and what a founding brings of what was
-//! kept.
+//! Writes this node's part of a decided round to the store, and restores stored state at bootstrap.
 
 use super::reduce::Broken;
 use crate::buffers::{ChunkedBuffer, Frozen, chunks};
@@ -18,20 +17,21 @@ use std::sync::Arc;
 
 /// A decided round as this node applies it.
 pub struct Decided<'a> {
-    /// What was decided.
+    /// The decided outcome.
     pub outcome: &'a Outcome,
-    /// The members of the view that the round began with.
+    /// The members of the view in which the round began.
     pub members: &'a Arc<[Member]>,
-    /// The values that the round made.
+    /// The values that the round produced.
     pub values: &'a ChunkedBuffer,
-    /// How many of them are parameters.
+    /// How many of the values are parameters.
     pub parameters: usize,
-    /// The base optimizer's buffers, as they were lent to the round.
+    /// The base optimizer's buffers, as they were passed to the round.
     pub optimizer: Option<&'a Frozen>,
 }
 
 impl Decided<'_> {
-    /// Whether this is kept, and this node writes a part of it.
+    /// The shards of this outcome that this node writes; empty if the outcome is not stored or this
+    /// node writes no part of it.
     #[must_use]
     pub fn shards(&self, context: &NodeContext) -> Vec<ShardId> {
         let settings = &context.settings;
@@ -49,7 +49,8 @@ impl Decided<'_> {
         )
     }
 
-    /// Hands this node's part to the store; `momentum` is asked for the parameters of each shard.
+    /// Hands this node's part to the store; calls `momentum` with each shard and the range of its
+    /// parameters.
     pub fn keep(
         &self,
         context: &NodeContext,
@@ -75,8 +76,8 @@ impl Decided<'_> {
         });
     }
 
-    /// The same where the momentum is in shards, or there is none. A whole momentum is kept by who
-    /// has it.
+    /// Like [`Decided::keep`], if the momentum is sharded or there is none. A whole momentum is
+    /// stored by the aggregator, which holds it.
     pub fn keep_sharded(&self, context: &NodeContext, states: &Shards<Buffers>) {
         let outer = context.settings.algorithm.outer;
         if outer.is_some_and(|outer| !outer.sharded) {
@@ -93,7 +94,7 @@ impl Decided<'_> {
     }
 }
 
-/// The slow momentum of one owned shard, as the checkpoint has it that the founding goes on from.
+/// The slow momentum of one owned shard, read from the checkpoint from which bootstrap continues.
 pub async fn restore(
     context: &Arc<NodeContext>,
     plan: &Plan,
@@ -108,7 +109,7 @@ pub async fn restore(
     let pool = Arc::clone(&context.pool);
     let read = compute(move || {
         let mut momentum = ChunkedBuffer::default();
-        // A shard is read at once, so that what was kept of it is read and checked once.
+        // The shard is read as a whole, so that its stored data is read and verified once.
         let mut whole = vec![0.0; range.len()];
         restored.momentum(range.clone(), &mut whole)?;
         for chunk in chunks(range.clone()) {
@@ -126,7 +127,7 @@ pub async fn restore(
             tracing::error!(error, "the slow momentum cannot be restored");
             Err(Broken(plan.me))
         }
-        // The executor ends.
+        // The executor is shutting down.
         None => Err(Broken(plan.me)),
     }
 }

@@ -1,4 +1,4 @@
-//! What the coordinator is told.
+//! Messages to the coordinator.
 
 use crate::data::{Buffers, Told};
 use slowmo_protocol::coordinator::{Outcome, Recovery, RecoveryError};
@@ -9,28 +9,29 @@ use tokio::sync::oneshot;
 
 /// Messages to the coordinator.
 pub enum CoordinatorMessage {
-    /// For its part of the node.
+    /// A message to the coordinator's part of the node.
     Told(Told<ToRounds<Buffers>>),
-    /// Somebody wants to see what the coordinator holds; the answer comes between two of its
-    /// rounds' steps.
+    /// Requests the state that the coordinator holds; it is answered between two steps of its
+    /// rounds.
     Inspect(oneshot::Sender<Inspection>),
-    /// An operator asks what would go on without a quorum, or names the history that does.
+    /// An operator asks which history would continue without a quorum, or names the history that is
+    /// to continue.
     Recover(
         Option<Lineage>,
         oneshot::Sender<Result<Recovery, RecoveryError>>,
     ),
 }
 
-/// What a coordinator holds and expects: for tests, which compare it with one process's arithmetic.
+/// State that a coordinator holds and expects, for tests that compare it with the arithmetic of a
+/// single process.
 #[derive(Clone, Debug, Default)]
 pub struct Inspection {
-    /// The outcome that was decided last; `None` before the founding, and while the node is no
-    /// member.
+    /// The outcome that was decided last; `None` before bootstrap, and while the node is no member.
     pub outcome: Option<Outcome>,
-    /// Anchor and momentum of each held shard; no momentum is zero momentum.
+    /// Anchor and momentum of each held shard; empty momentum means zero momentum.
     pub states: Vec<(Range<usize>, Vec<f32>, Vec<f32>)>,
     /// Nodes that are ready to be admitted, ascending.
     pub joiners: Vec<NodeId>,
-    /// Members that leave, ascending.
+    /// Members that are leaving, ascending.
     pub leaving: Vec<NodeId>,
 }

@@ -1,5 +1,5 @@
-//! The coordinator actor: one per node. Outer rounds, exact averages, shard ownership, slow
-//! momentum, changing views.
+//! The coordinator actor: one per node. Handles outer rounds, exact averages, shard ownership, slow
+//! momentum, and changes of the view.
 
 mod encoding;
 mod keeping;
@@ -39,14 +39,14 @@ use slowmo_protocol::trace::Event;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Chunks of a contribution that are compared with what became of it, for the disagreement that is
-/// shown.
+/// Most chunks of a contribution that are compared with the round's result, for the disagreement
+/// that the status shows.
 const COMPARED_CHUNKS_MAX: usize = 4;
 
-/// The shell of the coordinator.
+/// Actor shell of the coordinator.
 pub struct CoordinatorActor;
 
-/// The coordinator's part of the node, and the movements of its attempts.
+/// The coordinator's part of the node, and the data movements of its attempts.
 pub struct CoordinatorState {
     part: RoundsPart<Buffers>,
     context: Arc<NodeContext>,
@@ -54,11 +54,11 @@ pub struct CoordinatorState {
     timer: Timer,
     movements: BTreeMap<Attempt, Movements>,
     carried: ErrorFeedback,
-    /// Parameters of the last contribution; a mean of gradients has its own count.
+    /// Number of parameters in the last contribution; a mean of gradients has its own count.
     parameters: usize,
-    /// Since when this node's contribution is ready.
+    /// Time since which this node's contribution is ready.
     contributed_at: Option<Instant>,
-    /// Since when the attempt under way publishes.
+    /// Time since which the current attempt publishes.
     publishes_since: Instant,
 }
 
@@ -96,7 +96,7 @@ impl Actor for CoordinatorActor {
                 message,
                 credit: _credit,
             }) => state.take(message),
-            // Whoever asked may have gone.
+            // The requester may have gone.
             CoordinatorMessage::Inspect(reply) => _ = reply.send(state.inspect()),
             CoordinatorMessage::Recover(order, reply) => {
                 let answer = state.part.machine().recovery();
@@ -223,7 +223,7 @@ impl CoordinatorState {
                     movements.read(publication.as_deref(), stream);
                 }
             }
-            // Its streams end with it.
+            // The attempt's streams end with it.
             RoundsEffect::Discard(attempt) => _ = self.movements.remove(&attempt),
             RoundsEffect::Applied(applied) => self.applied(&applied),
             RoundsEffect::Resigned => {
@@ -280,7 +280,7 @@ impl CoordinatorState {
         self.movements.insert(plan.attempt, movements);
     }
 
-    /// How the parameters travel between those that take part, of which a node that joins is none.
+    /// Encoding of the parameters between a round's participants; a joining node is not one.
     fn coding(&self, plan: &Plan) -> Result<Option<Coding>, reduce::Broken> {
         let wire = self.context.settings.algorithm.round_wire;
         if !(is_encoded(plan.spec.kind, wire) && plan.participants.contains(&plan.me)) {
@@ -290,8 +290,8 @@ impl CoordinatorState {
             .carried
             .coding(wire, self.part.parameters(), &self.context.pool);
         coding.map(Some).ok_or_else(|| {
-            // Bootstrapping or joining gave it to every member; without it nothing that arrives means
-            // anything.
+            // Bootstrapping or joining gave it to every member; without it, arriving differences
+            // cannot be decoded.
             tracing::error!(
                 round = plan.attempt.round.0,
                 "what the round before decided is missing"
@@ -344,7 +344,7 @@ impl CoordinatorState {
         movements.into_iter().for_each(Movements::finish);
         let published = self.context.clock.now().since(self.publishes_since);
         let gossips = matches!(self.context.settings.algorithm.base, Base::Sgp(_));
-        // One alone contributes to a founding, which begins everybody's weight.
+        // Only one node contributes to a bootstrap round, which starts every node's weight.
         if let Some(weight) = rest.weight
             && gossips
             && outcome.spec.kind != RoundKind::Bootstrap
@@ -369,7 +369,7 @@ impl CoordinatorState {
         }
     }
 
-    /// Writes down a decided outcome, and how full the queues have been.
+    /// Records a decided outcome, and the fill levels of the queues.
     fn record_applied(&mut self, applied: &Applied<Buffers>) {
         let context = &self.context;
         if !context.recorder.is_on() {
@@ -394,7 +394,7 @@ impl CoordinatorState {
         }
     }
 
-    /// Keeps what the next encoded round needs; nothing where rounds are not encoded.
+    /// Keeps the state that the next encoded round needs; does nothing if rounds are not encoded.
     fn carry(
         &mut self,
         plan: &Plan,
@@ -435,14 +435,14 @@ fn settings(context: &NodeContext) -> Settings {
         on_quorum_loss: node.on_quorum_loss,
         fork_after: NodeContext::span(node.fork_after),
         on_momentum_loss: node.on_momentum_loss,
-        // A round must still be made without a straggler.
+        // Capped so that enough time is left to complete a round without a straggler.
         grace: NodeContext::span(node.grace.min(node.round_timeout / 2)),
         round_timeout: NodeContext::span(node.round_timeout),
         ask_again: ASK_AGAIN_EVERY,
     }
 }
 
-/// How far this node's model was from what became of it: `‖x − x̄‖ / ‖x̄‖` over a few chunks.
+/// Distance of this node's model from the round's result: `‖x − x̄‖ / ‖x̄‖` over a few chunks.
 fn disagreement(own: &Contributed, values: &ChunkedBuffer) -> f32 {
     let parameters = own.parameters;
     let chunks = parameters.div_ceil(CHUNK_ELEMENTS).max(1);

@@ -23,24 +23,24 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use tracing::{Instrument, Span};
 
-/// The movements of one attempt that are under way.
+/// The data movements of one attempt that are in progress.
 pub struct Movements {
     context: Arc<NodeContext>,
     actor: ActorRef<CoordinatorMessage>,
     plan: Arc<Plan>,
-    /// How its parameters travel between those that take part, if not as float32.
+    /// Encoding of the parameters between participants; `None` for float32.
     pub coding: Option<Coding>,
     /// How many of the model's values are parameters.
     model_parameters: usize,
-    /// Open as long as the attempt, and what it still sends, is under way; each movement is a span
-    /// in it.
+    /// Tracing span, open as long as the attempt, or a stream that it still sends, is in progress;
+    /// each movement is a span in it.
     span: Span,
-    /// Dropping the set ends every movement, which resets its streams.
+    /// Dropping the set aborts every movement, which resets its streams.
     tasks: JoinSet<()>,
 }
 
 impl Movements {
-    /// An attempt that begins.
+    /// Starts the movements of an attempt.
     pub fn new(
         context: Arc<NodeContext>,
         actor: ActorRef<CoordinatorMessage>,
@@ -63,7 +63,7 @@ impl Movements {
         }
     }
 
-    /// Streams the contribution to the shards of an owner.
+    /// Streams the contribution to an owner's shards.
     pub fn contribute(&mut self, own: &Contributed, owner: NodeId) {
         let shards = ranges(&self.plan, owner);
         let wire = own
@@ -101,7 +101,7 @@ impl Movements {
         });
     }
 
-    /// Streams the base optimizer's buffers to a node that joins.
+    /// Streams the base optimizer's buffers to a joining node.
     pub fn send_buffers(&mut self, lent: Option<Frozen>, to: NodeId, values: u64) {
         let whole = 0..usize::try_from(values).unwrap_or(usize::MAX);
         let lent = lent.filter(|lent| lent.values().len() == whole.len());
@@ -124,7 +124,7 @@ impl Movements {
         });
     }
 
-    /// Streams the state of shards to a new holder of theirs.
+    /// Streams the state of shards to a new holder of them.
     pub fn send_state(
         &mut self,
         publication: &Publication,
@@ -151,7 +151,8 @@ impl Movements {
         }
     }
 
-    /// Averages the own shards. `parameters`: of the contribution.
+    /// Averages this node's own shards. `parameters` is the number of parameters in the
+    /// contribution.
     pub fn reduce(
         &mut self,
         reduction: Reduction<Buffers>,
@@ -239,13 +240,14 @@ impl Movements {
         }
     }
 
-    /// The round is decided: sending that is still going on belongs to others' progress and runs
-    /// on.
+    /// Called when the round is decided: streams that are still being sent are needed by other
+    /// nodes and continue.
     pub fn finish(mut self) {
         self.tasks.detach_all();
     }
 
-    /// Runs one movement; what it reports goes to the coordinator with the attempt it belongs to.
+    /// Spawns one movement; its result goes to the coordinator with the attempt to which it
+    /// belongs.
     fn spawn(
         &mut self,
         span: Span,
@@ -266,7 +268,7 @@ impl Movements {
     }
 }
 
-/// The elements of the shards that `owner` averages.
+/// The element ranges of the shards that `owner` averages.
 fn ranges(plan: &Plan, owner: NodeId) -> Vec<Range<usize>> {
     plan.owned_by(owner)
         .into_iter()
@@ -275,8 +277,8 @@ fn ranges(plan: &Plan, owner: NodeId) -> Vec<Range<usize>> {
 }
 
 impl Contributed {
-    /// Gives it an encoder for a round that travels as `coding`: the one it has, unless what it
-    /// encodes differences from changed.
+    /// Sets the encoder for a round that travels as `coding`. Keeps the current encoder unless the
+    /// reference has changed.
     pub fn encode_as(&mut self, coding: Option<&Coding>) {
         let known = self
             .encoder

@@ -1,5 +1,5 @@
-//! What a coordinator writes down of itself. Makes events; the shell says when, and somebody else's
-//! thread computes digests.
+//! Makes the trace events of a coordinator. The actor shell decides when; digests are computed on
+//! another thread.
 
 use super::shards::{self, ShardState};
 use crate::buffers::VALUE_BYTES;
@@ -10,10 +10,10 @@ use slowmo_protocol::ident::{Lineage, Round, ShardId};
 use slowmo_protocol::node::{Applied, Shards};
 use slowmo_protocol::trace::{Digest, Event, Held, Start};
 
-/// Zeros, to digest a momentum that is zero and has no values.
+/// Zeros for the digest of a zero momentum, which is stored without values.
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// A contribution to `round`, in history `lineage`.
+/// Event of a contribution to `round`, in history `lineage`.
 pub fn contributed(
     start: Start,
     (lineage, round): (Lineage, Round),
@@ -32,12 +32,12 @@ pub fn contributed(
     }
 }
 
-/// Values of a chunk, and chunks of a model, that a digest in brief is of.
+/// Values per sampled chunk, and sampled chunks per model, for a brief digest.
 const SAMPLED_VALUES: usize = 1024;
 const SAMPLED_CHUNKS: usize = 16;
 
-/// A decided outcome with a digest of a sample of the values, the same sample on every member, and
-/// nothing of the shards.
+/// Event of a decided outcome with a digest of a sample of the values, the same sample on every
+/// member, and without shards.
 pub fn in_brief(start: Start, applied: &Applied<Buffers>) -> Event {
     let elements = applied.plan.layout.elements();
     let mut digest = Digest::default();
@@ -51,7 +51,8 @@ pub fn in_brief(start: Start, applied: &Applied<Buffers>) -> Event {
     applied.event(start, digest.finish(), Vec::new(), Vec::new())
 }
 
-/// A decided outcome; shares the values and the state of shards, and hashes them when it is made.
+/// Event of a decided outcome; shares the values and the state of shards, and hashes them when it
+/// is made.
 pub fn in_full(start: Start, applied: &Applied<Buffers>, shards: &Shards<Buffers>) -> Later {
     let mut event = applied.event(start, 0, Vec::new(), Vec::new());
     let values = applied.values.clone();
@@ -107,7 +108,7 @@ fn held(shard: ShardId, state: &ShardState) -> Held {
     }
 }
 
-/// Takes values into a digest, and says how many.
+/// Adds values to a digest, and returns their number.
 fn update(digest: &mut Digest, values: &[f32]) -> usize {
     digest.update(bytemuck::cast_slice(values));
     values.len()

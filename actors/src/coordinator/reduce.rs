@@ -1,6 +1,6 @@
-//! The owner's work: sum the contributions to its shards in ascending node id, divide, take the
-//! slow step, publish. Chunk by chunk, so that receiving, arithmetic and sending overlap and memory
-//! stays within a window of chunks.
+//! The owner's part of a round: sums the contributions to its shards in ascending node id, divides,
+//! takes the slow step, and publishes. Works chunk by chunk, so that receiving, arithmetic and
+//! sending overlap and memory stays within a window of chunks.
 
 use super::encoding::{Coding, Encoder, Sum, Update};
 use super::keeping::restore;
@@ -24,22 +24,23 @@ use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Chunks that may wait for one receiver of published values before the reduction waits for it.
+/// Most chunks that may wait for one receiver of published values before the reduction waits for
+/// it.
 pub const PUBLISH_WINDOW_CHUNKS: usize = 16;
 
-/// The node at the other end of what broke; this node, where it lacks something itself.
+/// The node at the other end of what broke; this node, if it lacks something itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken(pub NodeId);
 
-/// Everything the reduction of one round needs.
+/// Inputs of the reduction of one round.
 pub struct Work {
-    /// The node.
+    /// The node's shared state.
     pub context: Arc<NodeContext>,
-    /// What is averaged.
+    /// The contributions to average, and the shards' states.
     pub reduction: Reduction<Buffers>,
     /// How many of the values are parameters.
     pub parameters: usize,
-    /// How they travel, if not as float32.
+    /// Encoding of the parameters; `None` for float32.
     pub coding: Option<Coding>,
     /// This node's own contribution, if it contributes.
     pub own: Option<OwnContribution>,
@@ -51,36 +52,37 @@ pub struct OwnContribution {
     pub weight: f64,
     /// The values.
     pub frozen: Frozen,
-    /// Who encodes them where the round is encoded: other owners see no other values than this one.
+    /// Encoder of the values if the round is encoded, so that this owner sums the same rounded
+    /// values that other owners receive.
     pub encoder: Option<Arc<Encoder>>,
 }
 
 /// One contributor's values, read in step with the others.
 pub enum Source {
-    /// This node's.
+    /// This node's contribution.
     Own(OwnContribution),
-    /// Another's.
+    /// Another node's contribution.
     Stream(NodeId, Arrived),
 }
 
-/// What is published to one receiver.
+/// Item published to one receiver.
 enum Published {
     /// The next chunk.
     Chunk(Bytes),
-    /// Nothing more: the stream is complete. Without it the stream is reset, so that nobody takes a
-    /// part for the whole.
+    /// The stream is complete. If the queue ends without this item, the stream is reset, so that
+    /// the receiver does not mistake a part for the whole.
     End,
 }
 
-/// Where published chunks go.
+/// Queue of published chunks to one receiver; `shards` limits it to these shards.
 struct Outlet {
     shards: Option<BTreeSet<ShardId>>,
-    /// As differences, to who has the reference.
+    /// Whether chunks are sent as differences, to a receiver that has the reference.
     encoded: bool,
     queue: mpsc::Sender<Published>,
 }
 
-/// A reduction that publishes.
+/// State of a reduction that publishes.
 struct Publishing {
     context: Arc<NodeContext>,
     plan: Arc<Plan>,
@@ -178,7 +180,7 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
     }
     sources.end().await?;
     for outlet in work.parameter_outlets.iter().chain(&work.momentum_outlets) {
-        // As in `send`.
+        // As in `send`, a receiver may be gone.
         _ = outlet.queue.send(Published::End).await;
     }
     Ok(Reduced {
@@ -189,14 +191,14 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
 }
 
 impl Publishing {
-    /// The exact average from the sum.
+    /// Turns the sum of a chunk into the exact average.
     fn average(&self, range: &Range<usize>, chunk: &mut Buffer) {
         let (numerators, buffers) = chunk.values_mut().split_at_mut(self.parameters_in(range));
         mean::divide(numerators, self.weight);
         if let Some(coding) = &self.coding {
             mean::add(numerators, &coding.reference(range));
         }
-        // Buffers carry no push-sum weight: theirs is the plain mean over the contributors.
+        // Buffers carry no push-sum weight: their mean is the plain mean over the contributors.
         mean::divide(buffers, self.plan.contributors.len() as f64);
     }
 
@@ -204,7 +206,7 @@ impl Publishing {
         self.parameters.saturating_sub(range.start).min(range.len())
     }
 
-    /// In a slow round, takes the slow step on the parameters of a chunk; returns their new
+    /// In a slow round, takes the slow step on the parameters of a chunk, and returns their new
     /// momentum.
     fn slow_step(
         &self,
@@ -218,7 +220,8 @@ impl Publishing {
             return Ok(None);
         }
         if self.publication.lost.contains(&shard) {
-            // Nobody has its anchor: a plain average, and momentum starts again.
+            // No node has its anchor: the shard gets a plain average, and its momentum restarts at
+            // zero.
             return Ok(Some(self.context.pool.zeros(length).freeze()));
         }
         slow_step(
@@ -231,8 +234,8 @@ impl Publishing {
         .map(Some)
     }
 
-    /// Where the round is encoded, makes the chunk what every member will have. What that drops is
-    /// added to what this node owes.
+    /// If the round is encoded, replaces the chunk by the values that every member will have. The
+    /// rounding error is added to this node's residual.
     fn encode(
         &self,
         range: &Range<usize>,
@@ -241,8 +244,8 @@ impl Publishing {
     ) -> Option<Bytes> {
         let coding = self.coding.as_ref()?;
         let Update { bytes, mut dropped } = coding.update(chunk, range);
-        // The next contribution is divided by all weights, and what a slow step is given it gives
-        // again in every later one.
+        // The residual goes into the next contribution, which is divided by the sum of all weights;
+        // and whatever enters a slow step enters every later one again, `gain` times in total.
         let gain = match self.context.settings.algorithm.outer {
             Some(outer) if self.plan.spec.kind == RoundKind::Slow => outer.optimizer.gain(),
             _ => 1.0,
@@ -261,7 +264,7 @@ fn wire_of(coding: Option<&Coding>) -> WireType {
     coding.map_or(WireType::Float32, |coding| coding.wire)
 }
 
-/// Who takes part has the reference and gets differences; who joins gets float32.
+/// Participants have the reference and get differences; joining nodes get float32.
 fn parameter_outlets(
     context: &Arc<NodeContext>,
     plan: &Plan,
@@ -292,7 +295,7 @@ fn parameter_outlets(
     outlets
 }
 
-/// All contributions in ascending id, and the sum of their push-sum weights.
+/// All contributions in ascending node id, and the sum of their push-sum weights.
 pub fn gather(
     me: NodeId,
     own: Option<OwnContribution>,
@@ -322,7 +325,7 @@ pub fn gather(
     ))
 }
 
-/// The contributors' values, and room for a chunk of them on its way into the sum.
+/// The contributors' values, and scratch space for the chunk that is being added to the sum.
 struct Sources {
     sources: Vec<Source>,
     plain: Buffer,
@@ -348,8 +351,8 @@ impl Sources {
         }
     }
 
-    /// `chunk = Σ` of the sources' values of `range`, in their order; of their differences where
-    /// the round is encoded.
+    /// Sets `chunk` to `Σ` of the sources' values of `range`, in their order; in an encoded round,
+    /// of their differences.
     async fn sum(
         &mut self,
         coding: Option<&Coding>,
@@ -423,7 +426,7 @@ async fn add_difference(
             encoder: Some(encoder),
             ..
         }) => coding.own_difference(encoder, range, sum),
-        // `run` starts no encoded round without it.
+        // `run` starts no encoded round without an encoder.
         Source::Own(_) => {}
         Source::Stream(node, arrived) => {
             let read = coding
@@ -448,7 +451,7 @@ fn broken(node: NodeId, error: &BulkError) -> Broken {
     Broken(node)
 }
 
-/// Takes the slow step on the parameters of the chunk that starts at `start` and returns the new
+/// Takes the slow step on the parameters of the chunk that starts at `start`, and returns the new
 /// momentum.
 fn slow_step(
     context: &NodeContext,
@@ -464,7 +467,7 @@ fn slow_step(
         .outer
         .zip(state.anchor.piece(start));
     let Some((outer, anchor)) = decided else {
-        // The founding gave every holder its anchors; without them no slow step can be right.
+        // Bootstrap gave every holder its anchors; without them no slow step can be correct.
         tracing::error!(
             round = plan.attempt.round.0,
             start,
@@ -495,7 +498,7 @@ fn slow_step(
     Ok(next.freeze())
 }
 
-/// Opens a stream and a bounded queue to each receiver; their tasks end when the queue is dropped
+/// Opens a stream and a bounded queue to each receiver; the tasks end when their queue is dropped
 /// and drained.
 fn publish_to(
     context: &Arc<NodeContext>,
@@ -510,8 +513,8 @@ fn publish_to(
             let content = content.clone();
             tokio::spawn(async move {
                 if let Err(error) = publish(&context, place, node, content, queue).await {
-                    // The receiver reports what it misses; a receiver that is gone is the liveness
-                    // layer's business.
+                    // The receiver reports what it misses; a receiver that is gone is handled by
+                    // the liveness layer.
                     tracing::debug!(%node, %error, "publication ended early");
                 }
             });
@@ -555,7 +558,7 @@ async fn send(outlets: &[Outlet], shard: ShardId, chunk: &Frozen, encoded: Optio
             Some(encoded) if outlet.encoded => encoded.clone(),
             _ => chunk.bytes(0..chunk.values().len()),
         };
-        // The publication of a receiver that is gone has ended and logged why.
+        // The publication to a receiver that is gone has ended and logged why.
         _ = outlet.queue.send(Published::Chunk(bytes)).await;
     }
 }

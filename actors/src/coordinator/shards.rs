@@ -1,4 +1,4 @@
-//! The state of a shard, in chunks, and what a node brings to a round and keeps of it.
+//! The state of a shard, in chunks; and what a node contributes to a round and keeps after it.
 
 use super::encoding::Encoder;
 use crate::buffers::{ChunkedBuffer, Frozen, VALUE_BYTES};
@@ -10,8 +10,8 @@ use slowmo_protocol::shards::Layout;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Anchor and slow momentum of one shard, in chunks; immutable, so a round in progress never
-/// disturbs what was decided.
+/// Anchor and slow momentum of one shard, in chunks; immutable, so that a round in progress never
+/// changes the decided state.
 #[derive(Clone, Debug, Default)]
 pub struct ShardState {
     /// The parameters at the start of the outer round.
@@ -20,7 +20,8 @@ pub struct ShardState {
     pub momentum: ChunkedBuffer,
 }
 
-/// What this node brings to a round; kept until the round is decided, for any number of attempts.
+/// This node's contribution to a round; kept until the round is decided, for any number of
+/// attempts.
 #[derive(Debug)]
 pub struct Contributed {
     /// Its push-sum weight.
@@ -29,24 +30,24 @@ pub struct Contributed {
     pub parameters: usize,
     /// The values.
     pub frozen: Frozen,
-    /// The base optimizer's buffers, for whoever joins and for a checkpoint.
+    /// The base optimizer's buffers, for joining nodes and for a checkpoint.
     pub optimizer_transfer: Option<Frozen>,
-    /// What it was made from, where that is recorded.
+    /// The inputs of the contribution, if trace events are recorded.
     pub basis: Basis,
-    /// Who encodes it, once an encoded round is under way.
+    /// Encoder of the values, once an encoded round is in progress.
     pub encoder: Option<Arc<Encoder>>,
 }
 
-/// What the reduction of this node's own shards leaves beside values and momentum.
+/// By-products of reducing this node's own shards, besides values and momentum.
 #[derive(Debug, Default)]
 pub struct Left {
-    /// `Σw` of the contributors.
+    /// `Σw`, the sum of the contributors' push-sum weights.
     pub weight: Option<f64>,
-    /// Where the round is encoded: what this node owes for the own shards if the round is decided.
+    /// If the round is encoded: this node's residual for its own shards if the round is decided.
     pub owed: ChunkedBuffer,
 }
 
-/// Bytes of all held anchors and momenta.
+/// Total bytes of all held anchors and momenta.
 #[must_use]
 pub fn bytes(shards: &[(ShardId, ShardState)]) -> usize {
     let bytes = |part: &ChunkedBuffer| {
@@ -60,7 +61,7 @@ pub fn bytes(shards: &[(ShardId, ShardState)]) -> usize {
         .sum()
 }
 
-/// Copies of anchor and momentum of every held shard, with its elements.
+/// Copies of anchor and momentum of every held shard, with the shard's range of elements.
 #[must_use]
 pub fn copies(
     shards: &Shards<Buffers>,

@@ -1,5 +1,5 @@
-//! The plain movements of a round: sending the frozen contribution to the owners, receiving what
-//! owners publish, moving state to other holders.
+//! The plain data movements of a round: sends the frozen contribution to the owners, receives the
+//! owners' publications, and moves state to other holders.
 
 use super::encoding::Coding;
 use super::shards::ShardState;
@@ -17,10 +17,10 @@ use std::ops::Range;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a stream waits for a connection: two nodes that join in one round dial each other when
-/// they hear of it.
+/// Longest time that a stream waits for a connection: two nodes that join in one round dial each
+/// other only when they hear of it.
 pub const CONNECT_WAIT_MAX: Duration = Duration::from_secs(2);
-/// How often it looks.
+/// Interval at which a waiting stream checks for the connection.
 const CONNECT_LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Opens a bulk stream of the round.
@@ -49,8 +49,8 @@ pub async fn open(
     }
 }
 
-/// Streams `shards` of this node's contribution, chunk by chunk as `chunk` makes them: to their
-/// owner, or its buffers to a joiner.
+/// Streams `shards` of this node's contribution to their owner, or its buffers to a joiner, chunk
+/// by chunk as `chunk` makes them.
 pub async fn contribute(
     context: &NodeContext,
     place: Place,
@@ -66,8 +66,8 @@ pub async fn contribute(
     stream.finish().await
 }
 
-/// Receives the new values of consecutive element ranges as an owner publishes them: as `coding`
-/// says, or float32.
+/// Receives the new values of consecutive element ranges from an owner's publication, encoded as
+/// `coding` says, or as float32 without it.
 pub async fn receive_parameters(
     context: &NodeContext,
     mut arrived: Arrived,
@@ -129,19 +129,19 @@ async fn read_chunks(
     Ok(())
 }
 
-/// How the state that moves is cut, and whether the anchor travels before the momentum of each
-/// shard.
+/// Layout of the state that moves. If anchors move too, each shard's anchor travels before its
+/// momentum.
 #[derive(Clone, Copy, Debug)]
 pub struct StateCut {
-    /// Its shards.
+    /// Shards of the state.
     pub layout: Layout,
     /// How many of the layout's values are parameters.
     pub parameters: usize,
-    /// Whether anchors travel too.
+    /// Whether anchors move too.
     pub anchor: bool,
 }
 
-/// Streams the state of shards as it was decided to one of their new holders.
+/// Streams the decided state of shards to one of their new holders.
 pub async fn send_state(
     context: &NodeContext,
     place: Place,
@@ -158,7 +158,7 @@ pub async fn send_state(
     stream.finish().await
 }
 
-/// Sends the values of `range`; what is missing is zero.
+/// Sends the values of `range`; missing values are sent as zeros.
 async fn send_pieces(
     context: &NodeContext,
     stream: &mut dyn BulkSender,

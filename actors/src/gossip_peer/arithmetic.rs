@@ -1,11 +1,11 @@
-//! The arithmetic of mixes, one job after the other on a thread of its own, while the training
-//! threads compute.
+//! The arithmetic of mixes: one job after another on a separate thread, while the training threads
+//! compute.
 //!
-//! The training threads hold the de-biased model `z` and move it by `Δ`. Overlapped, the numerators
-//! are `x = own·z + stays·Δ + Σ scale·y`, and what is sent is a part of `x + goes·Δ` (see [`Mix`]).
-//! What is added to `stays·(z + Δ)` to get `x` is the *correction* `(own − stays)·z + Σ scale·y`:
-//! it needs nothing of the training thread, which mixes it in and hands over the model as it was.
-//! Where something is sent, `own = stays`, and the correction is no more than the messages.
+//! The training threads hold the de-biased model `z` and move it by `Δ`. In overlapped gossip, the
+//! numerators are `x = own·z + stays·Δ + Σ scale·y`, and a fraction of `x + goes·Δ` is sent (see
+//! [`Mix`]). The *correction* `(own − stays)·z + Σ scale·y` is added to `stays·(z + Δ)` to get `x`.
+//! It needs no input from the training thread, which mixes it in and hands over the model as it was
+//! before. If something is sent, `own = stays`, and the correction consists of the messages only.
 
 use super::messages::GossipPeerMessage;
 use super::payload::Payload;
@@ -18,45 +18,46 @@ use slowmo_protocol::node::{Made, ToGossip};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Jobs that may wait; more than that are waited for by the gossip peer.
+/// Most jobs that may wait; the gossip peer waits before it adds more.
 const JOBS_MAX: usize = 64;
 
-/// Numerators on their way into a mix: `scale` of them is added.
+/// Numerators to be mixed in, multiplied by `scale`.
 #[derive(Debug)]
 pub struct Part {
     /// The numerators.
     pub values: Payload,
-    /// What they are multiplied by.
+    /// Factor by which they are multiplied.
     pub scale: f32,
 }
 
-/// One piece of arithmetic.
+/// One unit of arithmetic.
 pub enum Job {
-    /// Overlapped: folds a message that arrived into the next correction.
+    /// Overlapped: folds an arrived message into the next correction.
     Fold(Part),
     /// Overlapped: completes the correction.
     Correct(Mix, Vec<Part>),
-    /// Overlapped: the training threads have mixed it in; the model was this before. Fills in the
-    /// message, if one is to be sent.
+    /// Overlapped: the training threads have mixed the correction in; the buffer holds the model
+    /// from before. Fills in the message, if one is to be sent.
     Moved(ChunkedBuffer, Option<(Arc<Plan>, Payload)>),
-    /// Synchronous: `kept` of the shipped numerators, and what arrived.
+    /// Synchronous: mixes the kept fraction of the sent numerators with the arrived messages.
     Mix(Mix, Part, Vec<Part>),
-    /// Turns numerators into a message to the peers of the plan, and fills it in.
+    /// Encodes numerators as a message to the peers of the plan, and fills it in.
     Encode(Arc<Plan>, ChunkedBuffer, Payload),
-    /// Adds the correction, and what rounding of earlier messages dropped, to the contribution to
-    /// an exact average.
+    /// Adds the correction, and the residual of earlier messages, to the contribution to an exact
+    /// average.
     Settle(Mix, Frozen, Vec<Part>),
-    /// The numerators that the model in the training threads comes from, with their push-sum
-    /// weight.
+    /// Sets the numerators from which the model in the training threads was made, with their
+    /// push-sum weight.
     Last(ChunkedBuffer, f64),
-    /// Overlapped: the same as [`Job::Moved`], but not all numerators are finite: those stay what
-    /// they were, and nothing is sent. The training thread has to mend its model there.
+    /// Overlapped: like [`Job::Moved`], but not all numerators are finite. Those keep their
+    /// previous values, and nothing is sent. The training thread must repair its model at these
+    /// values.
     Mend(ChunkedBuffer),
-    /// A decided round: every weight is 1, and nothing is under way.
+    /// A decided round: every weight is 1, and no message is in flight.
     Reset,
 }
 
-/// Where jobs go.
+/// Queue of jobs.
 pub type Jobs = mpsc::Sender<Job>;
 
 /// Starts the arithmetic of one node; it ends when the sender is dropped.
@@ -80,7 +81,7 @@ pub fn start(pool: Arc<Pool>, actor: ActorRef<GossipPeerMessage>) -> Jobs {
     jobs
 }
 
-/// A correction that the training threads mix in.
+/// A correction that the training threads are mixing in.
 struct Mixing {
     correction: ChunkedBuffer,
     stays: f32,
@@ -90,10 +91,10 @@ struct Mixing {
 struct Arithmetic {
     pool: Arc<Pool>,
     last: Option<(ChunkedBuffer, f64)>,
-    /// The messages that are here.
+    /// Sum of the messages that have arrived.
     correction: Option<ChunkedBuffer>,
     mixing: Option<Mixing>,
-    /// Mass that rounding dropped, which the next message owes.
+    /// Residual: mass that rounding dropped, which the next message includes.
     residual: ChunkedBuffer,
 }
 
@@ -112,8 +113,8 @@ impl Arithmetic {
         match job {
             Job::Fold(part) => self.fold(part),
             Job::Correct(mix, parts) => {
-                // Without the model as it was before the step nobody knows the movement: all of it
-                // stays, and is in what is sent.
+                // Without the model from before the step, the movement `Δ` is unknown: all of it
+                // stays, and is part of what is sent.
                 let shared = mix.shared && self.last.is_some();
                 let (stays, rest) = if shared && mix.own <= 1.0 {
                     (mix.own as f32, 0.0)
@@ -178,7 +179,7 @@ impl Arithmetic {
         });
     }
 
-    /// The correction with the parts and so much of `z`; empty if there is nothing to add.
+    /// The correction with `parts` and `own` times `z` added; empty if there is nothing to add.
     fn complete(&mut self, own: f64, parts: Vec<Part>) -> ChunkedBuffer {
         parts.into_iter().for_each(|part| self.fold(part));
         let mut correction = self.correction.take().unwrap_or_default();
@@ -200,7 +201,7 @@ impl Arithmetic {
         correction
     }
 
-    /// `own.scale · own + Σ scale · part`, in the order of the parts.
+    /// `own.scale · own + Σ scale · part`, summed in the order of the parts.
     fn mix(&self, own: Part, parts: Vec<Part>) -> ChunkedBuffer {
         let kept = own.scale;
         let own = own.values.into_values(&self.pool);
@@ -229,7 +230,7 @@ impl Arithmetic {
         values
     }
 
-    /// The numerators of what was mixed, and the message.
+    /// Computes the numerators after the training threads mixed, and the message to send.
     fn moved(
         &mut self,
         before: ChunkedBuffer,
@@ -261,7 +262,7 @@ impl Arithmetic {
                 );
                 sent.insert(start, last.freeze());
             } else {
-                // Training threads checked that they are finite.
+                // The training threads checked that the values are finite.
                 _ = mean::correct(model.values_mut(), correction.values(), stays, 1.0);
             }
             numerators.insert(start, model.freeze());
@@ -273,8 +274,8 @@ impl Arithmetic {
         Some(GossipPeerMessage::Encoded(plan, payload))
     }
 
-    /// The numerators where they are finite, what they were where they are not; what was to be sent
-    /// of the movement stays.
+    /// Sets the numerators where they are finite, and keeps the previous ones elsewhere; the
+    /// fraction of the movement that was to be sent stays here.
     fn mend(&mut self, before: ChunkedBuffer) {
         let Some(Mixing {
             correction,
@@ -331,7 +332,7 @@ impl Arithmetic {
     }
 }
 
-/// The pieces of `values`, to write.
+/// The pieces of `values`, as mutable buffers.
 fn buffers(mut values: ChunkedBuffer, pool: &Arc<Pool>) -> Vec<(usize, Buffer)> {
     let all: Vec<_> = values
         .pieces()
@@ -342,8 +343,8 @@ fn buffers(mut values: ChunkedBuffer, pool: &Arc<Pool>) -> Vec<(usize, Buffer)> 
         .collect()
 }
 
-/// A range of `values`, to write: the piece itself where it is one that nobody else has. Zeros
-/// where there are no values.
+/// A range of `values`, as a mutable buffer: the piece itself if the range is one piece without
+/// other references, otherwise a copy. Zeros for missing values.
 fn buffer(values: &mut ChunkedBuffer, start: usize, length: usize, pool: &Arc<Pool>) -> Buffer {
     match values.take_piece(start, length) {
         Some(piece) => piece.into_buffer(pool),
@@ -351,7 +352,7 @@ fn buffer(values: &mut ChunkedBuffer, start: usize, length: usize, pool: &Arc<Po
     }
 }
 
-/// A range of `values`: the piece itself where it is one.
+/// A range of `values`: the piece itself if the range is one piece, otherwise a copy.
 fn slice(values: &ChunkedBuffer, start: usize, length: usize, pool: &Arc<Pool>) -> Frozen {
     match values
         .piece(start)
@@ -368,8 +369,8 @@ fn copy(values: &ChunkedBuffer, start: usize, length: usize, pool: &Arc<Pool>) -
     buffer
 }
 
-/// The first `elements` of `values`: buffers may follow the parameters. Only a piece across that
-/// border is copied.
+/// The first `elements` of `values`, because buffers may follow the parameters. Only a piece that
+/// crosses the end is copied.
 pub fn front(pool: &Arc<Pool>, values: &ChunkedBuffer, elements: usize) -> ChunkedBuffer {
     let mut front = ChunkedBuffer::default();
     for (start, piece) in values.pieces_within(0..elements) {
@@ -385,7 +386,7 @@ pub fn front(pool: &Arc<Pool>, values: &ChunkedBuffer, elements: usize) -> Chunk
     front
 }
 
-/// `scale` of `values`, in chunks.
+/// `values` multiplied by `scale`, in chunks.
 fn scaled(pool: &Arc<Pool>, values: &ChunkedBuffer, scale: f32) -> ChunkedBuffer {
     let mut result = ChunkedBuffer::default();
     for (start, piece) in values.pieces() {

@@ -1,4 +1,4 @@
-//! What the gossip peer is told.
+//! Messages to the gossip peer.
 
 use super::payload::Payload;
 use crate::data::{Buffers, Told};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// Messages to the gossip peer.
 pub enum GossipPeerMessage {
-    /// For its part of the node.
+    /// A message to the gossip peer's part of the node.
     Told(Told<ToGossip<Buffers>>),
     /// The message of a plan is ready to be sent.
     Encoded(Arc<Plan>, Payload),

@@ -1,12 +1,12 @@
-//! The gossip peer actor: one per node. Push-sum exchange with the peers of each step, behind the
-//! computation of the next one.
+//! The gossip peer actor: one per node. Runs the push-sum exchange with the peers of each step,
+//! overlapped with the computation of the next step.
 //!
 //! | file | does |
 //! |---|---|
-//! | `arithmetic` | mixes, on a thread of its own |
+//! | `arithmetic` | mixes, on a separate thread |
 //! | `transfer` | one message as a stream, out or in |
 //! | `payload` | a message's values, as float32 or encoded |
-//! | `shipments` | what was sent and may come back |
+//! | `shipments` | in-flight messages, which may come back |
 
 mod arithmetic;
 mod messages;
@@ -38,27 +38,27 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 use transfer::ReadError;
 
-/// The shell of the gossip peer.
+/// Actor shell of the gossip peer.
 pub struct GossipPeerActor;
 
-/// The gossip peer's part of the node, its streams under way and its arithmetic.
+/// The gossip peer's part of the node, its open streams, and its arithmetic.
 pub struct GossipPeerState {
     part: GossipPart<Buffers>,
     context: Arc<NodeContext>,
     myself: ActorRef<GossipPeerMessage>,
     timer: Timer,
     jobs: Jobs,
-    /// How many values a message has; 0 until the model is known.
+    /// Number of values in a message; 0 until the model is known.
     elements: usize,
     reading: BTreeMap<Key, AbortHandle>,
     sending: JoinSet<()>,
     shipments: Shipments,
-    /// Synchronous: the numerators as shipped, and which part of them stays.
+    /// Synchronous gossip: the numerators as sent, and the fraction of them that stays.
     shipped: Option<Part>,
-    /// Synchronous: the push-sum weight of that part.
+    /// Synchronous gossip: the push-sum weight of that fraction.
     kept: f64,
-    /// Synchronous: the numerators that the model in the training threads comes from, with their
-    /// weight.
+    /// Synchronous gossip: the numerators from which the model in the training threads was made,
+    /// with their weight.
     last: Option<(ChunkedBuffer, f64)>,
 }
 
@@ -231,7 +231,7 @@ impl GossipPeerState {
         }
     }
 
-    /// How messages travel.
+    /// Wire type of messages.
     fn wire(&self) -> WireType {
         self.part
             .settings()
@@ -265,8 +265,8 @@ impl GossipPeerState {
                 let Some(mut own) = self.shipped.take() else {
                     return;
                 };
-                // Less of it where this node gives up what was reclaimed from it; else exactly what
-                // was kept.
+                // Less than what was kept, if this node gives up mass that was reclaimed from it;
+                // otherwise exactly what was kept.
                 own.scale *= (mix.own / self.kept) as f32;
                 Job::Mix(mix, own, parts)
             }
@@ -274,8 +274,8 @@ impl GossipPeerState {
         self.work(job).await;
     }
 
-    /// Synchronous: what is sent is made of the own part. The message is kept from here on: its
-    /// mass may come back before it leaves.
+    /// Synchronous gossip: makes the message from this node's own part. The message is kept from
+    /// here on, because its mass may come back before it is sent.
     async fn ship(&mut self, plan: Plan) {
         if !self.part.is_synchronous() {
             return;
@@ -289,7 +289,7 @@ impl GossipPeerState {
         let plan = Arc::new(plan);
         let now = self.context.clock.now();
         match self.wire() {
-            // It needs no encoding.
+            // Float32 needs no encoding.
             WireType::Float32 => {
                 let payload = Payload::Float32(values);
                 self.shipments.keep(&plan, payload.clone(), now);
@@ -303,7 +303,7 @@ impl GossipPeerState {
         }
     }
 
-    /// Sends the messages of a plan by tasks of their own.
+    /// Spawns one task per receiver to send the messages of a plan.
     fn send(&mut self, plan: &Arc<Plan>, values: &Payload) {
         let receivers = self.part.receivers(plan);
         if receivers.is_empty() {
@@ -327,7 +327,8 @@ impl GossipPeerState {
         }
     }
 
-    /// The receiver has a message: its values need not be kept, and it says how fast the link is.
+    /// The receiver has a message: its values are no longer kept, and its transfer time measures
+    /// the link's rate.
     fn acknowledged(&mut self, sent: Sent) {
         if let Some((bytes, since)) = self.shipments.under_way(sent) {
             let elapsed = self.context.clock.now().since(since);
@@ -338,7 +339,7 @@ impl GossipPeerState {
         self.shipments.forget(sent);
     }
 
-    /// Writes down, as a round is decided, how full it has been.
+    /// Records, when a round is decided, the most parked streams since the last record.
     fn record_gauges(&mut self) {
         let fullest = self.part.fullest();
         if self.context.recorder.is_on() && self.part.machine().is_some() {
@@ -347,7 +348,7 @@ impl GossipPeerState {
         }
     }
 
-    /// What `status` shows of gossip.
+    /// Updates the gossip part of `status`.
     fn show(&self) {
         let Some(machine) = self.part.machine() else {
             return;
@@ -365,7 +366,7 @@ impl GossipPeerState {
     }
 }
 
-/// Values that are mixed in as they are.
+/// Values that are mixed in unscaled.
 fn whole(values: ChunkedBuffer) -> Part {
     Part {
         values: Payload::Float32(values),
@@ -373,7 +374,8 @@ fn whole(values: ChunkedBuffer) -> Part {
     }
 }
 
-/// A broken stream may be the network's fault, a value that is not finite is the sender's.
+/// Logs a read error: a broken stream may be the network's fault, a value that is not finite is the
+/// sender's.
 fn log((_, step, from): Key, error: &ReadError) {
     match error {
         ReadError::Stream(_) => tracing::info!(%from, %step, %error, "a gossip message broke off"),

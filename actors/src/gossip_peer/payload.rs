@@ -12,17 +12,17 @@ pub type Chunks = Vec<(Range<usize>, Bytes)>;
 /// One message's values; cheap to clone.
 #[derive(Clone, Debug)]
 pub enum Payload {
-    /// As they are.
+    /// Plain float32 values.
     Float32(ChunkedBuffer),
-    /// As they are, once they are known: like [`Payload::Encoded`].
+    /// Plain float32 values that are filled in later, like [`Payload::Encoded`].
     Awaited(Arc<OnceLock<ChunkedBuffer>>),
-    /// Encoded. Kept from the moment that the message is owed, because it may come back; the
-    /// arithmetic fills it in, before anything that folds it.
+    /// Encoded values. Kept from the moment that the message counts as in flight, because it may
+    /// come back; the arithmetic fills it in before any job that folds it.
     Encoded(WireType, Arc<OnceLock<Chunks>>),
 }
 
 impl Payload {
-    /// A message that [`Payload::fill`] encodes later.
+    /// An empty message that [`Payload::fill`] fills in later.
     pub fn awaited(wire: WireType) -> Self {
         match wire {
             WireType::Float32 => Self::Awaited(Arc::default()),
@@ -30,9 +30,9 @@ impl Payload {
         }
     }
 
-    /// Fills in numerators, encoded chunk by chunk. `residual` is mass that earlier messages owe
-    /// (zeros where it has no chunk), and becomes what this one owes; `factor` is the part of the
-    /// mass that is given away.
+    /// Fills in numerators, encoded chunk by chunk. `residual` is the mass that rounding of earlier
+    /// messages dropped (zeros in chunks that it lacks), and becomes the residual after this
+    /// message; `factor` is the fraction of the mass that is given away.
     pub fn fill(
         &self,
         values: ChunkedBuffer,
@@ -66,7 +66,7 @@ impl Payload {
         encoded.get_or_init(|| ranges.map(encode).collect());
     }
 
-    /// How many bytes it has.
+    /// Length of the values in bytes; 0 if they are not filled in yet.
     pub fn length(&self) -> usize {
         let of = |values: &ChunkedBuffer| {
             values
@@ -108,7 +108,7 @@ impl Payload {
         }
     }
 
-    /// The values as receivers see them.
+    /// The values as receivers decode them.
     pub fn into_values(self, pool: &Arc<Pool>) -> ChunkedBuffer {
         match self {
             Self::Float32(values) => values,

@@ -1,5 +1,5 @@
-//! What was sent and not answered: the values are kept until their receivers have them, because
-//! their mass may come back.
+//! In-flight messages: their values are kept until the receivers have confirmed them, because their
+//! mass may come back.
 
 use super::arithmetic::Part;
 use super::payload::Payload;
@@ -8,7 +8,7 @@ use slowmo_protocol::ident::{NodeId, Step};
 use slowmo_protocol::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One step's values, and whose answers are missing.
+/// Values sent in one step, and the receivers whose confirmations are missing.
 struct Shipment {
     values: Payload,
     scale: f32,
@@ -16,14 +16,14 @@ struct Shipment {
     since: Instant,
 }
 
-/// The shipments of one node; the gossip peer's machine bounds them.
+/// The in-flight messages of one node; the gossip peer's state machine bounds their number.
 #[derive(Default)]
 pub struct Shipments {
     by_step: BTreeMap<Step, Shipment>,
 }
 
 impl Shipments {
-    /// Keeps what `plan` sends, from the moment that it is owed.
+    /// Keeps the values that `plan` sends, from the moment that the message counts as in flight.
     pub fn keep(&mut self, plan: &Plan, values: Payload, now: Instant) {
         let shipment = Shipment {
             values,
@@ -34,14 +34,14 @@ impl Shipments {
         self.by_step.insert(plan.step, shipment);
     }
 
-    /// The messages of this step leave `now`.
+    /// Records that the messages of this step are sent at `now`.
     pub fn depart(&mut self, step: Step, now: Instant) {
         if let Some(shipment) = self.by_step.get_mut(&step) {
             shipment.since = now;
         }
     }
 
-    /// How many bytes the message has, and since when it is on its way.
+    /// Length of an in-flight message in bytes, and the time at which it was sent.
     pub fn under_way(&self, (to, step): Sent) -> Option<(u64, Instant)> {
         let shipment = self
             .by_step
@@ -50,7 +50,7 @@ impl Shipments {
         Some((shipment.values.length() as u64, shipment.since))
     }
 
-    /// The receiver has it.
+    /// Forgets a message that its receiver has.
     pub fn forget(&mut self, (to, step): Sent) {
         if let Some(shipment) = self.by_step.get_mut(&step) {
             shipment.open.remove(&to);
@@ -60,7 +60,7 @@ impl Shipments {
         }
     }
 
-    /// What comes back, to be mixed again.
+    /// Removes the messages whose mass comes back, and returns them to be mixed in again.
     pub fn take_back(&mut self, returned: &[Sent]) -> Vec<Part> {
         let part = |(to, step): &Sent| {
             let shipment = self
@@ -80,7 +80,7 @@ impl Shipments {
         parts
     }
 
-    /// Nothing comes back any more.
+    /// Forgets all in-flight messages: no mass comes back any more.
     pub fn clear(&mut self) {
         self.by_step.clear();
     }

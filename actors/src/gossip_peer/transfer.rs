@@ -1,4 +1,4 @@
-//! Gossip messages as streams: a node's whole numerators to one peer, or from one.
+//! Gossip messages as streams: sends a node's whole numerators to one peer, or reads them from one.
 
 use super::payload::Payload;
 use crate::buffers::{CHUNK_ELEMENTS, ChunkedBuffer, Pool, chunks};
@@ -41,18 +41,19 @@ pub async fn send(
     stream.finish().await
 }
 
-/// Why a message could not be read.
+/// Error of a message that could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The stream broke.
     #[error(transparent)]
     Stream(#[from] BulkError),
-    /// Mixed, it would spread to all nodes.
+    /// A value is not finite; mixed in, it would spread to all nodes.
     #[error("value {0} is not finite")]
     NotFinite(usize),
 }
 
-/// Reads numerators of `elements` values into chunks, `scale` of them; all of them are finite.
+/// Reads numerators of `elements` values into chunks, multiplied by `scale`; fails if any is not
+/// finite.
 pub async fn read(
     pool: &Arc<Pool>,
     mut arrived: Arrived,
@@ -80,7 +81,7 @@ pub async fn read(
         if let Some(index) = not_finite(chunk.values()) {
             return Err(ReadError::NotFinite(range.start + index));
         }
-        // Now, where the chunk is still near the processor.
+        // Scaled here, while the chunk is still in the processor's cache.
         chunk
             .values_mut()
             .iter_mut()
@@ -91,8 +92,8 @@ pub async fn read(
     Ok(values)
 }
 
-/// The first value that is an infinity or NaN. Where there is none, one pass over their exponents,
-/// many at a time.
+/// Index of the first value that is an infinity or NaN. If there is none, this takes one vectorized
+/// pass over the exponents.
 fn not_finite(values: &[f32]) -> Option<usize> {
     let found = values.iter().fold(0, |found, value| {
         found | u32::from(value.to_bits() & INFINITE == INFINITE)

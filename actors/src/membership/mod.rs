@@ -1,6 +1,6 @@
-//! The membership actor: one per process. Meets the peers that discovery finds, forms the founding
-//! view, says who is dead, who is ready to join, who leaves. Signs of life are read off the
-//! transport.
+//! The membership actor: one per process. Connects to the peers that discovery finds, forms the
+//! bootstrap view, and reports which nodes are dead, ready to join or leaving. Reads signs of life
+//! from the transport.
 
 mod search;
 
@@ -27,10 +27,10 @@ use slowmo_protocol::time::Span;
 use slowmo_protocol::wire::JoinRefusal;
 use std::sync::Arc;
 
-/// The shell of the membership.
+/// Actor shell of the membership.
 pub struct MembershipActor;
 
-/// The membership's part of the node, its timer and the search for peers.
+/// The membership's part of the node, its timer, and the search for peers.
 pub struct MembershipState {
     part: MembershipPart,
     context: Arc<NodeContext>,
@@ -111,7 +111,7 @@ impl Actor for MembershipActor {
     }
 }
 
-/// What the transport has heard.
+/// Signs of life that the transport has received.
 struct Signs<'a>(&'a dyn Transport);
 
 impl SignsOfLife for Signs<'_> {
@@ -150,7 +150,7 @@ impl MembershipState {
         }
     }
 
-    /// What people are shown of what others are told.
+    /// Logs messages to other parts, and updates the status from them.
     fn note(&self, mail: &Mail<Buffers>) {
         match mail {
             Mail::Rounds(ToRounds::In(coordinator::In::Formed { view, lineage })) => {
@@ -239,7 +239,7 @@ fn settings(context: &NodeContext) -> Settings {
     Settings {
         identity: node.identity,
         address: context.transport.local().announced,
-        // The configuration allows 64.
+        // The configuration allows at most 64 workers.
         devices: u16::try_from(node.workers).unwrap_or(u16::MAX),
         min_nodes: node.min_nodes,
         max_nodes: node.max_nodes,
@@ -255,7 +255,7 @@ fn settings(context: &NodeContext) -> Settings {
     }
 }
 
-/// Clusters whose rounds do not bring a joiner up to date.
+/// Reason for refusing joiners, if the cluster's rounds do not bring a joiner up to date.
 fn refuses(context: &NodeContext) -> Option<JoinRefusal> {
     let algorithm = &context.settings.algorithm;
     let whole = algorithm.outer.is_some_and(|outer| !outer.sharded);

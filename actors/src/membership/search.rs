@@ -1,4 +1,4 @@
-//! The search for peers until the view is formed: dials whatever discovery finds.
+//! The search for peers until the view is formed: dials every address that discovery finds.
 
 use crate::context::NodeContext;
 use crate::data::Told;
@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often discovery is asked for peers.
+/// Interval at which discovery is asked for peers.
 pub const DISCOVERY_INTERVAL: Duration = Duration::from_millis(50);
-/// How long an address that was given up is left alone: it may belong to somebody else by now, who
-/// logs every refusal.
+/// Pause before an address that was given up is dialed again: it may belong to another node by now,
+/// which logs every refusal.
 pub const REDIAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Addresses that were given up, each until it is dialed again; at most as many as were discovered.
@@ -29,7 +29,7 @@ impl Resting {
             .insert(address, Instant::now() + REDIAL_PAUSE);
     }
 
-    /// Whether an address may be dialed; forgets every rest that is over.
+    /// Whether an address may be dialed; removes every pause that is over.
     fn is_over(&self, address: SocketAddr) -> bool {
         let mut resting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -38,14 +38,14 @@ impl Resting {
     }
 }
 
-/// Tells the membership of all addresses that it finds, and dials them again and again; dialing an
+/// Reports the discovered addresses to the membership, and dials them repeatedly; dialing an
 /// address that is being dialed or up does nothing.
 pub(super) async fn search(
     context: Arc<NodeContext>,
     resting: Arc<Resting>,
     membership: ActorRef<Told<ToMembership>>,
 ) {
-    // What fails, fails many times a second.
+    // The last error, so that it is logged once: a failing discovery fails many times a second.
     let mut told = None;
     let mut found = None;
     loop {
@@ -56,7 +56,7 @@ pub(super) async fn search(
                     found = Some(peers.clone());
                     let message = ToMembership::In(In::Discovered(peers.clone()));
                     // The search ends with the actor. It may begin before others know the actor, so
-                    // it is told directly.
+                    // the message is sent to it directly.
                     _ = membership.cast(Told {
                         message,
                         credit: None,

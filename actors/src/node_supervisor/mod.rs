@@ -1,6 +1,6 @@
-//! The node supervisor actor: one per process. Spawns the other actors, routes what the network
-//! brings to them, and stops the node when one of them fails (their state cannot be rebuilt from
-//! outside; a new start of the node joins the others).
+//! The node supervisor actor: one per process. Spawns the other actors, routes network events to
+//! them, and stops the node when one of them fails (their state cannot be rebuilt from outside; a
+//! restarted node joins the others).
 
 mod router;
 
@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-/// Nodes started in this process.
+/// Number of nodes started in this process.
 static STARTED: AtomicU64 = AtomicU64::new(0);
 
 /// Messages to the supervisor.
@@ -27,20 +27,20 @@ pub enum NodeSupervisorMessage {
     Stop,
 }
 
-/// The shell of the supervisor.
+/// Actor shell of the supervisor.
 pub struct NodeSupervisor;
 
-/// What the supervisor is started with.
+/// Arguments with which the supervisor is started.
 pub struct NodeArguments {
-    /// What the actors share.
+    /// State that the actors share.
     pub context: Arc<NodeContext>,
-    /// What the network brings.
+    /// Events from the transport.
     pub events: mpsc::Receiver<TransportEvent>,
     /// Filled with the node's workers before the supervisor counts as started.
     pub workers: Arc<OnceLock<Vec<ActorRef<WorkerMessage>>>>,
 }
 
-/// The supervisor's hold on the node.
+/// The supervisor's state: the node and its router task.
 pub struct NodeState {
     context: Arc<NodeContext>,
     router: AbortHandle,

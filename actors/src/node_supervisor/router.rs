@@ -1,6 +1,6 @@
-//! Decodes what the network brings and hands each piece to its actor. Every piece holds a credit
-//! until it is handled, so a flood stops the reading, not the node. What does not decode is
-//! dropped, counted and logged.
+//! Decodes network events and routes each to its actor. Every event holds a credit until it is
+//! handled, so that a flood stops the reading, not the node. Events that do not decode are dropped,
+//! counted and logged.
 
 use crate::context::{Credit, NodeContext};
 use crate::data::Arrived;
@@ -15,7 +15,7 @@ use slowmo_protocol::wire::{BulkHeader, Content, Datagram, Frame, Header};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Routes until the transport ends.
+/// Routes events until the transport ends.
 pub async fn route(context: Arc<NodeContext>, mut events: mpsc::Receiver<TransportEvent>) {
     let mut dropped = Dropped::default();
     while let Some(event) = events.recv().await {
@@ -96,8 +96,8 @@ fn control(
         .tell_holding(node::route(header, message), Some(credit));
 }
 
-/// What is about a node itself is dealt with here; what is about who lives, and what is no datagram
-/// at all, goes to the membership.
+/// Handles datagrams about a node's status here; sends liveness datagrams, and those that do not
+/// decode, to the membership.
 fn datagram(context: &NodeContext, from: NodeId, bytes: Bytes, credit: Credit) {
     match Datagram::decode(&bytes) {
         Ok(Datagram::V1(Content::AskBrief { since_us })) => {
@@ -155,8 +155,8 @@ fn is_from(context: &NodeContext, header: &Header, from: NodeId, dropped: &mut D
     right
 }
 
-/// What was dropped so far. Every power of two is logged, so that a flood of nonsense does not
-/// flood the log.
+/// Counts dropped events. Logs only when the count is a power of two, so that a flood of invalid
+/// events does not flood the log.
 #[derive(Debug, Default)]
 struct Dropped {
     count: u64,
@@ -169,7 +169,7 @@ impl Dropped {
         }
     }
 
-    /// Whether this one is logged.
+    /// Counts one event, and returns whether it is logged.
     fn count_one(&mut self) -> bool {
         self.count = self.count.saturating_add(1);
         self.count.is_power_of_two()

@@ -1,10 +1,10 @@
-//! Time for the machines, read by the shells only.
+//! Clock of the state machines. Only the actor shells read it.
 
 use slowmo_protocol::time::Instant;
 
-/// Reads the machines' time: microseconds since the node started.
+/// Reads the time of the state machines: microseconds since the node started.
 pub trait Clock: Send + Sync + 'static {
-    /// The time now.
+    /// The current time.
     fn now(&self) -> Instant;
 }
 

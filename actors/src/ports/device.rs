@@ -1,5 +1,4 @@
-//! Devices: where a worker's copy of the model lives, and the exact mean over the workers of a
-//! node.
+//! Devices, which hold a worker's copy of the model, and the exact mean over the workers of a node.
 
 mod tensors;
 
@@ -7,15 +6,15 @@ use crate::buffers::{ChunkedBuffer, Pool};
 use std::fmt;
 use std::sync::Arc;
 
-/// Access to a list of float32 tensors, in registration order: how training code lends its values.
+/// A list of float32 tensors in registration order, as training code passes its values.
 pub trait Tensors {
-    /// Calls `visit` once a tensor with its name and values.
+    /// Calls `visit` once per tensor with its name and values.
     ///
     /// # Errors
-    /// A tensor's values cannot be reached; tensors before it were visited.
+    /// A tensor's values cannot be reached; the tensors before it were visited.
     fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError>;
 
-    /// How many values the tensors hold. Called at every step, so it should cost next to nothing.
+    /// The number of values in the tensors. Called at every step, so it should be very cheap.
     ///
     /// # Errors
     /// A tensor's values cannot be reached.
@@ -25,14 +24,14 @@ pub trait Tensors {
         Ok(count)
     }
 
-    /// Calls `visit` once a tensor with its name and its values to change.
+    /// Calls `visit` once per tensor with its name and its mutable values.
     ///
     /// # Errors
-    /// A tensor's values cannot be reached; tensors before it were changed.
+    /// A tensor's values cannot be reached; the tensors before it were changed.
     fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError>;
 
-    /// Names and dimensions, in registration order: for those who read a checkpoint. One dimension
-    /// unless the lender knows better.
+    /// Names and dimensions in registration order, for readers of a checkpoint. Each tensor has one
+    /// dimension unless the implementation provides its real shape.
     ///
     /// # Errors
     /// A tensor's values cannot be reached.
@@ -42,35 +41,36 @@ pub trait Tensors {
         Ok(shapes)
     }
 
-    /// Where the values are on a GPU; `None` (the default) in main memory. [`Tensors::read`] and
-    /// [`Tensors::write`] then go by way of a copy.
+    /// Access to the values if they are on a GPU; `None` (the default) if they are in main memory.
+    /// For values on a GPU, [`Tensors::read`] and [`Tensors::write`] go through a copy.
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
         None
     }
 }
 
-/// Tensors in a GPU's memory, by address: what a device needs to copy and compute there. Whoever
-/// lends them keeps them allocated, and has them read and written by nobody else, for as long as
-/// they are borrowed; for a call that changes them that is a `&mut`.
+/// Tensors in a GPU's memory, by address: what a device needs to copy and compute there. For as
+/// long as they are borrowed, the owner keeps them allocated and lets nobody else read or write
+/// them; a call that changes them borrows them as `&mut`.
 pub trait OnGpu {
-    /// Which GPU of this process, from 0.
+    /// Index of the GPU in this process, from 0.
     fn ordinal(&self) -> usize;
 
-    /// The stream behind whose work the values are complete, and before whose later work slowmo's
-    /// is done: a `CUstream` of the primary context as a number.
+    /// The CUDA stream on which slowmo orders its work: the values are complete after the stream's
+    /// earlier work, and slowmo's work is done before the stream's later work. A `CUstream` of the
+    /// primary context as a number.
     fn stream(&self) -> u64;
 
-    /// Calls `visit(name, address, elements)` once a tensor, in registration order.
+    /// Calls `visit(name, address, elements)` once per tensor, in registration order.
     ///
     /// # Errors
     /// A tensor's values cannot be reached.
     fn each(&self, visit: &mut dyn FnMut(&str, u64, usize)) -> Result<(), TensorError>;
 }
 
-/// Why a tensor's values cannot be reached.
+/// Reason for which a tensor's values cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TensorError {
-    /// Not float32.
+    /// The tensor is not float32.
     #[error("tensor {name} holds {found}, not float32: lend its float32 master copy")]
     NotFloat32 {
         /// The tensor.
@@ -78,52 +78,52 @@ pub enum TensorError {
         /// Its type.
         found: String,
     },
-    /// Not one contiguous block on this device.
+    /// The tensor is not one contiguous block on this device.
     #[error("tensor {name} is not contiguous: make it contiguous before lending it")]
     NotContiguous {
         /// The tensor.
         name: String,
     },
-    /// On another device than the worker's, or the device failed.
+    /// The tensor is on another device than the worker's, or the device failed.
     #[error("tensor {name}: {message}")]
     Device {
-        /// The tensor; all of them if it is empty.
+        /// The tensor; empty if all tensors are affected.
         name: String,
-        /// What is wrong, and what to do.
+        /// The problem, and what to do about it.
         message: String,
     },
-    /// The framework refused.
+    /// The framework refused access.
     #[error("tensor {name}: {message}")]
     Framework {
         /// The tensor.
         name: String,
-        /// What the framework said.
+        /// The framework's error.
         message: String,
     },
 }
 
-/// Why values were not frozen. The tensors are unchanged; the flat vector may be partly
+/// Error of values that were not frozen. The tensors are unchanged; the flat vector may be partly
 /// overwritten.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FreezeError {
-    /// A value that training never recovers from.
+    /// A value is infinite or NaN, from which training never recovers.
     #[error(
         "{tensor}[{index}] = {value}: averaging would spread it to all nodes; check the learning rate and the loss of this worker"
     )]
     NotFinite {
         /// The tensor.
         tensor: String,
-        /// Where in the tensor, in row-major order.
+        /// Index in the tensor, in row-major order.
         index: usize,
-        /// An infinity or NaN.
+        /// The infinity or NaN.
         value: f32,
     },
-    /// The tensors hold another number of values than the flat vector.
+    /// The tensors hold a different number of values than the flat vector.
     #[error("the tensors hold {found} values, not {expected}: lend the same tensors at every call")]
     Length {
-        /// Values of the tensors.
+        /// Number of values in the tensors.
         found: usize,
-        /// Values of the flat vector.
+        /// Number of values in the flat vector.
         expected: usize,
     },
     /// A tensor could not be read.
@@ -131,19 +131,19 @@ pub enum FreezeError {
     Tensor(#[from] TensorError),
 }
 
-/// What overlapped gossip left of a worker's values.
+/// A worker's state after overlapped gossip was mixed in.
 #[derive(Clone, Debug)]
 pub struct Mixed {
-    /// The values as they were before, in flat order, if they were asked for.
+    /// The values before the mix, in flat order, if they were requested.
     pub before: ChunkedBuffer,
     /// The first numerator that is not finite, if there is one.
     pub not_finite: Option<FreezeError>,
 }
 
-/// Where a worker's copy of the model lives: moves values between the lent tensors and the node's
-/// flat host buffers. One for each worker; called from its training thread.
+/// The device that holds a worker's copy of the model: moves values between the passed tensors and
+/// the node's flat host buffers. One per worker; called from its training thread.
 pub trait Device: Send + Sync + fmt::Debug {
-    /// The GPU of this process, from 0, if it is one.
+    /// Index of the GPU in this process, from 0; `None` if the device is no GPU.
     fn gpu(&self) -> Option<usize> {
         None
     }
@@ -151,24 +151,25 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Copies all values into `staging`, in flat order, and refuses infinities and NaN.
     ///
     /// # Errors
-    /// A value that is not finite, another length, or a tensor that cannot be read. `staging` may
-    /// be partly overwritten.
+    /// A value is not finite, the lengths differ, or a tensor cannot be read. `staging` may be
+    /// partly overwritten.
     fn freeze(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), FreezeError>;
 
-    /// Copies all values into `staging` as they are: gradients may overflow, which their optimizer
+    /// Copies all values into `staging` unchecked: gradients may overflow, which their optimizer
     /// handles.
     ///
     /// # Errors
-    /// A tensor that cannot be read.
+    /// A tensor cannot be read.
     fn copy(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), TensorError>;
 
-    /// One pass of overlapped gossip: the numerators are this part of the values that stays, and
-    /// `correction` (in flat order; nothing at all where it is empty); they are left divided by the
-    /// push-sum weight in the tensors. Returns the values as they were before where `keep` says
-    /// from where their buffers come.
+    /// Makes one pass of overlapped gossip over the tensors. The numerators are `stays` times the
+    /// values, plus `correction` (in flat order; zero everywhere if it is empty); the tensors then
+    /// hold the numerators divided by the push-sum weight. `stays_and_weight` holds these two
+    /// factors. If `keep` is given, the result holds the values from before, in buffers of that
+    /// pool.
     ///
     /// # Errors
-    /// A tensor that cannot be read or written; those before it were mixed.
+    /// A tensor cannot be read or written; the tensors before it were mixed.
     fn mix(
         &self,
         correction: &ChunkedBuffer,
@@ -177,10 +178,11 @@ pub trait Device: Send + Sync + fmt::Debug {
         keep: Option<&Arc<Pool>>,
     ) -> Result<Mixed, TensorError>;
 
-    /// Writes `values` from element `start` on into the tensors, divided by the push-sum weight.
+    /// Writes `values`, starting at element `start`, into the tensors, divided by the push-sum
+    /// weight.
     ///
     /// # Errors
-    /// A tensor that cannot be written; those before it were.
+    /// A tensor cannot be written; the tensors before it were written.
     fn write_back(
         &self,
         values: &ChunkedBuffer,
@@ -191,54 +193,54 @@ pub trait Device: Send + Sync + fmt::Debug {
 }
 
 /// The exact mean over the workers of one node. Every worker of the node calls the same operation
-/// with its own rank; calls block until all have.
+/// with its own rank; a call blocks until all have called.
 pub trait Collective: Send + Sync + fmt::Debug {
-    /// Workers of the node, `g`.
+    /// Number of workers of the node, `g`.
     fn size(&self) -> usize;
 
-    /// Replaces each worker's `values` by the mean over the workers: the same bits everywhere. In
-    /// main memory it is summed in ascending rank, on GPUs in the order of their library.
+    /// Replaces each worker's `values` by the mean over the workers, bit-identical on all of them.
+    /// In main memory the sum runs in ascending rank, on GPUs in the order of their library.
     ///
     /// # Errors
-    /// Another length than the other workers: `values` is unchanged. The collective was aborted: on
-    /// a GPU they may be changed in part.
+    /// The length differs from that of the other workers: `values` is unchanged. Or the collective
+    /// was aborted: on a GPU the values may be partly changed.
     fn mean(&self, rank: usize, values: &mut dyn Tensors) -> Result<(), CollectiveError>;
 
-    /// Makes current and later calls fail on every worker: one of them is gone.
+    /// Makes current and later calls fail on every worker, because worker `rank` is gone.
     fn abort(&self, rank: usize);
 }
 
-/// Why a collective operation failed. The worker's values are unchanged, but for
+/// Error of a collective operation. The worker's values are unchanged, except for
 /// [`CollectiveError::Device`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CollectiveError {
     /// A worker of this node left or panicked.
     #[error("worker {0} of this node is gone: the others cannot average without it")]
     WorkerGone(usize),
-    /// Workers brought different lengths.
+    /// The workers passed different numbers of values.
     #[error(
         "worker {rank} brought {found} values, worker 0 {expected}: all workers of a node train the same model"
     )]
     Length {
-        /// The worker.
+        /// Rank of the worker whose number differs.
         rank: usize,
-        /// Its values.
+        /// The number of its values.
         found: usize,
-        /// Those of worker 0.
+        /// The number of worker 0's values.
         expected: usize,
     },
-    /// There is no such worker.
+    /// The node has no worker of this rank.
     #[error("there is no worker {rank}: this node has {size}")]
     NoSuchWorker {
-        /// The rank asked for.
+        /// The requested rank.
         rank: usize,
-        /// Workers of the node.
+        /// Number of workers of the node.
         size: usize,
     },
     /// The worker's tensors could not be read or written.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// The library that moves the values failed; the node's GPUs cannot average any more.
+    /// The library that moves the values failed; the node's GPUs can no longer average.
     #[error("the GPUs of this node cannot average: {0}")]
     Device(String),
 }

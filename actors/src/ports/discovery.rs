@@ -4,44 +4,43 @@ use async_trait::async_trait;
 use slowmo_protocol::ident::NodeId;
 use std::net::SocketAddr;
 
-/// Addresses that one discovery may name.
+/// Most addresses that one discovery may name.
 pub const DISCOVERED_MAX: usize = 4096;
 
-/// Names addresses worth dialing. Names may come and go; whoever answers is authenticated by the
-/// transport, not here.
+/// Names addresses worth dialing. Addresses may come and go; the transport, not discovery,
+/// authenticates the node that answers.
 #[async_trait]
 pub trait Discovery: Send + Sync + 'static {
-    /// Makes this node's address known to others, where the implementation can. Called once the
-    /// transport listens.
+    /// Publishes this node's address, if the implementation can. Called once, when the transport
+    /// listens.
     ///
     /// # Errors
-    /// The address could not be made known; nothing was changed.
+    /// The address could not be published; nothing was changed.
     async fn announce(&self, node: NodeId, address: SocketAddr) -> Result<(), DiscoveryError>;
 
-    /// Addresses known now, this node's own perhaps among them, ascending, each once. Called again
-    /// and again.
+    /// Addresses known now, possibly including this node's own, in ascending order, each once.
+    /// Called repeatedly.
     ///
     /// # Errors
-    /// Nothing is known now; asking again later is right.
+    /// No addresses are known now; the caller asks again later.
     async fn peers(&self) -> Result<Vec<SocketAddr>, DiscoveryError>;
 
-    /// Makes an announced address unknown again, where the implementation can. Called when the node
-    /// stops.
+    /// Withdraws a published address, if the implementation can. Called when the node stops.
     ///
     /// # Errors
-    /// The address stays known.
+    /// The address stays published.
     async fn withdraw(&self, _node: NodeId, _address: SocketAddr) -> Result<(), DiscoveryError> {
         Ok(())
     }
 
-    /// Whether addresses may be those of nodes that are gone, so that one that cannot be reached is
-    /// no reason to give up.
+    /// Whether addresses may belong to nodes that are gone, so that an unreachable address is no
+    /// reason to give up.
     fn may_be_stale(&self) -> bool {
         false
     }
 }
 
-/// Why discovery failed. Nothing was changed.
+/// Error of a discovery. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiscoveryError {
     /// A rendezvous folder cannot be read.
@@ -51,7 +50,7 @@ pub enum DiscoveryError {
     Unreadable {
         /// The folder.
         folder: String,
-        /// What the operating system said.
+        /// The operating system's error.
         reason: String,
     },
     /// A rendezvous folder cannot be written to.
@@ -61,17 +60,17 @@ pub enum DiscoveryError {
     Unwritable {
         /// The file.
         file: String,
-        /// What the operating system said.
+        /// The operating system's error.
         reason: String,
     },
-    /// A name has no address now.
+    /// A name currently has no address.
     #[error(
         "cannot resolve {name} ({reason}); check the name, and that this machine's resolver knows it; it is asked for again"
     )]
     Unresolved {
         /// The name and port.
         name: String,
-        /// What the resolver said.
+        /// The resolver's error.
         reason: String,
     },
     /// A file of addresses cannot be read.
@@ -81,32 +80,32 @@ pub enum DiscoveryError {
     NoList {
         /// The file.
         file: String,
-        /// What the operating system said.
+        /// The operating system's error.
         reason: String,
     },
-    /// A line of a file of addresses.
+    /// A line of a file of addresses is not a `host:port`.
     #[error(
         "{file} line {line}: {found} is no host:port; nothing of the file is used until it is mended, and it is read again"
     )]
     BadLine {
         /// The file.
         file: String,
-        /// The line, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What stands there.
+        /// The text found there.
         found: String,
     },
-    /// A resolver or a file system that hangs.
+    /// A resolver or a file system does not answer.
     #[error(
         "{what} was looked up for {seconds} s without an answer; check the resolver, or the disk of the file; it is waited for"
     )]
     Slow {
-        /// What was looked up.
+        /// The name or file that was looked up.
         what: String,
-        /// For how long, in seconds.
+        /// Time since the look-up began, in seconds.
         seconds: u64,
     },
-    /// More addresses than are looked at.
+    /// Discovery found more addresses than [`DISCOVERED_MAX`].
     #[error("more than {DISCOVERED_MAX} addresses; remove those of earlier runs")]
     TooMany,
 }

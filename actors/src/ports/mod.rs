@@ -1,4 +1,4 @@
-//! The traits through which the actors reach the world; implemented in runtime, in memory for
+//! The traits through which the actors reach the outside; implemented in runtime, and in memory for
 //! tests.
 
 pub mod clock;

@@ -1,38 +1,38 @@
-//! Where a node writes down what it does, in the vocabulary of `slowmo_protocol::trace`, so that
-//! somebody else may judge it.
+//! Records what a node does, in the vocabulary of `slowmo_protocol::trace`, so that it can be
+//! checked from outside the node.
 
 use slowmo_protocol::trace::Event;
 use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
 
-/// An event that takes work to make (digests of a model), which is none of the actors'.
+/// An event that is expensive to make (digests of a model); it is made later, outside the actors.
 pub struct Later {
-    /// Bytes that it keeps alive until it is made.
+    /// Bytes that the event keeps alive until it is made.
     pub bytes: usize,
-    /// Makes it.
+    /// Makes the event.
     pub make: Box<dyn FnOnce() -> Event + Send>,
 }
 
-/// How full a recorder's queue is.
+/// Fill level of a recorder's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueUse {
-    /// Events that wait.
+    /// Events that wait in the queue.
     pub waiting: usize,
-    /// Most events that may.
+    /// Most events that may wait.
     pub bound: usize,
 }
 
-/// What became of a dump, once it is there: the file, or what the disk said.
+/// Receives the result of a dump once it is written: the file's path, or the disk's error.
 pub type Dumped = Receiver<Result<PathBuf, String>>;
 
-/// Keeps events. No call may wait, neither for a disk nor for anybody else: training goes on
-/// whatever becomes of its record.
+/// Keeps events. No call may block, neither on a disk nor on another thread: training continues
+/// even if recording fails.
 pub trait Recorder: Send + Sync + 'static {
-    /// Whether events are kept at all. Where they are not, nobody takes the trouble to make them.
+    /// Whether events are kept at all. If not, callers do not make them.
     fn is_on(&self) -> bool;
 
-    /// Whether digests of models are to be of a sample of their values only: so many rounds are
-    /// recorded that whole ones would cost too much.
+    /// Whether digests of models cover only a sample of the values: used when so many rounds are
+    /// recorded that digests of whole models would cost too much.
     fn is_brief(&self) -> bool {
         false
     }
@@ -45,23 +45,24 @@ pub trait Recorder: Send + Sync + 'static {
         self.record((event.make)());
     }
 
-    /// Waits, within a bound, until what was recorded is kept for good. For a node that ends.
+    /// Waits, within a time bound, until the recorded events are stored durably. Called when a node
+    /// ends.
     fn flush(&self) {}
 
-    /// Writes down what happened last, if it keeps that for the case that something goes wrong;
-    /// nothing where it does not. `why` is for a person. Who wants to know what became of it waits
-    /// for the answer.
+    /// Writes the most recent events to a file, if the recorder keeps them for the case of a
+    /// failure; otherwise does nothing and returns `None`. `why` is the reason, for a person to
+    /// read. A caller that needs the result waits on the returned receiver.
     fn dump(&self, _why: &str) -> Option<Dumped> {
         None
     }
 
-    /// How full its queue is, if it has one.
+    /// Fill level of the recorder's queue, if it has one.
     fn queue(&self) -> Option<QueueUse> {
         None
     }
 }
 
-/// Keeps nothing.
+/// A recorder that keeps nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoRecorder;
 

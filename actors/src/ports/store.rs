@@ -1,4 +1,4 @@
-//! Where decided state is kept for good, and what a founding goes on from.
+//! Durable storage of decided state, and the restored state from which a bootstrap continues.
 
 use crate::buffers::{ChunkedBuffer, Frozen};
 use slowmo_protocol::coordinator::{Origin, Outcome};
@@ -8,28 +8,28 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a decided outcome left on this node, of which it writes its part. Shares the values, which
-/// it keeps alive until they are written.
+/// State after a decided outcome on this node, which writes its part of it. Shares the values and
+/// keeps them alive until they are written.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// What was decided.
+    /// The decided outcome.
     pub outcome: Outcome,
-    /// The members of the view that the round began with, ascending.
+    /// The members of the view in which the round began, ascending.
     pub members_before: Arc<[Member]>,
-    /// Everything that was averaged: parameters, then buffers.
+    /// All averaged values: parameters, then buffers.
     pub values: ChunkedBuffer,
-    /// How many of them are parameters.
+    /// How many of the values are parameters.
     pub parameters: usize,
     /// The shards that this node writes, ascending.
     pub shards: Vec<ShardId>,
-    /// The slow momentum of those, each in pieces at their places; one without pieces is zero.
-    /// `None` where there is no outer optimizer.
+    /// The slow momentum of each of those shards, in pieces at their positions; a shard without
+    /// pieces has zero momentum. `None` if there is no outer optimizer.
     pub momentum: Option<Vec<ChunkedBuffer>>,
-    /// The base optimizer's buffers of this node, if its training lent them.
+    /// The base optimizer's buffers of this node, if its training passed them.
     pub optimizer: Option<Frozen>,
 }
 
-/// Keeps snapshots. No call may wait, neither for a disk nor for anybody else, but
+/// Keeps snapshots. No call may block, neither on a disk nor on another thread, except
 /// [`Store::flush`].
 pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// Whether anything is kept at all.
@@ -37,36 +37,37 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
         false
     }
 
-    /// Writes this node's part of a snapshot later. At most one waits: where it is not begun when
-    /// the next comes, one of the two is given up, of any two the same on all nodes
-    /// ([`slowmo_protocol::checkpoint::replaces`]), and counted.
+    /// Writes this node's part of a snapshot later. At most one snapshot waits: if its writing has
+    /// not begun when the next one arrives, one of the two is dropped and counted. All nodes drop
+    /// the same one of any two ([`slowmo_protocol::checkpoint::replaces`]).
     fn keep(&self, _snapshot: Snapshot) {}
 
-    /// Waits, within a bound, until what was given is written. For a node that ends.
+    /// Waits, within a time bound, until the given snapshots are written. Called when a node ends.
     fn flush(&self) {}
 
-    /// What every outcome of a history that this node founds says of where it comes from.
+    /// The origin that every outcome of a history names if this node bootstraps that history.
     fn origin(&self) -> Origin {
         Origin::default()
     }
 
-    /// What the founding goes on from, if it does.
+    /// The kept state from which bootstrap continues; `None` if the run starts afresh.
     fn restored(&self) -> Option<Arc<dyn Restored>> {
         None
     }
 }
 
-/// What a founding goes on from: state that was kept, all of it found to be as it was written.
+/// Kept state from which a bootstrap continues; all of it was verified to be as it was written.
 pub trait Restored: Send + Sync + fmt::Debug {
-    /// Copies the slow momentum of some parameters, in flat order, into `momentum`, which is as
-    /// long as the range; zeros where it was kept without. May wait for a disk.
+    /// Copies the slow momentum of the given parameters, in flat order, into `momentum`, which is
+    /// as long as the range; zeros if the state was kept without momentum. May wait for a disk.
     ///
     /// # Errors
-    /// It cannot be read any more, or is not what was written; the text names the file.
+    /// The state cannot be read any more, or differs from what was written; the text names the
+    /// file.
     fn momentum(&self, parameters: Range<usize>, momentum: &mut [f32]) -> Result<(), String>;
 }
 
-/// Keeps nothing.
+/// A store that keeps nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoStore;
 

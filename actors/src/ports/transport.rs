@@ -1,5 +1,5 @@
-//! Control frames, datagrams and bulk streams between nodes. Bytes in, bytes out: a transport never
-//! looks inside.
+//! Control frames, datagrams and bulk streams between nodes. A transport carries bytes and never
+//! interprets them.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -9,74 +9,75 @@ use std::time::Duration;
 
 pub use slowmo_protocol::wire::DATAGRAM_BYTES_MAX;
 
-/// Events that wait between the transport and the node supervisor before the transport stops
-/// reading.
+/// Most events that may wait between the transport and the node supervisor before the transport
+/// stops reading.
 pub const TRANSPORT_EVENTS_MAX: usize = 1024;
-/// Control frames that wait for one peer before `send_control` refuses more.
+/// Most control frames that may wait for one peer before `send_control` refuses more.
 pub const CONTROL_QUEUE_FRAMES_MAX: usize = 1024;
 
-/// One node's access to the others. Each node id is authenticated before its first event.
+/// One node's access to the other nodes. Each node id is authenticated before its first event.
 ///
-/// A transport made by a constructor also hands out the only receiver of its [`TransportEvent`]s
+/// The constructor of a transport also returns the only receiver of its [`TransportEvent`]s
 /// (capacity [`TRANSPORT_EVENTS_MAX`]); when nobody reads them, reading from the network stops.
 #[async_trait]
 pub trait Transport: Send + Sync + 'static {
     /// This node.
     fn local(&self) -> LocalPeer;
 
-    /// Dials `address` and keeps at it until `give_up_after`, or until an error that trying again
-    /// cannot mend ([`DialError::is_final`]); then one [`TransportEvent::DialFailed`] follows.
-    /// [`TransportEvent::PeerUp`] follows when frames can be sent. Dialing an address that is being
-    /// dialed or up, or oneself, does nothing. A peer that went down is not dialed again by itself,
-    /// and dialing is one-way: the peer must dial back to be able to send.
+    /// Dials `address` repeatedly until `give_up_after` has passed, or until an error that another
+    /// attempt cannot fix ([`DialError::is_final`]); in either case one
+    /// [`TransportEvent::DialFailed`] follows. [`TransportEvent::PeerUp`] follows when frames can
+    /// be sent. Does nothing for this node's own address and for an address that is being dialed or
+    /// is up. The transport does not redial a peer that went down, and dialing is one-way: the peer
+    /// must dial back to be able to send.
     fn connect(&self, address: SocketAddr, give_up_after: Duration);
 
-    /// Queues a control frame; frames to one peer arrive in order, once, or the peer goes down.
+    /// Queues a control frame. Frames to one peer arrive in order and once, or the peer goes down.
     ///
     /// # Errors
-    /// No connection to `to`, its queue is full, or the frame exceeds its bound. Nothing was
-    /// queued.
+    /// There is no connection to `to`, its queue is full, or the frame exceeds its size bound.
+    /// Nothing was queued.
     fn send_control(&self, to: NodeId, frame: Bytes) -> Result<(), SendError>;
 
     /// Sends a datagram that may be lost.
     ///
     /// # Errors
-    /// No connection to `to`, or larger than [`DATAGRAM_BYTES_MAX`].
+    /// There is no connection to `to`, or the datagram is larger than [`DATAGRAM_BYTES_MAX`].
     fn send_datagram(&self, to: NodeId, datagram: Bytes) -> Result<(), SendError>;
 
     /// Opens a bulk stream that starts with `header`.
     ///
     /// # Errors
-    /// No connection to `to`, or it broke.
+    /// There is no connection to `to`, or it broke.
     async fn open_bulk(&self, to: NodeId, header: Bytes) -> Result<Box<dyn BulkSender>, BulkError>;
 
-    /// Closes the connections to a peer that is taken for dead or broke the protocol; a
-    /// [`TransportEvent::PeerDown`] follows here, and there with [`DownReason::Dropped`], if it is
-    /// alive. Both may dial again at once.
+    /// Closes the connections to a peer that is considered dead or broke the protocol. A
+    /// [`TransportEvent::PeerDown`] follows here, and at the peer, if it is alive, with
+    /// [`DownReason::Dropped`]. Both sides may dial again at once.
     fn disconnect(&self, node: NodeId, reason: &str);
 
-    /// Signs of life: authenticated packets (or messages, where there are no packets) that came
-    /// from the peer over all its connections since its session began, whatever they carried. 0 if
-    /// there is no session; a new session counts anew.
+    /// Signs of life: the number of authenticated packets (or messages, if the transport has no
+    /// packets) received from the peer over all its connections since its session began, whatever
+    /// they carried. 0 if there is no session; a new session counts from 0.
     fn heard(&self, node: NodeId) -> u64;
 
     /// The smoothed round-trip time to a peer that can be sent to, if it was measured.
     fn round_trip(&self, node: NodeId) -> Option<Duration>;
 
-    /// UDP payload bytes that were sent on the connections to a peer that can be sent to; 0 where
-    /// they are not counted.
+    /// UDP payload bytes sent on the connections to a peer that can be sent to; 0 if they are not
+    /// counted.
     fn sent_to(&self, node: NodeId) -> u64;
 
-    /// Finds out whether anybody listens at the address where the peer listens, or listened when it
-    /// was last connected. [`TransportEvent::PortRefused`] follows if its host says that nobody
-    /// does; nothing follows otherwise.
+    /// Sends a port probe: checks whether a process listens at the peer's address, or at the
+    /// address where it listened when it was last connected. [`TransportEvent::PortRefused`]
+    /// follows if the host reports that the port is closed; otherwise nothing follows.
     fn port_probe(&self, node: NodeId);
 
-    /// What went over the wire so far.
+    /// Traffic so far.
     fn traffic(&self) -> Traffic;
 
-    /// Sends what is queued, closes every connection, waits until peers were told (at most a few
-    /// seconds, so that bulk streams that were finished arrive whole).
+    /// Sends what is queued, closes every connection, and waits until the peers were told: at most
+    /// a few seconds, so that finished bulk streams arrive completely.
     async fn close(&self);
 }
 
@@ -89,7 +90,7 @@ pub trait BulkSender: Send {
     /// The connection broke or the receiver stopped the stream.
     async fn send(&mut self, chunk: Bytes) -> Result<(), BulkError>;
 
-    /// Marks the end; what was sent is delivered in the background.
+    /// Marks the end of the stream; the sent bytes are delivered in the background.
     ///
     /// # Errors
     /// The connection broke or the receiver stopped the stream.
@@ -127,83 +128,85 @@ impl std::fmt::Debug for dyn BulkReceiver {
 pub struct LocalPeer {
     /// The node's id.
     pub node: NodeId,
-    /// Which start of it.
+    /// The node's incarnation.
     pub incarnation: Incarnation,
-    /// Where it really listens (the port is never 0).
+    /// The address at which the node actually listens (the port is never 0).
     pub address: SocketAddr,
-    /// Where others are told to dial it; another address behind a port that is forwarded.
+    /// The address that other nodes are told to dial; differs from `address` behind a forwarded
+    /// port.
     pub announced: SocketAddr,
 }
 
-/// Bytes on the wire, headers, acknowledgements and retransmissions included.
+/// Traffic in bytes, including headers, acknowledgements and retransmissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// UDP payload bytes sent.
     pub sent_bytes: u64,
     /// UDP payload bytes received.
     pub received_bytes: u64,
-    /// Packets found lost.
+    /// Packets declared lost.
     pub lost_packets: u64,
-    /// Largest current path MTU over all connections, in bytes; 0 where the transport has none.
+    /// Largest current path MTU over all connections, in bytes; 0 if the transport has none.
     pub mtu_bytes: u16,
 }
 
-/// What a transport reports.
+/// Events that a transport reports.
 pub enum TransportEvent {
-    /// Frames and streams can be sent to this peer, which has admitted this node. Its own messages
-    /// may come before.
+    /// Frames and streams can be sent to this peer, which has admitted this node. The peer's own
+    /// messages may arrive before this event.
     PeerUp {
         /// The authenticated id.
         node: NodeId,
-        /// Which start of it.
+        /// The peer's incarnation.
         incarnation: Incarnation,
-        /// Where it was dialed.
+        /// The address at which it was dialed.
         address: SocketAddr,
     },
-    /// A connection to or from this peer was lost, and with it all others of this peer. Follows
-    /// once after `PeerUp` or after its first message, whichever came; nothing of the peer follows
-    /// until it is connected anew.
+    /// A connection to or from this peer was lost, and with it all other connections of this peer.
+    /// Follows once after `PeerUp` or after the peer's first message, whichever came first; no
+    /// other event of the peer follows until it is connected anew.
     PeerDown {
-        /// Who.
+        /// The peer that went down.
         node: NodeId,
-        /// Where it was dialed; where it says it listens, if it never was.
+        /// The address at which it was dialed; if it never was, the address at which it says it
+        /// listens.
         address: SocketAddr,
-        /// Why.
+        /// Reason for which it went down.
         reason: DownReason,
     },
-    /// Nobody listens where this peer listened.
+    /// A port probe found that no process listens at this peer's address.
     PortRefused {
-        /// Who was knocked at.
+        /// The peer that was probed.
         node: NodeId,
     },
     /// Dialing was given up.
     DialFailed {
         /// The address dialed.
         address: SocketAddr,
-        /// How long it was tried.
+        /// How long it was dialed.
         tried_for: Duration,
         /// The last attempt's error.
         error: DialError,
     },
-    /// Somebody who dialed this node was refused; for logs and errors.
+    /// A node that dialed this one was refused; for logs and errors.
     Refused {
-        /// From where.
+        /// The address from which it dialed.
         remote: SocketAddr,
-        /// Why.
+        /// Reason of the refusal.
         error: DialError,
     },
-    /// A control frame.
+    /// A control frame arrived.
     Control {
         /// The authenticated sender.
         from: NodeId,
         /// The encoded frame.
         frame: Bytes,
     },
-    /// A datagram.
+    /// A datagram arrived.
     Datagram {
         /// The authenticated sender.
         from: NodeId,
-        /// Its bytes.
+        /// Content of the datagram.
         datagram: Bytes,
     },
     /// A bulk stream began.
@@ -212,25 +215,25 @@ pub enum TransportEvent {
         from: NodeId,
         /// The encoded stream header.
         header: Bytes,
-        /// The rest.
+        /// The rest of the stream, after the header.
         stream: Box<dyn BulkReceiver>,
     },
 }
 
-/// Why a peer went down.
+/// Reason for which a peer went down.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DownReason {
-    /// It left, or its process ended in order.
+    /// It left, or its process ended in an orderly way.
     #[error("it closed the connection: {0}")]
     ClosedByPeer(String),
-    /// It closed the connections because it takes this node for dead or broken; dialing it again
-    /// shows otherwise.
+    /// It closed the connections because it considers this node dead or faulty; dialing it again
+    /// shows it otherwise.
     #[error("it dropped this node: {0}")]
     Dropped(String),
-    /// Nothing was heard from it for too long.
+    /// Nothing was received from it for too long.
     #[error("nothing was heard from it for {0:?}")]
     Silent(Duration),
-    /// It sent what no correct peer sends.
+    /// It sent something that no correct peer sends.
     #[error("it broke the protocol: {0}")]
     ProtocolViolation(String),
     /// This node disconnected it.
@@ -239,59 +242,59 @@ pub enum DownReason {
     /// This node is leaving.
     #[error("closed here: {0}")]
     Leaving(String),
-    /// The network said so.
+    /// The network reported an error.
     #[error("the connection broke: {0}")]
     Broken(String),
 }
 
 impl DownReason {
-    /// Whether the peer is gone because it wanted to.
+    /// Whether the peer closed the connection itself, on purpose.
     #[must_use]
     pub fn is_departure(&self) -> bool {
         matches!(self, Self::ClosedByPeer(_))
     }
 }
 
-/// Why a frame was not queued.
+/// Error of a frame that was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// No connection to this node.
+    /// There is no connection to this node.
     #[error("there is no connection to {0}")]
     NotConnected(NodeId),
     /// The peer does not keep up; see [`CONTROL_QUEUE_FRAMES_MAX`].
     #[error("{CONTROL_QUEUE_FRAMES_MAX} control frames already wait for {0}")]
     QueueFull(NodeId),
-    /// Larger than its bound.
+    /// The frame or datagram is larger than its bound.
     #[error("{length} bytes exceed the bound of {bound}")]
     TooLarge {
-        /// Bytes given.
+        /// Its length in bytes.
         length: usize,
-        /// The bound.
+        /// The bound in bytes.
         bound: usize,
     },
 }
 
-/// Why a bulk stream failed.
+/// Error of a bulk stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BulkError {
-    /// No connection to this node.
+    /// There is no connection to this node.
     #[error("there is no connection to {0}")]
     NotConnected(NodeId),
     /// The other end reset or stopped the stream.
     #[error("the other end reset the stream")]
     Reset,
-    /// The stream ended before the expected bytes.
+    /// The stream ended before all expected bytes arrived.
     #[error("the stream ended early")]
     EndedEarly,
-    /// The header exceeds its bound; nothing was opened.
+    /// The header exceeds its bound; no stream was opened.
     #[error("a stream header of {length} bytes exceeds the bound of {bound}")]
     HeaderTooLarge {
-        /// Bytes given.
+        /// Its length in bytes.
         length: usize,
-        /// The bound.
+        /// The bound in bytes.
         bound: usize,
     },
-    /// Bytes follow where the stream should end.
+    /// More bytes follow after the expected end of the stream.
     #[error("the stream is longer than its header says")]
     TooLong,
     /// The connection broke.
@@ -299,7 +302,7 @@ pub enum BulkError {
     Broken(String),
 }
 
-/// Why a connection could not be made. Each says what to do next.
+/// Error of a connection that could not be made. Each message says what to do next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DialError {
     /// Nobody answered.
@@ -315,19 +318,19 @@ pub enum DialError {
         "it speaks protocol version {theirs}, this node {ours}; run the same slowmo release on all nodes"
     )]
     ProtocolVersion {
-        /// Its version, as it names it.
+        /// The peer's version, as it names it.
         theirs: String,
-        /// Ours.
+        /// This node's version.
         ours: String,
     },
     /// The first bytes were not a valid preface, or contradict the certificate.
     #[error("it introduced itself wrongly: {0}")]
     BadPreface(String),
-    /// Another node with this node's own id.
+    /// Another node uses this node's own id.
     #[error("it uses this node's own id {0}; give each node its own node_id")]
     SameId(NodeId),
-    /// A process with the same id is alive and connected there. Tried again: it may be about to
-    /// end.
+    /// Another process with the same id is alive and connected there. Dialing is tried again,
+    /// because that process may be about to end.
     #[error(
         "another process with the id of {0} is alive; give each node its own node_id, or end that process"
     )]
@@ -335,13 +338,13 @@ pub enum DialError {
     /// The peer did not accept this node's introduction.
     #[error("it refused this node: {0}")]
     RefusedThere(String),
-    /// Anything else the network said.
+    /// Any other error that the network reported.
     #[error("{0}")]
     Other(String),
 }
 
 impl DialError {
-    /// Whether trying again cannot help, so that dialing is given up at once.
+    /// Whether another attempt cannot help, so that dialing is given up at once.
     #[must_use]
     pub fn is_final(&self) -> bool {
         !matches!(self, Self::NoAnswer | Self::DuplicateId(_) | Self::Other(_))

@@ -1,4 +1,4 @@
-//! What a training thread's handle asks its worker for.
+//! Requests of a training thread's handle to its worker.
 
 use crate::buffers::{ChunkedBuffer, Frozen};
 use crate::error::ExchangeError;
@@ -16,59 +16,60 @@ use tokio::sync::oneshot;
 pub enum WorkerMessage {
     /// Take part in an exchange.
     Exchange(Box<ExchangeRequest>),
-    /// The training thread has mixed a gossip's correction into its model, or could not.
+    /// The training thread has mixed a gossip's correction into its model, or failed to.
     Mixed {
         /// The inner step.
         step: Step,
-        /// The model as its inner step left it; nothing where it could not be mixed.
+        /// The model as its inner step left it; empty if the correction could not be mixed in.
         before: ChunkedBuffer,
-        /// Nothing must be sent: not all numerators are finite, or there are none.
+        /// Whether nothing may be sent, because not all numerators are finite or there are none.
         withheld: bool,
     },
-    /// Leave in order.
+    /// Leave in an orderly way.
     Leave {
-        /// Answered when the node may go.
+        /// Answered when the node may end.
         reply: oneshot::Sender<()>,
     },
     /// The handle was dropped without leaving.
     Gone,
 }
 
-/// One exchange as a training thread asks for it.
+/// One exchange as a training thread requests it.
 pub struct ExchangeRequest {
-    /// What is asked for.
+    /// The requested operation.
     pub request: Request,
-    /// What the node trains; the contribution's parameters come first, averaged buffers follow
-    /// them.
+    /// Sizes of the node's model. In the contribution the parameters come first, followed by the
+    /// averaged buffers.
     pub model: ModelSize,
-    /// The frozen contribution; brought by worker 0 only, whose values stand for the node.
+    /// The frozen contribution; passed by worker 0 only, whose values stand for the node.
     /// Overlapped gossip needs none.
     pub frozen: Option<Frozen>,
-    /// The base optimizer's buffers, for whoever joins with the round and for a checkpoint; brought
-    /// by worker 0 only.
+    /// The base optimizer's buffers, for nodes that join with the round and for a checkpoint;
+    /// passed by worker 0 only.
     pub optimizer_transfer: Option<Frozen>,
-    /// The slow momentum of the whole model that a founding goes on from (`sharded = false`);
-    /// brought by worker 0 only.
+    /// The slow momentum of the whole model from which bootstrap continues (`sharded = false`);
+    /// passed by worker 0 only.
     pub momentum: Option<Frozen>,
-    /// Which samples were left when the round began; brought by worker 0 only.
+    /// The samples that were left when the round began; passed by worker 0 only.
     pub samples: Option<Progress>,
-    /// What it was made from, where that is recorded.
+    /// The inputs of the contribution, if trace events are recorded.
     pub basis: Basis,
-    /// Where the result goes.
+    /// Receives the result.
     pub reply: oneshot::Sender<Result<Exchanged, ExchangeError>>,
 }
 
-/// What a contribution was made from; empty where nothing is recorded.
+/// The inputs from which a contribution was made; empty if nothing is recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Basis {
-    /// The last decided outcome whose parameters the training thread took.
+    /// The last decided outcome whose parameters the training thread took over.
     pub after: Option<Place>,
-    /// Positions of the sample stream that it asked for since, `from` and `to` (exclusive).
+    /// Positions of the sample stream that it requested since then, `from` and `to` (exclusive).
     pub samples: Vec<(u64, u64)>,
 }
 
 impl Basis {
-    /// Together with what another worker of the node did; worker 0's values stand for the node.
+    /// Adds the basis of another worker of the node; `after` is worker 0's, whose values stand for
+    /// the node.
     pub fn merge(&mut self, worker: usize, other: Self) {
         if worker == 0 {
             self.after = other.after;
@@ -83,23 +84,23 @@ impl Basis {
 pub struct Exchanged {
     /// The new numerators `x`; the model is `x / weight`.
     pub values: Arc<ChunkedBuffer>,
-    /// The values are instead what is added to this part of the model to get the numerators; worker
-    /// 0 answers with the model as it was ([`WorkerMessage::Mixed`]).
+    /// If set, `values` is instead a correction: added to this fraction of the model, it gives the
+    /// numerators. Worker 0 answers with the model as it was before ([`WorkerMessage::Mixed`]).
     pub correction: Option<f32>,
     /// A member's buffers of the base optimizer, if this node joined and joiners get a copy.
     pub donated: Option<Arc<ChunkedBuffer>>,
     /// The node's push-sum weight.
     pub weight: f64,
-    /// The decided round, if one was.
+    /// The decided round, if the exchange decided one.
     pub outcome: Option<Arc<Outcome>>,
-    /// Nodes that were averaged with, this one included.
+    /// Number of nodes whose values were averaged, including this one.
     pub contributors: usize,
-    /// The members of the view now, ascending.
+    /// The current members of the view, ascending.
     pub members: Arc<[Member]>,
-    /// The members of the view that the round began with, ascending.
+    /// The members of the view in which the round began, ascending.
     pub members_before: Arc<[Member]>,
     /// The inner step that follows.
     pub next_step: Step,
-    /// The node has left the view: it has handed over and may end.
+    /// Whether the node has left the view: it has handed over its state and may end.
     pub drained: bool,
 }

@@ -1,5 +1,5 @@
-//! The worker actor: one per device. Stands between the training thread's handle and the node's
-//! aggregator, so that at most one exchange of a worker is under way.
+//! The worker actor: one per device. Forwards requests of the training thread's handle to the
+//! node's aggregator, so that at most one exchange per worker is in progress.
 
 use crate::aggregator::{AggregatorMessage, Arrival};
 use crate::context::NodeContext;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 mod messages;
 pub use messages::{Basis, ExchangeRequest, Exchanged, WorkerMessage};
 
-/// The shell of one worker.
+/// Actor shell of one worker.
 pub struct WorkerActor;
 
-/// A worker's place on its node.
+/// A worker's index and its node.
 pub struct WorkerState {
     index: usize,
     context: Arc<NodeContext>,

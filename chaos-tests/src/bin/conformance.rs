@@ -1,6 +1,6 @@
 //! `conformance DIR [--transport quic|memory] [--seed S]`: runs every recorded trajectory of a
-//! folder through the real runtime and prints `NAME MAX_ABS_ERROR` a line. Exits 1 if a value
-//! differs by more than 1e-5 or a file cannot be run.
+//! folder through the real runtime and prints one line `NAME MAX_ABS_ERROR` for each. Exits 1 if a
+//! value differs by more than 1e-5 or a file cannot be run.
 
 use clap::{Parser, ValueEnum};
 use slowmo_chaos::cluster::Link;
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 struct Arguments {
     /// Folder with trajectory files (.json).
     folder: PathBuf,
-    /// How the nodes reach each other.
+    /// Link between the nodes.
     #[arg(long, value_enum, default_value = "quic")]
     transport: Transport,
     /// Delays every arrival as this seed says (memory only).

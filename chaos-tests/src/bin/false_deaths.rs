@@ -1,6 +1,6 @@
-//! Trains for minutes where a careless failure detector would bury the living: every node's uplink
-//! throttled and kept full with shard traffic, or every core busy with something else. Counts who
-//! was taken for dead; nobody may be.
+//! Trains for minutes where a careless failure detector would mark down live nodes: every node's
+//! uplink is throttled and kept full with shard traffic, or every core is busy with something else.
+//! Counts the nodes that are taken for dead; there must be none.
 
 use clap::Parser;
 use slowmo::config::BaseName;
@@ -11,19 +11,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the nodes are asked whom they take for dead.
+/// Interval at which the nodes are asked which nodes they take for dead.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Looks for false deaths.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// How long.
+    /// Duration, in seconds.
     #[arg(long, default_value_t = 300)]
     seconds: u64,
-    /// Nodes, all in this process.
+    /// Number of nodes, all in this process.
     #[arg(long, default_value_t = 4)]
     nodes: u64,
-    /// Values of the model: a round of the default takes seconds on the throttled links.
+    /// Number of values of the model: a round of the default takes seconds on the throttled links.
     #[arg(long, default_value_t = 1 << 20)]
     parameters: usize,
     /// Uplink of every node, in Mbit/s; 0 does not throttle.
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// How many false deaths were seen.
+/// Runs the training and returns the number of false deaths that were seen.
 fn run(arguments: &Arguments) -> Result<u64, Box<dyn std::error::Error>> {
     let ids: Vec<u64> = (1..=arguments.nodes).collect();
     let config = Config {
@@ -103,7 +103,7 @@ fn run(arguments: &Arguments) -> Result<u64, Box<dyn std::error::Error>> {
     Ok(deaths + u64::from(nodes as u64 != arguments.nodes))
 }
 
-/// The founding is not what is measured.
+/// Throttles the uplinks once the run is bootstrapped, since the bootstrap is not what is measured.
 fn throttle(nodes: &[Runtime], mbit: u64, founded: bool) {
     let rate = Some(mbit * 125_000).filter(|rate| founded && *rate > 0);
     nodes
@@ -112,11 +112,12 @@ fn throttle(nodes: &[Runtime], mbit: u64, founded: bool) {
         .for_each(|faults| faults.throttle(rate));
 }
 
-/// Members that a node takes for dead now, and those that a decided round went without.
+/// Number of members that a node takes for dead now, plus members missing from the last decided
+/// round.
 fn buried(node: &Runtime) -> u64 {
     let status = node.status();
     let dead = status.members.iter().filter(|member| !member.alive).count();
-    // The founding has one contributor.
+    // The bootstrap has one contributor.
     let averaged = if status.round < 2 {
         status.last_round.members
     } else {
@@ -149,6 +150,6 @@ fn train(mut worker: Worker, parameters: usize, stop: &AtomicBool) {
             .for_each(|value| *value += 0.01);
         synchronized = worker.step(&mut values, 0.1).is_ok();
     }
-    // At the end the others may have left first.
+    // At the end the other nodes may have left first.
     let _ended = worker.leave();
 }

@@ -21,21 +21,21 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Simulates whole clusters in virtual time, one run a seed or a schedule.
+    /// Simulates whole clusters in virtual time, one run per seed or schedule.
     Sim(Sim),
-    /// Runs clusters of real nodes in simulated time, one a seed.
+    /// Runs clusters of real nodes in simulated time, one per seed.
     #[cfg(feature = "virtual-time")]
     Actors(Actors),
 }
 
-/// How many clusters of real nodes.
+/// Number of clusters of real nodes, and how they are run.
 #[cfg(feature = "virtual-time")]
 #[derive(Parser)]
 struct Actors {
-    /// How many seeds.
+    /// Number of seeds.
     #[arg(long, default_value_t = 20)]
     seeds: u64,
-    /// The first of them.
+    /// The first seed.
     #[arg(long, default_value_t = 0)]
     first_seed: u64,
     /// Nodes that a run starts with: one number, or from..to.
@@ -44,18 +44,18 @@ struct Actors {
     /// Run every seed twice and say whether it is the same run.
     #[arg(long)]
     twice: bool,
-    /// Write the trace of the last run to this file, one JSON object a line.
+    /// Write the trace of the last run to this file, one JSON object per line.
     #[arg(long)]
     trace: Option<std::path::PathBuf>,
 }
 
-/// How many runs, of what.
+/// Number of runs, and how they are run.
 #[derive(Parser)]
 struct Sim {
-    /// How many seeds.
+    /// Number of seeds.
     #[arg(long, default_value_t = 1_000)]
     seeds: u64,
-    /// The first of them.
+    /// The first seed.
     #[arg(long, default_value_t = 0)]
     first_seed: u64,
     /// Nodes that a run starts with: one number, or from..to.
@@ -64,20 +64,20 @@ struct Sim {
     /// Run the schedules in these files, and no seeds.
     #[arg(long, num_args = 1.., value_name = "FILE")]
     schedule: Vec<PathBuf>,
-    /// Write the schedule of the run that failed, or of the only one, to this file: with no more
-    /// faults than it takes to fail.
+    /// Write the schedule of the run that failed, or of the only one, to this file, with no more
+    /// faults than are needed to fail.
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Once the faults are over, those who live must go on without those who do not, within so many
+    /// Once the faults are over, the live nodes must continue without the dead within this many
     /// milliseconds.
     #[arg(long, value_name = "MILLISECONDS")]
     goes_on_within: Option<u64>,
-    /// Threads; as many as there are cores if it is not given.
+    /// Number of threads; defaults to the number of cores.
     #[arg(long)]
     threads: Option<usize>,
-    /// Every kind of fault: each seed draws which of them there are. At the end those who live go
-    /// on without the dead. Lists every failure, and counts which faults, rules and frames were
-    /// seen: too few of any is a failure too.
+    /// Use every kind of fault: each seed draws which of them occur. At the end the live nodes
+    /// continue without the dead. Lists every failure, and counts which faults, rules and frames
+    /// were seen: too few of any is a failure too.
     #[arg(long)]
     all: bool,
     /// Print, for every message and phase of a round, under how many kinds of faults they met.
@@ -86,7 +86,7 @@ struct Sim {
     /// Print every message of the run to standard error.
     #[arg(long)]
     verbose: bool,
-    /// Write the trace of a run (of the failing one) to this file, one JSON object a line.
+    /// Write the trace of a run (of the failing one) to this file, one JSON object per line.
     #[arg(long)]
     trace: Option<PathBuf>,
 }
@@ -216,7 +216,7 @@ fn files(arguments: &Sim, look: Look) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Where a schedule came from.
+/// Describes where a schedule came from.
 fn drawn(arguments: &Sim, seed: u64) -> String {
     let from = arguments.nodes.start();
     let to = arguments.nodes.end();
@@ -314,7 +314,7 @@ fn print_coverage(coverage: &slowmo_chaos::sim::coverage::Coverage) {
     );
 }
 
-/// A run that failed, as short as it can be made, and how to see it again.
+/// Prints a failed run, made as short as possible, and how to see it again.
 fn show(arguments: &Sim, report: Report) -> anyhow::Result<ExitCode> {
     save(arguments, &report)?;
     let Some(violation) = report.violation.clone() else {
@@ -368,7 +368,7 @@ fn again(arguments: &Sim, seed: u64) -> String {
     again
 }
 
-/// Writes what the run followed from.
+/// Writes the schedule of the run to a file.
 fn keep(arguments: &Sim, report: &Report) -> anyhow::Result<()> {
     let Some(path) = &arguments.write else {
         return Ok(());

@@ -8,21 +8,21 @@ use std::path::Path;
 /// Largest trajectory file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// A trajectory as its file holds it.
+/// A trajectory, as stored in its file.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Case {
-    /// Its name; the file's, where it has none.
+    /// Name of the case; the file's name if it has none.
     #[serde(default)]
     pub name: String,
-    /// Workers in all.
+    /// Total number of workers.
     pub workers: usize,
-    /// Workers of a node; worker `i` is on node `i / gpus_per_node`.
+    /// Number of workers per node; worker `i` is on node `i / gpus_per_node`.
     pub gpus_per_node: usize,
-    /// Inner steps.
+    /// Number of inner steps.
     pub steps: usize,
     /// Learning rate.
     pub lr: f32,
-    /// The step (from 0) from which `lr_drop_to` holds.
+    /// The step (from 0) from which `lr_drop_to` applies.
     pub lr_drop_at: Option<usize>,
     /// The later learning rate.
     pub lr_drop_to: Option<f32>,
@@ -34,17 +34,17 @@ pub struct Case {
     pub nesterov: Option<bool>,
     /// `localsgd` or `sgp`.
     pub base: String,
-    /// `f`.
+    /// `f`: the period of LocalSGD in steps.
     #[serde(default)]
     pub localsgd_frequency: Option<u64>,
-    /// SGP's out-peers of one gossip.
+    /// Number of out-peers in one SGP gossip step.
     #[serde(default)]
     pub peers_per_step: Option<u32>,
-    /// `β`.
+    /// `β`: the slow momentum.
     pub slowmo_momentum: f32,
-    /// `α`.
+    /// `α`: the slow learning rate.
     pub slowmo_lr: f32,
-    /// `τ`; of no matter where SlowMo is off.
+    /// `τ`; irrelevant where SlowMo is off.
     #[serde(default)]
     pub slowmo_frequency: Option<u64>,
     /// Sharded slow state, with the exact average inside the slow step.
@@ -52,9 +52,9 @@ pub struct Case {
     /// With `memory_efficient` false: an exact average replaces the gossip of a slow step.
     #[serde(default)]
     pub sgp_average_params: Option<bool>,
-    /// The tensors' shapes.
+    /// Shapes of the tensors.
     pub shapes: Vec<Vec<usize>>,
-    /// Parameters at the start.
+    /// Initial parameters.
     pub initial: Vec<f32>,
     /// Per worker: one value per parameter.
     pub curvature: Vec<Vec<f32>>,
@@ -64,19 +64,19 @@ pub struct Case {
     pub params: Vec<Vec<Vec<f32>>>,
 }
 
-/// Why a file is not a trajectory that can be run.
+/// The reason why a file is not a trajectory that can be run.
 #[derive(Debug, thiserror::Error)]
 pub enum CaseError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(#[from] std::io::Error),
-    /// It is larger than the bound of 256 MiB.
+    /// The file is larger than the bound of 256 MiB.
     #[error("{0} bytes exceed the bound of {FILE_BYTES_MAX}")]
     TooLarge(u64),
-    /// It is not JSON of the expected form.
+    /// The file is not JSON of the expected form.
     #[error("is not a trajectory: {0}")]
     Malformed(#[from] serde_json::Error),
-    /// Its parts contradict each other.
+    /// The parts of the file contradict each other.
     #[error("contradicts itself: {0}")]
     Inconsistent(&'static str),
 }
@@ -85,7 +85,7 @@ impl Case {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// Unreadable, too large, malformed or inconsistent.
+    /// The file is unreadable, too large, malformed or inconsistent.
     pub fn read(path: &Path) -> Result<Self, CaseError> {
         let bytes = std::fs::metadata(path)?.len();
         if bytes > FILE_BYTES_MAX {
@@ -103,7 +103,7 @@ impl Case {
     /// Checks a file's bytes.
     ///
     /// # Errors
-    /// Malformed or inconsistent.
+    /// The bytes are malformed or inconsistent.
     pub fn parse(bytes: &[u8]) -> Result<Self, CaseError> {
         let case: Self = serde_json::from_slice(bytes)?;
         case.check()?;
@@ -178,7 +178,7 @@ impl Case {
             .map_or(Ok(()), |(_, why)| Err(CaseError::Inconsistent(why)))
     }
 
-    /// Nodes of the case.
+    /// Number of nodes of the case.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.workers / self.gpus_per_node
@@ -228,7 +228,7 @@ impl Case {
                 && !off
                 && !self.memory_efficient
                 && self.sgp_average_params != Some(true),
-            // The recorder refuses more; so does the configuration.
+            // The recorder refuses larger numbers; so does the configuration.
             devices: u16::try_from(self.gpus_per_node).unwrap_or(u16::MAX),
             ..Config::default()
         }

@@ -17,16 +17,16 @@ use std::path::{Path, PathBuf};
 /// Largest absolute difference from a recorded value that passes.
 pub const ERROR_MAX: f32 = 1e-5;
 
-/// What became of one file.
+/// Result of one file.
 #[derive(Debug)]
 pub struct Verdict {
-    /// The case's name, or the file's where it could not be read.
+    /// Name of the case, or of the file if it could not be read.
     pub name: String,
-    /// The largest absolute difference, or why the file could not be run.
+    /// The largest absolute difference, or the reason why the file could not be run.
     pub result: Result<f32, Failure>,
 }
 
-/// Why a file could not be run.
+/// The reason why a file could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The file is not a trajectory.

@@ -5,7 +5,7 @@ use crate::cluster::{Cluster, ClusterError, Link, start};
 use slowmo::{GradientError, LeaveError, StepError, SynchronizeError, Worker, WorkerError};
 use std::thread::{JoinHandle, spawn};
 
-/// Why a case could not be run.
+/// The reason why a case could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The nodes did not start.
@@ -14,7 +14,7 @@ pub enum RunError {
     /// A worker's handle was refused.
     #[error(transparent)]
     Worker(#[from] WorkerError),
-    /// The founding failed.
+    /// The bootstrap failed.
     #[error(transparent)]
     Synchronize(#[from] SynchronizeError),
     /// A gradient mean failed.
@@ -67,8 +67,8 @@ fn error_or_infinite(error: f32) -> f32 {
 /// # Errors
 /// A node or worker failed.
 pub fn trajectories(case: &Case, link: Link) -> Result<Vec<Vec<Vec<f32>>>, RunError> {
-    // Ids are neither consecutive nor in the order of the workers' places on purpose; they ascend,
-    // as places do.
+    // Ids are deliberately neither consecutive nor equal to the workers' places; they ascend, as
+    // places do.
     let ids: Vec<u64> = (0..case.nodes() as u64).map(|node| 10 + node * 7).collect();
     let Cluster {
         nodes,
@@ -144,7 +144,7 @@ fn sgd(case: &Case, momentum: &mut Option<Vec<f32>>, gradients: Vec<f32>) -> Vec
     direction
 }
 
-/// Cuts a flat vector into tensors.
+/// Splits a flat vector into tensors.
 fn split(flat: &[f32], shapes: &[Vec<usize>]) -> Vec<Vec<f32>> {
     let mut rest = flat;
     let mut tensors = Vec::with_capacity(shapes.len());

@@ -1,9 +1,9 @@
-//! Bytes of an authenticated but broken peer, handed to the machines that act on them. A machine
-//! may do with them what it likes, but not panic, and what it sends must have an encoding.
+//! Bytes of an authenticated but broken peer, handed to the state machines that act on them. A
+//! machine may do anything with them except panic, and what it sends must have an encoding.
 //!
-//! An input is a list of pieces, each behind two bytes: the sender, and how long the piece is. What
-//! a sender cannot choose is made right, so that the fuzzer gets past it: a frame's cluster and its
-//! sender, who is the peer that was authenticated.
+//! An input is a list of pieces, each preceded by two bytes: the sender and the length of the
+//! piece. Fields that a sender cannot choose are corrected so that the fuzzer gets past them: a
+//! frame's cluster, and its sender, which is the authenticated peer.
 
 use slowmo_protocol::coordinator::{self, Attempt, Coordinator, RoundKind, RoundSpec};
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
@@ -14,10 +14,10 @@ use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{DATAGRAM_BYTES_MAX, Datagram, Frame};
 use std::net::SocketAddr;
 
-/// The nodes that the machines know; the first is the machine's own.
+/// Number of nodes that the machines know; the first is the machine's own.
 const NODES: u64 = 3;
 const CLUSTER: ClusterId = ClusterId(0x0102_0304_0506_0708);
-/// The history that the coordinator's cluster founds.
+/// The history that the coordinator's cluster bootstraps.
 pub(super) const LINEAGE: Lineage = Lineage(0x1112_1314_1516_1718_191a_1b1c_1d1e_1f20);
 
 fn identity() -> Identity {
@@ -28,14 +28,14 @@ fn identity() -> Identity {
     }
 }
 
-/// The pieces of an input with their senders; at most 64.
+/// Splits an input into at most 64 pieces, each with its sender.
 fn pieces(mut data: &[u8]) -> Vec<(NodeId, &[u8])> {
     let mut pieces = Vec::new();
     while let [from, length, rest @ ..] = data {
         if pieces.len() == 64 {
             break;
         }
-        // Lengths in steps of four bytes reach frames with two members.
+        // Lengths are in steps of four bytes, which is enough for frames with two members.
         let (piece, rest) = rest.split_at(rest.len().min(4 * usize::from(*length)));
         pieces.push((NodeId(2 + u64::from(*from) % (NODES - 1)), piece));
         data = rest;
@@ -56,7 +56,7 @@ pub(super) fn view() -> View {
     View::new(Epoch::BOOTSTRAP, (1..=NODES).map(member).collect()).expect("three ids that ascend")
 }
 
-/// What node 1 expects of the round.
+/// The round that node 1 expects.
 pub(super) fn spec() -> RoundSpec {
     RoundSpec {
         kind: RoundKind::Average,
@@ -66,8 +66,8 @@ pub(super) fn spec() -> RoundSpec {
     }
 }
 
-/// Control frames, handed to the coordinator of node 1 in a round that it has contributed to, with
-/// a tick after each.
+/// Hands control frames to the coordinator of node 1 in a round that it has contributed to, with a
+/// tick after each.
 pub fn coordinator(data: &[u8]) -> bool {
     let settings = coordinator::Settings {
         orders_by_rate: true,
@@ -123,8 +123,8 @@ pub fn coordinator(data: &[u8]) -> bool {
     accepted
 }
 
-/// The part of a piece that is a message. A piece is cut at a multiple of four bytes: up to three
-/// that follow belong to none.
+/// The part of a piece that is a message. A piece is cut at a multiple of four bytes, so up to
+/// three bytes after the message belong to no message.
 fn message_in(piece: &[u8], is_message: impl Fn(&[u8]) -> bool) -> &[u8] {
     let shorter = (0..4)
         .filter_map(|extra| piece.len().checked_sub(extra))
@@ -151,7 +151,7 @@ fn tell(machine: &mut Coordinator, event: coordinator::In, now: u64) {
     }
 }
 
-/// Datagrams, handed to the liveness of node 1, with time passing between them.
+/// Hands datagrams to the liveness of node 1, with time passing between them.
 pub fn liveness(data: &[u8]) -> bool {
     let mut machine = Liveness::new(liveness::Settings::new(identity()));
     let mut out = Outbox::default();

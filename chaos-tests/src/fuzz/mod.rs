@@ -1,16 +1,16 @@
-//! Fuzzing: one function for each decoder that reads what others sent or wrote. Each takes any
-//! bytes, and panics where a decoder does, where what was decoded is not what is decoded again once
-//! it was encoded, and where a bound does not hold.
+//! Fuzzing: one function for each decoder that reads what others sent or wrote. Each function takes
+//! any bytes. It panics if the decoder panics, if a decoded value changes when it is encoded and
+//! decoded again, or if a bound is violated.
 //!
-//! [`TARGETS`] is the one table of them: the libFuzzer targets in `chaos-tests/fuzz`, the committed
-//! corpora and the deterministic run of the test suite all follow it. A new decoder is a function
-//! and a line here, plus a file of five lines there.
+//! [`TARGETS`] is the only list of these functions: the libFuzzer targets in `chaos-tests/fuzz`,
+//! the committed corpora and the deterministic run of the test suite all follow it. A new decoder
+//! needs a function and a line here, plus a file of five lines there.
 //!
 //! | module | decodes |
 //! |---|---|
-//! | [`wire`] | what nodes send each other: frames, prefaces, stream headers, datagrams, values |
-//! | [`machines`] | the same, handed to the machines that act on it |
-//! | [`text`] | what people and tools write: configurations, keys, admin requests, trajectories, traces, checkpoints, addresses |
+//! | [`wire`] | data that nodes send each other: frames, prefaces, stream headers, datagrams, values |
+//! | [`machines`] | the same data, handed to the state machines that act on it |
+//! | [`text`] | data that people and tools write: configurations, keys, admin requests, trajectories, traces, checkpoints, addresses |
 
 pub mod machines;
 pub mod mutate;
@@ -21,12 +21,11 @@ pub mod wire;
 /// One decoder.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name: of the libFuzzer target and of the folder of its corpus.
+    /// Name of the libFuzzer target and of the folder of its corpus.
     pub name: &'static str,
-    /// Decodes; whether anything was accepted. Panics if anything is wrong.
+    /// Decodes and returns whether anything was accepted. Panics if anything is wrong.
     pub run: fn(&[u8]) -> bool,
-    /// Inputs to begin with, each with a name; those of the frames come from the protocol's own
-    /// examples.
+    /// Initial inputs, each with a name; those of the frames come from the protocol's own examples.
     pub seeds: fn() -> Vec<(String, Vec<u8>)>,
 }
 
@@ -124,7 +123,7 @@ pub const TARGETS: &[Target] = &[
     },
 ];
 
-/// The target of this name.
+/// The target with this name.
 #[must_use]
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)

@@ -1,14 +1,14 @@
 //! A small seeded mutator, so that a run without libFuzzer still goes beyond the corpus: the same
-//! seed, the same inputs.
+//! seed gives the same inputs.
 
 use crate::sim::random::Random;
 
-/// Numbers at which lengths and counters tend to break.
+/// Numbers at which lengths and counters tend to fail.
 const EDGES: [u64; 8] = [0, 1, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, u64::MAX];
-/// Longest input that is made, in bytes.
+/// Longest input that is generated, in bytes.
 const BYTES_MAX: usize = 1 << 16;
 
-/// Another input, made of `data` and of parts of `other`: one to four changes.
+/// A new input, made of `data` and parts of `other` by one to four changes.
 #[must_use]
 pub fn mutate(random: &mut Random, data: &[u8], other: &[u8]) -> Vec<u8> {
     let mut bytes = data.to_vec();
@@ -38,7 +38,7 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
             bytes.drain(at..until);
         }
         4 => {
-            // A length or a counter of a size that is in use, at an edge.
+            // Replaces a length or counter of a size that is in use by an edge value.
             let edge = EDGES[random.below(EDGES.len() as u64) as usize].to_le_bytes();
             let width = [1, 2, 4, 8][random.below(4) as usize];
             bytes
@@ -54,13 +54,13 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
             bytes.splice(at..at, inserted);
         }
         6 => {
-            // What follows comes from the other one.
+            // The rest comes from the other input.
             let from = random.below(other.len() as u64 + 1) as usize;
             bytes.truncate(at);
             bytes.extend_from_slice(&other[from..]);
         }
         _ => {
-            // A part is repeated.
+            // Repeats a part.
             let until = at + random.below((bytes.len() - at) as u64 + 1) as usize;
             let part = bytes[at..until].to_vec();
             bytes.splice(at..at, part);

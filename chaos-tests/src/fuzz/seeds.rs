@@ -1,4 +1,4 @@
-//! Inputs to begin with, for the decoders whose examples are not the protocol's golden bytes.
+//! Initial inputs for the decoders whose examples are not the protocol's golden bytes.
 
 use super::machines::{LINEAGE, spec, view};
 use crate::sim::{Look, search};
@@ -24,7 +24,7 @@ fn named(name: &str, bytes: impl Into<Vec<u8>>) -> (String, Vec<u8>) {
     (name.to_owned(), bytes.into())
 }
 
-/// Values of each wire type: a few, a whole block and one more, with infinities and subnormal
+/// Values of each wire type: a few, and a whole block plus one, with infinities and subnormal
 /// numbers among them.
 pub(super) fn values() -> Seeds {
     let numbers = |count: usize| {
@@ -61,7 +61,7 @@ pub(super) fn values() -> Seeds {
     seeds
 }
 
-/// Pieces as the machines' targets read them.
+/// A piece in the format that the machines' targets read.
 fn piece(sender: u8, bytes: &[u8]) -> Vec<u8> {
     let length = bytes.len().div_ceil(4);
     let mut piece = vec![sender, u8::try_from(length).unwrap_or(u8::MAX)];
@@ -104,7 +104,7 @@ fn frame(round: Round, term: (u64, u64), message: Message) -> Vec<u8> {
         counter: term.0,
         node: NodeId(term.1),
     };
-    // Cluster and sender are made right by the target.
+    // The target corrects cluster and sender.
     let cluster = ClusterId(1);
     let sender = NodeId(2);
     let incarnation = Incarnation(1);
@@ -126,7 +126,7 @@ fn frame(round: Round, term: (u64, u64), message: Message) -> Vec<u8> {
     .unwrap_or_default()
 }
 
-/// Rounds as they should go, and what a peer may do to them.
+/// Rounds in their normal order, and with disturbances that a peer may cause.
 pub(super) fn coordinator() -> Seeds {
     let now = Round::BOOTSTRAP;
     let next = Round(1);
@@ -274,7 +274,7 @@ pub(super) fn coordinator() -> Seeds {
         .collect()
 }
 
-/// Each message of the liveness protocol, and rumours of deaths.
+/// Each message of the liveness protocol, and unconfirmed deaths.
 pub(super) fn liveness() -> Seeds {
     let life = |node: u64, renewals| Life {
         node: NodeId(node),
@@ -348,7 +348,8 @@ pub(super) fn liveness() -> Seeds {
     seeds
 }
 
-/// Files: one key each way TOML can write it, and all keys with their defaults.
+/// Configuration files: one key in each way that TOML can write it, and all keys with their
+/// defaults.
 pub(super) fn config_files() -> Seeds {
     let defaults: String = KEYS
         .iter()
@@ -374,7 +375,7 @@ pub(super) fn config_files() -> Seeds {
     ]
 }
 
-/// Variables, then arguments.
+/// Environment variables, then arguments.
 pub(super) fn config_sources() -> Seeds {
     vec![
         named(
@@ -393,7 +394,7 @@ pub(super) fn config_sources() -> Seeds {
     ]
 }
 
-/// A fixed key, as text and as what it derives.
+/// A fixed key, as text and as what is derived from it.
 fn key() -> ClusterKey {
     ClusterKey::from_bytes([7; CLUSTER_KEY_BYTES])
 }
@@ -414,7 +415,7 @@ pub(super) fn credentials() -> Seeds {
     ]
 }
 
-/// A node's certificate, new each time because its key is, and names.
+/// A node's certificate, new each time because its key is new, and names.
 pub(super) fn certificates() -> Seeds {
     let mut seeds = vec![
         named("name", "n18446744073709551615.i3.slowmo"),
@@ -426,7 +427,7 @@ pub(super) fn certificates() -> Seeds {
     seeds
 }
 
-/// Requests and answers.
+/// Admin requests and answers.
 pub(super) fn admin() -> Seeds {
     let report = Report {
         node: 9,
@@ -486,7 +487,7 @@ pub(super) fn admin() -> Seeds {
         .collect()
 }
 
-/// A small part's manifest, with everything optional and without.
+/// The manifest of a small part, with and without everything optional.
 pub(super) fn manifests() -> Seeds {
     let progress = Progress::new(slowmo_protocol::sampler::Settings {
         samples: 10,
@@ -549,7 +550,7 @@ pub(super) fn manifests() -> Seeds {
     bare.cursor = None;
     bare.checkpoint.samples = None;
     bare.checkpoint.outer = None;
-    // The form before had no digest, so that changes of it get further.
+    // The previous form had no digest, so that mutations of it get further.
     let before = serde_json::to_string(&whole).unwrap_or_default();
     let text = |part: &Part| String::from_utf8(part.text().unwrap_or_default()).unwrap_or_default();
     vec![
@@ -619,7 +620,7 @@ pub(super) fn traces() -> Seeds {
     seeds
 }
 
-/// Files of addresses.
+/// Address list files.
 pub(super) fn address_lists() -> Seeds {
     vec![
         named(

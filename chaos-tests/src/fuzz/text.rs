@@ -1,5 +1,5 @@
-//! What people and tools write: configurations, keys, admin requests and answers, trajectories,
-//! traces, checkpoints, addresses.
+//! Data that people and tools write: configurations, keys, admin requests and answers,
+//! trajectories, traces, checkpoints, addresses.
 
 use crate::conformance::Case;
 use serde::Serialize;
@@ -15,7 +15,7 @@ use slowmo_protocol::trace::Line;
 use std::fmt::Debug;
 use std::path::Path;
 
-/// A configuration that was accepted stays what it is when its own words are read again.
+/// Checks that an accepted configuration stays the same when its own text is read again.
 fn check_config(config: &Config) {
     assert!(config.check().is_ok());
     let mut again = config.clone();
@@ -50,7 +50,7 @@ pub fn config_file(data: &[u8]) -> bool {
     }
 }
 
-/// Environment variables, one `NAME=value` a line, and after an empty line arguments, one a line.
+/// Environment variables, one `NAME=value` per line; after an empty line arguments, one per line.
 pub fn config_sources(data: &[u8]) -> bool {
     let Ok(all) = std::str::from_utf8(data) else {
         return false;
@@ -75,8 +75,7 @@ pub fn config_sources(data: &[u8]) -> bool {
     }
 }
 
-/// A cluster key, or the operator's PEM files: CA, certificate and key, with a zero byte between
-/// them.
+/// A cluster key, or the operator's PEM files (CA, certificate and key) separated by zero bytes.
 pub fn credentials(data: &[u8]) -> bool {
     if let Ok(text) = std::str::from_utf8(data)
         && let Ok(key) = text.parse::<ClusterKey>()
@@ -89,12 +88,12 @@ pub fn credentials(data: &[u8]) -> bool {
     Identity::from_pem(file(), file(), file()).is_ok()
 }
 
-/// A peer's certificate, and a name as it stands in one.
+/// A peer's certificate, and a name as it appears in one.
 pub fn certificate(data: &[u8]) -> bool {
     Identity::name_for_tests(data).is_some()
 }
 
-/// One line that the admin socket reads, or one that it answers.
+/// One line that the admin socket reads, or one line of its answers.
 pub fn admin(data: &[u8]) -> bool {
     let Ok(line) = std::str::from_utf8(data) else {
         return false;
@@ -102,7 +101,7 @@ pub fn admin(data: &[u8]) -> bool {
     json_round_trip::<Request>(line) | json_round_trip::<Answer>(line)
 }
 
-/// A recorded trajectory: what is accepted can be run.
+/// A recorded trajectory: an accepted one can be run.
 pub fn trajectory(data: &[u8]) -> bool {
     let Ok(case) = Case::parse(data) else {
         return false;
@@ -118,7 +117,7 @@ pub fn trace(data: &[u8]) -> bool {
     std::str::from_utf8(data).is_ok_and(json_round_trip::<Line>)
 }
 
-/// The manifest of a part of a checkpoint.
+/// The manifest of a checkpoint part.
 pub fn manifest(data: &[u8]) -> bool {
     let Ok(part) = Part::parse(data) else {
         return false;
@@ -127,7 +126,7 @@ pub fn manifest(data: &[u8]) -> bool {
         .text()
         .ok()
         .and_then(|written| Part::parse(&written).ok());
-    // Of an older form the newest is written.
+    // A manifest of an older form is written in the newest form.
     assert_eq!(
         again
             .map(|again| Part {
@@ -137,7 +136,7 @@ pub fn manifest(data: &[u8]) -> bool {
             .as_ref(),
         Some(&part)
     );
-    // Nothing that was accepted reaches beyond the model.
+    // Nothing that was accepted reaches beyond the end of the model.
     let elements = usize::try_from(part.checkpoint.elements).unwrap_or(usize::MAX);
     assert!(
         part.checkpoint.parameters() <= elements && part.checkpoint.layout().elements() == elements
@@ -184,7 +183,7 @@ pub fn address_list(data: &[u8]) -> bool {
     true
 }
 
-/// Slurm's host list, and behind the end of the line the tasks of each host.
+/// Slurm's host list, and after the end of the line the tasks of each host.
 pub fn host_list(data: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(data) else {
         return false;
@@ -202,7 +201,7 @@ pub fn host_list(data: &[u8]) -> bool {
     };
     assert!(names.len() <= slurm::HOSTS_MAX);
     for name in &names {
-        // A host's name alone is a list of itself.
+        // A host name alone is a list that contains only itself.
         let host = name.rsplit_once(':').map_or("", |(host, _)| host);
         assert_eq!(slurm::expand(host), Ok(vec![host.to_owned()]));
     }

@@ -1,11 +1,11 @@
-//! What nodes send each other. No two encodings mean the same, so whatever is decoded is encoded to
-//! the same bytes again.
+//! Data that nodes send each other. Every value has only one encoding, so whatever is decoded is
+//! encoded to the same bytes again.
 
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::wire::{BulkHeader, Datagram, DecodeError, EncodeError, Frame, Preface};
 use std::fmt::Debug;
 
-/// Decodes, encodes and compares.
+/// Decodes, encodes and compares the bytes.
 fn round_trip<T: Debug>(
     data: &[u8],
     decode: fn(&[u8]) -> Result<T, DecodeError>,
@@ -19,7 +19,7 @@ fn round_trip<T: Debug>(
     true
 }
 
-/// A control frame. All of these functions tell whether the bytes were accepted.
+/// A control frame. All of these functions return whether the bytes were accepted.
 pub fn control_frame(data: &[u8]) -> bool {
     round_trip(data, Frame::decode, Frame::encode)
 }
@@ -39,8 +39,7 @@ pub fn datagram(data: &[u8]) -> bool {
     round_trip(data, Datagram::decode, Datagram::encode)
 }
 
-/// Values of a stream: the first byte names the wire type. What came out of an encoding is encoded
-/// without a loss.
+/// Values of a stream: the first byte names the wire type. Decoded values are encoded without loss.
 pub fn values(data: &[u8]) -> bool {
     let Some((first, bytes)) = data.split_first() else {
         return false;
@@ -55,7 +54,7 @@ pub fn values(data: &[u8]) -> bool {
     wire.decode(bytes, &mut received);
     let mut mixed = vec![0.0f32; elements];
     wire.mix(bytes, 1.0, &mut mixed);
-    // Adding to zero keeps every value but the sign of a zero.
+    // Adding to zero keeps every value except the sign of a zero.
     assert!(
         mixed
             .iter()
@@ -86,7 +85,7 @@ pub fn values(data: &[u8]) -> bool {
     true
 }
 
-/// The same bits, or two that are not numbers.
+/// Whether both have the same bits, or both are NaN.
 fn same(one: f32, other: f32) -> bool {
     one.to_bits() == other.to_bits() || (one.is_nan() && other.is_nan())
 }

@@ -1,5 +1,4 @@
-//! 12. A founding never takes a living run's place: what was trained is not given up for fresh
-//!     weights.
+//! 12. A bootstrap never replaces a living run: trained state is not given up for fresh weights.
 
 use super::{Checked, History, Invariant};
 use slowmo_protocol::ident::Lineage;
@@ -7,18 +6,18 @@ use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{Event, Line, Start};
 use std::collections::BTreeMap;
 
-/// Nobody goes from a run to one that was founded later.
+/// No node moves from a run to one that was bootstrapped later.
 #[derive(Default)]
 pub struct Bootstraps {
     checked: u64,
-    /// When the first round of each history was decided.
+    /// Time at which the first round of each history was decided.
     begun: BTreeMap<Lineage, Instant>,
-    /// The history that each start was in last.
+    /// The history that each incarnation was in last.
     applied: BTreeMap<Start, Lineage>,
 }
 
 impl Bootstraps {
-    /// When the founding of a history was decided, by whatever became of it.
+    /// Time at which the bootstrap of a history was decided.
     fn founded(&self, lineage: Lineage) -> Option<Instant> {
         self.begun
             .iter()

@@ -3,7 +3,7 @@
 use super::{Checked, History, Invariant};
 use slowmo_protocol::trace::{Event, Line};
 
-/// Nothing is fuller than its bound.
+/// Nothing exceeds its bound.
 #[derive(Default)]
 pub struct Bounds {
     checked: u64,

@@ -5,7 +5,7 @@ use super::{Checked, History, Invariant};
 use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::trace::{Event, Line};
 
-/// Every contributor is a member, and computed its contribution from the parameters that were
+/// Every contributor is a member and computed its contribution from the parameters that were
 /// decided before.
 #[derive(Default)]
 pub struct Fresh {

@@ -1,5 +1,5 @@
-//! What all rules need to know of a run: who lives, what was decided after what, who contributed
-//! what.
+//! The knowledge of a run that all rules share: which incarnations live, which outcome follows
+//! which, and which contributions were made.
 
 use super::troubles::Troubles;
 use slowmo_protocol::coordinator::RoundKind;
@@ -9,50 +9,51 @@ use slowmo_protocol::trace::{Decided, Event, Line, Place, Setup, Start};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A contribution as it was frozen.
+/// A contribution, as it was frozen.
 #[derive(Clone, Debug)]
 pub struct Contribution {
-    /// The last outcome whose parameters it was computed from.
+    /// The last outcome from whose parameters it was computed.
     pub after: Option<Place>,
     /// The push-sum weight.
     pub weight: f64,
     /// The values, if they are recorded.
     pub values: Vec<f64>,
-    /// The samples that went into it.
+    /// The samples that it used.
     pub samples: Vec<(u64, u64)>,
 }
 
-/// A decided outcome, and when the first node applied it.
+/// A decided outcome, and the time at which the first node applied it.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// What was decided.
+    /// The decided outcome.
     pub decided: Decided,
-    /// When it was applied first.
+    /// Time at which it was first applied.
     pub at: Instant,
 }
 
-/// What happened so far.
+/// The history of the run so far.
 #[derive(Default)]
 pub struct History {
     now: Instant,
     setup: Option<Setup>,
     outcomes: BTreeMap<Place, Known>,
-    /// The newest outcome that the event which was observed last brought.
+    /// The outcome first seen in the last observed event, if any.
     new: Option<Place>,
     contributions: BTreeMap<Start, BTreeMap<(Round, Lineage), Contribution>>,
     living: BTreeSet<Start>,
     newest: BTreeMap<NodeId, Incarnation>,
-    /// Starts of nodes that were started again since, whatever their incarnations say.
+    /// Incarnations of nodes that were restarted since, whatever the order of their incarnation
+    /// numbers.
     superseded: BTreeSet<Start>,
     applied: BTreeMap<Start, (Place, Instant)>,
-    /// Who is no member any more, by its own word.
+    /// Incarnations that said they are no longer members.
     resigned: BTreeSet<Start>,
     quiet: Option<Instant>,
     troubles: Troubles,
 }
 
-/// Rounds after which a start's contributions are forgotten: its own rounds, since others may be
-/// far ahead in another history.
+/// Number of rounds after which an incarnation's contributions are forgotten. They are counted in
+/// its own rounds, since others may be far ahead in another history.
 const REMEMBERED: u64 = 64;
 
 impl History {
@@ -115,13 +116,13 @@ impl History {
         self.now
     }
 
-    /// What the run said of itself.
+    /// The setup that the run reported.
     #[must_use]
     pub fn setup(&self) -> Option<&Setup> {
         self.setup.as_ref()
     }
 
-    /// The outcome that the last event brought first.
+    /// The outcome first seen in the last event.
     #[must_use]
     pub fn new_outcome(&self) -> Option<&Known> {
         self.new.and_then(|place| self.outcomes.get(&place))
@@ -133,7 +134,7 @@ impl History {
         &self.outcomes
     }
 
-    /// The outcome that the round of `decided` began after.
+    /// The outcome after which the round of `decided` began.
     #[must_use]
     pub fn before(&self, decided: &Decided) -> Option<&Known> {
         let round = Round(decided.place.round.0.checked_sub(1)?);
@@ -153,8 +154,8 @@ impl History {
         Some(known)
     }
 
-    /// What a member contributed to a round that began in a history; before the founding there was
-    /// none.
+    /// A member's contribution to a round that began in a history; before the bootstrap there was
+    /// no history.
     #[must_use]
     pub fn contribution(
         &self,
@@ -170,20 +171,20 @@ impl History {
         }
     }
 
-    /// Who lives.
+    /// The living incarnations.
     #[must_use]
     pub fn living(&self) -> &BTreeSet<Start> {
         &self.living
     }
 
-    /// The newest start of a node.
+    /// The newest incarnation of a node.
     #[must_use]
     pub fn newest(&self, node: NodeId) -> Option<Incarnation> {
         self.newest.get(&node).copied()
     }
 
-    /// Whether a start holds nothing of what it was a member of: a later one has taken its place,
-    /// or it has resigned.
+    /// Whether an incarnation holds nothing of what it was a member of: a later one has replaced
+    /// it, or it has resigned.
     #[must_use]
     pub fn is_void(&self, start: Start) -> bool {
         let superseded = self.superseded.contains(&start);
@@ -194,25 +195,25 @@ impl History {
                 .is_some_and(|newest| newest > start.incarnation)
     }
 
-    /// What a start applied last, and when.
+    /// The outcome that an incarnation applied last, and when.
     #[must_use]
     pub fn applied(&self, start: Start) -> Option<(Place, Instant)> {
         self.applied.get(&start).copied()
     }
 
-    /// Since when nothing goes wrong any more.
+    /// Time since which no faults occur, if they are over.
     #[must_use]
     pub fn quiet(&self) -> Option<Instant> {
         self.quiet
     }
 
-    /// Who had what trouble.
+    /// The troubles of the nodes.
     #[must_use]
     pub fn troubles(&self) -> &Troubles {
         &self.troubles
     }
 
-    /// The history that went furthest: its last outcome.
+    /// The last outcome of the history that went furthest.
     #[must_use]
     pub fn furthest(&self) -> Option<&Known> {
         self.outcomes
@@ -220,8 +221,8 @@ impl History {
             .max_by_key(|known| (known.decided.place.round, known.at))
     }
 
-    /// The newest outcome that a living start has applied. A newer one may be decided: whoever
-    /// decided it ended before it could say so.
+    /// The newest outcome that a living incarnation has applied. A newer one may be decided if the
+    /// node that decided it ended before it could announce it.
     #[must_use]
     pub fn newest_heard(&self) -> Option<&Known> {
         let heard = self

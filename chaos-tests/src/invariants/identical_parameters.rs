@@ -5,7 +5,7 @@ use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::trace::{Event, Line, Place};
 use std::collections::BTreeMap;
 
-/// The digests of what every node has after a round are equal.
+/// The parameter digests of all nodes after a round are equal.
 #[derive(Default)]
 pub struct IdenticalParameters {
     digests: BTreeMap<Place, (u64, NodeId)>,

@@ -5,7 +5,8 @@ use slowmo_protocol::coordinator::{Voter, Voters};
 use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::trace::{Event, Line, Votes};
 
-/// Who decides is a quorum of the voters that the entry before named, and no history ever forks.
+/// The deciders are a quorum of the voters that the previous entry named, and no history ever
+/// forks.
 #[derive(Default)]
 pub struct Majority {
     checked: u64,

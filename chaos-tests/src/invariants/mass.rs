@@ -1,13 +1,13 @@
-//! 5. Push-sum mass (algorithm section 5): over live nodes, what is held, in escrow and in flight
-//!    is what there should be.
+//! 5. Push-sum mass (algorithm section 5): over live nodes, mass that is held, in escrow and in
+//!    flight adds up to the expected mass.
 
 use super::{Checked, History, Invariant};
 use slowmo_protocol::trace::{Event, Line};
 
-/// The books balance that well, relative to the largest mass.
+/// Tolerance of the balance, relative to the largest mass.
 const EXACT: f64 = 1e-9;
 
-/// What is found is what is expected.
+/// The mass found equals the mass expected.
 #[derive(Default)]
 pub struct Mass {
     checked: u64,

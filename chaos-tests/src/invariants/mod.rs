@@ -1,6 +1,6 @@
-//! What must hold, whatever happens: one file each, numbered as in the architecture. They judge a
-//! trace event by event, be it of the simulation, of real actors or of real processes; where a
-//! trace does not show what one needs, it says so.
+//! Properties that must always hold: one file each, numbered as in the architecture. They judge a
+//! trace event by event, whether it comes from the simulation, real actors or real processes. If a
+//! trace lacks what a property needs, the property says so.
 
 mod bootstraps;
 mod bounds;
@@ -23,64 +23,64 @@ use serde::{Deserialize, Serialize};
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::Line;
 
-/// One rule.
+/// A rule that must hold.
 pub trait Invariant {
-    /// Its name in reports.
+    /// Name of the rule in reports.
     fn name(&self) -> &'static str;
 
-    /// Looks at an event; `history` already has it.
+    /// Checks an event, which `history` already contains.
     ///
     /// # Errors
-    /// The rule is broken; what is wrong, for a person.
+    /// The rule is broken; the error describes the violation in words.
     fn observe(&mut self, line: &Line, history: &History) -> Result<(), String>;
 
-    /// Looks at the whole, when the run is over. How often something was looked at, or what a trace
-    /// must have for that.
+    /// Checks the whole when the run is over. Returns how often something was checked, or what a
+    /// trace must contain for that.
     ///
     /// # Errors
     /// As in [`Invariant::observe`].
     fn finish(&mut self, history: &History) -> Result<Checked, String>;
 }
 
-/// What a rule that holds has seen.
+/// Result of a rule that was not broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checked {
-    /// It was looked at so often.
+    /// Number of checks made.
     Times(u64),
-    /// The trace does not show what it needs.
+    /// The trace does not contain what the rule needs; the reason.
     NotShown(&'static str),
 }
 
-/// What became of a rule.
+/// Result of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
-    /// It held.
+    /// The rule held.
     Held {
-        /// How often it was looked at.
+        /// Number of checks made.
         checked: u64,
     },
-    /// The trace does not show what it needs.
+    /// The trace does not contain what the rule needs.
     NotShown {
-        /// What is missing.
+        /// Description of what is missing.
         why: String,
     },
-    /// It was broken.
+    /// The rule was broken.
     Violated(Violation),
 }
 
 /// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
-    /// Which.
+    /// Name of the rule.
     pub invariant: String,
-    /// When.
+    /// Time of the violation.
     pub at: Instant,
-    /// What is wrong.
+    /// Description of the violation.
     pub what: String,
 }
 
-/// All rules over one trace.
+/// Judges one trace by all rules.
 pub struct Judge {
     history: History,
     rules: Vec<(Box<dyn Invariant + Send>, Option<Violation>)>,
@@ -109,11 +109,11 @@ impl Default for Judge {
     }
 }
 
-/// Rules that need nothing of what was before a trace began.
+/// Rules that need nothing from before the beginning of a trace.
 const WITHOUT_A_BEGINNING: [&str; 3] = ["one_outcome", "identical_parameters", "bounds"];
 
 impl Judge {
-    /// Of a trace that begins in the middle: only the rules that need nothing of what was before.
+    /// A judge for a trace that begins in the middle: only the rules that need nothing from before.
     #[must_use]
     pub fn of_a_part() -> Self {
         let mut judge = Self::default();
@@ -123,7 +123,7 @@ impl Judge {
         judge
     }
 
-    /// Looks at an event; the first rule that it breaks, if it breaks one.
+    /// Checks an event; returns the first rule that it breaks, if any.
     pub fn observe(&mut self, line: &Line) -> Option<Violation> {
         self.history.observe(line);
         let mut first = None;
@@ -145,13 +145,13 @@ impl Judge {
         first
     }
 
-    /// What is known of the run.
+    /// The history of the run so far.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// The run is over: what became of each rule.
+    /// Ends the run and returns the result of each rule.
     #[must_use]
     pub fn finish(self) -> Vec<(&'static str, Verdict)> {
         let Self { history, rules } = self;

@@ -8,26 +8,27 @@ use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{Event, Line, Place};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where momentum restarts, more than `R` members had trouble since the proposal of the round
-/// before; and once all members have applied an outcome, each shard has all of its `R + 1` holders,
-/// and they hold the same.
+/// If momentum restarts, more than `R` members had trouble since the proposal of the previous
+/// round. Once all members have applied an outcome, each shard has all of its `R + 1` holders, and
+/// their copies are equal.
 #[derive(Default)]
 pub struct MomentumKept {
-    /// Of the last rounds: who has applied them, and how many of those hold each shard.
+    /// For the last rounds: the nodes that have applied them, and how many of those hold each
+    /// shard.
     holders: BTreeMap<Place, (BTreeSet<NodeId>, BTreeMap<ShardId, Copies>)>,
-    /// Every shard that anybody held.
+    /// Every shard that any node held.
     shards: BTreeSet<ShardId>,
     checked: u64,
 }
 
-/// Who hold a shard: how many, and what the first of them has.
+/// The holders of a shard: their number, and the copy of the first of them.
 struct Copies {
     count: usize,
     digest: u64,
     first: NodeId,
 }
 
-/// Rounds that members are waited for.
+/// Number of recent rounds for which the check waits for members.
 const REMEMBERED: usize = 16;
 
 impl Invariant for MomentumKept {
@@ -130,8 +131,8 @@ impl MomentumKept {
         let Round(round) = decided.place.round;
         let wanted = (setup.replicas + 1).min(decided.next.len());
         self.shards.extend(counts.keys());
-        // A real run does not say how many parameters it has: then the shards are those that
-        // anybody ever held.
+        // A real run does not report its number of parameters: then the shards are those that any
+        // node ever held.
         let shards = Layout::new(usize::try_from(setup.parameters).unwrap_or(usize::MAX))
             .shards()
             .chain(self.shards.iter().copied());

@@ -1,5 +1,5 @@
-//! 3. A decided round's momentum equals the single-process oracle's for the same contributors: so
-//!    do its values and anchors.
+//! 3. A decided round's momentum, values and anchors equal those of the single-process oracle for
+//!    the same contributors.
 
 use super::history::{Contribution, Known};
 use super::{Checked, History, Invariant};
@@ -10,13 +10,13 @@ use slowmo_protocol::shards::Layout;
 use slowmo_protocol::trace::{Decided, Event, Held, Line, Place};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Of runs that do not say what takes the slow step.
+/// Outer optimizer assumed for runs that do not report one.
 const OPTIMIZER: OuterOptimizer = OuterOptimizer::SlowMo {
     alpha: 1.0,
     beta: 0.5,
 };
 
-/// What one process would have after a round.
+/// The state that one process would have after a round.
 #[derive(Clone, Debug, Default)]
 struct State {
     values: Vec<f64>,
@@ -24,11 +24,11 @@ struct State {
     momentum: Vec<f64>,
 }
 
-/// Computes every decided round again, from the contributions as they were frozen.
+/// Recomputes every decided round from the contributions as they were frozen.
 #[derive(Default)]
 pub struct MomentumMatches {
     states: BTreeMap<Place, State>,
-    /// Who holds which shards after a round.
+    /// The holders of each shard after a round.
     holders: BTreeMap<Place, BTreeMap<ShardId, BTreeSet<NodeId>>>,
     checked: u64,
 }
@@ -155,14 +155,14 @@ impl MomentumMatches {
         })
     }
 
-    /// The shards of which nobody who took part had the state; how many of them are new must be
-    /// what was decided.
+    /// The shards whose state no participant had; the number of newly lost ones must be what was
+    /// decided.
     fn lost(&self, decided: &Decided, history: &History) -> Result<BTreeSet<ShardId>, String> {
         let Some(before) = history.before(decided).map(|known| &known.decided) else {
             return Ok(BTreeSet::new());
         };
         if self.holders.is_empty() {
-            // The trace shows none.
+            // The trace shows no holders.
             return Ok(BTreeSet::new());
         }
         let is_held = |shard: &ShardId| {
@@ -200,7 +200,7 @@ impl MomentumMatches {
     }
 }
 
-/// What was averaged, in ascending node id.
+/// The contributions that were averaged, in ascending node id.
 fn contributions<'a>(
     decided: &Decided,
     history: &'a History,
@@ -233,8 +233,8 @@ fn average(contributions: &[(f64, &[f64])]) -> Vec<f64> {
     (0..elements).map(|index| sum(index) / weight).collect()
 }
 
-/// The slow step on one value, as the papers have it: the parameter and its momentum.
-// The judge has an arithmetic of its own: an error in that of the nodes must not hide here.
+/// The slow step on one value, as in the papers; returns the parameter and its momentum.
+// The judge has its own arithmetic, so that an error in that of the nodes cannot hide here.
 fn slow_step(
     optimizer: OuterOptimizer,
     average: f64,

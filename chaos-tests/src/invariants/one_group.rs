@@ -1,4 +1,4 @@
-//! 11. Two groups never both go on (majority quorum).
+//! 11. Two groups never both continue (majority quorum).
 
 use super::{Checked, History, Invariant};
 use slowmo_protocol::ident::Lineage;
@@ -7,12 +7,13 @@ use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{Event, Line};
 use std::collections::BTreeMap;
 
-/// Of two histories of one founding at most one decides rounds while the other is there: a history
-/// may end in another one, but once that has begun and goes on, the earlier one does not.
+/// Of two histories of one bootstrap at most one decides rounds while the other exists. A history
+/// may end in another one, but once the later one has begun and continues, the earlier one does
+/// not.
 #[derive(Default)]
 pub struct OneGroup {
     checked: u64,
-    /// When the first and the last round of each history were decided.
+    /// Times at which the first and the last round of each history were decided.
     decided: BTreeMap<Lineage, (Instant, Instant)>,
 }
 

@@ -3,7 +3,7 @@
 use super::{Checked, History, Invariant};
 use slowmo_protocol::trace::{Decided, Event, Line};
 
-/// Every node that applies a round's outcome applies the same.
+/// Every node that applies a round's outcome applies the same outcome.
 #[derive(Default)]
 pub struct OneOutcome {
     checked: u64,
@@ -46,9 +46,9 @@ impl Invariant for OneOutcome {
     }
 }
 
-/// Learning rates are compared by their bits: one that is not a number equals itself. Two attempts
-/// may have made the same with other participants: a node holds what it took part in, and applies
-/// that.
+/// Whether two outcomes are the same. Learning rates are compared by their bits, so NaN equals
+/// itself. Two attempts with different participants may have made the same outcome: a node holds
+/// the attempt that it took part in, and applies that.
 fn same(one: &Decided, other: &Decided) -> bool {
     let rates = one.gamma.to_bits() == other.gamma.to_bits();
     let rest = |decided: &Decided| Decided {

@@ -1,4 +1,4 @@
-//! 8. Progress: once faults stop, a round is decided within a bounded time, and soon all who live
+//! 8. Progress: once faults stop, a round is decided within a bounded time, and soon all live nodes
 //!    are members and contribute.
 
 use super::history::Known;
@@ -8,17 +8,17 @@ use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{Event, Line, Start};
 use std::collections::BTreeMap;
 
-/// Why it says nothing of a run.
+/// Reason why the rule says nothing about a run.
 const UNFINISHED: &str = "the run ended before it had time to recover";
 
-/// Everybody who lives contributes to a decided round of the history that goes on.
+/// Every live node contributes to a decided round of the history that continues.
 #[derive(Default)]
 pub struct Progress {
-    /// The first decided round after the faults.
+    /// Time of the first decided round after the faults.
     first: Option<Instant>,
-    /// When a start contributed to a round that was decided after the faults, last.
+    /// For each incarnation, the time of the last round after the faults to which it contributed.
     contributed: BTreeMap<Start, Instant>,
-    /// Who drains, and need not contribute any more.
+    /// Incarnations that drain and need not contribute any more.
     drained: Vec<Start>,
 }
 
@@ -74,8 +74,8 @@ impl Invariant for Progress {
                 .iter()
                 .all(|start| self.drained.contains(start))
         }) {
-            // Everybody who was left was asked to leave; who was away waits for a cluster, as it
-            // says, and founds none over it.
+            // All remaining members were asked to leave. A node that was unreachable waits for a
+            // cluster, as it reports, and bootstraps no new one over it.
             return Ok(Checked::NotShown(
                 "the last member was drained, and the run with it",
             ));
@@ -103,7 +103,7 @@ impl Invariant for Progress {
                 .zip(lineage)
                 .is_some_and(|(here, lineage)| !here.is_akin(lineage))
             {
-                // Two runs that were founded apart never merge: each names the other.
+                // Two runs that were bootstrapped separately never merge: each names the other.
                 continue;
             }
             if !self.contributed.contains_key(start) || here != lineage {
@@ -120,7 +120,7 @@ impl Invariant for Progress {
     }
 }
 
-/// Whether a quorum of those that vote on the round after `known` lives, with a member: voters that
+/// Whether a quorum of the voters of the round after `known` lives, including a member: voters that
 /// were left out hold nothing of it.
 fn has_quorum(known: &Known, history: &History) -> bool {
     let voters = known.decided.next_voters();

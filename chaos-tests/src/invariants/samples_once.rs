@@ -4,7 +4,7 @@ use super::{Checked, History, Invariant};
 use slowmo_protocol::trace::{Event, Line, Place, Start};
 use std::collections::BTreeMap;
 
-/// The samples that decided contributions used, by round.
+/// The samples that decided contributions used, per round.
 #[derive(Default)]
 pub struct SamplesOnce {
     used: BTreeMap<Place, Used>,
@@ -12,8 +12,8 @@ pub struct SamplesOnce {
 
 struct Used {
     ranges: Vec<(u64, u64)>,
-    /// The lowest sample that the round dealt. The lowest member gets it, so it is known where that
-    /// one contributed.
+    /// The lowest sample that the round dealt. The lowest member gets it, so it is known if that
+    /// member contributed.
     first: Option<u64>,
 }
 
@@ -61,8 +61,8 @@ impl Invariant for SamplesOnce {
             return Ok(Checked::Times(0));
         };
         let mut ranges: Vec<(u64, u64)> = Vec::new();
-        // What was left over is dealt again first: all below the first sample of a round was used
-        // before it.
+        // Leftover samples are dealt again first: all samples below the first sample of a round
+        // were used before that round.
         let mut newest = None;
         let mut known = Some(last);
         let mut bootstrap = last;
@@ -81,7 +81,7 @@ impl Invariant for SamplesOnce {
                 pair[1].0..pair[0].1.min(pair[1].1)
             ));
         }
-        // A training that goes on from a checkpoint used the first ones before.
+        // A training run that continues from a checkpoint used the first samples before.
         let mut expected = if bootstrap.decided.step.0 > 0 {
             ranges.first().map_or(0, |(from, _)| *from)
         } else {

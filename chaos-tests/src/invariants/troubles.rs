@@ -1,5 +1,5 @@
-//! Who had trouble when: whoever was killed, stopped, cut off or slowed may have been taken for
-//! dead for a while.
+//! Records when nodes had trouble: a node that was killed, stopped, cut off or slowed may have been
+//! taken for dead for a while.
 
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::time::{Instant, Span};
@@ -7,17 +7,17 @@ use slowmo_protocol::trace::{Event, Line, Start};
 use slowmo_protocol::trace::{Fault, Link};
 use std::collections::BTreeMap;
 
-/// How long after its trouble is over a node may still be missed: it must be heard again, or join
-/// again.
+/// Time after the end of its trouble during which a node may still be missing: it must be heard
+/// again, or join again.
 const AFTERWARDS: Span = Span::from_millis(4_000);
 
-/// When nodes had trouble.
+/// The times at which nodes had trouble.
 #[derive(Default)]
 pub struct Troubles {
-    /// Per start: when it began and, if it is over, when that was.
+    /// Per incarnation: when each trouble began and, if it is over, when it ended.
     of: BTreeMap<Start, Vec<(Instant, Option<Instant>)>>,
     living: BTreeMap<NodeId, Incarnation>,
-    /// Nodes whose links are not well.
+    /// Nodes whose links are disturbed.
     links: BTreeMap<NodeId, u32>,
 }
 
@@ -26,7 +26,7 @@ impl Troubles {
         match &line.event {
             Event::Started(start) => {
                 self.living.insert(start.node, start.incarnation);
-                // Its links were cut before it began.
+                // The links of the node were cut before the incarnation began.
                 if self.links.contains_key(&start.node) {
                     self.begin(*start, line.at);
                 }
@@ -35,7 +35,7 @@ impl Troubles {
                 self.begin(*start, line.at);
                 self.living.remove(&start.node);
             }
-            // It takes part again when it has joined.
+            // The node takes part again once it has joined.
             Event::Resigned(start) => self.passing(*start, line.at, Span(0)),
             Event::Faulted { fault } => self.faulted(fault, line.at),
             Event::Quiet => self.heal(line.at),
@@ -57,7 +57,8 @@ impl Troubles {
                     }
                 }
             }
-            // Links to some are well again, perhaps not to all: that is known when all are.
+            // Links to some nodes are restored, perhaps not to all: that is known only when all
+            // are.
             Fault::Heal => self.heal(at),
             Fault::Slow { node, .. }
             | Fault::SlowDisk { node, .. }
@@ -113,7 +114,7 @@ impl Troubles {
         }
     }
 
-    /// Whether a start had trouble at some time since, or still felt it.
+    /// Whether an incarnation had trouble, or still felt it, at some time since `since`.
     #[must_use]
     pub fn since(&self, start: Start, since: Instant) -> bool {
         let felt = |(_, until): &(Instant, Option<Instant>)| {

@@ -2,16 +2,16 @@
 //! functions.
 //!
 //! [`rounds`] explores whole rounds of a few members, and of nodes that join and leave: views and
-//! voters change, data moves, nodes die, start again or are thought dead, connections break. Its
+//! voters change, data moves, nodes die, restart or are thought dead, connections break. Its
 //! machines are the product's `coordinator::Coordinator`.
 //!
-//! It is searched exhaustively up to bounds that its [`rounds::Setup`] names; nothing is sampled. A
-//! state is remembered by a fingerprint of 64 bits, so that one of `n` states is missed with a
-//! chance of about `n² / 2⁶⁵`: less than one in a hundred thousand for ten million states.
+//! The search is exhaustive up to bounds that its [`rounds::Setup`] names; nothing is sampled. A
+//! state is remembered by a 64-bit fingerprint, so one of `n` states is missed with a probability
+//! of about `n² / 2⁶⁵`: less than one in a hundred thousand for ten million states.
 //!
-//! Beside what must never happen the model lists what must be possible, so that a model which does
-//! nothing fails. And it knows planted bugs: rules that are broken on purpose, which the search
-//! must find.
+//! Beside forbidden states the model lists states that must be possible, so that a model that does
+//! nothing fails. It also has planted bugs, rules that are broken on purpose, which the search must
+//! find.
 
 mod report;
 pub mod rounds;
@@ -23,13 +23,13 @@ use std::time::Duration;
 /// One search.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What the report calls it.
+    /// Name in the report.
     pub name: &'static str,
-    /// What is explored.
+    /// Bounds of the search.
     pub setup: rounds::Setup,
-    /// Threads that search.
+    /// Number of threads that search.
     pub threads: usize,
-    /// When the search is given up; the report says so.
+    /// Time after which the search is given up; the report says so.
     pub limit: Duration,
 }
 
@@ -40,7 +40,7 @@ impl Config {
         Self::all(rounds::Setup::short(), threads, Duration::from_secs(600))
     }
 
-    /// Larger ones: minutes each, hours some.
+    /// Larger searches: minutes each, some hours.
     #[must_use]
     pub fn long(threads: usize) -> Vec<Self> {
         Self::all(
@@ -67,8 +67,7 @@ impl Config {
     }
 }
 
-/// Explores every state within the bounds of `config`; a search that meets a state that must not be
-/// ends there.
+/// Explores every state within the bounds of `config`; a search ends at the first forbidden state.
 #[must_use]
 pub fn check(config: &Config) -> Report {
     report::search(config, rounds::Cluster::new(config.setup.clone()))

@@ -1,4 +1,4 @@
-//! Runs one search and tells what it found.
+//! Runs one search and reports what it found.
 
 use super::Config;
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
@@ -6,40 +6,40 @@ use std::fmt::{self, Debug};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// What a search found.
+/// Result of a search.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The search's name.
+    /// Name of the search.
     pub name: &'static str,
-    /// States explored, each once.
+    /// Number of distinct states explored.
     pub states: usize,
-    /// Steps taken; many lead to a state that is known.
+    /// Number of steps taken; many lead to a state that is already known.
     pub steps: usize,
-    /// The longest shortest way to a state.
+    /// Largest distance of a state from the initial states, in steps.
     pub depth: usize,
-    /// How long it took.
+    /// Duration of the search.
     pub took: Duration,
     /// Whether every state within the bounds was explored.
     pub complete: bool,
-    /// What must never be and was found, with the steps that lead there.
+    /// Forbidden states that were found, with the steps that lead there.
     pub violations: Vec<Finding>,
-    /// What must be possible and was found, ascending.
+    /// Required states that were found, ascending.
     pub possible: Vec<&'static str>,
-    /// What must be possible and was not found.
+    /// Required states that were not found.
     pub impossible: Vec<&'static str>,
 }
 
-/// A state that has a property.
+/// A state that has a property, and the steps that lead there.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// Which property.
+    /// The property.
     pub property: &'static str,
-    /// The steps that lead there, one a line.
+    /// The steps that lead there, one per line.
     pub steps: String,
 }
 
 impl Report {
-    /// Whether all states were explored, none is wrong and all that must be possible is.
+    /// Whether all states were explored, no forbidden one was found and every required one was.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.complete && self.violations.is_empty() && self.impossible.is_empty()
@@ -73,7 +73,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Explores `model` as `config` says.
+/// Explores `model` with the settings of `config`.
 pub(super) fn search<M>(config: &Config, model: M) -> Report
 where
     M: Model + Send + Sync + 'static,
@@ -120,7 +120,7 @@ where
             (None, _) => {}
         }
     }
-    // A search that met a wrong state ended there.
+    // A search that reached a forbidden state ended there.
     report.complete &= report.violations.is_empty();
     report.possible.sort_unstable();
     report

@@ -1,5 +1,5 @@
-//! A recorded run, event by event, and what the invariants say of it: of one node's flight
-//! recorder, of several, or of a whole run.
+//! A recorded run, event by event, and the judgement of the invariants. The recording may come from
+//! one node's flight recorder, from several, or from a whole run.
 
 use super::collect::{self, CollectError};
 use crate::invariants::{Judge, Verdict, Violation};
@@ -10,31 +10,31 @@ use slowmo_protocol::trace::{End, Event, Line, Setup, Start};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-/// What a trace does not say of its run itself.
+/// Facts about a run that its trace does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct Assumed {
-    /// Who could decide.
+    /// The quorum rule of the run.
     pub quorum: Quorum,
-    /// Replicas of a shard.
+    /// Number of replicas of a shard.
     pub replicas: usize,
 }
 
-/// A run that can be gone through.
+/// A recorded run that can be stepped through.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
-    /// What happened, in order.
+    /// The events, in order.
     pub lines: Vec<Line>,
-    /// Whether it begins with a founding, and what each start of a node did from its beginning; of
-    /// others less can be judged.
+    /// Whether the recording begins with a bootstrap and contains the events of each incarnation
+    /// from its beginning; otherwise less can be judged.
     pub from_the_beginning: bool,
 }
 
-/// What an event broke.
+/// A rule that an event broke.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// Its place among the lines.
+    /// Index of the event among the lines.
     pub index: usize,
-    /// What is wrong.
+    /// The violation.
     pub violation: Violation,
 }
 
@@ -42,7 +42,7 @@ impl Recorded {
     /// Reads files of traces, and all traces in folders, merged in order of time.
     ///
     /// # Errors
-    /// One cannot be read, or is no trace.
+    /// A file cannot be read, or is not a trace.
     pub fn read(paths: &[PathBuf], assumed: Assumed) -> Result<Self, CollectError> {
         let mut files = Vec::new();
         for path in paths {
@@ -57,7 +57,7 @@ impl Recorded {
         Ok(Self::of(lines, assumed))
     }
 
-    /// These lines, with a beginning and an end where they have none.
+    /// A recording of these lines, with a beginning and an end added if they are missing.
     #[must_use]
     pub fn of(mut lines: Vec<Line>, assumed: Assumed) -> Self {
         let first_round = lines.iter().find_map(|line| match &line.event {
@@ -98,7 +98,7 @@ impl Recorded {
         }
     }
 
-    /// What the invariants say: what is broken, in order, and what became of each.
+    /// The judgement of the invariants: the violations, in order, and the result of each invariant.
     #[must_use]
     pub fn judge(&self) -> (Vec<Broken>, Vec<(&'static str, Verdict)>) {
         let mut judge = if self.from_the_beginning {
@@ -118,8 +118,8 @@ impl Recorded {
     }
 }
 
-/// Whether what each start did is there from its beginning: a recorder that keeps the last events
-/// only has forgotten the first ones of one node, and not those of another.
+/// Whether the events of each incarnation are there from its beginning. A recorder that keeps only
+/// the last events may have forgotten the first ones of one node, and not those of another.
 fn all_begin(lines: &[Line]) -> bool {
     let mut begun = BTreeSet::new();
     lines
@@ -133,7 +133,7 @@ fn all_begin(lines: &[Line]) -> bool {
 
 fn setup(assumed: Assumed) -> Setup {
     let Assumed { quorum, replicas } = assumed;
-    // Progress is judged of runs that say when nobody does anything to them any more.
+    // Progress is judged only for runs that say when their faults are over.
     Setup {
         seed: 0,
         quorum,
@@ -146,8 +146,8 @@ fn setup(assumed: Assumed) -> Setup {
     }
 }
 
-/// Whoever says nothing more, and is left out by those who go on, was killed when it said something
-/// last.
+/// Adds an end for each incarnation that is silent from some point on and is left out by those that
+/// continue: it was killed when it said something last.
 fn with_ends(lines: Vec<Line>) -> Vec<Line> {
     let mut last: BTreeMap<Start, usize> = BTreeMap::new();
     for (index, line) in lines.iter().enumerate() {
@@ -191,7 +191,7 @@ fn starts(event: &Event) -> Option<Start> {
     }
 }
 
-/// Whom an event is about.
+/// The node that an event is about.
 #[must_use]
 pub fn node_of(event: &Event) -> Option<NodeId> {
     starts(event).map(|start| start.node)
@@ -262,8 +262,8 @@ mod tests {
     use super::*;
     use crate::sim::{Look, search};
 
-    /// What the nodes of a simulated run that follows a sampler did, without what its runner says
-    /// of it.
+    /// The events of the nodes of a simulated run that follows a sampler, without those of its
+    /// runner.
     fn lines() -> (Vec<Line>, Assumed) {
         let runs = (0..).map(|seed| {
             search::seed(

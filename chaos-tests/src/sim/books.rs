@@ -1,9 +1,9 @@
-//! Where all push-sum mass is: kept outside of the machines, and compared with what each says that
-//! it answers for, after every event.
+//! Books on where all push-sum mass is. They are kept outside of the machines and compared, after
+//! every event, with the mass that each machine says it answers for.
 //!
-//! A node begins a round with weight 1. What it sends stays its own until its receiver has it; what
-//! it accepts is its own from then on. A message has one owner, unless its sender took the receiver
-//! for dead: then it has two, until the receiver gives it up.
+//! A node begins a round with weight 1. Mass that it sends stays its own until the receiver has it;
+//! mass that it accepts is its own from then on. A message has one owner, unless its sender took
+//! the receiver for dead: then it has two, until the receiver gives it up.
 
 use slowmo_protocol::gossip_peer::Sent;
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round, Step};
@@ -11,44 +11,44 @@ use slowmo_protocol::trace::{Event, Start};
 use slowmo_protocol::{machine, trace};
 use std::collections::BTreeMap;
 
-/// What a gossip peer did with mass, or was told about it.
+/// An event of a gossip peer that concerns mass.
 #[derive(Clone, Debug)]
 pub enum Entry {
-    /// It stands there from now on, with weight 1.
+    /// The node takes its place in a history, with weight 1.
     Stands(machine::Place),
-    /// It split its mass: so much for each of these.
+    /// The node split its mass: each of these nodes gets this share.
     Shipped(Step, Vec<NodeId>, f64),
-    /// Nothing of this step was sent after all.
+    /// The messages of this step were not sent after all.
     Withheld(Step),
-    /// It holds a message of this sender, sent in that place.
+    /// The node holds a message of this sender, sent in that place.
     Accepted(Start, machine::Place, Step),
-    /// It does not answer for a message any more: its receiver does.
+    /// The node no longer answers for a message: its receiver does.
     Released(Sent),
-    /// A message is its own again.
+    /// A message belongs to its sender again.
     Back(Sent),
-    /// It takes this node for dead. These messages to it are still without an answer.
+    /// The node takes this node for dead. These messages to it are still unanswered.
     Lost(NodeId, Vec<Step>),
-    /// The sender took this node for dead, and has taken back what it sent from that place.
+    /// The sender took this node for dead and has reclaimed the mass that it sent from that place.
     Reclaimed(Start, machine::Place, Step),
     /// A round closed over messages of this weight.
     WrittenOff(f64),
-    /// It says that it answers for this weight.
+    /// The node says that it answers for this weight.
     Weighs(f64),
 }
 
 /// A place in history without its term.
 type Stand = (Lineage, Epoch, Round);
 
-/// From where, by whom, to whom, in which step.
+/// Key of a message: place of sending, sender, receiver, step.
 type Parcelled = (Stand, Start, NodeId, Step);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Parcel {
     share: f64,
     accepted: bool,
-    /// It is its sender's again, or never left it.
+    /// Whether the message belongs to its sender again, or never left it.
     back: bool,
-    /// Its sender took the receiver for dead.
+    /// Whether the sender took the receiver for dead.
     reclaimed: bool,
     given_up: bool,
 }
@@ -69,10 +69,10 @@ pub struct Books {
 }
 
 impl Books {
-    /// Takes an entry of a node's start; what is written down of it, if something is.
+    /// Books an entry of an incarnation; returns the event to record, if any.
     ///
     /// # Errors
-    /// It cannot be, for a person.
+    /// The entry is impossible; the error says why in words.
     pub fn take(&mut self, start: Start, entry: Entry) -> Result<Option<Event>, String> {
         if let Entry::Stands(place) = entry {
             self.accounts.insert(
@@ -216,7 +216,7 @@ impl Books {
             .ok_or_else(|| format!("{} sent {to} nothing in {step}", from.node))
     }
 
-    /// What this node sent from where it stands.
+    /// The messages that this node sent from its current place.
     fn mine(&mut self, account: &Account) -> impl Iterator<Item = (&Parcelled, &mut Parcel)> {
         let stand = account.stand;
         let start = account.start;

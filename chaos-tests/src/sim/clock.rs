@@ -1,8 +1,8 @@
-//! What a process reads as the time: its clock may run too fast or too slow.
+//! The clock of a process, which may run too fast or too slow.
 
 use slowmo_protocol::time::Instant;
 
-/// Right speed, in millionths.
+/// The correct speed, in millionths.
 pub const RIGHT: u64 = 1_000_000;
 
 /// A clock.
@@ -24,13 +24,13 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// What it reads at `now`.
+    /// Reading of the clock at `now`.
     #[must_use]
     pub fn read(&self, now: u64) -> Instant {
         Instant(self.read_then + (now - self.since) * self.millionths / RIGHT)
     }
 
-    /// When it reads `local` or more.
+    /// Time at which the clock reads `local` or more.
     #[must_use]
     pub fn when(&self, local: Instant) -> u64 {
         let ahead = local.0.saturating_sub(self.read_then);
@@ -38,7 +38,7 @@ impl Clock {
             .saturating_add(ahead.saturating_mul(RIGHT).div_ceil(self.millionths))
     }
 
-    /// It runs at another speed from `now` on.
+    /// Changes the speed of the clock from `now` on.
     pub fn drift(&mut self, now: u64, millionths: u64) {
         self.read_then = self.read(now).0;
         self.since = now;

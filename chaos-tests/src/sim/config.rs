@@ -1,4 +1,4 @@
-//! What a simulated run is like.
+//! Configuration of a simulated run.
 
 use serde::{Deserialize, Serialize};
 use slowmo_protocol::algorithm::Algorithm;
@@ -10,92 +10,92 @@ use slowmo_protocol::time::Span;
 /// One millisecond of simulated time.
 pub const MILLI: u64 = 1_000;
 
-/// What goes wrong.
+/// The class of faults in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// Nothing.
+    /// No faults.
     Calm,
-    /// Faults far apart: between two of them a round is decided, and nothing may be lost.
+    /// Faults far apart: a round is decided between any two of them, and nothing may be lost.
     Spaced,
     /// Nodes die, come back, pause, join and leave.
     Churn,
     /// Links are cut in one or both directions, slow, lossy; connections break.
     Network,
-    /// Links between members that others reach both of are cut for long.
+    /// Links are cut for long between members while others reach both sides.
     Apart,
-    /// All of the others, at any moment.
+    /// All kinds of faults of the other classes, at any moment.
     Storm,
     /// Kinds of faults that the seed drew.
     Swarm,
-    /// What somebody wrote down.
+    /// Faults from a schedule that somebody wrote.
     #[default]
     Written,
 }
 
-/// What a run is like.
+/// Configuration of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// What drives it.
+    /// The seed of all randomness in the run.
     pub seed: u64,
-    /// What goes wrong.
+    /// The class of faults.
     pub class: Class,
     /// The nodes that are started at the beginning.
     pub founders: Vec<NodeId>,
-    /// How many of them found the cluster; the others join it.
+    /// Number of them that bootstrap the cluster; the others join it.
     pub min_nodes: usize,
-    /// Who may decide.
+    /// The quorum rule.
     pub quorum: Quorum,
-    /// `R`: replicas of a shard beside its owner.
+    /// `R`: number of replicas of a shard beside its owner.
     pub replicas: usize,
-    /// Parameters of the model.
+    /// Number of parameters of the model.
     pub parameters: usize,
-    /// Values of the base optimizer's buffers, of which joiners get a copy; 0: none.
+    /// Number of values in the base optimizer's buffers, of which joiners get a copy; 0: none.
     pub buffers: usize,
-    /// What the nodes run.
+    /// The algorithm that the nodes run.
     pub algorithm: Algorithm,
-    /// The elastic sampler, if training follows one.
+    /// Settings of the elastic sampler, if training follows one.
     pub samples: Option<sampler::Settings>,
-    /// How long an inner step takes, and how much longer it may take, in microseconds.
+    /// Minimum duration of an inner step, and maximum addition to it, in microseconds.
     pub compute: (u64, u64),
-    /// How long a packet travels, and how much longer it may travel, in microseconds.
+    /// Minimum travel time of a packet, and maximum addition to it, in microseconds.
     pub delay: (u64, u64),
-    /// How long what one part of a node tells another waits at most, in microseconds.
+    /// Maximum delay of a message between parts of a node, in microseconds.
     pub mail_delay_max: u64,
-    /// See the configuration keys of the same names.
+    /// Timeouts; see the configuration keys of the same names.
     pub waits: Waits,
-    /// When the faults are over, in microseconds.
+    /// Time at which the faults are over, in microseconds.
     pub horizon: u64,
-    /// How soon all must be well afterwards.
+    /// Time after the faults within which everything must have recovered.
     pub recovers_within: Span,
-    /// How soon those who live must go on without those who do not, before these come back; `None`:
-    /// that is not looked at.
+    /// Time within which the live nodes must continue without the dead, before these come back;
+    /// `None`: not checked.
     pub goes_on_within: Option<Span>,
-    /// The run ends once everybody who lives contributes again and so much time has passed since
-    /// the faults; `None`: when all of `recovers_within` has.
+    /// The run ends once every live node contributes again and this much time has passed since the
+    /// faults; `None`: when all of `recovers_within` has passed.
     pub settles: Option<Span>,
-    /// Control frames are as large on links of limited rate as they are encoded; else all are the
-    /// same.
+    /// Whether control frames on links of limited rate have their encoded size; otherwise all have
+    /// the same size.
     pub true_sizes: bool,
-    /// The incarnation of the first start; each start after it has the next one.
+    /// Incarnation of the first start; each later start has the next one.
     pub first_incarnation: u64,
-    /// Every so many-th frame is encoded and decoded; 0: none.
+    /// Every n-th frame is encoded and decoded; 0: none.
     pub encodes_every: u64,
 }
 
-/// Times that nodes are configured with.
+/// Timeouts with which nodes are configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waits {
-    /// For a straggler.
+    /// Wait for a straggler.
     pub grace: Span,
-    /// For a round of live members.
+    /// Wait for a round of live members.
     pub round: Span,
-    /// For peers to appear.
+    /// Wait for peers to appear.
     pub connect: Span,
-    /// For anything to be heard on a connection.
+    /// Wait for anything to be heard on a connection.
     pub idle: Span,
-    /// Between probes.
+    /// Interval between probes.
     pub probe: Span,
-    /// For a suspected node to show that it is alive.
+    /// Wait for a suspected node to show that it is alive.
     pub suspect: Span,
 }

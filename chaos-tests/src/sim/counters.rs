@@ -1,5 +1,6 @@
-//! In how many runs each kind of fault, each setting, each rule and each frame was seen, and in how
-//! many it must be: a rule that is never judged and a fault that never happens prove nothing.
+//! Counts in how many runs each kind of fault, each setting, each rule and each frame was seen, and
+//! in how many it must be: a rule that is never judged and a fault that never happens prove
+//! nothing.
 
 use super::Report;
 use super::schedule::Timed;
@@ -8,10 +9,10 @@ use slowmo_protocol::algorithm::{Base, OuterOptimizer};
 use slowmo_protocol::policy::Quorum;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Fewer runs need not have seen everything.
+/// Minimum number of runs; fewer runs need not have seen everything.
 pub const RUNS_MIN: u64 = 2_000;
 
-/// What is counted, and in one of how many runs it must be seen at least.
+/// The items that are counted, and the number of runs out of which each must be seen at least once.
 const EXPECTED: [(&str, u64, &[&str]); 5] = [
     (
         "fault",
@@ -115,7 +116,7 @@ const EXPECTED: [(&str, u64, &[&str]); 5] = [
     ),
 ];
 
-/// How many runs, and in how many of them what was seen.
+/// The number of runs, and in how many of them each item was seen.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     runs: u64,
@@ -139,7 +140,7 @@ impl Counters {
         }
     }
 
-    /// Adds what other runs have seen.
+    /// Adds the counts of other runs.
     pub fn add(&mut self, other: &Self) {
         self.runs += other.runs;
         for (name, times) in &other.seen {
@@ -147,7 +148,7 @@ impl Counters {
         }
     }
 
-    /// What was seen in too few runs; nothing where there were too few runs to say so.
+    /// Items seen in too few runs; empty if there were too few runs to judge.
     #[must_use]
     pub fn missed(&self) -> Vec<&'static str> {
         if self.runs < RUNS_MIN {
@@ -157,7 +158,7 @@ impl Counters {
         rows.map(|(_, name, ..)| name).collect()
     }
 
-    /// A line for each.
+    /// Table with one line per item.
     #[must_use]
     pub fn table(&self) -> String {
         let mut text = format!("{:20} {:32} {:>8} {:>8}\n", "", "", "runs", "least");
@@ -206,7 +207,7 @@ fn faults(report: &Report) -> impl Iterator<Item = &'static str> + '_ {
         .flat_map(|timed| timed.act.kinds())
 }
 
-/// What the run was like.
+/// The settings of the run, by name.
 fn settings(report: &Report) -> Vec<&'static str> {
     let config = &report.schedule.config;
     let bad_link = |kind: &str| {

@@ -1,5 +1,5 @@
-//! Which messages met which phase of a round under which fault: what a number of seeds has really
-//! tried.
+//! Which messages met which phase of a round under which fault: the combinations that a number of
+//! seeds has really tried.
 
 use super::mail::Mail;
 use slowmo_protocol::node::{self, ToGossip, ToMembership, ToRounds};
@@ -7,13 +7,13 @@ use slowmo_protocol::wire::Message;
 use slowmo_protocol::{coordinator, gossip_peer, membership};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long a fault counts as the one under which something happens, in microseconds.
+/// Time for which a fault counts as felt after it happened, in microseconds.
 pub const FELT: u64 = 1_000_000;
 
-/// Message, phase and fault that met.
+/// A combination of message, phase and fault that was seen.
 pub type Triple = (&'static str, &'static str, &'static str);
 
-/// What was seen.
+/// The combinations that were seen.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
     seen: BTreeSet<Triple>,
@@ -21,12 +21,12 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// The fault that is felt from now on.
+    /// Sets the fault that is felt from now on.
     pub fn under(&mut self, fault: Option<&'static str>) {
         self.fault = fault;
     }
 
-    /// A node in this phase takes a message.
+    /// Notes that a node in this phase takes a message.
     pub fn seen(&mut self, mail: &Mail, phase: &'static str) {
         if let Some(message) = name(mail) {
             self.seen
@@ -34,18 +34,18 @@ impl Coverage {
         }
     }
 
-    /// Adds what another run has seen.
+    /// Adds the combinations of another run.
     pub fn add(&mut self, other: &Self) {
         self.seen.extend(other.seen.iter().copied());
     }
 
-    /// How many triples were seen.
+    /// Number of triples that were seen.
     #[must_use]
     pub fn triples(&self) -> usize {
         self.seen.len()
     }
 
-    /// Per message and phase, the faults under which they met.
+    /// For each message and phase, the faults under which they met.
     #[must_use]
     pub fn pairs(&self) -> BTreeMap<(&'static str, &'static str), BTreeSet<&'static str>> {
         let mut pairs: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
@@ -55,8 +55,8 @@ impl Coverage {
         pairs
     }
 
-    /// A line for every message, a column for every phase: under how many kinds of faults they met,
-    /// and the kinds there are.
+    /// Table with a line per message and a column per phase: under how many kinds of faults they
+    /// met, and the kinds that exist.
     #[must_use]
     pub fn table(&self) -> String {
         let pairs = self.pairs();
@@ -83,7 +83,7 @@ impl Coverage {
         text
     }
 
-    /// All that was seen.
+    /// All triples that were seen.
     pub fn iter(&self) -> impl Iterator<Item = &Triple> {
         self.seen.iter()
     }

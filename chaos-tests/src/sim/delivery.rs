@@ -1,4 +1,4 @@
-//! What travels between simulated processes: control frames in order, streams, datagrams.
+//! Delivery between simulated processes: control frames in order, streams, datagrams.
 
 use super::event::Event;
 use super::mail::Mail;
@@ -14,11 +14,11 @@ use std::collections::VecDeque;
 
 /// Bytes of a value on the wire.
 const VALUE_BYTES: u64 = 4;
-/// How long after a cut is healed what it held back is sent again, at most, in microseconds.
+/// Maximum time after a cut is healed until what it held back is sent again, in microseconds.
 const SENT_AGAIN_MAX: u64 = 300_000;
 
 impl World {
-    /// When something that leaves now arrives.
+    /// Time at which something that leaves now arrives.
     pub(super) fn travel(&mut self, from: Process, to: Process, bytes: u64) -> u64 {
         let (base, more) = self.config.delay;
         let pair = (self.id(from), self.id(to));
@@ -36,7 +36,7 @@ impl World {
         at
     }
 
-    /// The same for something that is sent again until it arrives.
+    /// Like `travel`, for something that is sent again until it arrives.
     fn travel_surely(&mut self, from: Process, to: Process, bytes: u64) -> u64 {
         let lost = self
             .network
@@ -93,7 +93,7 @@ impl World {
         );
     }
 
-    /// Encodes and decodes; with its size.
+    /// Encodes and decodes a frame; returns it with its size in bytes.
     fn through_the_wire(&mut self, frame: Frame) -> Option<(Frame, u64)> {
         let bytes = match frame.encode() {
             Ok(bytes) => bytes,
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// The process that a node can send to.
+    /// The process to which `from` can send for node `to`.
     fn up(&self, from: Process, to: NodeId) -> Option<Process> {
         self.network.sessions[from]
             .get(&to)
@@ -129,7 +129,7 @@ impl World {
 
     pub(super) fn send_stream(&mut self, from: Process, to: NodeId, stream: Box<Stream>) {
         let Some(peer) = self.up(from, to) else {
-            // It is dialed again for a while, then the stream has failed.
+            // The peer is dialed again for a while, then the stream has failed.
             let delay = self.random.below(self.config.waits.idle.0);
             return self.stream_failed(from, to, &stream, delay);
         };
@@ -141,7 +141,8 @@ impl World {
         connection.streams.insert(number);
         connection.last = connection.last.max(at);
         let on = connection.number;
-        // Some transports say that it is sent when they have taken it, others when it has arrived.
+        // Some transports report a stream as sent when they have taken it, others when it has
+        // arrived.
         if let Bulk::Gossip { step, .. } = stream.content
             && self.random.once_in(2)
         {
@@ -175,7 +176,7 @@ impl World {
         self.tell(at, mail, delay);
     }
 
-    /// Something arrives, if its connection still lives.
+    /// Delivers a packet, if its connection is still alive.
     pub(super) fn arrive(&mut self, from: Process, to: Process, connection: u64, packet: Packet) {
         let sender = self.id(from);
         let receiver = self.id(to);
@@ -195,7 +196,7 @@ impl World {
         {
             return dialed.held.push_back(packet);
         }
-        // What was received from a process that has died meanwhile was sent before.
+        // A packet received from a process that has died meanwhile was sent before.
         let attached = self.network.sessions[to]
             .get(&sender)
             .is_some_and(|session| session.peer == from);
@@ -233,8 +234,8 @@ impl World {
         self.tell(to, node::Mail::from(*stream), 0);
     }
 
-    /// The connections between two processes are gone at one of them: what it sent on them, and
-    /// what it was about to receive, breaks.
+    /// Handles the loss of the connections between two processes at one of them: the streams that
+    /// it sent on them, and those that it was about to receive, break.
     pub(super) fn lose_streams(&mut self, at: Process, peer: Process) {
         let node = self.id(peer);
         let lost = self
@@ -246,8 +247,8 @@ impl World {
             let Some(InFlight { stream, .. }) = self.network.in_flight.remove(&number) else {
                 continue;
             };
-            // Whoever sends a round's stream is done with it when its transport has taken it, and
-            // then hears of nothing.
+            // The sender of a round's stream is done with it when its transport has taken it, and
+            // then hears nothing more.
             if matches!(stream.content, Bulk::Gossip { .. }) || self.random.once_in(2) {
                 self.stream_failed(at, node, &stream, 0);
             }
@@ -260,7 +261,7 @@ impl World {
             .flat_map(|connection| connection.streams.iter().copied())
             .collect();
         for number in coming {
-            // Only of those whose beginning has come it is known that they broke.
+            // Only streams whose beginning has arrived are known to be broken.
             if self.random.once_in(2)
                 && let Some(stream) = self
                     .network
@@ -274,7 +275,7 @@ impl World {
         }
     }
 
-    /// What a cut has held back is sent again.
+    /// Sends again what a cut has held back.
     pub(super) fn open(&mut self, from: NodeId, to: NodeId) {
         let pairs: Vec<(Process, Process)> = self
             .network

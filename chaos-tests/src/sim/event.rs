@@ -1,59 +1,59 @@
-//! What happens in a simulated world, in the order of time.
+//! The events of a simulated world, in the order of time.
 
 use super::mail::{Mail, Part};
 use super::network::{Packet, Process};
 use std::net::SocketAddr;
 
-/// One thing that happens.
+/// One event.
 #[derive(Debug)]
 pub enum Event {
     /// A part of a process gets a message.
     Mail(Process, Mail),
     /// A part of a process may be due for a tick.
     Tick(Process, Part),
-    /// Something arrives on a connection.
+    /// A packet arrives on a connection.
     Packet {
-        /// From whom.
+        /// The sender.
         from: Process,
-        /// To whom.
+        /// The receiver.
         to: Process,
-        /// On which connection.
+        /// Number of the connection.
         connection: u64,
-        /// What.
+        /// The packet.
         packet: Packet,
     },
     /// A datagram arrives.
     Datagram {
-        /// From whom.
+        /// The sender.
         from: Process,
-        /// To whom.
+        /// The receiver.
         to: Process,
-        /// Its bytes.
+        /// Bytes of the datagram.
         bytes: Vec<u8>,
     },
-    /// A process dials an address once more, until it gives up.
+    /// A process dials an address once more, until it gives up at the given time.
     Dial(Process, SocketAddr, u64),
     /// A process looks for peers.
     Search(Process),
-    /// A process looks whether its connections live.
+    /// A process checks whether its connections are alive.
     Look(Process),
     /// The other end has closed its connections.
     Closed {
-        /// Who hears of it.
+        /// The process that hears of it.
         at: Process,
-        /// Who closed them.
+        /// The process that closed them.
         peer: Process,
-        /// It left on purpose.
+        /// Whether the peer left on purpose.
         departed: bool,
-        /// Which connections: others may have taken their place.
+        /// The closed connections: others may have replaced them.
         connections: [Option<u64>; 2],
     },
-    /// A fault, by its place in the schedule.
+    /// A fault, by its index in the schedule.
     Fault(usize),
-    /// From now on nothing goes wrong, but who died stays dead.
+    /// The faults are over, but dead nodes stay dead.
     Still,
-    /// By now those who live must have gone on without the dead.
+    /// Checks whether the live nodes continue without the dead.
     GoesOn,
-    /// From now on nothing goes wrong.
+    /// The faults are over.
     Quiet,
 }

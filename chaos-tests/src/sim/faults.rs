@@ -1,4 +1,5 @@
-//! How a simulated world carries out what a schedule says, and what is looked at after every event.
+//! Carries out the faults of a schedule in a simulated world, and checks the world after every
+//! event.
 
 use super::coverage::FELT;
 use super::event::Event;
@@ -44,7 +45,7 @@ impl World {
         }
     }
 
-    /// Everybody who holds a shard, counted around through those that somebody holds.
+    /// All holders of a shard, with the index counted around through the shards that have holders.
     fn holders(&self, shard: u32) -> Vec<NodeId> {
         let living: Vec<(NodeId, &[ShardId])> = self
             .living()
@@ -71,7 +72,7 @@ impl World {
             .collect()
     }
 
-    /// Writes a fault down, if it may be.
+    /// Records a fault, if it is allowed.
     fn begins(&mut self, fault: &Fault) -> bool {
         let allowed = self.is_allowed(fault);
         if allowed {
@@ -156,8 +157,8 @@ impl World {
         }
     }
 
-    /// Whether a fault leaves somebody who holds the model: without anybody there is nothing to go
-    /// on from.
+    /// Whether a fault leaves a node that holds the model: without one there is no state to
+    /// continue from.
     fn is_allowed(&self, fault: &Fault) -> bool {
         match fault {
             Fault::Kill { node } | Fault::Drain { node } => self
@@ -169,8 +170,8 @@ impl World {
         }
     }
 
-    /// Somebody else of the furthest history stays: what was decided last must be held by one who
-    /// can go on from it.
+    /// Whether a process may go: another member of the furthest history stays, so that what was
+    /// decided last is held by one that can continue from it.
     fn may_go(&self, process: Process) -> bool {
         let Some(furthest) = self.watch.history().furthest() else {
             return self.processes[process].node.rounds.applied == 0 && self.now > 0;
@@ -185,9 +186,9 @@ impl World {
         furthest.decided.next.iter().any(|start| stays(&start))
     }
 
-    /// From now on nothing goes wrong. Who died comes back; so does who left, if those that stay
-    /// cannot go on without: it left while they were taken for dead. Founders found still, where
-    /// nothing was decided.
+    /// Ends the faults. Dead nodes come back. So do nodes that left, if those that stay cannot
+    /// continue without them: they left while those were taken for dead. Bootstrap members may
+    /// still bootstrap if nothing was decided.
     pub(super) fn fall_quiet(&mut self) {
         self.mend();
         let gone: Vec<NodeId> = self
@@ -216,8 +217,7 @@ impl World {
         self.record(Traced::Quiet);
     }
 
-    /// From now on nothing goes wrong, and who died stays dead until it was seen whether the others
-    /// go on.
+    /// Ends the faults, but dead nodes stay dead until it was checked whether the others continue.
     pub(super) fn fall_still(&mut self) {
         self.record(Traced::Faulted { fault: Fault::Heal });
         self.mend();
@@ -225,7 +225,7 @@ impl World {
         self.at(self.now + super::going_on::LOOK_EVERY, Event::GoesOn);
     }
 
-    /// Links, clocks and speeds are right again.
+    /// Restores links, clocks and speeds.
     fn mend(&mut self) {
         self.heal();
         self.quiet = true;
@@ -237,14 +237,14 @@ impl World {
         }
     }
 
-    /// Whether the newest start of a node left in order.
+    /// Whether the newest incarnation of a node left in order.
     fn left(&self, node: NodeId) -> bool {
         self.newest
             .get(&node)
             .is_some_and(|process| self.processes[*process].ended == Some(End::Left))
     }
 
-    /// Whether somebody lives whom the furthest history counts on.
+    /// Whether a member on which the furthest history counts is alive.
     fn goes_on(&self) -> bool {
         let furthest = self.watch.history().furthest();
         furthest.is_none_or(|known| {
@@ -256,7 +256,7 @@ impl World {
         })
     }
 
-    /// After every event: nothing is fuller than its bound.
+    /// Checks after every event that nothing exceeds its bound.
     pub(super) fn check(&mut self, process: Process) {
         if self.now >= self.felt_until {
             self.coverage.under(None);

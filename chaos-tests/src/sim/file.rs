@@ -1,6 +1,6 @@
-//! Schedules as files, in TOML: one line a setting, one line a fault, all times in milliseconds.
-//! What a file does not say is as in a plain run, and what that is like stays as it is: files that
-//! were written once rely on it.
+//! Schedules as TOML files: one line per setting, one line per fault, all times in milliseconds.
+//! Settings that a file omits are those of a plain run. These defaults must not change, because
+//! existing files rely on them.
 
 use super::config::{Class, Config, MILLI, Waits};
 use super::schedule::{Act, Millis, Schedule, Timed, is_default};
@@ -15,66 +15,66 @@ use slowmo_protocol::time::Span;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Longest file that is read.
+/// Maximum size of a file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
-/// Longest line of prose.
+/// Maximum length of a line of prose.
 const LINE: usize = 130;
 
-/// Why a schedule is refused.
+/// The reason why a schedule is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ScheduleError {
     /// The file cannot be read.
     #[error("cannot read the schedule {}: {source}", path.display())]
     Unreadable {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// The file cannot be written.
     #[error("cannot write the schedule {}: {source}", path.display())]
     Unwritable {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// It is no TOML, or has other keys than a schedule has.
+    /// The file is not TOML, or has keys that a schedule does not have.
     #[error("{name}, line {line}: {message}")]
     Syntax {
-        /// Of the file.
+        /// Name of the file.
         name: String,
-        /// From 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong.
+        /// Description of the error.
         message: String,
     },
     /// A value makes no sense.
     #[error("{name}: {what}")]
     Value {
-        /// Of the file.
+        /// Name of the file.
         name: String,
-        /// What is wrong, and what is allowed.
+        /// Description of the error, and of the allowed values.
         what: String,
     },
-    /// It has values that TOML cannot hold.
+    /// The schedule has values that TOML cannot hold.
     #[error("a schedule that TOML cannot hold: {0}")]
     Unspeakable(String),
 }
 
-/// A schedule as it is written, in the order in which it is written.
+/// A schedule in file form, with its keys in the order in which they are written.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
     what: String,
-    /// Of all that is random in the run.
+    /// Seed of all randomness in the run.
     #[serde(default)]
     seed: u64,
     #[serde(default, skip_serializing_if = "is_default")]
     class: Class,
     founders: Vec<NodeId>,
-    /// All founders unless given.
+    /// Defaults to all bootstrap members.
     min_nodes: Option<usize>,
     #[serde(default, with = "QuorumWord")]
     quorum: Quorum,
@@ -103,7 +103,7 @@ struct File {
         skip_serializing_if = "is_first_incarnation"
     )]
     first_incarnation: u64,
-    /// A second after the last fault unless given.
+    /// Defaults to a second after the last fault.
     horizon_ms: Option<Millis>,
     #[serde(default = "recovers_within")]
     recovers_within_ms: Millis,
@@ -216,10 +216,11 @@ fn recovers_within() -> Millis {
 }
 
 impl Schedule {
-    /// The schedule in a file.
+    /// Reads the schedule in a file.
     ///
     /// # Errors
-    /// It cannot be read, is no TOML, has unknown or missing keys, or values that make no sense.
+    /// The file cannot be read, is not TOML, has unknown or missing keys, or values that make no
+    /// sense.
     pub fn read(path: &Path) -> Result<Self, ScheduleError> {
         let unreadable = |source| ScheduleError::Unreadable {
             path: path.to_owned(),
@@ -237,7 +238,7 @@ impl Schedule {
         )
     }
 
-    /// The schedule in a text; `name` is what errors call it.
+    /// Parses the schedule in a text; `name` stands for the text in errors.
     ///
     /// # Errors
     /// As [`Schedule::read`].
@@ -251,7 +252,7 @@ impl Schedule {
         Ok(schedule)
     }
 
-    /// Writes it to a file.
+    /// Writes the schedule to a file.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -263,10 +264,10 @@ impl Schedule {
         })
     }
 
-    /// As it is written.
+    /// The schedule as text.
     ///
     /// # Errors
-    /// A number is larger than TOML's are.
+    /// A number is larger than TOML allows.
     pub fn text(&self) -> Result<String, ScheduleError> {
         let mut table = toml::Table::try_from(File::of(self))
             .map_err(|error| ScheduleError::Unspeakable(error.to_string()))?;
@@ -495,7 +496,7 @@ impl File {
     }
 }
 
-/// A text of several lines, so that none is too long.
+/// A text split into several lines, so that none is too long.
 fn prose(key: &str, text: &str) -> String {
     if text.len() < LINE && !text.contains('\n') {
         return format!("{key} = {}\n", toml::Value::String(text.to_owned()));

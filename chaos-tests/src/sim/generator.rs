@@ -1,5 +1,5 @@
-//! Draws schedules: a seed, and a number of nodes, are one of them. What an older build drew of a
-//! seed is kept as a file where it matters, so the generator may change.
+//! Draws schedules: a seed and a range of node numbers determine one. Schedules of older builds
+//! that matter are kept as files, so the generator may change.
 
 use super::config::{Class, Config, MILLI, Waits};
 use super::random::Random;
@@ -15,21 +15,21 @@ use slowmo_protocol::sampler;
 use slowmo_protocol::time::Span;
 use std::ops::RangeInclusive;
 
-/// Ids of the founders are so far apart: others come between them.
+/// Distance between the ids of the bootstrap members: other ids fit between them.
 const ID_GAP: u64 = 5;
 
 /// See [`CLASSES`].
 const APART_ONCE_IN: u64 = 3;
-/// How much longer the faults of [`Class::Apart`] go on: it takes seconds until a member is parted
-/// from, and as long until it is back.
+/// Additional time for which the faults of [`Class::Apart`] continue: it takes seconds until the
+/// others leave a member out, and as long until it is back.
 const APART_LONGER: u64 = 10_000 * MILLI;
 
-/// From more nodes on, time and frames are spared: what is simulated grows with the square of their
-/// number.
+/// Number of nodes above which time and frames are saved: the simulated work grows with the square
+/// of the number.
 const LARGE: usize = 64;
 
-/// The classes that are drawn first, calm ones first. [`Class::Apart`] takes the place of one in so
-/// many of [`Class::Network`], so that the other seeds stay the runs that they were.
+/// The classes that are drawn first, calm ones first. [`Class::Apart`] replaces one in
+/// `APART_ONCE_IN` of [`Class::Network`], so that the other seeds keep their runs.
 const CLASSES: [Class; 5] = [
     Class::Calm,
     Class::Spaced,
@@ -38,20 +38,20 @@ const CLASSES: [Class; 5] = [
     Class::Storm,
 ];
 
-/// New nodes have ids from here on, and below the founders'.
+/// Base of the ids of new nodes; one in four new nodes gets id 0 or 1, below the bootstrap members.
 const NEW_IDS: u64 = 500;
-/// Longest time that a node is stopped, or a link is not well.
+/// Maximum time that a node is stopped, or a link is disturbed, in microseconds.
 const LONG: u64 = 3_000 * MILLI;
-/// Longest time that members cannot reach each other, where it is that which is tried.
+/// Maximum time that members cannot reach each other in [`Class::Apart`], in microseconds.
 const APART: u64 = 12_000 * MILLI;
 
-/// Which faults are drawn.
+/// The kinds of faults that are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kinds {
-    /// Those that were drawn from the beginning.
+    /// The original kinds.
     #[default]
     Usual,
-    /// Each seed draws which kinds of faults there are, of all that there are (module `swarm`).
+    /// Each seed draws a subset of all kinds of faults (module `swarm`).
     Swarm,
 }
 
@@ -67,7 +67,7 @@ pub fn draw(seed: u64, nodes: &RangeInclusive<usize>, kinds: Kinds) -> Schedule 
     for index in 0..faults {
         let span = config.horizon.saturating_sub(begins);
         let at = match config.class {
-            // Far apart, and the last one well before the end.
+            // Faults are far apart, and the last one is well before the end.
             Class::Spaced => begins + index * span / faults,
             _ => begins + planner.random.below(span),
         };
@@ -81,7 +81,7 @@ pub fn draw(seed: u64, nodes: &RangeInclusive<usize>, kinds: Kinds) -> Schedule 
     }
 }
 
-/// What the run of a seed is like, and how many times something goes wrong in it.
+/// The configuration of a seed's run, and its number of faults.
 pub(super) fn settings(seed: u64, nodes: &RangeInclusive<usize>) -> (Config, u64) {
     let mut random = Random::new(seed, 1);
     let class = match CLASSES[random.below(16).min(15) as usize * CLASSES.len() / 16] {
@@ -92,7 +92,7 @@ pub(super) fn settings(seed: u64, nodes: &RangeInclusive<usize>) -> (Config, u64
     let founders: Vec<NodeId> = (0..count as u64)
         .map(|rank| NodeId(rank * ID_GAP + 2))
         .collect();
-    // Fewer than half of them could found two clusters.
+    // Fewer than half of them could bootstrap two clusters.
     let min_nodes = if random.once_in(3) {
         count / 2 + 1
     } else {
@@ -150,14 +150,14 @@ pub(super) fn settings(seed: u64, nodes: &RangeInclusive<usize>) -> (Config, u64
     let faults = match class {
         Class::Calm => 0,
         Class::Spaced => 3,
-        // So few that the others are a quorum for the most part.
+        // Few faults, so that the other nodes are usually a quorum.
         Class::Apart => 1 + random.below(4),
         _ => 3 + random.below(9),
     };
     (config, faults)
 }
 
-/// Exact averages close every round, so that joiners can come in.
+/// Draws an algorithm. Exact averages close every round, so that joiners can come in.
 fn algorithm(random: &mut Random) -> Algorithm {
     let frequency = 2 + random.below(4);
     let outer = Outer {
@@ -216,8 +216,8 @@ fn gossip(random: &mut Random) -> Gossip {
     }
 }
 
-/// Only where steps are not left out: a node that jumps to where its peers are has not seen all
-/// samples that count as its own.
+/// Draws sampler settings, only where steps are not skipped: a node that jumps to its peers' step
+/// has not seen all samples that count as its own.
 fn samples(random: &mut Random, algorithm: &Algorithm) -> Option<sampler::Settings> {
     let gossips = matches!(algorithm.base, Base::Sgp(_));
     let elastic = random.once_in(2) && !gossips;
@@ -228,7 +228,7 @@ fn samples(random: &mut Random, algorithm: &Algorithm) -> Option<sampler::Settin
     })
 }
 
-/// What ways become.
+/// The new state of links.
 enum Bad {
     Cut,
     Way(Way),
@@ -274,7 +274,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What was planned, in order.
+    /// The planned faults, in order.
     pub fn finish(mut self) -> Vec<Timed> {
         self.faults.sort_by_key(|timed| timed.at);
         self.faults
@@ -287,7 +287,7 @@ impl<'a> Planner<'a> {
         });
     }
 
-    /// Every other fault hits the lowest ids: one of them leads.
+    /// Draws a victim. Every other fault hits one of the two lowest ids, since one of them leads.
     fn victim(&mut self) -> NodeId {
         let reach = if self.random.once_in(2) {
             2
@@ -316,7 +316,7 @@ impl<'a> Planner<'a> {
         self.plan_one(at, node, (self.config.class, choice));
     }
 
-    /// One of the kinds of faults that a class has.
+    /// Plans one of the kinds of faults that a class has.
     pub fn plan_kind(&mut self, at: u64, kind: (Class, u64)) {
         let node = self.victim();
         self.plan_one(at, node, kind);
@@ -370,7 +370,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A new node; perhaps it dies, drains or pauses while it joins.
+    /// Plans a new node, which may die, drain or pause while it joins.
     fn plan_arrival(&mut self, at: u64) {
         let node = self.newcomer();
         self.push(at, Act::start(node));
@@ -394,7 +394,7 @@ impl<'a> Planner<'a> {
         match choice {
             0 | 1 => self.push(at, Act::Break { one: node, other }),
             2..4 => {
-                // One node hears nobody, or is heard by nobody.
+                // One node hears no other, or no other hears it.
                 let alone = vec![node];
                 let rest = self.ids.clone();
                 let (from, to) = if self.random.once_in(2) {
@@ -430,7 +430,7 @@ impl<'a> Planner<'a> {
                 self.links_for(at, healed, (vec![node], rest), &link);
             }
             _ => {
-                // A link that comes and goes.
+                // A link that flaps.
                 for flap in 0..2 + self.random.below(4) {
                     let down = at + flap * 400 * MILLI;
                     let up = down + self.random.below(390 * MILLI);
@@ -440,8 +440,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Members that cannot reach each other, in one direction or both, while others reach both of
-    /// them; now and then one dies meanwhile.
+    /// Plans a cut between members, in one direction or both, while others reach both of them;
+    /// sometimes one dies meanwhile.
     fn plan_apart(&mut self, at: u64, choice: u64) {
         let node = self.victim();
         let other = self.ids[self.random.below(self.ids.len() as u64) as usize];
@@ -466,7 +466,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Two sides that only `node` reaches both of.
+    /// Plans two sides, both of which only `node` can reach.
     fn bridge(&mut self, at: u64, healed: u64, node: NodeId) {
         let (one, mut rest) = self.sides();
         rest.retain(|id| *id != node);

@@ -1,4 +1,4 @@
-//! Whether those who live go on without those who do not, once nothing goes wrong any more.
+//! Checks whether the live nodes continue without the dead, once the faults are over.
 
 use super::event::Event;
 use super::network::Process;
@@ -11,24 +11,24 @@ use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::time::Span;
 use slowmo_protocol::trace::{Decided, End, Start};
 
-/// How often that is looked at, in microseconds.
+/// Interval of the check, in microseconds.
 pub(super) const LOOK_EVERY: u64 = 500_000;
 
-/// The rule that those who live go on.
+/// The rule that the live nodes continue.
 const LIVENESS: &str = "liveness";
-/// The rule that those who cannot say so.
+/// The rule that nodes that cannot continue say so.
 const WAITING: &str = "waits_and_says_why";
 
-/// How those who live go on.
+/// How the live nodes continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GoesOn {
-    /// All of them are members, and rounds are decided.
+    /// All live nodes are members, and rounds are decided.
     Decides,
-    /// No quorum lives, and everybody says why it waits.
+    /// No quorum is alive, and every live node says why it waits.
     Waits,
 }
 
-/// What became of the two rules.
+/// Verdicts on the two rules.
 pub(super) fn verdicts(
     went_on: Option<GoesOn>,
     violation: Option<&Violation>,
@@ -49,13 +49,14 @@ pub(super) fn verdicts(
 }
 
 impl World {
-    /// Lets the dead come back once everybody who lives is a member and rounds are decided; where
-    /// no quorum lives, once everybody says why it waits. That takes too long: a rule is broken.
+    /// Lets the dead come back once every live node is a member and rounds are decided or, without
+    /// a live quorum, once every live node says why it waits. If that takes too long, a rule is
+    /// broken.
     pub(super) fn judge_going_on(&mut self) {
         let mut within = self.config.goes_on_within.unwrap_or_default();
         if self.config.quorum == Quorum::Survivors && self.nobody_stands() {
-            // Who waits to be admitted finds out first that its connections are dead, and that
-            // nobody is left.
+            // A node that waits to be admitted must first find out that its connections are dead
+            // and that no member is left.
             within = Span(within.0 + self.config.waits.idle.0 + RETURN_WAIT.0);
         }
         match self.going_on() {
@@ -70,7 +71,7 @@ impl World {
         }
     }
 
-    /// Whether nobody who lives is a member of anything: all wait to be admitted.
+    /// Whether no live node is a member of anything: all wait to be admitted.
     fn nobody_stands(&self) -> bool {
         let history = self.watch.history();
         let stands = |start: Start| history.applied(start).is_some() && !history.is_void(start);
@@ -79,8 +80,8 @@ impl World {
             .any(|process| stands(self.processes[process].node.start))
     }
 
-    /// Whether everybody who lives contributed to the newest outcome, since nothing goes wrong any
-    /// more.
+    /// Whether every live node contributed to the newest outcome, decided after the faults were
+    /// over.
     pub(super) fn is_settled(&self) -> bool {
         let history = self.watch.history();
         let (Some(quiet), Some(known)) = (history.quiet(), history.furthest()) else {
@@ -120,8 +121,8 @@ impl World {
                 self.all_wait(&living, still)
             };
         };
-        // Until one of them has heard that the newest is decided, the voters of the round before
-        // count too.
+        // Until one of them has heard that the newest outcome is decided, the voters of the
+        // previous round count too.
         let heard = if self.config.quorum == Quorum::Majority {
             self.watch.history().newest_heard()
         } else {
@@ -151,14 +152,15 @@ impl World {
         }
     }
 
-    /// Whether enough of those live who may decide what comes next.
+    /// Whether enough nodes that may decide the next round are alive.
     fn can_go_on(&self, decided: &Decided) -> bool {
         let history = self.watch.history();
         let goes_on = |start: &Start| {
             let process = self
                 .process(start.node)
                 .filter(|process| self.processes[*process].node.start == *start);
-            // Under majority, who has resigned knows of a later entry, which leaves it out.
+            // Under majority, an incarnation that has resigned knows of a later entry that leaves
+            // it out.
             let left_out = self.config.quorum == Quorum::Majority && history.is_void(*start);
             process.is_some_and(|process| !self.processes[process].draining) && !left_out
         };
@@ -177,7 +179,7 @@ impl World {
         self.config.quorum == Quorum::Survivors || voters.is_quorum(there.map(|start| start.node))
     }
 
-    /// Whether a start left in order, or is about to.
+    /// Whether an incarnation left in order, or is about to.
     fn leaves(&self, start: Start) -> bool {
         let running = self
             .processes

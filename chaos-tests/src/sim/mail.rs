@@ -1,5 +1,5 @@
-//! What the parts of a simulated node tell each other, and what they want of the world: each part
-//! has a mailbox, whose messages arrive in the order in which they were sent, a moment later.
+//! Messages between the parts of a simulated node, and requests of the parts to the world. Each
+//! part has a mailbox, whose messages arrive in the order in which they were sent, a moment later.
 
 use super::books::Entry;
 use slowmo_protocol::ident::NodeId;
@@ -24,22 +24,22 @@ pub enum Part {
 }
 
 impl Part {
-    /// How many there are.
+    /// Number of parts.
     pub const COUNT: usize = 5;
 }
 
-/// A worker's request, and what it lends.
+/// A worker's request, with the data that it passes.
 #[derive(Debug)]
 pub struct Arrival {
     /// The request.
     pub arrive: Arrive<Vectors>,
-    /// The base optimizer's buffers.
+    /// Buffers of the base optimizer.
     pub buffers: Values,
     /// The positions of the sample stream used since the last decided round.
     pub used: Vec<(u64, u64)>,
 }
 
-/// To the training thread: the answer to its exchange.
+/// A message to the training thread.
 #[derive(Debug)]
 pub enum ToTraining {
     /// A result.
@@ -48,27 +48,27 @@ pub enum ToTraining {
     Excluded,
     /// The node has left.
     Drained,
-    /// No result.
+    /// There is no result.
     Failed(Failure),
-    /// The inner step is computed; which one it was, counted by the thread itself.
+    /// The inner step is computed; its number, as counted by the thread itself.
     Computed(u64),
-    /// Everybody was told: the process ends.
+    /// Every peer was told: the process ends.
     Left,
 }
 
-/// A message and whom it is for.
+/// A message to one part of a node.
 #[derive(Debug)]
 pub enum Mail {
-    /// As the parts of every node tell it each other.
+    /// A message that the parts of every node exchange.
     Node(node::Mail<Vectors>),
-    /// To the aggregator: the worker asks for an exchange.
+    /// To the aggregator: the worker requests an exchange.
     Arrive(Box<Arrival>),
-    /// To the training thread.
+    /// A message to the training thread.
     Training(ToTraining),
 }
 
 impl Mail {
-    /// Whose mailbox.
+    /// The part whose mailbox gets the message.
     #[must_use]
     pub fn part(&self) -> Part {
         match self {
@@ -87,30 +87,31 @@ impl<M: Into<node::Mail<Vectors>>> From<M> for Mail {
     }
 }
 
-/// What a part wants of the world.
+/// A request of a part to the world.
 #[derive(Debug)]
 pub enum Wish {
-    /// Tell another part.
+    /// Sends a message to another part.
     Tell(Mail),
-    /// Tell a part (perhaps itself) so many microseconds later: work that takes time.
+    /// Sends a message to a part (perhaps itself) this many microseconds later: work that takes
+    /// time.
     Later(u64, Mail),
-    /// Send a control frame.
+    /// Sends a control frame.
     Frame(NodeId, Frame),
-    /// Send a datagram.
+    /// Sends a datagram.
     Datagram(NodeId, Vec<u8>),
-    /// Send a stream.
+    /// Sends a stream.
     Stream(NodeId, Box<Stream>),
-    /// Dial an address.
+    /// Dials an address.
     Connect(SocketAddr),
-    /// Close the connections to a node that was declared dead.
+    /// Closes the connections to a node that was declared dead.
     Disconnect(NodeId),
-    /// Find out whether anybody listens where the node was.
+    /// Sends a port probe: finds out whether anything listens where the node was.
     PortProbe(NodeId),
-    /// Look for peers from now on, or no more.
+    /// Starts looking for peers, or stops it.
     Search(bool),
-    /// Write it down.
+    /// Records an event.
     Record(slowmo_protocol::trace::Event),
-    /// Write down what became of push-sum mass.
+    /// Records a movement of push-sum mass.
     Book(Entry),
     /// The process ends in order.
     Exit,
@@ -119,7 +120,7 @@ pub enum Wish {
 }
 
 impl Wish {
-    /// Tells another part.
+    /// A request to send a message to another part.
     #[must_use]
     pub fn tell(mail: impl Into<Mail>) -> Self {
         Self::Tell(mail.into())

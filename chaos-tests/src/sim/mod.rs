@@ -1,22 +1,22 @@
-//! Whole nodes in virtual time: every machine of every node with shells that do what the actors do,
-//! over a network that does what QUIC does, values small enough to be computed again by an oracle.
-//! One schedule is one run, the same every time; schedules are drawn from seeds, and those that
-//! failed once are kept as files.
+//! Whole nodes in virtual time: every machine of every node, with shells that behave like the
+//! actors, over a network that behaves like QUIC, and with values small enough to be recomputed by
+//! an oracle. One schedule is one run, the same every time. Schedules are drawn from seeds, and
+//! those that failed once are kept as files.
 //!
 //! | file | does |
 //! |---|---|
-//! | `schedule`, `config` | what a run is like, and what is done to it: all that it follows from |
+//! | `schedule`, `config` | the configuration and the faults of a run: everything that it follows from |
 //! | `generator`, `swarm`, `file` | schedules drawn from seeds, schedules as files |
 //! | `world`, `event`, `clock` | processes and one queue of events |
 //! | `node` | one process: machines, shells, a training thread |
 //! | `network`, `sessions`, `delivery` | connections and what travels on them |
-//! | `faults`, `going_on` | how faults are carried out; whether those who live go on without the dead |
+//! | `faults`, `going_on` | carrying out faults; checking whether the live nodes continue without the dead |
 //! | `watch` | the trace, judged while it is written |
-//! | `search`, `shrink` | many seeds, the shortest schedule that fails |
-//! | `coverage`, `counters` | what was tried, and how often at least |
+//! | `search`, `shrink` | running many seeds; finding the shortest schedule that fails |
+//! | `coverage`, `counters` | what was tried, and the minimum number of times |
 //!
-//! A run has a safety phase with faults. Then all faults stop: who lives goes on without the dead,
-//! who come back then, and everybody must contribute again within a bounded time.
+//! A run has a safety phase with faults. Then all faults stop: the live nodes continue without the
+//! dead. Then the dead come back, and every node must contribute again within a bounded time.
 
 pub mod books;
 mod clock;
@@ -49,37 +49,37 @@ use schedule::{Deed, Schedule};
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::trace::Line;
 
-/// What became of a run.
+/// Report of a run.
 pub struct Report {
-    /// What it followed from.
+    /// The schedule of the run.
     pub schedule: Schedule,
-    /// What was to be done and could not be.
+    /// Deeds that could not be carried out, with their times.
     pub excluded: Vec<(Instant, Deed)>,
     /// The rule that was broken first.
     pub violation: Option<Violation>,
-    /// What became of every rule.
+    /// Verdict on every rule.
     pub verdicts: Vec<(&'static str, Verdict)>,
-    /// What it tried.
+    /// The combinations that the run tried.
     pub coverage: Coverage,
-    /// Decided rounds.
+    /// Number of decided rounds.
     pub rounds: u64,
-    /// Events that were simulated.
+    /// Number of simulated events.
     pub events: u64,
-    /// Who lived in the end, and what it did.
+    /// The nodes that were alive in the end, with their activity.
     pub nodes: Vec<String>,
     /// The trace, if it was kept.
     pub trace: Option<Vec<Line>>,
 }
 
-/// How often it is looked whether a run is over, in microseconds.
+/// Interval at which is checked whether a run is over, in microseconds.
 const LOOK_EVERY: u64 = 250_000;
 
-/// How a run is looked at.
+/// Options for observing a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Look {
-    /// Keep the trace.
+    /// Whether to keep the trace.
     pub keeps_trace: bool,
-    /// Print every message to standard error.
+    /// Whether to print every message to standard error.
     pub verbose: bool,
 }
 
@@ -96,7 +96,7 @@ pub fn run(schedule: &Schedule, look: Look) -> Report {
         Some(settles) => run_until_settled(&mut world, until, settles),
         None => world.run(until),
     }
-    // Whoever was stopped when the faults ended came back later.
+    // A process that was still stopped when the faults ended came back later.
     let quiet = world.watch.history().quiet().map_or(0, |quiet| quiet.0);
     if !world.is_settled() {
         world.run(until.max(quiet + recovers_within));
@@ -130,7 +130,7 @@ pub fn run(schedule: &Schedule, look: Look) -> Report {
     }
 }
 
-/// Runs until everybody who lives contributes again, and has had the time to fail.
+/// Runs until every live node contributes again, and has had the time to fail.
 fn run_until_settled(world: &mut World, until: u64, settles: Span) {
     while world.now < until && world.watch.violation().is_none() {
         world.run((world.now + LOOK_EVERY).min(until));

@@ -1,7 +1,7 @@
-//! The simulated network between processes. As QUIC does it: each process dials the others; what it
-//! sends travels on the connection that it dialed, in order for control frames; nothing is lost on
-//! a connection that lives, only late; datagrams are lost, doubled and overtaken. A connection over
-//! which nothing is heard ends after a while, at each end by itself.
+//! The simulated network between processes. As in QUIC, each process dials the others and sends on
+//! the connection that it dialed, in order for control frames. Nothing is lost on a live
+//! connection, only late; datagrams may be lost, doubled and overtaken. A connection over which
+//! nothing is heard ends after a while, at each end separately.
 
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::node::vectors::Stream;
@@ -10,15 +10,15 @@ use slowmo_protocol::wire::Frame;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
-/// How long after a loss it is noticed and sent again, beside a round trip, in microseconds.
+/// Time until a loss is noticed and sent again, beside a round trip, in microseconds.
 pub const RETRANSMISSION: u64 = 25_000;
-/// Bytes of a control frame, as far as a limited rate is concerned.
+/// Bytes of a control frame, as counted on a link of limited rate.
 pub const FRAME_BYTES: u64 = 200;
 
-/// A process, by when it was started.
+/// A process, by the order in which it was started.
 pub type Process = usize;
 
-/// Something on a connection.
+/// A packet on a connection.
 #[derive(Clone, Debug)]
 pub enum Packet {
     /// A control frame.
@@ -27,71 +27,71 @@ pub enum Packet {
     Stream(u64),
 }
 
-/// What one process knows of its connections with another node.
+/// The state of a process's connections with another node.
 #[derive(Clone, Copy, Debug)]
 pub struct Session {
     /// The process at the other end.
     pub peer: Process,
-    /// It can be sent to: this end has dialed.
+    /// Whether this end has dialed, so that it can send.
     pub up: bool,
-    /// The connection that the other end has dialed.
+    /// Number of the connection that the other end has dialed.
     pub accepted: Option<u64>,
 }
 
 /// The connection that one process dialed to another.
 #[derive(Clone, Debug, Default)]
 pub struct Connection {
-    /// Another one than those before it between the two.
+    /// Number that distinguishes it from earlier connections between the two.
     pub number: u64,
-    /// When the last control frame arrives.
+    /// Time at which the last control frame arrives.
     pub in_order: u64,
-    /// When the last of all arrives.
+    /// Time at which the last packet of any kind arrives.
     pub last: u64,
-    /// What a cut holds back, oldest first.
+    /// Packets that a cut holds back, oldest first.
     pub held: VecDeque<Packet>,
-    /// Streams that their sender has not heard the end of.
+    /// Streams whose end the sender has not heard of.
     pub streams: BTreeSet<u64>,
 }
 
-/// A stream under way.
+/// A stream in flight.
 #[derive(Clone, Debug)]
 pub struct InFlight {
-    /// Who sends it.
+    /// The sender.
     pub from: Process,
-    /// To whom.
+    /// The receiver.
     pub to: Process,
-    /// On which connection.
+    /// Number of the connection.
     pub connection: u64,
-    /// What.
+    /// The stream.
     pub stream: Box<Stream>,
 }
 
-/// All connections, and what the links are like.
+/// All connections, and the state of the links.
 #[derive(Default)]
 pub struct Network {
-    /// Links that are not as they were at the start.
+    /// Links that differ from the start of the run.
     pub links: BTreeMap<(NodeId, NodeId), Link>,
-    /// By sender and receiver.
+    /// Connections by sender and receiver.
     pub connections: BTreeMap<(Process, Process), Connection>,
-    /// By process and node.
+    /// Sessions by process and node.
     pub sessions: Vec<BTreeMap<NodeId, Session>>,
-    /// Since when a process has heard nothing of a peer that it has a session with.
+    /// Time since which a process has heard nothing of a peer that it has a session with.
     pub silent: BTreeMap<(Process, Process), u64>,
-    /// What each process has heard of each node: a count.
+    /// For each process, the number of times that it has heard each node.
     pub heard: Vec<BTreeMap<NodeId, u64>>,
-    /// Streams under way.
+    /// Streams in flight.
     pub in_flight: BTreeMap<u64, InFlight>,
-    /// Where each process knows each node to listen, from when it was connected last.
+    /// For each process, where it knows each node to listen since they were last connected.
     pub known: Vec<BTreeMap<NodeId, (Process, Incarnation)>>,
-    /// Which addresses each process dials.
+    /// The addresses that each process dials.
     pub dialing: Vec<BTreeSet<SocketAddr>>,
-    /// Until when the sender's side of a link of limited rate is busy.
+    /// Time until which the sender's side of a link of limited rate is busy.
     pub busy: BTreeMap<(NodeId, NodeId), u64>,
     numbers: u64,
 }
 
 impl Network {
-    /// What the way from one node to another is like.
+    /// The quality of the link from one node to another.
     #[must_use]
     pub fn link(&self, from: NodeId, to: NodeId) -> Link {
         if self.links.is_empty() {
@@ -107,7 +107,7 @@ impl Network {
         self.link(from, to).cut
     }
 
-    /// Changes the ways between nodes; returns those that are open again.
+    /// Changes the links between nodes; returns those that are open again.
     pub fn set(&mut self, from: &[NodeId], to: &[NodeId], link: Link) -> Vec<(NodeId, NodeId)> {
         let mut opened = Vec::new();
         for one in from {
@@ -126,7 +126,7 @@ impl Network {
         opened
     }
 
-    /// All ways are as at the start; returns those that are open again.
+    /// Resets all links to their initial state; returns those that are open again.
     pub fn heal(&mut self) -> Vec<(NodeId, NodeId)> {
         std::mem::take(&mut self.links)
             .into_iter()
@@ -135,7 +135,7 @@ impl Network {
             .collect()
     }
 
-    /// A number that nothing else has.
+    /// A unique number.
     pub fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
@@ -149,12 +149,12 @@ impl Network {
         self.dialing.push(BTreeSet::new());
     }
 
-    /// Something of a node arrived.
+    /// Notes that something from a node arrived.
     pub fn hear(&mut self, at: Process, of: NodeId) {
         *self.heard[at].entry(of).or_default() += 1;
     }
 
-    /// The connection that `from` dialed to `to`, if it lives.
+    /// The connection that `from` dialed to `to`, if it is alive.
     #[must_use]
     pub fn connection(&self, from: Process, to: Process) -> Option<&Connection> {
         self.connections.get(&(from, to))

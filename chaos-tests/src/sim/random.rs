@@ -17,7 +17,7 @@ impl Random {
         ))
     }
 
-    /// A number below `bound`; 0 if that is 0.
+    /// A number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         // The bias is below one in 2^32 for every bound used here.
         self.0.next_u64() % bound.max(1)
@@ -28,17 +28,17 @@ impl Random {
         from + self.below(to.saturating_sub(from) + 1)
     }
 
-    /// True once in `times`; never if that is 0.
+    /// True once in `times` on average; never if `times` is 0.
     pub fn once_in(&mut self, times: u64) -> bool {
         times > 0 && self.below(times) == 0
     }
 
-    /// True so many times of a million.
+    /// True this many times in a million on average.
     pub fn per_million(&mut self, times: u32) -> bool {
         times > 0 && self.below(1_000_000) < u64::from(times)
     }
 
-    /// One of these; `None` of none.
+    /// One of these elements; `None` if there are none.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
         of.get(self.below(of.len() as u64) as usize)
     }

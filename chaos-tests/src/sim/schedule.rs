@@ -1,5 +1,5 @@
-//! Everything that a run follows from, as data: what the run is like and what is done to it.
-//! Schedules are drawn from seeds ([`Schedule::from_seed`]), read from files and written to them
+//! Everything that a run follows from, as data: its configuration and its faults. Schedules are
+//! drawn from seeds ([`Schedule::from_seed`]), read from files and written to them
 //! ([`super::file`]), and run ([`super::run`]).
 
 use super::config::{Config, MILLI};
@@ -10,155 +10,154 @@ use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::trace::{self, Fault, Link};
 use std::ops::RangeInclusive;
 
-/// A run before it is run.
+/// The complete description of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
-    /// What it is for, in a sentence or two.
+    /// Purpose of the schedule, in a sentence or two.
     pub what: String,
-    /// What the run is like.
+    /// Configuration of the run.
     pub config: Config,
-    /// What is done to it, in order.
+    /// Faults of the run, in order.
     pub faults: Vec<Timed>,
 }
 
-/// A time, or a length of time, in microseconds; in files in milliseconds, with up to three
-/// decimals.
+/// A time or duration in microseconds; in files in milliseconds, with up to three decimals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
 
-/// Something that is done, and when.
+/// An act and its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timed {
-    /// When, from the start of the run.
+    /// Time from the start of the run.
     #[serde(rename = "at_ms")]
     pub at: Millis,
-    /// What.
+    /// The act.
     #[serde(flatten)]
     pub act: Act,
 }
 
-/// How a node is started.
+/// Settings with which a node is started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Settings {
-    /// It joins a cluster and never founds one.
+    /// The node joins a cluster and never bootstraps one.
     #[default]
     Joins,
-    /// As the first nodes of the run: it may found a cluster. If an earlier start of it was a
-    /// member, it knows that.
+    /// Like the first nodes of the run: the node may bootstrap a cluster. If an earlier incarnation
+    /// of it was a member, it knows that.
     Founds,
-    /// As the first nodes of the run, on a new disk: it knows nothing of an earlier start.
+    /// Like the first nodes of the run, on a new disk: the node knows of no earlier incarnation.
     Forgets,
 }
 
-/// What is wrong on a way from one node to another, beside a cut.
+/// Disturbances of the link from one node to another, beside a cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Way {
-    /// Every packet arrives later by this.
+    /// Additional delay of every packet.
     #[serde(rename = "delay_ms", skip_serializing_if = "is_default")]
     pub delay: Millis,
-    /// And by up to this more, each packet by another time.
+    /// Maximum further delay, drawn for each packet.
     #[serde(rename = "jitter_ms", skip_serializing_if = "is_default")]
     pub jitter: Millis,
-    /// Packets lost of a million.
+    /// Number of packets lost per million.
     #[serde(skip_serializing_if = "is_default")]
     pub lost_per_million: u32,
-    /// Packets that arrive twice, of a million.
+    /// Number of packets per million that arrive twice.
     #[serde(skip_serializing_if = "is_default")]
     pub doubled_per_million: u32,
-    /// Bytes a second that get through; 0: no limit.
+    /// Rate in bytes per second; 0: no limit.
     #[serde(skip_serializing_if = "is_default")]
     pub bytes_per_second: u64,
 }
 
-/// One thing that is done to a cluster.
+/// One action on a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Act {
-    /// A node ends at once, without a word.
+    /// A node ends at once, without telling its peers.
     Kill {
-        /// Who.
+        /// The node that ends.
         node: NodeId,
     },
-    /// Everybody who holds a shard ends at once, but for the last one who can go on.
+    /// All holders of a shard end at once, except the last one that can continue.
     KillHolders {
-        /// Which: counted around through the shards that somebody holds then.
+        /// Index of the shard, counted around through the shards that have holders at that time.
         shard: u32,
     },
     /// A node starts: a new one, or one that ended, under its id and with empty memory.
     Start {
-        /// Who.
+        /// The node that starts.
         node: NodeId,
-        /// With which settings.
+        /// Settings of the node.
         #[serde(default, skip_serializing_if = "is_default")]
         settings: Settings,
-        /// Its incarnation is lower by so many than that of the node's start before: its clock was
-        /// set back meanwhile. 0: it is the next one of the run.
+        /// Its incarnation is lower by this number than the previous one of the node: its clock was
+        /// set back meanwhile. 0: it is the next incarnation of the run.
         #[serde(default, skip_serializing_if = "is_default")]
         clock_back: u64,
     },
-    /// A node does nothing for a while and then goes on as if no time had passed.
+    /// A node does nothing for a while and then continues as if no time had passed.
     Pause {
-        /// Who.
+        /// The node that is paused.
         node: NodeId,
-        /// For how long.
+        /// Duration of the pause.
         #[serde(rename = "for_ms")]
         lasts: Millis,
     },
     /// A node hands over and leaves.
     Drain {
-        /// Who.
+        /// The node that leaves.
         node: NodeId,
     },
-    /// What a node computes takes so many hundredths of the usual time from now on.
+    /// From now on, computations of a node take this many hundredths of the usual time.
     Slow {
-        /// Who.
+        /// The node that is slowed.
         node: NodeId,
-        /// How slow; 100 is the usual.
+        /// Duration in hundredths; 100 is the usual.
         hundredths: u32,
     },
-    /// What a node writes to its disk takes so long from now on.
+    /// From now on, writes of a node to its disk take this long.
     SlowDisk {
-        /// Who.
+        /// The node whose disk is slow.
         node: NodeId,
-        /// How long one write takes.
+        /// Duration of one write.
         #[serde(rename = "takes_ms")]
         takes: Millis,
     },
-    /// A node's clock runs at so many millionths of the right speed from now on.
+    /// From now on, a node's clock runs at this many millionths of the correct speed.
     Drift {
-        /// Who.
+        /// The node whose clock drifts.
         node: NodeId,
-        /// How fast; 1,000,000 is right.
+        /// Speed in millionths; 1,000,000 is correct.
         millionths: u32,
     },
     /// Nothing gets from some nodes to others, nor back.
     Cut {
-        /// One side.
+        /// One side of the cut.
         from: Vec<NodeId>,
-        /// The other.
+        /// The other side.
         to: Vec<NodeId>,
-        /// What travels from `to` to `from` gets through.
+        /// Packets from `to` to `from` get through.
         #[serde(default, skip_serializing_if = "is_default")]
         one_way: bool,
-        /// When the ways are well again; at the end of the faults unless given.
+        /// Time at which the links are restored; defaults to the end of the faults.
         #[serde(rename = "until_ms", default, skip_serializing_if = "Option::is_none")]
         until: Option<Millis>,
     },
-    /// The ways from some nodes to others are bad, and those back.
+    /// The links from some nodes to others are disturbed, and those back.
     Links {
-        /// One side.
+        /// One side of the links.
         from: Vec<NodeId>,
-        /// The other.
+        /// The other side.
         to: Vec<NodeId>,
-        /// The ways from `to` to `from` stay as they are.
+        /// The links from `to` to `from` stay as they are.
         #[serde(default, skip_serializing_if = "is_default")]
         one_way: bool,
-        /// When the ways are well again; at the end of the faults unless given.
+        /// Time at which the links are restored; defaults to the end of the faults.
         #[serde(rename = "until_ms", default, skip_serializing_if = "Option::is_none")]
         until: Option<Millis>,
-        /// What they are like.
+        /// The quality of the links.
         way: Way,
     },
     /// The connections of two nodes break now; they may connect again at once.
@@ -168,14 +167,15 @@ pub enum Act {
         /// The other end.
         other: NodeId,
     },
-    /// All links are as they were at the start.
+    /// All links return to their initial state.
     Heal,
 }
 
-/// An act as the world carries it out: what lasts is two deeds, its beginning and its end.
+/// An act as the world carries it out: an act with a duration is two deeds, its beginning and its
+/// end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// What traces know.
+    /// A fault that traces can represent.
     Fault(Fault),
     /// See [`Act::Start`].
     Start(NodeId, Settings, u64),
@@ -184,14 +184,14 @@ pub enum Deed {
 }
 
 impl Schedule {
-    /// The schedule that a seed stands for, with a number of nodes in this range.
+    /// The schedule of a seed, with a number of nodes in this range.
     #[must_use]
     pub fn from_seed(seed: u64, nodes: &RangeInclusive<usize>) -> Self {
         generator::draw(seed, nodes, Kinds::Usual)
     }
 
-    /// With these of its faults alone, by their places; those that it does not have are passed
-    /// over.
+    /// The schedule with only those of its faults that have these indices; indices that do not
+    /// exist are ignored.
     #[must_use]
     pub fn with(&self, places: &[usize]) -> Self {
         let faults = places
@@ -205,7 +205,7 @@ impl Schedule {
         }
     }
 
-    /// What the world does, and when, in order.
+    /// The deeds of the world with their times, in order.
     #[must_use]
     pub fn deeds(&self) -> Vec<(Instant, Deed)> {
         let mut deeds: Vec<(Instant, Deed)> = self.faults.iter().flat_map(Timed::deeds).collect();
@@ -213,8 +213,8 @@ impl Schedule {
         deeds
     }
 
-    /// The same as far as traces know it, for clusters that are no simulation: a start is one that
-    /// joins.
+    /// The faults that traces can represent, for clusters that are not simulated: a started node
+    /// only joins.
     #[must_use]
     pub fn known_faults(&self) -> Vec<trace::Timed> {
         let known = |(at, deed)| match deed {
@@ -230,7 +230,7 @@ impl Schedule {
 }
 
 impl Timed {
-    /// Its beginning, and its end.
+    /// The deeds of the act: its beginning, and its end.
     #[must_use]
     pub fn deeds(&self) -> Vec<(Instant, Deed)> {
         let at = Instant(self.at.0);
@@ -292,7 +292,7 @@ impl Timed {
         vec![(at, Deed::Fault(fault))]
     }
 
-    /// When it is over.
+    /// Time at which the act is over.
     #[must_use]
     pub fn ends(&self) -> Millis {
         match &self.act {
@@ -308,7 +308,7 @@ impl Timed {
     }
 }
 
-/// Each direction gets worse, and well again.
+/// Disturbs each direction, and restores it.
 fn changes(
     from: &[NodeId],
     to: &[NodeId],
@@ -363,7 +363,7 @@ impl Way {
 }
 
 impl Act {
-    /// Of what kinds it is, for whoever counts them.
+    /// The kinds to which the act belongs, for counting.
     #[must_use]
     pub fn kinds(&self) -> Vec<&'static str> {
         match self {
@@ -396,7 +396,7 @@ impl Act {
         }
     }
 
-    /// A node starts as one that joins.
+    /// The start of a node that only joins.
     #[must_use]
     pub fn start(node: NodeId) -> Self {
         Self::Start {
@@ -448,7 +448,7 @@ impl<'de> Deserialize<'de> for Millis {
             }
 
             fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Millis, E> {
-                // Up to there every microsecond has a number of its own.
+                // Up to this value every microsecond has a distinct number.
                 if (0.0..1e12).contains(&value) {
                     Ok(Millis((value * MILLI as f64).round() as u64))
                 } else {

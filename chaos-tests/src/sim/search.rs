@@ -11,43 +11,43 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What many seeds came to.
+/// Result of many seeds.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Runs that were made.
+    /// Number of runs made.
     pub runs: u64,
-    /// What they tried.
+    /// The combinations that they tried.
     pub coverage: Coverage,
-    /// In how many of them what was seen.
+    /// In how many of them each item was seen.
     pub counters: Counters,
-    /// Rounds that were decided.
+    /// Number of decided rounds.
     pub rounds: u64,
-    /// Events that were simulated.
+    /// Number of simulated events.
     pub events: u64,
-    /// Seeds that broke a rule, ascending, and which.
+    /// Seeds that broke a rule, ascending, with the violation.
     pub failures: Vec<(u64, Violation)>,
 }
 
-/// How to search.
+/// Settings of a search.
 #[derive(Clone, Debug)]
 pub struct Search {
-    /// Which seeds.
+    /// The seeds.
     pub seeds: Range<u64>,
-    /// How many nodes a run has at its start.
+    /// Number of nodes that a run has at its start.
     pub nodes: RangeInclusive<usize>,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Go on after the first failure.
+    /// Whether to continue after the first failure.
     pub all: bool,
-    /// Which faults are drawn.
+    /// The kinds of faults that are drawn.
     pub kinds: Kinds,
-    /// How soon those who live must go on without those who do not; `None`: as the schedules have
-    /// it.
+    /// Time within which the live nodes must continue without the dead; `None`: as in the
+    /// schedules.
     pub goes_on_within: Option<Span>,
 }
 
 impl Search {
-    /// These seeds, on all cores, as they were drawn from the beginning.
+    /// A search of these seeds on all cores, with the original kinds of faults.
     #[must_use]
     pub fn usual(seeds: Range<u64>, nodes: RangeInclusive<usize>) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -61,7 +61,7 @@ impl Search {
         }
     }
 
-    /// These seeds, each with the kinds of faults that it draws, to the last.
+    /// A search of these seeds to the last, each with the kinds of faults that it draws.
     #[must_use]
     pub fn swarm(seeds: Range<u64>, nodes: RangeInclusive<usize>) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Search {
         }
     }
 
-    /// What a seed of this search stands for.
+    /// The schedule of a seed in this search.
     #[must_use]
     pub fn schedule(&self, seed: u64) -> Schedule {
         let mut schedule = generator::draw(seed, &self.nodes, self.kinds);
@@ -80,13 +80,13 @@ impl Search {
     }
 }
 
-/// One seed.
+/// Runs one seed.
 #[must_use]
 pub fn seed(seed: u64, nodes: &RangeInclusive<usize>, look: Look) -> Report {
     run(&Schedule::from_seed(seed, nodes), look)
 }
 
-/// Runs all seeds; `progress` hears of every run that is over.
+/// Runs all seeds; `progress` is told of every run that is over.
 pub fn search(search: &Search, progress: &(dyn Fn(u64) + Sync)) -> Found {
     let next = AtomicU64::new(search.seeds.start);
     let stop = AtomicBool::new(false);

@@ -1,5 +1,5 @@
-//! How simulated processes come to be connected, and how that ends: dialing, duplicate starts,
-//! silence, goodbyes.
+//! How simulated processes connect and disconnect: dialing, duplicate incarnations, silence,
+//! goodbyes.
 
 use super::event::Event;
 use super::network::{Connection, Process, Session};
@@ -11,11 +11,11 @@ use slowmo_protocol::time::Span;
 use slowmo_protocol::trace::End;
 use std::net::SocketAddr;
 
-/// How often discovery is asked for peers, in microseconds.
+/// Interval at which discovery is asked for peers, in microseconds.
 const SEARCH_EVERY: u64 = 150_000;
-/// How long after an attempt to connect the next one is, at most, in microseconds.
+/// Maximum delay of the next attempt to connect after a failed one, in microseconds.
 const DIAL_AGAIN_MAX: u64 = 80_000;
-/// A process looks so often within the idle time whether its connections live.
+/// Number of times per idle time that a process checks whether its connections are alive.
 const LOOKS: u64 = 4;
 
 impl World {
@@ -23,7 +23,7 @@ impl World {
         self.processes[process].node.start.node
     }
 
-    /// Whether anything gets from one process to another: both are up, and the way is open.
+    /// Whether packets get from one process to another: both are up, and the link is open.
     pub(super) fn passes(&self, from: Process, to: Process) -> bool {
         self.processes[from].alive
             && self.processes[to].alive
@@ -69,12 +69,12 @@ impl World {
         }
     }
 
-    /// One attempt to connect; true if there is no need to try again.
+    /// Makes one attempt to connect; returns true if there is no need to try again.
     fn connect(&mut self, process: Process, address: SocketAddr) -> bool {
         let Some(peer) = self.addresses.get(&address).copied() else {
             return false;
         };
-        // A handshake needs both directions, and somebody who runs.
+        // A handshake needs both directions, and a peer that runs.
         if !(self.passes(process, peer) && self.passes(peer, process)) || self.is_paused(peer) {
             return false;
         }
@@ -103,15 +103,15 @@ impl World {
         true
     }
 
-    /// Another start of a node that is heard from is turned away. Which of them is the later one
-    /// nobody can say: clocks step back.
+    /// Whether `at` admits a connection: another incarnation of a node that is still heard is
+    /// turned away. No process can tell which of them is the later one, since clocks step back.
     fn admits(&self, at: Process, peer: Process) -> bool {
         let known = self.network.sessions[at].get(&self.id(peer));
         known.is_none_or(|known| known.peer == peer || !self.hears(at, known.peer))
     }
 
-    /// Whether a process hears of a peer as long as nothing else is sent: connections are kept
-    /// alive in both directions.
+    /// Whether a process hears a peer while nothing else is sent: connections are kept alive in
+    /// both directions.
     fn hears(&self, at: Process, peer: Process) -> bool {
         let has_session = self.network.sessions[peer]
             .get(&self.id(at))
@@ -119,12 +119,12 @@ impl World {
         self.passes(peer, at) && !self.is_paused(peer) && has_session
     }
 
-    /// The other end has dialed.
+    /// Handles a connection that the other end has dialed.
     fn accept(&mut self, at: Process, peer: Process, number: u64) {
         let id = self.id(peer);
         match self.network.sessions[at].get(&id).copied() {
-            // It would not dial again if it still had the connection before.
-            // Closing, it tells the other end, which may already count on what this end dialed.
+            // The peer would not dial again if it still had the connection before. Closing tells
+            // the other end, which may already count on the connection that this end dialed.
             Some(session) if session.peer != peer || session.accepted.is_some() => {
                 self.end_session(at, session.peer, false)
             }
@@ -139,7 +139,7 @@ impl World {
         self.know(at, peer);
     }
 
-    /// This end has dialed: the peer can be sent to.
+    /// Handles a connection that this end has dialed: the peer can be sent to.
     fn attach(&mut self, at: Process, peer: Process) {
         let start = self.processes[peer].node.start;
         if let Some(session) = self.network.sessions[at]
@@ -172,7 +172,7 @@ impl World {
         if !self.processes[process].alive || !self.processes[process].searches {
             return;
         }
-        // Who leaves takes its address away.
+        // A node that leaves removes its address.
         let stays = |other: &&Process| self.processes[**other].ended != Some(End::Left);
         let found: Vec<SocketAddr> = self
             .newest
@@ -212,8 +212,8 @@ impl World {
                 continue;
             }
             if self.passes(process, peer) && self.passes(peer, process) && !self.is_paused(peer) {
-                // The other end closed the connection and its word was lost: it answers what keeps
-                // this one alive with a reset.
+                // The other end closed the connection and its message was lost: it answers the
+                // keep-alive packets with a reset.
                 self.close_session(process, peer, false);
                 continue;
             }
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// Ends the session that `at` has with a process; the other end is told, if it can be.
+    /// Ends the session that `at` has with a process; the other end is told, if possible.
     pub(super) fn end_session(&mut self, at: Process, peer: Process, departed: bool) {
         if self.network.sessions[at]
             .get(&self.id(peer))
@@ -236,7 +236,7 @@ impl World {
         {
             return;
         }
-        // Whoever is told so by the other end need not tell it.
+        // A process that was told so by the other end need not tell it.
         if self.passes(at, peer) && !departed {
             let arrives = self.travel(at, peer, 0);
             let connections = self.connections_of(at, peer);
@@ -266,7 +266,7 @@ impl World {
         [dialed, session.and_then(|session| session.accepted)]
     }
 
-    /// The other end has closed connections, if this end has not others already.
+    /// The other end has closed connections; ignored if this end already has others.
     pub(super) fn hear_closed(
         &mut self,
         at: Process,
@@ -295,7 +295,7 @@ impl World {
         }
     }
 
-    /// A process says goodbye to all whom it can reach, behind everything that it has sent.
+    /// A process says goodbye to all that it can reach, after everything that it has sent.
     pub(super) fn depart(&mut self, process: Process) {
         let peers: Vec<Process> = self.network.sessions[process]
             .values()
@@ -322,7 +322,8 @@ impl World {
         }
     }
 
-    /// One byte to the port where the node was: its kernel refuses it if nobody listens there.
+    /// Sends one byte to the port where the node was: its kernel refuses it if nothing listens
+    /// there.
     pub(super) fn port_probe(&mut self, process: Process, node: NodeId) {
         let Some((peer, _)) = self.network.known[process].get(&node).copied() else {
             return;

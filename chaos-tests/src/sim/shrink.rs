@@ -1,20 +1,22 @@
-//! The shortest schedule that still fails: faults are left out as long as the same rule is broken.
+//! Finds the shortest schedule that still fails: faults are left out as long as the same rule is
+//! broken.
 
 use super::schedule::Schedule;
 use super::{Look, Report, run};
 
-/// Runs that a search for a shorter schedule takes at most.
+/// Maximum number of runs in a search for a shorter schedule.
 const RUNS_MAX: usize = 400;
 
 /// A failing run with as few faults as were found to be enough.
 pub struct Shortest {
-    /// The run with these alone.
+    /// Report of the run with only these faults.
     pub report: Report,
-    /// Which faults of the whole schedule they are, ascending.
+    /// Indices of these faults in the whole schedule, ascending.
     pub faults: Vec<usize>,
 }
 
-/// Leaves out what is not needed for the violation of `report`, first in halves, then one by one.
+/// Leaves out faults that the violation of `report` does not need, first in halves, then one by
+/// one.
 #[must_use]
 pub fn shrink(report: Report) -> Shortest {
     let mut faults: Vec<usize> = (0..report.schedule.faults.len()).collect();

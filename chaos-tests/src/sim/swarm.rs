@@ -1,5 +1,5 @@
-//! Schedules of which each draws what can go wrong in it at all. A run with few kinds of faults has
-//! many of each, and gets to where a run with all of them never does.
+//! Schedules that each draw which kinds of faults can occur at all. A run with few kinds of faults
+//! has many of each, and reaches states that a run with all of them never does.
 
 use super::config::{Class, MILLI};
 use super::generator::{Planner, settings};
@@ -10,21 +10,22 @@ use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::time::Span;
 use std::ops::RangeInclusive;
 
-/// The incarnation of the first start: clocks step back from there.
+/// The incarnation of the first start, from which clocks can step back.
 const FIRST_INCARNATION: u64 = 1_000;
-/// Most times that something goes wrong in a run.
+/// Maximum number of faults in a run.
 const FAULTS_MAX: u64 = 14;
-/// A kind exists in one of so many runs, from often to seldom.
+/// Bounds of n, from often to seldom: a kind of fault exists in one of n runs.
 const ONE_IN: (u64, u64) = (2, 6);
-/// How soon those who live must go on without the others.
+/// Time within which the live nodes must continue without the others.
 pub const GOES_ON_WITHIN: Span = Span::from_millis(5_000);
-/// How long a run goes on at least after its faults.
+/// Minimum time that a run continues after its faults.
 const SETTLES: Span = Span::from_millis(1_500);
 
-/// Kinds of faults, by the class of the usual runs that has them and what that chooses them by.
+/// Kinds of faults, by the class of the usual runs that has them and the number that selects them
+/// in it.
 const KINDS: [(Class, u64); 17] = [
-    // A node dies for long, for a moment, is stopped; another one comes; one drains, or dies as it
-    // does; is slow, has a slow disk, a clock that drifts.
+    // A node dies for long, dies for a moment, is stopped; a new node arrives; one drains, or dies
+    // while draining; one is slow, has a slow disk, has a clock that drifts.
     (Class::Churn, 0),
     (Class::Churn, 3),
     (Class::Churn, 6),
@@ -34,8 +35,8 @@ const KINDS: [(Class, u64); 17] = [
     (Class::Churn, 13),
     (Class::Churn, 14),
     (Class::Churn, 15),
-    // A connection breaks; one node hears nobody, a pair one way, two sides, two sides with a
-    // bridge; bad links; a narrow one; one that comes and goes.
+    // A connection breaks; one node hears no other, a pair is cut one way, two sides are cut, two
+    // sides are cut except for a bridge; links are bad; one is narrow; one flaps.
     (Class::Network, 0),
     (Class::Network, 2),
     (Class::Network, 4),
@@ -45,10 +46,10 @@ const KINDS: [(Class, u64); 17] = [
     (Class::Network, 13),
     (Class::Network, 14),
 ];
-/// How much longer faults go on where such kinds may be drawn. No run is so long that who waits to
-/// be admitted gives up.
+/// Additional duration of the faults where `LONG_KINDS` may be drawn. No run is so long that a node
+/// waiting to be admitted gives up.
 const LONGER: u64 = 5_000 * MILLI;
-/// Kinds that take longer.
+/// Kinds of faults that take longer.
 const LONG_KINDS: [(Class, u64); 5] = [
     (Class::Apart, 0),
     (Class::Apart, 6),
@@ -111,8 +112,8 @@ pub(super) fn draw(seed: u64, nodes: &RangeInclusive<usize>) -> Schedule {
     }
 }
 
-/// Founders come back with the settings of a founder, and with clocks that stepped back, in runs
-/// that have either.
+/// In runs that have either, lets bootstrap members come back with the settings of a bootstrap
+/// member, and with clocks that stepped back.
 fn change_starts(
     faults: &mut [Timed],
     founders: &[slowmo_protocol::ident::NodeId],
@@ -138,7 +139,7 @@ fn change_starts(
     }
 }
 
-/// All numbers are powers of two, so that sums are exact.
+/// Draws an outer optimizer. All numbers are dyadic fractions, so that sums are exact.
 fn optimizer(random: &mut Random) -> OuterOptimizer {
     match random.below(4) {
         0 => OuterOptimizer::SlowMo {

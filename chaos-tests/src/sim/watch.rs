@@ -1,4 +1,4 @@
-//! What is written down of a simulated run, and who judges it while it runs.
+//! The trace of a simulated run, and the judge that checks it while it runs.
 
 use super::config::Config;
 use super::mail::Mail;
@@ -9,10 +9,10 @@ use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{Event, Line, Setup, Start};
 use slowmo_protocol::wire::Frame;
 
-/// Longest description of one message.
+/// Maximum length of the description of one message.
 const WIDTH: usize = 420;
 
-/// What became of every rule, by its name.
+/// Verdict on every rule, by its name.
 pub type Verdicts = Vec<(&'static str, Verdict)>;
 
 /// The judge, and the trace if it is kept.
@@ -21,14 +21,14 @@ pub struct Watch {
     violation: Option<Violation>,
     /// The trace, if it is kept.
     pub trace: Option<Vec<Line>>,
-    /// Every message is printed to standard error.
+    /// Whether every message is printed to standard error.
     pub verbose: bool,
-    /// Decided rounds.
+    /// Number of decided rounds.
     pub rounds: u64,
 }
 
 impl Watch {
-    /// A run begins.
+    /// Begins a run.
     pub fn new(config: &Config) -> Self {
         let mut watch = Self {
             judge: Judge::default(),
@@ -41,7 +41,7 @@ impl Watch {
         watch
     }
 
-    /// Writes an event down.
+    /// Records an event.
     pub fn observe(&mut self, at: Instant, event: Event) {
         if self.verbose {
             print(at.0, "***", &event);
@@ -61,13 +61,13 @@ impl Watch {
         self.violation.as_ref()
     }
 
-    /// What is known of the run.
+    /// The history of the run so far.
     #[must_use]
     pub fn history(&self) -> &crate::invariants::History {
         self.judge.history()
     }
 
-    /// Something is wrong that is no event.
+    /// Records a violation that is not an event.
     pub fn broken(&mut self, now: u64, invariant: &str, what: String) {
         let violation = Violation {
             invariant: invariant.to_owned(),
@@ -77,12 +77,12 @@ impl Watch {
         self.violation.get_or_insert(violation);
     }
 
-    /// The run does not end.
+    /// Records that the run does not end.
     pub fn endless(&mut self, now: u64) {
         self.broken(now, "bounds", "the simulation does not end".to_owned());
     }
 
-    /// A training thread failed.
+    /// Records that a training thread failed.
     pub fn failed(&mut self, now: u64, start: Start, failure: &Failure) {
         self.broken(
             now,
@@ -91,14 +91,14 @@ impl Watch {
         );
     }
 
-    /// A message is handed to a part.
+    /// Prints a message that is handed to a part.
     pub fn told(&self, now: u64, node: NodeId, mail: &Mail) {
         if self.verbose {
             print(now, &format!("{node} <="), mail);
         }
     }
 
-    /// A frame is sent.
+    /// Prints a frame that is sent.
     pub fn said(&self, now: u64, node: NodeId, to: NodeId, frame: &Frame) {
         if self.verbose {
             let Frame::V1 { header, message } = frame;
@@ -113,7 +113,8 @@ impl Watch {
         }
     }
 
-    /// The run is over: what became of every rule, the first one that was broken, the trace.
+    /// Ends the run; returns the verdict on every rule, the first one that was broken, and the
+    /// trace.
     #[must_use]
     pub fn finish(mut self, now: u64) -> (Verdicts, Option<Violation>, Option<Vec<Line>>) {
         self.observe(Instant(now), Event::Over);

@@ -1,5 +1,5 @@
-//! The simulated world: processes, a network between them, one queue of events in virtual time.
-//! After every event the invariants are looked at.
+//! The simulated world: processes, a network between them, one queue of events in virtual time. The
+//! invariants are checked after every event.
 
 use super::books::{Books, Entry};
 use super::clock::Clock;
@@ -21,72 +21,72 @@ use slowmo_protocol::trace::{End, Event as Traced, Start};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// Events after which a run is taken for endless.
+/// Number of events after which a run is considered endless.
 const EVENTS_MAX: u64 = 40_000_000;
-/// How often a process looks whether its connections live, as a part of the idle time.
+/// Number of times per idle time that a process checks whether its connections are alive.
 const LOOKS: u64 = 4;
 
-/// One process and what surrounds it.
+/// One process and its environment.
 pub struct Running {
-    /// Its machines.
+    /// The machines of the process.
     pub node: Node,
-    /// It has not ended.
+    /// Whether the process has not ended.
     pub alive: bool,
-    /// It does nothing until then.
+    /// Time until which the process does nothing.
     pub paused_until: u64,
-    /// What it reads as the time.
+    /// The clock of the process.
     pub clock: Clock,
-    /// It looks for peers.
+    /// Whether the process looks for peers.
     pub searches: bool,
-    /// It was asked to drain.
+    /// Whether the process was asked to drain.
     pub draining: bool,
-    /// How it ended, if it did.
+    /// How the process ended, if it did.
     pub ended: Option<End>,
-    /// The addresses that it was told of.
+    /// The addresses that the process was told of.
     pub discovered: Option<Vec<SocketAddr>>,
-    /// Whether it may be part of a founding view.
+    /// Whether the process may be part of a bootstrap view.
     pub bootstrap: Bootstrapping,
-    /// When each part gets its next tick.
+    /// Time of each part's next tick.
     ticks: [Option<u64>; Part::COUNT],
-    /// When the last message to each part arrives.
+    /// Time at which the last message to each part arrives.
     mailboxes: [u64; Part::COUNT],
 }
 
 /// The world.
 pub struct World {
-    /// What the run is like.
+    /// Configuration of the run.
     pub config: Config,
     /// Virtual time, in microseconds.
     pub now: u64,
-    /// Every start of every node, living or not.
+    /// Every incarnation of every node, alive or not.
     pub processes: Vec<Running>,
-    /// Between them.
+    /// The network between the processes.
     pub network: Network,
-    /// What is done to it, and when.
+    /// The deeds, with their times.
     pub deeds: Vec<(Instant, Deed)>,
-    /// What was to be done and could not be: it would have left nobody who holds the model, or met
-    /// nobody.
+    /// Deeds that could not be carried out: they would have left no holder of the model, or found
+    /// no target.
     pub excluded: Vec<(Instant, Deed)>,
-    /// What is written down, and who judges it.
+    /// The trace and its judge.
     pub watch: Watch,
-    /// What was seen.
+    /// The combinations that were seen.
     pub coverage: Coverage,
     books: Books,
-    /// The faults are over.
+    /// Whether the faults are over.
     pub quiet: bool,
-    /// What became of those who live while the dead stayed dead, if that was looked at.
+    /// How the live nodes continued while the dead stayed dead, if that was checked.
     pub(super) went_on: Option<GoesOn>,
-    /// Since when, if who died stays dead for a while.
+    /// Time since which the faults are over but the dead stay dead, if they do.
     pub(super) still: Option<u64>,
-    /// The shards that each start holds.
+    /// The shards that each incarnation holds.
     pub(super) holds: BTreeMap<Start, Vec<ShardId>>,
-    /// Events so far.
+    /// Number of events so far.
     pub events: u64,
-    /// Until when the last fault is felt.
+    /// Time until which the last fault is felt.
     pub(super) felt_until: u64,
-    /// Steps that a gossip message may be late.
+    /// Number of steps that a gossip message may be late.
     pub(super) staleness: u64,
-    /// The fullest that anything bounded has been.
+    /// The highest fill of everything that is bounded.
     pub(super) fullest: BTreeMap<&'static str, u64>,
     pub(super) random: Random,
     /// The newest process of each node.
@@ -97,7 +97,7 @@ pub struct World {
 }
 
 impl World {
-    /// The world of a run before anything happens.
+    /// The world of a run before its first event.
     pub fn new(schedule: &Schedule) -> Self {
         let config = schedule.config.clone();
         let mut world = Self {
@@ -149,7 +149,7 @@ impl World {
         self.queue.push(at, event);
     }
 
-    /// Runs until `until`, as long as nothing is violated.
+    /// Runs until `until`, or until a rule is broken.
     pub fn run(&mut self, until: u64) {
         while self.watch.violation().is_none() {
             let Some((at, event)) = self.queue.pop(until) else {
@@ -178,7 +178,8 @@ impl World {
                 let wakes = self.processes[to].paused_until;
                 self.at(wakes, event);
             }
-            // What the kernel's buffer holds of datagrams while a process is stopped.
+            // Datagrams that do not fit into the kernel's buffer while a process is stopped are
+            // lost.
             Event::Datagram { to, .. } if self.is_paused(to) && self.random.once_in(2) => {}
             Event::Datagram { to, .. } | Event::Tick(to, _) if self.is_paused(to) => {
                 let wakes = self.processes[to].paused_until;
@@ -203,7 +204,7 @@ impl World {
                 connections,
             } => self.hear_closed(at, peer, departed, connections),
             Event::Fault(index) => self.fault(index),
-            // A process that wakes earlier than it was told to would hear of things in another
+            // A process that wakes earlier than it was told to would hear of events in another
             // order than they happened.
             Event::Quiet | Event::Still if self.wakes() > self.now => {
                 let wakes = self.wakes();
@@ -221,7 +222,7 @@ impl World {
         self.processes[process].paused_until > self.now && self.processes[process].alive
     }
 
-    /// When the last process that is stopped goes on.
+    /// Time at which the last stopped process continues.
     fn wakes(&self) -> u64 {
         self.living()
             .map(|process| self.processes[process].paused_until)
@@ -242,7 +243,7 @@ impl World {
         let Some(earlier) = earlier else {
             return next;
         };
-        // No two starts of a node read the same time.
+        // No two incarnations of a node read the same time.
         let used = |incarnation: &u64| {
             let start = Start {
                 node: id,
@@ -297,8 +298,8 @@ impl World {
         process
     }
 
-    /// Whether a node that is started may found a run. The marker of one that was a member and did
-    /// not leave tells it so.
+    /// Whether a node that is started may bootstrap a run. The marker tells a node that it was a
+    /// member and did not leave.
     fn bootstrap(&self, id: NodeId, settings: Settings) -> Bootstrapping {
         let earlier = self
             .newest
@@ -330,7 +331,7 @@ impl World {
         self.record(Traced::Ended { start, end: how });
     }
 
-    /// Writes something down.
+    /// Records an event.
     pub fn record(&mut self, event: Traced) {
         match &event {
             Traced::Applied { start, holds, .. } => {
@@ -368,7 +369,7 @@ impl World {
         }
     }
 
-    /// A part takes a message, and the world does what it wishes for.
+    /// Hands a message to a part, and carries out its requests.
     pub fn feed(&mut self, process: Process, mail: Mail) {
         let running = &mut self.processes[process];
         if !running.alive {
@@ -467,7 +468,7 @@ impl World {
         self.at(at, Event::Mail(process, mail));
     }
 
-    /// What a process does, for a person.
+    /// Describes a process in words.
     #[must_use]
     pub fn describe(&self, process: Process) -> String {
         let Running { node, draining, .. } = &self.processes[process];
@@ -492,7 +493,7 @@ impl World {
         )
     }
 
-    /// The processes that live, oldest first.
+    /// The live processes, oldest first.
     pub fn living(&self) -> impl Iterator<Item = Process> + '_ {
         (0..self.processes.len()).filter(|process| self.processes[*process].alive)
     }

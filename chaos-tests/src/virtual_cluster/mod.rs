@@ -5,20 +5,20 @@
 //!
 //! | file | does |
 //! |---|---|
-//! | `settings` | the nodes' configuration, out of the simulation's |
-//! | `world` | starts and ends nodes, carries out faults, falls quiet |
+//! | `settings` | the nodes' configuration, derived from the simulation's |
+//! | `world` | starting and ending nodes, carrying out faults, ending them |
 //! | `training` | a node's training loop |
-//! | `record` | what the nodes write down, judged while they do |
+//! | `record` | the trace that the nodes write, judged while they write it |
 //! | `search` | many seeds, each once or twice |
 //!
-//! A seed is the same run every time as far as everything happens on this one thread: workers are
-//! asynchronous, arithmetic that has threads of its own elsewhere runs in place, who waits is woken
-//! in order. What remains outside: the order in which a supervisor stops the actors of a node that
-//! ends, and whatever of tokio's is random (its channels with several waiters, of which the nodes
-//! here use none). `search` compares runs and says where they part.
+//! A seed gives the same run every time as far as everything happens on this one thread: workers
+//! are asynchronous, arithmetic that has threads of its own elsewhere runs in place, waiters are
+//! woken in order. What remains outside: the order in which a supervisor stops the actors of a node
+//! that ends, and everything random in tokio (its channels with several waiters, of which the nodes
+//! here use none). `search` compares runs and reports where they diverge.
 //!
-//! Not carried out: pauses of whole processes, slow and full disks, clocks that drift. Their faults
-//! are left out of a schedule.
+//! Not supported: pauses of whole processes, slow and full disks, clocks that drift. These faults
+//! are removed from a schedule.
 
 mod record;
 pub mod search;
@@ -32,22 +32,22 @@ use crate::sim::schedule::Schedule;
 use slowmo_protocol::trace::{Fault, Line, Timed};
 use std::ops::RangeInclusive;
 
-/// What became of a run.
+/// Report of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// What it was like.
+    /// Configuration of the run.
     pub config: Config,
-    /// Its faults.
+    /// Faults of the run.
     pub schedule: Vec<Timed>,
     /// The rule that was broken first.
     pub violation: Option<Violation>,
-    /// What became of every rule.
+    /// Verdict on every rule.
     pub verdicts: Vec<(&'static str, Verdict)>,
-    /// Decided rounds.
+    /// Number of decided rounds.
     pub rounds: u64,
-    /// What everybody did.
+    /// The trace of all nodes.
     pub trace: Vec<Line>,
-    /// What the nodes say of themselves in the end.
+    /// The final status of the nodes, in words.
     pub nodes: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the nodes of a cluster write down, judged event by event.
+//! The trace that the nodes of a cluster write, judged event by event.
 
 use crate::sim::config::Config;
 use crate::sim::watch::Watch;
@@ -7,7 +7,7 @@ use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::Event;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The run so far; all nodes of the cluster write into it.
+/// The trace of the run so far; all nodes of the cluster write into it.
 #[derive(Clone)]
 pub struct Record {
     begun: tokio::time::Instant,
@@ -15,7 +15,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// A run begins now.
+    /// Begins a run now.
     pub fn new(config: &Config) -> Self {
         let mut watch = Watch::new(config);
         watch.trace = Some(Vec::new());
@@ -25,24 +25,24 @@ impl Record {
         }
     }
 
-    /// Since it began.
+    /// Time since the beginning of the run.
     pub fn now(&self) -> Instant {
         Instant(u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 
-    /// Looks at it, or says something of it.
+    /// Gives access to the watch, to read it or report to it.
     pub fn with<T>(&self, act: impl FnOnce(&mut Watch) -> T) -> T {
         act(&mut self.watch.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Writes down what is done to the cluster.
+    /// Records a fault of the cluster.
     pub fn put(&self, event: Event) {
         let now = self.now();
         self.with(|watch| watch.observe(now, event));
     }
 }
 
-/// All nodes write into one record. A node that was made to crash is kept from it by its runtime.
+/// All nodes write into one record. The runtime keeps a node that was made to crash from writing.
 impl Recorder for Record {
     fn is_on(&self) -> bool {
         true

@@ -6,35 +6,35 @@ use slowmo_protocol::trace::Line;
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
-/// What many seeds came to.
+/// Result of many seeds.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Seeds.
+    /// Number of seeds run.
     pub runs: u64,
-    /// Rounds that were decided.
+    /// Number of decided rounds.
     pub rounds: u64,
-    /// Events that were judged.
+    /// Number of events that were judged.
     pub events: u64,
-    /// By rule: in how many runs it held, and in how many it was not shown.
+    /// For each rule: in how many runs it held, and in how many it was not shown.
     pub rules: BTreeMap<&'static str, (u64, u64)>,
     /// Seeds that broke a rule.
     pub failures: Vec<(u64, Violation)>,
-    /// Seeds whose second run was another one, and where they part.
+    /// Seeds whose second run differed, and where the runs diverge.
     pub unequal: Vec<(u64, Parting)>,
 }
 
 /// The first line in which two runs of one seed differ.
 #[derive(Clone, Debug)]
 pub struct Parting {
-    /// Which line, from 0.
+    /// Index of the line, from 0.
     pub line: usize,
-    /// Of the first run; none if it ends before.
+    /// The line of the first run; none if that run ends before.
     pub one: Option<Line>,
-    /// Of the second run.
+    /// The line of the second run.
     pub other: Option<Line>,
 }
 
-/// Runs all seeds, one after the other; `progress` hears of every one.
+/// Runs all seeds, one after the other; `progress` is told of every one.
 ///
 /// # Errors
 /// A node or the executor cannot be started.
@@ -56,7 +56,7 @@ pub fn search(
     Ok(found)
 }
 
-/// Where two traces part; nowhere if they are equal.
+/// The line at which two traces diverge; `None` if they are equal.
 #[must_use]
 pub fn part(one: &[Line], other: &[Line]) -> Option<Parting> {
     let line = one
@@ -72,7 +72,7 @@ pub fn part(one: &[Line], other: &[Line]) -> Option<Parting> {
     })
 }
 
-/// As text: a number that is none equals itself there.
+/// Compares lines as text, in which NaN equals itself.
 fn same(one: &Line, other: &Line) -> bool {
     one == other || format!("{one:?}") == format!("{other:?}")
 }

@@ -1,4 +1,4 @@
-//! What real nodes are told, so that they run what a simulated configuration says.
+//! Settings of real nodes that make them run a simulated configuration.
 
 use crate::sim::config::Config as Simulated;
 use slowmo::Config;
@@ -8,7 +8,7 @@ use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::policy::JoinerBuffers;
 use slowmo_protocol::time::Span;
 
-/// The configuration of one start of a node. Who does not found joins only.
+/// The configuration of one start of a node. A node that does not bootstrap only joins.
 pub fn node(simulated: &Simulated, id: NodeId, founds: bool) -> Config {
     let algorithm = simulated.algorithm;
     let (base, gossip, frequency) = match algorithm.base {

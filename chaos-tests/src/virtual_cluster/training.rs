@@ -1,5 +1,5 @@
-//! The training loop of one start of a node: what a user writes, with inner steps that only take
-//! time.
+//! The training loop of one incarnation of a node: the loop that a user writes, with inner steps
+//! that only take time.
 
 use super::record::Record;
 use crate::sim::config::Config;
@@ -20,7 +20,7 @@ pub struct Training {
     pub start: Start,
     pub config: Config,
     pub worker: AsyncWorker,
-    /// Hundredths of the usual time that an inner step takes.
+    /// Duration of an inner step in hundredths of the usual time.
     pub slowness: Arc<AtomicU32>,
 }
 
@@ -32,7 +32,7 @@ struct Model {
 }
 
 impl Model {
-    /// Every node moves in its own way, by eighths.
+    /// Moves the model: every node drifts in its own way, by eighths.
     fn drift(&mut self) -> f32 {
         self.random.below(17) as f32 / 64.0 - 0.125
     }
@@ -56,11 +56,11 @@ pub async fn train(mut training: Training, record: Record) {
     }
 }
 
-/// Why a loop does not go on.
+/// The reason why a loop ended.
 enum Ended {
-    /// The others went on without this node, which wanted to leave.
+    /// The others continued without this node, which wanted to leave.
     Drained,
-    /// It cannot, for this reason.
+    /// The node cannot continue, for this reason.
     Failed(String),
 }
 

@@ -1,5 +1,5 @@
-//! A cluster and what is done to it: nodes start and end, links are well or not, and in the end all
-//! is quiet.
+//! A cluster and its faults: nodes start and end, links are disturbed and restored, and in the end
+//! the faults are over.
 
 use super::record::Record;
 use super::training::{Training, train};
@@ -20,10 +20,10 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-/// How often a run looks whether a rule is broken.
+/// Interval at which a run checks whether a rule is broken.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// One start of a node.
+/// One incarnation of a node.
 struct Node {
     start: Start,
     runtime: Runtime,
@@ -33,7 +33,7 @@ struct Node {
     draining: bool,
 }
 
-/// Where the newest starts of all nodes listen.
+/// The addresses at which the newest incarnations of all nodes listen.
 #[derive(Clone, Default)]
 struct Addresses(Arc<Mutex<BTreeMap<NodeId, SocketAddr>>>);
 
@@ -57,7 +57,7 @@ impl Discovery for Addresses {
             .collect())
     }
 
-    /// Nodes that were killed leave theirs.
+    /// Nodes that were killed leave their addresses behind.
     fn may_be_stale(&self) -> bool {
         true
     }
@@ -69,7 +69,7 @@ struct World {
     record: Record,
     hub: MemoryHub,
     addresses: Addresses,
-    /// Every start, in order; those that are dead stay, so that nobody is told of their end.
+    /// Every incarnation, in order; dead ones stay, so that no node is told of their end.
     nodes: Vec<Node>,
     links: BTreeMap<(NodeId, NodeId), Link>,
     begun: Instant,
@@ -104,7 +104,8 @@ pub async fn run(config: Config, schedule: Vec<Timed>) -> Result<Report, SpawnEr
     }
     if !world.until(config.horizon).await {
         world.fall_quiet().await?;
-        // One look later: what is demanded by then has happened by then.
+        // The check is one interval later, so that everything demanded by then has happened by
+        // then.
         let end = world.record.now().after(config.recovers_within);
         world.until(end.0 + 1_000).await;
     }
@@ -144,8 +145,8 @@ fn describe(node: &Node) -> String {
 }
 
 impl World {
-    /// Waits until so many microseconds have passed since the beginning; earlier, and true, if a
-    /// rule is broken.
+    /// Waits until this many microseconds have passed since the beginning. Returns earlier, and
+    /// true, if a rule is broken.
     async fn until(&mut self, micros: u64) -> bool {
         let until = self.begun + Duration::from_micros(micros);
         loop {
@@ -161,7 +162,7 @@ impl World {
         }
     }
 
-    /// Who has left, or failed, is gone.
+    /// Marks down nodes whose training has ended: they have left or failed.
     fn mark_down(&mut self) {
         for node in self
             .nodes
@@ -182,7 +183,7 @@ impl World {
             [127, 0, (count >> 14) as u8, 1],
             7_000 + (count & 0x3fff) as u16,
         ));
-        // Whoever comes when the others already train does not found another cluster.
+        // A node that comes when the others already train does not bootstrap another cluster.
         let founds = count < self.config.founders.len();
         let network = Network {
             hub: self.hub.clone(),
@@ -273,7 +274,7 @@ impl World {
                 }
             }
             Fault::Heal => self.heal(),
-            // Left out of every schedule.
+            // These faults are left out of every schedule.
             Fault::Pause { .. }
             | Fault::SlowDisk { .. }
             | Fault::FullDisk { .. }
@@ -322,7 +323,7 @@ impl World {
         }
     }
 
-    /// From now on nothing goes wrong, and whoever died and did not leave is back.
+    /// Ends the faults and restarts every node that died and did not leave.
     async fn fall_quiet(&mut self) -> Result<(), SpawnError> {
         self.heal();
         self.nodes
@@ -340,8 +341,8 @@ impl World {
         Ok(())
     }
 
-    /// Whether a fault leaves somebody who holds the model: without anybody there is nothing to go
-    /// on from.
+    /// Whether a fault leaves a node that holds the model: without one there is no state to
+    /// continue from.
     fn is_allowed(&mut self, fault: &Fault) -> bool {
         self.mark_down();
         match fault {
@@ -353,8 +354,8 @@ impl World {
         }
     }
 
-    /// Somebody else of the furthest history stays: what was decided last must be held by one who
-    /// can go on from it.
+    /// Whether a node may go: another member of the furthest history stays, so that what was
+    /// decided last is held by one that can continue from it.
     fn may_go(&self, id: NodeId) -> bool {
         let furthest = self.record.with(|watch| {
             watch
@@ -376,8 +377,8 @@ impl World {
     }
 }
 
-/// What the transport can do of a link's faults: control frames and streams come once and in order,
-/// as over QUIC.
+/// The faults that the transport can emulate for a link: control frames and streams come once and
+/// in order, as over QUIC.
 fn fault_of(link: &Link) -> faulty::Fault {
     faulty::Fault {
         cut: link.cut,

@@ -66,13 +66,13 @@ fn usurped() -> View {
 fn hello(standing: bool) -> Message {
     let lineage = Lineage(1);
     let round = Round(9_999);
-    let alive = vec![STRANGER, NodeId(2)];
+    let dead = vec![STRANGER, NodeId(2)];
     let standing = standing.then(|| MemberState {
         lineage,
         forks: Vec::new(),
         round,
         view: usurped(),
-        alive,
+        dead,
     });
     let model = Some(ModelSize::of(1));
     Message::Hello(Hello {

@@ -1,5 +1,5 @@
-//! The whole integration on one page: each node minimises its own parabola ½a(x − c)², together
-//! they find the minimum of the sum. Standard library and `slowmo` only.
+//! The whole integration on one page: each node minimises its own parabola ½a(x − c)²; together
+//! they find the minimum of the sum. Needs only the standard library and `slowmo`.
 //!
 //! Alone: `cargo run --release -p slowmo-examples --bin 01_quadratic`.
 //! Four nodes on this machine: `slowmo launch --nodes 4 -- target/release/01_quadratic`.
@@ -8,7 +8,7 @@ use slowmo::{Config, Runtime};
 
 const STEPS: u64 = 600;
 const LEARNING_RATE: f32 = 0.01;
-/// How steep every parabola is.
+/// Steepness a of every parabola.
 const STEEPNESS: f32 = 1.0;
 
 fn main() -> std::process::ExitCode {
@@ -27,13 +27,13 @@ fn train() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = Runtime::builder().config(Config::load()?).spawn()?;
     let mut worker = runtime.worker(0)?;
 
-    // 2. Start from the same parameters everywhere: whatever this node began with is replaced by
-    //    the cluster's.
+    // 2. Start from the same parameters everywhere: the cluster's parameters replace this node's
+    //    initial ones.
     let mut parameters = [0.0f32];
     let place = worker.synchronize(&mut parameters)?;
 
-    // This node's data. Alone the minimum is c = 1; with four nodes c = 1, 2, 3, 4 and the minimum
-    // of the sum is 2.5.
+    // This node's data. A single node finds the minimum c = 1; with four nodes c = 1, 2, 3, 4 and
+    // the minimum of the sum is 2.5.
     let minimum = (place.node_rank + 1) as f32;
     println!(
         "node {} of {}: my own minimum is {minimum}",
@@ -42,13 +42,13 @@ fn train() -> Result<(), Box<dyn std::error::Error>> {
     );
 
     for step in place.step..STEPS {
-        // 3. Train as ever: a gradient on this node's data, a step of your own optimizer.
+        // 3. Train as usual: a gradient on this node's data, then a step of your own optimizer.
         let mut gradient = [STEEPNESS * (parameters[0] - minimum)];
         worker.average_gradients(&mut gradient)?; // over the devices of this node, if it has several
         parameters[0] -= LEARNING_RATE * gradient[0];
 
-        // 4. Then tell the runtime. When something is due it averages with the other nodes and
-        //    takes the slow step.
+        // 4. Then report the step to the runtime. When something is due, it averages with the other
+        //    nodes and takes the slow step.
         let report = worker.step(&mut parameters, LEARNING_RATE)?;
         if report.slow_step || step % 100 == 99 {
             println!(
@@ -64,7 +64,7 @@ fn train() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
 
-    // 5. Say goodbye, so that the others need not wait to find out.
+    // 5. Leave explicitly, so that the others need not wait to detect it.
     worker.leave()?;
     println!(
         "done: x = {:.5}, and {} bytes sent",

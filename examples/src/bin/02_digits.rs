@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// Print one JSON object a line on standard output: start, step, round and done.
+    /// Print one JSON object per line on standard output: start, step, round and done.
     #[arg(long)]
     json_events: bool,
 }
@@ -36,7 +36,8 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A parent that closed our standard output no longer listens; training goes on without it.
+/// Prints an event. A failed write is ignored: a parent that closed our standard output no longer
+/// listens, and training continues without it.
 fn print(event: &Event, json: bool) {
     let mut stdout = std::io::stdout().lock();
     let _ = match serde_json::to_string(event) {
@@ -47,7 +48,8 @@ fn print(event: &Event, json: bool) {
     let _ = stdout.flush();
 }
 
-/// For people every tenth step event is enough, and the rounds are as many as the steps would be.
+/// Whether people are shown the event: every tenth step event is enough, and rounds would be as
+/// numerous.
 fn is_due(event: &Event) -> bool {
     match event {
         Event::Step { step, .. } => step % 50 == 0,

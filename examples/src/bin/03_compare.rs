@@ -1,8 +1,8 @@
-//! Algorithms side by side on the handwritten digits: loss, accuracy, bytes and time, as table,
-//! JSON and SVG.
+//! Comparison of the algorithms on the handwritten digits: loss, accuracy, bytes and time, as
+//! table, JSON and SVG.
 //!
-//! `cargo run --release -p slowmo-examples --bin 03_compare -- --plot compare.svg`; takes a few
-//! minutes. With `--methods wires`, the same algorithms sending float32, bfloat16 and int8.
+//! `cargo run --release -p slowmo-examples --bin 03_compare -- --plot compare.svg` takes a few
+//! minutes. `--methods wires` compares algorithms that send float32, bfloat16 and int8.
 
 use anyhow::Context;
 use slowmo_examples::compare::{Plan, Progress, Report, compare, plot, table};
@@ -64,7 +64,8 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One line that is written over; where standard error is not a terminal, a line a run.
+/// Shows the progress on one line that is overwritten; where standard error is not a terminal, one
+/// line per run.
 fn show(progress: &Progress) {
     let Progress {
         finished,

@@ -7,14 +7,14 @@ use slowmo::Config;
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
-/// The averaged model of a run, and what the run cost.
+/// The averaged model of a run, and the cost of the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterRun {
     /// Mean of the nodes' final parameters.
     pub parameters: Vec<f32>,
-    /// Completed inner steps and the mean of the nodes' parameters then.
+    /// Numbers of completed inner steps, each with the mean of the nodes' parameters at that time.
     pub snapshots: Vec<(u64, Vec<f32>)>,
-    /// UDP payload bytes a node sent, the mean over nodes.
+    /// UDP payload bytes sent per node: mean over the nodes.
     pub sent_bytes_per_node: Option<f64>,
     /// Wall time of one inner step of the slowest node, in milliseconds.
     pub step_ms: Option<f64>,
@@ -23,7 +23,7 @@ pub struct ClusterRun {
 /// Trains `nodes` nodes of one worker each to the end.
 ///
 /// # Errors
-/// The first failing node's.
+/// The error of the first failing node.
 pub fn run_cluster(
     nodes: usize,
     method: &Method,

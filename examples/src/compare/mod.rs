@@ -1,5 +1,5 @@
-//! Algorithms side by side on the digits: what each learns, sends and takes, next to what others
-//! measured.
+//! Comparison of the algorithms on the digits: loss and accuracy, bytes sent and time, next to the
+//! figures of other implementations.
 
 mod cluster;
 mod peers;
@@ -21,10 +21,10 @@ pub const STEPS_PER_POINT: u64 = 24;
 /// Both ways to deal the images, in the order of tables and panels.
 pub const BOTH_SHARDS: [Shards; 2] = [Shards::Even, Shards::Skewed];
 
-/// What to compare.
+/// Parameters of a comparison.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct Plan {
-    /// Nodes, one worker each.
+    /// Number of nodes, with one worker each.
     #[arg(long, default_value_t = 4)]
     pub nodes: usize,
     /// Runs of each method; figures are their means.
@@ -33,16 +33,16 @@ pub struct Plan {
     /// Inner steps of a run.
     #[arg(long, default_value_t = 600)]
     pub steps: u64,
-    /// Images a worker takes for one step.
+    /// Images per worker and step.
     #[arg(long, default_value_t = 16)]
     pub batch: usize,
     /// Learning rate of the inner optimizer.
     #[arg(long, default_value_t = 0.02)]
     pub learning_rate: f32,
-    /// Which methods.
+    /// Set of methods to compare.
     #[arg(long, value_enum, default_value_t)]
     pub methods: Methods,
-    /// One way to deal the images; else both.
+    /// Method of dealing the images; both unless given.
     #[arg(long, value_enum)]
     pub shards: Option<Shards>,
     /// Simulate all nodes by exact arithmetic in one thread: no runtime, no network, no times.
@@ -59,7 +59,7 @@ impl Plan {
     }
 }
 
-/// What one run ended with.
+/// Result of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// Cross-entropy of the nodes' averaged model on all training images, in nats.
@@ -68,27 +68,27 @@ pub struct Outcome {
     pub test_accuracy: f64,
 }
 
-/// One method's figures on one way to deal the images; bytes, times and curves are means over the
-/// seeds.
+/// Figures of one method with one way of dealing the images; bytes, times and curves are means over
+/// the seeds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures {
-    /// Which method.
+    /// The method.
     pub method: Method,
-    /// How the images were dealt.
+    /// Method of dealing the images.
     pub shards: Shards,
-    /// What each run ended with, by seed.
+    /// Result of each run, by seed.
     pub outcomes: Vec<Outcome>,
-    /// UDP payload bytes a node sent, the mean over nodes; nothing is sent in a simulation.
+    /// UDP payload bytes sent per node: mean over the nodes; `None` in a simulation.
     pub sent_bytes_per_node: Option<f64>,
-    /// Wall time of one inner step of the slowest node, in milliseconds; not measured in a
-    /// simulation.
+    /// Wall time of one inner step of the slowest node, in milliseconds; `None` in a simulation.
     pub step_ms: Option<f64>,
-    /// Completed inner steps and training loss of the averaged model then.
+    /// Numbers of completed inner steps, each with the training loss of the averaged model at that
+    /// time.
     pub curve: Vec<(u64, f64)>,
 }
 
 impl Figures {
-    /// The mean over the seeds, and the standard deviation where there are at least two.
+    /// The mean over the seeds, and the standard deviation if there are at least two seeds.
     #[must_use]
     pub fn statistics(&self, value: impl Fn(&Outcome) -> f64) -> (f64, Option<f64>) {
         let count = self.outcomes.len() as f64;
@@ -105,23 +105,23 @@ impl Figures {
     }
 }
 
-/// What has been finished, for a progress line.
+/// Progress of the comparison, for a progress line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// Runs finished.
+    /// Number of finished runs.
     pub finished: usize,
-    /// Runs in all.
+    /// Total number of runs.
     pub runs: usize,
     /// The method just finished.
     pub method: Method,
-    /// How its images were dealt.
+    /// Method of dealing its images.
     pub shards: Shards,
 }
 
-/// Runs every method on every way to deal the images, one run after the other.
+/// Runs every method with every way of dealing the images, one run after the other.
 ///
 /// # Errors
-/// The first run that fails; before any run, that a method cannot be simulated.
+/// The error of the first run that fails, or, before any run, that a method cannot be simulated.
 pub fn compare(
     plan: &Plan,
     mut on_progress: impl FnMut(&Progress),
@@ -217,7 +217,7 @@ fn judge(
     })
 }
 
-/// The means over runs of one method; nothing without runs.
+/// The means over the runs of one method; `None` without runs.
 fn mean_of(runs: &[Figures]) -> Option<Figures> {
     let first = runs.first()?;
     let mean =

@@ -1,12 +1,12 @@
-//! What others reached on the same task: the same network, data, optimizer and number of steps, on
-//! 4 processes.
+//! Figures of other implementations on the same task: the same network, data, optimizer and number
+//! of steps, on 4 processes.
 
 use crate::digits::Shards;
 
-/// What was measured.
+/// Description of the measurement.
 pub const PEER_SOURCE: &str =
     "measured on fairscale 0.4.13 / torch: 4 processes, 600 steps, Gloo, CPU, mean of 3 seeds";
-/// Processes of that measurement; its figures say nothing about other numbers.
+/// Number of processes of that measurement; its figures do not apply to other numbers.
 pub const PEER_NODES: usize = 4;
 /// Inner steps of that measurement.
 pub const PEER_STEPS: u64 = 600;
@@ -18,7 +18,7 @@ pub struct PeerFigures {
     pub train_loss_nats: f64,
     /// Share of test images classified correctly, in percent.
     pub test_accuracy_percent: f64,
-    /// Milliseconds a step: the lowest and the highest of several runs.
+    /// Lowest and highest time per step of several runs, in milliseconds.
     pub step_ms: (f64, f64),
 }
 

@@ -1,4 +1,4 @@
-//! Loss curves as SVG: one panel for even shards, one for skewed ones, the legend below both.
+//! Loss curves as SVG: one panel for even shards, one for skewed shards, and the legend below both.
 
 use super::{BOTH_SHARDS, Figures};
 use crate::digits::Shards;
@@ -12,12 +12,12 @@ const SIZE: (u32, u32) = (1200, 680);
 const TITLE_HEIGHT: u32 = 56;
 const LEGEND_HEIGHT: u32 = 124;
 const LEGEND_COLUMNS: u32 = 4;
-/// Rounds of at most so many inner steps are drawn as lines, longer ones dashed.
+/// Outer rounds of at most this many inner steps are drawn as solid lines, longer ones as dashed.
 const SHORT_ROUND: u64 = 12;
 /// Length of a line in the legend.
 const SAMPLE_WIDTH: i32 = 44;
 const FONT: &str = "sans-serif";
-/// The loss axis covers at least this, in nats.
+/// Minimum range of the loss axis, in nats.
 const LOSS_RANGE: (f64, f64) = (0.009, 2.5);
 
 /// The picture could not be drawn or written. Nothing else was changed.
@@ -28,7 +28,7 @@ pub struct PlotError(String);
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
-/// Writes the curves of `figures` to `path`; `subtitle` says how they were measured.
+/// Writes the curves of `figures` to `path`; `subtitle` describes the measurement.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -104,7 +104,8 @@ fn draw_panel(panel: &Area<'_>, figures: &[Figures], shards: Shards) -> Drawn {
     Ok(())
 }
 
-/// The axes, equal in both panels: all steps, and decades of losses wide enough for all curves.
+/// Ranges of the axes, equal in both panels: all steps, and decades of losses that contain all
+/// curves.
 fn ranges(figures: &[Figures]) -> (u64, (f64, f64)) {
     let points = || {
         figures
@@ -142,7 +143,7 @@ fn draw_legend(legend: &Area<'_>, figures: &[Figures]) -> Drawn {
     Ok(())
 }
 
-/// The row in the legend.
+/// Row of a method in the legend.
 fn family(method: &Method) -> i32 {
     match method.base {
         Base::AllReduce | Base::LocalSgd { .. } => 0,
@@ -151,7 +152,7 @@ fn family(method: &Method) -> i32 {
     }
 }
 
-/// The column in the legend: the same outer rounds below one another.
+/// Column of a method in the legend: methods with the same outer rounds are aligned.
 fn outer_column(method: &Method) -> i32 {
     match (method.base, method.slow) {
         (Base::AllReduce, _) => 0,
@@ -180,8 +181,8 @@ fn draw_entry(legend: &Area<'_>, method: &Method, (left, middle): (i32, i32)) ->
     ))
 }
 
-/// One hue a base, told apart without red and green; each thinner than the one drawn before it, so
-/// that coinciding curves all stay visible.
+/// Style of a curve: one hue per base, distinguishable without red and green; each curve is thinner
+/// than the one drawn before it, so that coinciding curves all stay visible.
 fn line_style(method: &Method) -> ShapeStyle {
     let (colour, width) = match method.base {
         Base::AllReduce => (RGBColor(170, 170, 170), 7),
@@ -192,7 +193,8 @@ fn line_style(method: &Method) -> ShapeStyle {
     colour.stroke_width(width)
 }
 
-/// Dots without SlowMo or as int8, dashes for long rounds or as bfloat16, else a line.
+/// Dash pattern: dots without SlowMo or for int8, dashes for long rounds or bfloat16, else a solid
+/// line.
 fn dashes(method: &Method) -> Option<(u32, u32)> {
     match (method.slow, method.base, method.wire) {
         (None, Base::AllReduce, _) => None,
@@ -265,7 +267,7 @@ mod tests {
                 method.name
             );
         }
-        // For a person's eyes: cargo test … -- with this variable naming a file.
+        // For visual inspection: run cargo test … -- with this variable set to a file name.
         if let Some(copy) = std::env::var_os("PLOT_COPY") {
             std::fs::copy(&path, copy).unwrap();
         }

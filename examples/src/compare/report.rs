@@ -8,10 +8,10 @@ use crate::digits::Shards;
 use crate::method::{Methods, Wire};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-/// What stands where there is no figure.
+/// Placeholder where there is no figure.
 const NOTHING: &str = "–";
 
-/// A whole comparison; serializes as one object.
+/// A whole comparison; serializes as one JSON object.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Report {
     nodes: usize,
@@ -20,13 +20,13 @@ pub struct Report {
     batch: usize,
     learning_rate: f32,
     methods: Methods,
-    /// Whether nothing was sent: all nodes by exact arithmetic in one thread.
+    /// Whether the run was simulated: nothing sent, all nodes by exact arithmetic in one thread.
     simulated: bool,
     peer_source: &'static str,
     rows: Vec<Row>,
 }
 
-/// One method on one way to deal the images.
+/// Figures of one method with one way of dealing the images.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 struct Row {
     method: &'static str,
@@ -34,15 +34,15 @@ struct Row {
     train_loss_nats: Statistics,
     test_accuracy_percent: Statistics,
     sent_bytes_per_node: Option<f64>,
-    /// The same by that of the method that differs only in sending float32, where wire types are
-    /// compared.
+    /// Ratio of the bytes sent to those of the method that differs only in sending float32, where
+    /// wire types are compared.
     sent_of_f32: Option<f64>,
     step_ms: Option<f64>,
-    /// Only where the plan equals the peers'.
+    /// Figures of the peers; only where the plan equals theirs.
     peer: Option<PeerFigures>,
 }
 
-/// A figure over the seeds.
+/// Statistics of a figure over the seeds.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 struct Statistics {
     mean: f64,
@@ -69,7 +69,7 @@ impl Statistics {
 }
 
 impl Report {
-    /// The report of `figures` reached by `plan`.
+    /// Builds the report of the `figures` that `plan` gave.
     #[must_use]
     pub fn new(plan: &Plan, figures: &[Figures]) -> Self {
         let Plan {
@@ -125,8 +125,8 @@ fn sent_of_f32(row: &Figures, all: &[Figures]) -> Option<f64> {
     Some(row.sent_bytes_per_node? / all.iter().find(plain)?.sent_bytes_per_node?)
 }
 
-/// The report as text: one table for each way to deal the images, ours beside the peers' where they
-/// did the same.
+/// The report as text: one table per way of dealing the images, our figures beside the peers' where
+/// both ran the same plan.
 #[must_use]
 pub fn table(report: &Report) -> String {
     let Report {
@@ -166,7 +166,7 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-/// A column's head and what it shows of a row.
+/// Heading of a column, and the function that returns its text for a row.
 type Column = (&'static str, fn(&Row) -> Option<String>);
 
 const COLUMNS: [Column; 9] = [
@@ -191,7 +191,7 @@ const COLUMNS: [Column; 9] = [
     ("peer", |row| row.peer.map(|peer| range(peer.step_ms))),
 ];
 
-/// The columns that say something of at least one row.
+/// Builds a table of the columns that have text in at least one row.
 fn shards_table(rows: &[&Row]) -> Table {
     let mut table = Table::new();
     table

@@ -5,9 +5,9 @@ use candle_core::{Device, Tensor};
 
 /// Pixels of one image, 8 × 8.
 pub const PIXELS: usize = 64;
-/// Digits 0–9.
+/// Number of classes, the digits 0–9.
 pub const CLASSES: usize = 10;
-/// The brightest pixel of the files; pixels are divided by it.
+/// Largest pixel value in the files; pixels are divided by it.
 const BRIGHTEST: f32 = 16.0;
 
 const TRAIN_CSV: &str = include_str!("../../data/digits_train.csv");
@@ -21,11 +21,11 @@ pub struct Dataset {
     labels: Vec<u8>,
 }
 
-/// A line of the data is not 64 pixels 0–16 and a label 0–9. Nothing was kept.
+/// A line of the data is not 64 pixels 0–16 and a label 0–9. No data was kept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of the digits is not {PIXELS} pixels 0–16 and a label 0–9")]
 pub struct DataError {
-    /// Counted from 1.
+    /// Number of the line, from 1.
     pub line: usize,
 }
 
@@ -49,7 +49,7 @@ impl Dataset {
     /// Reads lines of 64 pixels and a label, separated by commas.
     ///
     /// # Errors
-    /// The first line that is something else.
+    /// The first line that has another form.
     pub fn parse(csv: &str) -> Result<Self, DataError> {
         let mut data = Self {
             pixels: Vec::new(),
@@ -79,7 +79,7 @@ impl Dataset {
         Some(())
     }
 
-    /// Images.
+    /// Number of images.
     #[must_use]
     pub fn len(&self) -> usize {
         self.labels.len()
@@ -91,16 +91,16 @@ impl Dataset {
         self.labels.is_empty()
     }
 
-    /// One label an image.
+    /// The labels, one per image.
     #[must_use]
     pub fn labels(&self) -> &[u8] {
         &self.labels
     }
 
-    /// The images `indices` as tensors: pixels `[n, 64]` f32 and labels `[n]` u32.
+    /// Returns the images `indices` as tensors: pixels `[n, 64]` f32 and labels `[n]` u32.
     ///
     /// # Errors
-    /// An index beyond the images, or candle refuses.
+    /// An index is out of range, or candle refuses an operation.
     pub fn batch(&self, indices: &[usize]) -> candle_core::Result<(Tensor, Tensor)> {
         let mut pixels = Vec::with_capacity(indices.len() * PIXELS);
         let mut labels = Vec::with_capacity(indices.len());

@@ -1,19 +1,19 @@
 //! A fully connected layer as one candle operation, forward and backward.
 //!
-//! For 16 images candle's general matrix product costs more in asking the system for its processors
-//! than in arithmetic (1.0 of 1.5 ms a step); plain loops over rows have no such cost and need no
-//! threads.
+//! For 16 images, candle's general matrix product spends more time on asking the system for its
+//! processors than on arithmetic (1.0 of 1.5 ms per step); plain loops over rows have no such cost
+//! and need no threads.
 
 use super::sgd::float32;
 use candle_core::{CpuStorage, CustomOp3, DType, Device, Layout, Result, Shape, Storage, Tensor};
 
-/// Independent partial sums of a dot product, so that it fills vector registers.
+/// Number of independent partial sums of a dot product, so that it fills vector registers.
 const LANES: usize = 8;
 
-/// `x·W + b` with `x` `[n, inputs]`, `W` `[inputs, outputs]`, `b` `[outputs]`.
+/// The operation `x·W + b` with `x` `[n, inputs]`, `W` `[inputs, outputs]`, `b` `[outputs]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Dense {
-    /// Whether `x` is another layer's output and wants a gradient; the images do not.
+    /// Whether `x` is another layer's output and needs a gradient; the images do not.
     pub input_gradient: bool,
 }
 
@@ -93,7 +93,7 @@ fn with_values<R>(tensor: &Tensor, use_values: impl FnOnce(&[f32]) -> Result<R>)
     }
 }
 
-/// Row by row: `y ← b + Σ_k x_k·W_k`.
+/// Forward pass, row by row: `y ← b + Σ_k x_k·W_k`.
 fn forward(x: &[f32], w: &[f32], b: &[f32], rows: usize) -> Vec<f32> {
     let mut y = b.repeat(rows);
     let inputs = x.len() / rows.max(1);
@@ -108,7 +108,7 @@ fn forward(x: &[f32], w: &[f32], b: &[f32], rows: usize) -> Vec<f32> {
     y
 }
 
-/// `xᵀ·g`.
+/// Gradient of the weights, `xᵀ·g`.
 fn weight_gradient(x: &[f32], gradient: &[f32], rows: usize, outputs: usize) -> Vec<f32> {
     let inputs = x.len() / rows.max(1);
     let mut of_w = vec![0.0; inputs * outputs];
@@ -123,14 +123,14 @@ fn weight_gradient(x: &[f32], gradient: &[f32], rows: usize, outputs: usize) -> 
     of_w
 }
 
-/// `g·Wᵀ`.
+/// Gradient of the input, `g·Wᵀ`.
 fn input_gradient(gradient: &[f32], w: &[f32], outputs: usize) -> Vec<f32> {
     let rows = gradient.chunks_exact(outputs.max(1));
     rows.flat_map(|gradient| w.chunks_exact(outputs.max(1)).map(|w| dot(gradient, w)))
         .collect()
 }
 
-/// The sum of `g`'s rows.
+/// Gradient of the bias, the sum of `g`'s rows.
 fn bias_gradient(gradient: &[f32], outputs: usize) -> Vec<f32> {
     let mut of_b = vec![0.0; outputs];
     gradient
@@ -186,7 +186,7 @@ mod tests {
             .unwrap()
             .to_scalar::<f32>()
             .unwrap();
-        // The sums reach tens; their order differs.
+        // The sums reach tens, and their order of summation differs.
         assert!(difference < 1e-4, "{difference}");
     }
 

@@ -1,29 +1,29 @@
-//! What a training run tells its parent: one JSON object a line, or a line for people.
+//! Reports of a training run to its parent: one JSON object per line, or a line for people.
 
 use std::fmt;
 
-/// What happened. Steps count the completed inner steps, so the last one equals `--steps`.
+/// An event. Steps count the completed inner steps, so the last one equals `--steps`.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// The node has the cluster's parameters and begins.
     Start {
-        /// Its id.
+        /// The node's id.
         node: u64,
-        /// Its place among the ascending ids.
+        /// The node's rank among the ascending ids.
         node_rank: usize,
-        /// Nodes in the view.
+        /// Number of nodes in the view.
         nodes: usize,
-        /// Workers of this node.
+        /// Number of workers of this node.
         workers: usize,
-        /// The next outer round.
+        /// Number of the next outer round.
         round: u64,
-        /// Inner steps completed before: more than 0 for a node that joins a running cluster.
+        /// Inner steps completed before; more than 0 for a node that joins a running cluster.
         step: u64,
-        /// Values of the model.
+        /// Number of values of the model.
         parameters: usize,
     },
-    /// Some inner steps later.
+    /// Progress, every few inner steps.
     Step {
         /// Inner steps completed.
         step: u64,
@@ -32,23 +32,23 @@ pub enum Event {
     },
     /// The nodes decided an outer round or another exact average.
     Round {
-        /// Its number.
+        /// Number of the round.
         round: u64,
         /// Inner steps completed.
         step: u64,
         /// Nodes that were averaged.
         contributors: usize,
-        /// Of the parameters: equal on every node.
+        /// Digest of the parameters, equal on every node.
         digest: String,
-        /// Mean cross-entropy on all training images, in nats, if it was asked for.
+        /// Mean cross-entropy on all training images, in nats, if it was requested.
         #[serde(skip_serializing_if = "Option::is_none")]
         train_loss: Option<f64>,
     },
-    /// All steps are done.
+    /// All steps are completed.
     Done(Summary),
 }
 
-/// How a run of one node ended.
+/// Final results of one node.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Summary {
     /// This node's id.
@@ -57,26 +57,26 @@ pub struct Summary {
     pub test_accuracy: f64,
     /// Mean cross-entropy on all training images, in nats.
     pub train_loss: f64,
-    /// Of the final parameters.
+    /// Digest of the final parameters.
     pub digest: String,
-    /// Inner steps completed, those before this node joined included.
+    /// Inner steps completed, including those before this node joined.
     pub steps: u64,
-    /// Seconds from the first inner step to the last, evaluation excluded.
+    /// Seconds from the first inner step to the last, excluding evaluation.
     pub elapsed_s: f64,
     /// UDP payload bytes this node sent.
     pub sent_bytes: u64,
-    /// By epoch, the images this node used in decided rounds; empty without an elastic sampler.
+    /// Images that this node used in decided rounds, by epoch; empty without an elastic sampler.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<EpochSamples>,
 }
 
-/// Images that one node used in one epoch. Counts and digests of all nodes add up, wrapping, to
+/// Images that one node used in one epoch. The counts and digests of all nodes add up (wrapping) to
 /// those of the whole epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct EpochSamples {
-    /// Which epoch, from 0.
+    /// Number of the epoch, from 0.
     pub epoch: u64,
-    /// How many images.
+    /// Number of images.
     pub count: u64,
     /// Sum of a hash of each image's number, modulo 2^64.
     pub digest: u64,

@@ -8,13 +8,13 @@ use candle_core::{Device, Tensor, Var};
 use slowmo::tensors::CandleVariables;
 use slowmo::{TensorError, Tensors};
 
-/// Inputs, hidden units and outputs.
+/// Width of each layer: inputs, hidden units, outputs.
 const WIDTHS: [usize; 4] = [PIXELS, 128, 64, CLASSES];
 const LAYERS: usize = WIDTHS.len() - 1;
 
 /// ReLU between fully connected layers.
 ///
-/// Weights are stored `[inputs, outputs]`: all passes then run along rows.
+/// Weights are stored as `[inputs, outputs]`, so that all passes run along rows.
 #[derive(Clone, Debug)]
 pub struct Mlp {
     layers: Vec<Layer>,
@@ -29,18 +29,18 @@ struct Layer {
     bias: Var,
 }
 
-/// Why a model could not be made.
+/// Reasons why a model could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// Candle refused an operation.
     #[error("candle: {0}")]
     Framework(#[from] candle_core::Error),
-    /// The runtime cannot lend the variables.
+    /// The variables cannot be passed to the runtime.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
 
-/// How well a model does on a data set.
+/// Quality of a model on a data set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
     /// Mean cross-entropy in nats.
@@ -50,15 +50,15 @@ pub struct Evaluation {
 }
 
 impl Mlp {
-    /// Weights and biases uniform in ±1/√inputs, torch's default for linear layers.
+    /// Initializes weights and biases uniformly in ±1/√inputs, torch's default for linear layers.
     ///
     /// # Errors
-    /// Candle refuses to allocate, or the runtime to lend.
+    /// Candle refuses to allocate, or the runtime refuses the variables.
     pub fn seeded(seed: u64) -> Result<Self, ModelError> {
         Self::seeded_on(seed, &Device::Cpu)
     }
 
-    /// The same values, on a device.
+    /// Initializes as [`Self::seeded`] with the same values, on a device.
     ///
     /// # Errors
     /// As [`Self::seeded`].
@@ -100,14 +100,14 @@ impl Mlp {
         &self.variables
     }
 
-    /// The trainable variables, to lend them to the runtime for writing: they share their storage
+    /// The trainable variables, to be passed to the runtime for writing: they share their storage
     /// with the layers.
     #[must_use]
     pub fn variables_mut(&mut self) -> &mut CandleVariables {
         &mut self.variables
     }
 
-    /// The number of values.
+    /// The number of values of the model.
     #[must_use]
     pub fn parameters(&self) -> usize {
         self.variables
@@ -119,7 +119,7 @@ impl Mlp {
     /// Logits `[n, 10]` of pixels `[n, 64]`.
     ///
     /// # Errors
-    /// Pixels of another shape.
+    /// The pixels have another shape.
     pub fn forward(&self, pixels: &Tensor) -> candle_core::Result<Tensor> {
         let mut activation = pixels.to_device(&self.device)?;
         for (index, layer) in self.layers.iter().enumerate() {
@@ -146,7 +146,7 @@ impl Mlp {
     /// Mean cross-entropy of a batch and its gradients; `labels` are `[n]` u32.
     ///
     /// # Errors
-    /// Shapes that do not fit.
+    /// The shapes do not match.
     pub fn loss_and_gradients(
         &self,
         pixels: &Tensor,
@@ -161,7 +161,7 @@ impl Mlp {
 
     /// Loss and accuracy on the whole of `data`.
     ///
-    /// # Errors
+    /// Candle refuses an operation.
     /// Candle refuses.
     pub fn evaluate(&self, data: &Dataset) -> candle_core::Result<Evaluation> {
         let all: Vec<usize> = (0..data.len()).collect();
@@ -182,8 +182,8 @@ impl Mlp {
     }
 }
 
-/// All values of lent tensors, one after the other; unlike `slowmo::tensors::flat::freeze` also
-/// those that diverged.
+/// All values of the given tensors, one after the other; unlike `slowmo::tensors::flat::freeze`,
+/// values that diverged are included.
 ///
 /// # Errors
 /// As [`Tensors::read`].

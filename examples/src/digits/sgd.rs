@@ -1,23 +1,23 @@
 //! Stochastic gradient descent with Nesterov momentum over candle variables, in place: two fused
-//! passes a variable on the CPU, candle's own operations elsewhere.
+//! passes per variable on the CPU, candle's own operations elsewhere.
 
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Result, Var};
 use slowmo::TensorError;
 use slowmo::tensors::CandleVariables;
 
-/// The definition of `torch.optim.SGD(nesterov=True)`: `v ← μv + g; x ← x − γ(g + μv)`, `v` zero at
-/// start.
+/// Nesterov SGD as defined by `torch.optim.SGD(nesterov=True)`: `v ← μv + g; x ← x − γ(g + μv)`,
+/// with `v` zero at the start.
 #[derive(Debug)]
 pub struct NesterovSgd {
-    /// μ.
+    /// Momentum μ.
     momentum: f32,
-    /// Each variable with its `v`.
+    /// Each variable with its velocity `v`.
     velocities: Vec<(Var, Var)>,
 }
 
 impl NesterovSgd {
-    /// An optimizer of `variables` at rest.
+    /// Creates an optimizer of `variables` with zero velocities.
     ///
     /// # Errors
     /// Candle refuses to allocate.
@@ -31,11 +31,11 @@ impl NesterovSgd {
         })
     }
 
-    /// Each `v`, to lend it to the runtime under the name of its variable: it shares its storage
-    /// with the optimizer.
+    /// The velocities `v`, to be passed to the runtime under the names of their variables; they
+    /// share their storage with the optimizer.
     ///
     /// # Errors
-    /// A name is there twice, or a variable is none that the runtime takes.
+    /// A name occurs twice, or the runtime does not accept a variable.
     pub fn buffers<'a>(
         &self,
         names: impl Iterator<Item = &'a str>,
@@ -47,11 +47,11 @@ impl NesterovSgd {
         )
     }
 
-    /// One step at `learning_rate`. A variable without a gradient stays as it is.
+    /// Takes one step at `learning_rate`. A variable without a gradient stays unchanged.
     ///
     /// # Errors
-    /// A gradient of another shape, or not contiguous float32 on the CPU: some variables may have
-    /// changed.
+    /// A gradient has another shape, or is not contiguous float32 on the CPU; some variables may
+    /// have changed.
     pub fn step(&mut self, gradients: &GradStore, learning_rate: f32) -> Result<()> {
         let accumulate = Accumulate {
             momentum: self.momentum,
@@ -81,7 +81,7 @@ impl NesterovSgd {
     }
 }
 
-/// `v ← μv + g`.
+/// The operation `v ← μv + g`.
 struct Accumulate {
     momentum: f32,
 }
@@ -108,7 +108,7 @@ impl InplaceOp2 for Accumulate {
     }
 }
 
-/// `x ← x − γ(g + μv)`.
+/// The operation `x ← x − γ(g + μv)`.
 struct Descend {
     momentum: f32,
     learning_rate: f32,
@@ -142,7 +142,7 @@ pub(super) fn float32<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'
     Ok(&storage.as_slice::<f32>()?[start..end])
 }
 
-/// The values of a contiguous float32 tensor, to change them.
+/// The values of a contiguous float32 tensor, for writing.
 fn float32_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
     let (start, end) = contiguous(layout)?;
     match storage {

@@ -1,16 +1,16 @@
-//! Which worker trains on which samples, and in which order. Pure: the same seed gives the same
-//! batches everywhere.
+//! Assignment and order of each worker's samples. Pure: the same seed gives the same batches
+//! everywhere.
 
 use crate::random::{self, Purpose};
 
-/// Of skewed shards, one sample in this many is dealt at random, the others by class.
+/// In skewed shards, one of this many samples is dealt at random, the others by class.
 const UNIFORM_ONE_IN: usize = 10;
 
-/// How the samples are dealt to the workers.
+/// Method of dealing the samples to the workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shards {
-    /// Shuffled, then one after the other: every worker sees every class alike.
+    /// Shuffled, then dealt one after the other: every worker sees all classes equally.
     #[default]
     Even,
     /// 90 % of the samples sorted by class and dealt in contiguous blocks, the rest at random: each
@@ -18,8 +18,8 @@ pub enum Shards {
     Skewed,
 }
 
-/// Deals the samples with these labels to `workers`: one list of sample indices a worker, each
-/// sample in exactly one list, the lists' lengths within two of one another.
+/// Deals the samples with these labels to `workers`: returns one list of sample indices per worker.
+/// Each sample is in exactly one list, and the lists' lengths differ by at most two.
 #[must_use]
 pub fn deal(labels: &[u8], workers: usize, shards: Shards, seed: u64) -> Vec<Vec<usize>> {
     let mut samples: Vec<usize> = (0..labels.len()).collect();
@@ -40,14 +40,15 @@ pub fn deal(labels: &[u8], workers: usize, shards: Shards, seed: u64) -> Vec<Vec
     dealt
 }
 
-/// The batches of one worker: a new order every epoch, what does not fill a batch left out of it.
+/// The batches of one worker: a new order every epoch, which omits the samples that do not fill a
+/// batch.
 ///
-/// A batch is a function of the inner step alone, so a worker that joins at step 300 goes on where
-/// its predecessor was.
+/// A batch is a function of the inner step alone, so a worker that joins at step 300 continues
+/// where its predecessor was.
 #[derive(Clone, Debug)]
 pub struct Batches {
     samples: Vec<usize>,
-    /// The order of `epoch`, if one was drawn.
+    /// The sample order of `epoch`, if one was drawn.
     order: Vec<usize>,
     epoch: Option<u64>,
     batch: usize,
@@ -56,7 +57,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Batches of `batch` samples (fewer if there are fewer) of the worker with this rank over all
+    /// Batches of `batch` samples (fewer if there are fewer) for the worker with this rank over all
     /// nodes.
     #[must_use]
     pub fn new(samples: Vec<usize>, batch: usize, seed: u64, worker: u32) -> Self {
@@ -75,7 +76,7 @@ impl Batches {
     pub fn at(&mut self, step: u64) -> &[usize] {
         let per_epoch = (self.samples.len() / self.batch).max(1) as u64;
         self.draw_order(step / per_epoch);
-        // Below the number of batches, so it fits.
+        // The cast is safe: the value is below the number of batches.
         let start = (step % per_epoch) as usize * self.batch;
         self.order
             .get(start..start + self.batch)

@@ -1,5 +1,5 @@
-//! Where a worker's batches come from: the elastic sampler, or images dealt once to the founding
-//! workers. Writes the log of used images.
+//! Source of a worker's batches: the elastic sampler, or images dealt once to the bootstrap
+//! workers. Also writes the log of used images.
 
 use super::{Batches, Dataset, EpochSamples, Options, Shards, deal};
 use crate::random;
@@ -13,18 +13,18 @@ use std::path::{Path, PathBuf};
 pub struct Source {
     batches: Kind,
     log: Option<BufWriter<File>>,
-    /// By epoch.
+    /// Used images by epoch.
     used: BTreeMap<u64, EpochSamples>,
 }
 
 enum Kind {
-    /// Follows the cluster, whoever joins or leaves.
+    /// Batches that follow the cluster as nodes join and leave.
     Elastic(ElasticSampler),
-    /// Dealt once the worker knows its place.
+    /// Batches dealt once, as soon as the worker knows its place.
     Dealt(Batches),
 }
 
-/// Why a worker has no batches.
+/// Reasons why a worker has no batches.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// The sampler was refused.
@@ -33,12 +33,12 @@ pub enum SourceError {
     /// There are more workers than images.
     #[error("worker {worker} of {workers} has no image: use fewer workers")]
     NoSamples {
-        /// Rank over all nodes.
+        /// The worker's rank over all nodes.
         worker: usize,
-        /// On all nodes.
+        /// Number of workers on all nodes.
         workers: usize,
     },
-    /// Only the elastic sampler knows epochs and used images.
+    /// Epochs and the log of used images need the elastic sampler.
     #[error("epochs and samples_log need even shards")]
     NotElastic,
     /// The log of used images cannot be written.
@@ -46,16 +46,16 @@ pub enum SourceError {
     Log {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         error: std::io::Error,
     },
-    /// The log of used images cannot be written any more.
+    /// Writing to the log of used images failed.
     #[error("the samples log: {0}")]
     Write(#[from] std::io::Error),
 }
 
-/// A file of its own for every start of a node, also where several run in one process.
+/// Creates a new file for every incarnation of a node, even if several run in one process.
 fn create_log(folder: &Path) -> std::io::Result<File> {
     std::fs::create_dir_all(folder)?;
     let mut number = 0;
@@ -69,7 +69,7 @@ fn create_log(folder: &Path) -> std::io::Result<File> {
 }
 
 impl Source {
-    /// Before the worker synchronizes.
+    /// Builds the source before the worker synchronizes.
     pub fn attached(
         worker: &mut Worker,
         options: &Options,
@@ -95,7 +95,7 @@ impl Source {
         })
     }
 
-    /// Once the worker knows its place.
+    /// Completes the source once the worker knows its place.
     pub fn placed(
         mut self,
         place: &Synchronized,
@@ -112,7 +112,7 @@ impl Source {
             if samples.is_empty() {
                 return Err(SourceError::NoSamples { worker, workers });
             }
-            // A rank is far below 2^32: there are 1,437 images.
+            // The cast is safe: a rank is far below 2^32, as there are 1,437 images.
             self.batches = Kind::Dealt(Batches::new(
                 samples,
                 options.batch,
@@ -120,7 +120,7 @@ impl Source {
                 worker as u32,
             ));
         }
-        // One log a node; every worker's sampler tells the whole node's images.
+        // One log per node; every worker's sampler reports the whole node's images.
         if let Some(folder) = options.samples_log.as_ref()
             && place.worker == 0
         {
@@ -141,7 +141,8 @@ impl Source {
         }
     }
 
-    /// Whether the run ends before inner step `step`. All nodes see epochs end in the same round.
+    /// Whether the run ends before inner step `step`. All nodes see the end of an epoch in the same
+    /// round.
     pub fn is_finished(&self, step: u64, options: &Options) -> bool {
         match (&self.batches, options.epochs) {
             (Kind::Elastic(sampler), Some(epochs)) => sampler.epochs_completed() >= epochs,
@@ -149,7 +150,7 @@ impl Source {
         }
     }
 
-    /// Notes the images of rounds decided since the last call.
+    /// Logs the images of the rounds decided since the last call.
     pub fn log(&mut self) -> Result<(), SourceError> {
         let Kind::Elastic(sampler) = &mut self.batches else {
             return Ok(());
@@ -167,14 +168,14 @@ impl Source {
                 }
             }
             if let Some(log) = &mut self.log {
-                // A reader, or a kill, finds whole rounds.
+                // Flushed per round, so that a reader, or a kill, finds whole rounds.
                 log.flush()?;
             }
         }
         Ok(())
     }
 
-    /// By epoch, what this node used in decided rounds.
+    /// Images that this node used in decided rounds, by epoch.
     pub fn samples_used(&self) -> Vec<EpochSamples> {
         self.used.values().copied().collect()
     }

@@ -1,4 +1,4 @@
-//! The training loop of one node: its workers, each on its own thread, and what they report.
+//! The training loop of one node: its workers, each on its own thread, and their reports.
 
 use super::source::{Source, SourceError};
 use super::{DataError, Dataset, Event, Mlp, ModelError, NesterovSgd, Shards, Summary, flatten};
@@ -11,48 +11,48 @@ use std::time::{Duration, Instant};
 
 /// Momentum of the inner optimizer.
 pub const MOMENTUM: f32 = 0.9;
-/// Inner steps between two [`Event::Step`].
+/// Inner steps between consecutive [`Event::Step`] events.
 const STEPS_PER_EVENT: u64 = 5;
 
-/// What to train, equal on every node.
+/// Training parameters, equal on every node.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct Options {
-    /// Inner steps in all, those before this node joined included.
+    /// Total inner steps, including those before this node joined.
     #[arg(long, default_value_t = 600)]
     pub steps: u64,
-    /// Ends at the first round after which so many epochs are used up whole, instead of after
-    /// `steps`; even shards only.
+    /// Ends at the first round after which this many epochs are used up completely, instead of
+    /// after `steps`; even shards only.
     #[arg(long, conflicts_with = "steps")]
     pub epochs: Option<u64>,
-    /// Tells the loss on all training images after every so many rounds; 0 never.
+    /// Reports the loss on all training images after every this many rounds; 0 never.
     #[arg(long, default_value_t = 0)]
     pub rounds_per_evaluation: u64,
-    /// Writes which images this node used in decided rounds into a file of its own in this folder:
-    /// a line `round epoch image` each; even shards only.
+    /// Writes the images that this node used in decided rounds into a new file in this folder, one
+    /// line `round epoch image` each; even shards only.
     #[arg(long)]
     pub samples_log: Option<PathBuf>,
-    /// Least milliseconds of an inner step: what is left of them is slept, as if the model were
+    /// Minimum duration of an inner step in milliseconds: the rest is slept, as if the model were
     /// larger.
     #[arg(long, default_value_t = 0)]
     pub step_ms: u64,
-    /// Images a worker takes for one step.
+    /// Images per worker and step.
     #[arg(long, default_value_t = 16)]
     pub batch: usize,
     /// Learning rate of the inner optimizer (SGD with Nesterov momentum 0.9).
     #[arg(long, default_value_t = 0.02)]
     pub learning_rate: f32,
-    /// Drives the initial weights, the shards and the order of the images.
+    /// Seed of the initial weights, the shards and the order of the images.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// How the images are dealt to the workers.
+    /// Method of dealing the images to the workers.
     #[arg(long, value_enum, default_value_t)]
     pub shards: Shards,
-    /// Keeps a copy of worker 0's parameters whenever this many inner steps are completed; 0 keeps
+    /// Keeps a copy of worker 0's parameters after every this many completed inner steps; 0 keeps
     /// none.
     #[arg(skip)]
     pub steps_per_snapshot: u64,
-    /// Deals the images to the founding workers once, also where they are even: for results that do
-    /// not depend on rounds.
+    /// Deals the images to the bootstrap workers once, even where shards are even, for results that
+    /// do not depend on rounds.
     #[arg(skip)]
     pub fixed_batches: bool,
 }
@@ -75,22 +75,22 @@ impl Default for Options {
     }
 }
 
-/// How often the accuracy is shown while it trains.
+/// Period at which the accuracy is shown during training.
 const ACCURACY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A finished run with the parameters it led to.
+/// A finished run and its final parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trained {
-    /// Its figures.
+    /// Figures of the run.
     pub summary: Summary,
     /// Worker 0's final parameters, flat.
     pub parameters: Vec<f32>,
-    /// Completed inner steps and worker 0's parameters then, as [`Options::steps_per_snapshot`]
-    /// asked.
+    /// Numbers of completed inner steps, each with worker 0's parameters at that time, as requested
+    /// by [`Options::steps_per_snapshot`].
     pub snapshots: Vec<(u64, Vec<f32>)>,
 }
 
-/// Why training ended early. Other nodes go on without this one.
+/// Reasons why training ended early. Other nodes continue without this one.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// The digits in the binary are damaged.
@@ -114,13 +114,13 @@ pub enum TrainError {
     /// A setting was refused.
     #[error(transparent)]
     Config(#[from] slowmo::config::ConfigError),
-    /// No folder in which the nodes of this machine could find each other.
+    /// There is no folder in which the nodes of this machine could find each other.
     #[error("no temporary folder: {0}")]
     Folder(#[source] std::io::Error),
     /// A worker's handle was refused.
     #[error(transparent)]
     Worker(#[from] slowmo::WorkerError),
-    /// The founding parameters did not arrive.
+    /// The initial parameters did not arrive.
     #[error(transparent)]
     Synchronize(slowmo::SynchronizeError),
     /// The gradients could not be averaged.
@@ -129,13 +129,13 @@ pub enum TrainError {
     /// A step of the runtime failed.
     #[error(transparent)]
     Step(slowmo::StepError),
-    /// The node could not leave in order.
+    /// The node could not leave properly.
     #[error(transparent)]
     Leave(slowmo::LeaveError),
     /// The batches could not be dealt.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The simulation sends nothing, so it cannot encode it.
+    /// The simulation sends nothing, so it cannot encode messages.
     #[error("messages as {0} are not simulated: only f32 is")]
     NotSimulated(&'static str),
     /// A worker's thread panicked.
@@ -143,11 +143,11 @@ pub enum TrainError {
     Panicked(usize),
 }
 
-/// Trains as one node of the cluster that `config` describes, one thread a worker; `on_event` hears
-/// of worker 0.
+/// Trains as one node of the cluster that `config` describes, with one thread per worker;
+/// `on_event` receives the events of worker 0.
 ///
 /// # Errors
-/// See [`TrainError`]; the first failing worker's.
+/// See [`TrainError`]; the error of the first failing worker.
 pub fn train(
     config: Config,
     options: &Options,
@@ -156,7 +156,7 @@ pub fn train(
     train_keeping_model(config, options, on_event).map(|trained| trained.summary)
 }
 
-/// As [`train`], and keeps the parameters.
+/// As [`train`], but also returns the parameters.
 ///
 /// # Errors
 /// As [`train`].
@@ -263,8 +263,8 @@ fn start_event(node: u64, replica: &Replica) -> Event {
     }
 }
 
-/// Where a worker's tensors live: on its GPU, if this program was built with candle for GPUs; the
-/// runtime takes them from main memory, too.
+/// Device of a worker's tensors: its GPU, if this program was built with candle for GPUs. The
+/// runtime also takes tensors from main memory.
 fn device_of(worker: &Worker) -> candle_core::Result<Device> {
     match worker.gpu() {
         Some(gpu) if cfg!(feature = "candle-cuda") => Device::new_cuda(gpu),
@@ -272,7 +272,7 @@ fn device_of(worker: &Worker) -> candle_core::Result<Device> {
     }
 }
 
-/// One worker's copy of the model and all it needs to train it.
+/// One worker's copy of the model and all that is needed to train it.
 struct Replica {
     worker: Worker,
     place: Synchronized,
@@ -280,7 +280,8 @@ struct Replica {
     source: Source,
     model: Mlp,
     optimizer: NesterovSgd,
-    /// The optimizer's own values: lent at every step, so that they are in checkpoints.
+    /// The optimizer's velocities, passed to the runtime at every step so that checkpoints contain
+    /// them.
     velocities: CandleVariables,
     /// Inner steps completed.
     steps: u64,
@@ -314,8 +315,8 @@ impl Replica {
         })
     }
 
-    /// Trains to the last step, or until the node is drained; `observe` gets each step's report,
-    /// batch loss and parameters.
+    /// Trains to the last step, or until the node is drained; `observe` receives each step's
+    /// report, batch loss and parameters.
     fn run(
         &mut self,
         options: &Options,

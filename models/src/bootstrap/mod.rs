@@ -1,20 +1,20 @@
-//! Who founds a run: one process that bootstraps, two that found with it, and a fourth that only a
-//! run knows.
+//! Which process bootstraps a run. The model has three bootstrap members, one of which is the
+//! bootstrapper, and a fourth process that only a run knows.
 //!
-//! Round 0 is kept as votes of its founders without terms: that one round has one outcome is what
-//! [`crate::round`] explores. What was sent stays sent and is read at any later time or never,
-//! which stands for loss, repetition and any order.
+//! Round 0 is modelled as votes of its bootstrap members without terms: [`crate::round`] explores
+//! that this one round has one outcome. A message once sent stays sent and is read at any later
+//! time or never, which stands for loss, repetition and any order.
 //!
 //! | step | rule |
 //! |---|---|
-//! | `Hear`, `Forget` | what a process knows of another is what that one said last; a broken connection is noticed late |
-//! | `Found` | the smallest address that is known founds, once whoever can be reached has answered, with those that may be counted |
-//! | `Adopt`, `Form` | a founder takes part once it can send to all of the founding |
-//! | `Ready`, `Vote`, `Learn` | more than half of the founders decide round 0, once as many are ready |
-//! | `Leave` | so many founders ended that the rest is no quorum |
-//! | `Mark`, `Restart` | a member makes its marker; a process that finds one founds nothing before every known address answered |
+//! | `Hear`, `Forget` | a process knows of another what that one said last; it notices a broken connection late |
+//! | `Found` | the process with the smallest known address bootstraps, once every reachable process has answered, with those that may be counted |
+//! | `Adopt`, `Form` | a bootstrap member takes part once it can send to all other bootstrap members |
+//! | `Ready`, `Vote`, `Learn` | more than half of the bootstrap members decide round 0, once as many are ready |
+//! | `Leave` | so many bootstrap members ended that the rest is no quorum |
+//! | `Mark`, `Restart` | a member makes its marker; a process that finds one bootstraps nothing before every known address answered |
 //!
-//! A run goes on with any living member of it, the most that any setting of `quorum` allows.
+//! A run continues with any living member of it, the most that any setting of `quorum` allows.
 
 mod rules;
 mod state;
@@ -24,47 +24,47 @@ pub use state::{Action, State};
 use state::{FOUNDERS, Node, bit, ids};
 use stateright::{Model, Property};
 
-/// Passes after which a run without faults must have come to rest.
+/// Number of passes within which a run without faults must come to rest.
 const PASSES: usize = 40;
 
-/// P6 and P7: whoever holds a run holds the same one.
+/// P6 and P7: all processes that hold a run hold the same one.
 pub const ONE_RUN: &str = "P7: no founding takes a living run's place";
-/// Faults over, everybody ends in one run or waits for a process that is gone.
+/// Once faults are over, every process ends in one run or waits for a process that is gone.
 pub const COMES_TO_REST: &str =
     "P4: without faults everybody ends in one run or waits for who is not there";
-/// A run can come to be at all.
+/// Some run can be bootstrapped at all.
 pub const POSSIBLE: &str = "a run with everybody in it is possible";
 
-/// When a process makes its marker.
+/// The time at which a process makes its marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marker {
-    /// Never: no restart is noticed.
+    /// Never: a restart goes unnoticed.
     None,
-    /// Once it is a member and its training has begun, as the product does.
+    /// Once the process is a member and its training has begun, as the product does.
     Member,
-    /// Before it says that it is ready for round 0; and whoever has a marker looks before it
-    /// founds, started again or not.
+    /// Before the process says that it is ready for round 0. A process that has a marker looks for
+    /// a run before it bootstraps, whether or not it was restarted.
     Founder,
 }
 
 /// A planted bug: one rule left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Planted {
-    /// The process that bootstraps asks nobody whether a run lives.
+    /// The bootstrapper asks nobody whether a run lives.
     NobodyAsked,
-    /// A process that finds its marker founds like any other.
+    /// A process that finds its marker bootstraps like any other.
     MarkerIgnored,
-    /// A process that finds its marker waits itself, and is counted as a founder by others.
+    /// A process that finds its marker waits itself, and others count it as a bootstrap member.
     RestartedIsFounder,
-    /// A founder goes over to a better founding although it was ready for another.
+    /// A bootstrap member switches to a preferred bootstrap although it was ready for another.
     GoesOverWhenReady,
-    /// Half of the founders with the lowest decide round 0.
+    /// Half of the bootstrap members, if the lowest is among them, decide round 0.
     TieBreaker,
-    /// A process that heard of a founding without it waits for that, also when nobody stands in it
-    /// any more.
+    /// A process that heard of a bootstrap without it waits for that run, even when no process
+    /// takes part in it any more.
     WaitsForTheVoid,
-    /// A process that heard that its founding was decided without it does not help to decide it,
-    /// when who said so is gone.
+    /// A process that heard that its bootstrap was decided without it does not help to decide it,
+    /// even when the process that said so is gone.
     OnceOutsideAlwaysOutside,
 }
 
@@ -80,7 +80,7 @@ pub const PLANTED: [Planted; 7] = [
 ];
 
 impl Planted {
-    /// The property that finds it.
+    /// The property that finds the bug.
     #[must_use]
     pub fn found_by(self) -> &'static str {
         match self {
@@ -89,7 +89,7 @@ impl Planted {
         }
     }
 
-    /// The space in which it shows; without it, everything holds there.
+    /// The space in which the bug shows; without the bug, everything holds there.
     #[must_use]
     pub fn space(self) -> Space {
         let space = match self {
@@ -107,32 +107,33 @@ impl Planted {
     }
 }
 
-/// What is explored.
+/// A search space: the settings and the bounds on faults.
 #[derive(Clone, Copy, Debug)]
 pub struct Space {
-    /// What the report calls it.
+    /// Name in the report.
     pub name: &'static str,
-    /// How many must have met before one of them founds.
+    /// Number of processes that must have met before one of them bootstraps.
     pub min_nodes: u32,
-    /// The addresses that each process knows, its own included, a bit each.
+    /// Addresses that each process knows, its own included, one bit each.
     pub lists: [u8; FOUNDERS],
-    /// When the marker is made.
+    /// The time at which the marker is made.
     pub marker: Marker,
-    /// Whether a run may admit a fourth process, out of everybody's reach.
+    /// Whether a run may admit a fourth process that nobody else can reach.
     pub fourth: bool,
-    /// Whether the three know the address of the fourth.
+    /// Whether the three processes know the address of the fourth.
     pub fourth_is_listed: bool,
-    /// Of two foundings of one process the later one has the lower name.
+    /// Whether, of two bootstraps by one process, the later has the lower name.
     pub later_is_preferred: bool,
-    /// How many processes are killed; each may be started again.
+    /// Number of processes that are killed; each may be restarted.
     pub kills: u8,
-    /// How often one is cut off from the others.
+    /// Number of times that a process is cut off from the others.
     pub cuts: u8,
-    /// The rule left out.
+    /// The rule that is left out, if any.
     pub planted: Option<Planted>,
 }
 
-/// Two of three found; a founder makes its marker before it says that it is ready.
+/// Two of three processes bootstrap; a bootstrap member makes its marker before it says that it is
+/// ready.
 pub const TWO_NEEDED: Space = Space {
     name: "two of three needed, founders' markers, 1 kill, 1 cut",
     min_nodes: 2,
@@ -145,21 +146,21 @@ pub const TWO_NEEDED: Space = Space {
     cuts: 1,
     planted: None,
 };
-/// Members' markers, as the product makes them, everybody within reach.
+/// Only members make markers, as in the product; all processes can reach each other.
 pub const MEMBERS_MARKERS: Space = Space {
     name: "two of three needed, members' markers, 1 kill, no cut",
     marker: Marker::Member,
     cuts: 0,
     ..TWO_NEEDED
 };
-/// No marker, everybody within reach.
+/// No markers; all processes can reach each other.
 pub const WITHIN_REACH: Space = Space {
     name: "two of three needed, no markers, 1 kill, no cut",
     marker: Marker::None,
     cuts: 0,
     ..TWO_NEEDED
 };
-/// All three found; nobody notices a restart.
+/// All three processes bootstrap; nobody notices a restart.
 pub const ALL_NEEDED: Space = Space {
     name: "three of three needed, no markers, 1 kill, 1 cut",
     min_nodes: 3,
@@ -174,7 +175,7 @@ pub const LISTS_DIFFER: Space = Space {
     ..TWO_NEEDED
 };
 
-/// Spaces in which everything holds, explored in every run.
+/// Spaces in which every property holds, explored in every run.
 pub const SHORT: [Space; 5] = [
     TWO_NEEDED,
     MEMBERS_MARKERS,
@@ -182,7 +183,7 @@ pub const SHORT: [Space; 5] = [
     ALL_NEEDED,
     LISTS_DIFFER,
 ];
-/// Wider spaces.
+/// Wider spaces in which every property holds.
 pub const LONG: [Space; 3] = [
     Space {
         name: "two of three needed, founders' markers, 2 kills, 1 cut",
@@ -202,7 +203,7 @@ pub const LONG: [Space; 3] = [
     },
 ];
 
-/// Spaces in which two runs live apart: what the rules do not promise.
+/// Spaces in which two separate runs are possible: the rules do not promise otherwise.
 pub const APART: [Space; 4] = [
     Space {
         name: "two of three needed, no markers, 1 kill, 1 cut",
@@ -227,7 +228,7 @@ pub const APART: [Space; 4] = [
     },
 ];
 
-/// Runs the spaces of this model, the wide ones too if `long`.
+/// Runs the spaces of this model, including the wide ones if `long`.
 #[must_use]
 pub fn run(long: bool) -> Vec<Report> {
     let wide = if long { LONG.as_slice() } else { &[] };
@@ -247,7 +248,7 @@ pub fn explore(space: Space) -> Report {
     })
 }
 
-/// Explores until two runs live apart.
+/// Explores until two separate runs are found.
 #[must_use]
 pub fn run_apart(space: Space) -> Report {
     check(
@@ -277,7 +278,8 @@ struct Bootstraps {
 }
 
 impl Bootstraps {
-    /// What processes do by themselves, in the order in which a run without faults tries it.
+    /// Steps that processes take by themselves, in the order in which a run without faults tries
+    /// them.
     fn steps(state: &State, out: &mut Vec<Action>) {
         for id in ids() {
             out.extend([
@@ -301,7 +303,7 @@ impl Bootstraps {
         out.extend(ids().map(Action::Found));
     }
 
-    /// The state in which a run without further faults comes to rest, if it does.
+    /// The state in which a run without further faults comes to rest, or `None` if it does not.
     fn rest(&self, state: &State) -> Option<State> {
         let mut now = State {
             cut: None,
@@ -331,14 +333,14 @@ impl Bootstraps {
         None
     }
 
-    /// Whether everybody who lives is in one run, or nobody is and who bootstraps is not there, or
-    /// waits for somebody who is not there.
+    /// Whether all living processes are in one run; or none is, and the bootstrapper is gone or
+    /// waits for a process that is gone.
     fn explained(&self, state: &State) -> bool {
         let living = || ids().filter(|id| state.node(*id).alive);
         if let Some(run) = living().find_map(|id| state.node(id).run) {
             return living().all(|id| state.node(id).run == Some(run));
         }
-        // A founder takes part once it can send to all of the founding.
+        // A bootstrap member takes part once it can send to all of them.
         let all_live = |number: u8| {
             ids()
                 .filter(|id| state.founding(number).founders & bit(*id) != 0)
@@ -352,8 +354,8 @@ impl Bootstraps {
         }) {
             return true;
         }
-        // Founders that are ready for different foundings wait for each other: only another start
-        // of one of them ends that.
+        // Bootstrap members that are ready for different bootstraps wait for each other: only a
+        // restart of one of them ends that.
         let bound: Vec<u8> = living()
             .filter_map(|id| state.node(id).ready_for())
             .collect();

@@ -1,9 +1,9 @@
-//! The rules of a founding, one function each.
+//! The rules of a bootstrap, one function each.
 
 use super::state::{Action, FOUNDERS, Founding, Heard, Node, State, bit, ids};
 use super::{Bootstraps, Marker, Planted};
 
-/// More foundings than the faults of any space can cause.
+/// Bound on bootstraps: more than the faults of any space can cause.
 const MOST_FOUNDINGS: usize = 6;
 
 impl Bootstraps {
@@ -15,7 +15,7 @@ impl Bootstraps {
         self.space.lists[usize::from(id)]
     }
 
-    /// How many of the addresses that a process knows have not answered it.
+    /// Number of addresses known to the process that have not answered it.
     fn unanswered(&self, id: u8, node: &Node) -> u32 {
         let heard = ids()
             .filter(|other| node.heard[usize::from(*other)].is_some())
@@ -23,7 +23,7 @@ impl Bootstraps {
         (self.list(id) & !heard).count_ones() + u32::from(self.space.fourth_is_listed)
     }
 
-    /// A process that was started again, as far as it noticed, looks for its run before all else.
+    /// Whether the process must look for its run first: it was restarted and noticed that.
     pub(super) fn is_bound_to_look(&self, id: u8, node: &Node) -> bool {
         let noticed = if self.space.marker == Marker::Founder {
             node.marker
@@ -33,13 +33,13 @@ impl Bootstraps {
         noticed && !self.planted(Planted::MarkerIgnored) && self.unanswered(id, node) > 0
     }
 
-    /// Whether others may count on it as a founder.
+    /// Whether others may count the process as a bootstrap member.
     pub(super) fn founds(&self, id: u8, node: &Node) -> bool {
         !self.is_bound_to_look(id, node) || self.planted(Planted::RestartedIsFounder)
     }
 
-    /// Whether it is the one that bootstraps, as far as it knows: it has the smallest of the
-    /// addresses that it knows, or met.
+    /// Whether the process is the bootstrapper as far as it knows: it has the smallest of the
+    /// addresses that it knows or met.
     pub(super) fn bootstraps(&self, id: u8, node: &Node) -> bool {
         let met =
             ids().filter(|other| node.heard[usize::from(*other)].is_some_and(|heard| heard.founds));
@@ -47,8 +47,8 @@ impl Bootstraps {
         known.trailing_zeros() == u32::from(id)
     }
 
-    /// Of two undecided foundings the one with the lower lowest id, then the one whose name a hash
-    /// made lower.
+    /// Whether bootstrap `one` is preferred: of two undecided bootstraps the one whose lowest id is
+    /// lower, then the one whose hashed name is lower.
     fn is_preferred(&self, state: &State, one: u8, other: u8) -> bool {
         let name = |number: u8| {
             if self.space.later_is_preferred {
@@ -66,8 +66,8 @@ impl Bootstraps {
         key(one) < key(other)
     }
 
-    /// Whether what others say of themselves makes a difference: to who bootstraps, and to who
-    /// looks for its run.
+    /// Whether what others say about themselves affects the process: its choice of bootstrapper, or
+    /// whether it looks for its run.
     fn listens(&self, id: u8, node: &Node) -> bool {
         let bootstraps = self.list(id).trailing_zeros() == u32::from(id);
         bootstraps || node.restarted || (self.space.marker == Marker::Founder && node.marker)
@@ -94,7 +94,7 @@ impl Bootstraps {
         (heard != node).then(|| state.with(id, heard))
     }
 
-    /// What becomes of a process that meets `other`, which stands in `theirs`.
+    /// Updates a process that meets `other`, which takes part in `theirs`.
     fn meet(&self, state: &State, id: u8, node: &mut Node, other: u8, theirs: u8) {
         let decided = state.node(other).run.is_some();
         let counted = state.founding(theirs).counts_on(id, node);
@@ -110,8 +110,8 @@ impl Bootstraps {
         let shares = state.founding(ours).founders & bit(other) != 0
             || state.founding(theirs).founders & bit(id) != 0;
         if decided && (ours != theirs || !node.ready) {
-            // Who was ready for it learns that it is decided; round 0 was decided without anybody
-            // else.
+            // A process that was ready for it learns that it is decided; for any other, round 0 was
+            // decided without it.
             node.waits_in(theirs, true);
         } else if !decided && ours != theirs && shares && self.is_preferred(state, theirs, ours) {
             match (counted, node.ready) {
@@ -122,14 +122,15 @@ impl Bootstraps {
         }
     }
 
-    /// Whether it becomes a founder of a founding that counts on it: it waits for no run, unless
-    /// for that of this very founding.
+    /// Whether the process becomes a member of a bootstrap that counts on it: it waits for no run,
+    /// except for the run of this very bootstrap.
     fn may_adopt(&self, id: u8, node: &Node, number: u8) -> bool {
         let outside = node.waits_for.is_some_and(|known| {
             let other_run = node.waits_for_run && known != number;
             other_run || self.planted(Planted::OnceOutsideAlwaysOutside)
         });
-        // What it left it enters again only to finish what was decided without it.
+        // The process re-enters a bootstrap that it left only to finish what was decided without
+        // it.
         let left = node.left & bit(number) != 0 && node.waits_for != Some(number);
         !outside && !left && self.founds(id, node)
     }
@@ -156,7 +157,7 @@ impl Bootstraps {
         {
             return None;
         }
-        // Whoever can be reached answers within the second for which all known addresses are asked.
+        // All reachable processes answer within the second in which all known addresses are asked.
         let heard = |other: u8| node.heard[usize::from(other)];
         let answered =
             |other: u8| heard(other).is_some_and(|heard| heard.start == state.node(other).start);
@@ -182,7 +183,7 @@ impl Bootstraps {
             return None;
         }
         let mut next = state.clone();
-        // The founders and their starts are the name of a founding.
+        // A bootstrap is named by its members and their incarnations.
         let same = |known: &Founding| (known.founders, known.starts) == (founders, starts);
         let number = state
             .foundings
@@ -217,8 +218,8 @@ impl Bootstraps {
                 ours != number && !bound && self.is_preferred(state, number, ours)
             }
         };
-        // Another start of the founder, once both are connected, ends what was on its way from the
-        // one before.
+        // Once both are connected, a new incarnation of the bootstrap member ends whatever was in
+        // flight from the previous one.
         let founder = founding.founders.trailing_zeros() as u8;
         let sender = state.node(founder);
         let over = sender.start != founding.starts[usize::from(founder)]
@@ -283,8 +284,8 @@ impl Bootstraps {
     fn leave(state: &State, id: u8) -> Option<State> {
         let mut node = *state.node(id);
         let founding = state.founding(node.founding?);
-        // Another start says that the one before ended; so does the machine of a process that was
-        // killed.
+        // A new incarnation shows that the previous one ended; so does the machine of a killed
+        // process.
         let ended = |other: &u8| {
             state.is_near(id, *other) && !founding.counts_on(*other, state.node(*other))
         };
@@ -306,7 +307,7 @@ impl Bootstraps {
             return None;
         }
         let number = node.waits_for?;
-        // Who is cut off may stand there: a broken connection is no end.
+        // A process that is cut off may still take part: a broken connection does not prove an end.
         let stands =
             |other: u8| !state.is_near(id, other) || state.node(other).stands_in() == Some(number);
         node.waits_for = None;
@@ -314,8 +315,8 @@ impl Bootstraps {
         (!ids().any(stands)).then(|| state.with(id, node))
     }
 
-    /// Whoever asked for the votes says what came of them, now or later; or it is asked of those
-    /// that voted.
+    /// A process learns the outcome of the vote from the process that asked for the votes, now or
+    /// later, or by asking those that voted.
     pub(super) fn learn(state: &State, id: u8, needs_witness: bool) -> Option<State> {
         let mut node = *state.node(id);
         let number = node.ready_for()?;

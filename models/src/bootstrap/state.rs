@@ -1,14 +1,14 @@
-//! What the processes know, and the steps that change it.
+//! The state of the processes, and the steps that change it.
 
-/// Processes that may found a run.
+/// Number of processes that may bootstrap a run.
 pub(super) const FOUNDERS: usize = 3;
 
-/// What a process was told by another one last.
+/// The last message that a process received from another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Heard {
-    /// Which start of the other one.
+    /// Incarnation of the other process.
     pub start: u8,
-    /// Whether it may be counted as a founder.
+    /// Whether the other process may be counted as a bootstrap member.
     pub founds: bool,
 }
 
@@ -16,94 +16,95 @@ pub(super) struct Heard {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Node {
     pub alive: bool,
-    /// Which start of it this is.
+    /// Incarnation of the process.
     pub start: u8,
-    /// Its marker file.
+    /// Whether the process has a marker file.
     pub marker: bool,
-    /// It found the marker at its start.
+    /// Whether the process found a marker when it started.
     pub restarted: bool,
-    /// What the others said.
+    /// What each other process said last.
     pub heard: [Option<Heard>; FOUNDERS],
-    /// The run, or the founding, that it wants to be admitted to.
+    /// The run, or the bootstrap, that the process wants to be admitted to.
     pub waits_for: Option<u8>,
-    /// It heard that this one is decided.
+    /// Whether the process heard that `waits_for` is decided.
     pub waits_for_run: bool,
-    /// The founding that it is a founder of.
+    /// The bootstrap that the process is a member of.
     pub founding: Option<u8>,
-    /// It could send to every founder since: it takes part.
+    /// Whether the process takes part: since it adopted the bootstrap it could send to every member
+    /// of it.
     pub formed: bool,
-    /// It said that it is ready for round 0 of this founding.
+    /// Whether the process said that it is ready for round 0 of this bootstrap.
     pub ready: bool,
-    /// The run that it is a member of.
+    /// The run that the process is a member of.
     pub run: Option<u8>,
-    /// The foundings that it left, a bit each.
+    /// The bootstraps that the process left, one bit each.
     pub left: u8,
 }
 
-/// A founding: the view of the process that bootstraps.
+/// A bootstrap, as the bootstrapper sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Founding {
-    /// The founders: voters of round 0, in these starts.
+    /// The bootstrap members, which are the voters of round 0, in the incarnations `starts`.
     pub founders: u8,
     pub starts: [u8; FOUNDERS],
-    /// Who was ready for round 0.
+    /// Members that said they are ready for round 0.
     pub ready: u8,
-    /// Who voted for it.
+    /// Members that voted for round 0.
     pub yes: u8,
-    /// Whether enough voted; nobody may know.
+    /// Whether enough members voted; possibly no process knows it.
     pub decided: bool,
 }
 
-/// Everything.
+/// The state of the whole model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub(super) nodes: [Node; FOUNDERS],
     pub(super) foundings: Vec<Founding>,
-    /// The run of the fourth process, which never ends and which nobody reaches.
+    /// The run of the fourth process, which never ends and which nobody can reach.
     pub(super) outside: Option<u8>,
-    /// Who is cut off from the two others.
+    /// The process that is cut off from the two others, if any.
     pub(super) cut: Option<u8>,
     pub(super) kills: u8,
     pub(super) cuts: u8,
 }
 
-/// One step.
+/// One step of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The first hears where the second stands.
+    /// The first process hears what the second takes part in.
     Hear(u8, u8),
-    /// The first notices that the start of the second, of which it heard, cannot be sent to any
-    /// more.
+    /// The first process notices that it can no longer send to the incarnation of the second that
+    /// it heard of.
     Forget(u8, u8),
-    /// The process that bootstraps founds, with those that it heard from.
+    /// The bootstrapper bootstraps, with the processes that it heard from.
     Found(u8),
-    /// A founder is told of a founding that counts on it.
+    /// A process is told of a bootstrap that counts on it.
     Adopt(u8, u8),
-    /// A founder can send to all of its founding.
+    /// A bootstrap member can send to all others.
     Form(u8),
-    /// A founder says that it holds all of round 0's data.
+    /// A bootstrap member says that it holds all of round 0's data.
     Ready(u8),
-    /// A founder votes for round 0.
+    /// A bootstrap member votes for round 0.
     Vote(u8),
-    /// A founder leaves a founding that nobody can decide any more.
+    /// A bootstrap member leaves a bootstrap that nobody can decide any more.
     Leave(u8),
-    /// A process waits no more for what nobody stands in.
+    /// A process stops waiting for a run that no process takes part in.
     GiveUp(u8),
-    /// A founder learns that round 0 is decided.
+    /// A bootstrap member learns that round 0 is decided.
     Learn(u8),
     /// A member makes its marker.
     Mark(u8),
-    /// The second, a member, admits the first.
+    /// The second process, a member, admits the first.
     Join(u8, u8),
     /// A run admits the fourth process.
     Admit(u8),
     /// A process is killed.
     Kill(u8),
-    /// It is started again with an empty memory.
+    /// A killed process is restarted with empty memory.
     Restart(u8),
     /// A process is cut off.
     Cut(u8),
-    /// Everybody reaches everybody again.
+    /// All processes can reach each other again.
     Heal,
 }
 
@@ -131,7 +132,7 @@ impl Node {
         self.waits_for_run = false;
     }
 
-    /// Gives up what it stands in, to be admitted elsewhere.
+    /// Gives up what the process takes part in, to be admitted elsewhere.
     pub(super) fn waits_in(&mut self, number: u8, decided: bool) {
         self.stands_nowhere();
         self.waits_for = Some(number);
@@ -156,12 +157,12 @@ impl Node {
         };
     }
 
-    /// The founding that it is ready for.
+    /// The bootstrap that the process is ready for.
     pub(super) fn ready_for(&self) -> Option<u8> {
         if self.ready { self.founding } else { None }
     }
 
-    /// Where it says that it stands.
+    /// The run or bootstrap that the process says it takes part in.
     pub(super) fn stands_in(&self) -> Option<u8> {
         let formed = if self.formed { self.founding } else { None };
         self.run.or(formed)
@@ -173,7 +174,7 @@ impl Founding {
         self.founders & bit(id) != 0 && self.starts[usize::from(id)] == node.start
     }
 
-    /// More than half.
+    /// Whether the members in the set are more than half.
     pub(super) fn is_quorum(&self, among: u8) -> bool {
         (among & self.founders).count_ones() * 2 > self.founders.count_ones()
     }
@@ -194,17 +195,17 @@ impl State {
         next
     }
 
-    /// Whether both live and nothing is between them.
+    /// Whether both processes live and can reach each other.
     pub(super) fn reaches(&self, one: u8, other: u8) -> bool {
         self.is_near(one, other) && self.node(one).alive && self.node(other).alive
     }
 
-    /// The same, whether the other one lives or not.
+    /// Like `reaches`, whether or not the other process lives.
     pub(super) fn is_near(&self, one: u8, other: u8) -> bool {
         one == other || (self.cut != Some(one) && self.cut != Some(other))
     }
 
-    /// The founders that live in the start that founds.
+    /// The bootstrap members that live in the incarnation that bootstraps.
     pub(super) fn living(&self, founding: &Founding) -> u8 {
         ids()
             .filter(|id| self.node(*id).alive && founding.counts_on(*id, self.node(*id)))

@@ -2,30 +2,30 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `state` | what a cluster is made of |
-//! | `rules` | what may happen next, and what it changes |
-//! | `watch` | what must always be so |
-//! | `setup` | how far a space goes, and the rules that can be broken |
+//! | `state` | the state of a cluster |
+//! | `rules` | the possible next steps and their effects |
+//! | `watch` | properties that must always hold |
+//! | `setup` | the bounds of a space, and the rules that can be broken |
 //! | `spaces` | the spaces and the broken rules that the tests search |
 //!
 //! # The network
-//! A message is sent once and for all: it may arrive at any time, any number of times, or never. So
-//! loss, repetition and order need no steps of their own, and a term's messages are the sets of who
-//! sent them.
+//! A message is sent once: it may arrive at any time, any number of times, or never. So loss,
+//! repetition and order need no steps of their own, and a term's messages are represented as the
+//! sets of their senders.
 //!
-//! # What is left out because it changes nothing
-//! * **A leader hears all that was sent when it acts**, except promises: it acts on any quorum of
-//!   them, since what follows depends on which ones it heard.
-//! * **Data of an attempt comes at once.** A node acts on it only when it has all. What a
+//! # Simplifications that change nothing
+//! * **A leader has heard everything that was sent when it acts**, except promises: it acts on any
+//!   quorum of them, since what follows depends on which ones it heard.
+//! * **Data of an attempt arrives at once.** A node acts on it only when it has all. Data that a
 //!   contributor sent before it died could have arrived before it died.
-//! * **What may be dropped is dropped at once**, everywhere: a node that keeps it longer holds
+//! * **Data that may be dropped is dropped at once**, everywhere: a node that keeps it longer holds
 //!   more, not less.
 //! * **Promises to a leader that cannot use them** are not given: a voter that gave one would only
 //!   refuse more.
-//! * **`Ready` in one step** (`at_once`, in the wider spaces): a `Ready` is of use only if all next
-//!   members say it, and who may say it later may say it at once; one that others do not follow
-//!   fills a place for undecided data, which only makes its node wait.
-//! * **Rounds that nobody is in and nobody will be in** keep their outcome only.
+//! * **`Ready` in one step** (`at_once`, in the wider spaces): a `Ready` is useful only if all next
+//!   members say it, and a node that may say it later may say it at once; one that others do not
+//!   follow occupies a slot for undecided data, which only makes its node wait.
+//! * **Rounds that no node is in or will be in** keep only their outcome.
 
 mod rules;
 mod setup;
@@ -113,7 +113,7 @@ pub fn explore(setup: &Setup, search: &Search) -> Report {
     })
 }
 
-/// Runs the spaces of this model, the wide ones instead of the short ones if `long`.
+/// Runs the short spaces of this model, or the wide ones instead if `long`.
 #[must_use]
 pub fn run(long: bool) -> Vec<Report> {
     let spaces = if long {

@@ -1,4 +1,4 @@
-//! The rules: what may happen next, and what it changes.
+//! The rules: possible next steps and their effects.
 
 use super::setup::{Planted, Setup};
 use super::state::{
@@ -6,124 +6,124 @@ use super::state::{
     Term, View, Wrong, data_of,
 };
 
-/// What happens. Rounds count from 1, terms from the lowest of their round.
+/// One step of the model. Rounds count from 1, terms from the lowest of their round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A process stops.
     Crash(usize),
-    /// A process that stopped starts again, with empty memory.
+    /// A process that stopped is restarted with empty memory.
     Restart(usize),
     /// A member wants to leave.
     Leave(usize),
-    /// A leaver goes.
+    /// A leaver leaves for good.
     Go(usize),
     /// A member learns the decision of its round.
     Learn(usize),
-    /// A member takes its round over.
+    /// A member takes over its round.
     TakeOver(usize),
     /// A voter promises.
     Promise {
-        /// Which round.
+        /// Number of the round.
         round: u8,
-        /// Which term.
+        /// Number of the term.
         term: usize,
-        /// Who.
+        /// The voter.
         voter: usize,
     },
     /// A leader has a quorum of promises and asks for votes on what was accepted under another
     /// term.
     Finish {
-        /// Which round.
+        /// Number of the round.
         round: u8,
-        /// Which term.
+        /// Number of the term.
         term: usize,
-        /// Under which term it was accepted.
+        /// Number of the term under which it was accepted.
         accepted: u8,
     },
     /// A leader has a quorum of promises and nothing to finish.
     Open {
-        /// Which round.
+        /// Number of the round.
         round: u8,
-        /// Which term.
+        /// Number of the term.
         term: usize,
     },
     /// A voter hears `Open`.
     Acknowledge {
-        /// Which round.
+        /// Number of the round.
         round: u8,
-        /// Which term.
+        /// Number of the term.
         term: usize,
-        /// Who.
+        /// The voter.
         voter: usize,
     },
     /// A leader says that a quorum acknowledged `Open`.
     Safe {
-        /// Which round.
+        /// Number of the round.
         round: u8,
-        /// Which term.
+        /// Number of the term.
         term: usize,
     },
     /// A leader starts an attempt.
     Attempt {
-        /// Which round.
+        /// Number of the round.
         round: u8,
-        /// Which term.
+        /// Number of the term.
         term: usize,
-        /// Who contributes.
+        /// The contributors.
         contributors: Set,
         /// The next members.
         next: Set,
         /// The next voters.
         voters: Set,
-        /// How many live processes the leader takes for dead.
+        /// Number of live processes that the leader takes for dead.
         verdicts: u8,
-        /// How many live processes the leader takes for ended.
+        /// Number of live processes that the leader takes for ended.
         ends: u8,
     },
-    /// A next member holds what it must hold.
+    /// A next member holds everything that it must hold.
     Ready {
-        /// Which round.
+        /// Number of the round.
         round: u8,
-        /// Which term.
+        /// Number of the term.
         term: usize,
-        /// Who.
+        /// The next member.
         member: usize,
     },
-    /// All next members hold what they must hold.
+    /// All next members hold everything that they must hold.
     AllReady {
-        /// Which round.
+        /// Number of the round.
         round: u8,
-        /// Which term.
+        /// Number of the term.
         term: usize,
     },
     /// A leader asks for votes.
     Propose {
-        /// Which round.
+        /// Number of the round.
         round: u8,
-        /// Which term.
+        /// Number of the term.
         term: usize,
     },
     /// A voter accepts.
     Accept {
-        /// Which round.
+        /// Number of the round.
         round: u8,
-        /// Which term.
+        /// Number of the term.
         term: usize,
-        /// Who.
+        /// The voter.
         voter: usize,
     },
-    /// A leader says what is decided.
+    /// A leader announces the decision.
     Announce {
-        /// Which round.
+        /// Number of the round.
         round: u8,
-        /// Which term.
+        /// Number of the term.
         term: usize,
     },
-    /// Planted: a leader drops what it asked votes for.
+    /// Planted: a leader drops the data for which it asked for votes.
     Drop {
-        /// Which round.
+        /// Number of the round.
         round: u8,
-        /// Which term.
+        /// Number of the term.
         term: usize,
     },
 }
@@ -131,11 +131,11 @@ pub enum Step {
 /// The rules of a space.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Which space.
+    /// The space.
     pub setup: Setup,
 }
 
-/// Who may be in an attempt.
+/// Possible participants of an attempt.
 struct Choice {
     contributors: Set,
     next: Set,
@@ -143,7 +143,7 @@ struct Choice {
 }
 
 impl Rules {
-    /// The founders, in the first round.
+    /// The initial state: the bootstrap members, in the first round.
     #[must_use]
     pub fn founded(&self) -> State {
         let founders = Set::first(self.setup.founders);
@@ -171,8 +171,8 @@ impl Rules {
         state
     }
 
-    /// What may happen next. Without `faults` there are none, leaders know who lives, and nobody
-    /// takes over.
+    /// Lists the possible next steps. Without `faults` no faults occur, leaders know which
+    /// processes live, and nobody takes over.
     pub fn steps(&self, state: &State, faults: bool, steps: &mut Vec<Step>) {
         for process in state.alive.iter() {
             self.steps_of(state, process, faults, steps);
@@ -195,7 +195,7 @@ impl Rules {
         }
     }
 
-    /// Processes that started at all.
+    /// Number of processes that have started so far.
     fn processes(&self, state: &State) -> usize {
         let started = self.setup.founders + self.setup.joiners;
         if self.setup.breaks(Planted::RestartKeepsPlace) {
@@ -210,7 +210,7 @@ impl Rules {
         (next < PROCESSES).then_some(next)
     }
 
-    /// Whether nobody started after `process` in its place.
+    /// Whether no later process was started in the slot of `process`.
     fn last_of_place(&self, state: &State, process: usize) -> bool {
         (process + 1..self.processes(state)).all(|later| state.ids[later] != state.ids[process])
     }
@@ -240,7 +240,7 @@ impl Rules {
         if at == 0 || at > rounds {
             return;
         }
-        // Without faults no message of a process that died is on its way.
+        // Without faults no message of a dead process is in flight.
         if state.round(at).announced && (faults || state.known() > at) {
             steps.push(Step::Learn(process));
         }
@@ -288,7 +288,7 @@ impl Rules {
             && state.processes[leader].promise <= term.code
     }
 
-    /// Who decides, as the leader of an entry sees it.
+    /// The view that decides, as the leader of an entry sees it.
     fn deciders(&self, state: &State, round: u8, term: &Term) -> View {
         let view = *state.view(round);
         match term.proposal {
@@ -302,7 +302,7 @@ impl Rules {
         }
     }
 
-    /// Whether `votes` decide, as a leader counts.
+    /// Whether `votes` decide, as the leader counts them.
     fn is_quorum(&self, view: &View, votes: Set) -> bool {
         let half = votes.and(view.voters).len() * 2 >= view.voters.len();
         view.is_quorum(votes) || half && self.setup.breaks(Planted::HalfDecides)
@@ -356,7 +356,7 @@ impl Rules {
         }
     }
 
-    /// Rule 5 (c).
+    /// Rule 5 (c): whether `Open` is acknowledged.
     fn acknowledged(&self, state: &State, round: u8, term: &Term) -> bool {
         if self.setup.breaks(Planted::NeverSafe) {
             return false;
@@ -365,7 +365,7 @@ impl Rules {
         one || state.view(round).is_quorum(term.acknowledged)
     }
 
-    /// Rule 4: promises, and what follows from each quorum of them.
+    /// Rule 4: promises, and the possible steps after each quorum of them.
     fn steps_preparing(&self, state: &State, round: u8, number: usize, steps: &mut Vec<Step>) {
         let term = &state.round(round).terms[number];
         let view = state.view(round);
@@ -385,7 +385,7 @@ impl Rules {
         }
         let mut results: Vec<Option<u8>> = Vec::new();
         let mut heard = term.promised.0;
-        // Every subset of those who promised may be the quorum that was heard.
+        // Every subset of the promises that is a quorum may be what the leader heard.
         while heard != 0 {
             let quorum = self.is_quorum(view, Set(heard))
                 || self.setup.breaks(Planted::ProposeWithoutQuorum);
@@ -410,7 +410,7 @@ impl Rules {
         }));
     }
 
-    /// The highest term under which somebody accepted, unless it is void.
+    /// The highest term under which a voter accepted, unless it is void.
     fn to_finish(&self, term: &Term, heard: Set) -> Option<u8> {
         let promises = || heard.iter().map(|voter| term.promises[voter]);
         let floor = promises().filter_map(|promise| promise.floor).max();
@@ -421,7 +421,7 @@ impl Rules {
         (!void || self.setup.breaks(Planted::VoidIgnored)).then_some(accepted)
     }
 
-    /// What a voter tells with a promise.
+    /// The promise that a voter gives, with its accepted term and its floor.
     fn promise(&self, state: &State, round: u8, voter: usize) -> Promise {
         let process = &state.processes[voter];
         if process.round != round {
@@ -487,12 +487,12 @@ impl Rules {
     }
 
     fn may_be_ready(&self, state: &State, round: u8, term: &Term, member: usize) -> bool {
-        // Data of a contributor that died arrived before it died: whoever is ready later could have
-        // been ready then.
+        // Data of a contributor that died arrived before it died: a process that is ready later
+        // could have been ready then.
         let flows = term.contributors.within(state.alive) && state.alive.has(member);
         let process = &state.processes[member];
         if process.round == round {
-            // Rule 5: a third waits.
+            // Rule 5: a process that holds data of two attempts waits before it holds a third.
             return flows && process.promise <= term.code && process.data.count_ones() < 2;
         }
         flows && process.round < round && !state.view(round).members.has(member)
@@ -562,7 +562,7 @@ impl Rules {
         }
     }
 
-    /// Rule 1: which attempts a leader may start.
+    /// Rule 1: the attempts that a leader may start.
     fn attempts(
         &self,
         state: &State,
@@ -593,7 +593,7 @@ impl Rules {
             verdicts,
         } in choices
         {
-            // Who is the last to hold the outcome stays until others hold the next one.
+            // The last holder of the outcome stays until others hold the next one.
             let leader = usize::from(term.leader);
             if next.and(view.members).is_empty()
                 && state.leaving.has(leader)
@@ -601,8 +601,8 @@ impl Rules {
             {
                 next = next.with(leader);
             }
-            // Both include a current member that holds the last outcome; and the quorum needs a
-            // member to name.
+            // Both sets include a current member that holds the last outcome; and the quorum needs
+            // a member to name.
             let holds = |set: Set| {
                 set.and(view.members)
                     .iter()
@@ -744,8 +744,8 @@ impl Rules {
         }
     }
 
-    /// Who votes in the next round: the members that vote already, no more new ones than those, and
-    /// below three the last left out.
+    /// The voters of the next round: the members that already vote, and no more new ones than that;
+    /// below three voters, the most recently left-out voters are kept.
     fn next_voters(&self, state: &State, view: &View, leader: usize, next: Set, ended: Set) -> Set {
         let stay = next.and(view.voters);
         let mut voters = stay;
@@ -760,7 +760,7 @@ impl Rules {
                 voters = voters.with(new);
             }
         }
-        // Who started again in its place shows that a process ended.
+        // A process that was restarted in the same slot shows that its predecessor ended.
         let replaced = |voter: &usize| {
             next.iter()
                 .any(|process| process != *voter && state.ids[process] == state.ids[*voter])
@@ -774,8 +774,8 @@ impl Rules {
         voters
     }
 
-    /// With whom half of the next voters are a quorum: the leader, else the lowest who votes
-    /// already.
+    /// The tie-breaker of the next voters, with which half of them are a quorum: the leader, else
+    /// the lowest that already votes.
     fn first_of(&self, view: &View, leader: usize, next: Set) -> u8 {
         let stay = next.and(view.voters);
         let first = if stay.has(leader) {
@@ -877,7 +877,7 @@ impl Rules {
                     attempt,
                 });
                 term.complete = term.next[usize::from(attempt)].within(term.ready);
-                // Votes for what was proposed before were not counted and never will be.
+                // Votes for an earlier proposal were not counted and never will be.
                 term.accepted = Set::NONE;
             }
             Step::Accept { round, term, voter } => self.accept(state, round, term, voter),
@@ -892,7 +892,7 @@ impl Rules {
 
     fn stop(&self, state: &mut State, process: usize) {
         state.alive = state.alive.without(process);
-        // Only rule 8 asks what a process knew that is no more.
+        // Only rule 8 asks what a stopped process knew.
         let round = if self.setup.leavers > 0 {
             state.processes[process].round
         } else {
@@ -915,7 +915,7 @@ impl Rules {
             state.alive = state.alive.with(process);
             return;
         }
-        // The budget counts this start already.
+        // The budget already counts this restart.
         let new = self.processes(state) - 1;
         state.ids[new] = state.ids[process];
         state.alive = state.alive.with(new);
@@ -932,7 +932,7 @@ impl Rules {
         }
     }
 
-    /// Everybody drops data of a round.
+    /// Removes data of a round from all processes.
     fn drop_data(state: &mut State, round: u8, data: u16) {
         state
             .processes
@@ -958,7 +958,7 @@ impl Rules {
         state.wrong.nothing_held |= member && !held;
     }
 
-    /// Puts a term in its place; numbers of higher ones change.
+    /// Inserts a term in order; the numbers of higher terms change.
     pub fn take_over(&self, state: &mut State, process: usize) {
         let at = state.processes[process].round;
         let highest = state.processes[process].promise;
@@ -995,7 +995,8 @@ impl Rules {
         }
     }
 
-    /// The same, above every term that exists: what a leader does that learned from refusals.
+    /// Like `take_over`, but above every existing term: what a leader does that learned of them
+    /// from refusals.
     pub fn take_over_above_all(&self, state: &mut State, process: usize) {
         let at = state.processes[process].round;
         let highest = state
@@ -1097,7 +1098,7 @@ impl Rules {
         term.contributors = contributors;
         term.ready = Set::NONE;
         let leader = usize::from(term.leader);
-        // Rule 5 (b): the attempt before is dropped.
+        // Rule 5 (b): the previous attempt is dropped.
         let older = (0..attempt).fold(0, |data, older| {
             data | Entry {
                 term: number as u8,
@@ -1187,7 +1188,7 @@ impl Rules {
         self.learn(state, usize::from(term.leader));
     }
 
-    /// A round's lowest term exists as soon as its view does.
+    /// Creates a round's lowest term, which exists as soon as its view does.
     fn begin(&self, state: &mut State, round: u8) {
         if round > self.setup.rounds {
             return;
@@ -1203,13 +1204,14 @@ impl Rules {
         };
     }
 
-    /// Forgets what can have no effect any more.
+    /// Forgets state that can have no effect any more.
     fn tidy(&self, state: &mut State) {
         for round in 1..=self.setup.rounds.min(state.newest()) {
             let here = (0..PROCESSES)
                 .any(|process| state.alive.has(process) && state.processes[process].round == round);
             let decided = state.round(round).chosen.is_some();
-            // Joiners skip rounds; whoever else passes through a round is in it or in one before.
+            // Joiners skip rounds; any other process that passes through a round is in it or in an
+            // earlier one.
             let comes = (0..PROCESSES).any(|process| {
                 let at = state.processes[process].round;
                 state.alive.has(process) && at > 0 && at < round
@@ -1230,7 +1232,7 @@ impl Rules {
             }
             for number in 0..state.round(round).terms().len() {
                 let term = state.round(round).terms[number];
-                // A leader that did not come to the round yet still may.
+                // A leader that has not reached the round yet may still lead it.
                 let leader = usize::from(term.leader);
                 let later = state.alive.has(leader) && state.processes[leader].round < round;
                 let leads = later || self.in_charge(state, round, &term);

@@ -1,4 +1,4 @@
-//! What is explored, how far, and with which rule broken.
+//! The bounds of what is explored, and the rule that is broken, if any.
 
 /// A rule that the model breaks on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -13,86 +13,87 @@ pub enum Planted {
     DropOnPrepare,
     /// A node drops the data of lower terms when it says `Ready` in a higher one.
     DropOnLaterAttempt,
-    /// One acknowledged `Open` is enough to drop what is older.
+    /// One acknowledged `Open` is enough to drop older data.
     SafeAfterOne,
     /// A leader never says that `Open` was acknowledged.
     NeverSafe,
-    /// `Open` is acknowledged below a promise.
+    /// A voter acknowledges `Open` below its promise.
     AcknowledgeBelowPromise,
-    /// A promise does not tell the floor.
+    /// A promise does not report the floor.
     FloorNotReported,
-    /// What was accepted below the floor counts.
+    /// A term that was accepted below the floor counts.
     VoidIgnored,
-    /// What was accepted at the floor is void too.
+    /// A term that was accepted at the floor is void too.
     VoidAtFloor,
     /// A voter accepts below its promise.
     AcceptBelowPromise,
-    /// A promise does not tell what was accepted.
+    /// A promise does not report what was accepted.
     PromiseForgetsAccepted,
-    /// One promise is enough to go on.
+    /// One promise is enough to continue.
     ProposeWithoutQuorum,
     /// One vote less than a quorum decides.
     DecideWithoutQuorum,
-    /// Half of the voters are a quorum without the tie-breaker too.
+    /// Half of the voters are a quorum even without the tie-breaker.
     HalfDecides,
-    /// A process that starts again takes its old place, with empty memory.
+    /// A restarted process takes its old slot, with empty memory.
     RestartKeepsPlace,
-    /// A process that starts again uses the lowest term that its predecessor may have used.
+    /// A restarted process uses the lowest term, which its predecessor may have used.
     LowestTermShared,
     /// A joiner votes in the round that admits it.
     JoinerVotes,
-    /// All joiners vote in the next round, however many.
+    /// All joiners vote in the next round, however many they are.
     TooManyNewVoters,
-    /// Who is silent is no voter any more, below three too.
+    /// A silent voter is dropped even below three voters.
     SilentBelowThree,
-    /// An attempt includes who was in none of the term before.
+    /// An attempt includes a process that took no part in the term's previous attempt.
     ParticipantsGrow,
-    /// A leaver goes as soon as it knows itself that it may.
+    /// A leaver leaves as soon as it knows itself that it may.
     LeavesEarly,
-    /// The last member that holds the outcome leaves like any other: rule 1 as the page had it.
+    /// The last member that holds the outcome leaves like any other, as an earlier version of rule
+    /// 1 allowed.
     LastLeaves,
-    /// Who went on to the next round still votes in the last one.
+    /// A process that moved to the next round still votes in the previous one.
     VotesInOldRound,
 }
 
-/// What is explored, and how far.
+/// The bounds of a search space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// Founders: members and voters of the first round.
+    /// Number of bootstrap members: members and voters of the first round.
     pub founders: usize,
-    /// Processes that may join.
+    /// Number of processes that may join.
     pub joiners: usize,
-    /// Whether who was left out may join again.
+    /// Whether a process that was left out may join again.
     pub rejoin: bool,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: u8,
-    /// Attempts of a term.
+    /// Number of attempts per term.
     pub attempts: u8,
-    /// Terms beside the lowest ones, in all rounds.
+    /// Number of terms beside the lowest ones, in all rounds together.
     pub take_overs: u8,
-    /// Processes that may stop.
+    /// Number of processes that may stop.
     pub crashes: u8,
-    /// Live processes that a leader may take for dead.
+    /// Number of live processes that a leader may take for dead.
     pub verdicts: u8,
-    /// Live processes that a leader may take for ended.
+    /// Number of live processes that a leader may take for ended.
     pub ends: u8,
-    /// Processes that may start again, with empty memory.
+    /// Number of processes that may restart, with empty memory.
     pub restarts: u8,
-    /// Members that may leave.
+    /// Number of members that may leave.
     pub leavers: u8,
     /// Whether a voter that refuses `Open` raises its floor all the same.
     pub refused_raises: bool,
-    /// Whether the next members say `Ready` in one step, or none does: fewer states, see the
-    /// module's notes.
+    /// Whether the next members say `Ready` all in one step or not at all. This means fewer states;
+    /// see the module's notes.
     pub at_once: bool,
-    /// From one of how many states the continuation without faults is tried; 0: from none.
+    /// The continuation without faults is tried from one of this many states; 0: from none.
     pub settle_every: u64,
-    /// A broken rule.
+    /// The rule that is broken, if any.
     pub planted: Option<Planted>,
 }
 
 impl Setup {
-    /// Three founders and one round without faults.
+    /// One round without faults.
     #[must_use]
     pub fn calm(founders: usize) -> Self {
         Self {
@@ -114,7 +115,7 @@ impl Setup {
         }
     }
 
-    /// The same with a rule broken.
+    /// The same space with a rule broken.
     #[must_use]
     pub fn breaking(&self, planted: Planted) -> Self {
         Self {

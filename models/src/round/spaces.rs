@@ -1,16 +1,16 @@
-//! The spaces that are searched, and the broken rules that are searched for.
+//! The spaces that are searched, and the broken rules that the search must find.
 
 use super::setup::{Planted, Setup};
 use super::watch::{ALL_READY, MEMBERS_HOLD, ONE_OUTCOME, OUTVOTED, QUORUM, SETTLES, SHRINKS};
 use crate::check::{Order, Search};
 use std::time::Duration;
 
-/// A space and how it is searched.
+/// A space and its search settings.
 #[derive(Clone, Debug)]
 pub struct Space {
-    /// How it is searched.
+    /// Search settings.
     pub search: Search,
-    /// What it is.
+    /// Bounds of the space.
     pub setup: Setup,
 }
 
@@ -130,7 +130,7 @@ pub fn short() -> Vec<Space> {
         .collect()
 }
 
-/// The widest spaces: minutes each.
+/// The widest spaces, which take minutes each.
 #[must_use]
 pub fn long() -> Vec<Space> {
     let three = Setup {
@@ -239,8 +239,8 @@ pub fn long() -> Vec<Space> {
         .collect()
 }
 
-/// Every broken rule, the property that must find it, and the space in which it does; without the
-/// broken rule that space holds.
+/// Every broken rule, the property that must find it, and the space in which it does. Without the
+/// broken rule the property holds in that space.
 #[must_use]
 pub fn planted() -> Vec<(Planted, &'static str, Setup)> {
     let calm = Setup {

@@ -1,15 +1,15 @@
-//! What a cluster is made of, packed: sets of processes are bits, terms and entries small numbers.
+//! The state of a cluster, packed: sets of processes are bits, terms and entries small numbers.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// Processes of a space at most: founders, joiners, restarts.
+/// Maximum number of processes in a space: bootstrap members, joiners, restarts.
 pub const PROCESSES: usize = 6;
-/// Terms of a round at most, those of the fault-free continuation included.
+/// Maximum number of terms in a round, including those of the fault-free continuation.
 pub const TERMS: usize = 6;
-/// Rounds of a space at most.
+/// Maximum number of rounds in a space.
 pub const ROUNDS: usize = 3;
-/// Attempts of a term at most.
+/// Maximum number of attempts in a term.
 pub const ATTEMPTS: usize = 2;
 
 /// A set of processes.
@@ -17,10 +17,10 @@ pub const ATTEMPTS: usize = 2;
 pub struct Set(pub u8);
 
 impl Set {
-    /// Nobody.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
-    /// One process.
+    /// The set of one process.
     #[must_use]
     pub fn one(process: usize) -> Self {
         Self(1 << process)
@@ -32,67 +32,67 @@ impl Set {
         Self(((1_u16 << count) - 1) as u8)
     }
 
-    /// Whether `process` belongs to it.
+    /// Whether the set contains `process`.
     #[must_use]
     pub fn has(self, process: usize) -> bool {
         self.0 & (1 << process) != 0
     }
 
-    /// With one more.
+    /// The set with one more process.
     #[must_use]
     pub fn with(self, process: usize) -> Self {
         Self(self.0 | (1 << process))
     }
 
-    /// Without one.
+    /// The set without one process.
     #[must_use]
     pub fn without(self, process: usize) -> Self {
         Self(self.0 & !(1 << process))
     }
 
-    /// Who is in both.
+    /// The intersection of both sets.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Who is in either.
+    /// The union of both sets.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Who is in this one only.
+    /// The processes that are in this set only.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// How many.
+    /// Number of processes in the set.
     #[must_use]
     pub fn len(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// Whether nobody is in it.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether all of it belong to `other`.
+    /// Whether the set is a subset of `other`.
     #[must_use]
     pub fn within(self, other: Self) -> bool {
         self.0 & !other.0 == 0
     }
 
-    /// The lowest.
+    /// The lowest process of the set.
     #[must_use]
     pub fn lowest(self) -> Option<usize> {
         (self.0 != 0).then(|| self.0.trailing_zeros() as usize)
     }
 
-    /// All, ascending.
+    /// All processes of the set, ascending.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..8).filter(move |process| self.has(*process))
     }
@@ -105,14 +105,14 @@ impl fmt::Debug for Set {
     }
 }
 
-/// Who takes part in a round.
+/// The participants of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct View {
-    /// Who holds the outcome of the round before.
+    /// Processes that hold the outcome of the previous round.
     pub members: Set,
-    /// Who decides the round.
+    /// Processes that decide the round.
     pub voters: Set,
-    /// With whom half of the voters are a quorum, and who leads the lowest term.
+    /// The tie-breaker, with which half of the voters are a quorum; it also leads the lowest term.
     pub first: u8,
 }
 
@@ -129,94 +129,94 @@ impl View {
     }
 }
 
-/// What a term's leader does.
+/// The phase of a term's leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// It asks for promises.
+    /// The leader asks for promises.
     #[default]
     Preparing,
-    /// It moves data.
+    /// The leader moves data.
     Open,
-    /// It asks for votes.
+    /// The leader asks for votes.
     Proposed,
-    /// It died or was overtaken before it asked for votes.
+    /// The leader died or was overtaken before it asked for votes.
     Over,
 }
 
-/// An entry: the attempt that moved its data, as number of the term and number of the attempt in
-/// it.
+/// An entry: the attempt that moved its data, as the number of the term and the number of the
+/// attempt in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
-    /// Which term, counted from the lowest of the round.
+    /// Number of the term, counted from the lowest of the round.
     pub term: u8,
-    /// Which attempt.
+    /// Number of the attempt in the term.
     pub attempt: u8,
 }
 
 impl Entry {
-    /// The bit that stands for its data.
+    /// The bit that stands for the entry's data.
     #[must_use]
     pub fn bit(self) -> u16 {
         1 << (usize::from(self.term) * ATTEMPTS + usize::from(self.attempt))
     }
 }
 
-/// All data of a term.
+/// The bits of all data of a term.
 #[must_use]
 pub fn data_of(term: usize) -> u16 {
     ((1 << ATTEMPTS) - 1) << (term * ATTEMPTS)
 }
 
-/// What a voter promised with: the term under which it accepted and its floor, as numbers of terms.
+/// Content of a voter's promise: the term under which it accepted and its floor, as term numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Promise {
-    /// The highest term under which it accepted.
+    /// The highest term under which the voter accepted.
     pub accepted: Option<u8>,
-    /// The highest term that it knows to have been open.
+    /// The highest term that the voter knows to have been open.
     pub floor: Option<u8>,
 }
 
 /// A term: what its leader knows, and the messages that were sent in it.
 ///
-/// A message once sent may arrive at any time, any number of times, or never: the sets below only
-/// grow.
+/// A message once sent may arrive at any time, any number of times, or never, so the sets below
+/// only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Term {
-    /// Counter, then leader: what terms are compared by.
+    /// Counter, then leader: the key by which terms are compared.
     pub code: u8,
-    /// Who leads.
+    /// The leader.
     pub leader: u8,
-    /// What it does.
+    /// The leader's phase.
     pub phase: Phase,
-    /// Whether `Open` was said.
+    /// Whether the leader said `Open`.
     pub opened: bool,
     /// Whether the leader said that a quorum acknowledged `Open`.
     pub safe: bool,
-    /// What votes are asked for.
+    /// The entry for which votes are asked.
     pub proposal: Option<Entry>,
-    /// Attempts so far.
+    /// Number of attempts so far.
     pub attempts: u8,
     /// The next members of each attempt.
     pub next: [Set; ATTEMPTS],
     /// The next voters of each attempt.
     pub voters: [Set; ATTEMPTS],
-    /// Who contributes to the last attempt.
+    /// The contributors to the last attempt.
     pub contributors: Set,
-    /// Who said `Ready` to the last attempt.
+    /// Next members that said `Ready` to the last attempt.
     pub ready: Set,
     /// Whether all next members had said `Ready` when votes were asked for.
     pub complete: bool,
-    /// Who promised.
+    /// Voters that promised.
     pub promised: Set,
-    /// With what.
+    /// The content of each voter's promise.
     pub promises: [Promise; PROCESSES],
-    /// Who accepted.
+    /// Voters that accepted.
     pub accepted: Set,
-    /// Who acknowledged `Open`.
+    /// Voters that acknowledged `Open`.
     pub acknowledged: Set,
 }
 
-/// No term, in packed states.
+/// Code for "no term" in packed states.
 const NO_TERM: u8 = 15;
 
 impl Hash for Term {
@@ -253,16 +253,16 @@ impl Hash for Term {
     }
 }
 
-/// A round: its terms, ascending, and what became of it.
+/// A round: its terms, ascending, and its outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Round {
-    /// How many terms there are.
+    /// Number of terms.
     pub count: u8,
     /// The terms.
     pub terms: [Term; TERMS],
-    /// What a quorum accepted under one term.
+    /// The entry that a quorum accepted under one term.
     pub chosen: Option<Entry>,
-    /// Whether a leader said so.
+    /// Whether a leader announced the decision.
     pub announced: bool,
 }
 
@@ -284,20 +284,20 @@ impl Hash for Round {
     }
 }
 
-/// What a process knows. Its votes are of its round.
+/// The knowledge of a process. Its votes belong to its round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// The round that it takes part in; 0 before it knows any.
+    /// The round that the process takes part in; 0 before it knows any.
     pub round: u8,
-    /// The round whose beginning it holds; 0 if none.
+    /// The round whose starting state the process holds; 0 if none.
     pub holds: u8,
-    /// The code of the term that it promised.
+    /// The code of the term that the process promised.
     pub promise: u8,
-    /// The number of the term under which it accepted last.
+    /// The number of the term under which the process accepted last.
     pub accepted: Option<u8>,
-    /// The code of the highest term that it knows to have been open.
+    /// The code of the highest term that the process knows to have been open.
     pub floor: Option<u8>,
-    /// The attempts of its round whose data it holds.
+    /// The attempts of the round whose data the process holds.
     pub data: u16,
 }
 
@@ -318,24 +318,24 @@ impl Hash for Process {
     }
 }
 
-/// What went wrong in a step, beside what a state shows by itself.
+/// Errors of a step that cannot be seen in a state itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Wrong {
-    /// Two entries of one round.
+    /// A round has two entries decided.
     pub two_outcomes: bool,
     /// A decision that no quorum of the round's voters made.
     pub no_quorum: bool,
     /// A decision on an attempt to which a next member did not say `Ready`.
     pub not_ready: bool,
-    /// Who learned a decision as next member and did not hold its data.
+    /// A process learned a decision as next member and did not hold its data.
     pub nothing_held: bool,
-    /// Participants of a term that were none of its attempt before.
+    /// A term gained participants that its previous attempt did not have.
     pub grew: bool,
-    /// Voters who stay and are no quorum of the next ones.
+    /// The staying voters are not a quorum of the next voters.
     pub outvoted: bool,
 }
 
-/// Faults so far.
+/// Number of faults so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Spent {
     /// Processes that stopped.
@@ -344,30 +344,30 @@ pub struct Spent {
     pub verdicts: u8,
     /// Live processes that a leader took for ended.
     pub ends: u8,
-    /// Processes that started again.
+    /// Processes that restarted.
     pub restarts: u8,
     /// Terms beside the lowest ones.
     pub take_overs: u8,
 }
 
-/// A cluster and its network.
+/// The state of a cluster and its network.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// Who runs.
+    /// Processes that run.
     pub alive: Set,
-    /// Who left and was let go.
+    /// Processes that left with permission.
     pub gone: Set,
-    /// Who wants to leave.
+    /// Processes that want to leave.
     pub leaving: Set,
-    /// Faults so far.
+    /// Number of faults so far.
     pub spent: Spent,
-    /// What went wrong.
+    /// Errors found so far.
     pub wrong: Wrong,
-    /// The place, by its founder or first process, that each process takes.
+    /// The slot of each process, named by its bootstrap member or first process.
     pub ids: [u8; PROCESSES],
     /// The processes.
     pub processes: [Process; PROCESSES],
-    /// The views of the rounds 1, 2, …; one more than there are rounds.
+    /// The views of the rounds 1, 2, …; one more than the number of rounds.
     pub views: [View; ROUNDS + 1],
     /// The rounds 1, 2, …
     pub rounds: [Round; ROUNDS],
@@ -380,18 +380,18 @@ impl State {
         &self.rounds[usize::from(number) - 1]
     }
 
-    /// The same, to change it.
+    /// The round with a number from 1, mutable.
     pub fn round_mut(&mut self, number: u8) -> &mut Round {
         &mut self.rounds[usize::from(number) - 1]
     }
 
-    /// Who takes part in the round with a number from 1.
+    /// The participants of the round with a number from 1.
     #[must_use]
     pub fn view(&self, number: u8) -> &View {
         &self.views[usize::from(number) - 1]
     }
 
-    /// The newest round of which a view is decided.
+    /// The newest round whose view is decided.
     #[must_use]
     pub fn newest(&self) -> u8 {
         1 + self
@@ -401,7 +401,7 @@ impl State {
             .count() as u8
     }
 
-    /// Whether `process` holds what the round `number` begins with.
+    /// Whether `process` holds the starting state of round `number`.
     #[must_use]
     pub fn holds(&self, process: usize, number: u8) -> bool {
         let Process {

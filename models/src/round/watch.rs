@@ -1,44 +1,44 @@
-//! What must always be so, and what becomes of a cluster once faults stop.
+//! Properties that must always hold, and the continuation of a cluster once faults stop.
 
 use super::rules::{Rules, Step};
 use super::setup::Setup;
 use super::state::State;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// P1.
+/// Property P1.
 pub const ONE_OUTCOME: &str = "P1: a round has one outcome";
-/// P2.
+/// Property P2.
 pub const MEMBERS_HOLD: &str = "P2: who is a member of a decided entry holds its data";
-/// P3.
+/// Property P3.
 pub const MODEL_HELD: &str =
     "P3: while a member of the newest view lives, somebody holds the model";
-/// P4, as far as a model without clocks can say it.
+/// P4, as far as a model without clocks can express it.
 pub const SETTLES: &str = "P4: once faults stop the round is decided";
-/// P6.
+/// Property P6.
 pub const QUORUM: &str = "P6: only a quorum of a round's voters decides it";
-/// Rule 1.
+/// Part of rule 1.
 pub const ALL_READY: &str = "nothing is decided without the Ready of every next member";
-/// Rule 1.
+/// Part of rule 1.
 pub const SHRINKS: &str = "within a term the participants only shrink";
-/// Section Voters.
+/// Rule of the section on voters.
 pub const OUTVOTED: &str = "the voters who stay are a quorum of the next ones";
 
-/// Steps of the continuation at most. A round takes some forty.
+/// Maximum number of steps of the continuation. A round takes about forty.
 const SETTLES_WITHIN: usize = 200;
-/// Terms that the continuation may begin.
+/// Number of terms that the continuation may begin.
 const SETTLES_WITH: usize = 2;
 
-/// In which order messages arrive in the continuation.
+/// The order in which messages arrive in the continuation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Delivery {
-    /// Those of higher terms first.
+    /// Messages of higher terms first.
     NewestFirst,
-    /// Those of lower terms first.
+    /// Messages of lower terms first.
     OldestFirst,
 }
 
 impl Rules {
-    /// P2.
+    /// Checks P2.
     #[must_use]
     pub fn members_hold(state: &State) -> bool {
         let newest = state.newest();
@@ -51,7 +51,7 @@ impl Rules {
                 .all(|member| state.holds(member, newest))
     }
 
-    /// P3.
+    /// Checks P3.
     #[must_use]
     pub fn model_is_held(state: &State) -> bool {
         let newest = state.newest();
@@ -87,8 +87,9 @@ impl Rules {
         }
     }
 
-    /// Whether a quorum and a holder live, both of the newest view and of the newest that somebody
-    /// living knows; or so few died that the rules for fewer than three voters promise a quorum.
+    /// Whether the continuation must decide: a quorum and a holder live, both of the newest view
+    /// and of the newest view that a living process knows; or so few processes died that the rules
+    /// for fewer than three voters promise a quorum.
     fn must_settle(&self, state: &State) -> bool {
         let Setup {
             founders,
@@ -113,15 +114,15 @@ impl Rules {
         if !held(known) || !held(newest) {
             return false;
         }
-        // Who left by the rules is no fault.
+        // A process that left by the rules is not a fault.
         let quorum = state.view(known).is_quorum(state.alive.or(state.gone))
             && state.view(newest).is_quorum(state.alive);
         let few = founders >= 3 && leavers == 0 && ends == 0 && state.spent.crashes <= 1;
         quorum || few
     }
 
-    /// Runs the cluster on: every message arrives, leaders know who lives, and a member takes over
-    /// when nothing else happens.
+    /// Continues the cluster: every message arrives, leaders know which processes live, and a
+    /// member takes over when nothing else happens.
     fn settles_with(&self, state: &State, delivery: Delivery) -> bool {
         let known = state.known();
         let mut state = state.clone();
@@ -137,8 +138,8 @@ impl Rules {
                 state = self.after(&state, *step);
                 continue;
             }
-            // The bound on attempts is the model's: who has used them up goes on in a term of its
-            // own.
+            // The bound on attempts belongs to the model: a process that has used them up continues
+            // in a term of its own.
             let able = |process: &usize| {
                 state.processes[*process].round == known
                     && state.holds(*process, known)
@@ -167,7 +168,7 @@ impl Rules {
     }
 }
 
-/// What goes first.
+/// Rank of a step; the lowest goes first.
 fn rank(step: &Step, delivery: Delivery) -> (u8, u8) {
     let (order, term) = match *step {
         Step::Announce { term, .. } => (0, term),

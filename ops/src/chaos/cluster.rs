@@ -1,4 +1,4 @@
-//! The node processes of a run, and how they are told to write traces and to announce the link
+//! The node processes of a run, and the settings that make them write traces and announce the link
 //! emulator's addresses.
 
 use super::ChaosError;
@@ -14,15 +14,15 @@ use slowmo_protocol::trace::Setup;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The folder of a node's checkpoints.
+/// Variable that names the folder of a node's checkpoints.
 const CHECKPOINTS: &str = "SLOWMO_CHECKPOINTS";
 
-/// What is run, on what, for how long.
+/// The program, scenario and seed of a run.
 #[derive(Clone, Debug)]
 pub struct Orders {
-    /// What the cluster is like, and what is done to it.
+    /// The shape of the cluster and its faults.
     pub scenario: Scenario,
-    /// Drives the schedule and the links.
+    /// Seed of the schedule and the links.
     pub seed: u64,
     /// The training binary.
     pub program: PathBuf,
@@ -31,19 +31,19 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// From the moment that all founders train until the last fault.
+    /// Time from the moment when all bootstrap members train to the last fault.
     #[must_use]
     pub fn duration(&self) -> Span {
         span(self.scenario.duration_s)
     }
 
-    /// Every id that a node of the run may have.
+    /// All ids that a node of the run may have.
     #[must_use]
     pub fn ids(&self) -> Vec<NodeId> {
         (1..=self.scenario.ids_max() as u64).map(NodeId).collect()
     }
 
-    /// The program and its arguments, for people.
+    /// The program and its arguments as one line, for people.
     #[must_use]
     pub fn command(&self) -> String {
         let words = std::iter::once(self.program.as_os_str())
@@ -54,7 +54,7 @@ impl Orders {
             .join(" ")
     }
 
-    /// Settings that the scenario makes, as variables.
+    /// Settings derived from the scenario, as variables.
     fn settings(&self) -> impl Iterator<Item = (String, String)> {
         let written = self
             .scenario
@@ -65,12 +65,12 @@ impl Orders {
             .settings
             .iter()
             .map(|(key, value)| (format!("SLOWMO_{}", key.to_uppercase()), value.to_string()));
-        // Each node is told its own link to it.
+        // Each node gets its own link to that folder.
         settings.chain(written)
     }
 
-    /// What the invariants must know, as the nodes will be configured: by this process's variables,
-    /// the scenario and their flags.
+    /// Facts that the invariants need, as the nodes will be configured: by this process's
+    /// variables, the scenario and their flags.
     ///
     /// # Errors
     /// A setting is refused; the nodes would refuse it too.
@@ -94,7 +94,7 @@ impl Orders {
         })
     }
 
-    /// Starts the founders.
+    /// Starts the bootstrap members.
     pub(super) fn start(
         &self,
         relay: &Relay,
@@ -115,7 +115,7 @@ impl Orders {
                 (LISTEN.to_owned(), listens.to_string().into()),
                 (ADVERTISE.to_owned(), announces.to_string().into()),
             ];
-            // Ids are at most a few dozen.
+            // The cast is safe: ids are at most a few dozen.
             own.extend(
                 disks.map(|disks| (CHECKPOINTS.to_owned(), disks.of(node.0 as usize).into())),
             );

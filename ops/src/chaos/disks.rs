@@ -1,6 +1,6 @@
-//! Where the nodes of a run write checkpoints: one folder, which each reaches by a link of its own.
-//! While its disk is full, a file stands where a node's link was: nothing can be written, whoever
-//! the user is.
+//! The disks of a run's nodes: one folder of checkpoints, which each node reaches by its own link.
+//! While a node's disk is full, a file replaces its link: nothing can be written, whatever rights
+//! the user has.
 
 use super::ChaosError;
 use slowmo::checkpoints::newest_whole;
@@ -17,7 +17,7 @@ pub struct Disks {
 }
 
 impl Disks {
-    /// Empty ones in a folder of a run, for these nodes.
+    /// Creates empty disks for these nodes in a folder of a run.
     pub fn create(
         parent: &Path,
         mut nodes: impl Iterator<Item = usize>,
@@ -39,12 +39,12 @@ impl Disks {
         Ok(disks)
     }
 
-    /// Where a node writes its checkpoints.
+    /// Path at which a node writes its checkpoints.
     pub fn of(&self, node: usize) -> PathBuf {
         self.links.join(format!("node-{node}"))
     }
 
-    /// A node's disk is full from now on, or has room again.
+    /// Makes a node's disk full from now on, or gives it room again.
     pub fn fill(&self, node: usize, full: bool) -> Result<(), ChaosError> {
         let path = self.of(node);
         let removed = match std::fs::remove_file(&path) {
@@ -61,7 +61,7 @@ impl Disks {
         removed.and_then(|()| put()).map_err(failed(&path))
     }
 
-    /// What is there after a run.
+    /// The checkpoints that exist after a run.
     pub fn kept(&self) -> Kept {
         match newest_whole(&self.folder) {
             Ok((found, refused)) => {

@@ -1,12 +1,12 @@
-//! What a run leaves behind: one folder, from which the report can be made again.
+//! The output of a run: one folder, from which the report can be regenerated.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `scenario.toml`, `run.json` | what was run |
+//! | `scenario.toml`, `run.json` | the scenario and the run's header |
 //! | `trace.jsonl`, `baseline.jsonl` | the merged traces of the run with faults and of the fault-free one |
-//! | `output.log`, `baseline.log` | what the nodes wrote |
-//! | `report.json`, `report.html` | what became of it |
-//! | `checkpoints/`, `disks/` | what the nodes kept, where the scenario asks for it |
+//! | `output.log`, `baseline.log` | the nodes' output |
+//! | `report.json`, `report.html` | the report |
+//! | `checkpoints/`, `disks/` | the nodes' checkpoints, where the scenario asks for them |
 //! | `raw/` | the nodes' own traces, until they are merged |
 
 use super::ChaosError;
@@ -17,12 +17,12 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Which of the two runs.
+/// One of the two runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Without faults.
+    /// The run without faults.
     Baseline,
-    /// With them.
+    /// The run with faults.
     Faulty,
 }
 
@@ -33,16 +33,16 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes it, if it is not there; files of an earlier run are written over.
+    /// Creates the folder if it does not exist; files of an earlier run are overwritten.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The folder cannot be created.
     pub fn create(path: &Path) -> Result<Self, ChaosError> {
         std::fs::create_dir_all(path).map_err(|source| ChaosError::File {
             path: path.to_owned(),
             source,
         })?;
-        // Traces are absolute: a node may be started elsewhere.
+        // The path must be absolute: a node may be started in another working directory.
         let path = std::path::absolute(path).map_err(|source| ChaosError::File {
             path: path.to_owned(),
             source,
@@ -50,7 +50,7 @@ impl Folder {
         Ok(Self { path })
     }
 
-    /// One that is there.
+    /// Opens an existing folder.
     #[must_use]
     pub fn open(path: &Path) -> Self {
         Self {
@@ -58,19 +58,19 @@ impl Folder {
         }
     }
 
-    /// Where it is.
+    /// Path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A file or folder in it.
+    /// Path of a file or folder in it.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// An empty folder for the traces of the nodes.
+    /// Creates an empty folder for the nodes' traces.
     pub(super) fn raw(&self) -> Result<PathBuf, ChaosError> {
         let path = self.file("raw");
         let made = if path.exists() {
@@ -95,7 +95,7 @@ impl Folder {
         File::create(&path).map_err(|source| ChaosError::File { path, source })
     }
 
-    /// The merged trace of a part.
+    /// Path of the merged trace of a part.
     #[must_use]
     pub fn trace(&self, part: Part) -> PathBuf {
         self.file(if part == Part::Faulty {
@@ -105,7 +105,7 @@ impl Folder {
         })
     }
 
-    /// Merges the nodes' traces of a part into one, and removes them.
+    /// Merges the nodes' traces of a part into one and removes them.
     pub(super) fn merge(&self, part: Part) -> Result<(), ChaosError> {
         let raw = self.file("raw");
         let path = self.trace(part);
@@ -125,7 +125,7 @@ impl Folder {
         std::fs::remove_dir_all(&raw).map_err(|source| ChaosError::File { path: raw, source })
     }
 
-    /// Writes what was run.
+    /// Writes the scenario and the run's header.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -138,10 +138,10 @@ impl Folder {
         )
     }
 
-    /// Takes the fault-free run of another folder.
+    /// Copies the fault-free run of another folder.
     ///
     /// # Errors
-    /// There is none, or it cannot be copied.
+    /// The other folder has none, or it cannot be copied.
     pub fn copy_baseline(&self, from: &Folder) -> Result<(), ChaosError> {
         let from = from.trace(Part::Baseline);
         let path = self.trace(Part::Baseline);
@@ -155,10 +155,10 @@ impl Folder {
         Ok(())
     }
 
-    /// Forgets the fault-free run of an earlier run in this folder.
+    /// Removes the fault-free run of an earlier run in this folder.
     ///
     /// # Errors
-    /// It is there and cannot be removed.
+    /// It exists and cannot be removed.
     pub fn forget_baseline(&self) -> Result<(), ChaosError> {
         let path = self.trace(Part::Baseline);
         match std::fs::remove_file(&path) {
@@ -169,10 +169,10 @@ impl Folder {
         }
     }
 
-    /// Judges and measures the traces, and writes the report.
+    /// Checks and measures the traces, and writes the report.
     ///
     /// # Errors
-    /// A file of the run cannot be read, or the report not be written.
+    /// A file of the run cannot be read, or the report cannot be written.
     pub fn report(&self) -> Result<Report, ChaosError> {
         let unreadable = |path: &Path, reason: String| ChaosError::Unreadable {
             path: path.to_owned(),

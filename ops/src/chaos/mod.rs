@@ -1,13 +1,13 @@
-//! A chaos run: node processes behind emulated links, what a scenario does to them, and the trace
-//! of it.
+//! A chaos run: node processes behind emulated links, the faults of a scenario, and the resulting
+//! trace.
 //!
 //! | file | does |
 //! |---|---|
 //! | `cluster` | the processes: started so that they announce the link emulator's addresses and write traces |
-//! | `disks` | where the processes write checkpoints, and disks that are full |
+//! | `disks` | the folders for checkpoints, and full disks |
 //! | `perform` | carries out a schedule |
-//! | `sample` | memory and descriptors of processes |
-//! | `folder` | what a run leaves behind |
+//! | `sample` | memory and open descriptors of processes |
+//! | `folder` | the output of a run |
 //!
 //! Starts and signals processes, binds loopback sockets, writes into the folder of the run.
 
@@ -28,54 +28,55 @@ use slowmo_chaos::processes::relay::RelayError;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long the founders may take until all of them have trained together.
+/// Longest time that the bootstrap members may take until all of them have trained together.
 pub const BOOTSTRAP_MAX: Duration = Duration::from_secs(60);
 
-/// Why a run could not be made. No process is left, and what was written down until then is kept.
+/// Reasons why a run failed. No process is left, and everything recorded until then is kept.
 #[derive(Debug, thiserror::Error)]
 pub enum ChaosError {
-    /// The links.
+    /// The emulated links failed.
     #[error(transparent)]
     Relay(#[from] RelayError),
-    /// The processes.
+    /// The processes failed.
     #[error(transparent)]
     Group(#[from] GroupError),
-    /// The traces.
+    /// The traces cannot be merged.
     #[error(transparent)]
     Trace(#[from] CollectError),
-    /// Another file of the run.
+    /// Another file of the run cannot be written.
     #[error("cannot write {}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A file of an earlier run is none.
+    /// A file is not part of a chaos run.
     #[error("{} is none of a chaos run: {reason}", path.display())]
     Unreadable {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A configuration key, from the scenario, this process's variables or the binary's flags.
+    /// A configuration key from the scenario, this process's variables or the binary's flags is
+    /// refused.
     #[error(transparent)]
     Config(#[from] slowmo::config::ConfigError),
-    /// Training did not begin.
+    /// Training did not begin within [`BOOTSTRAP_MAX`].
     #[error("the {nodes} nodes did not train together within {} s; {why}", BOOTSTRAP_MAX.as_secs())]
     NotFounded {
-        /// How many.
+        /// Number of nodes.
         nodes: usize,
-        /// What is known of it, with the last lines of a node.
+        /// The known cause, with the last lines of a node.
         why: String,
     },
-    /// The binary writes no trace.
+    /// The binary does not write a trace.
     #[error(
         "node {0} wrote no trace; the binary must take its settings from slowmo::Config::load(), so that SLOWMO_TRACE reaches it"
     )]
     NoTrace(usize),
-    /// The user ended it.
+    /// The user ended the run.
     #[error("ended by {0}; all nodes were ended")]
     Interrupted(Signal),
 }

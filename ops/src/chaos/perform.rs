@@ -1,4 +1,4 @@
-//! Carries out a schedule on the processes of a run, and writes down what it does.
+//! Carries out a schedule on the processes of a run and records every action.
 
 use super::cluster::Orders;
 use super::disks::Disks;
@@ -21,41 +21,41 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How often processes are sampled.
+/// Sampling period of the processes.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// How often nodes are asked whether they train.
+/// Period at which nodes are asked whether they train.
 const ASK_EVERY: Duration = Duration::from_millis(200);
-/// How long a node that is started again is waited for to end first, at the end of the faults.
+/// After the last fault, longest wait for nodes that must end before they are started again.
 const LEAVING_MAX: Duration = Duration::from_secs(10);
-/// Most that is kept of what the nodes write, in bytes.
+/// Most bytes kept of the nodes' output.
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
 
-/// What a run tells while it lasts.
+/// Progress of a run.
 #[derive(Clone, Debug)]
 pub enum Progress {
-    /// All founders train.
+    /// All bootstrap members train.
     Founded,
-    /// Something was done, for people.
+    /// An action was carried out; text for people.
     Did(String),
-    /// Something went wrong that nobody wanted, for people.
+    /// An unintended failure; text for people.
     Wrong(String),
-    /// Nothing is done any more.
+    /// The quiet phase began: no more faults.
     Quiet,
 }
 
-/// What a run was like, beside its trace.
+/// Result of a run, beside its trace.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What could not be done, for people.
+    /// Actions that could not be carried out, for people.
     pub notes: Vec<String>,
-    /// What the links carried.
+    /// Traffic that the links carried.
     pub traffic: Traffic,
-    /// The checkpoints that are there at the end, where any were written.
+    /// The checkpoints that exist at the end, where any were written.
     pub kept: Option<Kept>,
 }
 
-/// Makes one run, with or without its faults, and leaves its merged trace in `folder`. Call it on
-/// the main thread.
+/// Makes one run, with or without its faults, and leaves its merged trace in `folder`. Must be
+/// called on the main thread.
 ///
 /// # Errors
 /// See [`ChaosError`]; no process is left, and the trace until then is merged as well.
@@ -121,11 +121,11 @@ struct Run<'a> {
     relay: Relay,
     disks: Option<Disks>,
     group: Group,
-    /// What the nodes write, and how many bytes that were.
+    /// The file for the nodes' output, and the bytes written to it.
     output: (File, usize),
-    /// Nodes that were killed or drained, so that their end is no surprise.
+    /// Nodes that were killed or drained, so that their end is expected.
     expected: BTreeSet<usize>,
-    /// Nodes that are to be started when they have ended.
+    /// Nodes that must be started once they have ended.
     waiting: Vec<usize>,
     notes: Vec<String>,
     sampled: Instant,
@@ -169,7 +169,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Ends all nodes: they hand over, as far as there is somebody to hand over to.
+    /// Ends all nodes: they hand over as far as there is a node to hand over to.
     fn end(&mut self) -> Result<(), ChaosError> {
         for node in self.group.running_nodes() {
             self.group.signal(node, Signal::SIGCONT);
@@ -238,7 +238,7 @@ impl Run<'_> {
         ChaosError::NotFounded { nodes, why }
     }
 
-    /// Sees what happens for a moment.
+    /// Processes the events of a short interval.
     fn look(&mut self) -> Result<(), ChaosError> {
         for happening in self.group.happenings() {
             note(&happening, &mut self.output, &mut self.journal, &self.raw)?;
@@ -315,13 +315,13 @@ impl Run<'_> {
             }
             _ => {}
         }
-        // It is written down before it happens: nothing that follows from it is earlier.
+        // The fault is recorded before it happens: no consequence of it has an earlier time.
         self.did(vec![fault.clone()])?;
         let there = match fault {
             Fault::Kill { .. } => self.dismiss(node, Signal::SIGKILL),
             Fault::Drain { .. } => {
                 self.expected.insert(node);
-                // A node that does not answer is not up yet, or takes no orders there.
+                // A node that does not answer is not up yet, or takes no orders on that socket.
                 let asked = jobs::ask(node, &self.group.admin_socket(node), Request::Drain).is_ok();
                 asked || self.dismiss(node, Signal::SIGTERM)
             }
@@ -342,7 +342,7 @@ impl Run<'_> {
         self.group.signal(node, signal)
     }
 
-    /// Starts a node, or remembers to do so when it has ended.
+    /// Starts a node, or remembers to do so once it has ended.
     fn start(&mut self, node: usize) -> Result<(), ChaosError> {
         if self.group.running_nodes().contains(&node) {
             self.waiting.push(node);
@@ -356,7 +356,7 @@ impl Run<'_> {
     }
 
     fn did(&mut self, faults: Vec<Fault>) -> Result<(), ChaosError> {
-        // Of both directions of a link one is enough.
+        // One of a link's two directions is enough.
         let mut told = Vec::new();
         let mut names = BTreeSet::new();
         for fault in faults.iter().filter(|fault| names.insert(fault.name())) {
@@ -379,7 +379,7 @@ fn faulted(ways: &[Way], link: Link) -> Vec<Fault> {
         .collect()
 }
 
-/// Keeps what a node wrote, and that it ended.
+/// Records a node's output and its end.
 fn note(
     happening: &Happening,
     output: &mut (File, usize),
@@ -389,7 +389,7 @@ fn note(
     match happening {
         Happening::Line(line) if output.1 < OUTPUT_BYTES_MAX => {
             output.1 += line.text.len();
-            // The output is for people who look for a cause; the run goes on without it.
+            // The output serves people who look for a cause; the run continues without it.
             let _full_disk = writeln!(output.0, "[node {}] {}", line.node, line.text);
         }
         Happening::Line(_) => {}

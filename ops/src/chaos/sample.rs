@@ -1,10 +1,10 @@
-//! What a process holds: resident memory and open descriptors, as the kernel tells it under
-//! `/proc`. Elsewhere nothing is known.
+//! Resources of a process: resident memory and open descriptors, as reported by the kernel under
+//! `/proc`. Systems without `/proc` report nothing.
 
 use slowmo_chaos::processes::measure::{DESCRIPTORS, MEMORY};
 use slowmo_protocol::trace::{Event, Start};
 
-/// Gauges of a process; none if it is gone or there is no `/proc`.
+/// Gauges of a process; none if it is gone or `/proc` does not exist.
 pub(super) fn gauges(start: Start, process: u32) -> Vec<Event> {
     let gauge = |name: &str, (value, bound): (u64, u64)| Event::Gauge {
         start,
@@ -17,7 +17,7 @@ pub(super) fn gauges(start: Start, process: u32) -> Vec<Event> {
     memory.into_iter().chain(descriptors).collect()
 }
 
-/// Bytes of memory that it has, and of all that the machine has.
+/// Resident bytes of the process, and total memory of the machine in bytes.
 fn resident_bytes(process: u32) -> Option<(u64, u64)> {
     let used = kilobytes(
         &std::fs::read_to_string(format!("/proc/{process}/status")).ok()?,
@@ -32,7 +32,7 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// Descriptors that are open, and how many may be.
+/// Open descriptors, and their limit.
 fn descriptors(process: u32) -> Option<(u64, u64)> {
     let open = std::fs::read_dir(format!("/proc/{process}/fd"))
         .ok()?

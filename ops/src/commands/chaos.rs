@@ -1,4 +1,4 @@
-//! `slowmo chaos`: a training binary under a schedule of faults, and a report of what became of it.
+//! `slowmo chaos`: runs a training binary under a schedule of faults and reports the result.
 
 use crate::console::{Console, Told};
 use anyhow::{Context, bail, ensure};
@@ -10,39 +10,39 @@ use slowmo_ops::processes::catch_signals;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Put a training binary through faults, and see what becomes of it.
+/// Put a training binary through faults and report the result.
 #[derive(Debug, Subcommand)]
 pub enum Chaos {
     /// Run a scenario.
     Run(Run),
-    /// Show the scenarios that need no file.
+    /// Show the built-in scenarios.
     List,
-    /// Make the report of a run again from the traces in its folder.
+    /// Regenerate the report of a run from the traces in its folder.
     Report(Again),
 }
 
-/// Runs a training binary as N node processes and does to them what a scenario says.
+/// Runs a training binary as N node processes and applies the faults of a scenario.
 ///
 /// Nodes are killed, paused, drained and started; links between them, which go through an emulator
 /// in this process, are cut, slow or lossy. A fault-free run of the same length comes first. Exits
-/// with 1 if an invariant was broken or something expected was missed.
+/// with 1 if an invariant was broken or an expected event was missed.
 #[derive(Debug, Args)]
 pub struct Run {
     /// A shipped scenario (see `slowmo chaos list`), or the path of a TOML file.
     scenario: String,
-    /// Drives who is hit, when, and what is lost on links.
+    /// Seed of the faults' targets and times, and of the losses on links.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// How long faults last, like 90, 90s, 10m or 1h; the scenario's own duration unless given.
+    /// Duration of the faults, like 90, 90s, 10m or 1h; the scenario's own duration unless given.
     #[arg(long, value_name = "D", value_parser = seconds)]
     duration: Option<f64>,
-    /// Where traces and report go; chaos-SCENARIO-SEED here unless given.
+    /// Folder for traces and report; chaos-SCENARIO-SEED in the working directory unless given.
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Make no fault-free run first.
+    /// Skip the fault-free run that otherwise comes first.
     #[arg(long, conflicts_with = "baseline")]
     no_baseline: bool,
-    /// Take the fault-free run out of the folder of an earlier run.
+    /// Take the fault-free run from the folder of an earlier run.
     #[arg(long, value_name = "FOLDER")]
     baseline: Option<PathBuf>,
     /// The training binary and its arguments.
@@ -50,7 +50,7 @@ pub struct Run {
     command: Vec<OsString>,
 }
 
-/// Makes a report again.
+/// Regenerates a report.
 #[derive(Debug, Args)]
 pub struct Again {
     /// The folder of the run.
@@ -58,7 +58,7 @@ pub struct Again {
 }
 
 impl Chaos {
-    /// Does it.
+    /// Runs the subcommand.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         match self {
             Self::Run(run) => run.run(console),
@@ -180,7 +180,7 @@ fn list(console: Console) -> anyhow::Result<()> {
     console.result(lines.join("\n"), &object)
 }
 
-/// A number of seconds, minutes or hours.
+/// Parses a number of seconds, minutes or hours.
 fn seconds(text: &str) -> anyhow::Result<f64> {
     let (number, unit) = match text.trim_end_matches(char::is_alphabetic) {
         number if number.len() == text.len() => (number, 1.0),

@@ -1,5 +1,5 @@
-//! `slowmo checkpoint`: what checkpoints there are, whether they are whole, and one file of the
-//! model for other frameworks.
+//! `slowmo checkpoint`: lists checkpoints, verifies that they are whole, and exports the model as
+//! one file for other frameworks.
 
 use crate::console::{Console, Told, table};
 use anyhow::{Context, bail};
@@ -8,10 +8,10 @@ use serde::Serialize;
 use slowmo::checkpoints::{Checkpoint, Listed, Name, export, list, newest_whole};
 use std::path::{Path, PathBuf};
 
-/// Look at the checkpoints of a training.
+/// Inspect, verify or export the checkpoints of a training.
 #[derive(Debug, Subcommand)]
 pub enum CheckpointCommand {
-    /// What is in a folder of checkpoints, or in one of them. Reads manifests only.
+    /// Show the contents of a folder of checkpoints, or of one of them. Reads manifests only.
     Inspect(Inspect),
     /// Read every value and compare it with its digest. Exits with 1 if a checkpoint is not whole.
     Verify(Verify),
@@ -64,7 +64,7 @@ struct Row {
     bytes: u64,
     cursors: Vec<(u64, String)>,
     tensors: usize,
-    /// What keeps it from being used.
+    /// The reason why it cannot be used, if any.
     wrong: Option<String>,
 }
 
@@ -79,7 +79,7 @@ struct Exported {
 }
 
 impl CheckpointCommand {
-    /// Runs it.
+    /// Runs the subcommand.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         match self {
             Self::Inspect(Inspect { folder }) => {
@@ -99,8 +99,7 @@ impl CheckpointCommand {
     }
 }
 
-/// Shows what `open` says of each checkpoint; fails where it is asked to verify and one is not
-/// whole.
+/// Shows the result of `open` for each checkpoint; when verifying, fails if one is not whole.
 fn look(
     command: &'static str,
     folder: &Path,
@@ -137,7 +136,7 @@ fn look(
     if succeeded { Ok(()) } else { Err(Told.into()) }
 }
 
-/// The checkpoints that a path names: itself, or all in it, oldest first.
+/// The checkpoints that a path names: the path itself, or all in the folder, oldest first.
 fn paths(folder: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> {
     if let Some(name) = own_name(folder) {
         return Ok(vec![(name.to_string(), folder.to_owned())]);

@@ -1,4 +1,4 @@
-//! `slowmo dashboard`: where the page of a running job is, and a browser that shows it.
+//! `slowmo dashboard`: finds the page of a running job and opens it in a browser.
 
 use crate::console::Console;
 use anyhow::{Context, bail};
@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a node that has just started may take to serve its page.
+/// Longest time that a node that has just started may take to serve its page.
 const SERVED_WITHIN: Duration = Duration::from_secs(20);
-/// How long a job may take to be there: the launch may have been typed a moment ago.
+/// Longest wait for a job to appear: the launch may have been typed a moment ago.
 const LAUNCHED_WITHIN: Duration = Duration::from_secs(5);
-/// How long the browser may take to read where the page is.
+/// Longest time that the browser may take to read the file with the page's address.
 const READ_WITHIN: Duration = Duration::from_secs(5);
-/// How often it is looked for.
+/// Polling period of these waits.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// What opens a page for a person, tried in this order.
+/// Programs that open a page, tried in this order.
 const OPENERS: [&str; 2] = ["xdg-open", "open"];
 
 /// Open the page of the running job: nodes and rounds over time, loss, links, shards, events; drain
@@ -28,17 +28,17 @@ const OPENERS: [&str; 2] = ["xdg-open", "open"];
 ///
 /// The job must have been launched with --dashboard; a node that no launcher started serves its
 /// page at the key `http`. At a terminal a browser is opened; otherwise the address is printed. It
-/// ends with the token of this job: whoever has it may drain and scale.
+/// ends with the token of this job: anyone who has it may drain and scale.
 #[derive(Debug, Args)]
 pub struct Dashboard {
-    /// Which job; needed where several run.
+    /// The job's name; needed where several run.
     #[arg(long, value_name = "NAME", conflicts_with = "admin")]
     job: Option<String>,
-    /// A node's own admin socket (key `admin`), where no launcher started it. Its page wants its
-    /// token typed in.
+    /// A node's own admin socket (key `admin`), for a node that no launcher started. Its page asks
+    /// for its token.
     #[arg(long, value_name = "SOCKET")]
     admin: Option<PathBuf>,
-    /// Only say where it is.
+    /// Only print the address.
     #[arg(long)]
     no_open: bool,
 }
@@ -52,7 +52,7 @@ struct Found {
 }
 
 impl Dashboard {
-    /// Finds the page, and opens it.
+    /// Finds the page and opens it.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         let page = match &self.admin {
             Some(socket) => page_of_node(socket)?,
@@ -77,8 +77,7 @@ impl Dashboard {
     }
 }
 
-/// The job of this name, or the only one. One that is being launched beside this command is waited
-/// for.
+/// The job of this name, or the only one. Waits for a job that is being launched at the same time.
 fn job_of(name: Option<&str>) -> anyhow::Result<String> {
     let start = Instant::now();
     loop {
@@ -92,10 +91,10 @@ fn job_of(name: Option<&str>) -> anyhow::Result<String> {
     }
 }
 
-/// The page of the member of a job with the lowest id, with the job's token.
+/// The page of the member with the lowest id of a job, with the job's token.
 ///
 /// # Errors
-/// The job's nodes serve none, or do not within [`SERVED_WITHIN`].
+/// The job's nodes serve no page, or not within [`SERVED_WITHIN`].
 pub fn page_of(job: &str) -> anyhow::Result<String> {
     let (_, socket) = jobs::find(Some(job))?;
     let Answer::Token { token } = jobs::request(&socket, Request::Token)? else {
@@ -132,7 +131,7 @@ fn page_of_node(socket: &Path) -> anyhow::Result<String> {
     Ok(url(address, None))
 }
 
-/// After the # nothing is sent: the token stays in the browser.
+/// URL of a page. Browsers do not send the part after the #, so the token stays in the browser.
 fn url(address: SocketAddr, token: Option<&str>) -> String {
     let token = token
         .map(|token| format!("#token={token}"))
@@ -140,8 +139,9 @@ fn url(address: SocketAddr, token: Option<&str>) -> String {
     format!("http://{address}/{token}")
 }
 
-/// Shows the page in a browser; whether one was found. Others see the arguments of a process, so
-/// the browser gets a file that only this user may read, and that leads on.
+/// Shows the page in a browser; returns whether one was found. Other users can see the arguments of
+/// a process, so the browser gets a file that only this user may read and that redirects to the
+/// page.
 fn open(page: &str) -> bool {
     let has_screen = cfg!(target_os = "macos")
         || ["DISPLAY", "WAYLAND_DISPLAY"]
@@ -174,7 +174,7 @@ fn open(page: &str) -> bool {
     };
     let opened = OPENERS.iter().any(|opener| start(opener));
     if opened {
-        // The file is gone with this process.
+        // The file is removed when this process ends.
         std::thread::sleep(READ_WITHIN);
     }
     opened

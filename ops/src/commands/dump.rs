@@ -1,4 +1,4 @@
-//! `slowmo dump`: a node's flight recorder, written down now.
+//! `slowmo dump`: writes a node's flight recorder to a file now.
 
 use crate::console::Console;
 use anyhow::bail;
@@ -8,7 +8,7 @@ use slowmo::admin::{Answer, Request};
 use slowmo_ops::jobs;
 use std::path::PathBuf;
 
-/// Let a node write its last events into the folder of its key flight, for slowmo replay.
+/// Make a node write its last events into the folder of its key flight, for slowmo replay.
 #[derive(Debug, Args)]
 pub struct Dump {
     /// The node's own admin socket (key `admin`).
@@ -25,7 +25,7 @@ struct Dumped {
 }
 
 impl Dump {
-    /// Does it.
+    /// Runs the command.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         let file = match jobs::ask_at(&self.admin, Request::Dump)? {
             Answer::Dumped { file } => file,

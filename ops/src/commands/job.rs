@@ -1,4 +1,4 @@
-//! `slowmo scale`, `drain`, `kill` and `status`: what is done with a running job.
+//! `slowmo scale`, `drain`, `kill` and `status`: operations on a running job.
 
 use super::one_node::{self, Probe};
 use crate::console::{Console, table};
@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Which job.
+/// Selects a job.
 #[derive(Debug, Args)]
 pub struct Which {
     /// The job's name; needed only where several run.
@@ -20,7 +20,8 @@ pub struct Which {
     job: Option<String>,
 }
 
-/// Change how many nodes the running job has: new ones join, the highest ids hand over and leave.
+/// Change the number of nodes of the running job: new ones join, the highest ids hand over and
+/// leave.
 #[derive(Debug, Args)]
 pub struct Scale {
     /// Node processes.
@@ -32,14 +33,14 @@ pub struct Scale {
 /// Let a node contribute once more, hand over and leave.
 #[derive(Debug, Args)]
 pub struct Drain {
-    /// Its id.
+    /// The node's id.
     #[arg(required_unless_present = "admin", conflicts_with = "admin")]
     node: Option<usize>,
-    /// Its own admin socket (key `admin`), where no launcher started it.
+    /// The node's own admin socket (key `admin`), for a node that no launcher started.
     #[arg(long, value_name = "SOCKET", conflicts_with = "job")]
     admin: Option<PathBuf>,
-    /// Wait until its process has closed that socket, at most so many seconds; exits with 1 where
-    /// it has not.
+    /// Wait until the node's process has closed that socket, at most this many seconds; exits with
+    /// 1 if it has not.
     #[arg(long, value_name = "SECONDS", requires = "admin", value_parser = clap::value_parser!(u32).range(1..=one_node::WAIT_SECONDS_MAX))]
     wait: Option<u32>,
     #[command(flatten)]
@@ -49,19 +50,19 @@ pub struct Drain {
 /// Kill a node's process (SIGKILL), as a crash would.
 #[derive(Debug, Args)]
 pub struct Kill {
-    /// Its id.
+    /// The node's id.
     node: usize,
     #[command(flatten)]
     which: Which,
 }
 
-/// Show the running job: view, rounds, who is alive, and why nothing is decided if nothing is.
+/// Show the running job: view, rounds, live nodes, and the reason if nothing is decided.
 #[derive(Debug, Args)]
 pub struct Status {
-    /// A node's own admin socket (key `admin`), where no launcher started it.
+    /// A node's own admin socket (key `admin`), for a node that no launcher started.
     #[arg(long, value_name = "SOCKET", conflicts_with = "job")]
     admin: Option<PathBuf>,
-    /// Exit with 0 where the node is so, and with 1 where it is not: live, it answers; ready, it is
+    /// Exit with 0 if the node is in this state, and with 1 if not. live: it answers; ready: it is
     /// a member of the view.
     #[arg(long, value_enum, requires = "admin")]
     probe: Option<Probe>,
@@ -70,7 +71,7 @@ pub struct Status {
 }
 
 impl Scale {
-    /// Does it.
+    /// Runs the command.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         change(
             console,
@@ -82,7 +83,7 @@ impl Scale {
 }
 
 impl Drain {
-    /// Does it.
+    /// Runs the command.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         if let Some(socket) = self.admin {
             jobs::ask_at(&socket, admin::Request::Drain)?;
@@ -110,7 +111,7 @@ impl Drain {
 }
 
 impl Kill {
-    /// Does it.
+    /// Runs the command.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         change(
             console,
@@ -121,7 +122,7 @@ impl Kill {
     }
 }
 
-/// What a change reports.
+/// Report of a change.
 #[derive(Debug, Serialize)]
 struct Change {
     command: &'static str,
@@ -183,13 +184,13 @@ fn change(
     console.result(format!("job {}: {told}", report.job), &report)
 }
 
-/// What `status` reports: the job as the member that is furthest sees it, and every node.
+/// Report of `status`: the job as seen by the member that is furthest ahead, and every node.
 #[derive(Debug, Serialize)]
 struct JobReport {
     command: &'static str,
     succeeded: bool,
     job: String,
-    /// Of the last decided round.
+    /// Live nodes in the last decided round.
     alive: usize,
     members: usize,
     contributors: usize,
@@ -199,30 +200,30 @@ struct JobReport {
     momentum_lost: u64,
     push_sum_weight_lost: f64,
     push_sum_weight_doubled: f64,
-    /// Largest over the nodes.
+    /// Largest value over the nodes.
     disagreement: Option<f32>,
     waiting_for: Option<String>,
-    /// Nodes that others' gossip waits for, or does without.
+    /// Nodes that others' gossip waits for or proceeds without.
     late: Vec<LateRow>,
     nodes: Vec<NodeRow>,
 }
 
-/// A node that is late.
+/// A late node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct LateRow {
     node: u64,
-    /// How many inner steps, at most.
+    /// Largest number of inner steps by which it is late.
     steps: u64,
-    /// For how long, at most.
+    /// Longest time that it has been late, in milliseconds.
     ms: u64,
-    /// Who waits for it, ascending.
+    /// Nodes that wait for it, ascending.
     waited_for_by: Vec<u64>,
-    /// Who does without it, ascending.
+    /// Nodes that proceed without it, ascending.
     skipped_by: Vec<u64>,
 }
 
 impl LateRow {
-    /// What `reports` say of late nodes, ascending.
+    /// The late nodes according to `reports`, ascending.
     fn all<'a>(reports: impl Iterator<Item = &'a Report>) -> Vec<Self> {
         let mut rows: BTreeMap<u64, Self> = BTreeMap::new();
         for (by, late) in reports.flat_map(|report| {
@@ -278,17 +279,17 @@ impl fmt::Display for LateRow {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum NodeRow {
-    /// What it says of itself, its id included.
+    /// The node's report of itself, its id included.
     Answer(Box<Report>),
-    /// It does not answer (yet).
+    /// The node does not answer (yet).
     Silent {
-        /// Its id.
+        /// The node's id.
         node: usize,
     },
 }
 
 impl Status {
-    /// Asks and shows.
+    /// Queries the job and shows the result.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         let (job, nodes) = match &self.admin {
             Some(socket) => {
@@ -404,8 +405,8 @@ impl JobReport {
             "job {}: view {} of lineage {}, next round {}\nlast round: {} alive / {} members / {} contributors\nmomentum lost: {} shards, push-sum weight lost: {:.3}, in twice: {:.3}, disagreement: {}\n{nodes}",
             self.job,
             self.epoch,
-            // Whole: histories that parted differ in the last digits, and the key `lineage` takes
-            // it so.
+            // The full lineage: histories that diverged differ in the last digits, and the key
+            // `lineage` takes the full value.
             self.lineage,
             self.round,
             self.alive,
@@ -426,7 +427,7 @@ impl JobReport {
     }
 }
 
-/// What the workers of a node compute on; the same several times is counted.
+/// The devices on which a node's workers compute; repeated names are counted.
 fn devices(names: &[String]) -> String {
     let counted = names.chunk_by(|one, other| one == other);
     let text = |same: &[String]| {

@@ -1,4 +1,4 @@
-//! `slowmo keygen`: a cluster key.
+//! `slowmo keygen`: makes a cluster key.
 
 use crate::console::Console;
 use anyhow::Context;
@@ -16,12 +16,11 @@ pub struct Keygen {
 }
 
 impl Keygen {
-    /// Makes and delivers the key.
+    /// Makes the key and writes or prints it.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         let key = keys::generate()?;
         let Some(file) = self.out else {
-            // With --json the object carries the key: it must not also appear among the lines for
-            // people.
+            // With --json the object carries the key: the lines for people must not show it too.
             let text = if console.is_json() {
                 "a new cluster key; keep it secret"
             } else {

@@ -1,5 +1,5 @@
-//! `slowmo launch`: N node processes of the user's training binary on this machine, which may come,
-//! go and die.
+//! `slowmo launch`: runs N node processes of the user's training binary on this machine; nodes may
+//! join, leave and die.
 
 pub mod gpus;
 
@@ -23,16 +23,16 @@ use std::time::Instant;
 
 /// Run N node processes of a training binary on this machine.
 ///
-/// Each node gets its identity through SLOWMO_* variables; its output appears behind a prefix. A
-/// node that dies is done without: the others go on. `slowmo scale`, `drain`, `kill` and `status`
-/// work on the running job. Ctrl-C ends all nodes.
+/// Each node gets its identity through SLOWMO_* variables; its output appears behind a prefix. If a
+/// node dies, the others continue without it. `slowmo scale`, `drain`, `kill` and `status` work on
+/// the running job. Ctrl-C ends all nodes.
 #[derive(Debug, Args)]
 pub struct Launch {
     /// Node processes.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=NODES_MAX as i64))]
     nodes: u16,
-    /// Join the running cluster that has a node at this address, instead of founding one; wants the
-    /// cluster's key.
+    /// Join the running cluster that has a node at this address, instead of bootstrapping one;
+    /// needs the cluster's key.
     #[arg(long, value_name = "HOST:PORT", requires = "cluster_key_file")]
     join: Option<String>,
     /// The lowest node id of this launch; give the nodes of another machine other ids.
@@ -47,11 +47,11 @@ pub struct Launch {
     /// CPU workers of each node.
     #[arg(long, value_name = "G", value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "gpus")]
     workers: Option<u16>,
-    /// GPUs of each node, one for each of its workers; nodes share them where there are fewer. The
-    /// binary must be built with the feature cuda of slowmo.
+    /// GPUs of each node, one per worker; nodes share them if there are too few. The binary must be
+    /// built with the feature cuda of slowmo.
     #[arg(long, value_name = "G", value_parser = clap::value_parser!(u16).range(1..))]
     gpus: Option<u16>,
-    /// What a node does that lost one of several GPUs: leave, or start again with the others and
+    /// Reaction of a node that lost one of several GPUs: leave, or start again with the others and
     /// join.
     #[arg(
         long,
@@ -73,13 +73,13 @@ pub struct Launch {
     command: Vec<OsString>,
 }
 
-/// What a launch reports.
+/// Report of a launch.
 #[derive(Debug, Serialize)]
 struct Launched {
     command: &'static str,
     succeeded: bool,
     nodes: u16,
-    /// Nodes that ended badly, by id.
+    /// Nodes that failed, by id.
     failed: Vec<usize>,
     elapsed_s: f64,
 }
@@ -134,8 +134,8 @@ impl Launch {
         console.result(format!("{ended} after {elapsed_s:.1} s"), &report)
     }
 
-    /// Runs the nodes, whoever dies, and does what the other commands ask. Fails if no node ended
-    /// well.
+    /// Runs the nodes, continues when some die, and carries out the requests of other commands.
+    /// Fails if no node ended successfully.
     fn elastic(&self, plan: &Plan, console: Console) -> anyhow::Result<Vec<usize>> {
         let name = self
             .job
@@ -168,7 +168,7 @@ impl Launch {
                             "node {node} failed ({status}); the others go on without it"
                         ));
                         failed.push(node);
-                        // A signal is no GPU's doing.
+                        // A death by signal is not caused by a GPU.
                         if let Some(gpus) = node_gpus.as_mut()
                             && status.code().is_some()
                         {
@@ -218,7 +218,7 @@ fn fail_fast(plan: &Plan, console: Console) -> anyhow::Result<Vec<usize>> {
     Ok(Vec::new())
 }
 
-/// Carries out a request of another command; `leaving` are the nodes that were told to.
+/// Carries out a request of another command; `leaving` are the nodes that were told to leave.
 fn answer(job: &str, group: &mut Group, leaving: &mut BTreeSet<usize>, asked: Asked) {
     let done = match asked.request {
         Request::Status => return tell_status(job, group, asked),
@@ -242,8 +242,8 @@ fn answer(job: &str, group: &mut Group, leaving: &mut BTreeSet<usize>, asked: As
     asked.answer(done.unwrap_or_else(|error| Answer::Refused { error }));
 }
 
-/// Says where the page is once a node serves it. Best effort: `slowmo dashboard` says it too.
-/// The address has the token in it, which is for a person's eyes, not for logs.
+/// Prints the page's address once a node serves it. Best effort: `slowmo dashboard` prints it too.
+/// The address contains the token, which is for a person's eyes, not for logs.
 fn tell_page(job: String, console: Console) {
     std::thread::spawn(move || match dashboard::page_of(&job) {
         Ok(page) if std::io::stderr().is_terminal() => {
@@ -271,8 +271,7 @@ fn no_such(group: &Group, node: usize) -> String {
     )
 }
 
-/// Asks the nodes, all at once and away from the launcher's loop: one that is stopped makes nobody
-/// else wait.
+/// Queries all nodes concurrently, outside the launcher's loop: a stopped node delays nobody else.
 fn tell_status(job: &str, group: &Group, asked: Asked) {
     let report = |node: usize, socket: &Path| match jobs::ask(node, socket, admin::Request::Status)
     {
@@ -298,7 +297,7 @@ fn tell_status(job: &str, group: &Group, asked: Asked) {
     });
 }
 
-/// Whether the job's model history has begun; a node that does not answer may know of it.
+/// Whether the job's model history has begun; a node that does not answer may already have one.
 fn is_founded(group: &Group) -> bool {
     let waits =
         |node: &usize| match jobs::ask(*node, &group.admin_socket(*node), admin::Request::Status) {
@@ -320,8 +319,8 @@ fn drain(group: &Group, leaving: &mut BTreeSet<usize>, node: usize) -> Result<()
     Ok(())
 }
 
-/// Starts the lowest free ids, or drains the highest running ones. Nodes that leave already do not
-/// count.
+/// Starts the lowest free ids, or drains the highest running ones. Nodes that are already leaving
+/// do not count.
 fn scale(group: &mut Group, leaving: &mut BTreeSet<usize>, nodes: usize) -> Result<Answer, String> {
     if !(1..=NODES_MAX).contains(&nodes) {
         return Err(format!(
@@ -361,7 +360,7 @@ fn scale(group: &mut Group, leaving: &mut BTreeSet<usize>, nodes: usize) -> Resu
     Ok(changed(&joined, &drained, &[]))
 }
 
-/// Says all that keeps a node from using so many GPUs, at once.
+/// Reports all obstacles to using this many GPUs in one error.
 pub(super) fn require_gpus(gpus: usize) -> anyhow::Result<()> {
     let missing: Vec<String> = slowmo_cuda::missing(gpus)
         .iter()
@@ -375,7 +374,7 @@ pub(super) fn require_gpus(gpus: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A binary that is not there is told once, not once a node.
+/// Reports a missing binary once, not once per node.
 pub(super) fn check_program(program: &Path) -> anyhow::Result<()> {
     if program.components().count() > 1 {
         ensure!(

@@ -1,5 +1,5 @@
-//! One file per command. May start node processes and write to the terminal; everything else is the
-//! libraries' work.
+//! One file per command. May start node processes and write to the terminal; the libraries do
+//! everything else.
 
 mod bench;
 mod chaos;
@@ -30,16 +30,16 @@ use std::ffi::OsString;
     propagate_version = true
 )]
 pub struct Cli {
-    /// Print one JSON object as the last line of standard output; people's output goes to standard
-    /// error.
+    /// Print one JSON object as the last line of standard output; output for people goes to
+    /// standard error.
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands of `slowmo`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// The tour: node processes train on handwritten digits, with live progress and a final table.
@@ -48,7 +48,7 @@ pub enum Command {
     Keygen(keygen::Keygen),
     /// Run N node processes of a training binary on this machine.
     Launch(launch::Launch),
-    /// Change how many nodes the running job has.
+    /// Change the number of nodes of the running job.
     Scale(job::Scale),
     /// Let a node hand over and leave.
     Drain(job::Drain),
@@ -64,29 +64,28 @@ pub enum Command {
     /// invariant's verdict.
     #[command(subcommand)]
     Chaos(chaos::Chaos),
-    /// Look at checkpoints: what there is, whether it is whole, and as one file for other
-    /// frameworks.
+    /// Inspect, verify or export checkpoints.
     #[command(subcommand)]
     Checkpoint(checkpoint::CheckpointCommand),
     /// Check the arithmetic of this machine's CPU or GPUs, and the GPUs' rates.
     Selftest(selftest::Selftest),
-    /// Let a node write its last events down.
+    /// Make a node write its last events to a file.
     Dump(dump::Dump),
-    /// Name the history that goes on without a quorum.
+    /// Name the history that continues without a quorum.
     Recover(recover::Recover),
-    /// Step through what nodes wrote down, and check the invariants.
+    /// Step through recorded events of nodes and check the invariants.
     Replay(replay::Replay),
     /// Measure rounds, gossip and steps against the limits of this machine, taken in the same run.
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// A child on its way to become a node.
+    /// A child process that becomes a node.
     #[command(name = START_NODE, hide = true)]
     StartNode {
         /// The node's binary and its arguments.
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
-    /// Tries the one GPU that it sees.
+    /// Tests the one GPU visible to this process.
     #[command(name = launch::gpus::CHECK_GPU, hide = true)]
     CheckGpu(launch::gpus::CheckGpu),
     /// One process of a raw transfer.
@@ -103,7 +102,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Runs it.
+    /// Runs the command.
     pub fn run(self, console: &Console) -> anyhow::Result<()> {
         match self {
             Self::Demo(demo) => demo.run(*console),

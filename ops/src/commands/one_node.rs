@@ -1,5 +1,5 @@
-//! What an orchestrator asks one node on its admin socket: whether it lives, whether it takes part,
-//! whether it is gone.
+//! Requests of an orchestrator to one node on its admin socket: whether it lives, whether it is a
+//! member, whether it is gone.
 
 use crate::console::Console;
 use anyhow::{bail, ensure};
@@ -10,18 +10,18 @@ use slowmo_ops::jobs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest time that a drained node is waited for, in seconds: a day.
+/// Longest wait for a drained node, in seconds: one day.
 pub const WAIT_SECONDS_MAX: i64 = 86_400;
-/// How often a node that leaves is looked at.
+/// Polling period of a leaving node.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What a probe asks.
+/// Condition that a probe checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Probe {
-    /// Whether the node answers.
+    /// The node answers.
     Live,
-    /// Whether it is a member of the view.
+    /// The node is a member of the view.
     Ready,
 }
 
@@ -35,7 +35,7 @@ struct Probed {
 }
 
 impl Probe {
-    /// Says how the node stands; fails where it is not as asked.
+    /// Prints the member state of the node; fails if it does not meet the probe.
     pub fn judge(self, report: &Report, console: Console) -> anyhow::Result<()> {
         let Report { node, standing, .. } = report;
         ensure!(
@@ -58,7 +58,7 @@ impl Probe {
     }
 }
 
-/// What a node says of itself.
+/// Fetches a node's report of itself.
 pub fn status(socket: &Path) -> anyhow::Result<Report> {
     match jobs::ask_at(socket, Request::Status)? {
         Answer::Status(report) => Ok(*report),
@@ -66,7 +66,7 @@ pub fn status(socket: &Path) -> anyhow::Result<Report> {
     }
 }
 
-/// Waits until nobody serves the socket any more: the node has left, and its process has let go of
+/// Waits until nothing serves the socket any more: the node has left, and its process has dropped
 /// the runtime.
 pub fn wait_until_gone(socket: &Path, wait_max: Duration) -> anyhow::Result<()> {
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! `slowmo recover`: an operator names the history that goes on without a quorum.
+//! `slowmo recover`: an operator names the history that continues without a quorum.
 
 use crate::console::Console;
 use anyhow::bail;
@@ -8,17 +8,17 @@ use slowmo::admin::{Answer, RecoveryReport, Request};
 use slowmo_ops::jobs;
 use std::path::PathBuf;
 
-/// Go on without voters that are gone for good, where a majority is lost.
+/// Continue without voters that are permanently gone, after the loss of a majority.
 ///
-/// Without --history it says what would go on, and changes nothing. Ask the node with the highest
-/// round: what only the others know is lost. A node that reaches a newer history waits to be
-/// admitted to that, and refuses.
+/// Without --history it shows the history that would continue, and changes nothing. Ask the node
+/// with the highest round: anything that only the other nodes know is lost. A node that reaches a
+/// newer history waits to be admitted to that one, and refuses.
 #[derive(Debug, Args)]
 pub struct Recover {
     /// The node's own admin socket (key `admin`).
     #[arg(long, value_name = "SOCKET")]
     admin: PathBuf,
-    /// The history that goes on, as this command says it without this option.
+    /// The history that continues, as printed by this command without this option.
     #[arg(long, value_name = "LINEAGE")]
     history: Option<String>,
 }
@@ -32,7 +32,7 @@ struct Recovered {
 }
 
 impl Recover {
-    /// Does it.
+    /// Runs the command.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         let report = match jobs::ask_at(
             &self.admin,

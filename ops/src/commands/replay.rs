@@ -1,4 +1,4 @@
-//! `slowmo replay`: a recorded run, event by event, and what the invariants say of it.
+//! `slowmo replay`: shows a recorded run event by event, with the verdicts of the invariants.
 
 use crate::console::{Console, Told, table};
 use anyhow::ensure;
@@ -12,38 +12,38 @@ use slowmo_protocol::trace::Line;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 
-/// Step through what nodes wrote down (keys `trace` and `flight`, or a chaos run's trace.jsonl) and
-/// check the invariants.
+/// Step through recorded events of nodes (keys `trace` and `flight`, or a chaos run's trace.jsonl)
+/// and check the invariants.
 ///
 /// A trace that begins in the middle, as a flight recorder's does, is judged by the rules that need
-/// no beginning. Exits with 1 if something is broken.
+/// no beginning. Exits with 1 if an invariant is broken.
 #[derive(Debug, Args)]
 pub struct Replay {
     /// Files of events, or folders of them; several are merged in order of time.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Show the events from this one on.
+    /// Show the events from this index on.
     #[arg(long, value_name = "N", default_value_t = 0)]
     from: usize,
-    /// Show so many events; 0 shows none.
+    /// Show this many events; 0 shows none.
     #[arg(long, value_name = "N")]
     count: Option<usize>,
     /// Show the events of this node only.
     #[arg(long, value_name = "ID")]
     node: Option<u64>,
-    /// Go through them one by one: Enter for the next, a number to go there, v for the next broken
-    /// rule, q to end.
+    /// Step through the events one by one: Enter for the next, a number to jump there, v for the
+    /// next broken rule, q to end.
     #[arg(long, conflicts_with = "count")]
     step: bool,
-    /// Who could decide, where the trace does not say.
+    /// The quorum that could decide, if the trace does not say.
     #[arg(long, value_enum, default_value_t)]
     quorum: QuorumWord,
-    /// Replicas of a shard, where the trace does not say.
+    /// Replicas of a shard, if the trace does not say.
     #[arg(long, value_name = "R", default_value_t = 1)]
     replicas: usize,
 }
 
-/// [`Quorum`] as a word.
+/// [`Quorum`] as a command-line value.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum QuorumWord {
     #[default]
@@ -57,13 +57,13 @@ struct Report {
     succeeded: bool,
     events: usize,
     from_the_beginning: bool,
-    /// By event, the first thing that each rule found.
+    /// First violation of each rule, by event.
     broken: Vec<(usize, String)>,
     verdicts: Vec<Judged>,
 }
 
 impl Replay {
-    /// Does it.
+    /// Runs the command.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         let quorum = match self.quorum {
             QuorumWord::Majority => Quorum::Majority,
@@ -151,7 +151,7 @@ fn complaint(broken: &Broken) -> String {
     )
 }
 
-/// Goes through the events as the user says.
+/// Steps through the events interactively.
 fn step(lines: &[Line], broken: &[Broken], from: usize) -> anyhow::Result<()> {
     let mut index = from;
     let mut words = String::new();

@@ -1,4 +1,4 @@
-//! `slowmo selftest`: whether this machine's GPUs compute what they should, and how fast. One
+//! `slowmo selftest`: checks the results of this machine's GPUs or CPU, and the GPUs' rates. One
 //! binary, no test harness: copy it to a machine with GPUs and run it there.
 
 use crate::console::{Console, Told, table};
@@ -9,7 +9,7 @@ use slowmo_cuda::selftest::{self, LENGTHS, Rate, Tested};
 use slowmo_cuda::{Gpu, Library};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The share of the yardstick that a kernel or a copy must reach.
+/// Share of the reference rate that a kernel or a copy must reach.
 const SHARE_MIN: f64 = 0.8;
 
 /// Check the arithmetic on fresh random inputs: this machine's CPU, or its GPUs with their rates.
@@ -18,13 +18,13 @@ const SHARE_MIN: f64 = 0.8;
 /// if anything is wrong or slow.
 #[derive(Debug, Args)]
 pub struct Selftest {
-    /// The GPUs; without it the CPU.
+    /// Test the GPUs; without it the CPU.
     #[arg(long)]
     gpu: bool,
-    /// Where the random inputs begin; another one at each run unless given.
+    /// Seed of the random inputs; a new one for each run unless given.
     #[arg(long)]
     seed: Option<u64>,
-    /// Size of each array that rates are measured with, in MiB; 0 measures none.
+    /// Size in MiB of each array used to measure rates; 0 measures none.
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(0..=65_536))]
     mib: u32,
 }
@@ -42,7 +42,7 @@ struct DeviceReport {
     device: String,
     kernels: Vec<KernelReport>,
     rates: Vec<RateReport>,
-    /// Why there are no rates although they were asked for.
+    /// Reason why rates were requested but not measured.
     not_measured: Option<String>,
 }
 
@@ -50,9 +50,9 @@ struct DeviceReport {
 struct KernelReport {
     kernel: &'static str,
     values: u64,
-    /// The largest error against float64, in units of what rounding allows.
+    /// Largest error against float64, in units of the error that rounding allows.
     error: f64,
-    /// Values whose bits are not the CPU's.
+    /// Values whose bits differ from the CPU's.
     other_bits: u64,
     wrong: Option<String>,
 }
@@ -65,7 +65,7 @@ struct RateReport {
 }
 
 impl Selftest {
-    /// Runs it.
+    /// Runs the command.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         let now = || {
             SystemTime::now()

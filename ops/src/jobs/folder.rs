@@ -1,46 +1,46 @@
-//! Where launchers listen. Touches one folder.
+//! The folder of the launchers' sockets. This module touches that folder only.
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-/// Why a job was not found.
+/// Reasons why a job was not found.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
-    /// No launcher runs.
+    /// No launcher is running.
     #[error("no job is running; start one with slowmo launch")]
     None,
-    /// Several run.
+    /// Several jobs are running and none was named.
     #[error("several jobs are running ({}); choose one with --job NAME", .0.join(", "))]
     Several(Vec<String>),
-    /// Not this one.
+    /// No running job has this name.
     #[error("no job is named {name}; running: {}", if running.is_empty() { "none".to_owned() } else { running.join(", ") })]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// Jobs that run.
+        /// Names of the running jobs.
         running: Vec<String>,
     },
-    /// The name cannot be a file's.
+    /// The name cannot be a file name.
     #[error("{0:?} cannot name a job: use letters, digits, - and _")]
     Name(String),
-    /// A launcher of this name runs.
+    /// A launcher of this name is already running.
     #[error("a job named {0} is running already; choose another --job NAME")]
     Taken(String),
-    /// The folder of sockets.
+    /// The folder of sockets cannot be used.
     #[error("the folder {} cannot be used: {error}", folder.display())]
     Folder {
-        /// Which.
+        /// Path of the folder.
         folder: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
 }
 
-/// The socket of the job with this name, or of the only running job.
+/// Finds the socket of the job with this name, or of the only running job.
 ///
 /// # Errors
-/// None, several, or none of this name.
+/// There is no job, there are several, or none has this name.
 pub fn find(name: Option<&str>) -> Result<(String, PathBuf), JobError> {
     let folder = folder()?;
     let running = running(&folder);
@@ -60,10 +60,10 @@ pub fn find(name: Option<&str>) -> Result<(String, PathBuf), JobError> {
     })
 }
 
-/// The socket on which a new job of this name listens.
+/// Returns the path of the socket on which a new job of this name listens.
 ///
 /// # Errors
-/// A job of this name runs, or the name or the folder is unusable.
+/// A job of this name is running, or the name or the folder is unusable.
 pub fn socket_of(name: &str) -> Result<PathBuf, JobError> {
     let plain =
         |character: char| character.is_ascii_alphanumeric() || character == '-' || character == '_';
@@ -81,7 +81,7 @@ fn socket_in(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.sock"))
 }
 
-/// Jobs whose launcher answers; what a killed launcher left behind does not count.
+/// Names of the jobs whose launcher answers; sockets left behind by killed launchers do not count.
 fn running(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| {
@@ -97,9 +97,9 @@ fn running(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A folder of this user's own: nobody else may enter it.
+/// Returns the folder of sockets, which only this user can enter.
 fn folder() -> Result<PathBuf, JobError> {
-    // The owner of this process, without a system call of our own.
+    // The owner of this process, without calling `getuid` directly.
     let user = std::fs::metadata("/proc/self")
         .map(|metadata| metadata.uid())
         .unwrap_or_default();

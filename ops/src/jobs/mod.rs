@@ -1,8 +1,8 @@
-//! Running jobs: how a launcher is found and asked by the other commands.
+//! Running jobs: how the other commands find a launcher and send it requests.
 //!
 //! Each launcher listens on a Unix socket in a folder that only this user can enter; one JSON
-//! request a line, one JSON answer a line. Touches that folder, and the admin sockets of the job's
-//! nodes.
+//! request per line, one JSON answer per line. Touches that folder, and the admin sockets of the
+//! job's nodes.
 
 mod folder;
 mod node;
@@ -21,82 +21,82 @@ use std::time::Duration;
 
 /// Longest request or answer, in bytes.
 pub const MESSAGE_BYTES_MAX: u64 = 8 << 20;
-/// How long an answer may take.
+/// Longest time that an answer may take.
 pub const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// What a launcher can be asked.
+/// A request to a launcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// What every node sees.
+    /// Reports of all nodes.
     Status,
-    /// How many nodes run that do not leave.
+    /// Number of running nodes that are not leaving.
     Count,
-    /// The token that orders to the nodes' pages must bring.
+    /// The token that orders to the nodes' pages must carry.
     Token,
-    /// To run so many nodes: further ones join, the highest ids drain.
+    /// Scale to this many nodes: new ones join, or the highest ids drain.
     Scale {
-        /// How many.
+        /// Target number of nodes.
         nodes: usize,
     },
-    /// To let a node hand over and leave.
+    /// Let a node hand over and leave.
     Drain {
-        /// Which.
+        /// Id of the node.
         node: usize,
     },
-    /// To kill a node's process with SIGKILL.
+    /// Kill a node's process with SIGKILL.
     Kill {
-        /// Which.
+        /// Id of the node.
         node: usize,
     },
 }
 
-/// What it answers.
+/// The launcher's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
-    /// To [`Request::Status`].
+    /// Answer to [`Request::Status`].
     Status {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// Its nodes, ascending; `None` where a node does not answer (yet).
+        /// Its nodes in ascending order; `None` for a node that does not answer (yet).
         nodes: Vec<(usize, Option<Report>)>,
     },
-    /// To [`Request::Count`].
+    /// Answer to [`Request::Count`].
     Count {
-        /// Node processes.
+        /// Number of node processes.
         nodes: usize,
     },
-    /// To [`Request::Token`]; nothing where the nodes serve no pages.
+    /// Answer to [`Request::Token`].
     Token {
-        /// The token.
+        /// The token; `None` where the nodes serve no pages.
         token: Option<String>,
     },
-    /// Nodes that were started, drained or killed.
+    /// Answer to the other requests: nodes that were started, drained or killed.
     Changed {
-        /// Started.
+        /// Nodes that were started.
         joined: Vec<usize>,
-        /// Told to hand over.
+        /// Nodes that were told to hand over.
         drained: Vec<usize>,
-        /// Killed.
+        /// Nodes that were killed.
         killed: Vec<usize>,
     },
-    /// It cannot be done; nothing was changed.
+    /// The request was refused and nothing was changed.
     Refused {
-        /// Why, and what to do.
+        /// The reason, and the remedy.
         error: String,
     },
 }
 
-/// Asks the launcher behind `socket`.
+/// Sends a request to the launcher behind `socket`.
 ///
 /// # Errors
-/// It does not answer.
+/// The launcher does not answer.
 pub fn request(socket: &Path, request: Request) -> std::io::Result<Answer> {
     exchange(socket, &request, ANSWER_MAX)
 }
 
-/// One line to a socket, one line back.
+/// Writes one line to a socket and reads one line back.
 fn exchange<A: for<'a> Deserialize<'a>>(
     socket: &Path,
     message: &impl Serialize,

@@ -1,39 +1,39 @@
-//! Asking a node on its admin socket.
+//! Requests to a node on its admin socket.
 
 use super::exchange;
 use slowmo::admin::{Answer, Request};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a node may take; the launcher, which asks for others, must answer them well within
-/// [`super::ANSWER_MAX`].
+/// Longest time that a node may take to answer. The launcher queries the nodes on behalf of other
+/// commands, so this must be well below [`super::ANSWER_MAX`].
 pub const NODE_ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// Why a node did not do what it was asked.
+/// Reasons why a node did not carry out a request.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// It does not answer.
+    /// The node does not answer.
     #[error(
         "{who} does not answer ({source}); it may not be up yet, or be stopped, and then do what was asked once it goes on"
     )]
     Silent {
-        /// Which node.
+        /// Description of the node.
         who: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It refused.
+    /// The node refused.
     #[error("{who} refused: {error}")]
     Refused {
-        /// Which node.
+        /// Description of the node.
         who: String,
-        /// Why.
+        /// The reason.
         error: String,
     },
 }
 
 impl NodeError {
-    /// Whether nobody serves the socket: the node has ended, or was never there.
+    /// Whether nothing serves the socket: the node has ended or never existed.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         let Self::Silent { source, .. } = self else {
@@ -46,18 +46,18 @@ impl NodeError {
     }
 }
 
-/// Asks the node behind the launcher's `socket` for it.
+/// Sends a request to a node, on its admin socket `socket`.
 ///
 /// # Errors
-/// It does not answer, or refuses.
+/// The node does not answer, or refuses.
 pub fn ask(node: usize, socket: &Path, request: Request) -> Result<Answer, NodeError> {
     converse(format!("node {node}"), socket, request)
 }
 
-/// Asks whichever node serves this admin socket.
+/// Sends a request to the node that serves this admin socket.
 ///
 /// # Errors
-/// It does not answer, or refuses.
+/// The node does not answer, or refuses.
 pub fn ask_at(socket: &Path, request: Request) -> Result<Answer, NodeError> {
     converse(format!("the node at {}", socket.display()), socket, request)
 }

@@ -1,5 +1,5 @@
-//! The launcher's side: a thread takes requests off the socket, the launcher's loop carries them
-//! out.
+//! The launcher's side: a thread reads requests from the socket, and the launcher's loop carries
+//! them out.
 
 use super::{Answer, MESSAGE_BYTES_MAX, Request};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,26 +8,26 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-/// Requests that wait for the launcher's loop.
+/// Most requests queued for the launcher's loop.
 const REQUESTS_WAITING_MAX: usize = 16;
-/// How long a connection may be silent before the next one is served.
+/// Longest time that a connection may be silent before the next one is served.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// A request with the way to answer it.
+/// A request with the channel for its answer.
 pub struct Asked {
-    /// What is asked.
+    /// The request.
     pub request: Request,
     answer: SyncSender<Answer>,
 }
 
 impl Asked {
-    /// Answers; whoever asked may have gone.
+    /// Sends the answer; the requester may have gone.
     pub fn answer(self, answer: Answer) {
         let _gone = self.answer.send(answer);
     }
 }
 
-/// The open socket; removed when dropped.
+/// The open socket; its file is removed on drop.
 pub struct Server {
     path: PathBuf,
     asked: Receiver<Asked>,
@@ -43,7 +43,7 @@ impl Server {
         let (sender, asked) = sync_channel(REQUESTS_WAITING_MAX);
         let serve = move || {
             for connection in listener.incoming().flatten() {
-                // One after the other: a person types these.
+                // Connections are served one at a time: a person types these commands.
                 if converse(&connection, &sender).is_none() {
                     return;
                 }
@@ -58,7 +58,7 @@ impl Server {
         })
     }
 
-    /// The next request that waits, if any.
+    /// The next queued request, if any.
     pub fn next(&self) -> Option<Asked> {
         self.asked.try_recv().ok()
     }
@@ -66,12 +66,12 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Gone already is as well.
+        // A socket file that is already gone is fine.
         let _gone = std::fs::remove_file(&self.path);
     }
 }
 
-/// Serves one connection; `None` when the launcher does not listen any more.
+/// Serves one connection; `None` when the launcher no longer listens.
 fn converse(connection: &UnixStream, to: &SyncSender<Asked>) -> Option<()> {
     let _best_effort = (
         connection.set_read_timeout(Some(SILENCE_MAX)),

@@ -1,4 +1,5 @@
-//! A throwaway certificate: process 1 makes it, all use it, it is gone with the folder.
+//! A throwaway certificate: process 1 creates it, all processes use it, and it is deleted with the
+//! folder.
 
 use super::RawNodeError;
 use super::meeting::wait_for_file;
@@ -19,7 +20,7 @@ pub(super) fn shared(
     if node == 1 {
         create(&file)?;
     }
-    // Length of the certificate, certificate, key.
+    // File layout: length of the certificate, certificate, key.
     let (certificate, key) = wait_for_file(&file, |bytes| {
         let (length, rest) = bytes.split_at_checked(8)?;
         let length = usize::try_from(u64::from_le_bytes(length.try_into().ok()?)).ok()?;

@@ -1,4 +1,4 @@
-//! How the processes of a raw transfer find each other: each writes its address into the shared
+//! Discovery between the processes of a raw transfer: each writes its address into the shared
 //! folder.
 
 use super::RawNodeError;
@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a process waits for the others.
+/// Longest time that a process waits for the others.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// How often it looks.
+/// Polling period of that wait.
 const LOOK_PERIOD: Duration = Duration::from_millis(5);
 
-/// Writes this process's address; a reader never sees half of it.
+/// Writes this process's address atomically: a reader never sees a partial file.
 pub(super) fn publish(folder: &Path, node: usize, address: SocketAddr) -> Result<(), RawNodeError> {
     let unfinished = folder.join(format!("raw-{node}.part"));
     let io = |source| RawNodeError::Io {
@@ -22,14 +22,14 @@ pub(super) fn publish(folder: &Path, node: usize, address: SocketAddr) -> Result
     std::fs::rename(&unfinished, file_of(folder, node)).map_err(io)
 }
 
-/// The address of `node`, as soon as it is there.
+/// Waits for the address of `node` and returns it.
 pub(super) fn wait_for(folder: &Path, node: usize) -> Result<SocketAddr, RawNodeError> {
     wait_for_file(&file_of(folder, node), |bytes| {
         std::str::from_utf8(bytes).ok()?.parse().ok()
     })
 }
 
-/// What `parse` makes of the file, as soon as it makes something of it.
+/// Polls the file until `parse` returns a value, and returns that value.
 pub(super) fn wait_for_file<T>(
     file: &Path,
     parse: impl Fn(&[u8]) -> Option<T>,

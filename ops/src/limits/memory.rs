@@ -1,4 +1,4 @@
-//! Memory copy, one core.
+//! Memory copy on one core.
 
 use super::{REPETITIONS, median};
 use std::hint::black_box;
@@ -7,7 +7,7 @@ use std::time::Instant;
 /// Bytes of each side of the copy: far more than any cache.
 const COPY_BYTES: usize = 64 << 20;
 
-/// Bytes copied per second from one buffer into another, the median of a few times.
+/// Bytes copied per second from one buffer into another: median of [`REPETITIONS`] runs.
 #[must_use]
 pub fn copy_bytes_per_second() -> f64 {
     let from = vec![1u8; COPY_BYTES];

@@ -1,9 +1,9 @@
-//! The raw limits of this machine: what plain quinn, plain TCP and a memory copy reach, measured
-//! beside the runtime.
+//! The raw limits of this machine: the throughput of plain quinn, plain TCP and a memory copy,
+//! measured beside the runtime.
 //!
 //! May start processes of this program ([`RAW_NODE`]), bind loopback sockets and use one core per
-//! process. Knows nothing of the runtime, so that what it measures is a bound and not a copy of the
-//! runtime's own choices.
+//! process. Knows nothing of the runtime, so that its figures are an independent bound and not a
+//! copy of the runtime's own choices.
 
 mod certificate;
 mod meeting;
@@ -20,15 +20,15 @@ use std::time::Duration;
 pub const RAW_NODE: &str = "raw-node";
 /// Repetitions of one measurement; the median is reported.
 pub const REPETITIONS: usize = 3;
-/// How long one measurement may take.
+/// Longest time that one measurement may take.
 const TIME_MAX: Duration = Duration::from_secs(180);
-/// Bytes handed to a socket or a stream at once.
+/// Bytes per write to a socket or a stream.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// How the bytes travel.
+/// Transport protocol of a raw transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
-    /// quinn: one connection a pair of processes, one stream in each direction.
+    /// quinn: one connection per pair of processes, one stream in each direction.
     Quic,
     /// One TCP connection from process 1 to process 2.
     Tcp,
@@ -37,73 +37,73 @@ pub enum Carrier {
 /// One raw transfer, repeated [`REPETITIONS`] times after one warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// How.
+    /// Transport protocol.
     pub carrier: Carrier,
     /// Processes, 2 or more.
     pub nodes: usize,
     /// Bytes each sender sends to each other process in one repetition.
     pub bytes_per_peer: u64,
-    /// All send to all; otherwise process 1 sends to the others.
+    /// Whether every process sends to every other; otherwise process 1 sends to the others.
     pub all_to_all: bool,
 }
 
-/// Why a raw measurement failed.
+/// Reasons why a raw measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitError {
-    /// A process of it.
+    /// A process of the measurement failed.
     #[error("a raw transfer failed")]
     Processes(#[from] GroupError),
-    /// This program cannot be found.
+    /// The path of this program cannot be determined.
     #[error("cannot find this program")]
     Program(#[source] std::io::Error),
-    /// A process ended without its times.
+    /// A process ended without reporting its times.
     #[error("raw transfer: node {0} reported no times")]
     NoReport(usize),
 }
 
-/// Why one process of a raw transfer failed.
+/// Reasons why one process of a raw transfer failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RawNodeError {
-    /// A socket or file.
+    /// A socket or file operation failed.
     #[error("{doing}")]
     Io {
-        /// What it was doing.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Not enough processes appeared.
     #[error("only {found} of {expected} processes appeared in time")]
     Missing {
-        /// Those that appeared.
+        /// Processes that appeared.
         found: usize,
-        /// Those expected.
+        /// Processes expected.
         expected: usize,
     },
-    /// The throwaway certificate.
+    /// The throwaway certificate could not be made or used.
     #[error("certificate: {0}")]
     Certificate(String),
-    /// The QUIC connection or a stream of it.
+    /// The QUIC connection or one of its streams failed.
     #[error("quic: {0}")]
     Quic(String),
-    /// The other end sent another number of bytes.
+    /// The peer sent an unexpected number of bytes.
     #[error("received {found} of {expected} bytes")]
     Length {
-        /// Bytes that came.
+        /// Bytes received.
         found: u64,
-        /// Bytes agreed.
+        /// Bytes expected.
         expected: u64,
     },
 }
 
-/// What one process reports, as one JSON line.
+/// Report of one process, as one JSON line.
 #[derive(Debug, Serialize, Deserialize)]
 struct Report {
     /// Time of each repetition, in seconds.
     seconds: Vec<f64>,
 }
 
-/// Runs the transfer in processes of its own.
+/// Runs the transfer in child processes.
 ///
 /// Returns the median over the repetitions of the slowest process's time, in seconds.
 ///
@@ -136,8 +136,8 @@ pub fn measure(transfer: &Transfer) -> Result<f64, LimitError> {
     Ok(median(&mut slowest))
 }
 
-/// The part of one process; prints its report. `node` counts from 1, `folder` is shared by the
-/// processes.
+/// Runs the part of one process and prints its report. `node` counts from 1; the processes share
+/// `folder`.
 ///
 /// # Errors
 /// A socket failed, or a peer did not appear.
@@ -153,7 +153,7 @@ pub fn run_node(
     Ok(format!("{{\"seconds\":{seconds:?}}}"))
 }
 
-/// The middle value; the mean of the two middle ones for an even count; 0 for none.
+/// Median of the values: the mean of the two middle ones for an even count, 0 for none.
 #[must_use]
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);

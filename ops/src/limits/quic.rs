@@ -1,5 +1,5 @@
-//! Plain quinn between processes: one connection a pair, one stream a direction, the transport's
-//! tuning, nothing else.
+//! Plain quinn between processes: one connection per pair, one stream per direction, the
+//! transport's tuning, nothing else.
 
 use super::{CHUNK_BYTES, REPETITIONS, RawNodeError, Transfer, certificate, meeting};
 use bytes::Bytes;
@@ -18,18 +18,18 @@ use std::time::{Duration, Instant};
 /// Largest UDP payload tried. Ten packets of this size must fit one segmented datagram, or quinn
 /// stalls.
 const MTU_BYTES_MAX: u16 = 6400;
-/// Bytes under way on one connection.
+/// Flow-control window of one connection: bytes in flight.
 const WINDOW_BYTES: u32 = 64 << 20;
-/// Bytes that may be under way before the first measurement of the path.
+/// Bytes in flight allowed before the first measurement of the path.
 const INITIAL_WINDOW_BYTES: u64 = 256 << 10;
-/// Round-trip time assumed before the first measurement.
+/// Round-trip time assumed before the first measurement of the path.
 const INITIAL_ROUND_TRIP: Duration = Duration::from_millis(20);
-/// Bytes the system holds for the socket in each direction.
+/// Socket buffer size in each direction.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
-/// How long a connection may be silent.
+/// Idle timeout of a connection.
 const IDLE_MAX: Duration = Duration::from_secs(20);
 
-/// One process's times, in seconds, without the warm-up.
+/// Returns one process's times, in seconds, without the warm-up.
 pub(super) fn run(
     transfer: &Transfer,
     node: usize,
@@ -74,7 +74,7 @@ async fn run_async(
     Ok(seconds)
 }
 
-/// Dials the lower ids, accepts the higher ones.
+/// Dials the peers with lower ids and accepts those with higher ids.
 async fn connect_all(
     endpoint: &Endpoint,
     nodes: usize,
@@ -101,8 +101,8 @@ async fn connect_all(
     Ok(connections)
 }
 
-/// Sends `bytes` to every peer and receives as many from each, as told; ends when all has arrived
-/// on both sides.
+/// Sends `bytes` to every peer if `sends`, and receives as many from each if `receives`; ends when
+/// all has arrived on both sides.
 async fn exchange(
     connections: &[Connection],
     bytes: u64,
@@ -200,7 +200,7 @@ fn bind(folder: &Path, node: usize) -> Result<Endpoint, RawNodeError> {
     Ok(endpoint)
 }
 
-/// The runtime's own tuning, but for windows that never fill.
+/// The runtime's own tuning, except that the windows never fill.
 fn tuning() -> Result<TransportConfig, RawNodeError> {
     let mut discovery = MtuDiscoveryConfig::default();
     discovery.upper_bound(MTU_BYTES_MAX);

@@ -1,5 +1,5 @@
 //! One TCP stream between two processes: process 1 sends, process 2 answers with one byte when it
-//! has everything.
+//! has received everything.
 
 use super::{CHUNK_BYTES, REPETITIONS, RawNodeError, Transfer, meeting};
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Instant;
 
-/// One process's times, in seconds, without the warm-up.
+/// Returns one process's times, in seconds, without the warm-up.
 pub(super) fn run(
     transfer: &Transfer,
     node: usize,

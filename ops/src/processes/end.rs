@@ -1,4 +1,4 @@
-//! Ending node processes: ask, wait, insist.
+//! Ending node processes: SIGTERM, a grace period, then SIGKILL.
 
 use super::signals;
 use nix::sys::signal::{Signal, killpg};
@@ -6,15 +6,15 @@ use nix::unistd::Pid;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// What a node has from SIGTERM to SIGKILL.
+/// Time between SIGTERM and SIGKILL.
 pub(super) const GRACE: Duration = Duration::from_secs(3);
 
-/// The end of a group that is under way.
+/// The shutdown of a group in progress.
 #[derive(Debug)]
 pub(super) struct Ending {
-    /// When SIGKILL follows.
+    /// Time at which SIGKILL follows.
     deadline: Instant,
-    /// Signals caught before it began; one more asks for haste.
+    /// Signals caught before the shutdown began; one more skips the grace period.
     signals_before: u32,
     killed: bool,
 }
@@ -30,7 +30,7 @@ impl Ending {
         }
     }
 
-    /// Sends SIGKILL once the grace is over or the user asked a second time.
+    /// Sends SIGKILL once the grace period is over or the user has sent a second signal.
     pub(super) fn insist<'a>(&mut self, children: impl Iterator<Item = &'a Child>) {
         if !self.killed
             && (Instant::now() >= self.deadline || signals::count() > self.signals_before)
@@ -41,10 +41,11 @@ impl Ending {
     }
 }
 
-/// The status of a child that has ended; before its id is given up, what it left running in its
-/// group is killed.
+/// Returns the status of a child that has ended. Before the child's id is released, the processes
+/// that it left running in its group are killed.
 pub(super) fn reap(child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
-    // Elsewhere a child's end is seen only when its id is given up, too late to name its group.
+    // On other systems a child's end is seen only when its id is released, too late to name its
+    // group.
     #[cfg(target_os = "linux")]
     if has_ended(child) {
         send(std::iter::once(&*child), Signal::SIGKILL);
@@ -52,7 +53,7 @@ pub(super) fn reap(child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
     child.try_wait()
 }
 
-/// Whether the child has ended, without giving up its id.
+/// Whether the child has ended, determined without releasing its id.
 #[cfg(target_os = "linux")]
 fn has_ended(child: &Child) -> bool {
     use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
@@ -64,13 +65,13 @@ fn has_ended(child: &Child) -> bool {
     )
 }
 
-/// Signals each child's process group, so that what a node started ends with it.
+/// Signals each child's process group, so that processes started by a node end with it.
 ///
 /// The children are not reaped yet, so their ids still belong to them.
 pub(super) fn send<'a>(children: impl Iterator<Item = &'a Child>, signal: Signal) {
     for child in children {
         if let Ok(id) = i32::try_from(child.id()) {
-            // A group that already ended is what was wanted.
+            // An error means that the group has already ended, as wanted.
             let _ended = killpg(Pid::from_raw(id), signal);
         }
     }

@@ -1,56 +1,58 @@
-//! What a node process is told: its program, its environment, the private folder it shares with the
-//! others.
+//! The settings of a node process: its program, its environment, and the private folder it shares
+//! with the other nodes.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// GPUs are counted around long before.
+/// Bound of a node's first GPU index, taken modulo this; the nodes wrap around the machine's GPUs
+/// well before.
 const GPUS_MAX: usize = 65_536;
 
 /// The node's id, from 1.
 pub const NODE_ID: &str = "SLOWMO_NODE_ID";
-/// Where the node listens; port 0 lets the system choose.
+/// Address on which the node listens; port 0 lets the system choose.
 pub const LISTEN: &str = "SLOWMO_LISTEN";
-/// Address that the node announces instead.
+/// Address that the node announces instead of its listening address.
 pub const ADVERTISE: &str = "SLOWMO_ADVERTISE";
-/// Folder in which the node writes down what it does.
+/// Folder into which the node writes its trace.
 pub const TRACE: &str = "SLOWMO_TRACE";
 /// Folder in which the nodes find each other's addresses.
 pub const RENDEZVOUS: &str = "SLOWMO_RENDEZVOUS";
-/// Name of that folder in the launch's private one.
+/// Name of that folder in the launch's private folder.
 pub(super) const RENDEZVOUS_FOLDER: &str = "rendezvous";
-/// Nodes that found the cluster.
+/// Number of bootstrap members.
 pub const MIN_NODES: &str = "SLOWMO_MIN_NODES";
 /// File with the cluster key.
 pub const CLUSTER_KEY_FILE: &str = "SLOWMO_CLUSTER_KEY_FILE";
-/// Devices, so workers, of the node.
+/// Devices of the node, and so its number of workers.
 pub const DEVICES: &str = "SLOWMO_DEVICES";
-/// Where the node's workers keep their copies of the model.
+/// Kind of device on which the node's workers keep their copies of the model.
 pub const DEVICE: &str = "SLOWMO_DEVICE";
 /// The GPU of the node's first worker.
 pub const FIRST_GPU: &str = "SLOWMO_FIRST_GPU";
-/// The GPUs that a process sees, by number or by name.
+/// The GPUs visible to a process, by number or by name.
 pub const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
-/// NCCL does not write other GPUs' buffers directly, which the driver's memory pools do not allow.
+/// Stops NCCL from writing other GPUs' buffers directly, which the driver's memory pools do not
+/// allow.
 const NCCL_NO_DIRECT_WRITES: &str = "NCCL_P2P_DIRECT_DISABLE";
-/// The node joins a running cluster and never founds one.
+/// The node joins a running cluster and never bootstraps one.
 pub const JOIN: &str = "SLOWMO_JOIN";
-/// Where the node listens for its launcher.
+/// Admin socket on which the node listens for its launcher.
 pub const ADMIN: &str = "SLOWMO_ADMIN";
 /// Addresses of a running cluster.
 pub const PEERS: &str = "SLOWMO_PEERS";
-/// Where the node serves its page and metrics.
+/// Address at which the node serves its page and metrics.
 pub const HTTP: &str = "SLOWMO_HTTP";
-/// File with the token that orders over HTTP must bring.
+/// File with the token that orders over HTTP must carry.
 pub const HTTP_TOKEN_FILE: &str = "SLOWMO_HTTP_TOKEN_FILE";
 /// Name of that file in the launch's private folder.
 pub(super) const HTTP_TOKEN: &str = "http.token";
-/// Process id of the launcher, with which its nodes end.
+/// Process id of the launcher; its nodes end when it ends.
 pub const LAUNCHER_PID: &str = slowmo::launcher::LAUNCHER_VARIABLE;
 
-/// Variables by which a user names credentials of their own; at most one kind may be set.
+/// Variables in which a user names their own credentials; at most one kind may be set.
 const CREDENTIALS: [&str; 5] = [
     "SLOWMO_CLUSTER_KEY",
     CLUSTER_KEY_FILE,
@@ -58,12 +60,12 @@ const CREDENTIALS: [&str; 5] = [
     "SLOWMO_TLS_CERTIFICATE_FILE",
     "SLOWMO_TLS_KEY_FILE",
 ];
-/// What every variable of a node begins with.
+/// Prefix of every variable of a node.
 const PREFIX: &str = "SLOWMO_";
-/// The log filter, which is passed on always.
+/// The log filter, which is always passed on.
 const LOG: &str = "SLOWMO_LOG";
 
-/// What to start, how often, and what each process is told.
+/// The program to start, the number of nodes, and the settings of each process.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The binary; looked up in `PATH` when it is a bare name.
@@ -74,27 +76,28 @@ pub struct Plan {
     pub nodes: usize,
     /// The lowest node id.
     pub first_id: usize,
-    /// Also the first nodes join a running cluster.
+    /// Whether the first nodes also join a running cluster.
     pub joins: bool,
-    /// Addresses of the running cluster that the nodes join, instead of a folder of their own.
+    /// Addresses of the running cluster that the nodes join, in place of a private rendezvous
+    /// folder.
     pub peers: Option<String>,
     /// Workers of each node; `None` leaves it to the node.
     pub workers: Option<usize>,
-    /// GPUs of each node, one for each worker; the nodes take them in turn.
+    /// GPUs of each node, one per worker, assigned to the nodes in turn.
     pub gpus: Option<usize>,
-    /// Each node serves a page on this machine: the first one at this port, the others at free
-    /// ones.
+    /// Port at which the first node serves a page on this machine; the other nodes use free ports.
     pub page: Option<u16>,
-    /// The cluster key; `None` leaves it to the credentials in this process's environment, or else
-    /// makes a key that lasts as long as the launch.
+    /// File with the cluster key; with `None` the credentials in this process's environment apply,
+    /// or else a key is made that lasts as long as the launch.
     pub cluster_key_file: Option<PathBuf>,
-    /// The nodes do not see the `SLOWMO_*` variables of this process, but for the log filter.
+    /// Whether the nodes do not see the `SLOWMO_*` variables of this process, except for the log
+    /// filter.
     pub isolated: bool,
-    /// The nodes are ended after this time.
+    /// Time after which the nodes are ended.
     pub time_max: Option<Duration>,
     /// More variables, the same for every node.
     pub environment: Vec<(String, OsString)>,
-    /// More variables of single nodes, by id; they win.
+    /// More variables of single nodes, by id; they take precedence.
     pub environments: BTreeMap<usize, Vec<(String, OsString)>>,
 }
 
@@ -142,7 +145,8 @@ impl Plan {
         self
     }
 
-    /// Every variable of node `node`, in a fixed order; the plan's own come last and win.
+    /// All variables of node `node`, in a fixed order; the plan's own come last and take
+    /// precedence.
     pub(super) fn variables_of(
         &self,
         node: usize,
@@ -173,7 +177,8 @@ impl Plan {
             variables.push((DEVICE.into(), "cuda".into()));
             variables.push((DEVICES.into(), gpus.to_string().into()));
             variables.push((FIRST_GPU.into(), first.to_string().into()));
-            // See slowmo-cuda's `nccl`: set before anything runs, unless the operator has.
+            // See slowmo-cuda's `nccl`: must be set before anything runs, unless the operator has
+            // set it.
             if std::env::var_os(NCCL_NO_DIRECT_WRITES).is_none() {
                 variables.push((NCCL_NO_DIRECT_WRITES.into(), "1".into()));
             }
@@ -188,7 +193,7 @@ impl Plan {
         variables
     }
 
-    /// Names among `inherited` that the nodes must not see.
+    /// Names among `inherited` that must be hidden from the nodes.
     pub(super) fn hidden_variables(
         &self,
         inherited: impl Iterator<Item = OsString>,
@@ -203,7 +208,7 @@ impl Plan {
         inherited.filter(is_hidden).collect()
     }
 
-    /// Whether the launch must make a cluster key: the user named no credentials.
+    /// Whether the launch must make a cluster key because the user named no credentials.
     pub(super) fn needs_cluster_key(&self, inherited: impl Iterator<Item = OsString>) -> bool {
         let mut inherited = inherited;
         let mut given =

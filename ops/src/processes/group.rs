@@ -1,4 +1,4 @@
-//! A group of node processes from start to end; nodes may be added and ended meanwhile.
+//! A group of node processes from start to end; nodes may be added and ended in between.
 
 use super::end::{Ending, reap, send};
 use super::environment::{HTTP_TOKEN, JOIN, Plan, RENDEZVOUS_FOLDER};
@@ -17,43 +17,42 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-/// How often ended processes and caught signals are looked for.
+/// Polling period for ended processes and caught signals.
 const POLL: Duration = Duration::from_millis(20);
-/// Last lines of standard error kept of each node, to be shown when it fails.
+/// Lines kept from the end of each node's standard error, to be shown when it fails.
 const LAST_LINES_MAX: usize = 20;
-/// How long telling a node may take.
+/// Longest time that notifying a node may take.
 const TELL_MAX: Duration = Duration::from_millis(100);
-/// How long the output of an ended process is waited for; a process it left behind may hold it
-/// open.
+/// Longest wait for the output of an ended process; a process that it left behind may hold it open.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
 
-/// What the reader of the lines wants next.
+/// Instruction from the reader of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// More lines.
+    /// Continue with more lines.
     Continue,
     /// End all nodes.
     Stop,
 }
 
-/// A node that ended badly.
+/// A node that failed.
 #[derive(Debug)]
 pub struct NodeFailure {
     /// The node, from 1.
     pub node: usize,
-    /// How it ended.
+    /// Exit status of its process.
     pub status: ExitStatus,
     /// Its last lines of standard error, oldest first.
     pub last_lines: Vec<String>,
 }
 
-/// Why a group did not end well. None of its processes is left.
+/// Reasons why a group failed. None of its processes is left.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupError {
-    /// More than the bound, or none.
+    /// The number of nodes is zero or above the bound.
     #[error("{0} nodes: one machine runs 1 to {NODES_MAX} node processes of a launch")]
     Nodes(usize),
-    /// The private folder or the key file in it.
+    /// The private folder, or the key file in it, cannot be made.
     #[error("cannot prepare the launch's temporary folder")]
     Folder(#[source] std::io::Error),
     /// A process did not start.
@@ -61,24 +60,24 @@ pub enum GroupError {
     Start {
         /// The node, from 1.
         node: usize,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A node ended badly; the others were ended.
+    /// A node failed; the others were ended.
     #[error("{}", describe(.0))]
     Node(NodeFailure),
-    /// The user, or somebody else, ended the launch.
+    /// The user or another process ended the launch with a signal.
     #[error("ended by {0}; all nodes were ended")]
     Interrupted(Signal),
-    /// The plan's time was over.
+    /// The plan's time limit was reached.
     #[error("not done after {0:?}; all nodes were ended")]
     TooLong(Duration),
-    /// The reader of the lines asked for it.
+    /// The reader of the lines asked to stop.
     #[error("stopped; all nodes were ended")]
     Stopped,
 }
 
-/// What happened in a group.
+/// An event of a group.
 #[derive(Debug)]
 pub enum Happening {
     /// A node wrote a line.
@@ -87,17 +86,17 @@ pub enum Happening {
     Ended {
         /// The node.
         node: usize,
-        /// How.
+        /// Exit status of the process.
         status: ExitStatus,
     },
 }
 
-/// Runs the plan's processes until all have ended well, and hands every line they write to
+/// Runs the plan's processes until all have ended successfully, and passes every line they write to
 /// `on_line`.
 ///
-/// Call it on the main thread: the nodes' lives are tied to the thread that started them. If one
-/// fails, the others are ended (SIGTERM, after 3 s SIGKILL); the same on SIGINT, SIGTERM or SIGHUP
-/// if they are caught.
+/// Must be called on the main thread: the nodes' lives are tied to the thread that started them. If
+/// one fails, the others are ended (SIGTERM, after 3 s SIGKILL); the same applies on SIGINT,
+/// SIGTERM or SIGHUP if they are caught.
 ///
 /// # Errors
 /// See [`GroupError`]; in every case no process is left.
@@ -117,7 +116,8 @@ pub fn supervise(plan: &Plan, on_line: &mut dyn FnMut(&Line) -> Flow) -> Result<
                         status,
                         last_lines: Vec::new(),
                     };
-                    // A signal is the cause more often than an exit code that follows from it.
+                    // A death by signal is more likely the cause than an exit code, which often
+                    // follows from it.
                     let stronger = !matches!(&reason, Some(GroupError::Node(known)) if known.status.signal().is_some());
                     reason = if stronger {
                         Some(GroupError::Node(failure))
@@ -148,16 +148,17 @@ pub fn supervise(plan: &Plan, on_line: &mut dyn FnMut(&Line) -> Flow) -> Result<
 #[derive(Debug)]
 struct Member {
     node: usize,
-    /// Which start of the node, so that a restart's output is not taken for its predecessor's.
+    /// Number of this start of the node, so that a restart's output is not attributed to its
+    /// predecessor.
     start: u64,
     child: Child,
     status: Option<(ExitStatus, Instant)>,
-    /// Of its two output streams, how many have not ended.
+    /// Number of its two output streams that have not ended.
     streams_open: usize,
     last_lines: VecDeque<String>,
 }
 
-/// The processes, and what they write. Dropping it kills what still runs.
+/// The processes and their output. Dropping it kills the processes that still run.
 #[derive(Debug)]
 pub struct Group {
     plan: Plan,
@@ -166,7 +167,7 @@ pub struct Group {
     starts: u64,
     sender: SyncSender<(u64, Reading)>,
     lines: Receiver<(u64, Reading)>,
-    /// Removed at the end.
+    /// The private folder, removed at the end.
     folder: tempfile::TempDir,
 }
 
@@ -198,11 +199,11 @@ impl Group {
         Ok(group)
     }
 
-    /// Starts one more node, also one that ran before, if it has ended. It joins the others, unless
-    /// it takes the place of one of the plan's in a founding that is still to come.
+    /// Starts one more node, or a node that ran before and has ended. It joins the others, unless
+    /// it takes the slot of one of the plan's nodes in a bootstrap that is still to come.
     ///
     /// # Errors
-    /// The node runs, or too many do, or its process did not start. Nothing else changed.
+    /// The node is running, too many nodes are, or its process did not start. Nothing else changed.
     pub fn join(&mut self, node: usize, founded: bool) -> Result<(), GroupError> {
         let running = self.running_nodes();
         if running.contains(&node) || running.len() >= NODES_MAX {
@@ -214,18 +215,18 @@ impl Group {
             .map_err(|source| GroupError::Start { node, source })
     }
 
-    /// Later starts of a node are told these variables, which win.
+    /// Passes these variables to later starts of a node; they take precedence.
     pub fn tell(&mut self, node: usize, variables: Vec<(String, OsString)>) {
         self.plan.environments.insert(node, variables);
     }
 
-    /// The lowest id of the group.
+    /// The lowest node id of the group.
     #[must_use]
     pub fn first_id(&self) -> usize {
         self.plan.first_id
     }
 
-    /// The nodes whose processes run, ascending.
+    /// Ids of the nodes whose processes run, in ascending order.
     #[must_use]
     pub fn running_nodes(&self) -> Vec<usize> {
         let mut nodes: Vec<usize> = self
@@ -238,7 +239,7 @@ impl Group {
         nodes
     }
 
-    /// The process of a running node.
+    /// Process id of a running node.
     #[must_use]
     pub fn process_id(&self, node: usize) -> Option<u32> {
         self.members
@@ -247,7 +248,7 @@ impl Group {
             .map(|member| member.child.id())
     }
 
-    /// Sends a signal to a running node's process group; whether there was one.
+    /// Sends a signal to a running node's process group; returns whether there was one.
     pub fn signal(&self, node: usize, signal: Signal) -> bool {
         let member = self
             .members
@@ -257,13 +258,13 @@ impl Group {
         member.is_some()
     }
 
-    /// The admin socket of a node.
+    /// Path of a node's admin socket.
     #[must_use]
     pub fn admin_socket(&self, node: usize) -> PathBuf {
         admin_socket(self.folder.path(), node)
     }
 
-    /// The token that orders to the nodes' pages must bring, if they serve any.
+    /// The token that orders to the nodes' pages must carry, if they serve any.
     #[must_use]
     pub fn http_token(&self) -> Option<String> {
         let token = std::fs::read_to_string(self.folder.path().join(HTTP_TOKEN)).ok()?;
@@ -298,7 +299,8 @@ impl Group {
             .arg(&plan.program)
             .args(&plan.arguments)
             .envs(variables);
-        // An own process group: Ctrl-C reaches the launcher only, which ends the nodes in order.
+        // Each node has its own process group: Ctrl-C reaches the launcher only, which ends the
+        // nodes in order.
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -324,8 +326,8 @@ impl Group {
         Ok(())
     }
 
-    /// What happened until now, after waiting a moment for lines. Whoever ended is told to the
-    /// other nodes at once.
+    /// Returns the events so far, after a short wait for lines. The other nodes are notified at
+    /// once of a node that ended.
     pub fn happenings(&mut self) -> Vec<Happening> {
         let mut happenings: Vec<Happening> = self.read().into_iter().map(Happening::Line).collect();
         let ended = self.reap();
@@ -342,11 +344,12 @@ impl Group {
         happenings
     }
 
-    /// What was written within [`POLL`].
+    /// Returns the lines written within [`POLL`].
     fn read(&mut self) -> Vec<Line> {
         let until = Instant::now() + POLL;
         let mut lines = Vec::new();
-        // Also when the nodes write without a pause, somebody must look after the processes.
+        // The read is bounded: the processes must be polled even when the nodes write without a
+        // pause.
         while lines.len() < LINES_WAITING_MAX
             && let Some(left) = until.checked_duration_since(Instant::now())
         {
@@ -385,7 +388,7 @@ impl Group {
         }
     }
 
-    /// Notes who has ended.
+    /// Collects the nodes that have ended.
     fn reap(&mut self) -> Vec<(usize, ExitStatus)> {
         let mut ended = Vec::new();
         for member in self
@@ -401,7 +404,7 @@ impl Group {
         ended
     }
 
-    /// Whether all have ended and their output was read.
+    /// Whether all processes have ended and their output has been read.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.members.iter().all(|member| {
@@ -411,7 +414,7 @@ impl Group {
         })
     }
 
-    /// Ends every process (SIGTERM, after 3 s SIGKILL) and reads what they still write.
+    /// Ends every process (SIGTERM, after 3 s SIGKILL) and reads their remaining output.
     pub fn end(&mut self, on_happening: &mut dyn FnMut(&Happening)) {
         let mut ending = Ending::begin(self.running());
         while !self.is_over() {
@@ -427,7 +430,7 @@ impl Group {
             .map(|member| &member.child)
     }
 
-    /// Adds what a failed node said last, which is complete only after the end.
+    /// Adds the last lines of a failed node, which are complete only after its end.
     fn with_last_lines(&self, mut reason: GroupError) -> GroupError {
         if let GroupError::Node(failure) = &mut reason {
             failure.last_lines = self.last_lines(failure.node);
@@ -449,7 +452,7 @@ impl Drop for Group {
     }
 }
 
-/// A private folder, and in it a new cluster key unless the user brought credentials.
+/// Creates a private folder, and in it a new cluster key unless the user supplied credentials.
 fn prepare_folder(plan: &Plan) -> std::io::Result<(tempfile::TempDir, Option<PathBuf>)> {
     let folder = tempfile::Builder::new().prefix("slowmo-").tempdir()?;
     std::fs::create_dir(folder.path().join(RENDEZVOUS_FOLDER))?;
@@ -467,7 +470,7 @@ fn prepare_folder(plan: &Plan) -> std::io::Result<(tempfile::TempDir, Option<Pat
     Ok((folder, Some(file)))
 }
 
-/// Names of this process's variables.
+/// Names of this process's environment variables.
 fn inherited_names() -> impl Iterator<Item = OsString> {
     std::env::vars_os().map(|(name, _)| name)
 }
@@ -497,13 +500,13 @@ fn describe(failure: &NodeFailure) -> String {
     text
 }
 
-/// Where node `node` of a group listens for its launcher.
+/// Path of the socket on which node `node` of a group listens for its launcher.
 fn admin_socket(folder: &Path, node: usize) -> PathBuf {
     folder.join(format!("node-{node}.sock"))
 }
 
-/// Tells a node that another one's process has ended. A node that is not up yet, or ends itself,
-/// need not know.
+/// Notifies a node that another node's process has ended. A node that is not up yet, or is ending
+/// itself, need not know.
 fn tell_exited(socket: &Path, node: usize) {
     let told = UnixStream::connect(socket).and_then(|mut stream| {
         stream.set_write_timeout(Some(TELL_MAX))?;

@@ -5,10 +5,10 @@ use std::sync::mpsc::SyncSender;
 
 /// Longest line passed on as one; longer ones are cut into pieces of this many bytes.
 pub const LINE_BYTES_MAX: usize = 8 * 1024;
-/// Lines that wait for the reader before the children's writes block.
+/// Lines queued for the reader before the children's writes block.
 pub(super) const LINES_WAITING_MAX: usize = 1024;
 
-/// Which of the two streams.
+/// Output stream of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output.
@@ -17,28 +17,28 @@ pub enum Stream {
     Error,
 }
 
-/// A line, without its end, invalid UTF-8 replaced.
+/// A line without its terminator, with invalid UTF-8 replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// The node, from 1.
     pub node: usize,
-    /// Where it wrote.
+    /// The stream that carried the line.
     pub stream: Stream,
-    /// What it wrote.
+    /// Text of the line.
     pub text: String,
 }
 
-/// What a reading thread reports.
+/// Message of a reading thread.
 #[derive(Debug)]
 pub(super) enum Reading {
     /// One line.
     Line(Line),
-    /// No more lines from this node's stream.
+    /// End of this node's stream.
     End,
 }
 
-/// Starts a thread that sends `source`'s lines, then [`Reading::End`]; it ends early when nobody
-/// listens.
+/// Starts a thread that sends `source`'s lines, then [`Reading::End`]; the thread ends early when
+/// the receiver is gone.
 pub(super) fn forward(
     (node, start): (usize, u64),
     stream: Stream,
@@ -65,7 +65,7 @@ pub(super) fn forward(
         .map(drop)
 }
 
-/// Reads one line, or [`LINE_BYTES_MAX`] bytes of it; `false` at the end or on an error.
+/// Reads one line, or [`LINE_BYTES_MAX`] bytes of it; returns `false` at the end or on an error.
 fn read_line(source: &mut impl BufRead, line: &mut Vec<u8>) -> bool {
     line.clear();
     if !matches!(

@@ -1,5 +1,5 @@
-//! Node processes of one machine: started together, read line by line, ended together, never left
-//! behind.
+//! Node processes of one machine: started together, read line by line, ended together, and never
+//! left behind.
 //!
 //! May start processes and threads, send signals to the processes it started, and write into one
 //! temporary folder.

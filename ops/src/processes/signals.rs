@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM, taken by a thread instead of a handler.
+//! Ctrl-C and SIGTERM, received by a thread instead of a handler.
 
 use nix::sys::signal::{SigSet, Signal};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -15,11 +15,11 @@ fn ending() -> SigSet {
         .collect()
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP end the groups of this process instead of the process
-/// itself.
+/// Makes SIGINT, SIGTERM and SIGHUP end the groups of this process, from now on, instead of the
+/// process itself.
 ///
-/// Call it once, on the main thread, before any other thread exists. If the system refuses, the
-/// signals keep their usual effect, and the nodes die with this process.
+/// Must be called once, on the main thread, before any other thread exists. If the system refuses,
+/// the signals keep their usual effect, and the nodes die with this process.
 pub fn catch_signals() {
     if ending().thread_block().is_err() {
         return;
@@ -39,7 +39,8 @@ pub fn catch_signals() {
     }
 }
 
-/// Gives the signals their usual effect again; a child inherits what its parent blocked.
+/// Restores the usual effect of the signals; needed because a child inherits its parent's blocked
+/// signals.
 pub(super) fn release() {
     let _refused = ending().thread_unblock();
 }
@@ -49,7 +50,7 @@ pub fn caught() -> Option<Signal> {
     Signal::try_from(LAST.load(Ordering::Relaxed)).ok()
 }
 
-/// How many signals were caught: the second one asks for haste.
+/// Number of signals caught; the second one skips the grace period.
 pub(super) fn count() -> u32 {
     COUNT.load(Ordering::Relaxed)
 }

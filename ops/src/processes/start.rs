@@ -1,7 +1,7 @@
-//! The moment between launcher and node: this very program, started as the child, ties its life to
-//! the launcher's and becomes the node's binary.
+//! The step between launcher and node: this same program, started as the child, ties its life to
+//! the launcher's and then becomes the node's binary.
 //!
-//! The detour needs no `unsafe`: what must happen in the child before its binary runs happens in an
+//! The detour avoids `unsafe`: the work that a child must do before its binary runs is done in an
 //! ordinary process.
 
 use super::environment::LAUNCHER_PID;
@@ -10,29 +10,30 @@ use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, parent_id};
 use std::process::Command;
 
-/// The hidden subcommand under which the program must call [`become_node`] with what follows.
+/// Hidden subcommand under which the program must call [`become_node`] with the arguments that
+/// follow it.
 pub const START_NODE: &str = "start-node";
 
-/// Why a node's binary was not started.
+/// Reasons why a node's binary was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// No binary was named.
+    /// No binary was given.
     #[error("{START_NODE} is used by `slowmo launch` and wants a binary")]
     NoBinary,
     /// The launcher died before its node began.
     #[error("the launcher (process {0}) was gone before this node began")]
     LauncherGone(u32),
-    /// The system refused.
+    /// The system cannot execute the binary.
     #[error("cannot start {}; check its path and that it is executable", program.display())]
     Refused {
         /// The binary.
         program: OsString,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// Ties this process to its launcher and replaces it by `command`; returns only if that failed.
+/// Ties this process to its launcher and replaces it by `command`; returns only on failure.
 ///
 /// # Errors
 /// The launcher is gone, or the binary cannot be executed.
@@ -56,8 +57,8 @@ pub fn become_node(command: &[OsString]) -> StartError {
     }
 }
 
-/// Asks the kernel to kill this process when the launching thread ends; kept over `exec`, so it
-/// also binds binaries that know nothing of [`slowmo::launcher::watch`].
+/// Asks the kernel to kill this process when the launching thread ends. The setting is kept over
+/// `exec`, so it also covers binaries that know nothing of [`slowmo::launcher::watch`].
 fn die_with_launcher() {
     #[cfg(target_os = "linux")]
     let _refused = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);

@@ -1,6 +1,6 @@
-//! What each kernel computes, said in one form for whoever computes it: the GPU, the CPU ([`Host`],
-//! the arithmetic of `slowmo_protocol`), or an emulation. A kernel's arrays are its pointers, in
-//! order.
+//! The definition of each kernel's computation in one form for every implementation: the GPU, the
+//! CPU ([`Host`], the arithmetic of `slowmo_protocol`), or an emulation. A kernel's arrays are its
+//! pointers, in order.
 
 use crate::error::GpuError;
 use crate::gpu::Gpu;
@@ -11,12 +11,12 @@ use slowmo_protocol::encoding::Contribution;
 use slowmo_protocol::mean;
 use slowmo_protocol::outer::{BmufNbm, Nesterov, OuterStep, Piece, SlowMo};
 
-/// What a pointer points to.
+/// The memory behind one kernel pointer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Array {
-    /// Null.
+    /// A null pointer.
     Null,
-    /// One value for each of the launch's.
+    /// One float32 for each of the launch's `n` values.
     Floats(Vec<f32>),
     /// Encoded values.
     Bytes(Vec<u8>),
@@ -25,7 +25,7 @@ pub enum Array {
 }
 
 impl Array {
-    /// Its values; none if it holds something else.
+    /// The floats; empty if the array holds something else.
     #[must_use]
     pub fn floats(&self) -> &[f32] {
         if let Self::Floats(values) = self {
@@ -35,7 +35,7 @@ impl Array {
         }
     }
 
-    /// Its bytes; none if it holds something else.
+    /// The bytes; empty if the array holds something else.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         if let Self::Bytes(bytes) = self {
@@ -80,12 +80,12 @@ impl Array {
     }
 }
 
-/// Whoever computes kernels.
+/// An implementation that runs kernels.
 pub trait Arithmetic {
-    /// Runs a kernel on `n` values; the arrays that it writes are changed.
+    /// Runs a kernel on `n` values and changes the arrays that it writes.
     ///
     /// # Errors
-    /// It could not be run.
+    /// The kernel could not be run.
     fn run(
         &self,
         kernel: Kernel,
@@ -96,7 +96,7 @@ pub trait Arithmetic {
 }
 
 impl Wire {
-    /// The protocol's name of it.
+    /// The protocol's name of this wire type.
     #[must_use]
     pub fn kind(self) -> WireType {
         match self {
@@ -106,7 +106,7 @@ impl Wire {
     }
 }
 
-/// The CPU.
+/// The CPU implementation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Host;
 
@@ -247,8 +247,8 @@ fn first_not_finite(values: &[f32]) -> u64 {
         .map_or(u64::MAX, |index| index as u64)
 }
 
-/// The digest that a GPU computes of its memory: a sum over the values, each mixed with its place,
-/// so that any part may be added first.
+/// The digest that a GPU computes of its memory: a sum over the values, each mixed with its index,
+/// so that the parts may be added in any order.
 #[must_use]
 pub fn digest(values: &[f32]) -> u64 {
     values
@@ -316,14 +316,15 @@ impl Arithmetic for Gpu {
             .iter()
             .map(|array| Resident::of(self, array))
             .collect();
-        // What was begun of the copies is over before anything is given back.
+        // All copies that were started must end before any memory is given back.
         self.synchronize()?;
         let resident = resident?;
         let addresses: Vec<u64> = resident.iter().map(Resident::address).collect();
         // SAFETY: each array is in memory of its own on this GPU, as long as on the host.
         unsafe { self.launch(kernel, &addresses, n, floats) }?;
         for (array, address) in arrays.iter_mut().zip(addresses) {
-            // SAFETY: the same memory; the stream is waited for before anybody reads.
+            // SAFETY: the same memory; `synchronize` below waits for the stream before anybody
+            // reads it.
             unsafe { self.copy_out(address, array.memory_mut()) }?;
         }
         self.synchronize()

@@ -1,5 +1,5 @@
-//! The exact mean over the GPUs of a node, by NCCL. A thread of its own owns each GPU's
-//! communicator, which may not move between threads; training threads hand it addresses and wait.
+//! The exact mean over the GPUs of a node, by NCCL. A communicator may not move between threads, so
+//! one thread owns each GPU's communicator; training threads hand it addresses and wait.
 //!
 //! ```text
 //!  training thread of worker r           owner of GPU r                    the others' owners
@@ -8,12 +8,11 @@
 //!     │                                      │ asks for errors until it is done  │
 //!     │◄──────────────────────────── done ───┤
 //! ```
-//! * **A worker that is gone** ends everything: the owners stop asking, abort their communicators,
-//!   and every later call fails. The node then leaves the cluster as after any other failure; the
-//!   other nodes pass it over.
-//! * **An abort that hangs** (a GPU that fell off the bus) is waited for so long ([`ABORT_WAIT`]);
-//!   then the process ends, because nothing else frees its threads. A launcher sees that and may
-//!   start another.
+//! * **A worker that is gone** ends the collective: the owners stop polling, abort their
+//!   communicators, and every later call fails. The node then leaves the cluster as after any
+//!   other failure; the other nodes exclude it.
+//! * **An abort that hangs** (a GPU that fell off the bus) gets [`ABORT_WAIT`]; then the process
+//!   ends, because nothing else frees its threads. A launcher sees that and may start another.
 
 use crate::error::GpuError;
 use crate::gpu::Gpu;
@@ -29,42 +28,42 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How often an owner without work looks whether everything ends.
+/// Interval at which an idle owner checks whether the collective ends.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long the GPUs of a node may take to meet.
+/// Longest time for the GPUs of a node to join the communicator group.
 pub const INIT_WAIT: Duration = Duration::from_secs(120);
-/// An operation on one GPU's memory.
+/// One operation on one GPU's memory.
 struct Job {
     operation: Operation,
     parts: Vec<(u64, usize)>,
     done: SyncSender<Result<(), GpuError>>,
 }
 
-/// A GPU's owner.
+/// The handle of the thread that owns one GPU's communicator.
 #[derive(Debug)]
 struct Owner {
     gpu: Gpu,
-    /// One job at a time: the training thread waits for it.
+    /// The queue holds one job: the training thread waits for it.
     jobs: Mutex<Option<SyncSender<Job>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The workers of one node, a GPU each.
+/// The collective over the workers of one node, one GPU each.
 #[derive(Debug)]
 pub struct NcclCollective {
     owners: Vec<Owner>,
     meeting: Meeting,
     shared: Arc<Shared>,
-    /// For tensors in main memory, if all workers lend such.
+    /// The collective for tensors in main memory, used if all workers pass such tensors.
     host: Arc<dyn Collective>,
 }
 
-/// What the owners tell each other.
+/// State shared by the owners.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Set once: everything ends.
+    /// Set once, when the collective ends.
     ends: AtomicBool,
-    /// Operations that owners have given their GPUs, all together.
+    /// Operations that all owners together have started on their GPUs.
     begun: AtomicU64,
     /// Owners whose communicator is gone.
     gone: AtomicUsize,
@@ -81,17 +80,17 @@ impl Shared {
 }
 
 impl NcclCollective {
-    /// The collective of the workers on these GPUs, by rank; `host` is for tensors in main memory.
-    /// Returns when all GPUs have met.
+    /// Creates the collective of the workers on these GPUs, by rank; `host` is for tensors in main
+    /// memory. Returns when all GPUs have joined.
     ///
     /// # Errors
-    /// NCCL is missing, the GPUs cannot reach each other, or do not meet within [`INIT_WAIT`].
+    /// NCCL is missing, the GPUs cannot reach each other, or do not join within [`INIT_WAIT`].
     pub fn new(gpus: Vec<Gpu>, host: Arc<dyn Collective>) -> Result<Self, GpuError> {
         let id = api()?.unique_id()?;
         let size = gpus.len();
         let owners = Vec::new();
         let shared = Arc::new(Shared::default());
-        // Made first: where something fails, its end ends the threads.
+        // Created first, so that its drop ends the threads if a later step fails.
         let mut collective = Self {
             owners,
             meeting: Meeting::new(size.max(1)),
@@ -123,7 +122,7 @@ impl NcclCollective {
             });
         }
         let deadline = Instant::now() + INIT_WAIT;
-        // The first error is the one that the others' follow from.
+        // The other owners' errors follow from the first one, so only that is returned.
         (0..size).try_for_each(|_| {
             told.recv_timeout(deadline.saturating_duration_since(Instant::now()))
                 .unwrap_or_else(|_| Err(collective.too_late()))
@@ -145,7 +144,7 @@ impl NcclCollective {
     /// Replaces every worker's values by those of worker `root`.
     ///
     /// # Errors
-    /// As of [`Collective::mean`].
+    /// As for [`Collective::mean`].
     pub fn broadcast(
         &self,
         rank: usize,
@@ -175,7 +174,7 @@ impl NcclCollective {
         }
         self.meeting.meet(rank, values.elements())?;
         let parts = values.on_gpu().map(|lent| parts(lent, owner)).transpose();
-        // NCCL waits for ever where one does something else.
+        // NCCL waits for ever if a rank runs a different operation.
         let shape = parts
             .as_ref()
             .map(|parts| shape(operation, parts.as_deref()))
@@ -192,7 +191,7 @@ impl NcclCollective {
                     self.hand_over(owner, operation, parts)
                 });
                 done.map_err(|error| {
-                    // The others wait for this one.
+                    // The other owners wait for this one.
                     self.abort(rank);
                     CollectiveError::Device(error.to_string())
                 })
@@ -224,13 +223,14 @@ impl NcclCollective {
             done,
         })
         .map_err(|_| over())?;
-        // Ends with the job, or with the thread: that asks whether everything ends.
+        // The wait ends with the job, or with the owner's thread, which checks whether the
+        // collective ends.
         answer.recv().map_err(|_| over())?
     }
 }
 
-/// A number that is the same for the same operation on the same lengths in the same order; `None`:
-/// in main memory.
+/// A number that is equal for the same operation on the same lengths in the same order; `None`
+/// stands for tensors in main memory.
 fn shape(operation: Operation, parts: Option<&[(u64, usize)]>) -> usize {
     let lengths: Vec<usize> = parts
         .into_iter()
@@ -241,7 +241,7 @@ fn shape(operation: Operation, parts: Option<&[(u64, usize)]>) -> usize {
     xxhash_rust::xxh3::xxh3_64(text.as_bytes()) as usize
 }
 
-/// The workers do not do the same.
+/// The error for workers that do not run the same operation.
 fn differs(rank: usize) -> CollectiveError {
     CollectiveError::Device(format!(
         "worker {rank} lends tensors of other lengths than worker 0, or in main memory where that one's are on a GPU, or asks for another \
@@ -315,7 +315,7 @@ impl Drop for NcclCollective {
     }
 }
 
-/// What an owner's thread begins with.
+/// The state with which an owner's thread starts.
 struct Part {
     gpu: Gpu,
     id: ncclUniqueId,
@@ -325,7 +325,7 @@ struct Part {
 }
 
 impl Part {
-    /// Joins the others, then runs jobs until there are no more, or everything ends.
+    /// Joins the group, then runs jobs until there are no more or the collective ends.
     fn own(self, jobs: &Receiver<Job>, joined: &SyncSender<Result<(), GpuError>>) {
         let communicator =
             match Communicator::join(&self.gpu, self.id, (self.rank, self.size), || {
@@ -358,8 +358,8 @@ impl Part {
         communicator.abort_guarded();
         self.shared.gone.fetch_add(1, Ordering::AcqRel);
         if let Some((done, error)) = failed {
-            // The others may still write this GPU's memory until theirs are gone, too; only then
-            // the training thread has it back.
+            // Other GPUs may write this GPU's memory until their communicators are gone too; only
+            // then does the training thread get the memory back.
             let deadline = Instant::now() + ABORT_WAIT;
             while self.shared.gone.load(Ordering::Acquire) < self.size && Instant::now() < deadline
             {
@@ -369,12 +369,12 @@ impl Part {
         }
     }
 
-    /// Runs the owner's `number`-th operation. What all owners have begun ends well although a
-    /// worker leaves meanwhile: it needs none.
+    /// Runs the owner's `number`-th operation. An operation that all owners have started completes
+    /// even if a worker leaves meanwhile: it needs no worker.
     fn run(&self, communicator: &Communicator, job: &Job, number: u64) -> Result<(), GpuError> {
         let _moving = COLLECTIVES.read().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the training thread waits for the answer and lends the parts until then; they
-        // were checked, and all workers met before, with the same lengths.
+        // SAFETY: the training thread waits for the answer and keeps the parts borrowed until then;
+        // they were checked, and all workers met before, with the same lengths.
         let done = unsafe {
             communicator.begin(&self.gpu, job.operation, &job.parts, || self.shared.ends())
         }?;

@@ -1,5 +1,5 @@
-//! The device of a worker whose copy of the model is on a GPU. Values go straight between the lent
-//! tensors and the node's page-locked buffers, and the arithmetic runs on the GPU, in place.
+//! The device of a worker whose copy of the model is on a GPU. Values go directly between the
+//! borrowed tensors and the node's page-locked buffers; the arithmetic runs on the GPU, in place.
 
 use crate::error::GpuError;
 use crate::gpu::{Gpu, Waits};
@@ -10,7 +10,7 @@ use slowmo_actors::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Pool, chunks
 use slowmo_actors::ports::device::{Device, FreezeError, Mixed, OnGpu, TensorError, Tensors};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A GPU; tensors that are lent from main memory all the same are left to the CPU's device.
+/// A GPU; tensors in main memory are passed on to the CPU's device.
 #[derive(Debug)]
 pub struct CudaDevice {
     gpu: Gpu,
@@ -18,26 +18,26 @@ pub struct CudaDevice {
     scratch: Mutex<Option<Work>>,
 }
 
-/// Memory on the GPU beside the model: a chunk of what is added to it, and a word.
+/// GPU memory beside the model: one chunk of values to add to the model, and one word.
 #[derive(Debug)]
 struct Work {
     correction: Scratch<f32>,
     first: Scratch<u64>,
 }
 
-/// A lent tensor.
+/// A borrowed tensor.
 struct Place {
     name: String,
     address: u64,
     elements: usize,
-    /// Where it begins in flat order.
+    /// Index of its first value in flat order.
     start: usize,
 }
 
 const VALUE_BYTES: usize = size_of::<f32>();
 
 impl CudaDevice {
-    /// The device of a worker on this GPU; `host` is for tensors in main memory.
+    /// Creates the device of a worker on this GPU; `host` is for tensors in main memory.
     #[must_use]
     pub fn new(gpu: Gpu, host: Arc<dyn Device>) -> Self {
         Self {
@@ -53,7 +53,7 @@ impl CudaDevice {
         &self.gpu
     }
 
-    /// Runs `work` on the lent tensors, in order with their owner's work; see [`between`].
+    /// Runs `work` on the borrowed tensors, ordered with their owner's work; see [`between`].
     fn ordered<R>(
         &self,
         lent: &dyn OnGpu,
@@ -73,7 +73,7 @@ impl CudaDevice {
         between(&self.gpu, lent, || work(&places)).map_err(unreachable)
     }
 
-    /// The tensors' addresses, each checked to be memory of this GPU as long as it says.
+    /// The tensors' addresses, each checked to be memory of this GPU over the tensor's full length.
     fn places(&self, lent: &dyn OnGpu) -> Result<Vec<Place>, TensorError> {
         let ours = self.gpu.info().ordinal;
         if lent.ordinal() != ours {
@@ -106,7 +106,7 @@ impl CudaDevice {
         Ok(places)
     }
 
-    /// Scratch that is kept from call to call.
+    /// GPU scratch memory that is kept from call to call.
     fn scratch(&self) -> Result<MutexGuard<'_, Option<Work>>, GpuError> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         if scratch.is_none() {
@@ -119,8 +119,8 @@ impl CudaDevice {
         Ok(scratch)
     }
 
-    /// The index of the tensor's first value that is not finite, of those that the kernel writes to
-    /// `first` with `launch`.
+    /// The index of the tensor's first value that is not finite; `launch` runs the kernel that
+    /// writes it to `first`.
     fn first_of(
         &self,
         work: &Work,
@@ -142,8 +142,8 @@ impl CudaDevice {
     }
 
     fn not_finite(&self, place: &Place, work: &Work) -> Result<Option<FreezeError>, GpuError> {
-        // SAFETY: the place was checked, and its owner's stream waits for ours before it is written
-        // again.
+        // SAFETY: the place was checked, and its owner's stream waits for ours before the tensor is
+        // written again.
         let found = self.first_of(work, |first| unsafe {
             self.gpu.launch(
                 Kernel::NotFinite,
@@ -170,7 +170,7 @@ impl CudaDevice {
         })
     }
 
-    /// Copies the tensors' values out in flat order; what does not fit is left out.
+    /// Copies the tensors' values out in flat order; values beyond the staging buffer are left out.
     fn copy_all(&self, places: &[Place], staging: &mut [f32]) -> Result<(), GpuError> {
         places.iter().try_for_each(|place| {
             let Some(target) = staging.get_mut(place.start..place.start + place.elements) else {
@@ -181,7 +181,7 @@ impl CudaDevice {
         })
     }
 
-    /// Mixes what a chunk and a tensor have in common.
+    /// Mixes the overlap of a chunk and a tensor.
     fn mix_part(
         &self,
         part: &Part<'_>,
@@ -228,9 +228,9 @@ impl CudaDevice {
     }
 }
 
-/// Runs `work` behind what the lent tensors' stream was given so far and before what it is given
-/// later, and waits until it is done: then nothing of the GPU reads or writes the host's buffers
-/// any more, whatever became of `work`.
+/// Runs `work` after everything queued so far on the stream of the borrowed tensors and before
+/// everything queued there later, and waits until it is done: then the GPU neither reads nor writes
+/// the host's buffers any more, whether `work` succeeded or not.
 pub(crate) fn between<R>(
     gpu: &Gpu,
     lent: &dyn OnGpu,
@@ -239,7 +239,7 @@ pub(crate) fn between<R>(
     let _bound = gpu.bind()?;
     let theirs = lent.stream() as sys::CUstream;
     follow(gpu, theirs)?;
-    // Also where `work` panics.
+    // The wait also happens if `work` panics.
     let waits = Waits(gpu);
     let done = work();
     let left = precede(gpu, theirs);
@@ -248,17 +248,17 @@ pub(crate) fn between<R>(
     done.and_then(|done| left.and(over).map(|()| done))
 }
 
-/// The GPU's stream goes on behind what theirs was given so far.
+/// Makes the GPU's stream wait for everything queued so far on `theirs`.
 fn follow(gpu: &Gpu, theirs: sys::CUstream) -> Result<(), GpuError> {
     let failed = GpuError::driver("waiting for the training stream");
     let event = gpu.context().new_event(None).map_err(&failed)?;
-    // SAFETY: whoever lends the tensors says that this is a stream of this GPU's primary context;
-    // the event is of that context.
+    // SAFETY: the tensors' owner states that this is a stream of this GPU's primary context; the
+    // event is of that context.
     unsafe { result::event::record(event.cu_event(), theirs) }.map_err(&failed)?;
     gpu.stream().wait(&event).map_err(&failed)
 }
 
-/// Their stream goes on behind what the GPU's was given so far.
+/// Makes `theirs` wait for everything queued so far on the GPU's stream.
 fn precede(gpu: &Gpu, theirs: sys::CUstream) -> Result<(), GpuError> {
     let event = gpu.mark()?;
     // SAFETY: as in `follow`.
@@ -272,16 +272,16 @@ fn precede(gpu: &Gpu, theirs: sys::CUstream) -> Result<(), GpuError> {
     .map_err(GpuError::driver("letting the training stream wait"))
 }
 
-/// What a chunk and a tensor have in common.
+/// The overlap of a chunk and a tensor.
 struct Part<'a> {
     address: u64,
-    /// In flat order.
+    /// Index of the first value in flat order.
     start: usize,
     elements: usize,
     correction: &'a ChunkedBuffer,
 }
 
-/// Cuts a tensor at the borders of the chunks: first element in flat order and length of each part.
+/// Cuts a tensor at the chunk borders: first element in flat order and length of each part.
 fn parts(place: &Place) -> impl Iterator<Item = (usize, usize)> + use<> {
     let mut at = place.start;
     let end = place.start + place.elements;
@@ -293,7 +293,7 @@ fn parts(place: &Place) -> impl Iterator<Item = (usize, usize)> + use<> {
     })
 }
 
-/// Whether tensors, by name, address and elements, are memory of this GPU, all of each.
+/// Checks that tensors, by name, address and elements, lie entirely in memory of this GPU.
 pub(crate) fn check_all<'a>(
     gpu: &Gpu,
     tensors: impl Iterator<Item = (&'a str, u64, usize)>,
@@ -316,8 +316,8 @@ pub(crate) fn check_all<'a>(
     Ok(())
 }
 
-/// Whether everything between two addresses is memory of the current context: one allocation, or
-/// several that follow each other, as some allocators map them.
+/// Whether all memory between two addresses belongs to the current context: one allocation, or
+/// several adjacent ones, as some allocators map them.
 fn is_allocated(address: u64, end: u64) -> bool {
     let mut at = address;
     while at < end {
@@ -424,8 +424,8 @@ impl Device for CudaDevice {
                         )
                     })
                 })?;
-                // The kernel counts from the part's beginning; which part it was is looked up where
-                // that matters.
+                // The kernel's index is relative to the part; which part it was is looked up only
+                // when a value is not finite.
                 if first.is_some() && found.is_none() {
                     found = self.not_finite(place, work)?;
                 }
@@ -464,7 +464,7 @@ impl Device for CudaDevice {
                 });
                 copied?;
                 if weight != 1.0 {
-                    // SAFETY: a checked tensor, lent to be written.
+                    // SAFETY: a checked tensor, borrowed for writing.
                     unsafe {
                         self.gpu
                             .launch(Kernel::Divide, &[place.address], place.elements, &[weight])

@@ -1,65 +1,66 @@
-//! What can go wrong with a GPU, in words that say what to do.
+//! Errors of a GPU; each text says what to do.
 
 use crate::libraries::Library;
 use cudarc::driver::DriverError;
 
-/// Why a GPU cannot be used, or what it was asked for was not done.
+/// The reason why a GPU cannot be used or did not do what it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GpuError {
     /// A library of CUDA is not installed, or not where the loader looks.
     #[error("{library} is missing ({file}): {remedy}", file = .library.file(), remedy = .library.remedy())]
     Missing {
-        /// Which.
+        /// The missing library.
         library: Library,
     },
-    /// The driver knows no such GPU.
+    /// The driver has no such GPU.
     #[error(
         "there is no GPU {wanted}: the driver sees {found}; check nvidia-smi and CUDA_VISIBLE_DEVICES"
     )]
     NoSuchGpu {
         /// The GPU asked for, from 0.
         wanted: usize,
-        /// How many there are.
+        /// Number of GPUs that the driver sees.
         found: usize,
     },
-    /// Memory of a GPU, or page-locked memory of the host, is not enough. Nothing was allocated.
+    /// There is not enough memory on a GPU, or page-locked memory on the host. Nothing was
+    /// allocated.
     #[error(
         "{what} needs {wanted} bytes, and {place} has {free} free of {total}: use a smaller model or batch, or a larger GPU"
     )]
     OutOfMemory {
-        /// For what.
+        /// Purpose of the allocation.
         what: &'static str,
-        /// Where.
+        /// Place of the memory: a GPU or the host.
         place: String,
-        /// Bytes asked for.
+        /// Bytes requested.
         wanted: u64,
         /// Bytes free.
         free: u64,
-        /// Bytes in all.
+        /// Total bytes.
         total: u64,
     },
     /// The kernels do not compile: a bug, or an NVRTC that is too old for the GPU.
     #[error("the kernels do not compile for {architecture}: {log}")]
     NotCompiled {
-        /// For what.
+        /// The target architecture.
         architecture: String,
-        /// What NVRTC says.
+        /// NVRTC's log.
         log: String,
     },
     /// Another error of the driver. The GPU's state is unknown: end the process.
     #[error("{doing}: {message}")]
     Driver {
-        /// What was done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the driver says.
+        /// The driver's message.
         message: String,
     },
     /// An error of NCCL.
     #[error("{doing}: {message}")]
     Nccl {
-        /// What was done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What NCCL says.
+        /// NCCL's message.
         message: String,
     },
 }

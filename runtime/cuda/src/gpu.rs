@@ -1,5 +1,5 @@
-//! An opened GPU: its context, the communication stream, the compiled kernels. Whoever launches
-//! names addresses; what they must be is said where they are launched.
+//! An opened GPU: its context, the communication stream, the compiled kernels. Launches take raw
+//! addresses; the safety section of each launch says what they must be.
 
 use crate::error::GpuError;
 use crate::kernels::{self, KERNELS, Kernel, THREADS};
@@ -8,19 +8,20 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaStream, DriverErr
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Blocks of a launch for each multiprocessor: enough that all of memory's bandwidth is used.
+/// Blocks of a launch for each multiprocessor: enough to use the whole memory bandwidth.
 const BLOCKS_PER_PROCESSOR: u32 = 8;
 
-/// What the driver says of a GPU.
+/// The driver's description of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuInfo {
-    /// Its number, from 0.
+    /// Its index, from 0.
     pub ordinal: usize,
     /// Its name.
     pub name: String,
-    /// The name that stays its own whoever else is there, as `CUDA_VISIBLE_DEVICES` takes it.
+    /// Its UUID, which does not change with the other GPUs present, as `CUDA_VISIBLE_DEVICES` takes
+    /// it.
     pub uuid: String,
-    /// Bytes of memory in all.
+    /// Total bytes of memory.
     pub memory: u64,
     /// Compute capability, like (9, 0).
     pub capability: (i32, i32),
@@ -73,7 +74,7 @@ fn describe(ordinal: usize) -> Result<GpuInfo, GpuError> {
     })
 }
 
-/// `GPU-` and the bytes as a UUID is written.
+/// Formats `GPU-` and the bytes as a UUID.
 fn uuid_text(bytes: [u8; 16]) -> String {
     let dash = |index: usize| {
         if [4, 6, 8, 10].contains(&index) {
@@ -90,15 +91,15 @@ fn uuid_text(bytes: [u8; 16]) -> String {
     format!("GPU-{digits}")
 }
 
-/// A context is the calling thread's as long as this lives; then the one before is again: training
-/// code may use another GPU's.
+/// Makes a context current on the calling thread while this lives, then restores the one before:
+/// training code may use another GPU's.
 pub(crate) struct Bound(Option<sys::CUcontext>);
 
 impl Bound {
     pub(crate) fn new(context: &CudaContext) -> Result<Self, GpuError> {
         let failed = GpuError::driver("using a GPU");
         let before = result::ctx::get_current().map_err(&failed)?;
-        // SAFETY: the context lives, and is retained by whoever names it.
+        // SAFETY: the context lives and is retained by the caller.
         unsafe { result::ctx::set_current(context.cu_ctx()) }.map_err(&failed)?;
         Ok(Self(before))
     }
@@ -106,7 +107,8 @@ impl Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // SAFETY: it was the thread's context before, and is no less one now; null is none.
+        // SAFETY: it was the thread's context before and is still valid; null stands for no
+        // context.
         let restored = unsafe { result::ctx::set_current(self.0.unwrap_or(std::ptr::null_mut())) };
         if let Err(error) = restored {
             tracing::debug!(%error, "a thread's GPU is not as it was");
@@ -114,8 +116,8 @@ impl Drop for Bound {
     }
 }
 
-/// Waits for a GPU's stream when it goes, also in a panic: what its copies read and write may be
-/// freed then.
+/// Waits for a GPU's stream on drop, also in a panic: memory that its copies read and write may
+/// then be freed.
 pub(crate) struct Waits<'a>(pub &'a Gpu);
 
 impl Drop for Waits<'_> {
@@ -141,7 +143,7 @@ impl std::fmt::Debug for Gpu {
     }
 }
 
-/// A driver that is older than NVRTC does not know its PTX.
+/// Maps a load error: a driver that is older than NVRTC does not know its PTX.
 fn not_loaded(error: DriverError) -> GpuError {
     let remedy = match error {
         DriverError(sys::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION) => {
@@ -157,7 +159,7 @@ fn not_loaded(error: DriverError) -> GpuError {
 
 impl Gpu {
     /// Opens GPU `ordinal` and compiles the kernels for it, or takes them from the cache. Its
-    /// context is the one that the process's training code has on it, too.
+    /// context is the one that the process's training code uses on that GPU, too.
     ///
     /// # Errors
     /// A library is missing, there is no such GPU, or the driver does not open it.
@@ -172,7 +174,7 @@ impl Gpu {
         let image = kernels::image(info.capability)?;
         let before = result::ctx::get_current().ok().flatten();
         let context = CudaContext::new(ordinal).map_err(&failed)?;
-        // Opening has made it the thread's.
+        // Opening has made the context current on this thread; `Bound` restores the one before.
         let _restores = Bound(before);
         let module = context.load_module(image).map_err(not_loaded)?;
         let function = |kernel: Kernel| {
@@ -198,7 +200,7 @@ impl Gpu {
         })
     }
 
-    /// What it is.
+    /// The driver's description of this GPU.
     #[must_use]
     pub fn info(&self) -> &GpuInfo {
         &self.info
@@ -210,16 +212,16 @@ impl Gpu {
         &self.stream
     }
 
-    /// Its context.
+    /// The GPU's context.
     #[must_use]
     pub fn context(&self) -> &Arc<CudaContext> {
         self.stream.context()
     }
 
-    /// Bytes free and in all.
+    /// Free and total bytes of memory.
     ///
     /// # Errors
-    /// The driver does not say.
+    /// The driver does not tell.
     pub fn memory(&self) -> Result<(u64, u64), GpuError> {
         let (free, total) = self
             .context()
@@ -228,19 +230,19 @@ impl Gpu {
         Ok((free as u64, total as u64))
     }
 
-    /// Makes this GPU the calling thread's until what is returned goes.
+    /// Makes this GPU current on the calling thread until the returned value is dropped.
     ///
     /// # Errors
-    /// The driver does not.
+    /// The driver refuses.
     pub(crate) fn bind(&self) -> Result<Bound, GpuError> {
         Bound::new(self.context())
     }
 
-    /// Waits until everything on the stream is done, whatever errors were noted on the context
+    /// Waits until everything on the stream is done, regardless of errors recorded on the context
     /// before.
     ///
     /// # Errors
-    /// Something on the stream failed; then it does nothing more.
+    /// Work on the stream failed; the stream runs nothing more then.
     pub fn synchronize(&self) -> Result<(), GpuError> {
         let _bound = self.bind()?;
         // SAFETY: the stream lives as long as the GPU.
@@ -248,19 +250,19 @@ impl Gpu {
             .map_err(GpuError::driver("waiting for a GPU"))
     }
 
-    /// Marks where the stream is now.
+    /// Records an event at the stream's current position.
     pub(crate) fn mark(&self) -> Result<CudaEvent, GpuError> {
         self.stream
             .record_event(None)
             .map_err(GpuError::driver("recording an event"))
     }
 
-    /// Starts a kernel on `n` values behind everything on the stream.
+    /// Queues a kernel on `n` values behind everything on the stream.
     ///
     /// # Safety
     /// The addresses are memory of this GPU, of the sizes that the kernel reads and writes for `n`
-    /// values, or null where it says that they may be; until the stream has come past it nobody
-    /// else writes what it reads, or touches what it writes.
+    /// values, or null where the kernel says that they may be; until the stream has passed the
+    /// launch nobody else writes what it reads, or touches what it writes.
     pub(crate) unsafe fn launch(
         &self,
         kernel: Kernel,

@@ -1,23 +1,23 @@
 //! CUDA devices: a worker's copy of the model on a GPU, the arithmetic on it, and the exact mean
-//! over the GPUs of a node. Touches the CUDA driver, NVRTC and NCCL, which are looked for when the
-//! first GPU is opened: nothing of CUDA is needed to build this, and a machine without it gets
-//! [`GpuError`] saying what is missing.
+//! over the GPUs of a node. Uses the CUDA driver, NVRTC and NCCL, which are loaded when the first
+//! GPU is opened: the build needs nothing of CUDA, and a machine without it gets a [`GpuError`]
+//! that says what is missing.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `libraries` | which of the three libraries are there |
+//! | `libraries` | the three libraries, and which of them are installed |
 //! | `gpu` | an opened GPU: context, stream, compiled kernels, launches |
 //! | `kernels` | the kernels' source and table; compiling and caching them |
 //! | `memory` | page-locked host memory and buffers on the GPU |
-//! | `tensors` | values that training code lends, as slices of cudarc |
+//! | `tensors` | values that training code passes, as slices of cudarc |
 //! | `device` | [`CudaDevice`]: the port `Device` |
 //! | `nccl`, `collective` | [`NcclCollective`]: the port `Collective` |
 //! | `arithmetic`, `selftest` | what every kernel computes, on the CPU and in float64, and the comparison |
 //!
 //! # Order
 //! A GPU's communication stream ([`Gpu::stream`]) runs beside the training code's own. Before it
-//! touches a lent tensor it waits for an event on the tensor's stream, and that stream waits for
-//! one of its own afterwards: so neither the host nor other work waits.
+//! touches a borrowed tensor it waits for an event on the tensor's stream, and that stream waits
+//! for an event of the communication stream afterwards: so neither the host nor other work waits.
 
 pub mod arithmetic;
 mod collective;

@@ -1,4 +1,4 @@
-//! Which libraries of CUDA this machine has. They are loaded at run time, by name, where the
+//! The CUDA libraries of this machine. They are loaded at run time, by name, from where the
 //! system's loader looks: system folders and `LD_LIBRARY_PATH`.
 
 use crate::error::GpuError;
@@ -6,16 +6,16 @@ use crate::error::GpuError;
 /// A library that is not linked but loaded when a GPU is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Library {
-    /// The driver: every use of a GPU.
+    /// The driver; every use of a GPU needs it.
     Driver,
     /// The compiler of kernels.
     Nvrtc,
-    /// Collectives between the GPUs of a node; one GPU needs none.
+    /// Collectives between the GPUs of a node; a node with one GPU does not need it.
     Nccl,
 }
 
 impl Library {
-    /// Its file.
+    /// The library's file name.
     #[must_use]
     pub fn file(self) -> &'static str {
         match self {
@@ -25,7 +25,7 @@ impl Library {
         }
     }
 
-    /// How to get it.
+    /// Instructions for installing the library.
     #[must_use]
     pub fn remedy(self) -> &'static str {
         match self {
@@ -41,10 +41,10 @@ impl Library {
         }
     }
 
-    /// Whether it can be loaded.
+    /// Whether the library can be loaded.
     #[must_use]
     pub fn is_present(self) -> bool {
-        // The names under which cudarc looks for them.
+        // These are the names under which cudarc looks for them.
         match self {
             Self::Driver => ["libcuda.so", "libcuda.so.1"].into_iter().any(loads),
             Self::Nvrtc => ["libnvrtc.so", "libnvrtc.so.12", "libnvrtc.so.11"]
@@ -55,7 +55,7 @@ impl Library {
     }
 
     /// # Errors
-    /// [`GpuError::Missing`].
+    /// [`GpuError::Missing`] if the library cannot be loaded.
     pub fn require(self) -> Result<(), GpuError> {
         if self.is_present() {
             Ok(())
@@ -81,7 +81,8 @@ impl std::fmt::Display for Library {
     }
 }
 
-/// What is missing for a node with so many GPUs, each with its remedy; empty where it can run.
+/// The libraries missing for a node with this many GPUs, each with its remedy; empty if none is
+/// missing.
 #[must_use]
 pub fn missing(gpus: usize) -> Vec<GpuError> {
     let needed = [Library::Driver, Library::Nvrtc]

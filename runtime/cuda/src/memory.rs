@@ -1,5 +1,5 @@
 //! Memory: page-locked buffers of the host, which a GPU copies from and to at its full rate, and
-//! scratch on the GPU.
+//! scratch memory on the GPU.
 
 use crate::error::GpuError;
 use crate::gpu::{Bound, Gpu};
@@ -7,15 +7,15 @@ use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DriverError, result, sys
 use slowmo_actors::buffers::{Block, Memory};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// Page-locked memory for the node's buffers; what cannot be page-locked comes from the allocator,
-/// and is copied more slowly.
+/// Page-locked memory for the node's buffers; buffers that cannot be page-locked come from the
+/// allocator and are copied more slowly.
 #[derive(Debug)]
 pub struct Pinned {
     context: Arc<CudaContext>,
 }
 
 impl Pinned {
-    /// For buffers that this GPU, or any other of the process, copies from and to.
+    /// Memory for buffers that this GPU, or any other of the process, copies from and to.
     #[must_use]
     pub fn new(gpu: &Gpu) -> Arc<Self> {
         Arc::new(Self {
@@ -29,7 +29,7 @@ impl Memory for Pinned {
         let bytes = elements
             .checked_mul(size_of::<f32>())
             .filter(|bytes| *bytes > 0)?;
-        // The driver may wait for a GPU that waits for another one's collective, whose start waits
+        // The driver may wait for a GPU that waits for another GPU's collective, whose start waits
         // for the driver.
         let _calm = COLLECTIVES.try_write().ok()?;
         let _bound = Bound::new(&self.context).ok()?;
@@ -56,11 +56,12 @@ impl Memory for Pinned {
     }
 }
 
-/// Held to read by collectives under way, to write while page-locked memory comes and goes.
+/// Read-locked by collectives under way; write-locked while page-locked memory is allocated or
+/// freed.
 pub(crate) static COLLECTIVES: RwLock<()> = RwLock::new(());
 
 /// Page-locked memory that could not be freed while a collective was under way; the next buffer
-/// that is made frees it.
+/// allocation frees it.
 static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
 
 /// Memory to be freed.
@@ -69,7 +70,7 @@ struct Left {
     context: Arc<CudaContext>,
 }
 
-// SAFETY: nobody else has the memory.
+// SAFETY: nobody else has access to the memory.
 unsafe impl Send for Left {}
 
 impl Left {
@@ -106,7 +107,7 @@ impl Block for Locked {
     }
 
     fn values_mut(&mut self) -> &mut [f32] {
-        // SAFETY: the same, and nobody else has it.
+        // SAFETY: the same, and `&mut self` is the only access.
         unsafe { std::slice::from_raw_parts_mut(self.address, self.elements) }
     }
 }
@@ -127,7 +128,7 @@ impl Drop for Locked {
     }
 }
 
-/// Memory on the GPU.
+/// A buffer on the GPU.
 #[derive(Debug)]
 pub(crate) struct Scratch<T> {
     slice: CudaSlice<T>,
@@ -135,10 +136,10 @@ pub(crate) struct Scratch<T> {
 }
 
 impl<T: cudarc::driver::DeviceRepr + cudarc::driver::ValidAsZeroBits> Scratch<T> {
-    /// So many zeros; the driver has no memory of no bytes, so at least one.
+    /// Allocates this many zeros, at least one, because the driver cannot allocate zero bytes.
     ///
     /// # Errors
-    /// Not enough memory, with sizes; or another error of the driver.
+    /// There is not enough memory (with sizes), or another error of the driver.
     pub(crate) fn zeros(gpu: &Gpu, elements: usize, what: &'static str) -> Result<Self, GpuError> {
         let wanted = elements.saturating_mul(size_of::<T>()) as u64;
         let slice = gpu
@@ -175,7 +176,7 @@ fn out_of_memory(gpu: &Gpu, what: &'static str, wanted: u64, error: DriverError)
 }
 
 impl Gpu {
-    /// Copies values to the host behind everything on the stream.
+    /// Queues a copy of values to the host behind everything on the stream.
     ///
     /// # Safety
     /// `address` is memory of this GPU with as many values. `target` is neither read nor written
@@ -195,7 +196,7 @@ impl Gpu {
             .map_err(&failed)
     }
 
-    /// Writes zeros behind everything on the stream.
+    /// Queues writing zeros behind everything on the stream.
     ///
     /// # Safety
     /// `address` is memory of this GPU with as many bytes, which nobody else touches until the
@@ -208,7 +209,7 @@ impl Gpu {
             .map_err(&failed)
     }
 
-    /// Copies values to the GPU behind everything on the stream.
+    /// Queues a copy of values to the GPU behind everything on the stream.
     ///
     /// # Safety
     /// `address` is memory of this GPU with as many values, which nobody else touches until the

@@ -1,5 +1,5 @@
-//! NCCL's functions, from the library that its packages install (`libnccl.so.2`), and one
-//! communicator. Types are cudarc's.
+//! NCCL's functions, loaded from the library that its packages install (`libnccl.so.2`), and one
+//! communicator. The types are cudarc's.
 
 use crate::error::GpuError;
 use crate::gpu::Gpu;
@@ -14,19 +14,19 @@ use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long an abort may take before the process is ended.
+/// Longest time for an abort; then the process is ended.
 pub const ABORT_WAIT: Duration = Duration::from_secs(30);
-/// How often a communicator that is still at work is asked.
+/// Polling interval for a communicator that is still at work.
 const POLL_EVERY: Duration = Duration::from_micros(50);
 /// The magic number of NCCL's configuration.
 const CONFIG_MAGIC: u32 = 0xcafe_beef;
-/// The version that [`Config`] is the layout of: 2.17. Later ones take it, and earlier ones have no
-/// other.
+/// The version whose layout [`Config`] has: 2.17. Later versions accept it, and earlier ones have
+/// no other.
 const CONFIG_VERSION: u32 = 21_700;
-/// NCCL's mark of a value that is not configured.
+/// NCCL's mark for a value that is not configured.
 const UNDEFINED: c_int = c_int::MIN;
 
-/// How a communicator is made; the fields that 2.17 has.
+/// NCCL's communicator configuration, with the fields that 2.17 has.
 #[repr(C)]
 struct Config {
     size: usize,
@@ -40,7 +40,7 @@ struct Config {
     split_share: c_int,
 }
 
-/// The functions that are used. The library stays loaded until the process ends.
+/// The NCCL functions in use. The library stays loaded until the process ends.
 pub(crate) struct Api {
     get_unique_id: unsafe extern "C" fn(*mut ncclUniqueId) -> ncclResult_t,
     comm_init: unsafe extern "C" fn(
@@ -77,7 +77,7 @@ pub(crate) struct Api {
     error_string: unsafe extern "C" fn(ncclResult_t) -> *const c_char,
 }
 
-/// The functions, loaded once.
+/// NCCL's functions, loaded once.
 pub(crate) fn api() -> Result<&'static Api, GpuError> {
     static API: OnceLock<Option<Api>> = OnceLock::new();
     API.get_or_init(load).as_ref().ok_or(GpuError::Missing {
@@ -85,16 +85,16 @@ pub(crate) fn api() -> Result<&'static Api, GpuError> {
     })
 }
 
-/// NCCL lets GPUs of one process write each other's buffers directly. It cannot open memory of the
-/// driver's pools to the others for that, which is what cudarc allocates, and large operations then
-/// fault.
+/// The variable that turns off direct writes. NCCL lets GPUs of one process write each other's
+/// buffers directly. It cannot open memory of the driver's pools, which cudarc allocates from, to
+/// other GPUs for that, and large operations then fault.
 const NO_DIRECT_WRITES: &str = "NCCL_P2P_DIRECT_DISABLE";
 
 fn load() -> Option<Api> {
     if std::env::var_os(NO_DIRECT_WRITES).is_none() {
         // SAFETY: Rust's own readers of the environment are locked out; a node loads NCCL once, as
-        // it starts, before it trains. (`slowmo launch` sets it for the nodes, so that this is not
-        // come to.)
+        // it starts, before it trains. (`slowmo launch` sets the variable for its nodes, so this
+        // line is not reached there.)
         unsafe { std::env::set_var(NO_DIRECT_WRITES, "1") };
     }
     let open = |file: &str| {
@@ -106,7 +106,7 @@ fn load() -> Option<Api> {
     macro_rules! function {
         ($name:literal) => {{
             // SAFETY: the signature is that of NCCL 2's header, which has not changed since the
-            // function came.
+            // function was added.
             let symbol: Symbol<'static, _> = unsafe { library.get($name) }.ok()?;
             *symbol
         }};
@@ -139,7 +139,7 @@ impl Api {
         GpuError::Nccl { doing, message }
     }
 
-    /// Success and "still at it" are no errors.
+    /// Turns a result into an error; success and "in progress" are none.
     fn check(&self, doing: &'static str, result: ncclResult_t) -> Result<(), GpuError> {
         match result {
             ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress => Ok(()),
@@ -147,7 +147,7 @@ impl Api {
         }
     }
 
-    /// A name for a new group of communicators.
+    /// Creates an id for a new group of communicators.
     pub(crate) fn unique_id(&self) -> Result<ncclUniqueId, GpuError> {
         let mut id = ncclUniqueId { internal: [0; 128] };
         // SAFETY: writes the id.
@@ -158,26 +158,26 @@ impl Api {
 
 const DOING: &str = "averaging over the GPUs of this node";
 
-/// One GPU's end of a group. Not `Send`: it is used by the thread that made it, which owns the
-/// GPU's part.
+/// One GPU's end of a group. Not `Send`: only the thread that created it uses it, and that thread
+/// owns the GPU's part.
 pub(crate) struct Communicator {
     api: &'static Api,
     raw: ncclComm_t,
     size: usize,
 }
 
-/// What is done to a GPU's memory with that of the others.
+/// A collective operation on a GPU's memory and that of the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
-    /// Its mean over all.
+    /// The mean over all ranks.
     Mean,
-    /// What this rank has.
+    /// The values of this rank.
     Broadcast(usize),
 }
 
 impl Communicator {
-    /// Joins the group `id` of `size` GPUs as `rank`; all of them do so at once. `gives_up` is
-    /// asked while they meet.
+    /// Joins the group `id` of `size` GPUs as `rank`; all of them do so at the same time.
+    /// `gives_up` is polled while they join.
     pub(crate) fn join(
         gpu: &Gpu,
         id: ncclUniqueId,
@@ -222,7 +222,7 @@ impl Communicator {
         }
     }
 
-    /// Aborts, and ends the process if even that hangs: nothing else frees its threads.
+    /// Aborts, and ends the process if the abort hangs: nothing else frees its threads.
     pub(crate) fn abort_guarded(self) {
         let (finished, waits) = mpsc::sync_channel::<()>(1);
         let watchdog = thread::Builder::new().name("slowmo-gpu-abort".to_owned()).spawn(move || {
@@ -238,7 +238,7 @@ impl Communicator {
         }
     }
 
-    /// Waits until NCCL has taken what it was given.
+    /// Waits until NCCL has accepted the queued operation.
     fn settle(&self, doing: &'static str, gives_up: impl Fn() -> bool) -> Result<(), GpuError> {
         loop {
             match self.state(doing)? {
@@ -254,7 +254,7 @@ impl Communicator {
         }
     }
 
-    /// Success, or still at it.
+    /// The communicator's state: success or in progress.
     fn state(&self, doing: &'static str) -> Result<ncclResult_t, GpuError> {
         let mut state = ncclResult_t::ncclSuccess;
         // SAFETY: the communicator lives until it is dropped.
@@ -263,8 +263,8 @@ impl Communicator {
         self.api.check(doing, state).map(|()| state)
     }
 
-    /// Begins the same for each of these parts of the GPU's memory, behind everything on its
-    /// stream.
+    /// Queues the same operation for each of these parts of the GPU's memory, behind everything on
+    /// its stream.
     ///
     /// # Safety
     /// Each part is memory of the communicator's GPU with as many float32 values, which nobody else
@@ -280,10 +280,10 @@ impl Communicator {
         let _bound = gpu.bind()?;
         // SAFETY: every group that is begun is ended below.
         self.api.check(DOING, unsafe { (self.api.group_start)() })?;
-        // SAFETY: the caller's promise.
         let queued = parts.iter().try_for_each(|part| {
-            self.api
-                .check(DOING, unsafe { self.queue(gpu, operation, *part) })
+            // SAFETY: the caller's promise.
+            let code = unsafe { self.queue(gpu, operation, *part) };
+            self.api.check(DOING, code)
         });
         // SAFETY: the group was begun.
         let ended = self.api.check(DOING, unsafe { (self.api.group_end)() });
@@ -298,7 +298,7 @@ impl Communicator {
         gpu.mark()
     }
 
-    /// Waits until what was begun is done everywhere.
+    /// Waits until the started operation is done on all ranks.
     pub(crate) fn finish(
         &self,
         done: &CudaEvent,
@@ -319,7 +319,7 @@ impl Communicator {
     }
 
     /// # Safety
-    /// As of [`Self::begin`].
+    /// As for [`Self::begin`].
     unsafe fn queue(
         &self,
         gpu: &Gpu,
@@ -354,10 +354,11 @@ impl Communicator {
 }
 
 impl Drop for Communicator {
-    /// Abort, not destroy: it also ends an operation that hangs, and waits for nobody.
+    /// Aborts instead of destroying: an abort also ends an operation that hangs, and does not wait
+    /// for other ranks.
     fn drop(&mut self) {
         if !self.raw.is_null() {
-            // SAFETY: made by `join`, and used no more.
+            // SAFETY: made by `join`, and not used any more.
             let aborted = unsafe { (self.api.abort)(self.raw) };
             if let Err(error) = self.api.check("leaving the GPUs of this node", aborted) {
                 tracing::debug!(%error, "a communicator did not end cleanly");

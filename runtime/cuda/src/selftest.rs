@@ -1,6 +1,6 @@
-//! Whether a GPU computes what it should: every kernel on fresh random inputs of awkward lengths,
-//! against the same formulas in float64, and against the CPU's float32 bits; then how fast it
-//! copies and computes.
+//! Self-test of a GPU: every kernel on fresh random inputs of awkward lengths, compared with the
+//! same formulas in float64 and with the CPU's float32 bits; then the rates of copying and
+//! computing.
 
 mod exact;
 mod inputs;
@@ -13,26 +13,26 @@ use inputs::Inputs;
 
 pub use speed::{Rate, rates};
 
-/// Lengths that are tried: none, one, around a block of threads and of values, odd, and many.
+/// Tested lengths: none, one, around a block of threads and of values, odd, and many.
 pub const LENGTHS: [usize; 10] = [0, 1, 3, 255, 256, 257, 1_023, 4_099, 65_536, 300_001];
 
-/// How one kernel did.
+/// Test result of one kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tested {
-    /// Which.
+    /// The tested kernel.
     pub kernel: Kernel,
-    /// Values that were looked at.
+    /// Values that were compared.
     pub values: u64,
     /// The largest error against float64, in units of the bound that rounding sets: at most 1 is
-    /// right.
+    /// correct.
     pub error: f64,
-    /// Values whose bits are not the CPU's.
+    /// Values whose bits differ from the CPU's.
     pub other_bits: u64,
-    /// What is wrong, if something is.
+    /// Description of the fault, if there is one.
     pub wrong: Option<String>,
 }
 
-/// Runs every kernel on `arithmetic` with inputs of these lengths, which follow from `seed`.
+/// Runs every kernel on `arithmetic` with inputs of these lengths, derived from `seed`.
 ///
 /// # Errors
 /// A kernel could not be run.
@@ -84,7 +84,7 @@ fn test(
     Ok(tested)
 }
 
-/// How many values, bytes and words differ. Every NaN is the same.
+/// Counts the values, bytes and words that differ. All NaN count as equal.
 fn other_bits(found: &[Array], expected: &[Array]) -> u64 {
     let same = |one: &f32, other: &f32| {
         one.to_bits() == other.to_bits() || (one.is_nan() && other.is_nan())

@@ -1,4 +1,4 @@
-//! Values that training code lends as slices of cudarc: no copy is made of them.
+//! Values that training code passes as slices of cudarc, without copies.
 
 use crate::error::GpuError;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError};
@@ -7,27 +7,27 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Float32 tensors on one GPU, in registration order. What is done with them is ordered behind the
-/// work of their own streams, and before the later work of the first one's; other streams that read
-/// them afterwards wait for that one.
+/// Float32 tensors on one GPU, in registration order. Operations on them are ordered after the work
+/// of their own streams, and before the later work of the first tensor's stream; other streams that
+/// read them afterwards wait for that one.
 #[derive(Debug)]
 pub struct Slices<'a> {
     slices: Vec<(String, &'a mut CudaSlice<f32>)>,
 }
 
 impl<'a> Slices<'a> {
-    /// Lends these; their names are `tensor 0`, `tensor 1`, …
+    /// Borrows these slices; their names are `tensor 0`, `tensor 1`, …
     #[must_use]
     pub fn new(slices: impl IntoIterator<Item = &'a mut CudaSlice<f32>>) -> Self {
         Self::named(slices.into_iter().enumerate().map(|(index, slice)| {
             let mut name = String::new();
-            // Writing to a string does not fail.
+            // Writing to a string never fails.
             _ = write!(name, "tensor {index}");
             (name, slice)
         }))
     }
 
-    /// Lends these, with names for error messages.
+    /// Borrows these slices, with names for error messages.
     #[must_use]
     pub fn named(slices: impl IntoIterator<Item = (String, &'a mut CudaSlice<f32>)>) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Tensors for Slices<'_> {
             stream
                 .memcpy_htod(&values, &mut **slice)
                 .map_err(failed(name))?;
-            // The copy reads `values`.
+            // The copy reads `values` until then.
             stream.synchronize().map_err(failed(name))?;
         }
         Ok(())
@@ -108,7 +108,7 @@ impl OnGpu for Slices<'_> {
         let mut joined: Vec<&Arc<CudaStream>> = vec![stream];
         for (name, slice) in &self.slices {
             if !joined.contains(&slice.stream()) {
-                // Somebody may still read the slice there.
+                // Other work may still read the slice on its stream.
                 stream.join(slice.stream()).map_err(failed(name))?;
                 joined.push(slice.stream());
             }
@@ -123,7 +123,7 @@ impl OnGpu for Slices<'_> {
                     message,
                 });
             }
-            // The stream waits for whoever wrote the slice last.
+            // The stream waits for the last writer of the slice.
             let (address, _read) = slice.device_ptr(stream);
             visit(name, address, slice.len());
         }
@@ -131,8 +131,8 @@ impl OnGpu for Slices<'_> {
     }
 }
 
-/// Where a slice of another library's tensors lies: its address on this GPU, the GPU's number, and
-/// its stream as [`OnGpu`] tells it. The stream waits for whoever wrote the slice last.
+/// The location of a slice of another library's tensors: its address on this GPU, the GPU's number,
+/// and its stream as [`OnGpu`] tells it. The stream waits for the last writer of the slice.
 #[must_use]
 pub fn place(slice: &CudaSlice<f32>) -> (u64, usize, u64) {
     let stream = slice.stream();
@@ -140,10 +140,10 @@ pub fn place(slice: &CudaSlice<f32>) -> (u64, usize, u64) {
     (address, slice.ordinal(), stream.cu_stream() as u64)
 }
 
-/// Lends a part of a slice as values in main memory, and copies back what was changed.
+/// Passes a part of a slice as values in main memory, and copies the changes back.
 ///
 /// # Errors
-/// What the driver says; the slice is then unchanged, or changed in part.
+/// The driver's error; the slice is then unchanged, or changed in part.
 pub fn change(
     slice: &mut CudaSlice<f32>,
     range: Range<usize>,
@@ -160,6 +160,6 @@ pub fn change(
     stream.synchronize().map_err(&failed)?;
     visit(&mut values);
     stream.memcpy_htod(&values, &mut part).map_err(&failed)?;
-    // The copy reads `values`.
+    // The copy reads `values` until then.
     stream.synchronize().map_err(&failed)
 }

@@ -1,5 +1,5 @@
-//! A node's admin endpoint: a Unix socket that only this user can open; one JSON request a line,
-//! one JSON answer a line.
+//! A node's admin endpoint: a Unix socket that only this user can open; each line is one JSON
+//! request or one JSON answer.
 //!
 //! Touches one socket file. Without the key `admin` nothing listens.
 
@@ -32,80 +32,80 @@ use tokio::time::timeout;
 pub const REQUEST_BYTES_MAX: u64 = 4096;
 /// Connections served at one time; more wait.
 pub const CONNECTIONS_MAX: usize = 16;
-/// How long the listener rests after the system refused a connection: descriptors may have run out.
+/// Pause of the listener after the system refused a connection: descriptors may have run out.
 const REST: Duration = Duration::from_millis(100);
-/// How long the last events may take to be written.
+/// Longest time for writing the last events.
 pub const DUMP_MAX: Duration = Duration::from_secs(10);
-/// Requests that are answered at once after a pause, and in each further second: launchers, probes
-/// and people ask far less.
+/// Requests that are answered immediately after a pause; launchers, probes and people ask far less.
 pub const REQUESTS_BURST_MAX: u32 = 1000;
-/// See [`REQUESTS_BURST_MAX`].
+/// Requests that are answered in each further second; see [`REQUESTS_BURST_MAX`].
 pub const REQUESTS_PER_SECOND_MAX: u32 = 200;
-/// How long a connection may be silent.
+/// Longest silence on a connection.
 pub const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// The exit code after a second SIGTERM, as a shell shows it for a process that SIGTERM ended.
 const TERMINATED: i32 = 143;
 
-/// What a node can be asked.
+/// A request to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// What it sees of itself and the cluster.
+    /// Asks for the node's view of itself and the cluster.
     Status,
-    /// To hand over in the next round and leave.
+    /// Orders the node to hand over in the next round and leave.
     Drain,
-    /// To write its last events down, if it keeps them (key `flight`).
+    /// Orders the node to write its last events to disk, if it keeps them (key `flight`).
     Dump,
-    /// Which history would go on here without a quorum; or, named as it was told, to go on with it.
+    /// Without `history`: asks which history would continue here without a quorum. With the history
+    /// of that answer: orders the node to continue with it.
     Recover {
         /// The history, 32 hexadecimal digits.
         history: Option<String>,
     },
-    /// To take note that a node's process has ended, from who saw it end.
+    /// Reports that a node's process has ended; sent by whoever saw it end.
     Exited {
-        /// Which node.
+        /// The node whose process has ended.
         node: u64,
     },
 }
 
-/// What it answers.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
-    /// Done.
+    /// The request was carried out.
     Done,
-    /// To [`Request::Status`].
+    /// The answer to [`Request::Status`].
     Status(Box<Report>),
-    /// To [`Request::Dump`].
+    /// The answer to [`Request::Dump`].
     Dumped {
-        /// The file of the last events.
+        /// The file that holds the last events.
         file: PathBuf,
     },
-    /// To [`Request::Recover`].
+    /// The answer to [`Request::Recover`].
     Recovers(RecoveryReport),
-    /// The request makes no sense.
+    /// The request is refused.
     Refused {
-        /// Why.
+        /// The reason.
         error: String,
     },
 }
 
-/// What goes on without a quorum if an operator says so.
+/// The history that continues without a quorum if an operator orders it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryReport {
     /// The history, 32 hexadecimal digits.
     pub history: String,
-    /// The round that it works towards.
+    /// The next round of the history.
     pub round: u64,
-    /// The members that it goes on with, ascending.
+    /// The members that it continues with, ascending.
     pub goes_on: Vec<u64>,
-    /// The voters that it goes on without, ascending.
+    /// The voters that it continues without, ascending.
     pub missing: Vec<u64>,
-    /// Whether it was told to.
+    /// Whether an operator has ordered it.
     pub ordered: bool,
 }
 
-/// The open socket; removed when dropped.
+/// The open socket; dropping it removes the socket file.
 #[derive(Debug)]
 pub struct Endpoint {
     path: PathBuf,
@@ -127,12 +127,12 @@ impl Endpoint {
     }
 }
 
-/// Opens a Unix socket at `path` that only this user can use. A socket that nobody serves any more,
-/// left by a process that died, is replaced.
+/// Opens a Unix socket at `path` that only this user can use. A socket that no process serves any
+/// more, left by a process that died, is replaced.
 ///
 /// # Errors
-/// Something else than a socket is there, or a living process serves it: both are left as they are.
-/// Or the system refuses.
+/// The path is not a socket, or a living process serves it: both are left as they are. Or the
+/// system refuses.
 pub fn bind(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
@@ -250,7 +250,7 @@ async fn answer(line: &str, context: &NodeContext) -> Answer {
     Answer::Done
 }
 
-/// Says what would go on without a quorum, or lets it.
+/// Reports what would continue without a quorum, or orders it to continue.
 async fn recover(history: Option<&str>, context: &NodeContext) -> Answer {
     let refused = |error: String| Answer::Refused { error };
     let (ask, answer) = tokio::sync::oneshot::channel();
@@ -289,7 +289,7 @@ async fn recover(history: Option<&str>, context: &NodeContext) -> Answer {
     })
 }
 
-/// Writes the last events down; the file they are in.
+/// Writes the last events to disk; returns their file.
 pub(crate) async fn dump(context: &NodeContext, why: &str) -> Result<PathBuf, String> {
     let Some(written) = context.recorder.dump(why) else {
         return Err("this node keeps no events for that: give flight, a folder".to_owned());
@@ -304,7 +304,7 @@ pub(crate) async fn dump(context: &NodeContext, why: &str) -> Result<PathBuf, St
     written
 }
 
-/// Writes the last events down at every SIGUSR1.
+/// Writes the last events to disk at every SIGUSR1.
 pub(crate) async fn dump_on_sigusr1(context: Arc<NodeContext>) {
     let Ok(mut signals) =
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::user_defined1())
@@ -328,7 +328,7 @@ pub(crate) async fn drain_on_sigterm(context: Arc<NodeContext>) {
         return;
     }
     if context.status.read().members.is_empty() {
-        // Nothing was decided here yet: there is nothing to hand over.
+        // No round was decided here yet: there is nothing to hand over.
         std::process::exit(TERMINATED);
     }
     tracing::info!("SIGTERM: this node hands over and leaves");

@@ -1,5 +1,4 @@
-//! What a node tells of itself and the cluster as JSON: on its admin socket, over HTTP, to the
-//! page.
+//! A node's report of itself and the cluster as JSON: for its admin socket, HTTP, and the page.
 
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
@@ -13,11 +12,11 @@ use std::net::SocketAddr;
 /// A node as it sees itself and the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Its id.
+    /// The node's id.
     pub node: u64,
-    /// Where it stands: `founding`, `joining`, `member`, `leaving` or `left`.
+    /// The member state: `founding`, `joining`, `member`, `leaving` or `left`.
     pub standing: String,
-    /// Which model history, 32 hexadecimal digits.
+    /// The model history, 32 hexadecimal digits.
     pub lineage: String,
     /// The view's number.
     pub epoch: u64,
@@ -25,65 +24,67 @@ pub struct Report {
     pub round: u64,
     /// The inner step after the last decided round.
     pub step: u64,
-    /// What each of its workers computes on: `cpu`, or a GPU's number and name.
+    /// The device of each of its workers: `cpu`, or a GPU's number and name.
     #[serde(default)]
     pub devices: Vec<String>,
-    /// The members of the view now.
+    /// The members of the current view.
     pub members: Vec<MemberReport>,
     /// The last decided round, in three separate numbers: members, those of them alive, those of
     /// them that contributed.
     pub last_round: LastRound,
-    /// Whose contributions the last decided round averaged, ascending.
+    /// The members whose contributions the last decided round averaged, ascending.
     pub contributors: Vec<u64>,
-    /// Shards whose slow momentum restarted at zero since the founding.
+    /// Shards whose slow momentum restarted at zero since the bootstrap.
     pub momentum_lost: u64,
-    /// Push-sum weight that was in no average since this node joined: of members that died or were
-    /// passed over. Exact averages find it: gossip alone does not know what died with a member.
+    /// Push-sum weight that was in no average since this node joined: the weight of members that
+    /// died or were excluded. Exact averages detect it: gossip alone does not know what was lost
+    /// with a member.
     pub push_sum_weight_lost: f64,
-    /// Push-sum weight that was in an average twice: of members that were taken for dead and lived.
+    /// Push-sum weight that was in an average twice: of members that were marked down but were
+    /// alive.
     pub push_sum_weight_doubled: f64,
     /// `‖x − x̄‖ / ‖x̄‖` of this node when it last contributed.
     pub disagreement: Option<f32>,
-    /// What its training reported last.
+    /// The loss that its training reported last.
     #[serde(default)]
     pub loss: Option<LossReport>,
-    /// What its training reported last under names of its own, and the loss.
+    /// The last values that its training reported under names of its own, and the loss.
     #[serde(default)]
     pub measures: BTreeMap<String, MeasureReport>,
-    /// How its gossip stands, if it gossips.
+    /// The state of its gossip, if it gossips.
     pub gossip: Option<GossipReport>,
-    /// What became of its parts of checkpoints, if it writes any.
+    /// Counts and errors of its parts of checkpoints, if it writes any.
     #[serde(default)]
     pub checkpoints: Option<Checkpoints>,
-    /// Why no round is decided now, and what would release it.
+    /// The reason why no round can be decided now, and the remedy.
     pub waiting_for: Option<String>,
-    /// Where it serves HTTP, and its page with it (key `http`).
+    /// The address of its HTTP endpoint and page (key `http`).
     #[serde(default)]
     pub http: Option<SocketAddr>,
-    /// What happened last, oldest first.
+    /// The latest events, oldest first.
     pub events: Vec<EventReport>,
 }
 
-/// What became of a node's parts of checkpoints.
+/// Counts and errors of a node's parts of checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoints {
     /// Parts that were written.
     pub written: u64,
-    /// Parts that were not: the disk failed.
+    /// Parts that were not written because the disk failed.
     pub failed: u64,
-    /// Parts that were not begun when the next came.
+    /// Parts that were not started when the next one came.
     pub skipped: u64,
-    /// The inner step that follows the last one that was written.
+    /// The inner step that follows the last part that was written.
     pub last_step: Option<u64>,
-    /// Its bytes.
+    /// Bytes of that part.
     pub last_bytes: u64,
-    /// Why the last one was not written, if it was not.
+    /// The reason why the last part was not written, if it was not.
     pub error: Option<String>,
-    /// The inner step that follows the newest checkpoint that is whole, as this node knows.
+    /// The inner step that follows the newest whole checkpoint known to this node.
     #[serde(default)]
     pub whole_step: Option<u64>,
     /// Checkpoints that were due since and did not become whole; the last one that was due is not
-    /// counted, others may be writing it.
+    /// counted, because others may still be writing it.
     #[serde(default)]
     pub not_whole: u64,
 }
@@ -91,13 +92,13 @@ pub struct Checkpoints {
 /// One member of the view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberReport {
-    /// Its id.
+    /// The member's id.
     pub node: u64,
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: String,
-    /// Its workers.
+    /// Number of its workers.
     pub devices: u16,
-    /// Whether this node takes it for alive.
+    /// Whether this node considers the member alive.
     pub alive: bool,
 }
 
@@ -110,12 +111,12 @@ pub struct LastRound {
     pub alive: usize,
     /// Members whose contributions were averaged.
     pub contributors: usize,
-    /// Microseconds from the moment when all contributions were on their way until the round was
+    /// Microseconds from the moment when all contributions had been sent until the round was
     /// decided.
     pub published_us: u64,
 }
 
-/// What a training loop reported.
+/// The loss that a training loop reported.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossReport {
     /// The inner step.
@@ -125,7 +126,7 @@ pub struct LossReport {
     pub loss: f64,
 }
 
-/// What a training loop reported under a name.
+/// A value that a training loop reported under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasureReport {
     /// The inner step.
@@ -135,42 +136,42 @@ pub struct MeasureReport {
     pub value: f64,
 }
 
-/// A node's gossip.
+/// The state of a node's gossip.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GossipReport {
     /// The inner step that the next mix belongs to.
     pub step: u64,
     /// Push-sum weight of the node's own numerators.
     pub weight: f64,
-    /// Push-sum weight on its way to others.
+    /// Push-sum weight in flight to others.
     pub escrowed: f64,
-    /// Peers that are late, and by how much.
+    /// Peers that are late, with their lag.
     pub late: Vec<LateReport>,
 }
 
 /// A peer that is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LateReport {
-    /// Who.
+    /// The late peer.
     pub node: u64,
-    /// Inner steps that it is behind this node, as far as it was heard of.
+    /// Inner steps by which it lags this node, as far as known.
     pub steps: u64,
-    /// For so many milliseconds it is waited for, or done without.
+    /// Milliseconds for which gossip has waited for it, or skipped it.
     pub ms: u64,
-    /// Whether gossip does without it.
+    /// Whether gossip skips it.
     pub skipped: bool,
 }
 
-/// One thing that happened.
+/// One event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventReport {
     /// Microseconds since 1970.
     pub at_us: u64,
-    /// What.
+    /// Description of the event.
     pub what: String,
 }
 
-/// What the node sees now.
+/// The node's current report.
 pub(crate) fn report(context: &NodeContext) -> Report {
     let status: NodeStatus = context.status.read();
     let standing = match status.standing {

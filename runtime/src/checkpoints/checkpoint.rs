@@ -1,5 +1,5 @@
-//! A whole checkpoint: manifests that belong together and cover the model. Reads what they name, by
-//! ranges of the model, and checks it.
+//! A whole checkpoint: manifests that belong together and cover the model. Reads the values that
+//! they name, by ranges of the model, and checks them.
 
 use super::error::CheckpointError;
 use super::folder::Name;
@@ -13,19 +13,19 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// See the module.
+/// A whole checkpoint; see the module.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     folder: PathBuf,
     header: Header,
-    /// Ascending by node.
+    /// The parts, ascending by node.
     parts: Vec<Part>,
-    /// Which part has a shard, and what it says of it.
+    /// For each shard the index of the part that holds it, and the manifest's entry for it.
     places: BTreeMap<u32, (usize, KeptShard)>,
 }
 
 impl Checkpoint {
-    /// Reads the manifests of a checkpoint; nothing of the values yet.
+    /// Reads the manifests of a checkpoint, and none of the values yet.
     ///
     /// # Errors
     /// Parts are missing, do not belong together or to the folder's name, or a manifest cannot be
@@ -81,31 +81,31 @@ impl Checkpoint {
         })
     }
 
-    /// Where it is.
+    /// The checkpoint's folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// What it holds.
+    /// The description of the checkpoint's contents.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Its parts, ascending by node.
+    /// The parts, ascending by node.
     #[must_use]
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
-    /// Bytes of its files.
+    /// Total bytes of its files.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes).sum()
     }
 
-    /// Whether the files that its manifests name are there, and as long as they say.
+    /// Whether the files that its manifests name exist and have the lengths given there.
     #[must_use]
     pub fn has_its_files(&self) -> bool {
         let is_there = |part: &Part| {
@@ -115,7 +115,7 @@ impl Checkpoint {
         self.parts.iter().all(is_there)
     }
 
-    /// Reads every value and compares it with its digest.
+    /// Reads every value and checks it against its digest.
     ///
     /// # Errors
     /// The first file that is torn or altered.
@@ -144,10 +144,10 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Hands on all values in flat order, in pieces.
+    /// Passes all values to `take` in flat order, in pieces.
     ///
     /// # Errors
-    /// A file cannot be read or is altered; what came before was handed on.
+    /// A file cannot be read or is altered; the values before it were passed on.
     pub fn values(&self, mut take: impl FnMut(&[f32])) -> Result<(), CheckpointError> {
         let mut open: Option<(usize, TensorFile)> = None;
         for (index, kept) in self.places.values() {
@@ -162,7 +162,7 @@ impl Checkpoint {
     }
 
     /// Copies the slow momentum of some parameters into `momentum`, which is as long as the range;
-    /// zeros where none was kept.
+    /// zeros where none was stored.
     ///
     /// # Errors
     /// A file cannot be read or is altered.
@@ -194,8 +194,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The base optimizer's buffers of the node that was of this rank among those that kept some,
-    /// counted around; `None` if none did.
+    /// The base optimizer's buffers of one of the nodes that stored some, the one at index `rank`
+    /// modulo their number; `None` if none did.
     ///
     /// # Errors
     /// The file cannot be read or is altered.
@@ -245,7 +245,7 @@ impl Checkpoint {
     }
 }
 
-/// The name that a checkpoint's folder has.
+/// The checkpoint name given by a folder's name.
 fn own_name(folder: &Path) -> Option<Name> {
     let whole = std::path::absolute(folder).ok()?;
     whole
@@ -255,7 +255,7 @@ fn own_name(folder: &Path) -> Option<Name> {
 }
 
 /// The manifests in a checkpoint's folder with their nodes, in any order; at most as many as a view
-/// has members. Nothing else that lies there is looked at.
+/// has members. Other files in the folder are ignored.
 pub(super) fn manifests(folder: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(CheckpointError::io(folder))? {

@@ -1,47 +1,47 @@
-//! Why a checkpoint cannot be written or read. Whatever it was, files that were whole before are
-//! whole still.
+//! Errors of writing and reading checkpoints. After any of them, files that were whole before are
+//! still whole.
 
 use super::folder::Name;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// See the module.
+/// An error of writing or reading a checkpoint; see the module.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The disk, or the way to it.
+    /// The disk failed, or the way to it.
     #[error("{path}: {error}")]
     Io {
-        /// Which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system said; no source of this error, which says it already.
+        /// The system's error. It is not a source of this error, whose text contains it already.
         error: io::Error,
     },
-    /// A file ends early, or is none of ours.
+    /// A file ends early, or was not written by slowmo.
     #[error("{file} is torn or no checkpoint's ({why})")]
     Torn {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// Description of the fault.
         why: String,
     },
-    /// A file is not what was written.
+    /// A file's content differs from what was written.
     #[error("{file} was altered: {tensor} is not what was written")]
     Altered {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// What of it.
+        /// The altered tensor or other content.
         tensor: String,
     },
-    /// Parts are missing.
+    /// Parts of the checkpoint are missing.
     #[error(
         "{folder} is not whole: {missing} of {shards} shards are missing, so a node did not get to write its part"
     )]
     Incomplete {
-        /// Which checkpoint.
+        /// The checkpoint's folder.
         folder: PathBuf,
         /// Shards that no manifest names.
         missing: usize,
-        /// All shards.
+        /// Number of all shards.
         shards: usize,
     },
     /// Two parts do not belong together.
@@ -55,7 +55,7 @@ pub enum CheckpointError {
         "{folder} holds the checkpoint {holds}, so it was copied or renamed: give it that name, or move it away"
     )]
     Misnamed {
-        /// Which folder.
+        /// The folder.
         folder: PathBuf,
         /// The name that it should have.
         holds: Name,
@@ -63,32 +63,32 @@ pub enum CheckpointError {
     /// A file would be replaced.
     #[error("{0} exists: name another file")]
     Exists(PathBuf),
-    /// The checkpoint that was asked for.
+    /// The requested checkpoint does not exist.
     #[error(
         "there is no checkpoint {name} in {folder}; slowmo checkpoint inspect {folder} lists them"
     )]
     NoSuch {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// Where.
+        /// The folder that was searched.
         folder: PathBuf,
     },
 }
 
 impl CheckpointError {
-    /// Whether the disk, or what of it this user may take, is full.
+    /// Whether the disk, or this user's quota on it, is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         matches!(self, Self::Io { error, .. } if matches!(error.kind(), StorageFull | QuotaExceeded))
     }
 
-    /// Whether what was to be read or removed is not there.
+    /// Whether the file to be read or removed does not exist.
     pub(super) fn is_gone(&self) -> bool {
         matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Names the path of a system's error.
+    /// Adds the path to a system error.
     pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
         move |error| Self::Io {
             path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! One safetensors file with the model's own tensors, for candle or PyTorch.
+//! Export of the model's own tensors as one safetensors file, for candle or PyTorch.
 
 use super::checkpoint::Checkpoint;
 use super::error::CheckpointError;
@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// Writes the parameters and the model's buffers of a checkpoint into one new file, under the names
-/// and with the shapes that training code gave them; where it gave one name twice, the later one
-/// gets another. Returns how many tensors. Values are checked on the way.
+/// and with the shapes that training code gave them; of two tensors with the same name the later
+/// one is renamed. Returns the number of tensors. Values are checked on the way.
 ///
 /// # Errors
-/// The file exists, the disk, or a part is altered. No file of that name is there then, unless it
-/// was before.
+/// The file exists, the disk fails, or a part is altered. No file of that name exists then, unless
+/// it existed before.
 pub fn export(checkpoint: &Checkpoint, to: &Path) -> Result<usize, CheckpointError> {
     if to.exists() {
         return Err(CheckpointError::Exists(to.to_owned()));
@@ -24,7 +24,7 @@ pub fn export(checkpoint: &Checkpoint, to: &Path) -> Result<usize, CheckpointErr
         Ok(count)
     });
     if written.is_err() {
-        // It may not have been made.
+        // The file may not have been created.
         _ = std::fs::remove_file(&temporary);
     }
     written
@@ -37,7 +37,7 @@ fn temporary(to: &Path) -> PathBuf {
 
 fn write(checkpoint: &Checkpoint, path: &Path) -> Result<usize, CheckpointError> {
     let header = checkpoint.header();
-    // Those of older versions may have one name twice.
+    // Manifests of older versions may contain a name twice.
     let names = unique_names(&header.tensors).into_iter();
     let planned = names
         .zip(&header.tensors)
@@ -59,8 +59,8 @@ fn write(checkpoint: &Checkpoint, path: &Path) -> Result<usize, CheckpointError>
     let mut writer = TensorWriter::create(path, planned, notes)?;
     let mut failed = None;
     checkpoint.values(|values| {
-        // What follows are buffers of the optimizer, averaged with the rest; they are none of the
-        // model.
+        // The values that follow are buffers of the optimizer, averaged with the rest; they are not
+        // part of the model.
         let part = &values[..values.len().min(left)];
         left -= part.len();
         if failed.is_none() {

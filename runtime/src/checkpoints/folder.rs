@@ -1,4 +1,5 @@
-//! The folder of a run: which checkpoints there are, which is the newest whole one, which may go.
+//! The checkpoint folder of a run: the checkpoints in it, the newest whole one, and those that may
+//! be removed.
 
 use super::checkpoint::{Checkpoint, manifests};
 use super::error::CheckpointError;
@@ -12,24 +13,25 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long nobody writes into a checkpoint that is given up by whoever left it behind; it may be
-/// another cluster's that lives.
+/// Time without writes after which a left-behind checkpoint counts as given up; before that it may
+/// belong to another cluster that is alive.
 pub const UNTOUCHED: Duration = Duration::from_secs(60 * 60);
 
-/// A checkpoint's name. Ordered by age: every founding takes a run above all that it finds in the
-/// folder, so what it writes is newer than what it goes on from and than what it leaves behind.
+/// A checkpoint's name. Names are ordered by age: every bootstrap takes a run number above all that
+/// it finds in the folder, so its checkpoints are newer than the one it continues from and than
+/// those it leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
-    /// Which founding among those that used the folder.
+    /// Number of the bootstrap among those that used the folder, from 0.
     pub run: u32,
-    /// The inner step that follows.
+    /// The inner step that follows the checkpoint.
     pub step: u64,
     /// The model history.
     pub lineage: Lineage,
 }
 
 impl Name {
-    /// The name of what a header describes.
+    /// The name of the checkpoint that a header describes.
     #[must_use]
     pub fn of(header: &Header) -> Self {
         Self {
@@ -39,7 +41,7 @@ impl Name {
         }
     }
 
-    /// The checkpoint of this name; `None` if it is none's.
+    /// Parses a checkpoint's name; `None` if the text is not one.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (run, rest) = text.strip_prefix("run-")?.split_once("-step-")?;
@@ -68,20 +70,20 @@ impl std::fmt::Display for Name {
 pub struct Listed {
     /// Its name.
     pub name: Name,
-    /// Where it is.
+    /// The checkpoint's folder.
     pub path: PathBuf,
 }
 
 /// A checkpoint that cannot be used.
 #[derive(Debug)]
 pub struct Refused {
-    /// Where it is.
+    /// The checkpoint's folder.
     pub path: PathBuf,
-    /// Why not.
+    /// The reason why it cannot be used.
     pub error: CheckpointError,
 }
 
-/// Every checkpoint in a folder, whole or not, oldest first. None if there is no such folder.
+/// Every checkpoint in a folder, whole or not, oldest first. Empty if the folder does not exist.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -104,8 +106,8 @@ pub fn list(folder: &Path) -> Result<Vec<Listed>, CheckpointError> {
     Ok(found)
 }
 
-/// The newest checkpoint that is whole and all of whose values are what was written; and the newer
-/// ones, newest first, with what is wrong with each.
+/// The newest checkpoint that is whole and whose values all match their digests; and the newer
+/// ones, newest first, with the fault of each.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -122,8 +124,8 @@ pub fn newest_whole(folder: &Path) -> Result<(Option<Checkpoint>, Vec<Refused>),
     Ok((None, refused))
 }
 
-/// The run of a history that is founded now: above every one that left something in the folder,
-/// whole or not.
+/// The run number for a history that is bootstrapped now: above every run that left something in
+/// the folder, whole or not.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -133,8 +135,8 @@ pub fn next_run(folder: &Path) -> Result<u32, CheckpointError> {
         .map_or(0, |newest| newest.name.run.saturating_add(1)))
 }
 
-/// The newest whole checkpoints, at most `most`, that a training leaves behind which goes on from
-/// `chosen`, or anew: newer ones, and those of other histories of the same run.
+/// The newest whole checkpoints, at most `most`, that a training leaves behind if it continues from
+/// `chosen`, or starts anew: newer ones, and those of other histories of the same run.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -157,23 +159,23 @@ pub(super) fn others(
         .collect())
 }
 
-/// What is kept of a history.
+/// The retention rule for a history.
 #[derive(Clone, Copy, Debug)]
 pub struct Keeps {
-    /// Whole checkpoints.
+    /// Number of whole checkpoints to keep.
     pub whole: usize,
-    /// Inner steps from one to the next.
+    /// Inner steps from one checkpoint to the next.
     pub spacing: u64,
 }
 
-/// Removes what of a history is older than its newest whole checkpoints, and what did not become
-/// whole: where a newer one did, where all had the time to write it, or where it was left behind by
-/// what this history goes on from and nobody has touched it for [`UNTOUCHED`]. What others wrote
-/// stays. Returns how many were removed.
+/// Removes the checkpoints of a history that are older than its newest whole ones, and those that
+/// did not become whole: if a newer one did, if all nodes had the time to write it, or if it was
+/// left behind by a history that this one continues from and has not been touched for
+/// [`UNTOUCHED`]. Checkpoints of others stay. Returns the number removed.
 ///
 /// # Errors
 /// The folder cannot be read, or something in it not removed: the first such error. The rest is
-/// removed all the same, and that next time.
+/// removed all the same, and the failed one is tried again next time.
 pub fn prune(folder: &Path, keeps: Keeps, history: &History) -> Result<usize, CheckpointError> {
     let mut whole = 0;
     let mut removed = 0;
@@ -194,7 +196,7 @@ pub fn prune(folder: &Path, keeps: Keeps, history: &History) -> Result<usize, Ch
                 Some(Err(CheckpointError::Incomplete { .. })) => {
                     whole > 0 || is_given_up(name.step, newest, keeps.spacing)
                 }
-                // What cannot be read now may be later.
+                // A checkpoint that cannot be read now may be readable later.
                 Some(_) => false,
             }
         } else {
@@ -207,7 +209,7 @@ pub fn prune(folder: &Path, keeps: Keeps, history: &History) -> Result<usize, Ch
         };
         match if goes { remove(&path) } else { Ok(false) } {
             Ok(gone) => removed += usize::from(gone),
-            // Whoever else found no room was faster.
+            // Another node that found no room removed it first.
             Err(error) if error.is_gone() => {}
             Err(error) => failed = failed.or(Some(error)),
         }
@@ -215,11 +217,11 @@ pub fn prune(folder: &Path, keeps: Keeps, history: &History) -> Result<usize, Ch
     failed.map_or(Ok(removed), Err)
 }
 
-/// Whether nobody writes the checkpoint before `step` any more, though no newer one is whole. A
-/// node that can keep up with every 2^r-th begins one of rank r at the latest when the next 2^r
-/// were due, and is done with it when as many more were
-/// ([`slowmo_protocol::checkpoint::replaces`]). So what is kept of those that are not whole grows
-/// with the logarithm of how many were due.
+/// Whether no node writes the checkpoint before `step` any more, though no newer one is whole. A
+/// node that can keep up with every 2^r-th checkpoint begins one of rank r at the latest when the
+/// next 2^r were due, and finishes it by the time as many more were due
+/// ([`slowmo_protocol::checkpoint::replaces`]). So the number of kept checkpoints that are not
+/// whole grows with the logarithm of the number that were due.
 fn is_given_up(step: u64, newest: u64, spacing: u64) -> bool {
     let due_since = newest
         .saturating_sub(step)
@@ -231,7 +233,7 @@ fn is_given_up(step: u64, newest: u64, spacing: u64) -> bool {
             .unwrap_or(u64::MAX)
 }
 
-/// Whether nothing in a folder was written for [`UNTOUCHED`].
+/// Whether nothing in a folder was written for at least [`UNTOUCHED`].
 fn is_untouched(folder: &Path) -> bool {
     let entries = fs::read_dir(folder)
         .into_iter()
@@ -250,7 +252,7 @@ fn is_untouched(folder: &Path) -> bool {
         })
 }
 
-/// The step behind the newest whole checkpoint of a history, if it is above `known`.
+/// The step after the newest whole checkpoint of a history, if it is above `known`.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -268,14 +270,14 @@ pub(super) fn newest_step(
         .map(|listed| listed.name.step))
 }
 
-/// Whether a checkpoint is a folder here: what is behind a link is somebody else's, and a file is
-/// no checkpoint.
+/// Whether a checkpoint is a real folder here: a link's target belongs to somebody else, and a file
+/// is not a checkpoint.
 fn is_own_folder(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }
 
-/// Removes the parts of a checkpoint, and its folder unless something else lies in it. Manifests go
-/// first, so that nobody takes what is left for a checkpoint. Returns whether the folder is gone.
+/// Removes the parts of a checkpoint, and its folder unless other files lie in it. Manifests go
+/// first, so that nobody takes the rest for a checkpoint. Returns whether the folder is gone.
 fn remove(folder: &Path) -> Result<bool, CheckpointError> {
     for (_, manifest) in manifests(folder)? {
         gone(fs::remove_file(&manifest), &manifest)?;
@@ -292,7 +294,7 @@ fn remove(folder: &Path) -> Result<bool, CheckpointError> {
     }
 }
 
-/// Whether something is gone, whoever removed it.
+/// Treats a removal as successful if the file is gone, no matter who removed it.
 fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), CheckpointError> {
     match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -300,8 +302,8 @@ fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), CheckpointError
     }
 }
 
-/// The ancestors of a history as the newest parts of it say, for a node that joined it; none if
-/// there are none yet.
+/// The ancestors of a history according to its newest parts, for a node that joined it; empty if
+/// there are no parts yet.
 ///
 /// # Errors
 /// The folder cannot be read.

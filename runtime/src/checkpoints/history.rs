@@ -1,25 +1,25 @@
-//! Which checkpoints of a folder are one training's own past. Others may write into the same
-//! folder: those who went on without this node, another job, an earlier start that was not stopped.
-//! What is theirs is never removed, and neither is what may be.
+//! Decides which checkpoints of a folder are one training's own past. Others may write into the
+//! same folder: nodes that continued without this one, another job, an earlier start that was not
+//! stopped. Checkpoints that are theirs, or may be, are never removed.
 
 use super::folder::Name;
 use super::manifest::{ANCESTORS_MAX, Ancestor, Header, Part};
 use slowmo_protocol::ident::Lineage;
 
-/// A history and what it descends from. Survivors that went on under a lineage of their own are
-/// another history: the rest may go on too.
+/// A history and its ancestors. Survivors that continued under a lineage of their own are another
+/// history: the rest may continue too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
-    /// Its founding.
+    /// Run number of its bootstrap.
     pub run: u32,
     /// Its lineage.
     pub lineage: Lineage,
-    /// What it goes on from, newest first.
+    /// The histories that it continues from, newest first.
     pub ancestors: Vec<Ancestor>,
 }
 
 impl History {
-    /// Whether a checkpoint is of this history or of its past.
+    /// Whether a checkpoint belongs to this history or to its past.
     #[must_use]
     pub fn has(&self, name: Name) -> bool {
         let past = |ancestor: &Ancestor| ancestor.is(name) && name.step <= ancestor.step;
@@ -28,16 +28,16 @@ impl History {
 }
 
 impl History {
-    /// Whether a checkpoint is of one of the histories that this one goes on from, but behind the
-    /// point where it does.
+    /// Whether a checkpoint belongs to one of this history's ancestors, but lies after the step
+    /// from which this history continues.
     #[must_use]
     pub fn left_behind(&self, name: Name) -> bool {
         !self.has(name) && self.ancestors.iter().any(|ancestor| ancestor.is(name))
     }
 }
 
-/// What goes on from a checkpoint descends from: its history up to there, and what any of its parts
-/// knows of the time before.
+/// The ancestors of a history that continues from a checkpoint: the checkpoint's history up to
+/// there, and the earlier ancestors known to any of its parts.
 pub(super) fn ancestors_through(header: &Header, parts: &[Part]) -> Vec<Ancestor> {
     let own = Ancestor {
         run: header.run,
@@ -50,7 +50,7 @@ pub(super) fn ancestors_through(header: &Header, parts: &[Part]) -> Vec<Ancestor
         .collect()
 }
 
-/// The ancestors that these parts know of: a node that joined may know none.
+/// The ancestors recorded in these parts: the part of a node that joined may have none.
 pub(super) fn longest(parts: &[Part]) -> Vec<Ancestor> {
     parts
         .iter()

@@ -1,5 +1,5 @@
-//! What a part says of itself and of the checkpoint that it belongs to: JSON, bounded, checked
-//! before anything relies on it.
+//! The manifest of a part: its description of the part and of the checkpoint that it belongs to, as
+//! JSON of bounded size, checked before anything relies on it.
 
 use super::error::CheckpointError;
 use super::part::{self, parameters_of};
@@ -12,76 +12,75 @@ use std::io::Read;
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// The form that is written: a digest in front covers all of it.
+/// The format that is written: a digest in front covers the whole manifest.
 pub const FORMAT: u32 = 2;
-/// The form before, which had none. It is read as far as it makes sense in itself.
+/// The previous format, without a digest. It is read if it is consistent in itself.
 const FORMAT_WITHOUT_DIGEST: u32 = 1;
-/// What a manifest begins with, before the digest of all that follows that.
+/// Opening bytes of a manifest; the digest of the rest follows.
 const DIGEST_OPENS: &[u8] = b"{\"digest\":\"";
-/// What comes behind the digest; the rest of the manifest follows.
+/// Bytes after the digest; the rest of the manifest follows.
 const DIGEST_CLOSES: &[u8] = b"\",";
-/// Digits of a digest.
+/// Hexadecimal digits of a digest.
 const DIGEST_DIGITS: usize = 32;
-/// What files of tensors keep for notes: no tensor's name.
+/// The safetensors key for notes, which cannot be a tensor's name.
 const NOTES_NAME: &str = "__metadata__";
-/// Longest manifest that is read; names and shapes of a model's tensors take most of it.
+/// Longest manifest that is read, in bytes; names and shapes of a model's tensors take most of it.
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
-/// Histories that a manifest names as those that its own goes on from; what was before them is left
-/// where it is.
+/// Maximum number of ancestors in a manifest; checkpoints of older ones are left in place.
 pub const ANCESTORS_MAX: usize = 256;
 
-/// The manifest of what one node wrote of a checkpoint.
+/// The manifest of one node's part of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// The form of all that follows.
+    /// The format of the other fields.
     pub format: u32,
-    /// Who wrote it.
+    /// The node that wrote it.
     pub node: u64,
-    /// Which start of it.
+    /// The node's incarnation.
     pub incarnation: u64,
-    /// When, in microseconds since 1970.
+    /// Time of writing, in microseconds since 1970.
     pub written_at_us: u64,
-    /// Its file, in the same folder.
+    /// The part's file, in the same folder.
     pub file: String,
-    /// Bytes of that.
+    /// Bytes of that file.
     pub bytes: u64,
-    /// What is in it.
+    /// The shards in the file.
     pub shards: Vec<KeptShard>,
     /// The base optimizer's buffers of the node.
     pub optimizer: Option<Kept>,
-    /// A word of the training code's own.
+    /// An opaque text of the training code.
     pub cursor: Option<String>,
-    /// The histories that this one goes on from, newest first, as far as the node knows them: who
-    /// joins learns them from the others' parts.
+    /// The histories that this one continues from, newest first, as far as the node knows them: a
+    /// node that joins learns them from the others' parts.
     #[serde(default)]
     pub ancestors: Vec<Ancestor>,
-    /// The checkpoint; the same in all of its parts.
+    /// The checkpoint's header; identical in all of its parts.
     pub checkpoint: Header,
 }
 
-/// A history that another one goes on from: what it kept up to a step is the past of both.
+/// A history that another one continues from: its checkpoints up to a step are the past of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ancestor {
-    /// Its founding.
+    /// Run number of its bootstrap.
     pub run: u32,
     /// Its lineage.
     #[serde(with = "hex")]
     pub lineage: u128,
-    /// The inner step that follows the checkpoint that the other goes on from.
+    /// The inner step that follows the checkpoint from which the other history continues.
     pub step: u64,
 }
 
 /// A shard in a part's file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptShard {
-    /// Which.
+    /// The shard's number.
     pub shard: u32,
     /// Digest of its values.
     #[serde(with = "hex")]
     pub values: u128,
-    /// Digest of the slow momentum of its parameters, if there is an outer optimizer and it has
-    /// any.
+    /// Digest of the slow momentum of its parameters, if there is an outer optimizer and it has any
+    /// momentum.
     #[serde(default, with = "hex::option", skip_serializing_if = "Option::is_none")]
     pub momentum: Option<u128>,
 }
@@ -89,39 +88,39 @@ pub struct KeptShard {
 /// Another tensor in a part's file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
-    /// How many values.
+    /// Number of values.
     pub values: u64,
     /// Their digest.
     #[serde(with = "hex")]
     pub digest: u128,
 }
 
-/// What a checkpoint holds.
+/// The description of a checkpoint's contents.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// Which founding among those that used the folder.
+    /// Number of the bootstrap among those that used the folder, from 0.
     pub run: u32,
-    /// The model history that decided it.
+    /// The model history that decided the checkpoint's round.
     #[serde(with = "hex")]
     pub lineage: u128,
     /// The inner step that follows.
     pub step: u64,
-    /// The round of that history.
+    /// The round within that history.
     pub round: u64,
-    /// Rounds that were decided before it since the very start.
+    /// Rounds that were decided before that history, since the first bootstrap.
     pub rounds_before: u64,
-    /// Values that were averaged: parameters, the model's buffers, and the optimizer's where those
+    /// Number of averaged values: parameters, the model's buffers, and the optimizer's where those
     /// are averaged.
     pub elements: u64,
-    /// How many of them are parameters.
+    /// Number of parameters among them.
     pub parameters: u64,
-    /// The outer optimizer whose slow momentum was kept.
+    /// The outer optimizer whose slow momentum was stored.
     pub outer: Option<String>,
-    /// Shards whose momentum restarted at zero since the very start.
+    /// Shards whose momentum restarted at zero since the first bootstrap.
     pub momentum_lost: u64,
-    /// The members after it, ascending.
+    /// The members after the round, ascending.
     pub members: Vec<u64>,
-    /// Which samples are left.
+    /// The samples that are left.
     pub samples: Option<Progress>,
     /// The model's tensors in flat order.
     pub tensors: Vec<Tensor>,
@@ -130,26 +129,26 @@ pub struct Header {
 /// A tensor of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tensor {
-    /// As training code names it.
+    /// The tensor's name in training code.
     pub name: String,
-    /// Its dimensions; one for plain slices.
+    /// The tensor's dimensions; one for plain slices.
     pub shape: Vec<usize>,
-    /// What it is.
+    /// The tensor's role.
     pub kind: Kind,
 }
 
-/// What a tensor is.
+/// The role of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Trained.
+    /// A trained parameter.
     Parameter,
     /// A buffer of the model, averaged with the parameters.
     Buffer,
 }
 
 impl Tensor {
-    /// How many values; `None` if that is no number.
+    /// Number of values; `None` if it overflows.
     #[must_use]
     pub fn elements(&self) -> Option<usize> {
         self.shape
@@ -158,8 +157,8 @@ impl Tensor {
     }
 }
 
-/// A name for each tensor that no other has, in the same order: lists that nobody named call their
-/// first one `tensor 0`, parameters and buffers alike. The first of a name keeps it.
+/// A unique name for each tensor, in the same order: unnamed lists call their first tensor `tensor
+/// 0`, parameters and buffers alike. The first tensor of a name keeps it.
 #[must_use]
 pub fn unique_names(tensors: &[Tensor]) -> Vec<String> {
     let mut taken: HashSet<String> = tensors
@@ -200,7 +199,7 @@ pub fn unique_names(tensors: &[Tensor]) -> Vec<String> {
 }
 
 impl Header {
-    /// How the values are cut.
+    /// The layout by which the values are cut into shards.
     #[must_use]
     pub fn layout(&self) -> Layout {
         Layout::new(usize::try_from(self.elements).unwrap_or(usize::MAX))
@@ -212,13 +211,13 @@ impl Header {
         Lineage(self.lineage)
     }
 
-    /// The parameters among the values.
+    /// Number of parameters among the values.
     #[must_use]
     pub fn parameters(&self) -> usize {
         usize::try_from(self.parameters).unwrap_or(usize::MAX)
     }
 
-    /// What contradicts itself, if anything does.
+    /// The first contradiction within the header, if there is one.
     fn contradiction(&self) -> Option<&'static str> {
         let addressable = self
             .elements
@@ -258,10 +257,10 @@ impl Part {
         })
     }
 
-    /// The manifest of this text.
+    /// Parses the text of a manifest.
     ///
     /// # Errors
-    /// Why it is none.
+    /// The reason why the text is not a manifest.
     pub fn parse(text: &[u8]) -> Result<Self, Unread> {
         let digest = digest(text);
         if digest == Digest::Wrong {
@@ -279,11 +278,11 @@ impl Part {
         })
     }
 
-    /// Its text, with a digest in front that covers the rest. The form is the newest, whatever it
-    /// was.
+    /// The manifest's text, with a digest in front that covers the rest. It is always written in
+    /// the newest format.
     ///
     /// # Errors
-    /// It cannot be put into words.
+    /// It cannot be serialized.
     pub fn text(&self) -> Result<Vec<u8>, serde_json::Error> {
         let whole = serde_json::to_vec(&Self {
             format: FORMAT,
@@ -320,16 +319,16 @@ impl Part {
     }
 }
 
-/// Why a text is no manifest.
+/// The reason why a text is not a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// It is not what was written.
+    /// The text differs from what was written.
     Altered,
-    /// It never was one that this version reads: why.
+    /// The text was never a manifest that this version reads; the reason.
     None(String),
 }
 
-/// What the digest in front of a manifest says of the rest.
+/// Result of checking the digest in front of a manifest against the rest.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Digest {
     Fits,
@@ -350,7 +349,7 @@ fn digest(text: &[u8]) -> Digest {
     if fits { Digest::Fits } else { Digest::Wrong }
 }
 
-/// Numbers of 128 bits as hexadecimal digits: JSON's own would lose some.
+/// Numbers of 128 bits as hexadecimal digits: JSON numbers would lose precision.
 mod hex {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 

@@ -1,7 +1,7 @@
-//! Checkpoints: decided state on a disk that all nodes reach, and the way back from it.
+//! Checkpoints: writing decided state to a disk that all nodes reach, and restoring it.
 //!
 //! ```text
-//! FOLDER/run-0001-step-000000000960-1f…c2/     one checkpoint: which founding, the next inner step, the model history
+//! FOLDER/run-0001-step-000000000960-1f…c2/     one checkpoint: which bootstrap, the next inner step, the model history
 //!     node-1.safetensors                       values and slow momentum of the shards that node 1 owned, its optimizer's buffers
 //!     node-1.json                              its manifest: what is where, with digests; written last
 //!     node-2.safetensors …
@@ -9,20 +9,20 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `manifest` | what a part says of itself and of the whole |
+//! | `manifest` | the description of a part and of the whole checkpoint |
 //! | `tensor_file` | one safetensors file: streamed out, read back tensor by tensor |
 //! | `part` | writing one node's part, so that it is there whole or not at all |
 //! | `checkpoint` | a whole checkpoint: its parts, verified, read by ranges of the model |
-//! | `folder` | which checkpoints there are, which is the newest whole one, which may go |
+//! | `folder` | the checkpoints of a run, the newest whole one, those that may be removed |
 //! | `history` | which of them are one training's own past |
-//! | `resumed` | what a founding goes on from |
-//! | `writer` | the thread that writes, and what it tells |
+//! | `resumed` | the checkpoint that a bootstrap continues from |
+//! | `writer` | the thread that writes, and its status |
 //! | `export` | one safetensors file with the model's own tensors, for candle or PyTorch |
 //!
-//! Nobody coordinates: which rounds are kept, and who writes which shards, follows from what every
-//! member knows (`slowmo_protocol::checkpoint`). A checkpoint is whole when the manifests in it
-//! cover the model; parts that a node did not get to write leave the one before as the newest whole
-//! one.
+//! Nobody coordinates: every member derives from what all members know which rounds are stored and
+//! who writes which shards (`slowmo_protocol::checkpoint`). A checkpoint is whole when its
+//! manifests cover the model; if a node did not get to write its parts, the checkpoint before
+//! remains the newest whole one.
 
 mod checkpoint;
 mod error;

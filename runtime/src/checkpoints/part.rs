@@ -1,5 +1,5 @@
-//! Writing one node's part: values, then the manifest that names them, each under a temporary name
-//! until it is on the disk.
+//! Writing of one node's part: values, then the manifest that names them, each under a temporary
+//! name until it is on the disk.
 
 use super::error::CheckpointError;
 use super::manifest::{Ancestor, FORMAT, Header, Kept, KeptShard, Part};
@@ -14,28 +14,28 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 
-/// Zeros, for a momentum that was never anything else.
+/// Zeros, written for a momentum that was never set.
 const ZEROS: [f32; 4096] = [0.0; 4096];
 
-/// The values of a shard in a file.
+/// The tensor name of a shard's values in a file.
 pub fn values_name(shard: u32) -> String {
     format!("values.{shard}")
 }
 
-/// The slow momentum of a shard in a file.
+/// The tensor name of a shard's slow momentum in a file.
 pub fn momentum_name(shard: u32) -> String {
     format!("momentum.{shard}")
 }
 
-/// The node whose manifest a file of this name is.
+/// The node whose manifest has this file name; `None` for other files.
 pub fn manifest_of(name: &str) -> Option<u64> {
     node_of(name, ".json")
 }
 
-/// Whether a file of this name is of a part: its manifest, its values, or what is left of one that
-/// was being written.
+/// Whether a file name is that of a part: its manifest, its values, or the remains of an unfinished
+/// one.
 pub fn is_of_a_part(name: &str) -> bool {
-    // `.NAME.INCARNATION.tmp`, as `atomically` has it.
+    // `.NAME.INCARNATION.tmp`, as `atomically` names it.
     let unfinished = |name: &str| {
         Some(
             name.strip_prefix('.')?
@@ -60,8 +60,8 @@ fn node_of(name: &str, ending: &str) -> Option<u64> {
     (name == format!("node-{node}{ending}")).then_some(node)
 }
 
-/// Opens a file to read it. Whatever else has the name is refused: to open a pipe would wait for
-/// whoever writes into it.
+/// Opens a regular file for reading. Anything else of that name is refused: opening a pipe would
+/// wait for its writer.
 pub fn open(path: &Path) -> Result<File, CheckpointError> {
     if !fs::metadata(path)
         .map_err(CheckpointError::io(path))?
@@ -72,33 +72,33 @@ pub fn open(path: &Path) -> Result<File, CheckpointError> {
     File::open(path).map_err(CheckpointError::io(path))
 }
 
-/// The base optimizer's buffers in a file.
+/// The tensor name of the base optimizer's buffers in a file.
 pub const OPTIMIZER: &str = "optimizer";
 
-/// The parameters of a shard.
+/// The range of a shard's parameters.
 pub fn parameters_of(header: &Header, shard: ShardId) -> Range<usize> {
     let range = header.layout().range(shard);
     let parameters = header.parameters();
     range.start.min(parameters)..range.end.min(parameters)
 }
 
-/// What a node's manifest says beside the values.
+/// The content of a node's manifest beside the values.
 #[derive(Clone, Debug)]
 pub struct Own {
-    /// Which start of which node.
+    /// The node and its incarnation.
     pub start: Start,
-    /// A word of the training code's own.
+    /// An opaque text of the training code.
     pub cursor: Option<String>,
-    /// What the history goes on from, as far as the node knows.
+    /// The histories that this one continues from, as far as the node knows.
     pub ancestors: Vec<Ancestor>,
 }
 
-/// Writes a part into the checkpoint's folder, which is made if it is not there. When it returns,
-/// the part is there for good.
+/// Writes a part into the checkpoint's folder, which is created if it does not exist. On return the
+/// part is durable.
 ///
 /// # Errors
-/// The disk. No part is there then, or the whole of an earlier one; nor the folder, if nobody else
-/// put anything there.
+/// The disk failed. Then there is no part, or the whole of an earlier one; nor the folder, if
+/// nobody else put anything there.
 pub fn write(
     folder: &Path,
     header: &Header,
@@ -108,8 +108,8 @@ pub fn write(
     let name = format!("node-{}", own.start.node.0);
     let written = try_write(folder, header, own, snapshot);
     if written.is_err() {
-        // Values without a manifest are no part, but take room. What cannot be removed is in
-        // nobody's way.
+        // Values without a manifest are not a part, but take room. A file that cannot be removed
+        // does no other harm.
         if !folder.join(format!("{name}.json")).exists() {
             _ = fs::remove_file(folder.join(format!("{name}.safetensors")));
         }
@@ -160,7 +160,7 @@ fn try_write(
             .and_then(|()| file.sync_all())
             .map_err(CheckpointError::io(path))
     })?;
-    // The folder itself, where this part is its first.
+    // The folder's own entry must be on the disk too, if this part is its first.
     folder.parent().map_or(Ok(()), sync_folder)?;
     Ok(part)
 }
@@ -188,7 +188,7 @@ fn plan(header: &Header, snapshot: &Snapshot) -> Vec<Planned> {
     planned
 }
 
-/// The tensors in the order of [`plan`].
+/// Writes the tensors in the order of [`plan`].
 fn write_tensors(
     writer: &mut TensorWriter,
     header: &Header,
@@ -225,7 +225,7 @@ fn write_tensors(
     Ok((shards, optimizer))
 }
 
-/// Writes what pieces hold of a range, and zeros where they hold nothing. Returns the digest.
+/// Writes the values that the pieces hold of a range, and zeros for the rest. Returns the digest.
 fn write_range(
     writer: &mut TensorWriter,
     pieces: &ChunkedBuffer,
@@ -252,8 +252,8 @@ fn zeros(writer: &mut TensorWriter, mut count: usize) -> Result<(), CheckpointEr
     Ok(())
 }
 
-/// Lets `write` fill a file of another name, which then takes the place of `name`: whoever reads
-/// sees all of it or nothing.
+/// Lets `write` fill a file of another name, which then replaces `name`: readers see all of it or
+/// nothing.
 fn atomically<T>(
     folder: &Path,
     name: &str,
@@ -267,13 +267,13 @@ fn atomically<T>(
         sync_folder(folder).map(|()| written)
     });
     if written.is_err() {
-        // What is left of it is in nobody's way, but takes room on a disk that may be full.
+        // The remains do no harm, but take room on a disk that may be full.
         _ = fs::remove_file(&temporary);
     }
     written
 }
 
-/// Makes sure that names in a folder are on the disk.
+/// Makes sure that the names in a folder are on the disk (fsync).
 fn sync_folder(folder: &Path) -> Result<(), CheckpointError> {
     if cfg!(unix) {
         File::open(folder)

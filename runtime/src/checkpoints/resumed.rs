@@ -1,4 +1,4 @@
-//! What a founding goes on from: the newest whole checkpoint, or the one that was named.
+//! The checkpoint that a bootstrap continues from: the newest whole one, or the one that was named.
 
 use super::checkpoint::Checkpoint;
 use super::error::CheckpointError;
@@ -10,10 +10,10 @@ use slowmo_protocol::coordinator::Origin;
 use std::ops::Range;
 use std::path::Path;
 
-/// Checkpoints of other histories that are named at a start.
+/// Maximum number of checkpoints of other histories that are logged at a start.
 const OTHERS_NAMED_MAX: usize = 4;
 
-/// A checkpoint that was verified, and whether its slow momentum is this training's.
+/// A verified checkpoint, and whether its slow momentum fits this training.
 #[derive(Debug)]
 pub struct Resumed {
     checkpoint: Checkpoint,
@@ -21,8 +21,8 @@ pub struct Resumed {
 }
 
 impl Resumed {
-    /// The newest whole checkpoint of a folder; `None` if there is none. What is wrong with newer
-    /// ones is logged.
+    /// The newest whole checkpoint of a folder; `None` if there is none. The faults of newer ones
+    /// are logged.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -43,7 +43,7 @@ impl Resumed {
     /// The checkpoint of this name.
     ///
     /// # Errors
-    /// There is none, or it is not whole.
+    /// It does not exist, or it is not whole.
     pub fn named(folder: &Path, name: Name, outer: Option<&str>) -> Result<Self, CheckpointError> {
         let path = folder.join(name.to_string());
         if !path.is_dir() {
@@ -81,7 +81,7 @@ impl Resumed {
         &self.checkpoint
     }
 
-    /// What all founding nodes must say alike.
+    /// The checkpoint's name, on which all bootstrap members must agree.
     #[must_use]
     pub fn name(&self) -> Name {
         Name::of(self.checkpoint.header())
@@ -89,11 +89,11 @@ impl Resumed {
 }
 
 impl Resumed {
-    /// Where a history comes from that goes on from it as the `run`th in the folder.
+    /// The origin of a history that continues from this checkpoint as the `run`th in the folder.
     #[must_use]
     pub fn origin(&self, run: u32) -> Origin {
         let header = self.checkpoint.header();
-        // The founding itself is a round of the new history's own.
+        // The bootstrap itself is a round of the new history.
         let rounds = header.rounds_before.saturating_add(header.round);
         Origin {
             run,
@@ -102,7 +102,7 @@ impl Resumed {
         }
     }
 
-    /// The histories that such a one descends from.
+    /// The ancestors of a history that continues from this checkpoint.
     #[must_use]
     pub fn ancestors(&self) -> Vec<Ancestor> {
         ancestors_through(self.checkpoint.header(), self.checkpoint.parts())
@@ -121,8 +121,8 @@ impl Restored for Resumed {
     }
 }
 
-/// Says which whole checkpoints are in the folder that a training could have gone on from instead
-/// of `chosen`: what goes on from an older one, or from none, leaves them where they are.
+/// Logs the whole checkpoints in the folder that a training could have continued from instead of
+/// `chosen`: a training that continues from an older one, or from none, leaves them in place.
 ///
 /// # Errors
 /// The folder cannot be read.

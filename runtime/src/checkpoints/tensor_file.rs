@@ -1,4 +1,4 @@
-//! One safetensors file: streamed out without a second copy of what is in it, and read back tensor
+//! One safetensors file: streamed out without a second copy of its contents, and read back tensor
 //! by tensor.
 
 use super::error::CheckpointError;
@@ -11,14 +11,14 @@ use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Longest header that is read; as the format's own library has it.
+/// Longest header that is read, in bytes; the same limit as in the format's own library.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
-/// Bytes of the header's length, in front of it.
+/// Bytes of the field in front of the header that holds the header's length.
 const LENGTH_BYTES: u64 = 8;
-/// The header is filled up to a multiple of this, so that values are aligned in the file.
+/// The header is padded to a multiple of this, so that values are aligned in the file.
 const ALIGNMENT: usize = 8;
 const VALUE_BYTES: usize = size_of::<f32>();
-/// Bytes that are read at once.
+/// Bytes of one read.
 const READ_BYTES: usize = 1 << 20;
 
 /// A tensor to write: its name and shape.
@@ -29,7 +29,7 @@ pub struct Planned {
     pub shape: Vec<usize>,
 }
 
-/// Writes a file from the front to the back: tensors in the order in which they were planned.
+/// Writes a file from front to back: tensors in the planned order.
 pub struct TensorWriter {
     file: BufWriter<File>,
     path: PathBuf,
@@ -38,11 +38,11 @@ pub struct TensorWriter {
 }
 
 impl TensorWriter {
-    /// Creates the file, in place of one that may be there, and writes its header. `notes` are
-    /// texts beside the tensors.
+    /// Creates the file, replacing an existing one, and writes its header. `notes` are texts beside
+    /// the tensors.
     ///
     /// # Errors
-    /// Two tensors have one name, or the disk. The file may be there in part.
+    /// Two tensors have the same name, or the disk fails. The file may be partly written.
     pub fn create(
         path: &Path,
         planned: Vec<Planned>,
@@ -87,25 +87,25 @@ impl TensorWriter {
         Ok(writer)
     }
 
-    /// Adds values to the tensor under way.
+    /// Appends values to the current tensor.
     ///
     /// # Errors
-    /// The disk.
+    /// The disk fails.
     pub fn write(&mut self, values: &[f32]) -> Result<(), CheckpointError> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         self.digest.update(bytes);
         self.put(bytes)
     }
 
-    /// The digest of what was written since the last call: of the tensor that ends here.
+    /// Ends the current tensor; returns the digest of the values written since the last call.
     pub fn end_tensor(&mut self) -> u128 {
         std::mem::take(&mut self.digest).digest128()
     }
 
-    /// Makes sure that all is on the disk. Returns the bytes of the file.
+    /// Makes sure that everything is on the disk. Returns the bytes of the file.
     ///
     /// # Errors
-    /// The disk.
+    /// The disk fails.
     pub fn finish(self) -> Result<u64, CheckpointError> {
         let Self {
             file, path, bytes, ..
@@ -126,13 +126,13 @@ impl TensorWriter {
     }
 }
 
-/// A file that was written, its header read and found to fit its length.
+/// An existing file whose header was read and matches its length.
 #[derive(Debug)]
 pub struct TensorFile {
     file: File,
     path: PathBuf,
     header: Metadata,
-    /// Where values begin.
+    /// Offset of the first value in the file, in bytes.
     start: u64,
 }
 
@@ -160,11 +160,11 @@ impl TensorFile {
         self.start + self.header.data_len() as u64
     }
 
-    /// Reads a tensor whose values hash to `digest`, and hands them on in order.
+    /// Reads a tensor whose values hash to `digest`, and passes them on in order.
     ///
     /// # Errors
-    /// There is no such tensor of so many values, it cannot be read, or it is not what was written;
-    /// some values may have been handed on.
+    /// There is no such tensor of this many values, it cannot be read, or it is not what was
+    /// written; some values may have been passed on.
     pub fn read(
         &self,
         tensor: &str,
@@ -210,7 +210,8 @@ impl TensorFile {
     }
 }
 
-/// The header of a file of so many bytes, and where values begin; else what is wrong with it.
+/// The header of a file of `length` bytes, and the offset of the first value; else a description of
+/// the fault.
 fn read_header(file: &mut impl Read, length: u64) -> Result<(Metadata, u64), String> {
     let mut header_bytes = [0; LENGTH_BYTES as usize];
     file.read_exact(&mut header_bytes)
@@ -230,7 +231,7 @@ fn read_header(file: &mut impl Read, length: u64) -> Result<(Metadata, u64), Str
     Ok((header, start))
 }
 
-/// Whether bytes are a whole file of this kind: for tests of the decoder.
+/// Whether bytes are a complete file of this kind: for tests of the decoder.
 #[must_use]
 pub fn is_tensor_file_for_tests(mut bytes: &[u8]) -> bool {
     let length = bytes.len() as u64;

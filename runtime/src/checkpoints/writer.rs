@@ -1,5 +1,5 @@
-//! The thread that writes this node's parts. Training never waits for it: a disk that is full or
-//! slow is counted and logged.
+//! The thread that writes this node's parts of checkpoints. Training never waits for it: failures
+//! and delays of a full or slow disk are counted and logged.
 
 use super::error::CheckpointError;
 use super::folder::{self, Keeps, Name};
@@ -19,20 +19,20 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Longest word that training code may add to a checkpoint.
+/// Longest text (cursor) that training code may add to a checkpoint, in bytes.
 pub const CURSOR_BYTES_MAX: usize = 64 << 10;
-/// Parts with which a node that joined looks for what the history goes on from; where nobody knows,
-/// or it began anew, that stays.
+/// Number of parts for which a node that joined looks up the ancestors of its history; if none are
+/// found (no node knows them, or the history began anew) the list then stays empty.
 pub const ANCESTRY_ASKS_MAX: u32 = 4;
-/// Parts that are written before one more checkpoint is kept again, after the disk was full.
+/// Number of parts written after the disk was full, before one more checkpoint is kept again.
 pub const ROOM_TRIED_AFTER: u32 = 8;
-/// Checkpoints in a row that did not become whole when that is first told as a warning, and then
-/// whenever they are twice as many.
+/// Number of consecutive checkpoints that did not become whole at which the first warning is
+/// logged; further warnings follow whenever the number has doubled.
 pub const NOT_WHOLE_TOLD: u64 = 3;
-/// How long a node that ends waits for its last part to be written.
+/// Longest time for which a stopping node waits until its last part is written.
 pub const FLUSH_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Where a node's checkpoints go, and what its founding goes on from.
+/// The destination of a node's checkpoints, and the checkpoint that its bootstrap continues from.
 #[derive(Debug)]
 pub struct Checkpoints {
     shared: Option<Arc<Shared>>,
@@ -40,7 +40,7 @@ pub struct Checkpoints {
     origin: Origin,
 }
 
-/// What the node and the thread share.
+/// State shared by the node and the writer thread.
 #[derive(Debug)]
 struct Shared {
     settings: WriterSettings,
@@ -49,14 +49,14 @@ struct Shared {
     changed: Condvar,
 }
 
-/// What a writer needs to know.
+/// Settings of a writer.
 #[derive(Clone, Debug)]
 pub struct WriterSettings {
-    /// Which node, which start.
+    /// The node and its incarnation.
     pub start: Start,
     /// The folder of all checkpoints.
     pub folder: PathBuf,
-    /// Whole checkpoints that are kept.
+    /// Number of whole checkpoints to keep.
     pub keep_last: usize,
     /// Inner steps from one checkpoint to the next.
     pub spacing: u64,
@@ -71,26 +71,27 @@ struct State {
     ends: bool,
     tensors: Vec<Tensor>,
     cursor: Option<String>,
-    /// The founding whose history is written, and its lineage once that is known.
+    /// Run number of the bootstrap whose history is written, and the history's lineage once known.
     bootstrap: (u32, Option<Lineage>),
-    /// What that goes on from, as far as this node knows.
+    /// The ancestors of that history, as far as this node knows.
     ancestors: Vec<Ancestor>,
-    /// How often it still looks for them in the others' parts: never where it founded the history
-    /// itself.
+    /// Remaining lookups of the ancestors in the others' parts; always 0 if this node took part in
+    /// the bootstrap of the history.
     asks_left: u32,
-    /// How many fewer whole checkpoints are kept for want of room, and the parts that were written
-    /// since there was none.
+    /// Number by which fewer whole checkpoints are kept for want of room (`lacks`), and parts
+    /// written since the disk was last full (`since_full`).
     lacks: usize,
     since_full: u32,
-    /// The steps behind the first checkpoint that was due, and the last.
+    /// The steps after the first and after the last checkpoint that was due.
     due: Option<(u64, u64)>,
-    /// As many as did not become whole in a row are told as a warning; 0 for [`NOT_WHOLE_TOLD`].
+    /// Number of consecutive checkpoints not whole that triggers a warning; 0 stands for
+    /// [`NOT_WHOLE_TOLD`].
     warns_at: u64,
     told: Checkpointing,
 }
 
 impl Checkpoints {
-    /// Keeps nothing.
+    /// Creates a store that writes nothing.
     #[must_use]
     pub fn none() -> Self {
         Self {
@@ -100,11 +101,11 @@ impl Checkpoints {
         }
     }
 
-    /// Founds the `run`th history of the folder, goes on from `resumed`, and writes if `settings`
-    /// say where.
+    /// Creates the store of the folder's `run`th history, which continues from `resumed`; it writes
+    /// if `settings` are given.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system refuses a thread.
     pub fn new(
         settings: Option<WriterSettings>,
         resumed: Option<Resumed>,
@@ -152,26 +153,26 @@ impl Checkpoints {
         })
     }
 
-    /// Whether anything is written.
+    /// Whether this node writes checkpoints.
     #[must_use]
     pub fn writes(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// What the founding goes on from.
+    /// The checkpoint that the bootstrap continues from.
     #[must_use]
     pub fn resumed(&self) -> Option<&Arc<Resumed>> {
         self.resumed.as_ref()
     }
 
-    /// Names the model's tensors, for whoever exports a checkpoint.
+    /// Names the model's tensors, for the export of a checkpoint.
     pub fn describe(&self, tensors: Vec<Tensor>) {
         if let Some(shared) = &self.shared {
             shared.lock().tensors = tensors;
         }
     }
 
-    /// A word of the training code's own that goes with every later part.
+    /// Sets an opaque text of the training code that is stored with every later part.
     pub fn set_cursor(&self, cursor: String) {
         if let Some(shared) = &self.shared {
             shared.lock().cursor = Some(cursor);
@@ -244,7 +245,8 @@ impl Shared {
             let header = self.header(&snapshot, tensors);
             let history = self.history(&header);
             let written = self.write(&header, &history, &snapshot, cursor);
-            // The values go before anybody hears of it: whoever waits may need their memory.
+            // The values are dropped before the result is announced: a waiting thread may need
+            // their memory.
             drop(snapshot);
             let known = self.lock().told.whole_step;
             let whole = folder::newest_step(&self.settings.folder, &history, known).unwrap_or_else(
@@ -276,7 +278,7 @@ impl Shared {
         }
     }
 
-    /// Waits for what is to be written; `None` when the node is gone.
+    /// Waits for a snapshot to write; `None` when the node is gone.
     fn next(&self) -> Option<(Snapshot, Vec<Tensor>, Option<String>)> {
         let idle = |state: &mut State| state.waiting.is_none() && !state.ends;
         let mut state = self
@@ -315,8 +317,8 @@ impl Shared {
         }
     }
 
-    /// How many checkpoints that were due did not become whole since the newest that did. That is
-    /// told once, and when they are twice as many.
+    /// Counts the due checkpoints that did not become whole since the newest whole one. A warning
+    /// is logged once, and again whenever the count has doubled.
     fn count(&self, state: &mut State) {
         let Some((first, last)) = state.due else {
             return;
@@ -369,8 +371,8 @@ impl Shared {
             snapshot,
         );
         let keep = self.keeps(written.as_ref().err());
-        // One node looks after what is old; where it dies, the next lowest does so next time.
-        // Whoever found no room makes some.
+        // Only the lowest-numbered member removes old checkpoints; if it dies, the next lowest does
+        // so next time. A node that found no room removes some, too.
         let looks_after =
             header.members.first() == Some(&start.node.0) || keep < self.settings.keep_last;
         if looks_after
@@ -388,9 +390,9 @@ impl Shared {
         Ok(written?.bytes)
     }
 
-    /// How many whole checkpoints are kept now. While one is written it needs room beside them:
-    /// where the disk has none, one fewer is kept after every failure, down to one, and one more
-    /// again after some that were written.
+    /// Number of whole checkpoints to keep now. A checkpoint being written needs room beside them:
+    /// if the disk has none, one fewer is kept after every failure, down to one, and one more again
+    /// after [`ROOM_TRIED_AFTER`] parts were written.
     fn keeps(&self, failed: Option<&CheckpointError>) -> usize {
         let mut state = self.lock();
         match failed {
@@ -408,8 +410,8 @@ impl Shared {
         self.settings.keep_last.saturating_sub(state.lacks).max(1)
     }
 
-    /// The history of what is written. A node that joined learns from the others' parts what it
-    /// goes on from, once there are any.
+    /// The history that is written. A node that joined learns its ancestors from the others' parts,
+    /// once there are any.
     fn history(&self, header: &Header) -> History {
         let run = header.run;
         let lineage = header.lineage();
@@ -422,7 +424,7 @@ impl Shared {
             state.asks_left = ANCESTRY_ASKS_MAX;
         }
         let ancestors = state.ancestors.clone();
-        // The first in a folder goes on from nothing.
+        // The first history in a folder has no ancestors.
         if !ancestors.is_empty() || run == 0 || state.asks_left == 0 {
             return History {
                 run,
@@ -454,7 +456,7 @@ impl Shared {
     }
 }
 
-/// Which samples are left after a round, if the training follows an elastic sampler.
+/// The samples left after a round, if the training follows an elastic sampler.
 fn samples_left(
     outcome: &Outcome,
     members: &[Member],

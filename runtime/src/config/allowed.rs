@@ -1,13 +1,13 @@
-//! Which values a key allows, as a range that is checked and as the words of a refusal. Pure.
+//! The values that a key allows: the check, and the text of a refusal. Pure.
 
 use std::fmt;
 
-/// Which values a key allows. [`fmt::Display`] completes the sentence "the value must be …".
+/// The values that a key allows. [`fmt::Display`] completes the sentence "the value must be …".
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Allowed {
-    /// A whole number from the first to the second, both included.
+    /// A whole number from the first to the second bound, both inclusive.
     Whole(u64, u64),
-    /// A whole number from 1, or this word.
+    /// A whole number of 1 or more, or this word.
     WholeOr(&'static str),
     /// A finite number above 0.
     Positive,
@@ -15,9 +15,9 @@ pub enum Allowed {
     Fraction,
     /// One of these words.
     Words(&'static [&'static str]),
-    /// Anything that has the described form; the key's type checks it.
+    /// Any text of the described form; the parser of the key's type checks it.
     Form(&'static str),
-    /// Like `Form`, but never shown.
+    /// Like `Form`, but the value is hidden in errors.
     Secret(&'static str),
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Allowed {
 }
 
 impl Allowed {
-    /// Whether the text is in range; forms are left to the type.
+    /// Whether the text is in range; always true for forms, which the key's type checks.
     pub(super) fn contains(&self, text: &str) -> bool {
         let whole = || text.parse::<u64>().ok();
         let number = || text.parse::<f32>().ok();

@@ -1,12 +1,12 @@
-//! Which credentials a configuration names. Pure.
+//! The credentials that a configuration names. Pure.
 
 use super::{ClusterKey, Config, ConfigError};
 use std::path::Path;
 
-/// How this node proves that it belongs to the cluster.
+/// Credentials with which this node proves that it belongs to the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Credentials<'a> {
-    /// Nothing was given; enough for a single node only.
+    /// No credentials were given; sufficient for a single node only.
     None,
     /// A cluster key.
     ClusterKey(&'a ClusterKey),
@@ -14,7 +14,7 @@ pub enum Credentials<'a> {
     ClusterKeyFile(&'a Path),
     /// The operator's own PEM files.
     Files {
-        /// The CA.
+        /// The CA's certificates.
         ca: &'a Path,
         /// This node's certificate chain.
         certificate: &'a Path,
@@ -24,7 +24,7 @@ pub enum Credentials<'a> {
 }
 
 impl Config {
-    /// How this node proves that it belongs to the cluster.
+    /// Credentials with which this node proves that it belongs to the cluster.
     #[must_use]
     pub fn credentials(&self) -> Credentials<'_> {
         let files = (

@@ -1,16 +1,17 @@
-//! Ways to look for other nodes (key `discover`), from text and back. Pure.
+//! Ways to look for other nodes (key `discover`): parsing and formatting. Pure.
 
 use super::values::{Value, is_host_and_port};
 use std::path::PathBuf;
 
-/// Where other nodes are looked for (key `discover`).
+/// Source in which other nodes are looked up (key `discover`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Discover {
-    /// At every address of a name, and this port: `host:port`.
+    /// Every address of a name, at one port: `host:port`.
     Dns(String),
-    /// At the nodes of this process's Slurm step, each task at this port and its `SLURM_LOCALID`.
+    /// The nodes of this process's Slurm step; each task listens at this port plus its
+    /// `SLURM_LOCALID`.
     Slurm(u16),
-    /// Where a file says, one `host:port` a line.
+    /// A file with one `host:port` per line.
     File(PathBuf),
 }
 

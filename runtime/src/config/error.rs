@@ -1,10 +1,10 @@
-//! Why a configuration was refused, and where a value came from. Plain data; touches nothing.
+//! Errors of a refused configuration, and the origin of a value. Plain data; no I/O.
 
 use slowmo_protocol::algorithm::AlgorithmError;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value came from.
+/// The source of a configuration value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Set by the program itself, through a field or [`crate::Config::set`].
@@ -16,7 +16,7 @@ pub enum Origin {
         /// The line, from 1.
         line: usize,
     },
-    /// An environment variable, by its whole name.
+    /// An environment variable, by its full name.
     Variable(String),
     /// A process flag, without its value.
     Flag(String),
@@ -33,44 +33,44 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why a configuration was refused. Nothing was started.
+/// Reason why a configuration was refused. Nothing was started.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ConfigError {
-    /// A key that no table entry has.
+    /// The key is not in the table.
     #[error("unknown key {key} (from {origin}): did you mean {nearest}?")]
     UnknownKey {
-        /// The key as understood.
+        /// The key, as parsed from its source.
         key: String,
-        /// Where it stands.
+        /// The source of the value.
         origin: Origin,
         /// The nearest known key.
         nearest: &'static str,
     },
-    /// A value that its key does not allow.
+    /// The key does not allow the value.
     #[error("{key} = {value} (from {origin}): {key} must be {allowed}")]
     OutOfRange {
         /// The key.
         key: &'static str,
         /// The value; `(hidden)` for secrets.
         value: String,
-        /// Where it stands.
+        /// The source of the value.
         origin: Origin,
-        /// What the key allows.
+        /// Description of the values that the key allows.
         allowed: String,
     },
-    /// A table, a date or a mixed array in the file.
+    /// The file has a table, a date or an array that does not hold only strings.
     #[error(
         "{key} (from {origin}) is {found}: write a string, a number, true, false, or an array of strings; keys are not grouped in tables"
     )]
     NotAValue {
         /// The key.
         key: String,
-        /// Where it stands.
+        /// The source of the value.
         origin: Origin,
-        /// What stands there.
+        /// TOML type of the value found.
         found: &'static str,
     },
-    /// A flag at the end, or followed by another flag.
+    /// A flag has no value: it is the last argument, or another flag follows.
     #[error("{flag} has no value: write {flag}=VALUE or {flag} VALUE")]
     MissingValue {
         /// The flag.
@@ -87,7 +87,7 @@ pub enum ConfigError {
     FileUnreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         message: String,
     },
     /// The file is not TOML.
@@ -97,26 +97,27 @@ pub enum ConfigError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What the parser said.
+        /// The error of the parser.
         message: String,
     },
-    /// Some, but not all, of the operator's own PEM files.
+    /// Some, but not all, of the operator's own PEM files are given.
     #[error(
         "{missing} is missing: give tls_ca_file, tls_certificate_file and tls_key_file together, or none of them"
     )]
     TlsIncomplete {
-        /// The first key left out.
+        /// The first missing key.
         missing: &'static str,
     },
-    /// Two ways to authenticate at once.
+    /// Two ways to authenticate are given at once.
     #[error("{one} and {other} exclude each other: remove one of them")]
     TwoCredentials {
-        /// One key.
+        /// The first key.
         one: &'static str,
-        /// The other key.
+        /// The second key.
         other: &'static str,
     },
-    /// Peers would be given up between two signs of life.
+    /// The keep-alive interval is not below the idle timeout, so that peers would be given up
+    /// between two signs of life.
     #[error(
         "keep_alive_ms = {keep_alive_ms} must be below idle_timeout_ms = {idle_timeout_ms}: otherwise healthy peers are given up"
     )]
@@ -126,25 +127,26 @@ pub enum ConfigError {
         /// The key's value, in milliseconds.
         idle_timeout_ms: u64,
     },
-    /// Two ways to find nodes that do not go together.
+    /// Two ways to find nodes that exclude each other are given.
     #[error(
         "rendezvous and discover exclude each other: remove one of them (peers may stand beside discover)"
     )]
     TwoDiscoveries,
-    /// Two writers of the same files.
+    /// Trace and flight recorder would write the same files in one folder.
     #[error(
         "trace and flight name the same folder, and a dump would replace the trace: give them one each"
     )]
     OneFolderForTwo,
-    /// Checkpoints that have nowhere to go.
+    /// Checkpoints are enabled, but no folder for them is given.
     #[error("checkpoint_every needs checkpoints: name a folder that all nodes reach")]
     NoCheckpointFolder,
-    /// There is no moment at which the nodes' parameters and slow momentum are the same.
+    /// Checkpoints are enabled, but with this algorithm the parameters and slow momentum are never
+    /// the same on all nodes.
     #[error(
         "checkpoint_every needs rounds after which all nodes hold the same: an outer optimizer, local_sgd or average_every; with sharded = false a tau that is a multiple of frequency, or SGP without no_average"
     )]
     NothingToKeep,
-    /// The algorithm's own checks.
+    /// The algorithm's settings are invalid.
     #[error(transparent)]
     Algorithm(#[from] AlgorithmError),
 }

@@ -1,5 +1,6 @@
-//! The one table of all keys: name, default, unit, range, meaning, and how a value is read and
-//! stored. Parsing, help text, documentation and the search for the nearest key all use it. Pure.
+//! The single table of all keys: name, default, unit, range, meaning, and how a value is formatted
+//! and stored. Parsing, help text, documentation and the search for the nearest key all use it.
+//! Pure.
 
 pub use super::allowed::Allowed;
 
@@ -9,22 +10,23 @@ use slowmo_protocol::algorithm::STALENESS_MAX;
 use slowmo_protocol::view::MEMBERS_MAX;
 use std::fmt;
 
-/// Longest time that a key may name: one day, in milliseconds.
+/// Longest time that a key may be set to: one day, in milliseconds.
 const MILLISECONDS_MAX: u64 = 86_400_000;
 
 /// One key of the configuration.
 pub struct Key {
-    /// `snake_case`; `SLOWMO_<NAME>` as a variable, `--slowmo-<name-with-dashes>` as a flag.
+    /// Name in `snake_case`; the variable is `SLOWMO_<NAME>`, the flag
+    /// `--slowmo-<name-with-dashes>`.
     pub name: &'static str,
-    /// The value that applies when no source names the key.
+    /// The value that applies when no source sets the key.
     pub default: &'static str,
-    /// The unit, or nothing.
+    /// The unit; empty if there is none.
     pub unit: &'static str,
-    /// Which values are allowed.
+    /// The allowed values.
     pub allowed: Allowed,
-    /// What it does, in one line.
+    /// One-line description of the key.
     pub meaning: &'static str,
-    /// Whether all nodes of a cluster must agree on it.
+    /// Whether all nodes of a cluster must have the same value.
     pub shared: bool,
     pub(super) show: fn(&Config) -> String,
     pub(super) store: fn(&mut Config, &str) -> Option<()>,
@@ -37,13 +39,13 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    /// The key of this name.
+    /// The key with this name.
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         KEYS.iter().find(|key| key.name == name)
     }
 
-    /// The known key whose name is closest to a mistyped one.
+    /// The name of the known key closest to a mistyped one.
     #[must_use]
     pub fn nearest(name: &str) -> &'static str {
         let distance = |key: &&Self| strsim::damerau_levenshtein(key.name, name);
@@ -86,7 +88,7 @@ impl Key {
     }
 }
 
-/// The table of all keys as Markdown, one row a key, for documentation and `--help`.
+/// The table of all keys as Markdown, one row per key, for documentation and `--help`.
 #[must_use]
 pub fn markdown_table() -> String {
     let row = |key: &Key| {
@@ -108,8 +110,8 @@ pub fn markdown_table() -> String {
         .fold(head.to_owned(), |table, row| table + &row)
 }
 
-/// A row of the table: `key!(field, default, unit, allowed, shared, meaning)`; with `word:` for
-/// fields that may be `None`.
+/// Defines a row of the table: `key!(field, default, unit, allowed, shared, meaning)`; the default
+/// is marked `word:` for fields that may be `None`, and stands for `None`.
 macro_rules! key {
     ($field:ident, $default:literal, $unit:literal, $allowed:expr, $shared:literal, $meaning:literal) => {
         key!(@row $field, $default, $unit, $allowed, $shared, $meaning,
@@ -148,7 +150,7 @@ const WIRE: Allowed = Allowed::Words(&["f32", "bf16", "int8"]);
 const PATH: Allowed = Allowed::Form("a path, or none");
 const NODES: Allowed = Allowed::Whole(1, MEMBERS_MAX as u64);
 
-/// Every key, in the order of documentation and of [`Config::shared_settings`].
+/// All keys, in the order of the documentation and of [`Config::shared_settings`].
 pub static KEYS: &[Key] = &[
     key!(node_id, word: "random", "", Allowed::Form("random, or a whole number below 2^64"), false, "who this node is; random at each start unless given"),
     key!(

@@ -1,15 +1,15 @@
-//! What a node is told: typed values from a TOML file, `SLOWMO_*` variables and `--slowmo-*` flags,
-//! checked once.
+//! A node's configuration: typed values from a TOML file, `SLOWMO_*` variables and `--slowmo-*`
+//! flags, checked once.
 //!
 //! | file | holds |
 //! |---|---|
-//! | [`keys`] | the one table of all keys |
-//! | `values` | the types of the values, from and to text |
-//! | `allowed` | which values a key allows |
-//! | `credentials` | which credentials were named, and that they are of one kind |
-//! | `discover` | ways to look for the others |
-//! | `sources` | file, variables and flags; the only part that reads the process |
-//! | `error` | why a configuration was refused |
+//! | [`keys`] | the single table of all keys |
+//! | `values` | the types of the values: parsing and formatting |
+//! | `allowed` | the values that a key allows |
+//! | `credentials` | the credentials given, and the check that they are of one kind |
+//! | `discover` | ways to look for other nodes |
+//! | `sources` | file, variables and flags; the only part that does I/O |
+//! | `error` | reasons for refusing a configuration |
 
 mod allowed;
 mod credentials;
@@ -40,8 +40,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Everything a node can be told. Units, defaults and ranges stand in [`keys::KEYS`];
-/// [`Config::check`] checks fields set by hand.
+/// All settings of a node. [`keys::KEYS`] lists units, defaults and ranges; [`Config::check`]
+/// checks fields set by hand.
 ///
 /// ```
 /// let config = slowmo::Config { min_nodes: 2, ..Default::default() }.with("tau", 12)?;
@@ -50,39 +50,39 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Who this node is; `None` draws a random id at each start.
+    /// This node's id; `None` draws a random id at each start.
     pub node_id: Option<u64>,
-    /// Where the UDP endpoint listens; port 0 takes a free one.
+    /// Address on which the UDP endpoint listens; port 0 picks a free port.
     pub listen: SocketAddr,
-    /// Where other nodes are told to dial this one, as `host:port`, if not where it listens.
+    /// Address that other nodes are told to dial, as `host:port`, if it differs from `listen`.
     pub advertise: Option<String>,
     /// Nodes to dial at start, as `host:port`.
     pub peers: Vec<String>,
     /// Folder in which nodes find each other.
     pub rendezvous: Option<PathBuf>,
-    /// Another way to find nodes.
+    /// Further source in which other nodes are looked up.
     pub discover: Option<Discover>,
-    /// Bootstrapping nodes.
+    /// Number of nodes that must meet before training starts.
     pub min_nodes: usize,
-    /// Join a running cluster only.
+    /// Only join a running cluster, never bootstrap one.
     pub join: bool,
-    /// Whether this process may found a run.
+    /// Whether this process may bootstrap a run.
     pub bootstrap: Bootstrap,
-    /// File that says that this node is a member of a run.
+    /// File whose existence records that this node is a member of a run.
     pub marker: Option<PathBuf>,
-    /// Join only the cluster of this model history.
+    /// Only join the running cluster of this model history.
     pub lineage: Option<Lineage>,
-    /// Most members of the cluster.
+    /// Largest number of members of the cluster.
     pub max_nodes: usize,
-    /// Workers of this node, `g`.
+    /// Number of workers of this node, `g`.
     pub devices: u16,
-    /// Where the workers' copies of the model live.
+    /// Device that holds the workers' copies of the model.
     pub device: DeviceName,
-    /// The GPU of worker 0; worker `i` has the `i`-th one after it, counted around.
+    /// The GPU of worker 0; worker `i` has the `i`-th GPU after it, wrapping around.
     pub first_gpu: u16,
-    /// The cluster's secret.
+    /// The cluster's secret key.
     pub cluster_key: Option<ClusterKey>,
-    /// File with the cluster's secret.
+    /// File with the cluster's secret key.
     pub cluster_key_file: Option<PathBuf>,
     /// The operator's own CA (PEM).
     pub tls_ca_file: Option<PathBuf>,
@@ -92,96 +92,100 @@ pub struct Config {
     pub tls_key_file: Option<PathBuf>,
     /// Base algorithm between outer rounds.
     pub base: BaseName,
-    /// LocalSGD's `f`, in inner steps.
+    /// LocalSGD's `f`: inner steps from one exact average to the next.
     pub frequency: u64,
-    /// SGP's out-peers of one gossip, `p`.
+    /// SGP's `p`: number of out-peers of one gossip.
     pub peers_per_step: u32,
-    /// Steps that a gossip message may be late; 0 is synchronous.
+    /// Number of steps that a gossip message may be late before a node waits for it; 0 is
+    /// synchronous.
     pub staleness: u32,
-    /// Who gossips with whom.
+    /// Gossip topology.
     pub topology: TopologyName,
-    /// What happens to peers that are later than `staleness`.
+    /// Handling of peers that are more than `staleness` steps late: wait for them or skip them.
     pub late_peers: LatePeers,
-    /// How gossip messages travel.
+    /// Wire format of gossip messages.
     pub gossip_wire: WireType,
-    /// How parameters travel in rounds.
+    /// Wire format of parameters in rounds.
     pub round_wire: WireType,
     /// Outer optimizer.
     pub outer: OuterName,
-    /// `τ`, inner steps of an outer round.
+    /// `τ`: number of inner steps per outer round.
     pub tau: u64,
-    /// SlowMo's `α`.
+    /// SlowMo's slow learning rate `α`.
     pub alpha: f32,
-    /// SlowMo's `β`.
+    /// SlowMo's slow momentum `β`.
     pub beta: f32,
-    /// Nesterov's and BMUF's `η`.
+    /// Outer learning rate `η` of Nesterov and BMUF.
     pub eta: f32,
-    /// Nesterov's and BMUF's `μ`.
+    /// Outer momentum `μ` of Nesterov and BMUF.
     pub mu: f32,
-    /// An exact average without momentum every so many inner steps.
+    /// Interval in inner steps of exact averages without momentum; `None` is off.
     pub average_every: Option<u64>,
-    /// SGP's slow steps do not average.
+    /// Whether SGP's slow steps skip the exact average.
     pub no_average: bool,
-    /// Anchor and momentum are divided over the nodes.
+    /// Whether anchor and momentum are sharded over the nodes.
     pub sharded: bool,
-    /// Further holders of each shard, `R`.
+    /// Number of additional holders of each shard, `R`.
     pub replicas: usize,
-    /// What a round does to the base optimizer's buffers.
+    /// Handling of the base optimizer's buffers in a round.
     pub buffers: BufferStrategy,
-    /// Who may decide a round.
+    /// Quorum for deciding a round: more than half of the members, or the survivors.
     pub quorum: Quorum,
-    /// How long a round waits for a live straggler, in milliseconds.
+    /// Longest time that a round waits for a live straggler, in milliseconds.
     pub grace_ms: u64,
-    /// What happens when the quorum is lost.
+    /// Reaction to the loss of a quorum.
     pub on_quorum_loss: OnQuorumLoss,
-    /// How long survivors wait for members that may live, in milliseconds.
+    /// Time that survivors wait for members that may be alive, in milliseconds, before they
+    /// continue in a history of their own.
     pub fork_after_ms: u64,
-    /// What happens when all holders of a shard are lost.
+    /// Reaction to the loss of all holders of a shard: reset its momentum or stop.
     pub on_momentum_loss: OnMomentumLoss,
-    /// What a joiner gets of the base optimizer's buffers.
+    /// Initial base-optimizer buffers of a joiner: zeros, or a copy of a member's.
     pub joiner_buffers: JoinerBuffers,
-    /// How often a peer is probed for life, in milliseconds.
+    /// Interval at which a peer is probed for liveness, in milliseconds.
     pub probe_interval_ms: u64,
-    /// How long a silent peer is suspected before it counts as dead, in milliseconds.
+    /// Time for which an unresponsive peer is suspected before it counts as dead, in milliseconds.
     pub suspect_ms: u64,
     /// Unix socket of this node's admin endpoint.
     pub admin: Option<PathBuf>,
-    /// Where this node serves metrics and status over HTTP.
+    /// Address on which this node serves metrics and status over HTTP.
     pub http: Option<SocketAddr>,
-    /// File with the token that orders over HTTP must bring.
+    /// File with the token that commands over HTTP must carry.
     pub http_token_file: Option<PathBuf>,
-    /// Folder in which this node writes down what it does.
+    /// Folder for the trace of this node's actions.
     pub trace: Option<PathBuf>,
-    /// Folder into which the last events are written when something goes wrong.
+    /// Folder for the flight recorder: the node's last events are written there on failure, at
+    /// SIGUSR1 and on request.
     pub flight: Option<PathBuf>,
-    /// Folder of the checkpoints.
+    /// Folder for the checkpoints.
     pub checkpoints: Option<PathBuf>,
-    /// Outer rounds from one checkpoint to the next.
+    /// Number of outer rounds (exact averages, without an outer optimizer) from one checkpoint to
+    /// the next.
     pub checkpoint_every: Option<u64>,
-    /// Whole checkpoints that are kept.
+    /// Number of complete checkpoints that are kept.
     pub checkpoint_keep_last: usize,
-    /// What a founding goes on from.
+    /// Checkpoint from which a bootstrap resumes.
     pub resume: Resume,
-    /// SIGTERM drains this node.
+    /// Whether SIGTERM drains this node.
     pub drain_on_sigterm: bool,
-    /// How long a peer is tried before it is given up, in milliseconds.
+    /// Longest time that a peer is dialed before it is given up, in milliseconds.
     pub connect_timeout_ms: u64,
-    /// How long a round may take, in milliseconds.
+    /// Longest time that a round may take before it fails, in milliseconds.
     pub round_timeout_ms: u64,
     /// Silence after which a connection is given up, in milliseconds.
     pub idle_timeout_ms: u64,
-    /// How often an idle connection shows life, in milliseconds.
+    /// Keep-alive interval of an idle connection, in milliseconds; below `idle_timeout_ms`.
     pub keep_alive_ms: u64,
     /// Largest UDP payload that path discovery tries, in bytes.
     pub mtu_bytes_max: u16,
     /// Congestion control of the connections.
     pub congestion: Congestion,
-    /// Threads of the runtime that moves the data.
+    /// Number of threads of the runtime that moves the data.
     pub runtime_threads: usize,
 }
 
 impl Default for Config {
-    /// One node on its own, on loopback, with LocalSGD and SlowMo.
+    /// A single node on loopback, with LocalSGD and SlowMo.
     fn default() -> Self {
         Self {
             node_id: None,
@@ -253,21 +257,21 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The process's configuration: file, then `SLOWMO_*` variables, then `--slowmo-*` flags; the
-    /// later wins.
+    /// Loads the process's configuration from the file, then `SLOWMO_*` variables, then
+    /// `--slowmo-*` flags; later sources override earlier ones.
     ///
     /// # Errors
-    /// The file is missing, unreadable or not TOML; an unknown key; a value out of range; keys that
-    /// exclude each other.
+    /// The file is missing, unreadable or not TOML, a key is unknown, a value is out of range, or
+    /// keys exclude each other.
     pub fn load() -> Result<Self, ConfigError> {
         sources::load()
     }
 
-    /// [`Config::load`] from given sources: a file's path and text, variables, arguments. Reads
-    /// nothing itself.
+    /// Like [`Config::load`], from the given sources: a file's path and text, variables, arguments.
+    /// Does no I/O.
     ///
     /// # Errors
-    /// As [`Config::load`], but for the file's reading.
+    /// As [`Config::load`], except for errors of reading the file.
     pub fn from_sources(
         file_text: Option<(&Path, &str)>,
         variables: impl Iterator<Item = (String, String)>,
@@ -284,7 +288,7 @@ impl Config {
         self.set_from(key, value, &Origin::Program)
     }
 
-    /// [`Config::set`] for chains.
+    /// Like [`Config::set`], for call chains.
     ///
     /// # Errors
     /// An unknown key, or a value out of range.
@@ -292,7 +296,7 @@ impl Config {
         self.set(key, &value.to_string()).map(|()| self)
     }
 
-    /// Checks every value and every combination, also of fields that were set by hand.
+    /// Checks every value and every combination, including fields that were set by hand.
     ///
     /// # Errors
     /// The first value or combination that is refused.
@@ -335,8 +339,8 @@ impl Config {
         }
     }
 
-    /// Whether `min_nodes` of this node and its peers may meet and found a cluster while others of
-    /// them found another.
+    /// Whether `min_nodes` of this node and its peers could bootstrap a cluster while others of
+    /// them bootstrap another.
     #[must_use]
     pub fn may_found_twice(&self) -> bool {
         let me = self.listen.to_string();
@@ -345,7 +349,7 @@ impl Config {
         founds && others > 0 && 2 * self.min_nodes <= others + 1
     }
 
-    /// The training algorithm; SlowMo with `alpha` 1 and `beta` 0 is off.
+    /// The training algorithm; SlowMo with `alpha` 1 and `beta` 0 means no outer optimizer.
     ///
     /// # Errors
     /// [`ConfigError::Algorithm`] with the first value out of range.
@@ -393,7 +397,7 @@ impl Config {
         Ok(algorithm)
     }
 
-    /// The outer optimizer's word.
+    /// The outer optimizer's configuration word.
     pub(crate) fn outer_name(&self) -> String {
         values::Value::show(&self.outer)
     }
@@ -416,8 +420,8 @@ impl Config {
         }
     }
 
-    /// The settings that all nodes must share, as `key = value` lines in the table's order; compare
-    /// two with [`slowmo_protocol::membership::settings::differing_settings`].
+    /// The settings that all nodes must share, as `key = value` lines in the order of [`KEYS`];
+    /// compare two such texts with [`slowmo_protocol::membership::settings::differing_settings`].
     #[must_use]
     pub fn shared_settings(&self) -> String {
         let line = |key: &Key| format!("{} = {}\n", key.name, key.text(self));

@@ -1,5 +1,5 @@
-//! File, variables and flags, laid over each other. The only part of the configuration that reads
-//! the process.
+//! Merges file, variables and flags. The only part of the configuration that reads the process's
+//! arguments, environment and files.
 
 use super::keys::Key;
 use super::{Config, ConfigError, Origin};
@@ -9,8 +9,8 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-/// `SLOWMO_` variables that are not keys: the launcher's process and socket, the file itself, the
-/// log filter.
+/// `SLOWMO_` variables that are not keys: the launcher's process and socket, the path of the
+/// configuration file, the log filter.
 pub const RESERVED_VARIABLES: [&str; 4] = [
     LAUNCHER_VARIABLE,
     SOCKET_VARIABLE,
@@ -25,7 +25,7 @@ const CONFIG_FLAG_KEY: &str = "config";
 const VARIABLE_PREFIX: &str = "SLOWMO_";
 const FLAG_PREFIX: &str = "--slowmo";
 
-/// [`Config::load`].
+/// Implements [`Config::load`].
 pub(super) fn load() -> Result<Config, ConfigError> {
     let text = |text: OsString| text.to_string_lossy().into_owned();
     let arguments: Vec<String> = std::env::args_os().skip(1).map(text).collect();
@@ -41,7 +41,7 @@ pub(super) fn load() -> Result<Config, ConfigError> {
     merge(file, variables.into_iter(), arguments.into_iter())
 }
 
-/// [`Config::from_sources`].
+/// Implements [`Config::from_sources`].
 pub(super) fn merge(
     file: Option<(&Path, &str)>,
     variables: impl Iterator<Item = (String, String)>,
@@ -64,8 +64,8 @@ pub(super) fn merge(
     Ok(config)
 }
 
-/// The arguments that belong to the user's binary: all but the `--slowmo-*` flags and their values.
-/// Everything from `--` on is the user's.
+/// The arguments of the user's binary: all but the `--slowmo-*` flags and their values. Everything
+/// from `--` on belongs to the user.
 ///
 /// # Errors
 /// A `--slowmo-*` flag without a value.
@@ -140,7 +140,7 @@ fn apply_file(config: &mut Config, path: &Path, text: &str) -> Result<(), Config
         let name = key.get_ref().as_ref();
         match plain_text(value.get_ref()) {
             Some(text) => config.set_from(name, &text, &origin)?,
-            // An unknown table is a mistyped key first.
+            // A table with an unknown name is reported as an unknown key.
             None if Key::find(name).is_none() => config.set_from(name, "", &origin)?,
             None => {
                 return Err(ConfigError::NotAValue {
@@ -154,7 +154,8 @@ fn apply_file(config: &mut Config, path: &Path, text: &str) -> Result<(), Config
     Ok(())
 }
 
-/// A TOML value as the text that a variable would hold; `None` for tables, dates and mixed arrays.
+/// A TOML value as the text that a variable would hold; `None` for tables, dates and arrays that do
+/// not hold only strings.
 fn plain_text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
@@ -181,7 +182,7 @@ fn apply_variables(
     let is_key =
         |name: &str| name.starts_with(VARIABLE_PREFIX) && !RESERVED_VARIABLES.contains(&name);
     let mut variables: Vec<(String, String)> = variables.filter(|(name, _)| is_key(name)).collect();
-    // The environment has no order; errors should.
+    // Sorted, because the environment has no order, and the first error should not depend on it.
     variables.sort();
     for (name, value) in variables {
         let key = name[VARIABLE_PREFIX.len()..].to_lowercase();
@@ -192,15 +193,15 @@ fn apply_variables(
 
 /// One `--slowmo-*` flag.
 struct Flag {
-    /// As written, without its value.
+    /// The flag as written, without its value.
     name: String,
-    /// The key it names.
+    /// The key that the flag names.
     key: String,
-    /// Its value.
+    /// The flag's value.
     value: String,
 }
 
-/// A command line, divided.
+/// A command line, split into `--slowmo-*` flags and the user's arguments.
 struct Split {
     flags: Vec<Flag>,
     others: Vec<String>,
@@ -233,7 +234,7 @@ fn split(arguments: &[String]) -> Result<Split, ConfigError> {
     Ok(split)
 }
 
-/// The key that a flag names; `None` if the flag is the user's.
+/// The key that a flag names; `None` if the flag belongs to the user.
 fn flag_key(argument: &str) -> Option<String> {
     let rest = argument.strip_prefix(FLAG_PREFIX)?;
     let rest = rest.strip_prefix(['-', '_'])?;

@@ -1,4 +1,4 @@
-//! The types of configuration values, from text and back to their canonical text. Pure.
+//! The types of configuration values: parsing from text, and formatting as canonical text. Pure.
 
 use crate::checkpoints::Name;
 use crate::transport::quic::ClusterKey;
@@ -8,21 +8,21 @@ use slowmo_protocol::policy::{Bootstrap, JoinerBuffers, OnMomentumLoss, OnQuorum
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Most peers that may be listed; as many as a view may have members.
+/// Largest number of peers that may be listed; equal to the largest number of members of a view.
 pub const PEERS_MAX: usize = 4096;
 
-/// Digits of a lineage.
+/// Number of hexadecimal digits of a lineage.
 const LINEAGE_DIGITS: usize = 32;
 
 /// A value that has one canonical text. `parse(show(x)) == Some(x)`.
 pub(super) trait Value: Sized {
-    /// Reads a value; `None` if the text is not one.
+    /// Parses a value; `None` if the text is not valid.
     fn parse(text: &str) -> Option<Self>;
-    /// The canonical text.
+    /// Formats the value as its canonical text.
     fn show(&self) -> String;
 }
 
-/// Defines an enum whose variants have one word each in the configuration.
+/// Defines an enum with one configuration word per variant.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
         $(#[$doc])*
@@ -50,7 +50,7 @@ macro_rules! words {
 }
 
 words!(
-    /// What runs between outer rounds (key `base`).
+    /// Base algorithm between outer rounds (key `base`).
     BaseName {
         /// Exact averages every `frequency` steps.
         #[default]
@@ -59,7 +59,7 @@ words!(
         Sgp = "sgp",
         /// Exact gradient mean over all nodes at every step.
         AllReduce = "all_reduce",
-        /// Only outer rounds.
+        /// No base algorithm: only outer rounds.
         None = "none",
     }
 );
@@ -88,7 +88,7 @@ words!(
     }
 );
 words!(
-    /// Where the workers' copies of the model live (key `device`).
+    /// Device that holds the workers' copies of the model (key `device`).
     DeviceName {
         /// Main memory.
         #[default]
@@ -97,15 +97,15 @@ words!(
         Cuda = "cuda",
     }
 );
-/// What a founding goes on from (key `resume`).
+/// Checkpoint from which a bootstrap resumes (key `resume`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Resume {
-    /// The newest whole checkpoint, if there is one.
+    /// The newest complete checkpoint, if there is one.
     #[default]
     Newest,
-    /// Nothing.
+    /// No checkpoint.
     None,
-    /// The checkpoint of this name.
+    /// The checkpoint with this name.
     Named(Name),
 }
 
@@ -167,7 +167,7 @@ impl Value for PathBuf {
     }
 }
 
-/// Hexadecimal, as status shows it.
+/// Hexadecimal digits, as status shows them.
 impl Value for Lineage {
     fn parse(text: &str) -> Option<Self> {
         let digits =

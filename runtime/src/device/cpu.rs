@@ -1,9 +1,9 @@
 //! The exact mean over the workers of a node in shared memory. Touches memory and locks only.
 //!
 //! Every worker copies its values into its own slot and waits for the others; then each worker sums
-//! one part of all slots in ascending rank (reduce-scatter); after a second meeting each worker
+//! one part of all slots in ascending rank (reduce-scatter); after a second barrier each worker
 //! copies all parts back (all-gather). So every value is summed once, in one order, and all workers
-//! get the same bits. Memory: the values once more for each worker, and once more for the sums. A
+//! get the same bits. Memory: one more copy of the values for each worker, and one for the sums. A
 //! worker moves `5 + 1/g` times its values through memory.
 
 use slowmo_actors::meeting::Meeting;
@@ -18,7 +18,7 @@ const BLOCK_ELEMENTS: usize = 2048;
 /// The collective of workers that are threads of one process.
 #[derive(Debug)]
 pub struct SharedMemory {
-    /// What each worker brought, by rank.
+    /// Each worker's values, by rank.
     slots: Vec<RwLock<Vec<f32>>>,
     /// The mean's parts; each is written by the worker of its rank.
     parts: Vec<RwLock<Vec<f32>>>,
@@ -26,7 +26,8 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// A collective of `size` workers, at least one. Memory is taken at the first call and kept.
+    /// Creates a collective of `size` workers, at least one. Memory is allocated at the first call
+    /// and kept.
     #[must_use]
     pub fn new(size: usize) -> Self {
         let empty = || (0..size.max(1)).map(|_| RwLock::default()).collect();
@@ -133,7 +134,7 @@ impl Collective for SharedMemory {
     }
 }
 
-/// Which values worker `rank` of `size` sums.
+/// The range of values that worker `rank` of `size` sums.
 fn part(length: usize, rank: usize, size: usize) -> Range<usize> {
     let bound = |rank: usize| rank * (length / size) + rank.min(length % size);
     bound(rank)..bound(rank + 1)

@@ -1,5 +1,5 @@
-//! The device of a worker that is a CPU thread: its tensors are in main memory, so values move by
-//! one copy.
+//! The device of a worker that is a CPU thread: its tensors are in main memory, so one copy moves
+//! the values.
 
 use super::mixing;
 use crate::tensors::{freeze, threads};
@@ -8,7 +8,7 @@ use slowmo_actors::ports::device::{Device, FreezeError, Mixed, TensorError, Tens
 use slowmo_protocol::mean;
 use std::sync::Arc;
 
-/// Main memory.
+/// The device for main memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostDevice;
 

@@ -1,5 +1,5 @@
-//! The one pass of overlapped gossip over tensors in main memory: the model as it was goes out,
-//! chunk by chunk, and the mix comes in.
+//! The single pass of overlapped gossip over tensors in main memory: chunk by chunk it copies out
+//! the model from before the mix, and mixes in the correction.
 
 use crate::tensors::threads;
 use slowmo_actors::buffers::{Buffer, ChunkedBuffer, Pool, chunks};
@@ -8,7 +8,7 @@ use slowmo_protocol::mean;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Mixes; see [`slowmo_actors::ports::device::Device::mix`].
+/// Mixes the correction into the model; see [`slowmo_actors::ports::device::Device::mix`].
 pub fn mix(
     correction: &ChunkedBuffer,
     (stays, weight): (f32, f64),
@@ -61,21 +61,21 @@ pub fn mix(
 /// A chunk of the model.
 struct Chunk {
     range: Range<usize>,
-    /// As it was, where that was reached, if it is asked for.
+    /// The values before the mix, of the chunks that were reached; only if requested.
     before: Option<Buffer>,
 }
 
-/// What a chunk and a tensor have in common.
+/// The overlap of a chunk and a tensor.
 struct Part<'a> {
     chunk: &'a mut Chunk,
-    /// Where it begins in the chunk.
+    /// Index of the first value in the chunk.
     from: usize,
     tensor: &'a mut [f32],
-    /// Where it begins in the tensor.
+    /// Index of the first value in the tensor.
     index: usize,
 }
 
-/// Cuts a tensor whose values begin at `start` at the borders of the chunks.
+/// Cuts a tensor whose values begin at `start` at the chunk borders.
 fn parts<'a>(all: &'a mut [Chunk], start: usize, tensor: &'a mut [f32]) -> Vec<Part<'a>> {
     let end = start + tensor.len();
     let first = all.partition_point(|chunk| chunk.range.end <= start);
@@ -94,13 +94,13 @@ fn parts<'a>(all: &'a mut [Chunk], start: usize, tensor: &'a mut [f32]) -> Vec<P
             chunk,
         };
         rest = after;
-        at = at + part.tensor.len();
+        at += part.tensor.len();
         parts.push(part);
     }
     parts
 }
 
-/// What all chunks are mixed with.
+/// Parameters that are the same for all chunks of a mix.
 struct Pass<'a> {
     correction: &'a ChunkedBuffer,
     stays: f32,
@@ -109,7 +109,8 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// The first numerator of the part that is not finite, with its place in the tensor.
+    /// Mixes one part. Returns its first numerator that is not finite, with the index in the
+    /// tensor.
     fn mix(&self, part: Part<'_>) -> Option<(usize, f32)> {
         let Part {
             chunk: Chunk { range, before },

@@ -1,5 +1,5 @@
-//! Devices: where the workers' copies of the model live, and how the workers of a node meet: main
-//! memory, or GPUs behind the feature `cuda` (package `slowmo-cuda`), through the same ports.
+//! Devices: they hold the workers' copies of the model and connect the workers of a node: main
+//! memory, or GPUs with the feature `cuda` (package `slowmo-cuda`), through the same ports.
 
 pub mod cpu;
 pub mod host;

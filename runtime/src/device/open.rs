@@ -1,4 +1,4 @@
-//! The devices of a node, as its configuration says.
+//! Opens the devices of a node as its configuration says.
 
 use super::cpu::SharedMemory;
 use super::host::HostDevice;
@@ -7,32 +7,33 @@ use slowmo_actors::buffers::Pool;
 use slowmo_actors::ports::device::{Collective, Device};
 use std::sync::Arc;
 
-/// Why a node's devices cannot be used. Nothing was started.
+/// The reason why a node's devices cannot be used. Nothing was started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The program was built without GPUs.
+    /// The program was built without CUDA.
     #[error(
         "device = cuda, and this program was built without CUDA: build it with the feature cuda of slowmo, or set device = cpu"
     )]
     NotBuilt,
-    /// A GPU, or one of CUDA's libraries.
+    /// An error of a GPU or of one of CUDA's libraries.
     #[cfg(feature = "cuda")]
     #[error("device = cuda: {0}")]
     Gpu(#[from] slowmo_cuda::GpuError),
 }
 
-/// A device for each worker, how they meet, and the memory that they copy to.
+/// One device for each worker, the collective of the workers, and the memory for the node's
+/// buffers.
 pub(crate) struct Devices {
     pub each: Vec<Arc<dyn Device>>,
     pub collective: Arc<dyn Collective>,
     pub pool: Arc<Pool>,
-    /// What each is, for a person.
+    /// A readable name of each device.
     pub names: Vec<String>,
 }
 
-/// Opens them; with GPUs that takes as long as compiling kernels and, with several, as meeting
-/// does.
+/// Opens the node's devices. With GPUs this takes as long as compiling the kernels and, with
+/// several GPUs, as joining them to one group.
 pub(crate) fn open(config: &Config) -> Result<Devices, DeviceError> {
     let workers = usize::from(config.devices);
     let collective = Arc::new(SharedMemory::new(workers));
@@ -59,8 +60,8 @@ pub(crate) fn open(config: &Config) -> Result<Devices, DeviceError> {
     }
 }
 
-/// Worker `i` gets GPU `first + i`, counted around: the nodes of a machine with fewer GPUs share
-/// them.
+/// Worker `i` gets GPU `first + i`, modulo the number of GPUs: the nodes of a machine with fewer
+/// GPUs share them.
 #[cfg(feature = "cuda")]
 fn open_gpus(
     first: usize,
@@ -70,7 +71,7 @@ fn open_gpus(
     use slowmo_cuda::{CudaDevice, Gpu, GpuError, NcclCollective, Pinned};
     let found = slowmo_cuda::gpus()?.len();
     if found < workers {
-        // The first that is missing.
+        // Names the first GPU that is missing.
         return Err(GpuError::NoSuchGpu {
             wanted: found,
             found,

@@ -1,4 +1,4 @@
-//! A rendezvous folder in which every node leaves its own address. Touches only that folder.
+//! A rendezvous folder in which every node writes its own address. Touches only that folder.
 
 use super::blocking;
 use async_trait::async_trait;
@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a file in a rendezvous folder that are looked at; an address is shorter.
+/// Largest file in a rendezvous folder that is read, in bytes; an address is shorter.
 const ADDRESS_BYTES_MAX: u64 = 64;
 
 /// A rendezvous folder: each node writes a file named by its id that holds its address, so that
@@ -22,7 +22,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// A folder, which is made when this node announces itself.
+    /// Discovery in `folder`, which is created when this node announces itself.
     #[must_use]
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
@@ -42,9 +42,9 @@ impl Discovery for Directory {
         let file = self.file_of(node);
         blocking(move || {
             std::fs::create_dir_all(&folder).map_err(|error| unwritable(&file, &error))?;
-            // Written aside and renamed, so that a reader sees the whole address or none. The name
-            // is new and not to be guessed: in a folder that everybody may write to, a planted link
-            // is neither followed nor in the way.
+            // Written to a temporary file and renamed, so that a reader sees the whole address or
+            // none. The temporary name is new and cannot be guessed: in a folder that everybody may
+            // write to, a planted link is not followed and does not block the write.
             let aside = folder.join(format!(
                 ".{}.{:016x}",
                 node.0,
@@ -63,7 +63,8 @@ impl Discovery for Directory {
         .await
     }
 
-    /// Leaves the file of a later start of the same node alone; no error if there is none.
+    /// Keeps the file if it holds another address, as that of a later incarnation of the same node;
+    /// no error if there is no file.
     async fn withdraw(&self, node: NodeId, address: SocketAddr) -> Result<(), DiscoveryError> {
         let file = self.file_of(node);
         blocking(move || {
@@ -80,7 +81,7 @@ impl Discovery for Directory {
         .await
     }
 
-    /// A process that was killed leaves its file.
+    /// Always true: a process that was killed leaves its file behind.
     fn may_be_stale(&self) -> bool {
         true
     }
@@ -100,8 +101,7 @@ impl Discovery for Directory {
     }
 }
 
-/// Reads every file that is named by a node id and holds an address; others are nobody's
-/// announcement.
+/// Reads every file that is named by a node id and holds an address; other files are ignored.
 fn read_addresses(folder: &Path) -> io::Result<BTreeSet<SocketAddr>> {
     let mut addresses = BTreeSet::new();
     for entry in std::fs::read_dir(folder)? {
@@ -120,7 +120,7 @@ fn read_addresses(folder: &Path) -> io::Result<BTreeSet<SocketAddr>> {
     Ok(addresses)
 }
 
-/// The address in a file that holds nothing else; links are nobody's announcement.
+/// The address in a regular file that holds nothing else; links are not followed.
 fn read_address(file: &Path) -> Option<SocketAddr> {
     std::fs::symlink_metadata(file)
         .ok()

@@ -1,5 +1,5 @@
-//! A file of addresses: one `host:port` a line, comments behind `#`. Reading touches that file;
-//! what it says is read purely.
+//! A file of addresses: one `host:port` per line, comments after `#`. Reading touches that file;
+//! parsing is pure.
 
 use crate::config::is_host_and_port;
 use slowmo_actors::ports::discovery::{DISCOVERED_MAX, DiscoveryError};
@@ -7,10 +7,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Largest file, in bytes: as many names as are looked at, and their comments.
+/// Largest file, in bytes: room for [`DISCOVERED_MAX`] names and their comments.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The names in a file, in its order.
+/// Reads the names in a file, in the order of the file.
 pub(super) fn read(path: &Path) -> Result<Vec<String>, DiscoveryError> {
     let mut text = String::new();
     let read =
@@ -34,24 +34,24 @@ pub(super) fn read(path: &Path) -> Result<Vec<String>, DiscoveryError> {
     })
 }
 
-/// What keeps a text from being a list of addresses.
+/// Reason why a text is not a list of addresses.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A line that is no `host:port`.
+    /// A line that is not `host:port`.
     Line {
-        /// Which, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What stands there.
+        /// Text found in the line, without its comment.
         found: String,
     },
-    /// More names than are looked at.
+    /// More than [`DISCOVERED_MAX`] names.
     TooMany,
 }
 
-/// The names in a text, in its order.
+/// Parses the names in a text, in the order of the text.
 ///
 /// # Errors
-/// A line is none, or they are too many.
+/// A line is not `host:port`, or there are more than [`DISCOVERED_MAX`] names.
 pub fn names(text: &str) -> Result<Vec<String>, Fault> {
     let mut names = Vec::new();
     for (index, line) in text.lines().enumerate() {

@@ -1,5 +1,5 @@
-//! Addresses that are looked up again and again, because names come and go. Touches the system's
-//! resolver and one file.
+//! Addresses that are looked up repeatedly, because names appear and disappear. Touches the
+//! system's resolver and one file.
 
 use super::{blocking, list_file};
 use async_trait::async_trait;
@@ -18,23 +18,25 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-/// From the end of one look to the next; discovery is asked far more often.
+/// Time from the end of one lookup to the next; callers ask far more often.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// The same where all names that will ever be there were found.
+/// Like [`LOOK_INTERVAL`], once every name of a fixed list has been resolved.
 pub const SETTLED_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a look is waited for; it goes on, and the next call waits for the same one.
+/// Longest time that a call waits for a lookup; the lookup continues, and the next call waits for
+/// the same one.
 pub const LOOK_MAX: Duration = Duration::from_secs(5);
-/// Names that are resolved at one time.
+/// Largest number of names that are resolved concurrently.
 pub const RESOLVING_MAX: usize = 16;
 
-/// Where addresses are looked up.
+/// The source in which addresses are looked up.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// A `host:port` whose addresses are the nodes': a headless service, a round robin.
+    /// A `host:port` whose name resolves to the nodes' addresses: a headless service, round-robin
+    /// DNS.
     Name(String),
     /// A file of `host:port` lines.
     File(PathBuf),
-    /// These `host:port`, none of which comes or goes.
+    /// A fixed list of `host:port`.
     Listed(Arc<[String]>),
 }
 
@@ -48,11 +50,12 @@ impl fmt::Display for Source {
     }
 }
 
-/// What a look found.
+/// Result of one lookup.
 #[derive(Debug, Default)]
 struct Found {
     addresses: BTreeSet<SocketAddr>,
-    /// Names without an address, and why; at most as many as were resolved.
+    /// Names without an address, each with the reason; at most as many as there were names to
+    /// resolve.
     missing: Vec<(String, String)>,
 }
 
@@ -85,7 +88,7 @@ impl Source {
     }
 }
 
-/// The addresses of one family of all names.
+/// Resolves all names to addresses of one family.
 async fn resolve(names: Vec<String>, ipv4: bool) -> Found {
     let look = |name: String| async move {
         let addresses = lookup_host(&name).await.map(|addresses| {
@@ -118,8 +121,8 @@ async fn resolve(names: Vec<String>, ipv4: bool) -> Found {
     found
 }
 
-/// Discovery by a [`Source`], beside addresses that were given. What was found once is dialed until
-/// another look succeeds.
+/// Discovery by a [`Source`], in addition to given addresses. Found addresses stay known until
+/// another lookup succeeds.
 #[derive(Debug)]
 pub struct LookedUp {
     source: Source,
@@ -129,7 +132,7 @@ pub struct LookedUp {
     looks: Mutex<Looks>,
 }
 
-/// The looks so far.
+/// State of the lookups: the one in progress, the time of the next, and the last results.
 #[derive(Debug, Default)]
 struct Looks {
     under_way: Option<JoinHandle<Result<Found, DiscoveryError>>>,
@@ -140,7 +143,7 @@ struct Looks {
 }
 
 impl LookedUp {
-    /// Looks at `source` for addresses of one family, and knows `given` already.
+    /// Discovery that looks up addresses of one family in `source`, in addition to `given`.
     #[must_use]
     pub fn new(source: Source, ipv4: bool, given: impl IntoIterator<Item = SocketAddr>) -> Self {
         Self {
@@ -152,8 +155,8 @@ impl LookedUp {
         }
     }
 
-    /// Looks, unless one is not over: at most one thread hangs in a resolver or a file system that
-    /// does.
+    /// Starts a lookup, or waits for the one still in progress, so that at most one lookup at a
+    /// time hangs in a resolver or a file system.
     async fn look(&self, looks: &mut Looks) {
         let under_way = looks
             .under_way
@@ -183,7 +186,7 @@ impl LookedUp {
 
     fn failed(&self, looks: &mut Looks, error: DiscoveryError) {
         let known = self.given.len() + looks.known.len();
-        // Who asks is told of what fails while nothing is known.
+        // While no address is known, the error is returned to the caller instead of logged.
         if known > 0 && looks.failed.as_ref() != Some(&error) {
             tracing::warn!(%error, known, "discovery failed; the addresses known before are dialed");
         }
@@ -224,7 +227,7 @@ impl Discovery for LookedUp {
         Ok(())
     }
 
-    /// A name outlives the node behind it, and a line in a file too.
+    /// Always true: a name, or a line in a file, may outlive the node it refers to.
     fn may_be_stale(&self) -> bool {
         true
     }
@@ -247,7 +250,7 @@ mod tests {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
 
-    /// As if [`LOOK_INTERVAL`] were over.
+    /// Acts as if [`LOOK_INTERVAL`] had passed.
     async fn later(discovery: &LookedUp) {
         discovery.looks.lock().await.next = None;
     }

@@ -1,11 +1,12 @@
-//! Discovery: how a node finds the others' addresses.
+//! Discovery: how a node finds the addresses of the other nodes.
 //!
-//! | file | finds them | touches |
+//! | file | source of the addresses | touches |
 //! |---|---|---|
-//! | `mod` | in a list that was given | nothing |
-//! | [`folder`] | in a folder in which every node leaves its own | that folder |
-//! | [`looked_up`] | under a name, in a file, under many names: again and again | the resolver, that file |
-//! | [`list_file`], [`slurm`] | what such a file, and Slurm's variables, say | nothing: pure |
+//! | `mod` | a fixed list | nothing |
+//! | [`folder`] | a folder in which every node writes its own address | that folder |
+//! | [`looked_up`] | a name, a file or many names, looked up repeatedly | the resolver, that file |
+//! | [`list_file`] | the parser of such a file | that file |
+//! | [`slurm`] | Slurm's variables, passed by the caller | nothing: pure |
 
 pub mod folder;
 pub mod list_file;
@@ -21,14 +22,14 @@ use slowmo_protocol::ident::NodeId;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-/// Addresses that were given.
+/// Discovery from a fixed list of addresses.
 #[derive(Clone, Debug, Default)]
 pub struct StaticList {
     addresses: Vec<SocketAddr>,
 }
 
 impl StaticList {
-    /// These addresses, each once.
+    /// A list of these addresses, without duplicates.
     #[must_use]
     pub fn new(addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
         let addresses: BTreeSet<SocketAddr> = addresses.into_iter().collect();
@@ -53,7 +54,7 @@ impl Discovery for StaticList {
     }
 }
 
-/// Keeps file access, which may hang on a network file system, off the executor's threads.
+/// Runs file access, which may hang on a network file system, outside the executor's threads.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, DiscoveryError> + Send + 'static,
 ) -> Result<T, DiscoveryError> {

@@ -1,5 +1,5 @@
-//! The flight recorder: the last events of a node, in memory, and on a disk when something went
-//! wrong.
+//! The flight recorder: keeps the last events of a node in memory, and writes them to disk when
+//! something went wrong.
 
 use slowmo_protocol::trace::Start;
 use std::collections::VecDeque;
@@ -7,18 +7,18 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Events that are kept.
+/// Maximum number of events kept.
 pub const FLIGHT_EVENTS_MAX: usize = 16_384;
-/// Bytes that they may take.
+/// Maximum bytes of the events kept.
 pub const FLIGHT_BYTES_MAX: usize = 16 << 20;
 
-/// The file into which a start of a node dumps its last events; every dump replaces the one before.
+/// The file for the last events of one start of a node; every dump replaces the one before.
 #[must_use]
 pub fn dump_in(folder: &Path, start: Start) -> PathBuf {
     super::file_in(folder, start)
 }
 
-/// The last lines, as they would stand in a trace.
+/// The last lines, in the form that they have in a trace.
 pub(super) struct Flight {
     folder: PathBuf,
     start: Start,
@@ -36,7 +36,7 @@ impl Flight {
         }
     }
 
-    /// Keeps a line; the oldest go where there is no room.
+    /// Keeps a line; the oldest lines are removed when there is no room.
     pub fn keep(&mut self, line: &[u8]) {
         self.bytes += line.len();
         self.lines.push_back(line.into());
@@ -47,7 +47,7 @@ impl Flight {
         }
     }
 
-    /// Writes all of them; where they are.
+    /// Writes all kept lines; returns the file.
     pub fn dump(&self, why: &str) -> Result<PathBuf, String> {
         let path = dump_in(&self.folder, self.start);
         match self.write(&path) {
@@ -65,7 +65,7 @@ impl Flight {
         }
     }
 
-    /// Under another name first: whoever looks sees all of it or the dump before.
+    /// Writes under another name first: readers see either all of it or the previous dump.
     fn write(&self, path: &Path) -> io::Result<()> {
         std::fs::create_dir_all(&self.folder)?;
         let aside = path.with_extension("tmp");

@@ -1,4 +1,4 @@
-//! What a node is made of, out of its configuration: settings, recorder, checkpoints.
+//! Builds the parts of a node from its configuration: settings, recorder, checkpoints.
 
 use crate::checkpoints::{self, CheckpointError, Checkpoints, Resumed, WriterSettings};
 use crate::config::{Config, Resume};
@@ -18,8 +18,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where checkpoints go, and the one that a founding goes on from: read and verified before anybody
-/// is met.
+/// The destination of checkpoints, and the one that a bootstrap continues from: read and verified
+/// before any other node is contacted.
 pub(super) async fn checkpoints_of(
     config: &Config,
     (node, incarnation): (NodeId, Incarnation),
@@ -34,11 +34,12 @@ pub(super) async fn checkpoints_of(
         start: Start { node, incarnation },
         folder: folder.clone(),
         keep_last: config.checkpoint_keep_last,
-        // Where nothing could be kept the configuration was refused.
+        // If no checkpoint could ever be due, the configuration was refused before.
         spacing: spacing(&algorithm, every).unwrap_or(1),
         outer: outer.clone(),
     });
-    // Whoever joins goes on from the others, who also say which founding theirs was.
+    // A node that joins continues from the others, who also tell it the run number of their
+    // bootstrap.
     let founds = !config.join && config.lineage.is_none();
     let resume = config.resume.clone();
     let read = beside(move || {
@@ -59,7 +60,7 @@ pub(super) async fn checkpoints_of(
         .map_err(|error| SpawnError::System(error.to_string()))
 }
 
-/// Who keeps what the node does: `given`, or a file where the configuration names a folder.
+/// The recorder of the node's events: `given`, or a file if the configuration names a folder.
 pub(super) fn recorder_of(
     config: &Config,
     given: Option<Arc<dyn Recorder>>,
@@ -96,7 +97,7 @@ pub(super) fn settings(config: &Config, identity: Identity) -> Result<NodeSettin
         min_nodes: config.min_nodes,
         shared: config.shared_settings(),
         max_nodes: config.max_nodes,
-        // Whoever brings a history's state founds no other one.
+        // A node that brings a history's state must not bootstrap another one.
         join: config.join || config.lineage.is_some(),
         bootstrap: config.bootstrap,
         restarted: Marker::new(config.marker.clone()).exists(),

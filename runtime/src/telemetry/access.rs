@@ -1,40 +1,40 @@
-//! Who may give orders over HTTP, and how often anybody may ask. Pure but for the clock that is
-//! handed in.
+//! Authorization of orders over HTTP, and rate limits for all requests. Pure: the caller passes the
+//! clock's time.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Requests that are answered at once after a pause.
+/// Requests that are answered immediately after a pause.
 pub const REQUESTS_BURST_MAX: u32 = 200;
 /// Requests that are answered in each further second.
 pub const REQUESTS_PER_SECOND_MAX: u32 = 50;
-/// Shortest token.
+/// Shortest token, in bytes.
 pub const TOKEN_BYTES_MIN: usize = 16;
-/// Longest token file that is read.
+/// Longest token file that is read, in bytes.
 const TOKEN_FILE_BYTES_MAX: u64 = 4096;
 
-/// Why a token cannot be had.
+/// The reason why a token cannot be obtained.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// The file.
+    /// The token file cannot be read.
     #[error("the token file {} cannot be read ({error}); check http_token_file", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         error: std::io::Error,
     },
-    /// It would be guessed.
+    /// The token is short enough to be guessed.
     #[error("the token is shorter than {TOKEN_BYTES_MIN} bytes; slowmo keygen writes a long one")]
     TooShort,
-    /// No request can bring it.
+    /// The token has characters that no request can contain in a header.
     #[error(
         "the token has characters that a header of HTTP cannot bring: use letters, digits and signs of ASCII; slowmo keygen writes some"
     )]
     NoHeader,
 }
 
-/// What gives the right to change something.
+/// The secret that authorizes changes.
 #[derive(Clone)]
 pub struct Token(String);
 
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// The token in a file, without blanks around it.
+    /// Reads the token from a file, without blanks around it.
     pub fn read(path: &Path) -> Result<Self, AccessError> {
         let failed = |error| AccessError::File {
             path: path.to_owned(),
@@ -61,7 +61,7 @@ impl Token {
         Self::new(text.trim())
     }
 
-    /// This token.
+    /// Checks and wraps the text of a token.
     pub fn new(text: &str) -> Result<Self, AccessError> {
         if text.len() < TOKEN_BYTES_MIN {
             Err(AccessError::TooShort)
@@ -75,8 +75,8 @@ impl Token {
         }
     }
 
-    /// Whether a request's `Authorization` gives it. Compared in a time that does not depend on how
-    /// much of it is right.
+    /// Whether a request's `Authorization` contains the token. The comparison takes a time that
+    /// does not depend on how much of it is right.
     pub fn is_given_by(&self, authorization: Option<&str>) -> bool {
         let token = |text: &'_ str| {
             text.split_once(' ')
@@ -94,8 +94,8 @@ impl Token {
     }
 }
 
-/// Whether a request's `Host` names this machine itself, by an address or as `localhost`, with or
-/// without a port.
+/// Whether a request's `Host` names this machine itself: an address or `localhost`, with or without
+/// a port.
 pub fn is_host_of_this_machine(host: Option<&str>) -> bool {
     let Some(host) = host else { return true };
     let name = match host.strip_prefix('[') {
@@ -108,7 +108,7 @@ pub fn is_host_of_this_machine(host: Option<&str>) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-/// How often anything may be asked: a bucket that fills with time.
+/// A rate limit: a token bucket that fills with time.
 #[derive(Debug)]
 pub struct Allowance {
     most: f64,
@@ -118,7 +118,7 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// A full one, of so many at once and so many in each further second.
+    /// Creates a full bucket with this many requests at once and in each further second.
     pub fn new((burst, per_second): (u32, u32), now: Instant) -> Self {
         let most = f64::from(burst);
         let per_second = f64::from(per_second);
@@ -130,7 +130,7 @@ impl Allowance {
         }
     }
 
-    /// Whether one more request is answered.
+    /// Takes one request from the bucket; returns whether it may be answered.
     pub fn take(&mut self, now: Instant) -> bool {
         let filled = now.saturating_duration_since(self.at).as_secs_f64() * self.per_second;
         self.left = (self.left + filled).min(self.most);

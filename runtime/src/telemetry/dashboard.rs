@@ -1,9 +1,8 @@
 //! The page of the cluster, which any node serves, and the stream of server-sent events that fills
 //! it.
 //!
-//! What a node knows of others it asks them for only while a page is open
-//! ([`slowmo_actors::watching`]). The page needs nothing from elsewhere: its files are in the
-//! binary.
+//! A node asks other nodes for their state only while a page is open ([`slowmo_actors::watching`]).
+//! The page loads nothing from other sites: its files are in the binary.
 
 use super::http::Served;
 use crate::admin::{Report, report};
@@ -26,14 +25,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Pages that are open at one time; the other connections stay for whoever reads metrics.
+/// Maximum number of open pages; the other connections stay free for readers of metrics.
 pub const PAGES_MAX: usize = 16;
-/// How often a page is told.
+/// Interval between two messages to a page.
 const TELL_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a page is told before it must connect anew.
+/// Number of messages to a page before it must reconnect.
 const TOLD_MAX: u32 = 900;
 const SCRIPT: &str = "text/javascript; charset=utf-8";
-/// Nothing is loaded from elsewhere, and nobody else shows the page as a part of theirs.
+/// The content security policy: the page loads nothing from elsewhere, and other sites cannot embed
+/// it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 
@@ -42,22 +42,22 @@ pub(super) async fn page() -> Response {
     file("text/html; charset=utf-8", include_str!("page/index.html"))
 }
 
-/// What it runs.
+/// The page's main script.
 pub(super) async fn script() -> Response {
     file(SCRIPT, include_str!("page/dashboard.js"))
 }
 
-/// What that knows.
+/// The script that holds the page's state.
 pub(super) async fn state_script() -> Response {
     file(SCRIPT, include_str!("page/state.js"))
 }
 
-/// How that draws.
+/// The script that draws the page.
 pub(super) async fn draw_script() -> Response {
     file(SCRIPT, include_str!("page/draw.js"))
 }
 
-/// How it looks.
+/// The page's style sheet.
 pub(super) async fn style() -> Response {
     file(
         "text/css; charset=utf-8",
@@ -76,7 +76,7 @@ fn file(kind: &'static str, text: &'static str) -> Response {
     (headers, text).into_response()
 }
 
-/// The stream: what was before, then every second what is now.
+/// The event stream: first the past, then every second the current state.
 pub(super) async fn stream(State(served): State<Arc<Served>>) -> Response {
     let Ok(permit) = Arc::clone(&served.pages).try_acquire_owned() else {
         let why =
@@ -104,7 +104,7 @@ fn telling(teller: Teller) -> impl Stream<Item = Result<Event, Infallible>> {
     })
 }
 
-/// What one page is told, and was told already.
+/// The state of the stream to one page: its sources, and what was already sent.
 struct Teller {
     served: Arc<Served>,
     _permit: OwnedSemaphorePermit,
@@ -114,14 +114,14 @@ struct Teller {
     events: Vec<EventNote>,
 }
 
-/// One message to the page. What did not change since the last one is left out.
+/// One message to the page. Parts that have not changed since the last message are left out.
 #[derive(Serialize)]
 struct Told {
     at_us: u64,
-    /// Only the first time.
+    /// Sent only in the first message.
     #[serde(skip_serializing_if = "Option::is_none")]
     before: Option<Before>,
-    /// Nodes that the launcher of this one runs: what an order to scale is about.
+    /// Number of nodes that this node's launcher runs, to which an order to scale applies.
     launched: Option<usize>,
     report: Report,
     nodes: Vec<NodeNote>,
@@ -132,14 +132,14 @@ struct Told {
     events: Option<Vec<EventNote>>,
 }
 
-/// What a page must know once.
+/// Information that a page needs only once.
 #[derive(Serialize)]
 struct Before {
     version: &'static str,
     /// Whether the node takes orders at all.
     orders: bool,
     replicas: usize,
-    /// By name, of this node: inner steps and values.
+    /// This node's measures by name: pairs of inner step and value.
     curves: BTreeMap<String, Vec<(u64, f64)>>,
 }
 
@@ -149,25 +149,26 @@ struct NodeNote {
     address: String,
     devices: u16,
     alive: bool,
-    /// What it told last, and how long ago; nothing where it has not answered yet.
+    /// The node's last brief and its age; `None` if it has not answered yet.
     brief: Option<BriefNote>,
 }
 
 #[derive(Serialize)]
 struct BriefNote {
     age_ms: u64,
-    /// Which start of the node; text, as it is longer than a page's numbers are exact.
+    /// The node's incarnation; as text, because it exceeds the integers that a page's numbers hold
+    /// exactly.
     incarnation: String,
     standing: &'static str,
     round: u64,
     step: u64,
-    /// By name, inner step and value.
+    /// By name: inner step and value.
     measures: BTreeMap<String, (u64, f64)>,
     disagreement: Option<f32>,
     weight: Option<f64>,
     waits: bool,
     http: Option<String>,
-    /// The teller's clock, so that rates do not depend on when a brief arrived.
+    /// The clock of the node that sent the brief, so that rates do not depend on when it arrived.
     at_us: u64,
     sent_bytes: u64,
     received_bytes: u64,
@@ -192,7 +193,7 @@ struct Round {
     published_us: u64,
 }
 
-/// Who holds which shard of the slow momentum: per shard its owner first, then its replicas.
+/// The holders of each shard of the slow momentum: first its owner, then its replicas.
 #[derive(Serialize)]
 struct Shards {
     epoch: u64,

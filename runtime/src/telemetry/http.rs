@@ -1,5 +1,5 @@
-//! The HTTP endpoint of a node. What it shows, anybody may read who reaches the address; what
-//! changes something wants the token.
+//! The HTTP endpoint of a node. Anybody who reaches the address may read; requests that change
+//! something need the token.
 
 use super::access::{
     Allowance, REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX, Token, is_host_of_this_machine,
@@ -25,32 +25,32 @@ use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio_io_timeout::TimeoutStream;
 
-/// Connections at one time; more wait to be accepted.
+/// Maximum number of connections; more wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 64;
-/// How long a request may take to come. Each connection brings one: nobody keeps others waiting
-/// with connections that rest.
+/// Longest time for a request to arrive. Each connection carries one request, so idle connections
+/// cannot block others.
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// How long an answer may stand still because nobody reads it.
+/// Longest time for which an answer may stall because the client does not read it.
 pub const STALL_MAX: Duration = Duration::from_secs(10);
-/// How long a connection may last; a page connects anew.
+/// Longest duration of a connection; a page reconnects.
 pub const CONNECTION_MAX: Duration = Duration::from_secs(20 * 60);
-/// How long the listener rests after the system refused a connection: descriptors may have run out.
+/// Pause of the listener after the system refused a connection: descriptors may have run out.
 const REST: Duration = Duration::from_millis(100);
 
-/// Why the endpoint does not listen.
+/// The reason why the endpoint does not listen.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// Others reach the address, and nothing says who may give orders.
+    /// Other machines reach the address, and no token restricts who may give orders.
     #[error(
         "http = {0} can be reached from other machines: give http_token_file, the token that orders must bring, or listen on 127.0.0.1"
     )]
     NoToken(SocketAddr),
-    /// The address is taken, or none of this machine.
+    /// The address is taken, or does not belong to this machine.
     #[error("http = {address} cannot be listened on ({error}); name a free port of this machine")]
     Bind {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The operating system's error.
         error: std::io::Error,
     },
 }
@@ -62,17 +62,17 @@ pub struct Endpoint {
     serving: AbortHandle,
 }
 
-/// What requests are answered with.
+/// State shared by all requests.
 pub(super) struct Served {
     pub(super) context: Arc<NodeContext>,
     registry: Registry,
     pub(super) token: Option<Token>,
-    /// Only this machine reaches the address.
+    /// Whether only this machine reaches the address.
     is_local: bool,
     pub(super) pages: Arc<Semaphore>,
-    /// For all that anybody may ask.
+    /// The rate limit of all requests except probes.
     allowance: Mutex<Allowance>,
-    /// For probes, which must be answered whatever else is asked.
+    /// The rate limit of probes, which must be answered whatever else is asked.
     probes: Mutex<Allowance>,
 }
 
@@ -113,7 +113,7 @@ impl Endpoint {
         Ok(Self { address, serving })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -179,8 +179,9 @@ fn router(served: Arc<Served>) -> Router {
         .with_state(served)
 }
 
-/// Answers only so often, and on a loopback address only what was asked of this machine by name: a
-/// page of elsewhere whose name was made to lead here must not read what this node shows.
+/// Applies the rate limits; and on a loopback address answers only requests that name this machine:
+/// a page from elsewhere whose host name was made to resolve to this machine (DNS rebinding) must
+/// not read this node's data.
 async fn put_off(State(served): State<Arc<Served>>, request: Request, next: Next) -> Response {
     let host = request
         .headers()

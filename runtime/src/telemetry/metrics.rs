@@ -1,6 +1,6 @@
 //! The metrics of a node in Prometheus' text format. Names follow its conventions: a unit in the
-//! name, base units, `_total` for what only grows. Most are read off the node's status when they
-//! are asked for, so they cost nothing until then.
+//! name, base units, `_total` for counters. Most are read from the node's status on request, so
+//! they cost nothing until then.
 
 use super::process::Process;
 use crate::admin::{Report, report};
@@ -50,7 +50,7 @@ pub fn registry(context: Arc<NodeContext>) -> Registry {
     registry
 }
 
-/// What is read off when it is asked for.
+/// The collector of metrics that are read on request.
 struct Now(Arc<NodeContext>);
 
 impl fmt::Debug for Now {
@@ -77,7 +77,7 @@ impl Writer<'_> {
         ConstCounter::new(value).encode(encoder)
     }
 
-    /// A counter of weight, which is no whole number.
+    /// Writes a counter of weight, which is not an integer.
     fn amount(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
         let encoder = self
             .0
@@ -85,7 +85,7 @@ impl Writer<'_> {
         ConstCounter::new(value).encode(encoder)
     }
 
-    /// One gauge for each of these labels.
+    /// Writes one gauge for each of these labels.
     fn gauges<'b>(
         &mut self,
         (name, help): (&str, &str),

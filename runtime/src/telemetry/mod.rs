@@ -1,5 +1,5 @@
-//! What a node shows of itself over HTTP (key `http`): a page of the whole cluster, metrics for
-//! Prometheus, its status, whether it lives and is ready; and the orders that it takes.
+//! The HTTP interface of a node (key `http`): a page of the whole cluster, metrics for Prometheus,
+//! its status, liveness and readiness; and the orders that it takes.
 //!
 //! | file | holds |
 //! |---|---|

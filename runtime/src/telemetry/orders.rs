@@ -1,4 +1,4 @@
-//! Orders over HTTP. Each wants the token; without one given to the node, nobody gives any.
+//! Orders over HTTP. Each needs the token; a node without a token takes no orders.
 
 use super::http::Served;
 use crate::{admin, launcher};
@@ -10,22 +10,22 @@ use slowmo_actors::watching::Watching;
 use slowmo_protocol::ident::NodeId;
 use std::sync::Arc;
 
-/// Whom to drain.
+/// The parameters of an order to drain.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Drain {
-    /// A member of the view; this node unless given.
+    /// The member of the view to drain; this node by default.
     node: Option<u64>,
 }
 
-/// How many nodes to run.
+/// The parameters of an order to scale: the number of nodes to run.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Scale {
     nodes: usize,
 }
 
-/// Lets this node, or another member, hand over and leave.
+/// Orders this node, or another member, to hand over and leave.
 pub(super) async fn drain(
     State(served): State<Arc<Served>>,
     Query(whom): Query<Drain>,
@@ -45,8 +45,8 @@ pub(super) async fn drain(
             .iter()
             .any(|member| member.id == node);
     tracing::info!(%node, is_known, "told over HTTP to drain a node");
-    // Whoever counts the nodes must know who leaves; nodes of other launchers are told by the
-    // cluster.
+    // The launcher that counts the nodes must know which one leaves; the cluster tells the nodes of
+    // other launchers.
     let told = is_known && launcher::socket().is_some() && launcher::drain(node.0).await.is_ok();
     if !is_known {
         return (
@@ -67,7 +67,7 @@ pub(super) async fn drain(
         .into_response()
 }
 
-/// Lets the launcher run so many nodes.
+/// Asks the launcher to run this many nodes.
 pub(super) async fn scale(
     State(served): State<Arc<Served>>,
     Query(scale): Query<Scale>,
@@ -86,7 +86,7 @@ pub(super) async fn scale(
     }
 }
 
-/// Writes the last events down.
+/// Writes the last events to disk.
 pub(super) async fn dump(State(served): State<Arc<Served>>, headers: HeaderMap) -> Response {
     if let Some(refused) = refusal(&served, &headers) {
         return refused;
@@ -101,7 +101,7 @@ pub(super) async fn dump(State(served): State<Arc<Served>>, headers: HeaderMap) 
     }
 }
 
-/// What a request that does not bring the token is answered with.
+/// The refusal of a request without the right token; `None` if the request is authorized.
 fn refusal(served: &Served, headers: &HeaderMap) -> Option<Response> {
     let authorization = headers
         .get(header::AUTHORIZATION)

@@ -1,8 +1,8 @@
-//! Memory and descriptors of this process, as Linux tells them; nothing elsewhere.
+//! Memory and descriptors of this process, from Linux; empty on other systems.
 
 use std::fs;
 
-/// What the system says of this process.
+/// The system's figures for this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// Resident memory in bytes.
@@ -12,7 +12,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// As it is now.
+    /// Reads the current figures.
     pub fn now() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

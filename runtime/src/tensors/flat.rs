@@ -1,5 +1,5 @@
-//! Between tensors and one flat vector, concatenated in registration order: one pass over memory
-//! each.
+//! Conversion between tensors and one flat vector, concatenated in registration order: one pass
+//! over memory each.
 
 use super::threads;
 use super::{FreezeError, TensorError, Tensors};
@@ -11,15 +11,16 @@ compile_error!(
     "values travel and are digested as the machine's own little-endian bytes: big-endian machines are not supported"
 );
 
-/// Values copied before they are checked: small enough to be checked in the first-level cache.
+/// Values copied before they are checked: few enough to be checked in the first-level cache.
 const BLOCK_ELEMENTS: usize = 2048;
-/// The bits of a float32 that are all set in infinities and NaN only.
+/// The exponent bits of a float32, which are all set in infinities and NaN only.
 const EXPONENT: u32 = 0x7f80_0000;
 
-/// Why values were not put back.
+/// The reason why values were not written back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
-    /// The tensors hold another number of values than the flat vector; they are unchanged.
+    /// The number of values in the tensors differs from that of the flat vector; they are
+    /// unchanged.
     #[error("the tensors hold {found} values, not {expected}: lend the same tensors at every call")]
     Length {
         /// Values of the tensors.
@@ -32,7 +33,7 @@ pub enum RestoreError {
     Tensor(#[from] TensorError),
 }
 
-/// How many values the tensors hold.
+/// Number of values in the tensors.
 ///
 /// # Errors
 /// A tensor cannot be read.
@@ -43,7 +44,8 @@ pub fn elements<T: Tensors + ?Sized>(tensors: &T) -> Result<usize, TensorError> 
 /// Copies all values into one flat vector and refuses infinities and NaN, in one pass.
 ///
 /// # Errors
-/// The first value that is not finite, another length than `into`, or a tensor that cannot be read.
+/// The first value that is not finite, a length other than that of `into`, or a tensor that cannot
+/// be read.
 pub fn freeze<T: Tensors + ?Sized>(tensors: &T, into: &mut [f32]) -> Result<(), FreezeError> {
     let expected = into.len();
     let mut rest = into;
@@ -69,10 +71,10 @@ pub fn freeze<T: Tensors + ?Sized>(tensors: &T, into: &mut [f32]) -> Result<(), 
     }
 }
 
-/// Puts the values of a flat vector back into the tensors.
+/// Writes the values of a flat vector back into the tensors.
 ///
 /// # Errors
-/// Another length than the tensors', or a tensor that cannot be written.
+/// The lengths differ, or a tensor cannot be written.
 pub fn restore<T: Tensors + ?Sized>(values: &[f32], tensors: &mut T) -> Result<(), RestoreError> {
     let found = elements(tensors)?;
     let expected = values.len();
@@ -96,7 +98,7 @@ pub fn restore<T: Tensors + ?Sized>(values: &[f32], tensors: &mut T) -> Result<(
 }
 
 /// A digest of all values: 32 hexadecimal digits of XXH3-128 over their little-endian bytes. Equal
-/// digests mean equal bits (but for deliberate collisions); how the values are cut into tensors
+/// digests mean equal bits (except for deliberate collisions); how the values are cut into tensors
 /// does not matter.
 ///
 /// # Errors
@@ -115,8 +117,8 @@ pub fn zero<T: Tensors + ?Sized>(tensors: &mut T) -> Result<(), TensorError> {
     tensors.write(&mut |_, values| values.fill(0.0))
 }
 
-/// Copies equally long slices; the index of the first value that is not finite. What follows it
-/// need not be copied.
+/// Copies a slice to an equally long one; returns the index of the first value that is not finite.
+/// The values after it need not be copied.
 fn copy_finite(from: &[f32], into: &mut [f32]) -> Option<usize> {
     let pieces = from
         .chunks(CHUNK_ELEMENTS)
@@ -145,7 +147,7 @@ fn copy_finite_piece(from: &[f32], into: &mut [f32]) -> Option<usize> {
     None
 }
 
-/// Without a branch a value, so that the compiler checks several at once.
+/// Has no branch for single values, so that the compiler checks several at once.
 fn all_finite(values: &[f32]) -> bool {
     let exhausted = |value: &f32| u32::from(value.to_bits() & EXPONENT == EXPONENT);
     values.iter().map(exhausted).fold(0, |any, one| any | one) == 0

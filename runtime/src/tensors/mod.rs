@@ -1,5 +1,5 @@
-//! How training code lends its values, beyond the plain slices and lists that [`Tensors`] already
-//! covers.
+//! Ways for training code to pass its values, beyond the plain slices and lists that [`Tensors`]
+//! already covers.
 //!
 //! | file | holds |
 //! |---|---|

@@ -1,17 +1,17 @@
-//! Passes over many values, shared out over a few threads: one alone waits for memory most of the
+//! Passes over many values, split over a few threads: a single thread waits for memory most of the
 //! time.
 
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, available_parallelism, scope};
 
-/// Threads of one pass; more of them do not get more out of the memory of most machines.
+/// Maximum threads of one pass; on most machines more threads do not increase memory throughput.
 pub const THREADS_MAX: usize = 4;
-/// Values (4 MiB) that are worth a thread of their own.
+/// Number of values (4 MiB) that justify one thread.
 pub const VALUES_PER_THREAD: usize = 1 << 20;
 
-/// Does `work` on every item and returns the results in the order of the items, which stand for so
-/// many `values`. A thread that cannot be had is done without.
+/// Does `work` on every item and returns the results in the order of the items; `values` is the
+/// number of values in all items. If a thread cannot be started the pass runs on fewer.
 pub fn each<T: Send, R: Send>(
     items: Vec<T>,
     values: usize,
@@ -30,8 +30,7 @@ pub fn each<T: Send, R: Send>(
     let results = Mutex::new(Vec::new());
     let run = || {
         loop {
-            // Not in the condition of a `while let`, where the lock would be held for as long as
-            // the work takes.
+            // Not in the condition of a `while let`, where the lock would be held during the work.
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((index, item)) = next else { return };
             let result = work(item);

@@ -1,12 +1,13 @@
-//! Whether an accepted connection has carried anything yet. Touches nothing.
+//! Tracks whether an accepted connection has carried anything yet. No I/O.
 //!
-//! A dialer that gives an attempt up half-way leaves a connection that was admitted and never used.
-//! Its end, or a later connection in its place, must not take down what another attempt set up.
+//! A dialer that abandons an attempt half-way leaves a connection that was admitted and never used.
+//! The end of that connection, or its replacement by a later one, must not end a session that
+//! another attempt set up.
 
 use super::watched::Watched;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// One accepted connection, as its peer's session knows it.
+/// One accepted connection, as its peer's session sees it.
 #[derive(Debug)]
 pub(crate) struct Accepted {
     used: AtomicBool,
@@ -14,7 +15,7 @@ pub(crate) struct Accepted {
 }
 
 impl Accepted {
-    /// A connection on which nothing has come yet.
+    /// A connection on which nothing has been received yet.
     pub(crate) fn unused() -> Self {
         Self {
             used: AtomicBool::new(false),
@@ -22,14 +23,15 @@ impl Accepted {
         }
     }
 
-    /// A connection that counts from its first moment.
+    /// A connection that counts as used from the start.
     pub(crate) fn used() -> Self {
         let accepted = Self::unused();
         accepted.mark_used();
         accepted
     }
 
-    /// Something came: from now on the connection's end is the session's end.
+    /// Records that something was received: from now on the end of this connection ends the
+    /// session.
     pub(crate) fn mark_used(&self) {
         self.used.store(true, Ordering::Release);
     }
@@ -38,12 +40,12 @@ impl Accepted {
         self.used.load(Ordering::Acquire)
     }
 
-    /// Another connection took its place.
+    /// Records that another connection took this one's slot.
     pub(crate) fn replace(&self) {
         self.replaced.set(true);
     }
 
-    /// Waits until another connection took its place.
+    /// Waits until another connection has taken this one's slot.
     pub(crate) async fn replaced(&self) {
         self.replaced.wait_for(|replaced| *replaced).await;
     }

@@ -1,4 +1,4 @@
-//! Which addresses are being dialed, so that dialing one twice does nothing.
+//! Tracks the addresses that are being dialed, so that dialing one a second time does nothing.
 
 use super::sessions::lock;
 use std::collections::BTreeMap;
@@ -7,24 +7,24 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Addresses being dialed.
+/// The set of addresses being dialed.
 #[derive(Default)]
 pub(crate) struct Dialing {
     wishes: Mutex<BTreeMap<SocketAddr, Wish>>,
 }
 
-/// What is known of an address that is being dialed.
+/// State of one address that is being dialed.
 #[derive(Default)]
 struct Wish {
-    /// It was wished again meanwhile, for so long.
+    /// Time limit of a request to dial that arrived while the address was already being dialed.
     again: Option<Duration>,
-    /// Who listens there was heard.
+    /// Notified when the node that listens at the address connects to this node.
     heard: Arc<Notify>,
 }
 
 impl Dialing {
-    /// Whether the caller should dial now. If somebody does already, the wish is remembered: the
-    /// peer may have come and gone before that somebody is done.
+    /// Whether the caller should dial now. If the address is already being dialed, the request is
+    /// remembered: the peer may come up and go down again before that dialing ends.
     pub(crate) fn begin(&self, address: SocketAddr, give_up_after: Duration) -> bool {
         let mut wishes = lock(&self.wishes);
         if let Some(wish) = wishes.get_mut(&address) {
@@ -35,15 +35,17 @@ impl Dialing {
         true
     }
 
-    /// Who listens at an address has just connected to this node: an attempt that waits there for
-    /// an answer, which may have begun before anybody listened, is made anew at once.
+    /// Records that the node that listens at `address` has just connected to this node. An attempt
+    /// that still waits for an answer from there may have begun before that node listened, so it is
+    /// restarted at once.
     pub(crate) fn heard(&self, address: SocketAddr) {
         if let Some(wish) = lock(&self.wishes).get(&address) {
             wish.heard.notify_one();
         }
     }
 
-    /// Notified when somebody was heard from an address that is being dialed.
+    /// The [`Notify`] that is triggered when the node at an address that is being dialed is heard
+    /// from.
     pub(crate) fn hearing(&self, address: SocketAddr) -> Arc<Notify> {
         lock(&self.wishes)
             .get(&address)
@@ -51,8 +53,8 @@ impl Dialing {
             .unwrap_or_default()
     }
 
-    /// Ends dialing, or says how long to dial again: somebody wished so, and the address is not up
-    /// (any more).
+    /// Ends dialing. Returns a time limit if the address must be dialed again: it was requested
+    /// again meanwhile, and its peer is not up (any more).
     pub(crate) fn end(
         &self,
         address: SocketAddr,

@@ -1,9 +1,9 @@
-//! A transport whose network misbehaves on command: cut, delay and throttle what this node sends to
-//! a peer, or end the node at once when it is about to send something.
+//! A transport wrapper for fault injection: it cuts, delays or throttles what this node sends to a
+//! peer, or crashes the node when it is about to send something.
 //!
 //! Touches only the transport that it wraps. Faults act on one direction; set them at both ends to
-//! act on both. Like a real network under QUIC, a cut loses datagrams and holds back the rest, and
-//! after a while the peer is found silent.
+//! affect both directions. As with a real network under QUIC, a cut loses datagrams and holds back
+//! everything else, and after `silent_after` the peer goes down as silent.
 
 mod crash;
 mod lane;
@@ -30,19 +30,20 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// What is wrong on the way to one peer. The default is nothing.
+/// Faults on the path to one peer. The default is no fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
-    /// Nothing gets through.
+    /// Whether the path is cut: nothing gets through.
     pub cut: bool,
-    /// Everything arrives later by this.
+    /// Delay added to everything that is sent.
     pub delay: Duration,
-    /// And by up to this, each datagram and frame by another time; frames stay in order.
+    /// Upper bound of a further pseudorandom delay, drawn for each datagram and frame; frames stay
+    /// in order.
     pub jitter: Duration,
-    /// At most this many payload bytes a second, control, datagrams and bulk together.
+    /// Largest rate in payload bytes per second, over control frames, datagrams and bulk together.
     pub bytes_per_second: Option<u64>,
-    /// Datagrams lost of a thousand. What is not a datagram is sent again by whoever lost it, so
-    /// that it is late, not lost.
+    /// Number of datagrams lost per thousand. Everything else is retransmitted by a real transport
+    /// after a loss, so it would be late, not lost; it is not affected.
     pub lost_per_thousand: u16,
 }
 
@@ -53,11 +54,11 @@ pub struct Faults {
 }
 
 struct Shared {
-    /// Weak, so that the transport ends when its node drops it, whoever else can set faults.
+    /// Weak, so that the transport ends when its node drops it, even if [`Faults`] handles remain.
     inner: Weak<dyn Transport>,
     runtime: tokio::runtime::Handle,
     silent_after: Duration,
-    /// What everything that this node sends goes through.
+    /// The line that all traffic sent by this node shares.
     uplink: Arc<Line>,
     lanes: Mutex<BTreeMap<NodeId, Lane>>,
     /// Peers that were disconnected here because a cut lasted too long.
@@ -70,7 +71,7 @@ struct FaultyTransport {
     shared: Arc<Shared>,
 }
 
-/// Wraps a transport and its events. A peer that is cut for `silent_after` goes down. Must be
+/// Wraps a transport and its events. A peer whose path is cut for `silent_after` goes down. Must be
 /// called inside a tokio runtime.
 #[must_use]
 pub fn wrap(
@@ -108,7 +109,7 @@ pub fn wrap(
 }
 
 impl Faults {
-    /// Sets what is wrong on the way to a peer from now on; what is already under way keeps its
+    /// Sets the faults on the path to a peer from now on; what is already in flight keeps its
     /// delay.
     pub fn set(&self, to: NodeId, fault: Fault) {
         let was = self.shared.lane(to).set(fault);
@@ -117,27 +118,27 @@ impl Faults {
         }
     }
 
-    /// Throttles everything that this node sends to whomever together, like the link of its host:
-    /// bulk fills the queue in front of it, and control frames and datagrams wait in that queue.
-    /// `None` takes the throttle off.
+    /// Throttles the total that this node sends to all peers, in bytes per second, like the link of
+    /// its host: bulk fills the queue in front of the link, and control frames and datagrams wait
+    /// in that queue. `None` removes the throttle.
     pub fn throttle(&self, bytes_per_second: Option<u64>) {
         self.shared.uplink.set_rate(bytes_per_second);
     }
 
-    /// Lets `watcher` see everything but datagrams that this node sends from now on, before it is
-    /// sent. A watcher may set faults and make other nodes crash.
+    /// Calls `watcher` before each control frame and each part of a bulk stream (not datagrams)
+    /// that this node sends from now on. A watcher may set faults and make other nodes crash.
     pub fn watch(&self, watcher: Watcher) {
         self.shared.crash.watch(watcher);
     }
 
-    /// Breaks the connections to a peer now; both may connect again at once.
+    /// Breaks the connections to a peer now; both nodes may reconnect immediately.
     pub fn disconnect(&self, node: NodeId) {
         if let Some(inner) = self.shared.inner.upgrade() {
             inner.disconnect(node, "its connections broke");
         }
     }
 
-    /// Ends the node at once, as if its process were killed: see [`Fate::Crashes`].
+    /// Crashes the node immediately, as if its process were killed; see [`Fate::Crashes`].
     pub fn crash(&self) {
         self.shared.crash.crash();
     }
@@ -153,7 +154,7 @@ impl Faults {
         self.shared.crash.crashed().await;
     }
 
-    /// Everything works again, but for a node that has crashed.
+    /// Clears all faults; a node that has crashed stays crashed.
     pub fn heal(&self) {
         self.throttle(None);
         for lane in lock(&self.shared.lanes).values() {
@@ -162,7 +163,7 @@ impl Faults {
     }
 }
 
-/// Takes a peer down whose cut outlasts the bound.
+/// Disconnects a peer whose cut lasts longer than `silent_after`.
 async fn silence(shared: Arc<Shared>, node: NodeId) {
     let lane = shared.lane(node);
     if tokio::time::timeout(shared.silent_after, lane.passable())
@@ -176,7 +177,7 @@ async fn silence(shared: Arc<Shared>, node: NodeId) {
     }
 }
 
-/// Passes events on; a peer that goes down takes what is held back for it along.
+/// Forwards events; when a peer goes down, the frames held back for it are discarded.
 async fn forward(
     shared: Weak<Shared>,
     mut events: mpsc::Receiver<TransportEvent>,
@@ -213,7 +214,7 @@ impl Shared {
             .clone()
     }
 
-    /// What a node that has not crashed gets of an event.
+    /// Passes an event to a node that has not crashed; `None` if it has crashed.
     fn receive(&self, event: TransportEvent) -> Option<TransportEvent> {
         let TransportEvent::Bulk {
             from,
@@ -270,7 +271,7 @@ impl Transport for FaultyTransport {
         if lane.is_untouched() {
             return self.inner.send_datagram(to, datagram);
         }
-        // What finds the queue full is lost like what the fault says.
+        // A datagram that finds the queue full is lost, like one that the fault selects.
         if let Some(due) = lane.datagram_due(datagram.len()) {
             let inner = Arc::downgrade(&self.inner);
             self.shared.runtime.spawn(async move {
@@ -329,7 +330,8 @@ impl Transport for FaultyTransport {
 
     async fn close(&self) {
         let held = |lanes: &BTreeMap<NodeId, Lane>| lanes.values().cloned().collect::<Vec<_>>();
-        // A node that crashed is kept until nobody minds that its peers hear of its end.
+        // The transport of a crashed node is closed only when it no longer matters that its peers
+        // learn of its end; its held frames are not drained.
         let lanes = if self.shared.crash.has_crashed() {
             Vec::new()
         } else {
@@ -355,7 +357,7 @@ mod tests {
 
     type Wrapped = (Arc<dyn Transport>, mpsc::Receiver<TransportEvent>, Faults);
 
-    /// A wrapped node 1 that can send to a bare node 2.
+    /// A wrapped node 1 that can send to an unwrapped node 2.
     async fn pair() -> (
         Wrapped,
         (Arc<dyn Transport>, mpsc::Receiver<TransportEvent>),
@@ -468,7 +470,7 @@ mod tests {
     #[tokio::test]
     async fn a_saturated_uplink_makes_control_and_datagrams_wait_but_not_starve() {
         let ((one, _events, faults), (_two, mut two_events)) = pair().await;
-        // 10 Mbit/s, which bulk alone would keep busy for 3.3 seconds.
+        // 10 Mbit/s: the bulk stream alone would take 3.3 seconds.
         faults.throttle(Some(1_250_000));
         let bulk = one.clone();
         let sending = tokio::spawn(async move {

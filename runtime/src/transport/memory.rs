@@ -1,8 +1,8 @@
-//! A transport inside one process, for tests: no sockets, the same promises as `quic`.
+//! A transport inside one process, for tests: no sockets, the same guarantees as `quic`.
 //!
-//! Frames of one peer and chunks of one stream arrive in order. With a seed, everything else is
-//! delayed by seeded random amounts, so that the order of arrival between peers and streams differs
-//! from seed to seed.
+//! Frames of one peer and chunks of one stream arrive in order. With a seed, deliveries are delayed
+//! by pseudorandom amounts, so that the order of arrival between peers and streams differs from
+//! seed to seed.
 
 mod link;
 mod stream;
@@ -28,23 +28,23 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-/// How often a dialed address is looked for.
+/// Interval at which a dialed address is looked up.
 const DIAL_POLL: Duration = Duration::from_millis(2);
-/// How long `close` waits for queued frames to be delivered.
+/// Longest time that `close` waits for queued frames and the sessions' ends to be delivered.
 const CLOSE_WAIT_MAX: Duration = Duration::from_millis(300);
-/// What a round trip is said to take.
+/// Round-trip time that is reported for every peer.
 const ROUND_TRIP: Duration = Duration::from_micros(100);
 /// Longest delay of a message under a seed.
 const SEEDED_DELAY_MAX: Duration = Duration::from_millis(3);
 
-/// Connects the nodes of one process.
+/// A simulated network that connects the nodes of one process.
 #[derive(Clone)]
 pub struct MemoryHub {
     seed: Option<u64>,
     nodes: Arc<Mutex<BTreeMap<SocketAddr, Arc<Node>>>>,
 }
 
-/// One joined node.
+/// A node that has joined the hub.
 struct Node {
     local: LocalPeer,
     hub: MemoryHub,
@@ -56,13 +56,14 @@ struct Node {
     received_bytes: AtomicU64,
 }
 
-/// What the node holds; leaving the hub when dropped.
+/// The transport handle of a node; dropping it removes the node from the hub.
 struct MemoryTransport {
     node: Arc<Node>,
 }
 
 impl MemoryHub {
-    /// A hub without nodes. With a seed, arrivals are delayed as it says; without one, nothing is.
+    /// A hub without nodes. With a seed, arrivals are delayed by amounts drawn from it; without
+    /// one, nothing is delayed.
     #[must_use]
     pub fn new(seed: Option<u64>) -> Self {
         Self {
@@ -71,8 +72,8 @@ impl MemoryHub {
         }
     }
 
-    /// Adds a node that listens at `address`, in place of an earlier one there. Must be called
-    /// inside a tokio runtime.
+    /// Adds a node that listens at `address`, and replaces an earlier node at that address. Must be
+    /// called inside a tokio runtime.
     #[must_use]
     pub fn join(
         &self,
@@ -104,8 +105,8 @@ impl MemoryHub {
         (Arc::new(MemoryTransport { node }), receiver)
     }
 
-    /// Lets nobody find this start of a node any more, as if its process were gone; its connections
-    /// stay, silent.
+    /// Removes this incarnation of a node from the hub, as if its process were gone: it can no
+    /// longer be dialed or port-probed. Its connections stay open and silent.
     pub(crate) fn vanish(&self, node: LocalPeer) {
         let mut nodes = lock(&self.nodes);
         if nodes
@@ -265,12 +266,12 @@ impl Node {
             .filter(|address| self.hub.find(*address).is_none())
         {
             self.sessions.refused_at(node, address);
-            // If nobody reads events now, the next knock tells again.
+            // If the event queue is full, the event is lost; the next port probe reports it again.
             let _ = self.events.try_send(TransportEvent::PortRefused { node });
         }
     }
 
-    /// Looks for the address until somebody is there; an error is the event to report.
+    /// Retries until a node is found at the address and linked; an error is the event to report.
     async fn dial(
         self: &Arc<Self>,
         address: SocketAddr,

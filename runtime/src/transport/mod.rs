@@ -1,9 +1,10 @@
-//! Implementations of the transport port: `quic` between processes, `memory` inside one, `faulty`
-//! around either.
+//! Implementations of the transport port: `quic` between processes, `memory` inside one process,
+//! and `faulty`, a wrapper around either.
 //!
-//! Each hands out bytes and never looks inside them. What they share, the life of a peer from first
-//! contact to [`PeerDown`](slowmo_actors::ports::transport::TransportEvent::PeerDown), is in
-//! `sessions`; what proves that it is alive, in `pulse`.
+//! Each implementation delivers bytes and never interprets them. `sessions` holds the code they
+//! share: the lifecycle of a peer from its first connection to
+//! [`PeerDown`](slowmo_actors::ports::transport::TransportEvent::PeerDown). `pulse` counts a peer's
+//! signs of life.
 
 mod accepted;
 mod dialing;

@@ -1,36 +1,36 @@
-//! Signs of life of one peer: how many came over all its connections, and when the last. Touches
-//! nothing.
+//! Signs of life of one peer: their number over all its connections, and the time of the last one.
+//! No I/O.
 
 use super::sessions::lock;
 use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A node whose last sign of life is not older than this is alive.
+/// Longest time since a node's last sign of life for which it counts as alive.
 pub(crate) const LIVE_WINDOW: Duration = Duration::from_secs(1);
 
-/// Counts what a peer sent over one connection.
+/// A connection that counts its peer's signs of life.
 pub(crate) trait Vital: Send + Sync {
-    /// Authenticated packets or messages so far.
+    /// Authenticated packets or messages received so far.
     fn heard(&self) -> u64;
 
-    /// Whether nothing more can come.
+    /// Whether the connection has ended, so that nothing more can be received.
     fn is_over(&self) -> bool;
 }
 
-/// All signs of life of one session.
+/// The signs of life of one session, over all its connections.
 pub(crate) struct Pulse(Mutex<State>);
 
 struct State {
     connections: Vec<Box<dyn Vital>>,
-    /// Signs counted here, and those of connections that are over.
+    /// Signs counted by [`Pulse::count`], plus those of connections that have ended.
     counted: u64,
-    /// The last count that was looked at, and when it was first found: no sign came later.
+    /// The last total observed, and when it was first observed: no later sign is known.
     seen: (u64, Instant),
 }
 
 impl Pulse {
-    /// Nothing heard yet; connecting was a sign of life.
+    /// A session that has just connected; connecting counts as one sign of life.
     pub(crate) fn new() -> Self {
         Self(Mutex::new(State {
             connections: Vec::new(),
@@ -42,8 +42,8 @@ impl Pulse {
     /// Counts a connection's signs from now on.
     pub(crate) fn attach(&self, connection: Box<dyn Vital>) {
         let mut state = lock(&self.0);
-        // A connection that is over is only a number; the list stays as short as the session has
-        // connections.
+        // Of a connection that has ended, only its count is kept, so that the list is no longer
+        // than the number of live connections.
         let over: u64 = state
             .connections
             .extract_if(.., |known| known.is_over())
@@ -53,17 +53,17 @@ impl Pulse {
         state.connections.push(connection);
     }
 
-    /// Counts one sign.
+    /// Counts one sign of life.
     pub(crate) fn count(&self) {
         lock(&self.0).counted += 1;
     }
 
-    /// Signs so far.
+    /// Number of signs of life so far.
     pub(crate) fn heard(&self) -> u64 {
         lock(&self.0).look()
     }
 
-    /// Whether a sign came within the window, as far as is known.
+    /// Whether a sign of life was observed within [`LIVE_WINDOW`].
     pub(crate) fn is_live(&self) -> bool {
         let mut state = lock(&self.0);
         state.look();

@@ -1,4 +1,4 @@
-//! One peer while it is connected in any way: its state, its signs of life, and the delivery of its
+//! One peer while it has any connection: its state, its signs of life, and the delivery of its
 //! events.
 
 use super::pulse::Pulse;
@@ -11,35 +11,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{RwLock, RwLockWriteGuard, mpsc};
 
-/// How long a peer that closed its connections is still read from.
+/// Longest time that received data is still read after a peer has closed its connections.
 const READING_AFTER_CLOSE_MAX: Duration = Duration::from_millis(300);
 
-/// One peer while it is connected in any way.
+/// One peer while it has any connection.
 pub(crate) struct Session {
     pub peer: PeerIdentity,
-    /// Its signs of life.
+    /// The peer's signs of life.
     pub pulse: Pulse,
-    /// A later start of the same node wants its place.
+    /// Another incarnation of the same node has tried to take this one's place.
     challenged: AtomicBool,
     events: mpsc::Sender<TransportEvent>,
-    /// The predecessor's `PeerDown` was delivered.
+    /// Set once the predecessor session, if any, has ended; no event is delivered before.
     started: Watched<bool>,
-    /// Where the peer was dialed, once it is up.
+    /// The address where the peer was dialed; set once the peer is up.
     up: Watched<Option<SocketAddr>>,
     closing: Watched<Option<DownReason>>,
     ended: Watched<bool>,
-    /// An event was delivered; without one the node never heard of this session, nor hears of its
-    /// end.
+    /// At least one event was delivered. Without one the node does not know of this session and is
+    /// not told of its end.
     noticed: AtomicBool,
-    /// Readers of control frames.
+    /// Number of running readers of control frames.
     readers: Arc<Watched<usize>>,
-    /// Connections that are not closed yet.
+    /// Number of connections that are not closed yet.
     connections: Arc<Watched<usize>>,
-    /// Held shared while an event is delivered, so that `PeerDown` comes last.
+    /// Read-locked while an event is delivered, so that `PeerDown` comes last.
     delivering: RwLock<()>,
 }
 
-/// One more of something, until it is dropped.
+/// Guard that adds one to a count until it is dropped.
 pub(crate) struct Counted(Arc<Watched<usize>>);
 
 impl Counted {
@@ -55,7 +55,7 @@ impl Drop for Counted {
     }
 }
 
-/// The session is over; the event was not delivered.
+/// Error: the session is over and the event was not delivered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionOver;
 
@@ -77,23 +77,24 @@ impl Session {
         }
     }
 
-    /// Begins the end; the first reason counts.
+    /// Starts to close the session; if called more than once, the first reason counts.
     pub(crate) fn close(&self, reason: DownReason) {
         self.closing
             .modify(|current| _ = current.get_or_insert(reason));
     }
 
-    /// Counts a reader of control frames until the answer is dropped.
+    /// Counts a reader of control frames until the returned guard is dropped.
     pub(crate) fn reading(&self) -> Counted {
         Counted::new(&self.readers)
     }
 
-    /// Counts a connection until the answer is dropped; `PeerDown` waits for that.
+    /// Counts a connection until the returned guard is dropped; `PeerDown` waits for that.
     pub(crate) fn attach(&self) -> Counted {
         Counted::new(&self.connections)
     }
 
-    /// Waits until its readers have delivered what arrived before the end, within a bound.
+    /// Waits until the readers have delivered what arrived before the end, at most
+    /// [`READING_AFTER_CLOSE_MAX`].
     pub(crate) async fn read_out(&self) {
         let _ = tokio::time::timeout(
             READING_AFTER_CLOSE_MAX,
@@ -118,12 +119,12 @@ impl Session {
         self.up.get() == Some(address)
     }
 
-    /// The peer is up, dialed at this address.
+    /// Marks the peer as up, dialed at this address.
     pub(super) fn set_up(&self, address: SocketAddr) {
         self.up.set(Some(address));
     }
 
-    /// Waits until the session is closing, and says why.
+    /// Waits until the session is closing, and returns the reason.
     pub(crate) async fn closing(&self) -> DownReason {
         self.closing
             .wait_for(Option::is_some)
@@ -136,7 +137,7 @@ impl Session {
         self.ended.wait_for(|ended| *ended).await;
     }
 
-    /// Hands an event of this peer to the node; waits while the node is behind.
+    /// Delivers an event of this peer to the node; waits while the node's event queue is full.
     pub(crate) async fn deliver(&self, event: TransportEvent) -> Result<(), SessionOver> {
         let _shared = self.delivering.read().await;
         tokio::select! {
@@ -161,9 +162,9 @@ impl Session {
             .unwrap_or(self.peer.address)
     }
 
-    /// Delivers `PeerUp` once the peer can be sent to, and waits until the session is closing, its
-    /// connections are closed and nothing is being delivered; nothing more is while the answer is
-    /// held.
+    /// Delivers `PeerUp` once frames can be sent to the peer. Then waits until the session is
+    /// closing, its connections are closed and no event is being delivered. While the returned
+    /// guard is held, nothing more is delivered.
     pub(super) async fn live_until_closed(&self) -> RwLockWriteGuard<'_, ()> {
         self.started.set(true);
         tokio::select! {
@@ -181,7 +182,8 @@ impl Session {
         self.delivering.write().await
     }
 
-    /// Delivers `PeerDown` if the node ever heard of this session.
+    /// Delivers `PeerDown` if any event of this session was delivered, and marks the session as
+    /// ended.
     pub(super) async fn end(&self) {
         if self.noticed.load(Ordering::Acquire) {
             let reason = self.closing().await;

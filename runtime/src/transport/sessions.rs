@@ -1,8 +1,8 @@
-//! The life of a peer, from its first connection to its `PeerDown`, the same for every transport.
+//! The lifecycle of a peer, from its first connection to its `PeerDown`, shared by every transport.
 //!
-//! Touches no network: a transport says what it attached, and asks where to send. Guarantees, per
-//! peer: `PeerUp` at most once, nothing after `PeerDown`, and a later session's events only after
-//! the earlier one's `PeerDown`.
+//! Does no network I/O: a transport registers the connections it made and looks up the one to send
+//! on. Guarantees, per session of a peer: `PeerUp` at most once, nothing after `PeerDown`, and a
+//! later session's events only after the earlier one's `PeerDown`.
 
 use super::accepted::Accepted;
 pub(crate) use super::session::{Counted, Session};
@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-/// Locks, also after a panic elsewhere: the tables behind these locks are whole between any two
-/// statements.
+/// Locks a mutex and ignores poisoning: the tables behind these locks are consistent between any
+/// two statements, so a panic elsewhere does not corrupt them.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// All peers of one node. `L` is what the transport needs to send to one.
+/// All peers of one node. `L` is the transport's handle for sending to one peer.
 pub(crate) struct Sessions<L> {
     events: mpsc::Sender<TransportEvent>,
     runtime: Handle,
@@ -30,7 +30,8 @@ pub(crate) struct Sessions<L> {
 
 struct Table<L> {
     entries: BTreeMap<NodeId, Entry<L>>,
-    /// Where peers listened when they were last connected; at most [`MEMBERS_MAX`].
+    /// Addresses where peers listened when they were last connected; at most [`MEMBERS_MAX`]
+    /// entries.
     addresses: BTreeMap<NodeId, SocketAddr>,
     closed: bool,
 }
@@ -42,9 +43,10 @@ struct Entry<L> {
     incoming_bulk: Option<Arc<Accepted>>,
 }
 
-/// What was connected.
+/// A connection that joins a peer's session.
 pub(crate) enum Part<L> {
-    /// Everything needed to send, dialed at this address: the peer is up.
+    /// The dialed connections, with everything needed to send, and the address dialed. The peer is
+    /// up.
     Outgoing(L, SocketAddr),
     /// An accepted connection for control frames.
     IncomingControl(Arc<Accepted>),
@@ -52,23 +54,23 @@ pub(crate) enum Part<L> {
     IncomingBulk(Arc<Accepted>),
 }
 
-/// Who a connection belongs to, after authentication.
+/// The authenticated peer that a connection belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerIdentity {
     pub node: NodeId,
     pub incarnation: Incarnation,
-    /// Where it listens, as it says itself.
+    /// The address where the peer listens, as the peer announced it.
     pub address: SocketAddr,
 }
 
-/// Why a connection was not admitted. Nothing changed.
+/// Reason why a connection was not admitted. The session table is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdmitError {
-    /// Another start of the same node is connected, at this address, and alive.
+    /// Another incarnation of the same node is connected and alive; it listens at this address.
     Duplicate(SocketAddr),
-    /// This peer can already be sent to.
+    /// An outgoing connection to this peer already exists.
     AlreadyConnected,
-    /// This node is closing.
+    /// This node's transport is closing.
     Closed,
 }
 
@@ -86,8 +88,8 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         })
     }
 
-    /// Adds a connection to its peer's session, or begins a new session, which ends an older one of
-    /// the same peer.
+    /// Adds a connection to its peer's session, or begins a new session, which ends the peer's
+    /// older one.
     pub(crate) fn admit(
         self: &Arc<Self>,
         peer: PeerIdentity,
@@ -130,7 +132,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         Ok(session)
     }
 
-    /// Whether [`Sessions::admit`] would take the part now.
+    /// Whether [`Sessions::admit`] would accept the connection now, and the error if not.
     pub(crate) fn would_admit(&self, peer: PeerIdentity, part: &Part<L>) -> Result<(), AdmitError> {
         let table = lock(&self.table);
         let verdict = table
@@ -144,8 +146,8 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         }
     }
 
-    /// Where an earlier start of the peer listens that is alive, and keeps [`Sessions::admit`] from
-    /// taking anything of it.
+    /// The listening address of an earlier incarnation of the peer that is still alive, because of
+    /// which [`Sessions::admit`] refuses every connection of the peer.
     pub(crate) fn duplicate_of(&self, peer: PeerIdentity) -> Option<SocketAddr> {
         let table = lock(&self.table);
         match table
@@ -159,7 +161,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         }
     }
 
-    /// Where to send to a peer that is up.
+    /// The handle for sending to a peer that is up.
     pub(crate) fn outgoing(&self, node: NodeId) -> Option<L> {
         let table = lock(&self.table);
         let entry = table.entries.get(&node)?;
@@ -170,7 +172,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         }
     }
 
-    /// Which start of a peer can be sent to.
+    /// The incarnation of a peer that frames can be sent to.
     pub(crate) fn outgoing_incarnation(&self, node: NodeId) -> Option<Incarnation> {
         let table = lock(&self.table);
         let entry = table.entries.get(&node)?;
@@ -178,7 +180,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
             .then_some(entry.session.peer.incarnation)
     }
 
-    /// Everything that can be sent to.
+    /// The sending handles of all peers that have one.
     pub(crate) fn all_outgoing(&self) -> Vec<L> {
         lock(&self.table)
             .entries
@@ -195,26 +197,26 @@ impl<L: Clone + Send + 'static> Sessions<L> {
             .map(|entry| entry.session.clone())
     }
 
-    /// Ends the session of a peer on purpose.
+    /// Ends the session of a peer deliberately.
     pub(crate) fn disconnect(&self, node: NodeId, reason: &str) {
         if let Some(session) = self.session(node) {
             session.close(DownReason::ClosedHere(reason.into()));
         }
     }
 
-    /// Signs of life of a peer.
+    /// The number of signs of life in a peer's current session; 0 without one.
     pub(crate) fn heard(&self, node: NodeId) -> u64 {
         self.session(node)
             .map_or(0, |session| session.pulse.heard())
     }
 
-    /// Where a peer listens, or listened.
+    /// The address where a peer listens, or listened when it was last connected.
     pub(crate) fn address(&self, node: NodeId) -> Option<SocketAddr> {
         lock(&self.table).addresses.get(&node).copied()
     }
 
-    /// Nobody listens at this address any more: a start of the node that stands in the way of a
-    /// later one is gone.
+    /// Records that nobody listens at this address any more. If an incarnation of the node that
+    /// blocks a later one listened there, it is gone, and its session is closed.
     pub(crate) fn refused_at(&self, node: NodeId, address: SocketAddr) {
         if let Some(session) = self
             .session(node)
@@ -226,7 +228,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         }
     }
 
-    /// Whether the node dialed at this address is up.
+    /// Whether the peer that was dialed at this address is up.
     pub(crate) fn is_up_at(&self, address: SocketAddr) -> bool {
         lock(&self.table)
             .entries
@@ -234,7 +236,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
             .any(|entry| entry.session.is_up_at(address) && !entry.session.is_closing())
     }
 
-    /// Ends every session and admits none from now on.
+    /// Ends every session, admits no connection from now on, and returns the sessions.
     pub(crate) fn close(&self, reason: &str) -> Vec<Arc<Session>> {
         let mut table = lock(&self.table);
         table.closed = true;
@@ -249,8 +251,8 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         sessions
     }
 
-    /// An accepted connection ended. One that carried nothing leaves the session to the other
-    /// connections, if there are any.
+    /// Handles the end of an accepted connection. If the connection carried nothing and the session
+    /// has other connections, the session continues; otherwise it is closed.
     pub(crate) fn lost(
         &self,
         session: &Arc<Session>,
@@ -320,15 +322,16 @@ impl<L> Entry<L> {
         }
     }
 
-    /// The verdict on another start of the same node, whatever it connects.
+    /// The verdict on a connection from another incarnation of the same node, for any kind of
+    /// connection; `None` if the incarnation is the known one.
     fn of_another_start(&self, peer: PeerIdentity) -> Option<Verdict> {
         let known = self.session.peer;
         if peer.incarnation == known.incarnation {
             return None;
         }
-        // Incarnations have no order: a clock may step back between two starts. The new one has
-        // just answered a handshake; two processes cannot listen at one address, so the known one
-        // is gone, or it must prove that it lives.
+        // Incarnations are not ordered: a clock may step back between two starts of a node. The new
+        // one has just answered a handshake. Two processes cannot listen at one address, so if the
+        // addresses are equal, the known one is gone; otherwise it must show signs of life.
         if peer.address == known.address || !self.session.pulse.is_live() {
             return Some(Verdict::Replace);
         }
@@ -348,15 +351,15 @@ impl<L> Entry<L> {
     }
 }
 
-/// An earlier connection that carried nothing was abandoned by its dialer, whether or not this node
-/// heard of it.
+/// Puts an accepted connection into its slot. An earlier connection there carried nothing and was
+/// abandoned by its dialer, whether or not this node learned of it; it is marked as replaced.
 fn take_place(slot: &mut Option<Arc<Accepted>>, accepted: Arc<Accepted>) {
     if let Some(earlier) = slot.replace(accepted) {
         earlier.replace();
     }
 }
 
-/// Reports a session's beginning and end, after its predecessor's.
+/// Reports the session's beginning and end, after its predecessor has ended.
 async fn live<L: Clone + Send + 'static>(
     session: Arc<Session>,
     predecessor: Option<Arc<Session>>,

@@ -1,13 +1,13 @@
-//! A value that tasks wait for. Like tokio's `watch`, but those who wait are woken in the order in
-//! which they began to, so that nothing about it is random: whole clusters run the same way twice
-//! where time is simulated.
+//! A value that tasks can wait on. Like tokio's `watch`, but waiters are woken in the order in
+//! which they began to wait, so that wake-ups are deterministic: with simulated time, two runs of a
+//! whole cluster are identical.
 
 use super::sessions::lock;
 use std::pin::pin;
 use std::sync::Mutex;
 use tokio::sync::Notify;
 
-/// A value, and whoever waits for it to change.
+/// A value, and the tasks that wait for it to change.
 #[derive(Debug, Default)]
 pub(crate) struct Watched<T> {
     value: Mutex<T>,
@@ -26,7 +26,7 @@ impl<T: Clone> Watched<T> {
         lock(&self.value).clone()
     }
 
-    /// Changes the value; returns what it was.
+    /// Sets the value and returns the previous one.
     pub(crate) fn set(&self, value: T) -> T {
         self.modify(|current| std::mem::replace(current, value))
     }
@@ -38,11 +38,11 @@ impl<T: Clone> Watched<T> {
         result
     }
 
-    /// Waits until the value is such, and returns it.
+    /// Waits until the value satisfies `is_such`, and returns it.
     pub(crate) async fn wait_for(&self, is_such: impl Fn(&T) -> bool) -> T {
         loop {
             let mut changed = pin!(self.changed.notified());
-            // Changes from here on are noticed.
+            // From here on, a change wakes this waiter.
             changed.as_mut().enable();
             let value = self.get();
             if is_such(&value) {

@@ -12,7 +12,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 /// One device's handle for async training loops.
 ///
 /// Copying tensors and the mean over a node's workers run on the calling thread; waiting for other
-/// nodes does not block it. The functions are not safe to cancel: an exchange goes on without its
+/// nodes does not block it. The functions are not safe to cancel: an exchange continues without its
 /// caller, so after a cancelled call every further one fails as abandoned.
 pub struct AsyncWorker {
     session: Option<Session>,
@@ -41,7 +41,7 @@ impl AsyncWorker {
     /// See [`crate::Worker::synchronize`].
     ///
     /// # Errors
-    /// As there.
+    /// As for that function.
     pub async fn synchronize<P: Tensors + ?Sized>(
         &mut self,
         parameters: &mut P,
@@ -59,7 +59,7 @@ impl AsyncWorker {
     /// See [`crate::Worker::synchronize_with`].
     ///
     /// # Errors
-    /// As there.
+    /// As for that function.
     pub async fn synchronize_with<P: Tensors + ?Sized>(
         &mut self,
         mut parameters: &mut P,
@@ -74,8 +74,8 @@ impl AsyncWorker {
     /// See [`crate::Worker::average_gradients`].
     ///
     /// # Errors
-    /// As there, and [`GradientError::NeedsThreads`] for several workers on a single-threaded
-    /// executor.
+    /// As for that function, and [`GradientError::NeedsThreads`] for several workers on a
+    /// single-threaded executor.
     pub async fn average_gradients<G: Tensors + ?Sized>(
         &mut self,
         mut gradients: &mut G,
@@ -102,7 +102,7 @@ impl AsyncWorker {
     /// See [`crate::Worker::step`].
     ///
     /// # Errors
-    /// As there.
+    /// As for that function.
     pub async fn step<P: Tensors + ?Sized>(
         &mut self,
         parameters: &mut P,
@@ -122,7 +122,7 @@ impl AsyncWorker {
     /// See [`crate::Worker::step_with`].
     ///
     /// # Errors
-    /// As there.
+    /// As for that function.
     pub async fn step_with<P: Tensors + ?Sized>(
         &mut self,
         mut parameters: &mut P,
@@ -150,7 +150,7 @@ impl AsyncWorker {
     /// See [`crate::Worker::report`].
     ///
     /// # Errors
-    /// As there.
+    /// As for that function.
     pub fn report(&self, name: &str, value: f64) -> Result<(), WorkerError> {
         self.session
             .as_ref()
@@ -166,7 +166,7 @@ impl AsyncWorker {
     /// See [`crate::Worker::set_cursor`].
     ///
     /// # Errors
-    /// As there.
+    /// As for that function.
     pub fn set_cursor(&self, cursor: impl Into<String>) -> Result<(), WorkerError> {
         self.session
             .as_ref()
@@ -176,7 +176,7 @@ impl AsyncWorker {
     /// See [`crate::Worker::leave`].
     ///
     /// # Errors
-    /// As there.
+    /// As for that function.
     pub async fn leave(mut self) -> Result<(), LeaveError> {
         let session = self.session.take().ok_or(LeaveError::Stopped)?;
         session

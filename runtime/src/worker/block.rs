@@ -1,5 +1,5 @@
-//! Waits for a future on a plain thread. Works anywhere, because the node's own threads drive what
-//! is waited for.
+//! Waits for a future on a plain thread. It works on any thread, because the node's own threads
+//! drive the awaited work.
 
 use std::future::Future;
 use std::pin::pin;

@@ -36,23 +36,23 @@ impl Worker {
         }
     }
 
-    /// The GPU of this process, from 0, on which this worker's tensors should be; `None`: in main
+    /// The GPU of this process, from 0, on which this worker's tensors should be; `None` for main
     /// memory.
     #[must_use]
     pub fn gpu(&self) -> Option<usize> {
         self.session.as_ref().and_then(Session::gpu)
     }
 
-    /// Lets `sampler` hand out this worker's batches: it follows every step from now on. Call it
-    /// before [`Worker::synchronize`].
+    /// Attaches `sampler`, which then hands out this worker's batches and follows every step. Call
+    /// it before [`Worker::synchronize`].
     pub fn attach_sampler(&mut self, sampler: &ElasticSampler) {
         if let Some(session) = &mut self.session {
             session.attach(sampler);
         }
     }
 
-    /// Waits for the founding nodes and replaces `parameters` by the lowest id's; or, where a
-    /// cluster trains already, joins it with its next round and takes over its parameters and its
+    /// Waits for the bootstrap members and replaces `parameters` by those of the lowest id; or, if
+    /// a cluster trains already, joins it with its next round and takes over its parameters and its
     /// step. Call it once, before the first step, on every worker.
     ///
     /// # Errors
@@ -71,10 +71,10 @@ impl Worker {
         )
     }
 
-    /// [`Worker::synchronize`] with buffers that travel with the parameters.
+    /// Does the same as [`Worker::synchronize`], with buffers that travel with the parameters.
     ///
     /// # Errors
-    /// As [`Worker::synchronize`].
+    /// As for [`Worker::synchronize`].
     pub fn synchronize_with<P: Tensors + ?Sized>(
         &mut self,
         mut parameters: &mut P,
@@ -93,9 +93,9 @@ impl Worker {
     /// worker and node id: the same bits everywhere.
     ///
     /// # Errors
-    /// A worker of this node is gone, lengths differ, or this node was passed over and takes new
-    /// parameters at its next step. The gradients are unchanged, or the node's mean where only the
-    /// mean over all nodes failed.
+    /// A worker of this node is gone, lengths differ, or this node was excluded and takes new
+    /// parameters at its next step. The gradients are unchanged, or hold the node's mean if only
+    /// the mean over all nodes failed.
     pub fn average_gradients<G: Tensors + ?Sized>(
         &mut self,
         mut gradients: &mut G,
@@ -110,21 +110,21 @@ impl Worker {
         }
     }
 
-    /// Runs what is due after this inner step: gossip, exact average or outer round (algorithm
-    /// sections 2 and 6). Call it after every optimizer step, also one that was skipped.
+    /// Runs the exchange that is due after this inner step: gossip, exact average or outer round
+    /// (algorithm sections 2 and 6). Call it after every optimizer step, also one that was skipped.
     /// `learning_rate` is `γ`, the inner optimizer's rate at this moment. Costs well under 20 µs
     /// when nothing is due.
     ///
-    /// Nodes may die, leave, join and lag meanwhile: a round is decided by those that are there,
-    /// and says who they were ([`StepReport::contributors`], [`StepReport::nodes`]). Without a
+    /// Nodes may die, leave, join and lag meanwhile: the nodes that are present decide a round, and
+    /// the report names them ([`StepReport::contributors`], [`StepReport::nodes`]). Without a
     /// quorum it waits until enough nodes are back; the node's status says for whom. A node that
-    /// was passed over gets the others' parameters and step ([`StepReport::caught_up`]), one that
+    /// was excluded gets the others' parameters and step ([`StepReport::caught_up`]); one that
     /// drains is told when it has handed over ([`StepReport::drained`]).
     ///
     /// # Errors
-    /// A value that is not finite (named by tensor), a learning rate that cannot be divided by,
-    /// another number of values than at `synchronize`, an exchange that cannot go on with this node
-    /// (see [`StepError`], also for what is unchanged). The step counter did not move.
+    /// A value that is not finite (named by tensor), a learning rate that cannot be divided by, a
+    /// number of values other than at `synchronize`, an exchange that cannot continue with this
+    /// node (see [`StepError`], also for what is unchanged). The step counter did not move.
     pub fn step<P: Tensors + ?Sized>(
         &mut self,
         parameters: &mut P,
@@ -140,10 +140,10 @@ impl Worker {
         )
     }
 
-    /// [`Worker::step`] with buffers that travel with the parameters.
+    /// Does the same as [`Worker::step`], with buffers that travel with the parameters.
     ///
     /// # Errors
-    /// As [`Worker::step`].
+    /// As for [`Worker::step`].
     pub fn step_with<P: Tensors + ?Sized>(
         &mut self,
         mut parameters: &mut P,
@@ -165,47 +165,47 @@ impl Worker {
         }
     }
 
-    /// Takes note of the loss of the inner step under way: `status` shows it, and the trace keeps
-    /// it where one is written (key `trace`). Costs next to nothing, never waits.
+    /// Records the loss of the current inner step: `status` shows it, and the trace keeps it if one
+    /// is written (key `trace`). Costs next to nothing, never waits.
     pub fn report_loss(&self, loss: f64) {
         if let Some(session) = &self.session {
             session.report_loss(loss);
         }
     }
 
-    /// Takes note of a measure of the training code's own (an accuracy, a rate) of the inner step
-    /// under way, which the page, `status` and the metrics show beside the loss. Costs next to
-    /// nothing, never waits.
+    /// Records a measure of the training code's own (an accuracy, a rate) for the current inner
+    /// step, which the page, `status` and the metrics show beside the loss. Costs next to nothing,
+    /// never waits.
     ///
     /// # Errors
-    /// The name is empty or too long, or one too many; nothing is shown under it then.
+    /// The name is empty or too long, or there are too many names; nothing is shown under it then.
     pub fn report(&self, name: &str, value: f64) -> Result<(), WorkerError> {
         self.session
             .as_ref()
             .map_or(Ok(()), |session| session.report(name, value))
     }
 
-    /// The checkpoint that the founding of this training goes on from, if it does (keys
-    /// `checkpoints` and `resume`). A node that joins goes on from the others instead.
+    /// The checkpoint that the bootstrap of this training continues from, if any (keys
+    /// `checkpoints` and `resume`). A node that joins continues from the others instead.
     #[must_use]
     pub fn resumed(&self) -> Option<ResumedFrom> {
         self.session.as_ref().and_then(Session::resumed)
     }
 
-    /// A word of the training code's own (a place in its data, a random state) that goes with this
-    /// node's part of every later checkpoint; [`Worker::resumed`] gives it back.
+    /// Sets an opaque text of the training code (a position in its data, a random state) that is
+    /// stored with this node's part of every later checkpoint; [`Worker::resumed`] returns it.
     ///
     /// # Errors
-    /// It is too long; the one before stays.
+    /// The text is too long; the one before stays.
     pub fn set_cursor(&self, cursor: impl Into<String>) -> Result<(), WorkerError> {
         self.session
             .as_ref()
             .map_or(Ok(()), |session| session.set_cursor(cursor.into()))
     }
 
-    /// Leaves in order: what this node sent has arrived, and its part of the last checkpoint is
-    /// written, when it returns. Waits for the node's other workers, and a few seconds for other
-    /// nodes that still train.
+    /// Leaves in order: on return all that this node sent has arrived, and its part of the last
+    /// checkpoint is written. Waits for the node's other workers, and a few seconds for other nodes
+    /// that still train.
     ///
     /// # Errors
     /// The node has stopped already.
@@ -218,7 +218,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The same operations as async functions.
+    /// Converts to a handle with the same operations as async functions.
     #[must_use]
     pub fn into_async(mut self) -> AsyncWorker {
         AsyncWorker::new(self.session.take())

@@ -1,5 +1,6 @@
-//! What a worker does around its waiting: freeze, check, send the request; take the result, write
-//! it back. The blocking and the async handle wait in their own ways between the two halves.
+//! The work of a worker before and after it waits: freeze, check, send the request; take the
+//! result, write it back. The blocking and the async handle wait in their own ways between the two
+//! halves.
 
 mod buffers;
 mod recording;
@@ -28,37 +29,37 @@ use tokio::sync::oneshot;
 /// The answer to an exchange; closed without one if the node has stopped.
 pub type Answer = oneshot::Receiver<Result<Exchanged, ExchangeError>>;
 
-/// A worker's own memory between calls.
+/// A worker's own state between calls.
 pub struct Session {
-    /// The node it belongs to.
+    /// The worker's node.
     pub node: Arc<Node>,
-    /// Its index on the node.
+    /// The worker's index on the node.
     pub index: usize,
     step: Step,
     sizes: Option<Sizes>,
     averaged_gradients: bool,
-    /// This node was passed over: parameters wait for it, to be taken at the next step whatever is
-    /// due.
+    /// Whether this node was excluded: parameters wait for it, to be taken at the next step
+    /// whatever is due.
     excluded: bool,
     sampler: Option<Follower>,
     /// The last decided outcome whose parameters were written back.
     after: Option<Place>,
-    /// An exchange was asked for and its result not taken yet.
+    /// Whether an exchange was requested and its result not taken yet.
     waiting: bool,
-    /// When that was, and for what; of worker 0.
+    /// Time and name of the pending request; only on worker 0.
     asked: Option<(std::time::Instant, &'static str)>,
-    /// The result of an exchange was not taken, or only in part.
+    /// Whether the result of an exchange was not taken, or only in part.
     broken: bool,
 }
 
-/// What a worker lends to an exchange.
+/// The values that a worker passes to an exchange.
 #[derive(Default)]
 struct Lent {
     /// The contribution.
     frozen: Option<Frozen>,
     /// The base optimizer's buffers.
     optimizer_transfer: Option<Frozen>,
-    /// The whole slow momentum that a founding goes on from.
+    /// The whole slow momentum that a bootstrap continues from.
     momentum: Option<Frozen>,
 }
 
@@ -70,7 +71,7 @@ pub struct Pending {
 }
 
 impl Session {
-    /// A worker before its first call.
+    /// Creates a worker's session before its first call.
     pub fn new(node: Arc<Node>, index: usize) -> Self {
         let averaged_gradients = false;
         let excluded = false;
@@ -91,7 +92,7 @@ impl Session {
         }
     }
 
-    /// Sends the founding request.
+    /// Sends the bootstrap request.
     pub fn begin_synchronize(
         &mut self,
         parameters: &mut dyn Tensors,
@@ -125,7 +126,7 @@ impl Session {
         Ok(self.ask(request, sizes.model(), lent))
     }
 
-    /// Writes the founding parameters.
+    /// Writes the bootstrap's parameters.
     pub fn finish_synchronize(
         &mut self,
         exchanged: Option<Result<Exchanged, ExchangeError>>,
@@ -198,7 +199,7 @@ impl Session {
                 .freeze(parameters, buffers, sizes, total)
                 .map_err(|error| StepError::Freeze { step, error })
         };
-        // Overlapped gossip brings a correction, and takes the values when that is added.
+        // Overlapped gossip delivers a correction; the values are taken when it is added.
         let frozen = if self.is_overlapped(due) {
             None
         } else {
@@ -236,7 +237,7 @@ impl Session {
             .unwrap_or(Err(ExchangeError::Stopped))
             .map_err(|error| StepError::Exchange { step, error })?;
         let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
-        // The others count on it that this node takes all of it.
+        // The other nodes rely on this node taking all of it.
         self.broken = true;
         self.follow(&exchanged)?;
         let unwritten = |error| StepError::NotWritten { step, error };
@@ -252,8 +253,8 @@ impl Session {
                 .map_err(unwritten)?;
             None
         };
-        // Averaged buffers travel with every decided round of parameters, also one that this node
-        // was passed over in.
+        // Averaged buffers travel with the parameters of every decided round, also of one from
+        // which this node was excluded.
         if exchanged.outcome.is_some() {
             self.device()
                 .write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model)
@@ -277,7 +278,7 @@ impl Session {
         )
     }
 
-    /// The report of an exchange; the step goes on where the outcome says.
+    /// The report of an exchange; the step counter continues where the outcome says.
     fn exchanged(&mut self, due: Due, exchanged: &Exchanged) -> StepReport {
         self.excluded = false;
         let step = exchanged.next_step.0.saturating_sub(1);
@@ -304,7 +305,7 @@ impl Session {
             .unwrap_or(0)
     }
 
-    /// Lets `sampler` follow this worker.
+    /// Attaches `sampler` to this worker.
     pub fn attach(&mut self, sampler: &ElasticSampler) {
         let follower = sampler.follower();
         follower.attach(self.node.id(), self.index, self.node.is_recorded());
@@ -319,7 +320,7 @@ impl Session {
         }
     }
 
-    /// Hands a decided round to the sampler.
+    /// Passes a decided round to the sampler.
     fn follow(&mut self, exchanged: &Exchanged) -> Result<(), SamplerError> {
         if let Some(outcome) = exchanged
             .outcome
@@ -399,7 +400,7 @@ impl Session {
             .write_back(&exchanged.values, 0, 1.0, gradients)?)
     }
 
-    /// Sends the request to leave; answered when the node may go.
+    /// Sends the request to leave; it is answered when the node may go.
     pub fn begin_leave(&self) -> oneshot::Receiver<()> {
         let (reply, answer) = oneshot::channel();
         self.node
@@ -422,7 +423,7 @@ impl Session {
         self.asked =
             (self.index == 0).then(|| (std::time::Instant::now(), exchange_name(request.task)));
         let (reply, answer) = oneshot::channel();
-        // Worker 0's values stand for the node: the workers of a node hold the same parameters.
+        // Worker 0's values count for the node: the workers of a node hold the same parameters.
         let frozen = if self.index == 0 { frozen } else { None };
         let samples = match &self.sampler {
             Some(sampler) if self.index == 0 => Some(sampler.progress()),
@@ -444,7 +445,7 @@ impl Session {
         answer
     }
 
-    /// The answer is there.
+    /// Records that the answer has arrived.
     fn answered(&mut self) {
         self.waiting = false;
         if let Some((since, exchange)) = self.asked.take() {
@@ -452,8 +453,8 @@ impl Session {
         }
     }
 
-    /// Values that travel: parameters; with exact averages the model's buffers; with averaged slow
-    /// steps the optimizer's too.
+    /// Number of values that travel: parameters; with exact averages also the model's buffers; with
+    /// averaged slow steps also the optimizer's.
     fn total(&self, due: Due, sizes: Sizes) -> usize {
         match due.exchange {
             Exchange::Gossip | Exchange::Nothing => sizes.parameters,
@@ -481,7 +482,7 @@ impl Session {
         Ok(())
     }
 
-    /// `γ` where the slow step uses it, checked before anything is sent; 0 elsewhere.
+    /// `γ` if the slow step uses it, checked before anything is sent; otherwise 0.
     fn gamma(&self, due: Due, learning_rate: f32) -> Result<f32, StepError> {
         let uses = self
             .node
@@ -501,8 +502,8 @@ impl Session {
         Ok(learning_rate)
     }
 
-    /// Copies what travels into one flat buffer; workers other than 0 only have their values
-    /// checked by their own optimizer.
+    /// Copies the values that travel into one flat buffer; for workers other than 0 the values are
+    /// only checked, by their own optimizer.
     fn freeze(
         &self,
         parameters: &dyn Tensors,
@@ -526,15 +527,15 @@ impl Session {
         Ok(buffer.freeze())
     }
 
-    /// Whether this step's gossip runs behind the next computation.
+    /// Whether this step's gossip overlaps the next computation.
     fn is_overlapped(&self, due: Due) -> bool {
         let overlaps = matches!(self.node.settings().algorithm.base, Base::Sgp(gossip) if gossip.staleness > 0);
         overlaps && due.exchange == Exchange::Gossip
     }
 
-    /// Mixes a gossip's correction into the model; what worker 0's was before tells the gossip peer
-    /// what to send. It hears of it in any case: it has split the weight already, and the receivers
-    /// wait. Returns a value that is not finite.
+    /// Mixes a gossip's correction into the model. On worker 0 the values from before the mix tell
+    /// the gossip peer what to send. The gossip peer is notified in any case: it has split the
+    /// weight already, and the receivers wait. Returns a value that is not finite.
     fn mix(
         &self,
         correction: &ChunkedBuffer,
@@ -578,7 +579,7 @@ impl Session {
         }
     }
 
-    /// The GPU that is this worker's device.
+    /// The GPU of this worker, if its device is one.
     pub fn gpu(&self) -> Option<usize> {
         self.device().gpu()
     }
@@ -587,8 +588,8 @@ impl Session {
         self.node.device(self.index)
     }
 
-    /// A missing gradient mean goes unnoticed otherwise: only worker 0's progress would count, or
-    /// nothing be exchanged at all.
+    /// Warns of a missing gradient mean, which would otherwise go unnoticed: only worker 0's
+    /// progress would count, or nothing be exchanged at all.
     fn warn_if_gradients_were_not_averaged(&self) {
         let expected =
             self.node.workers() > 1 || self.node.settings().algorithm.base == Base::AllReduce;
@@ -601,7 +602,7 @@ impl Session {
     }
 }
 
-/// An exchange as metrics name it.
+/// The name of an exchange in the metrics.
 fn exchange_name(task: Task) -> &'static str {
     match task {
         Task::Bootstrap => "found",
@@ -615,8 +616,8 @@ fn exchange_name(task: Task) -> &'static str {
     }
 }
 
-/// What was done, where the node was passed over and got another round than the one that was due
-/// here.
+/// The exchange that was done: it differs from the one due here if the node was excluded and got
+/// another round.
 fn taken(due: Due, kind: RoundKind) -> Due {
     match kind {
         RoundKind::Slow => Due {
@@ -632,7 +633,7 @@ fn taken(due: Due, kind: RoundKind) -> Due {
 }
 
 impl Pending {
-    /// What was due.
+    /// The exchange that was due.
     pub fn due(&self) -> Due {
         self.due
     }

@@ -1,4 +1,4 @@
-//! What workers ask for, what happens to the aggregator, and what it asks its shell for.
+//! Requests of the workers, and the events and effects of the aggregator.
 
 use crate::coordinator::{Outcome, RoundKind, RoundSpec};
 use crate::ident::{Round, Step};
@@ -6,16 +6,16 @@ use crate::schedule::{Due, Exchange};
 use crate::time::Span;
 use std::sync::Arc;
 
-/// What one worker asks for.
+/// The request of one worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Request {
-    /// Its inner step.
+    /// The worker's inner step.
     pub step: Step,
-    /// What it asks for.
+    /// The requested exchange.
     pub task: Task,
     /// `γ`, the inner learning rate; 0 where no slow step is taken.
     pub gamma: f32,
-    /// Values of its contribution.
+    /// Number of values in its contribution.
     pub elements: u64,
 }
 
@@ -47,32 +47,32 @@ impl std::fmt::Display for Request {
     }
 }
 
-/// What a request asks the node for.
+/// The exchange that a worker requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// The founding parameters.
+    /// The bootstrap parameters.
     Bootstrap,
-    /// What the schedule says is due.
+    /// The exchange that is due by the schedule.
     Due(Due),
     /// The exact mean of the gradients over all nodes.
     Gradients,
 }
 
-/// What happens to the aggregator.
+/// Events that the aggregator handles.
 #[derive(Clone, Debug)]
 pub enum In {
     /// A worker arrived at an exchange.
     Arrive {
         /// Its index on the node.
         worker: usize,
-        /// What it asks for.
+        /// Its request.
         request: Request,
     },
     /// A round was decided, whether or not the workers wait for one.
     RoundDecided {
-        /// What.
+        /// The decided outcome.
         outcome: Arc<Outcome>,
-        /// The outcome leaves this node out.
+        /// Whether the outcome leaves this node out because it drained.
         drained: bool,
     },
     /// The gossip is complete.
@@ -81,12 +81,12 @@ pub enum In {
         step: Step,
         /// The push-sum weight of the values.
         weight: f64,
-        /// Nodes whose values were mixed, this one included.
+        /// Number of nodes whose values were mixed, this one included.
         contributors: usize,
         /// The inner step that follows.
         next_step: Step,
     },
-    /// What was in flight is in the contribution of this step now.
+    /// The flush is done: messages that were in flight are now in the contribution of this step.
     Settled {
         /// The inner step.
         step: Step,
@@ -97,33 +97,33 @@ pub enum In {
     WholeStepDone,
     /// The exchange failed.
     Failed,
-    /// The others went on without this node, which wanted to leave: it takes part in nothing any
-    /// more.
+    /// The others went on without this node, which wanted to leave: it no longer takes part in
+    /// anything.
     Drained,
     /// Time passed.
     Tick,
 }
 
-/// What the aggregator asks its shell for.
+/// Effects that the aggregator asks its shell to execute.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Let the coordinator contribute.
+    /// Have the coordinator contribute to a round.
     Round {
         /// The round being worked towards.
         round: Round,
-        /// What this node expects the round to be.
+        /// The round's spec as this node expects it.
         spec: RoundSpec,
         /// The node's push-sum weight.
         weight: f64,
     },
-    /// Let the gossip peer gossip.
+    /// Have the gossip peer gossip.
     Gossip {
         /// The inner step.
         step: Step,
         /// The round being worked towards.
         round: Round,
     },
-    /// Let the gossip peer bring in what is in flight, before an exact average.
+    /// Have the gossip peer flush: mix in-flight messages before an exact average.
     Settle {
         /// The inner step.
         step: Step,
@@ -132,67 +132,67 @@ pub enum Effect {
     },
     /// Take the slow step on the node's whole copy.
     WholeStep {
-        /// On which values.
+        /// The values to take it on.
         values: Values,
-        /// `γ`.
+        /// `γ`, the inner learning rate.
         gamma: f32,
     },
     /// Hand every waiting worker the result.
     Release {
-        /// Whose values the workers get.
+        /// Source of the values that the workers get.
         values: Values,
         /// The node's push-sum weight now.
         weight: f64,
-        /// The decided round, if one was.
+        /// The decided outcome, if there is one.
         outcome: Option<Arc<Outcome>>,
-        /// Nodes that were averaged with, this one included.
+        /// Number of nodes whose values were averaged, this one included.
         contributors: usize,
         /// The inner step that follows.
         next_step: Step,
-        /// The outcome leaves this node out.
+        /// Whether the outcome leaves this node out because it drained.
         drained: bool,
     },
-    /// Tell every waiting worker that its gradients stay as they are: parameters wait for it, at
-    /// its next step.
+    /// Tell every waiting worker that its gradients stay unchanged: decided parameters are pending,
+    /// and the workers get them at their next step.
     Unchanged,
-    /// The node missed more means of gradients than it can catch up with: it must join again.
-    /// Whoever waits goes on waiting, for the parameters with which the node is admitted.
+    /// The node missed more means of gradients than it can catch up with: it must rejoin. Waiting
+    /// workers keep waiting for the parameters with which the node is admitted.
     Behind,
     /// Tell every waiting worker that the node has left the cluster.
     Drained,
-    /// Tell every waiting worker that others of the node did not come.
+    /// Tell every waiting worker that other workers of the node did not arrive.
     Missing {
-        /// Which.
+        /// Indices of the missing workers.
         workers: Vec<usize>,
-        /// How long they were waited for.
+        /// Time that was waited for them.
         waited: Span,
     },
-    /// Tell every waiting worker that they asked for different things.
+    /// Tell every waiting worker that the workers made different requests.
     Disagree {
         /// The worker that arrived last.
         worker: usize,
-        /// What it asked for.
+        /// Its request.
         asked: Request,
-        /// What the workers before it asked for.
+        /// The request of the workers before it.
         before: Request,
     },
 }
 
-/// Where values come from.
+/// Source of the values of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// From the round that the result names.
+    /// The decided round that the result names.
     Decided,
-    /// From the gossip that is complete.
+    /// The completed gossip.
     Gossiped,
-    /// From the node's own slow step.
+    /// The node's own slow step.
     Stepped,
-    /// The node's contribution as it was: nothing was exchanged.
+    /// The node's contribution, unchanged: nothing was exchanged.
     Own,
 }
 
 impl Request {
-    /// Whether a round of this spec is what was asked for.
+    /// Whether a round with this spec answers the request.
     pub(super) fn is_answered_by(&self, spec: RoundSpec) -> bool {
         let kind = match self.task {
             Task::Bootstrap => RoundKind::Bootstrap,

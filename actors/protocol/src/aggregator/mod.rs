@@ -1,12 +1,13 @@
-//! Brings the workers of a node together: an exchange starts when all of them arrived at the same
-//! step with the same request, and carries the node's push-sum weight and round from one exchange
-//! to the next.
+//! Synchronizes the workers of a node. An exchange starts when all of them have arrived at the same
+//! step with the same request. The aggregator carries the node's push-sum weight and round from one
+//! exchange to the next.
 //!
-//! A round may be decided without this node's contribution: it was late, or away. Its workers then
-//! get the outcome at their next exchange, whatever they ask for, and go on from the step that
-//! follows it. Means of gradients that they missed change the parameters only through their
-//! optimizer, so they get one after the other, each at its own step, after the parameters that came
-//! before them. A node that missed too many joins again, which brings it the parameters themselves.
+//! A round may be decided without this node's contribution, because the node was late or
+//! unreachable. Its workers then get the outcome at their next exchange, whatever they request, and
+//! go on from the step that follows it. Missed means of gradients change the parameters only
+//! through the workers' optimizer, so workers get them one by one, each at its own step, after any
+//! parameters that came before them. A node that missed too many rejoins, which brings it the
+//! parameters themselves.
 
 mod events;
 mod pending_outcomes;
@@ -25,7 +26,7 @@ use pending_outcomes::{Next, Untaken};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// How far an exchange is.
+/// Progress of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
     /// Not all workers have arrived.
@@ -35,7 +36,7 @@ enum Phase {
     Round,
     /// Messages are being mixed.
     Gossip,
-    /// What is in flight is being mixed, before a round.
+    /// In-flight messages are being mixed before a round (flush).
     Settling,
     /// The node's own slow step is being taken.
     WholeStep,
@@ -45,7 +46,7 @@ enum Phase {
 #[derive(Clone, Debug)]
 pub struct Aggregator {
     workers: usize,
-    /// Whether exact averages wait for what gossip has in flight.
+    /// Whether exact averages flush first: wait for in-flight gossip messages.
     settles: bool,
     weight: f64,
     round: Round,
@@ -53,11 +54,12 @@ pub struct Aggregator {
     request: Option<Request>,
     phase: Phase,
     pending_outcomes: Untaken,
-    /// The workers lack means of gradients: nothing of theirs may be contributed before they took
-    /// parameters.
+    /// The workers lack means of gradients: none of their values may be contributed until they have
+    /// taken parameters.
     behind: bool,
     drained: bool,
-    /// Nodes whose values were mixed by the gossip of this exchange, and the step that follows it.
+    /// Number of nodes whose values were mixed by the gossip of this exchange, and the step that
+    /// follows it.
     gossiped: Option<(usize, Step)>,
     timeout: Span,
     arrive_by: Option<Instant>,
@@ -80,7 +82,8 @@ impl Machine for Aggregator {
             In::Settled { step, weight } => self.settled(step, weight, out),
             In::WholeStepDone => self.whole_step_done(out),
             In::Failed => {
-                // Its values went into the step that is being taken, which nobody gets any more.
+                // The outcome's values went into the slow step under way, whose result no worker
+                // will get.
                 if self.phase == Phase::WholeStep {
                     self.take_outcome();
                 }
@@ -98,7 +101,7 @@ impl Machine for Aggregator {
 
 impl Aggregator {
     /// The aggregator of a node with `workers` workers, which wait for each other at most
-    /// `timeout`; with gossip, exact averages settle first.
+    /// `timeout`. With gossip (`settles`), exact averages flush first.
     #[must_use]
     pub fn new(workers: usize, settles: bool, timeout: Span) -> Self {
         let weight = 1.0;
@@ -140,13 +143,13 @@ impl Aggregator {
         self.round
     }
 
-    /// Whether the gossip of `step` is still wanted.
+    /// Whether the gossip of `step` is still awaited.
     #[must_use]
     pub fn awaits_gossip(&self, step: Step) -> bool {
         self.phase == Phase::Gossip && self.request.is_some_and(|request| request.step == step)
     }
 
-    /// Whether what is in flight at `step` is still wanted.
+    /// Whether the flush at `step` is still awaited.
     #[must_use]
     pub fn awaits_settling(&self, step: Step) -> bool {
         self.phase == Phase::Settling && self.request.is_some_and(|request| request.step == step)
@@ -270,15 +273,16 @@ impl Aggregator {
         }
     }
 
-    /// What was decided while nobody waited comes first; `false` if nothing is left of it that
-    /// these workers can take.
+    /// Serves outcomes that were decided while no worker waited. `false` if none of them is left
+    /// that these workers can take.
     fn catch_up(&mut self, request: Request, out: &mut Outbox<Effect>) -> bool {
         match self.pending_outcomes.next_for(&request) {
             Next::Nothing => return false,
             Next::Take => self.release(Values::Decided, out),
             Next::Parameters => {
                 self.clear();
-                // Gradients cannot be answered with parameters: those wait for the next step.
+                // A request for gradients cannot be answered with parameters: those stay pending
+                // for the next step.
                 out.push(Effect::Unchanged);
             }
             Next::Behind => self.fall_behind(out),
@@ -286,7 +290,7 @@ impl Aggregator {
         true
     }
 
-    /// What the workers lack cannot be had by means any more. They wait for the parameters with
+    /// The means that the workers lack are no longer available. They wait for the parameters with
     /// which the node is admitted again.
     fn fall_behind(&mut self, out: &mut Outbox<Effect>) {
         self.pending_outcomes = Untaken::default();
@@ -308,14 +312,14 @@ impl Aggregator {
         }
         match (self.phase, self.request) {
             (Phase::Round, _) if asked => self.whole_step_or_release(out),
-            // A contribution that went into no round, and was not asked for again, leaves them
-            // behind as well.
+            // A contribution that went into no round, and that no pending outcome answers, leaves
+            // the workers behind as well.
             (Phase::Round | Phase::Gossip | Phase::Settling, Some(request))
                 if !self.catch_up(request, out) =>
             {
                 self.fall_behind(out)
             }
-            // Nobody waits yet, or a step that is being taken is let finish.
+            // No worker waits yet, or a slow step under way is allowed to finish.
             _ => {}
         }
     }
@@ -399,7 +403,7 @@ impl Aggregator {
         self.clear();
     }
 
-    /// The outcome that this exchange ends with, if one does; means of later steps stay.
+    /// Takes the outcome that ends this exchange, if any; means of later steps stay pending.
     fn take_outcome(&mut self) -> Option<(Arc<Outcome>, bool)> {
         self.request
             .and_then(|request| self.pending_outcomes.take_for(&request))
@@ -413,8 +417,8 @@ impl Aggregator {
         }
     }
 
-    /// Ends the exchange. A round that was decided and that nobody took stays: the workers must not
-    /// go on from what was before it.
+    /// Ends the exchange. Pending outcomes stay: the workers must not go on from the state before
+    /// them.
     fn clear(&mut self) {
         self.arrived.clear();
         self.arrive_by = None;

@@ -1,31 +1,31 @@
-//! Decided outcomes that the workers have not taken yet, in order.
+//! Pending outcomes: decided, in order, and not yet taken by the workers.
 
 use super::events::{Request, Task};
 use crate::coordinator::Outcome;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Means of gradients that wait for a node's workers; each is a model in memory. A node that misses
-/// more joins again.
+/// Maximum number of gradient means pending for a node's workers; each occupies as much memory as a
+/// model. A node that misses more must rejoin.
 pub const MEANS_UNTAKEN_MAX: usize = 4;
 
-/// Outcomes that nobody took: parameters only as the first, because they replace all that was
-/// before them; then means of gradients, each with whether it leaves this node out.
+/// Pending outcomes. Parameters are only ever the first entry, because they replace everything
+/// before them; means of gradients follow. Each has a flag: whether it leaves this node out.
 #[derive(Clone, Debug, Default)]
 pub struct Untaken {
     outcomes: VecDeque<(Arc<Outcome>, bool)>,
 }
 
-/// What workers that arrive have to take first.
+/// The pending outcome that arriving workers must take first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing.
+    /// None is pending.
     Nothing,
     /// The first outcome.
     Take,
-    /// Parameters, but they ask for a mean of gradients.
+    /// Parameters are pending, but the workers ask for a mean of gradients.
     Parameters,
-    /// A mean of gradients of a step that they are not at: they lack what was before it.
+    /// A mean of gradients of another step than theirs is pending: they lack what came before it.
     Behind,
 }
 
@@ -34,7 +34,7 @@ impl Untaken {
         self.outcomes.is_empty()
     }
 
-    /// The parameters that wait, if any do.
+    /// The pending parameters, if any.
     pub fn parameters(&self) -> Option<&Outcome> {
         self.outcomes
             .front()
@@ -42,7 +42,7 @@ impl Untaken {
             .filter(|outcome| outcome.spec.carries_parameters())
     }
 
-    /// Notes a decided outcome; `false` if it is one mean too many.
+    /// Adds a decided outcome; `false` if that exceeds [`MEANS_UNTAKEN_MAX`].
     #[must_use]
     pub fn add(&mut self, outcome: Arc<Outcome>, drained: bool) -> bool {
         if outcome.spec.carries_parameters() {
@@ -56,8 +56,8 @@ impl Untaken {
         fits
     }
 
-    /// What workers with this request take first. Means of steps that they have behind them,
-    /// because their exchange failed, go.
+    /// The pending outcome that workers with this request take first. Drops means of steps that
+    /// they have passed because their exchange failed.
     pub fn next_for(&mut self, request: &Request) -> Next {
         if self.parameters().is_some() {
             return if request.task == Task::Gradients {
@@ -84,8 +84,8 @@ impl Untaken {
         }
     }
 
-    /// Takes the first outcome, if it is what an exchange of this request ends with: parameters, or
-    /// the mean that was asked for.
+    /// Takes the first outcome if it ends an exchange of this request: parameters, or the requested
+    /// mean.
     pub fn take_for(&mut self, request: &Request) -> Option<(Arc<Outcome>, bool)> {
         let (outcome, _) = self.outcomes.front()?;
         let ends = outcome.spec.carries_parameters() || request.is_answered_by(outcome.spec);

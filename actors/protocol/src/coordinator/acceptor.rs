@@ -1,7 +1,8 @@
-//! A voter's memory of one round: promise, accept, open. Pure; the coordinator sends the messages.
+//! A voter's state for one round (a Paxos acceptor): promise, accept, open. Pure: the coordinator
+//! sends the messages.
 //!
-//! Every round is a decree of its own among the voters that the entry before names. Its lowest
-//! term, [`first_term`], belongs to the leader that this entry names. Nothing can have been
+//! Every round is a separate decree among the voters named by the previous entry. Its lowest term,
+//! [`first_term`], belongs to the leader that the previous entry names. Nothing can have been
 //! accepted under a lower term, so that leader needs no promises.
 //!
 //! ```text
@@ -16,18 +17,19 @@
 //!    │ decided once a quorum of the voters accepted
 //! ```
 //! This is Paxos with one addition, the *floor*: the highest term that a voter knows to have been
-//! open. What was accepted under a term below the highest floor of a quorum was not chosen and is
-//! void; a leader is not bound to it. So nodes may drop the data of attempts of lower terms once a
-//! quorum of the voters has acknowledged the floor.
+//! open. A value accepted under a term below the highest floor of a quorum was not chosen and is
+//! void, so a leader is not bound to it. Nodes may therefore drop the data of attempts of lower
+//! terms once a quorum of the voters has acknowledged the floor.
 
 use crate::ident::{NodeId, Term};
 use crate::planted::{self, Bug};
 
-/// Largest counter of a term that is looked at; keeps a corrupt one from exhausting the counters.
+/// Largest term counter that is accepted in a frame; keeps a corrupt frame from exhausting the
+/// counters.
 pub const TERM_COUNTER_MAX: u64 = 1 << 48;
 
-/// The lowest term of a round: counter 0, owned by the leader that the entry before names. Needs no
-/// promises.
+/// The lowest term of a round: counter 0, owned by the leader that the previous entry names. It
+/// needs no promises.
 #[must_use]
 pub fn first_term(leader: NodeId) -> Term {
     Term {
@@ -36,7 +38,7 @@ pub fn first_term(leader: NodeId) -> Term {
     }
 }
 
-/// A voter's memory of one round.
+/// Acceptor state of one voter for one round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Acceptor<V> {
     promised: Term,
@@ -44,10 +46,10 @@ pub struct Acceptor<V> {
     accepted: Option<(Term, V)>,
 }
 
-/// A voter's answer to a prepare: it accepts nothing below the term any more.
+/// A voter's answer to a prepare: it no longer accepts anything below the term.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Promise<V> {
-    /// What the voter accepted last, with its term.
+    /// The value that the voter accepted last, with its term.
     pub accepted: Option<(Term, V)>,
     /// The highest term that the voter knows to have been open: nothing below it was chosen, and
     /// nothing can be.
@@ -63,7 +65,7 @@ pub struct Overtaken {
 }
 
 impl<V: Clone> Acceptor<V> {
-    /// The memory of a round before any message; `first` is its lowest term.
+    /// The initial state, before any message; `first` is the lowest term of the round.
     #[must_use]
     pub fn new(first: Term) -> Self {
         Self {
@@ -79,7 +81,7 @@ impl<V: Clone> Acceptor<V> {
         self.promised
     }
 
-    /// What was accepted last, with its term.
+    /// The value accepted last, with its term.
     #[must_use]
     pub fn accepted(&self) -> Option<&(Term, V)> {
         self.accepted.as_ref()
@@ -107,11 +109,11 @@ impl<V: Clone> Acceptor<V> {
         Ok(())
     }
 
-    /// Notes that `term` is open: nothing below it was chosen, and nothing can be.
+    /// Records that `term` is open: nothing below it was chosen, and nothing can be.
     ///
     /// # Errors
-    /// [`Overtaken`] if a higher term was promised; unchanged. An acknowledgement then would let
-    /// data be dropped that the owner of the higher term may still be bound to.
+    /// [`Overtaken`] if a higher term was promised; unchanged. An acknowledgement would then allow
+    /// data to be dropped that the owner of the higher term may still be bound to.
     pub fn open(&mut self, term: Term) -> Result<(), Overtaken> {
         self.raise(term)?;
         self.floor = self.floor.max(term);
@@ -129,9 +131,9 @@ impl<V: Clone> Acceptor<V> {
     }
 }
 
-/// What a leader must ask votes for, by the promises of a quorum: what was accepted under the
-/// highest term, unless that lies below the highest floor. `None`: the leader's term is open, and
-/// it may attempt what it likes.
+/// The value that a leader must ask votes for, given the promises of a quorum: the one accepted
+/// under the highest term, unless that term lies below the highest floor. `None`: the leader's term
+/// is open, and it may attempt any value.
 #[must_use]
 pub fn bound<'a, V: 'a>(
     promises: impl Iterator<Item = &'a Promise<V>> + Clone,

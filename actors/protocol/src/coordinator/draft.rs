@@ -1,6 +1,6 @@
-//! An attempt as it travels to members: the change of what they know. In a steady round that is a
-//! few bytes, however many members there are; whole views go only to nodes that join and to whoever
-//! asks.
+//! Wire form of an attempt: the changes to what members already know. In a steady round it is a few
+//! bytes, independent of the number of members; whole views are sent only to nodes that join and to
+//! nodes that ask.
 
 use super::outcome::{Origin, Outcome, Proposal, RoundSpec};
 use super::voters::{NextVoters, VOTERS_KEPT, Voter};
@@ -11,11 +11,11 @@ use crate::shards::SHARDS_MAX;
 use crate::view::{MEMBERS_MAX, Member, View};
 use serde::{Deserialize, Serialize};
 
-/// What an attempt changes of the entry before. Members are named by their rank in the view of the
-/// round.
+/// Changes that an attempt makes to the previous entry. Members are named by their rank in the view
+/// of the round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Draft {
-    /// What the round does.
+    /// Spec of the round.
     pub spec: RoundSpec,
     /// The history that the outcome belongs to.
     pub lineage: Lineage,
@@ -46,11 +46,11 @@ pub struct Draft {
     pub momentum_lost: u64,
     /// See [`Outcome::samples`].
     pub samples: Option<Progress>,
-    /// See [`Outcome::order`]; `None`: as before.
+    /// See [`Outcome::order`]; `None`: unchanged.
     pub order: Option<Order>,
     /// See [`Outcome::origin`].
     pub origin: Origin,
-    /// The fork that begins with this entry, if one does.
+    /// The fork that begins with this entry, if any.
     pub fork: Option<Fork>,
 }
 
@@ -60,12 +60,13 @@ pub struct Order(
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")] pub Vec<NodeId>,
 );
 
-/// What a draft is a change of: the view of the round and the order that the entry before decided.
+/// Base that a draft changes: the view of the round, and the order and the forks that the previous
+/// entry decided.
 #[derive(Clone, Copy, Debug)]
 pub struct Base<'a> {
     /// The round.
     pub round: crate::ident::Round,
-    /// Its view.
+    /// View of the round.
     pub view: &'a View,
     /// The order of the gossip graph.
     pub order: &'a [NodeId],
@@ -74,7 +75,7 @@ pub struct Base<'a> {
 }
 
 impl Draft {
-    /// `proposal` as a change of `base`.
+    /// Encodes `proposal` as a change of `base`.
     #[must_use]
     pub fn new(proposal: &Proposal, base: Base<'_>) -> Self {
         let Proposal {
@@ -112,7 +113,7 @@ impl Draft {
         }
     }
 
-    /// The proposal that it stands for; `None` if it is no change of `base`.
+    /// The proposal that the draft stands for; `None` if it is not a valid change of `base`.
     #[must_use]
     pub fn resolve(&self, base: Base<'_>) -> Option<Proposal> {
         let members = base.view.members();
@@ -182,7 +183,7 @@ impl Draft {
 }
 
 /// The view of `members` that follows `before`: the same epoch if nothing changed. A node that
-/// `joins` changes it also where it was a member before, since it is not ready twice.
+/// joins (`joins`) changes the view even if it was a member before, since it is not ready twice.
 #[must_use]
 pub fn next_view(before: &View, mut members: Vec<Member>, joins: bool) -> Option<View> {
     members.sort_by_key(|member| member.id);
@@ -220,8 +221,8 @@ mod tests {
     use crate::ident::{Round, Step};
     use crate::view::tests::view;
 
-    /// Nodes 2, 4 and 6 and what a round makes of them: 4 does not contribute and leaves, 6 takes
-    /// no part, 3 joins and waits to vote.
+    /// Nodes 2, 4 and 6, and the result of a round: 4 does not contribute and leaves, 6 takes no
+    /// part, 3 joins and waits to vote.
     fn example() -> (View, Proposal) {
         let before = view(&[2, 4, 6]);
         let members = vec![before.members()[0].clone(), view(&[3]).members()[0].clone()];
@@ -292,7 +293,7 @@ mod tests {
             (&vec![2], &vec![1], &vec![1])
         );
         assert_eq!(draft.resolve(base(&before)), Some(proposal.clone()));
-        // An order that stays is not said again.
+        // An unchanged order is not encoded again.
         let order = proposal.outcome.order.clone();
         let base = Base {
             order: &order,
@@ -405,7 +406,7 @@ mod tests {
         for (what, draft) in hostile {
             assert_eq!(draft.resolve(base(&before)), None, "{what}");
         }
-        // Nor of a view that ends the epochs.
+        // A draft on a view with the last epoch is refused too.
         let last = View::new(crate::ident::Epoch(u64::MAX), before.members().to_vec()).unwrap();
         assert_eq!(draft.resolve(base(&last)), None);
     }

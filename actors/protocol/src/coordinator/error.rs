@@ -1,11 +1,11 @@
-//! Why a round ended without an outcome. Parameters, anchor and momentum are what they were before
-//! it.
+//! Errors that end a round without an outcome. Parameters, anchor and momentum keep their values
+//! from before the round.
 
 use crate::ident::{NodeId, Nodes, Round};
 use crate::time::Span;
 use crate::wire::RefusalReason;
 
-/// Why a round ended without an outcome; nothing was changed.
+/// Reason why a round ended without an outcome; nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RoundError {
     /// Two nodes expect different rounds.
@@ -13,15 +13,15 @@ pub enum RoundError {
         "{round} was abandoned: {one} expects a {one_spec}, {other} a {other_spec}; run the same training script with the same schedule on all nodes"
     )]
     SpecsDiffer {
-        /// Which round.
+        /// The round.
         round: Round,
-        /// One node.
+        /// The first node.
         one: NodeId,
-        /// What it expects.
+        /// The spec that `one` expects.
         one_spec: String,
-        /// The other.
+        /// The second node.
         other: NodeId,
-        /// What the other expects.
+        /// The spec that `other` expects.
         other_spec: String,
     },
     /// All holders of some shards were lost between two rounds, and `on_momentum_loss` is `stop`.
@@ -29,19 +29,19 @@ pub enum RoundError {
         "{round} was abandoned: all holders of {shards} shards are lost, and with them their slow momentum; restart from a checkpoint, or run with on_momentum_loss = reset or more replicas"
     )]
     MomentumLost {
-        /// Which round.
+        /// The round.
         round: Round,
-        /// How many shards.
+        /// Number of lost shards.
         shards: u32,
     },
     /// The round took longer than allowed.
     #[error("{round} was given up after {} s, waiting for {}; see those nodes' logs, or raise round_timeout_ms", after.as_millis() / 1000, Nodes(waiting_for))]
     TimedOut {
-        /// Which round.
+        /// The round.
         round: Round,
-        /// The bound that passed.
+        /// The time limit that passed.
         after: Span,
-        /// Whose data or decision is missing.
+        /// Nodes whose data or decision is missing.
         waiting_for: Vec<NodeId>,
     },
     /// A contribution was made while the previous round was still open.
@@ -69,23 +69,23 @@ impl RoundError {
     }
 }
 
-/// Why a history must not go on without a quorum; nothing was changed.
+/// Reason why a history must not continue without a quorum; nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RecoveryError {
-    /// The node stands in no history.
+    /// The node is not a member of any history.
     #[error(
         "this node is no member: it waits to be admitted to a history that went further, or that it takes for such; ask one of its members"
     )]
     NoMember,
-    /// There is nothing to go on from.
+    /// There is no decided entry to continue from.
     #[error("no round was decided here: there is nothing to go on from; start the nodes again")]
     NothingDecided,
-    /// Nothing is wrong.
+    /// A quorum of the voters lives, so rounds continue without an order.
     #[error(
         "a quorum of the voters lives: rounds go on by themselves; see status for what they wait for"
     )]
     QuorumLives,
-    /// It has forked too often to be compared with others.
+    /// The history has forked too often to be compared with others.
     #[error("this history has forked as often as one may; restart from a checkpoint")]
     ForkedTooOften,
 }

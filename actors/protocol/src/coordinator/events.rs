@@ -1,4 +1,4 @@
-//! What the coordinator is told, what it asks for, and what it needs to know at its start.
+//! Events, effects and settings of the coordinator.
 
 use super::error::RoundError;
 #[cfg(any(test, feature = "testing"))]
@@ -18,37 +18,37 @@ use crate::wire::{Frame, Header, MemberState, Message};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What happens to the coordinator.
+/// Events the coordinator handles.
 #[derive(Clone, Debug)]
 pub enum In {
-    /// The founding view is formed.
+    /// The bootstrap view is formed.
     Formed {
-        /// Its members.
+        /// The bootstrap view.
         view: View,
         /// The new model history.
         lineage: Lineage,
     },
     /// This node froze its contribution.
     Contribute {
-        /// The round it works towards; a contribution to another one than the coordinator's is late
-        /// and changes nothing.
+        /// The round that the node works towards. A contribution to a round other than the
+        /// coordinator's is late and changes nothing.
         round: Round,
-        /// What it expects the round to be.
+        /// The spec that the node expects of the round.
         spec: RoundSpec,
-        /// Which samples were left when the round began, if its training follows an elastic
-        /// sampler.
+        /// Samples that were left when the round began, if the training follows an elastic sampler.
         samples: Option<Progress>,
-        /// How fast this node's messages reached others, if the gossip graph follows that.
+        /// Measured rates at which this node's messages reached others, if the gossip graph is
+        /// built on them.
         rates: Vec<Rate>,
-        /// Values of the base optimizer's buffers of which a joiner may get a copy; the same on
-        /// every node.
+        /// Number of values in the base optimizer's buffers of which a joiner may get a copy; the
+        /// same on every node.
         buffers: u64,
     },
     /// A control frame about rounds arrived.
     Frame {
-        /// Who, where in history.
+        /// Header of the frame: the sender and its place in history.
         header: Header,
-        /// What.
+        /// Content of the frame.
         message: Box<Message>,
     },
     /// This node's own shards are averaged and their publication is handed to the transport.
@@ -57,166 +57,168 @@ pub enum In {
     ParametersHeld(Attempt, NodeId),
     /// All state that a node moves to this one arrived.
     StateHeld(Attempt, NodeId),
-    /// The donor's buffers of the base optimizer arrived.
+    /// The base optimizer's buffers arrived from the node that sends them.
     BuffersHeld(Attempt, NodeId),
-    /// A contributor expects another round than this node.
+    /// A contributor expects a different spec of the round than this node.
     SpecsDiffer(Attempt, NodeId, RoundSpec),
     /// A stream to or from a node failed while the node seems alive.
     StreamBroken(Attempt, NodeId),
     /// A node is dead.
     Lost {
-        /// Who.
+        /// The dead node.
         node: NodeId,
-        /// Which start of it.
+        /// Its incarnation.
         incarnation: Incarnation,
-        /// Whether its process is known to have ended: it said goodbye, its port refuses, its
-        /// launcher saw it, or a later start of it proved itself. Otherwise it is silent, and may
-        /// live.
+        /// Whether its process is known to have ended: it said goodbye, its port refuses
+        /// connections, its launcher saw it end, or a later incarnation of it proved itself.
+        /// Otherwise it is silent, and may live.
         ended: bool,
     },
     /// A node that was thought dead is alive.
     Back(NodeId),
-    /// A node can be sent to (again): what it may have missed is sent again.
+    /// A node can be sent to (again): messages that it may have missed are sent again.
     PeerUp(NodeId),
     /// The connections to a peer are gone. It may be alive.
     PeerDown(NodeId),
-    /// All that live, as others say, and that this node itself has not heard for a while.
+    /// All nodes heard only indirectly: others report that they live, and this node itself has not
+    /// heard them for a while.
     Unheard(BTreeSet<NodeId>),
-    /// The nodes that are ready to be admitted by the members of the view with this epoch, all of
-    /// whom they can reach; replaces the list before. A list for another view than the round's
+    /// The nodes that are ready to be admitted by the members of the view with this epoch and can
+    /// reach all of these. Replaces the previous list. A list for a view other than the round's
     /// changes nothing.
     Joiners {
-        /// Which view they can reach.
+        /// Epoch of the view whose members they can reach.
         epoch: Epoch,
-        /// Who.
+        /// The nodes that are ready to be admitted.
         members: Vec<Member>,
     },
     /// A member leaves, this node included.
     Leaving {
-        /// Who.
+        /// The node that leaves.
         node: NodeId,
-        /// Which start of it: a later one under its id stays.
+        /// Its incarnation; a later one under the same id stays.
         incarnation: Incarnation,
         /// Whether its training threads still contribute to the next round.
         contributes: bool,
     },
-    /// This node belongs to no view until it is admitted again, or forms one. Answered with
-    /// [`Effect::Resigned`].
+    /// This node gives up its place and belongs to no view until it is admitted again, or forms
+    /// one. Answered with [`Effect::Resigned`].
     Resign(GivesUp),
-    /// The history that was to admit this node is deserted. A node that stood in another one takes
-    /// its place there again, which is answered with [`Effect::Stands`]. Among survivors a joiner
-    /// that holds the entry which admits it goes on with that.
+    /// The history that was to admit this node is deserted. A node that was in another history
+    /// takes its place there again, which is answered with [`Effect::Stands`]. Among survivors, a
+    /// joiner that holds the entry which admits it continues with that entry.
     Return {
         /// Whether all members of the deserted history are known to have ended.
         ended: bool,
     },
-    /// An operator says that this history goes on without a quorum: see
+    /// An operator orders this history to continue without a quorum: see
     /// [`super::Coordinator::recovery`].
     Recover(Lineage),
     /// Time passed.
     Tick,
 }
 
-/// What a node gives up when it resigns, and whether it may.
+/// Role that a node gives up when it resigns; determines whether it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivesUp {
-    /// Its place: the others went on without it.
+    /// Its membership: the others continued without it.
     Membership,
-    /// A founding, for a history that is decided, or because nobody can decide it any more: unless
-    /// its own is decided.
+    /// A bootstrap, for a history that is decided, or because nobody can decide it any more.
+    /// Refused if its own bootstrap is decided.
     ForDecided,
-    /// A founding, for another one: unless its own is decided, or this node was ready or voted for
-    /// it. So nobody helps to decide two.
+    /// A bootstrap, for another one. Refused if its own bootstrap is decided, or if this node was
+    /// ready or voted for it, so that no node helps to decide two.
     ForBootstrap,
 }
 
-/// What the coordinator asks its shell for.
+/// Effects that the coordinator requests from its shell.
 #[derive(Clone, Debug, PartialEq)]
-// The large one comes once a round.
+// The large variant occurs once a round.
 #[allow(clippy::large_enum_variant)]
 pub enum Effect {
     /// Send a control frame.
     Send {
-        /// To whom.
+        /// Receiver of the frame.
         to: NodeId,
-        /// What.
+        /// The frame.
         frame: Frame,
     },
-    /// Start the reduction of an attempt. Those before it stay until they are discarded.
+    /// Start the reduction of an attempt. Earlier attempts stay until they are discarded.
     Open(Arc<Plan>),
-    /// The receivers of an attempt under way are known: what was averaged may be published, and
-    /// state moves.
+    /// The receivers of an attempt under way are known: averaged values may be published, and state
+    /// moves.
     Publish(Arc<Publication>),
     /// Stop the data movements of an attempt and throw their results away.
     Discard(Attempt),
-    /// Install a decided outcome with what an attempt brought, drop every other attempt, and
-    /// release whoever waits for it.
+    /// Install a decided outcome with the data of an attempt, drop every other attempt, and release
+    /// the callers that wait for it.
     Apply {
-        /// Whose data.
+        /// The attempt whose data is installed.
         attempt: Attempt,
-        /// What was decided.
+        /// The decided outcome.
         outcome: Outcome,
         /// The members of the view that the round began with, ascending.
         members: Arc<[Member]>,
-        /// The history that the round began in; another one than the outcome's where it forked.
+        /// The history that the round began in; differs from the outcome's if the round forked.
         began_in: Lineage,
-        /// How it was decided, if this node led.
+        /// Votes that decided the round, if this node led.
         votes: Option<Votes>,
-        /// The outcome leaves this node out: it has handed over and may end.
+        /// Whether the outcome excludes this node: it has handed over its data and may end.
         drained: bool,
     },
-    /// Release whoever waits with an error; nothing was changed.
+    /// Release the callers that wait, with an error; nothing was changed.
     Fail(RoundError),
     /// A round was decided whose data this node does not hold: it must join again.
     MustRejoin,
     /// The answer to [`In::Resign`]: whether this node belongs to no view now, and its decided
-    /// state is void. Otherwise it keeps to the founding that it was to give up.
+    /// state is void. Otherwise it keeps the bootstrap that it was to give up.
     Resigned(bool),
-    /// This node has returned to the history that it stood in before it resigned.
+    /// This node has returned to the history that it was in before it resigned.
     Stands(MemberState),
-    /// Why no round is decided now and what would release it; `None`: nothing is in the way.
+    /// Reason why no round is decided now, and what would release it; `None`: nothing blocks it.
     Waiting(Option<String>),
 }
 
-/// What a coordinator needs to know at its start.
+/// Settings of a coordinator, given at its start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
-    /// This node.
+    /// Identity of this node.
     pub identity: Identity,
-    /// `R`: replicas of a shard beside its owner.
+    /// `R`: number of replicas of a shard besides its owner.
     pub replicas: usize,
     /// Whether the outer optimizer keeps anchor and momentum in shards.
     pub keeps_state: bool,
-    /// Where a history that this node founds comes from, as it says who leads the founding.
+    /// Source of a history that this node bootstraps; the value of the node that leads the
+    /// bootstrap is decided.
     pub origin: Origin,
-    /// Whether a founding goes on from a checkpoint: owners read the slow momentum of their shards
-    /// and hand it to the other holders.
+    /// Whether a bootstrap continues from a checkpoint: owners read the slow momentum of their
+    /// shards and send it to the other holders.
     pub restores: bool,
-    /// Whether a joiner gets a copy of a member's buffers of the base optimizer, and what rounds do
-    /// to those.
+    /// Set if a joiner gets a copy of a member's base-optimizer buffers; says what rounds do to
+    /// these buffers.
     pub copies_buffers: Option<BufferStrategy>,
-    /// Whether the gossip graph stands on an order of the members by measured rates.
+    /// Whether the gossip graph is built on an order of the members by measured rates.
     pub orders_by_rate: bool,
-    /// Who may decide.
+    /// The group of voters that may decide.
     pub quorum: Quorum,
-    /// What happens when the quorum is lost.
+    /// Reaction to the loss of the quorum.
     pub on_quorum_loss: OnQuorumLoss,
-    /// How long survivors wait without a quorum before they go on in a history of their own.
+    /// Time that survivors wait without a quorum before they continue in a history of their own.
     pub fork_after: Span,
-    /// What happens when all holders of a shard are lost.
+    /// Reaction to the loss of all holders of a shard.
     pub on_momentum_loss: OnMomentumLoss,
-    /// How long a round waits for a live member that does not contribute, after the first
+    /// Time that a round waits for a live member that does not contribute, after the first
     /// contribution.
     pub grace: Span,
-    /// How long a round of live members may take before it is given up.
+    /// Time that a round of live members may take before it is given up.
     pub round_timeout: Span,
-    /// How often a member that waits for a round asks its leader what became of it.
+    /// Interval at which a member that waits for a round asks its leader for the result.
     pub ask_again: Span,
 }
 
 #[cfg(any(test, feature = "testing"))]
 impl Settings {
-    /// What most nodes of simulations and tests have in common.
+    /// Settings that most nodes of simulations and tests have in common.
     #[must_use]
     pub fn simulated(identity: Identity) -> Self {
         Self {

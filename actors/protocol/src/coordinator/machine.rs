@@ -1,22 +1,22 @@
-//! The machine: what one node does for the round under way, as its member, its voter and its
+//! State machine of one node for the round under way, in its roles as a member, a voter and a
 //! leader.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `history` | what was decided, and what follows from it: shard maps, next views and voters, losses |
+//! | `history` | decided entries, and what follows from them: shard maps, next views and voters, losses |
 //! | `deciding` | the round that is not decided yet |
-//! | `data` | whose data this node moves or holds, and what it must still hold before it is ready |
+//! | `data` | attempts whose data this node moves or holds, and what it still lacks before it is ready |
 //! | `following` | a member's rules: frames, contributions, attempts |
 //! | `voting` | a voter's rules: promise, open, accept |
 //! | `leading` | the leader's rules: take-over, attempts, votes |
-//! | `learning` | decisions: told, asked for, applied; the end of a node that leaves |
-//! | `forking` | survivors that go on without a quorum |
-//! | `returning` | the way back into a history that this node resigned for another one |
-//! | `peers` | who lives, joins and leaves, and whether those are enough |
-//! | `links` | members that live and cannot reach each other |
-//! | `early` | frames that came before their round |
+//! | `learning` | decisions: received, requested, applied; the end of a node that leaves |
+//! | `forking` | survivors that continue without a quorum |
+//! | `returning` | the return to a history that this node gave up for another one |
+//! | `peers` | living, joining and leaving nodes, and whether they are a quorum |
+//! | `links` | living members that cannot reach each other |
+//! | `early` | frames that arrived before their round |
 //! | `timers` | every wait, by name |
-//! | `inspection` | what may be asked about it from outside |
+//! | `inspection` | read-only queries from outside |
 
 mod data;
 mod deciding;
@@ -70,28 +70,29 @@ use timers::{Timer, Timers};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Coordinator {
     settings: Settings,
-    /// What was decided; `None` outside of every history.
+    /// Decided state; `None` outside of every history.
     history: Option<History>,
-    /// The round after it.
+    /// The undecided round that follows `history`.
     deciding: Option<Deciding>,
-    /// The history that this node stood in, while it is on its way into another one or, among
+    /// The history that this node was in, kept while it is on its way into another one or, among
     /// survivors, back into the same.
     aside: Option<Aside>,
-    /// The entry with which this node left.
+    /// The entry with which this node left, or that excluded it.
     left_with: Option<Left>,
     peers: Peers,
     links: Links,
     early: Early,
     timers: Timers,
     maps: Maps,
-    /// Values of the rounds that take the slow step: how anchor and momentum are cut.
+    /// Number of values in the rounds that take the slow step; determines how anchor and momentum
+    /// are cut into shards.
     state_elements: Option<u64>,
-    /// Values of the base optimizer's buffers, as this node contributed them last.
+    /// Number of values in the base optimizer's buffers, from this node's last contribution.
     buffers: u64,
     mine: Option<Contributed>,
-    /// The members' newest measured rates, as far as they told this node.
+    /// Newest measured rates of the members, as far as they reported them to this node.
     rates: Rates,
-    /// This node took part in a bootstrap that gave way to another: streams of that other one may
+    /// Whether this node took part in a bootstrap that gave way to another one, whose streams may
     /// have been refused meanwhile.
     rebootstraps: bool,
     waiting: Option<String>,
@@ -147,8 +148,8 @@ impl Machine for Coordinator {
             In::PeerDown(node) => self.links.lost(node, now),
             In::Unheard(nodes) => self.links.unheard(&nodes, now),
             In::Joiners { epoch, members } => self.candidates(epoch, members),
-            // Outside, who leaves is none of this node's business: it may be another start by the
-            // time this node joins.
+            // Outside of every history, departures are ignored: the id may belong to another
+            // incarnation by the time this node joins.
             In::Leaving {
                 node,
                 incarnation,
@@ -201,7 +202,7 @@ impl Coordinator {
         }
     }
 
-    /// Where in history this node stands.
+    /// This node's place in history.
     #[must_use]
     pub fn place(&self) -> Place {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
@@ -222,7 +223,7 @@ impl Coordinator {
         }
     }
 
-    /// The view of the round; `None` where this node is no member.
+    /// The view of the round; `None` if this node is not a member.
     #[must_use]
     pub fn view(&self) -> Option<&View> {
         self.history
@@ -235,7 +236,7 @@ impl Coordinator {
         self.settings.identity.node
     }
 
-    /// This start of the node.
+    /// This incarnation of the node.
     fn myself(&self) -> Voter {
         let identity = self.settings.identity;
         Voter {
@@ -264,7 +265,7 @@ impl Coordinator {
         }
         self.replay(now, out);
         if std::mem::take(&mut self.rebootstraps) && lowest != self.me() {
-            // Whoever leads by now makes the attempt again.
+            // The node that leads by now makes the attempt again.
             self.broadcast(members, &Message::Broken(self.me()), out);
         }
     }
@@ -298,7 +299,7 @@ impl Coordinator {
         self.note_state_elements(contributed.spec);
         let member = self.history.as_ref().filter(|history| history.member);
         if member.is_some_and(|history| history.round != round) {
-            // Decided without this contribution: the outcome is on its way to whoever made it.
+            // Decided without this contribution: the outcome is on its way to the contributor.
             return;
         }
         if self.mine.is_some() {
@@ -339,7 +340,7 @@ impl Coordinator {
             .start(Timer::Broken, now.after(STREAM_BROKEN_WAIT));
     }
 
-    /// Takes every step that became possible.
+    /// Takes every step that has become possible.
     fn advance(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         loop {
             if self.stopped.is_some() || self.deciding.is_none() {
@@ -382,9 +383,10 @@ impl Coordinator {
         out.push_all(dropped.into_iter().map(Effect::Discard));
     }
 
-    /// The others went on without this node. Who gives a bootstrap up may not have heard yet that
-    /// it is decided: then it stays. A member that gives its place up keeps its vote, and what it
-    /// is ready for, until it learns what was decided.
+    /// Gives up membership or a bootstrap, since the others continued without this node. A node
+    /// that is to give up a bootstrap stays if the bootstrap is already decided, which the
+    /// requester may not know yet. A member that resigns keeps its vote, and the data that it is
+    /// ready for, until it learns the decision.
     fn resign(&mut self, gives_up: GivesUp, out: &mut Outbox<Effect>) {
         let Some(history) = self.history.as_mut().filter(|history| history.member) else {
             return out.push(Effect::Resigned(true));
@@ -392,7 +394,7 @@ impl Coordinator {
         let deciding = self.deciding.as_ref();
         let decided = history.round > Round::BOOTSTRAP
             || deciding.is_some_and(|deciding| deciding.decided.is_some());
-        // Who left the attempt out may ask for a vote all the same.
+        // A voter that was left out of the attempt may be asked for its vote all the same.
         let bound = deciding
             .is_some_and(|deciding| deciding.was_ready || deciding.acceptor.accepted().is_some());
         let stays = match gives_up {
@@ -406,7 +408,7 @@ impl Coordinator {
         out.push(Effect::Resigned(true));
         if decided {
             history.member = false;
-            // Whoever admits it tells it anew who lives.
+            // The nodes that admit it tell it again which nodes live.
             self.peers.forget();
             self.step_down();
             self.timers.end_round();
@@ -422,7 +424,7 @@ impl Coordinator {
         }
     }
 
-    /// Gives up everything of this history, the vote too.
+    /// Gives up all state of this history, including the vote.
     fn leave_history(&mut self, out: &mut Outbox<Effect>) {
         self.discard_where(|_| true, out);
         self.rebootstraps |= self
@@ -448,7 +450,7 @@ impl Coordinator {
 
     fn pass(&mut self, timer: Timer, now: Instant, out: &mut Outbox<Effect>) {
         match timer {
-            // Who waits looks whether they run.
+            // The code that waits for these checks whether they still run.
             Timer::Follow | Timer::Promises | Timer::StandIn => {}
             Timer::Grace => self.with_deciding(|deciding| deciding.grace_over = true),
             Timer::Ask => self.ask_again(now, out),
@@ -483,7 +485,7 @@ impl Coordinator {
 
     fn time_out(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         if !self.quorum_lives() {
-            // Waiting for a quorum has no end but the quorum's return, or the operator's word.
+            // The wait for a quorum ends only when the quorum returns or an operator orders it.
             return self
                 .timers
                 .set(Timer::RoundTimeout, now.after(self.settings.round_timeout));

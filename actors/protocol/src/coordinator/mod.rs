@@ -1,26 +1,26 @@
-//! How a round is decided: the data first, then the vote.
+//! Decision of a round: the data first, then the vote.
 //!
-//! A round moves contributions, new parameters and state between nodes (an *attempt*). Only when
-//! every next member holds all that it must hold does the leader ask for votes. So whatever a
-//! quorum accepted is held by everybody who will rely on it: nothing decided must be fetched, and a
-//! vote needs no data. Each *entry* (what a round decided) names the members and the voters of the
-//! next round.
+//! A round moves contributions, new parameters and state between nodes (an *attempt*). The leader
+//! asks for votes only when every next member holds all data that it must hold. So an entry that a
+//! quorum accepted is held by every node that will rely on it: nothing decided must be fetched, and
+//! a vote needs no data. Each *entry* (the decision of a round) names the members and the voters of
+//! the next round.
 //!
 //! # Promises
 //! | | promise |
 //! |---|---|
-//! | P1 | One outcome a round and history. |
-//! | P2 | Whoever is a member of a decided view holds that outcome's data: the parameters whole, its shards of anchor and momentum. |
-//! | P3 | While one member of the newest view lives, the model is not lost; while no more than R holders of a shard die between two decisions, no momentum is. |
-//! | P4 | Whoever lives, can reach each other and is a quorum decides the next round within a bounded time after faults stop. |
-//! | P5 | Nobody gives up state that an undecided round may still need. A node on the way from one history to another can go back. |
-//! | P6 | Under `quorum = "majority"` two groups never both go on, not even when nodes restart with the same ids and empty memories. |
-//! | P7 | Weights of a fresh process become the truth only in a bootstrap, and a bootstrap never takes a living run's place ([`crate::membership`]). |
+//! | P1 | One outcome per round and history. |
+//! | P2 | Every member of a decided view holds that outcome's data: all parameters, and its shards of anchor and momentum. |
+//! | P3 | While one member of the newest view lives, the model is not lost; while no more than R holders of a shard die between two decisions, no momentum is lost. |
+//! | P4 | Nodes that live, can reach each other and are a quorum decide the next round within a bounded time after faults stop. |
+//! | P5 | No node gives up state that an undecided round may still need. A node that moves from one history to another can go back. |
+//! | P6 | Under `quorum = "majority"` two groups never both continue, not even when nodes restart with the same ids and empty memories. |
+//! | P7 | Weights of a fresh process become the model only in a bootstrap, and a bootstrap never replaces a living run ([`crate::membership`]). |
 //!
 //! # A steady round
-//! The entry before names the leader. Its lowest term needs no promises, because nothing can lie
+//! The previous entry names the leader. The lowest term needs no promises, because nothing can lie
 //! below it. The first attempt (everybody contributes, everybody takes part) needs no proposal
-//! either, so contributions flow at once.
+//! either, so contributions are sent at once.
 //! ```text
 //!   member A                owner of a shard                     leader
 //!      │ contribution (stream)    │             Attempt(1st term) ─┤──► all
@@ -36,8 +36,8 @@
 //!
 //! # An owner dies before the vote
 //! Nobody has voted, so the leader drops the attempt and begins another one in the same term, from
-//! the frozen contributions: no promises, no new quorum. Within a term those that take part only
-//! become fewer.
+//! the frozen contributions: no promises, no new quorum. Within a term the participants only become
+//! fewer.
 //! ```text
 //!   A                     owner X           B                    leader
 //!   ├─ contribution ─────►│ ✗ dies          │                       │ ◄─ X is lost (liveness)
@@ -46,7 +46,7 @@
 //! ```
 //!
 //! # Take-over before anybody voted
-//! The leader dies, or cannot be reached. The next member that votes takes a higher term.
+//! The leader dies, or is unreachable. The next member that votes takes a higher term.
 //! ```text
 //!   leader L              B                        C (a voter)
 //!   ✗ dies                ├─ Prepare(t) ──────────►│ accepts nothing below t any more
@@ -67,21 +67,21 @@
 //!                         ├─ Accept(t, that) ─────►│ nothing moves: every next member holds its data
 //!                         ├─ Decide ──────────────►│ the dead are the next round's business
 //! ```
-//! What was accepted below the highest *floor* of the promising quorum (the highest term known to
-//! be open) is void: an open term proves that it was not chosen. Of the rest the highest term
-//! counts.
+//! An entry accepted below the highest *floor* of the promising quorum (the highest term known to
+//! be open) is void: an open term proves that it was not chosen. Of the remaining entries the one
+//! with the highest term counts.
 //!
 //! # Why that is safe
-//! - P1 is Paxos, one decree a round: votes of a quorum choose, a higher term learns from a quorum
-//!   what may be chosen. The floor only voids what a quorum has shown not to be chosen: its term
-//!   was open, so that quorum had accepted nothing at or above the floors it reported, and refuses
-//!   everything below since.
+//! - P1 is Paxos with one decree per round: the votes of a quorum choose, and a higher term learns
+//!   from a quorum what may be chosen. The floor voids only entries that a quorum has shown not to
+//!   be chosen: its term was open, so that quorum had accepted nothing at or above the floors it
+//!   reported, and refuses everything below since.
 //! - P2: a leader asks for votes only after every receiver of the attempt was ready. A receiver
 //!   keeps the data until it learns the decision, or the attempt's own leader begins another
 //!   attempt (it asked for no vote on the first), or a quorum acknowledged that a higher term is
 //!   open (then no later leader can be bound to it: every quorum has a voter whose floor voids it).
-//! - P6: voters are starts of nodes. A process that was started again has no vote until an entry
-//!   admits its new start.
+//! - P6: voters are incarnations of nodes. A restarted process has no vote until an entry admits
+//!   its new incarnation.
 //!
 //! # A node joins
 //! ```text
@@ -111,55 +111,54 @@
 //! ```
 //!
 //! # Survivors
-//! Under `quorum = "survivors"` the members that live go on after a while in which no quorum
-//! answers, in a history of their own (`machine::forking`).
+//! Under `quorum = "survivors"`, if no quorum answers for a while, the living members continue in a
+//! history of their own (`machine::forking`).
 //! ```text
 //!   leader                       the others that it reaches
 //!     ├─ Fork{history, voters} ─────▶│ they vote in the new history, on the same round
 //!     │◀─────────── Promise{accepted}┤ what they accepted before counts, if one of them is a next member of it: it holds the data
 //!     ├─ Accept, or an attempt ─────▶│
 //! ```
-//! Two that fork from one entry at a time: until either decides, everybody goes over to the one of
-//! the higher term. Where two decided histories of one bootstrap meet, [`crate::forks`] says which
-//! goes on, and the members of the other join it. They keep all that they hold until they are
-//! admitted; if nobody is left to admit them, they take their places again (`machine::returning`).
-//! So does a survivor that the others left out, and a joiner goes on with the entry that admits it:
-//! either may hold the only copy of the model.
+//! If two nodes fork from one entry at the same time, every node switches to the fork of the higher
+//! term until either decides. If two decided histories of one bootstrap meet, [`crate::forks`] says
+//! which one continues, and the members of the other join it. They keep all their data until they
+//! are admitted; if nobody is left to admit them, they take their places again
+//! (`machine::returning`). So does a survivor that the others excluded, and a joiner continues with
+//! the entry that admits it: either may hold the only copy of the model.
 //!
 //! Under a majority an operator may order a fork ([`Coordinator::recovery`]): the members that the
 //! node reaches follow it.
 //!
 //! # Bootstrap
 //! Round 0 is an ordinary round whose voters are the members of the first view; more than half must
-//! vote, as there is no entry that names a tie-breaker. The lowest id contributes; so its
-//! parameters reach every node through the same reduce and publish as any other round, a part from
-//! each owner.
+//! vote, as no entry names a tie-breaker. The lowest id contributes, so its parameters reach every
+//! node through the same reduce and publish as in any other round, one part from each owner.
 //!
 //! # The rules
 //! | rule | where | serves |
 //! |---|---|---|
-//! | votes are asked for when every receiver is ready, and then nothing else is proposed under this term | `leading` | P1, P2 |
-//! | an attempt is dropped when somebody that it needs is dead, late, or out of reach | `leading` | P4 |
-//! | within a term those that take part only become fewer | `leading` | P2 |
-//! | a quorum's promises; the highest accepted entry that no floor voids | `acceptor` | P1 |
+//! | the leader asks for votes when every receiver is ready, and then proposes nothing else under this term | `leading` | P1, P2 |
+//! | an attempt is dropped when a node that it needs is dead, late, or unreachable | `leading` | P4 |
+//! | within a term the participants only become fewer | `leading` | P2 |
+//! | a leader is bound by a quorum's promises: to the highest accepted entry that no floor voids | `acceptor` | P1 |
 //! | an open term is acknowledged only if no higher one was promised | `acceptor` | P2 |
-//! | data of a ready attempt is kept until decided, dropped by its leader, or closed by a quorum; of two attempts at most | `data` | P2, P5 |
-//! | next voters: members, never fewer than three for silence alone, no more new ones than continuing ones | `voters` | P4, P6 |
-//! | only starts of nodes that an entry names vote, and lead | `following` | P6 |
-//! | the named leader leads, else the next member that votes; whoever promised another's term waits a moment | `leading` | P4 |
-//! | a leader that cannot be reached is stood in for; members that cannot reach each other are parted | `links` | P4 |
-//! | streams of a new connection may be lost: they are given time, then asked for again | `links` | P4 |
-//! | after the grace the round is made with those that contributed; slow joiners wait longer each time | `leading`, `peers` | P4 |
-//! | who asks about an older round is told the newest entry; who is ahead is asked, and a leader that says nothing, again and again | `learning` | P4 |
-//! | a node whose data was not decided, or that was left out, joins again, and goes on to vote if it is a voter | `learning` | P2, P4 |
-//! | who leaves waits until a quorum of the next voters knows the entry | `learning` | P4 |
-//! | survivors fork where no quorum answers for a while; a node takes part in one fork at a time, until one has decided in that of the highest term | `forking` | P3, P4 |
-//! | in a fork that has decided nothing only those take part that it began with; a next member of what it finishes follows it | `forking`, `links` | P2, P4 |
-//! | what a node stood in is kept until it is admitted elsewhere; it goes back if nobody can admit it | `returning` | P3, P5 |
-//! | a term is led once: a leader that stepped down, or gave its place up and returned, takes a higher one | `leading` | P1, P2 |
-//! | survivors: a joiner goes on with the entry that admits it when nobody else of that history is left; who was left out, from its place | `returning` | P3, P4 |
-//! | frames of the next round are kept within bounds; frames count from members, voters and joiners only | `early`, `following` | P4 |
-//! | what a peer may have missed is sent again when it can be sent to again | `following` | P4 |
+//! | data of a ready attempt is kept until it is decided, dropped by its leader, or closed by a quorum; of at most two attempts | `data` | P2, P5 |
+//! | the next voters are the members: never fewer than three for silence alone, no more new ones than continuing ones | `voters` | P4, P6 |
+//! | only incarnations that an entry names vote, and lead | `following` | P6 |
+//! | the named leader leads, else the next member that votes; a node that promised another node's term waits a moment | `leading` | P4 |
+//! | another member stands in for an unreachable leader; of two partitioned members one is excluded | `links` | P4 |
+//! | streams of a new connection may be lost: a node waits for them, then asks again | `links` | P4 |
+//! | after the grace the round is made with the nodes that contributed; slow joiners wait longer each time | `leading`, `peers` | P4 |
+//! | a node that asks about an older round is told the newest entry; a node that is ahead is asked, and a silent leader is asked repeatedly | `learning` | P4 |
+//! | a node whose data was not decided, or that was excluded, joins again, and keeps voting if it is a voter | `learning` | P2, P4 |
+//! | a leaving node waits until a quorum of the next voters knows the entry | `learning` | P4 |
+//! | survivors fork if no quorum answers for a while; a node takes part in one fork at a time: until one has decided, in that of the highest term | `forking` | P3, P4 |
+//! | in a fork that has decided nothing only the nodes that it began with take part; a next member of an entry that it finishes follows it | `forking`, `links` | P2, P4 |
+//! | a node keeps the history that it was in until it is admitted elsewhere; it goes back if nobody can admit it | `returning` | P3, P5 |
+//! | a term is led once: a leader that stepped down, or resigned and returned, takes a higher one | `leading` | P1, P2 |
+//! | survivors: if nobody else of that history is left, a joiner continues with the entry that admits it, and an excluded node from its previous place | `returning` | P3, P4 |
+//! | frames of the next round are kept within bounds; only frames from members, voters and joiners count | `early`, `following` | P4 |
+//! | messages that a peer may have missed are sent again when it can be sent to again | `following` | P4 |
 //!
 //! Losses: if all holders of a shard are lost, its momentum restarts at zero, counted in the entry
 //! (or the run stops).

@@ -1,4 +1,4 @@
-//! What a round is expected to be, and what it turned out to be.
+//! The expected spec of a round, and its decided outcome.
 
 use super::voters::{VOTERS_KEPT, Voter, Voters};
 use crate::forks::{FORKS_MAX, Fork};
@@ -12,10 +12,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// What a round does with the contributions.
+/// Operation of a round on its contributions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RoundKind {
-    /// The lowest id's parameters become everybody's, and the first anchor.
+    /// The parameters of the lowest id become those of every node, and the first anchor.
     Bootstrap,
     /// Exact average without momentum.
     Average,
@@ -25,17 +25,17 @@ pub enum RoundKind {
     Gradients,
 }
 
-/// What a contributor expects a round to be. All contributors of a round must agree on all of it,
-/// bit by bit: so a learning rate that is not a number equals itself.
+/// Spec of a round, as a contributor expects it. All contributors of a round must agree on every
+/// field bit by bit, so a learning rate that is NaN equals itself.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct RoundSpec {
-    /// What the round does.
+    /// Kind of the round.
     pub kind: RoundKind,
     /// The contributor's inner step.
     pub step: Step,
     /// `γ`, the inner learning rate when the round closes; used by the slow step only.
     pub gamma: f32,
-    /// Values of the contribution: parameters, then averaged buffers.
+    /// Number of values in the contribution: parameters, then averaged buffers.
     pub elements: u64,
 }
 
@@ -70,8 +70,8 @@ impl fmt::Display for RoundSpec {
 }
 
 impl RoundSpec {
-    /// Where in a schedule the round lies; rounds of one history have ascending positions. At one
-    /// step the founding comes before the gradient mean, and that before the exchange of
+    /// Position of the round in a schedule; rounds of one history have ascending positions. At one
+    /// step the bootstrap comes before the gradient mean, and that before the exchange of
     /// parameters.
     #[must_use]
     pub fn position(&self) -> (Step, u8) {
@@ -99,30 +99,30 @@ impl RoundSpec {
     }
 }
 
-/// Where a model history comes from: a checkpoint of an earlier one, or nothing. Decided by its
-/// founding, and the same ever after.
+/// Source of a model history: a checkpoint of an earlier history, or none. Decided by the
+/// bootstrap, and constant from then on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Origin {
-    /// Which founding among those that used the folder of checkpoints: above every one that left
-    /// something there.
+    /// Number of this bootstrap among those that used the checkpoint folder: above that of every
+    /// bootstrap that left something there.
     pub run: u32,
-    /// Rounds that were decided before this history's first.
+    /// Number of rounds decided before the first round of this history.
     pub rounds: u64,
-    /// Shards whose momentum restarted at zero before it.
+    /// Number of shards whose momentum restarted at zero before this history.
     pub momentum_lost: u64,
 }
 
 /// The one decided result of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The model history it belongs to. Another one than the round began with if fewer than a
-    /// quorum decided it (`quorum = "survivors"`).
+    /// The model history it belongs to. It differs from the one that the round began with if fewer
+    /// than a quorum decided it (`quorum = "survivors"`).
     pub lineage: Lineage,
-    /// Which round.
+    /// The round.
     pub round: Round,
-    /// What it did, at which step, with which learning rate.
+    /// Spec of the round: its kind, step, learning rate and number of values.
     pub spec: RoundSpec,
-    /// Whose contributions were averaged, ascending.
+    /// Nodes whose contributions were averaged, ascending.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
     pub contributors: Vec<NodeId>,
     /// The view of the next round; shard holders follow from it.
@@ -131,32 +131,33 @@ pub struct Outcome {
     /// momentum restarts at zero.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, SHARDS_MAX>")]
     pub absent: Vec<ShardId>,
-    /// Shards whose momentum restarted at zero since the founding.
+    /// Number of shards whose momentum restarted at zero since the bootstrap.
     pub momentum_lost: u64,
-    /// Which samples were left when the round began, if the training follows an elastic sampler.
+    /// Samples that were left when the round began, if the training follows an elastic sampler.
     pub samples: Option<Progress>,
-    /// The next view's members in the order that the bandwidth-aware gossip graph stands on. One
-    /// that does not name each once, as the empty one, stands for ascending ids.
+    /// Members of the next view in the order that the bandwidth-aware gossip graph is built on. A
+    /// list that does not name each member exactly once, such as the empty one, stands for
+    /// ascending ids.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
     pub order: Vec<NodeId>,
-    /// Where the history comes from.
+    /// Source of the history.
     pub origin: Origin,
-    /// Its forks since the bootstrap, the first one in front.
+    /// Forks of the history since the bootstrap, oldest first.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, FORKS_MAX>")]
     pub forks: Vec<Fork>,
     /// Members of the next view that vote one entry later, ascending.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
     pub waiting: Vec<NodeId>,
-    /// Voters of the next round that are no members of its view, ascending; with their addresses,
-    /// so that everybody can dial them.
+    /// Voters of the next round that are not members of its view, ascending; with their addresses,
+    /// so that every node can dial them.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, VOTERS_KEPT>")]
     pub retained: Vec<Member>,
-    /// Who leads the next round without being asked for, and breaks its ties: a member that votes.
+    /// Default leader of the next round, which also breaks its ties: a member that votes.
     pub leader: NodeId,
 }
 
 impl Outcome {
-    /// Who votes on the next round.
+    /// Voters of the next round.
     #[must_use]
     pub fn voters(&self) -> Voters {
         let votes = |member: &&Member| !self.waiting.contains(&member.id);
@@ -169,7 +170,7 @@ impl Outcome {
         )
     }
 
-    /// Where its members stand once they applied it.
+    /// Member state of its members once they have applied it.
     #[must_use]
     pub fn standing(&self) -> MemberState {
         let lineage = self.lineage;
@@ -183,8 +184,8 @@ impl Outcome {
         }
     }
 
-    /// Whether the two differ at most in the history that they go on with and in who votes next:
-    /// who holds the data of one holds that of the other.
+    /// Whether the two outcomes differ at most in the history that they continue and in the next
+    /// voters. A node that holds the data of one then holds the data of the other.
     #[must_use]
     pub fn has_the_data_of(&self, other: &Self) -> bool {
         let Self {
@@ -204,10 +205,10 @@ impl Outcome {
     }
 }
 
-/// An outcome as a leader attempts it: who moves its data.
+/// An outcome as a leader attempts it, with the members that move its data.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Proposal {
-    /// What the attempt makes.
+    /// Outcome that the attempt produces.
     pub outcome: Outcome,
     /// The members that take part, ascending: each owns or receives shards.
     pub participants: Vec<NodeId>,
@@ -223,8 +224,8 @@ impl Proposal {
             .filter(|member| self.participants.binary_search(&member.id).is_err())
     }
 
-    /// Who must hold its data before anybody votes for it, ascending: who takes part, and who
-    /// joins.
+    /// Nodes that must hold its data before anybody votes for it, ascending: participants and
+    /// joiners.
     #[must_use]
     pub fn receivers(&self) -> BTreeSet<NodeId> {
         self.participants

@@ -1,8 +1,8 @@
-//! The data movements of one attempt at a round: who streams what to whom. A function of the view,
-//! the proposal and the spec, so every node plans the same.
+//! Data movements of one attempt at a round: the sender, receiver and content of each stream. They
+//! are a function of the view, the proposal and the spec, so every node computes the same plan.
 //!
 //! A [`Plan`] is known as soon as the contributors and the participants are; a [`Publication`] once
-//! the next view is. In a round's first attempt everybody starts the plan at once, and the
+//! the next view is. In a round's first attempt every node starts the plan at once, and the
 //! publication follows with the leader's proposal.
 
 use super::outcome::{Outcome, RoundKind, RoundSpec};
@@ -14,23 +14,22 @@ use crate::wire::Header;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// One try to move the data of a round: its data movements report under it.
+/// Identifies one attempt to move the data of a round; its data movements report under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attempt {
-    /// Which round.
+    /// The round.
     pub round: Round,
-    /// Under which term.
+    /// The term.
     pub term: Term,
-    /// Which attempt of this term. Number 0 of the first term is the plan that needs no proposal:
-    /// everybody contributes.
+    /// Number of the attempt within the term. Number 0 of the first term is the plan that needs no
+    /// proposal: everybody contributes.
     pub number: u32,
-    /// In which history: bootstraps that compete, and histories that parted, use the same rounds
-    /// and terms.
+    /// The history: competing bootstraps and partitioned histories use the same rounds and terms.
     pub lineage: Lineage,
 }
 
 impl Attempt {
-    /// The attempt that a frame or stream of this header belongs to.
+    /// The attempt that a frame or stream with this header belongs to.
     #[must_use]
     pub fn of(header: &Header) -> Self {
         Self {
@@ -58,29 +57,29 @@ impl Attempt {
 pub struct Plan {
     /// This node.
     pub me: NodeId,
-    /// Which round, under which term.
+    /// The attempt.
     pub attempt: Attempt,
-    /// Where in history its streams are sent from: the place of `attempt`, whatever was promised
-    /// meanwhile.
+    /// Place in history that its streams are sent from: that of `attempt`, even if a higher term
+    /// was promised meanwhile.
     pub place: Place,
-    /// What the round does.
+    /// Spec of the round.
     pub spec: RoundSpec,
-    /// Whose contributions are averaged, ascending.
+    /// Nodes whose contributions are averaged, ascending.
     pub contributors: Vec<NodeId>,
     /// The members that take part, ascending.
     pub participants: Vec<NodeId>,
-    /// A founding whose owners bring the slow momentum of a checkpoint.
+    /// Whether this is a bootstrap whose owners supply the slow momentum of a checkpoint.
     pub restores: bool,
-    /// How the contribution is cut.
+    /// Layout that cuts the contribution into shards.
     pub layout: Layout,
-    /// Who averages each shard: its first holder that takes part, or any participant where none
-    /// does.
+    /// Owner of each shard, which averages it: its first holder that takes part, or some
+    /// participant if none does.
     owners: Vec<NodeId>,
 }
 
 impl Plan {
-    /// Plans an attempt for `me`; `map` holds the shards of `layout` on the view of the round. At
-    /// least one participant.
+    /// Plans an attempt for `me`; `map` assigns the shards of `layout` on the view of the round.
+    /// Needs at least one participant.
     #[must_use]
     pub fn new(
         me: NodeId,
@@ -108,15 +107,15 @@ impl Plan {
         }
     }
 
-    /// The same for a node that goes on from a checkpoint: its founding brings the slow momentum
-    /// too.
+    /// The same plan for a node that continues from a checkpoint: its bootstrap supplies the slow
+    /// momentum too.
     #[must_use]
     pub fn restoring(mut self, restores: bool) -> Self {
         self.restores = restores && self.spec.kind == RoundKind::Bootstrap;
         self
     }
 
-    /// Whether the owners make new momentum, which every other holder is sent.
+    /// Whether the owners make new momentum, which is sent to every other holder.
     #[must_use]
     pub fn makes_momentum(&self) -> bool {
         self.spec.kind == RoundKind::Slow || self.restores
@@ -145,8 +144,7 @@ impl Plan {
         owned.map(|(shard, _)| shard).collect()
     }
 
-    /// The other owners: each gets this node's contribution to its shards and publishes what became
-    /// of them.
+    /// The other owners: each gets this node's contribution to its shards and publishes the result.
     #[must_use]
     pub fn other_owners(&self) -> Vec<NodeId> {
         let owners: BTreeSet<_> = self
@@ -166,7 +164,7 @@ fn first_of(holders: &[NodeId], participants: &[NodeId]) -> Option<NodeId> {
         .find(|holder| participants.contains(holder))
 }
 
-/// Somebody must average a shard that no participant holds.
+/// Owner of a shard that no participant holds: some participant must average it.
 fn stand_in(shard: ShardId, participants: &[NodeId], me: NodeId) -> NodeId {
     participants
         .get(shard.0 as usize % participants.len().max(1))
@@ -177,68 +175,68 @@ fn stand_in(shard: ShardId, participants: &[NodeId], me: NodeId) -> NodeId {
 /// Anchor and momentum of some shards that one node sends to another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Move {
-    /// Who sends.
+    /// The sender.
     pub from: NodeId,
-    /// Who receives.
+    /// The receiver.
     pub to: NodeId,
-    /// Which shards of the state, ascending.
+    /// Shards of the state, ascending.
     pub shards: Vec<ShardId>,
 }
 
-/// Who gets what an attempt makes.
+/// Receivers and contents of the data that an attempt produces.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Publication {
-    /// Which round, under which term.
+    /// The attempt.
     pub attempt: Attempt,
-    /// Who gets the new values of every shard, ascending: the participants and all members of the
-    /// next view.
+    /// Nodes that get the new values of every shard, ascending: the participants and all members of
+    /// the next view.
     pub receivers: Vec<NodeId>,
-    /// State on its way to other holders, one entry a pair of nodes. After a slow step, or a
-    /// founding that restores, the new momentum (the anchor is the new parameters); in other rounds
-    /// anchor and momentum, where the next view has new holders.
+    /// State sent to other holders, one entry per pair of nodes. After a slow step, or a bootstrap
+    /// that restores, the new momentum (the anchor is the new parameters); in other rounds anchor
+    /// and momentum, if the next view has new holders.
     pub moves: Vec<Move>,
     /// Whether moves carry the anchor too, before the momentum of each shard.
     pub moves_anchor: bool,
-    /// How the state is cut: the layout of the rounds that take the slow step.
+    /// Layout of the state: that of the rounds that take the slow step.
     pub state_layout: Layout,
     /// The shards whose state this node holds afterwards, ascending.
     pub holds: Vec<ShardId>,
     /// Whether the new values become the anchor of the held shards.
     pub renews_anchor: bool,
-    /// Shards whose state nobody that takes part has, ascending: their slow step is a plain average
-    /// with momentum zero.
+    /// Shards whose state no participant has, ascending: their slow step is a plain average with
+    /// momentum zero.
     pub lost: Vec<ShardId>,
-    /// The base optimizer's buffers on their way to nodes that join; `None` where these get no
-    /// copy.
+    /// Optimizer-state transfer: the base optimizer's buffers for nodes that join; `None` if these
+    /// get no copy.
     pub optimizer_transfer: Option<OptimizerTransfer>,
 }
 
-/// The base optimizer's buffers that nodes get which join.
+/// Optimizer-state transfer: the base optimizer's buffers sent to nodes that join.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OptimizerTransfer {
-    /// The lowest contributor: a member, which lends its training's buffers.
+    /// The sender: the lowest contributor, a member, which passes its training's buffers.
     pub donor: NodeId,
-    /// Who joins, ascending.
+    /// Nodes that join, ascending.
     pub joiners: Vec<NodeId>,
-    /// How many values.
+    /// Number of values.
     pub values: u64,
 }
 
-/// What a publication follows from, beside the plan.
+/// Inputs of a publication, besides the plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Holders<'a> {
-    /// How the state is cut.
+    /// Layout of the state.
     pub layout: Layout,
-    /// Who holds it in the view of the round.
+    /// Holders of the state in the view of the round.
     pub before: &'a ShardMap,
-    /// Who holds it in the next view.
+    /// Holders of the state in the next view.
     pub after: &'a ShardMap,
     /// Shards that nobody held when the round began.
     pub absent: &'a [ShardId],
 }
 
 impl Publication {
-    /// What `plan` publishes for `outcome`; `holders` is `None` where the outer optimizer keeps no
+    /// Publication of `plan` for `outcome`; `holders` is `None` if the outer optimizer keeps no
     /// sharded state.
     #[must_use]
     pub fn new(plan: &Plan, outcome: &Outcome, holders: Option<Holders<'_>>) -> Self {
@@ -269,7 +267,8 @@ impl Publication {
         publication
     }
 
-    /// The same with a copy of `values` values of the base optimizer's buffers for whoever joins.
+    /// The same publication with an optimizer-state transfer: a copy of `values` values of the base
+    /// optimizer's buffers for every node that joins.
     #[must_use]
     pub fn with_donation(mut self, plan: &Plan, outcome: &Outcome, values: u64) -> Self {
         let joiners: Vec<NodeId> = outcome
@@ -310,13 +309,12 @@ impl Publication {
             } else {
                 first_of(before.holders(shard), &plan.participants)
             };
-            // What is restored is lost by nobody.
+            // Restored state is not lost.
             if source.is_none() && !plan.restores {
                 self.lost.push(shard);
             }
             let slow = plan.makes_momentum();
-            // After a slow step every holder needs the new momentum, also where it starts again at
-            // zero.
+            // After a slow step every holder needs the new momentum, even if it restarts at zero.
             let from = if slow {
                 plan.owners.get(shard.0 as usize).copied()
             } else {
@@ -346,12 +344,12 @@ impl Publication {
             .collect();
     }
 
-    /// What `node` sends.
+    /// Moves that `node` sends.
     pub fn moves_from(&self, node: NodeId) -> impl Iterator<Item = &Move> {
         self.moves.iter().filter(move |moved| moved.from == node)
     }
 
-    /// Who sends `node` its buffers of the base optimizer.
+    /// The node that sends `node` the base optimizer's buffers.
     #[must_use]
     pub fn donor_to(&self, node: NodeId) -> Option<NodeId> {
         self.optimizer_transfer
@@ -360,15 +358,15 @@ impl Publication {
             .map(|optimizer_transfer| optimizer_transfer.donor)
     }
 
-    /// What `node` receives.
+    /// Moves that `node` receives.
     pub fn moves_to(&self, node: NodeId) -> impl Iterator<Item = &Move> {
         self.moves.iter().filter(move |moved| moved.to == node)
     }
 }
 
-/// The shards whose momentum restarts at zero and those that nobody holds after the round: both
-/// follow from who takes part. A slow step gives a lost shard a new anchor and momentum zero; until
-/// then nobody holds it.
+/// The shards whose momentum restarts at zero, and those that nobody holds after the round: both
+/// follow from the participants. A slow step gives a lost shard a new anchor and momentum zero;
+/// until then nobody holds it.
 #[must_use]
 pub fn losses(
     plan: &Plan,

@@ -1,28 +1,28 @@
-//! Who votes on a round. Each entry names the members and the voters of the next one; mostly they
+//! Voters of a round. Each entry names the members and the voters of the next round; usually they
 //! are the same.
 //!
-//! - A member that is left out leaves the voters too, so that a cluster which loses host after host
-//!   goes on. Below [`VOTERS_KEPT`] voters nobody is dropped for silence alone: who was left out
-//!   last stays a voter. A vote needs no data.
-//! - Voters are starts of nodes: a process that was started again is no voter until an entry makes
-//!   it a member.
-//! - An entry admits no more new voters than there are continuing ones, so those are a quorum of
-//!   the next voters with the tie-breaker, who is one of them. Further joiners are members at once
-//!   and vote one entry later.
+//! - An excluded member stops being a voter too, so that a cluster which loses host after host
+//!   continues. Below [`VOTERS_KEPT`] voters nobody is dropped for silence alone: the member
+//!   excluded last stays a voter. A vote needs no data.
+//! - Voters are incarnations of nodes: a restarted process is not a voter until an entry makes it a
+//!   member.
+//! - An entry admits no more new voters than there are continuing ones, so the continuing ones,
+//!   which include the tie-breaker, are a quorum of the next voters. Further joiners are members at
+//!   once and vote one entry later.
 
 use crate::ident::{Incarnation, NodeId};
 use crate::view::{Member, View};
 use serde::{Deserialize, Serialize};
 
-/// Below so many voters nobody stops being one for silence alone.
+/// Number of voters below which no voter is dropped for silence alone.
 pub const VOTERS_KEPT: usize = 3;
 
-/// A start of a node that votes.
+/// A voting incarnation of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Voter {
-    /// Who.
+    /// The node.
     pub node: NodeId,
-    /// Which start of it.
+    /// Its incarnation.
     pub incarnation: Incarnation,
 }
 
@@ -43,7 +43,7 @@ pub struct Voters {
 }
 
 impl Voters {
-    /// These voters; half of them are a quorum with `tie_breaker`.
+    /// The given voters; half of them are a quorum if they include `tie_breaker`.
     #[must_use]
     pub fn new(mut voters: Vec<Voter>, tie_breaker: impl Into<Option<NodeId>>) -> Self {
         voters.sort_unstable();
@@ -54,8 +54,8 @@ impl Voters {
         }
     }
 
-    /// The founders: more than half of them must vote for round 0. Half would decide a bootstrap
-    /// that the other half calls void.
+    /// The bootstrap members: more than half of them must vote for round 0. Half would decide a
+    /// bootstrap that the other half calls void.
     #[must_use]
     pub fn of_founders(view: &View) -> Self {
         Self {
@@ -74,19 +74,19 @@ impl Voters {
         self.voters.iter().map(|voter| voter.node)
     }
 
-    /// How many.
+    /// Number of voters.
     #[must_use]
     pub fn count(&self) -> usize {
         self.voters.len()
     }
 
-    /// With whom half of the voters are a quorum, if with anybody.
+    /// The voter with which half of the voters are a quorum, if there is one.
     #[must_use]
     pub fn tie_breaker(&self) -> Option<NodeId> {
         self.tie_breaker
     }
 
-    /// The start of `node` that votes.
+    /// The voting incarnation of `node`.
     #[must_use]
     pub fn of(&self, node: NodeId) -> Option<&Voter> {
         self.voters
@@ -95,14 +95,14 @@ impl Voters {
             .map(|index| &self.voters[index])
     }
 
-    /// Whether this start of a node votes.
+    /// Whether this incarnation of a node votes.
     #[must_use]
     pub fn contains(&self, voter: Voter) -> bool {
         self.of(voter.node) == Some(&voter)
     }
 
-    /// Whether these voters may decide: more than half of all, or half with the tie-breaker. Each
-    /// must be named once.
+    /// Whether the voters in `group` may decide: more than half of all, or half with the
+    /// tie-breaker. Each must be named once.
     #[must_use]
     pub fn is_quorum(&self, group: impl IntoIterator<Item = NodeId>) -> bool {
         let mut count = 0;
@@ -117,28 +117,28 @@ impl Voters {
     }
 }
 
-/// How a round was decided.
+/// Votes that decided a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Votes {
-    /// Who voted for it, ascending.
+    /// Nodes that voted for the outcome, ascending.
     pub accepted: Vec<NodeId>,
     /// The voters of the round.
     pub voters: Voters,
 }
 
-/// How the voters of the next round differ from its members.
+/// Difference between the voters and the members of the next round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NextVoters {
     /// Members that vote one entry later, ascending.
     pub waiting: Vec<NodeId>,
-    /// Voters that are no members, ascending.
+    /// Voters that are not members, ascending.
     pub retained: Vec<Voter>,
-    /// Who leads the next round without being asked for, and breaks ties: a member that votes.
+    /// Default leader of the next round, which also breaks ties: a member that votes.
     pub leader: NodeId,
 }
 
-/// The voters after an entry with the members of `next`. `ended` says of which starts it is known
-/// that they are over, or want to be.
+/// The voters after an entry with the members of `next`. `ended` says whether an incarnation is
+/// known to be over, or wants to be.
 #[must_use]
 pub fn next_voters(now: &Voters, next: &View, ended: impl Fn(&Voter) -> bool) -> NextVoters {
     let votes_now = |member: &&Member| now.contains(Voter::from(*member));
@@ -149,12 +149,12 @@ pub fn next_voters(now: &Voters, next: &View, ended: impl Fn(&Voter) -> bool) ->
         .filter(|member| !votes_now(member))
         .map(|member| member.id)
         .collect();
-    // A new start of a node proves that the earlier one is over.
+    // A new incarnation of a node proves that the earlier one is over.
     let silent = |voter: &&Voter| !next.contains(voter.node) && !ended(voter);
     let kept = VOTERS_KEPT.saturating_sub(continuing + new.len().min(continuing));
     let retained: Vec<Voter> = now.iter().filter(silent).take(kept).copied().collect();
     let remaining = continuing + retained.len();
-    // Where the last voters leave, the members that do not vote yet take over.
+    // If the last voters leave, the members that do not vote yet take over.
     let admitted = if remaining == 0 {
         new.len()
     } else {

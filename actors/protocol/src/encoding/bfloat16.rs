@@ -1,17 +1,17 @@
-//! Bfloat16: the upper half of a float32, rounded to nearest even. Bit arithmetic on signed
-//! integers, because that is what the smallest vector units compare.
+//! Bfloat16: the upper half of a float32, rounded to nearest even. Uses bit arithmetic on signed
+//! integers, because the smallest vector units can compare only those.
 
 use super::{BLOCK_ELEMENTS, Rounding};
 
-/// Bytes of one value.
+/// Encoded size of one value, in bytes.
 pub const VALUE_BYTES: usize = 2;
 
 const SIGN: u32 = 0x8000_0000;
 const INFINITY: i32 = 0x7f80_0000;
-/// The largest finite bfloat16 as float32. What lies above would round to infinity; the rest of it
-/// is kept as residual.
+/// The largest finite bfloat16 as float32. Values above would round to infinity; they become this
+/// one, and the rest is kept as residual.
 const LARGEST: i32 = 0x7f7f_0000;
-/// Makes a NaN whose payload lay in the lower half a NaN in the upper one.
+/// Keeps a NaN a NaN if its payload is only in the lower half, which is dropped.
 const QUIET: u32 = 0x0040_0000;
 
 /// Rounds to bfloat16.

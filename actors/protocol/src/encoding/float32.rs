@@ -1,11 +1,11 @@
-//! Float32 as it is.
+//! Float32, unchanged.
 
 use super::{BLOCK_ELEMENTS, Rounding};
 
-/// Bytes of one value.
+/// Encoded size of one value, in bytes.
 pub const VALUE_BYTES: usize = 4;
 
-/// Rounds nothing.
+/// Exact encoding, without rounding.
 pub struct Exact;
 
 impl Rounding for Exact {

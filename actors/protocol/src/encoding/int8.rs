@@ -1,22 +1,22 @@
-//! Int8: a scale for each block and a signed byte for each value. Rounding is the addition of a
-//! large number, whose lowest bits then are the rounded value: the smallest vector units have no
+//! Int8: a scale for each block and a signed byte for each value. Rounding adds a large number,
+//! after which the lowest bits of the sum are the rounded value: the smallest vector units have no
 //! other way.
 
 use super::{BLOCK_ELEMENTS, Rounding};
 
-/// Bytes of a block's scale.
+/// Encoded size of a block's scale, in bytes.
 pub const SCALE_BYTES: usize = 4;
 
-/// Steps to each side of zero.
+/// Number of steps on each side of zero.
 const STEPS: f32 = 127.0;
-/// `1.5·2²³`: float32 has no fractions there, so a sum is rounded to nearest even and its lowest
-/// bits count.
+/// `1.5·2²³`: float32 has no fractional bits there, so a sum is rounded to nearest even and its
+/// lowest bits are the integer.
 const ROUNDS: f32 = 12_582_912.0;
-/// Leaves 17 significant bits, so that a product with seven more is exact.
+/// Mask that keeps 17 significant bits, so that a product with seven more is exact.
 const SCALE_BITS: u32 = 0xffff_ff80;
 const MAGNITUDE: u32 = 0x7fff_ffff;
 
-/// Rounds to a 127th of the block's largest value.
+/// Rounds to multiples of a 127th of the block's largest magnitude.
 pub struct Int8;
 
 impl Rounding for Int8 {
@@ -29,8 +29,8 @@ impl Rounding for Int8 {
         let scale = scale(values);
         *first = scale.to_le_bytes();
         if scale.is_nan() {
-            // Not a number as a whole: then the bytes say nothing, and are the same on every
-            // processor.
+            // The whole block is NaN: the bytes have no meaning and are zero, so that they are the
+            // same on every processor.
             decoded.fill(f32::NAN);
             return bytes.fill(0);
         }
@@ -53,10 +53,10 @@ impl Rounding for Int8 {
     }
 }
 
-/// The step of a block; NaN if one of its values is not finite. Never below the smallest normal
+/// The scale of a block; NaN if one of its values is not finite. Never below the smallest normal
 /// float32, whose inverse is finite.
 fn scale(values: &[f32]) -> f32 {
-    // As integers, magnitudes are in the order of the numbers, and a NaN is above all.
+    // As integers, magnitudes have the same order as the numbers, and a NaN is above all.
     let largest = values
         .iter()
         .map(|value| (value.to_bits() & MAGNITUDE) as i32)

@@ -1,32 +1,33 @@
-//! How float32 values travel in fewer bytes, and what becomes of the part that rounding drops: it
-//! "stays with the sender and is added to its next message" (algorithm section 7). With `Q` for a
-//! round trip through the wire type:
+//! Encodings of float32 values in fewer bytes, and the residual that rounding leaves: it "stays
+//! with the sender and is added to its next message" (algorithm section 7). With `Q` for a round
+//! trip through the wire type:
 //!
 //! | message | sends | keeps |
 //! |---|---|---|
 //! | gossip to `d` peers, who each mix in `s·q` | `q = Q(x + r/(d·s))` | `r ← d·s·(x − q) + r` |
-//! | contribution to a round | `q = Q(x − w·o + r)`, `o` what the round before decided | `r ← (x − w·o + r) − q`, if the round is decided |
-//! | publication | `q = Q(x − o)`; everybody, the sender too, takes `o + q` | `x − (o + q)`, for the sender's next contribution |
+//! | contribution to a round | `q = Q(x − w·o + r)`, `o` the previous round's decided parameters | `r ← (x − w·o + r) − q`, if the round is decided |
+//! | publication | `q = Q(x − o)`; every node, including the sender, takes `o + q` | `x − (o + q)`, for the sender's next contribution |
 //!
-//! So what was sent and what is kept add up to what was given, to float32's own rounding, however
-//! often: a residual is never larger than half a step of the wire type, because the one before it
-//! is part of what is rounded. Below the smallest normal float32 a residual is zero.
+//! So sent values and residual add up to the given values, to float32's own rounding, over any
+//! number of messages: a residual is never larger than half a step of the wire type, because the
+//! previous one is part of the rounded value. A residual below the smallest normal float32 becomes
+//! zero.
 //!
 //! **Formats**, little-endian, value after value. [`WireType::Float32`]: 4 bytes.
 //! [`WireType::BFloat16`]: the upper 2 bytes, rounded to nearest even; a finite value beyond the
 //! largest bfloat16 becomes that one. [`WireType::Int8`]: blocks of [`BLOCK_ELEMENTS`], of which
 //! the last may be shorter: a float32 scale, then a signed byte for each value, `value =
 //! byte·scale`. The scale is `max|v|/127`, cut to 17 significant bits so that every product is
-//! exact, and at least the smallest normal float32. So values that came out of an encoding are
-//! encoded without a loss: all members hold the same bits, whoever encodes again.
+//! exact, and at least the smallest normal float32. So decoded values are encoded again without
+//! loss: all members hold the same bits, whichever of them encodes again.
 //!
-//! **Values that are not finite** travel as such: a NaN or an infinity stays one in bfloat16; with
-//! one in it a block of int8 becomes NaN as a whole. Frozen values are checked before, so only a
-//! difference that overflows gets here. What a gossip owes stays finite: what cannot be paid
-//! without an overflow is owed on.
+//! **Non-finite values** are preserved: a NaN or an infinity stays one in bfloat16; in int8 a block
+//! that contains one becomes NaN as a whole. Frozen values are checked before, so only a difference
+//! that overflows gets here. The residual of a gossip stays finite: a part that cannot be sent
+//! without an overflow stays in the residual.
 //!
-//! Slices of one call have the same length, and `bytes` has [`WireType::encoded_bytes`] of it; what
-//! is longer is left alone.
+//! Slices of one call have the same length, and `bytes` has [`WireType::encoded_bytes`] of it;
+//! longer parts are left unchanged.
 
 mod bfloat16;
 mod float32;
@@ -38,37 +39,37 @@ use crate::algorithm::WireType;
 use bfloat16::BFloat16;
 use int8::Int8;
 
-/// Values that share a scale as [`WireType::Int8`]. Chunks of a stream are a multiple of it, so
-/// each begins with a block.
+/// Number of values that share a scale as [`WireType::Int8`]. Chunks of a stream are a multiple of
+/// it, so each begins with a block.
 pub const BLOCK_ELEMENTS: usize = 256;
 
-/// A wire type that rounds, block by block.
+/// A wire type that encodes block by block, possibly rounding.
 trait Rounding {
-    /// Bytes of a whole block.
+    /// Encoded size of a full block, in bytes.
     const BLOCK_BYTES: usize;
 
-    /// Encodes at most a block; `decoded` becomes what the receiver will see.
+    /// Encodes at most a block; `decoded` becomes the values that the receiver decodes.
     fn encode(values: &[f32], bytes: &mut [u8], decoded: &mut [f32]);
 
     /// Calls `rule(target, decoded value)` for each value of at most a block.
     fn decode(bytes: &[u8], target: &mut [f32], rule: impl Fn(&mut f32, f32));
 }
 
-/// What a node brings to a round; all slices have the same length.
+/// A node's contribution to a round; all slices have the same length.
 #[derive(Clone, Copy, Debug)]
 pub struct Contribution<'a> {
     /// `x`, the numerator.
     pub values: &'a [f32],
     /// `w`, its push-sum weight.
     pub weight: f64,
-    /// `o`, the parameters that the round before decided.
+    /// `o`, the parameters decided by the previous round.
     pub reference: &'a [f32],
-    /// `r`, what earlier contributions still owe; `None` is zeros.
+    /// `r`, the residual of earlier contributions; `None` is zeros.
     pub residual: Option<&'a [f32]>,
 }
 
 impl WireType {
-    /// Bytes of `elements` values that begin at a block.
+    /// Encoded size of `elements` values that begin at a block, in bytes.
     #[must_use]
     pub fn encoded_bytes(self, elements: usize) -> usize {
         match self {
@@ -79,8 +80,8 @@ impl WireType {
     }
 
     /// Encodes a gossip's numerators. `factor` is `d·s`, the part of the mass that is given away,
-    /// above 0. `residual` is mass that earlier messages still owe, zeros at first; it becomes what
-    /// this one owes. As float32 nothing is owed, and `residual` is left alone.
+    /// above 0. `residual` is the residual mass of earlier messages, zeros at first; it becomes the
+    /// new residual. As float32 there is no residual, and `residual` is left unchanged.
     pub fn encode_gossip(
         self,
         numerators: &[f32],
@@ -95,8 +96,8 @@ impl WireType {
         }
     }
 
-    /// Encodes a contribution to a round; `next` becomes the residual if the round is decided with
-    /// it.
+    /// Encodes a contribution to a round; `next` becomes the new residual, valid if the round is
+    /// decided with this contribution.
     pub fn encode_contribution(
         self,
         contribution: Contribution<'_>,
@@ -110,8 +111,8 @@ impl WireType {
         }
     }
 
-    /// Encodes new parameters as the difference from `reference`. `values` become what every
-    /// receiver will have, `dropped` what they were more than that.
+    /// Encodes new parameters as the difference from `reference`. `values` become the values that
+    /// every receiver will have, `dropped` the difference of the original values from those.
     pub fn encode_publication(
         self,
         values: &mut [f32],
@@ -126,7 +127,8 @@ impl WireType {
         }
     }
 
-    /// Encodes `values` as they are, without a residual; they become what every receiver will have.
+    /// Encodes `values` without reference or residual; they become the values that every receiver
+    /// will have.
     pub fn encode_in_place(self, values: &mut [f32], bytes: &mut [u8]) {
         match self {
             Self::Float32 => float32::encode(values, bytes),
@@ -163,8 +165,8 @@ fn decode_blocks<R: Rounding>(bytes: &[u8], target: &mut [f32], rule: impl Fn(&m
     }
 }
 
-/// A block on its way through an encoding: what should be sent, and what the receiver will see of
-/// it. Small enough for the innermost cache.
+/// A block being encoded: the values to send, and the values that the receiver will decode. Small
+/// enough for the innermost cache.
 struct Staged {
     wanted: [f32; BLOCK_ELEMENTS],
     sent: [f32; BLOCK_ELEMENTS],
@@ -184,7 +186,7 @@ impl Staged {
     }
 }
 
-/// Zero instead of a subnormal number. What a parameter that no longer moves owes becomes smaller
+/// Zero instead of a subnormal number. The residual of a parameter that no longer moves shrinks
 /// with every message, and processors take a hundred times as long for numbers this small.
 fn normal(value: f32) -> f32 {
     if value.abs() < f32::MIN_POSITIVE {

@@ -1,20 +1,20 @@
-//! Messages on their way from this node: it answers for their mass until their receivers do.
+//! Escrow of in-flight messages from this node: it answers for their mass until their receivers do.
 
 use super::events::Sent;
 use crate::ident::{NodeId, Step};
 use crate::time::{Instant, Span};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How often a receiver is asked about a message that it did not answer.
+/// Interval at which a receiver is asked about a message that it has not answered.
 pub const ASK_INTERVAL: Span = Span::from_millis(1_000);
-/// Unanswered messages to one peer, at most, where nothing else bounds them.
+/// Maximum number of unanswered messages to one peer, if nothing else bounds them.
 const UNANSWERED_MAX: usize = 64;
 
-/// A message without an answer.
+/// An unanswered message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Parcel {
     weight: f64,
-    /// When its receiver is asked about it; `None` while it is being sent.
+    /// Time at which its receiver is asked about it; `None` while it is being sent.
     ask_at: Option<Instant>,
 }
 
@@ -22,17 +22,17 @@ struct Parcel {
 #[derive(Clone, Debug, Default)]
 pub struct Escrow {
     parcels: BTreeMap<Sent, Parcel>,
-    /// Mass that is this node's again, until the next mix.
+    /// Mass that was taken back and waits for the next mix.
     returned: BTreeMap<Sent, f64>,
-    /// What was taken back because its receiver was thought dead.
+    /// Messages that were reclaimed because their receiver was taken for dead.
     reclaimed: BTreeSet<Sent>,
-    /// Of that, what a receiver that lives after all is being told, until it answers; and when it
-    /// is told again.
+    /// Reclaimed messages of which a receiver that turned out alive is being told until it answers,
+    /// each with the time at which it is told again.
     telling: BTreeMap<Sent, Instant>,
 }
 
 impl Escrow {
-    /// Puts a message that is being sent in escrow.
+    /// Deposits a message that is being sent.
     pub fn deposit(&mut self, to: NodeId, step: Step, weight: f64) {
         self.parcels.insert(
             (to, step),
@@ -43,31 +43,32 @@ impl Escrow {
         );
     }
 
-    /// A message is sent, for better or worse: its receiver is asked at `ask_at` if it does not
-    /// answer.
+    /// The message was sent, successfully or not: its receiver is asked at `ask_at` if it has not
+    /// answered by then.
     pub fn sent(&mut self, sent: Sent, ask_at: Instant) {
         if let Some(parcel) = self.parcels.get_mut(&sent) {
             parcel.ask_at = Some(ask_at);
         }
     }
 
-    /// The receiver has it. `false` if it was not in escrow.
+    /// The receiver has the message. `false` if it was not in escrow.
     pub fn release(&mut self, sent: Sent) -> bool {
         self.parcels.remove(&sent).is_some()
     }
 
-    /// The receiver does not have it and never will. `false` if it was not in escrow.
+    /// The receiver does not have the message and never will: its mass is taken back. `false` if it
+    /// was not in escrow.
     pub fn take_back(&mut self, sent: Sent) -> bool {
         let parcel = self.parcels.remove(&sent);
         parcel.is_some_and(|parcel| self.returned.insert(sent, parcel.weight).is_none())
     }
 
-    /// Whether this message is without an answer.
+    /// Whether this message is unanswered.
     pub fn is_open(&self, sent: Sent) -> bool {
         self.parcels.contains_key(&sent)
     }
 
-    /// The message was never sent; returns its weight, also if it was taken back meanwhile.
+    /// The message was never sent; returns its weight, even if it was taken back meanwhile.
     pub fn cancel(&mut self, sent: Sent) -> Option<f64> {
         self.reclaimed.remove(&sent);
         self.telling.remove(&sent);
@@ -77,7 +78,7 @@ impl Escrow {
             .or_else(|| self.returned.remove(&sent))
     }
 
-    /// The receiver is dead: takes back everything that was on its way to it.
+    /// The receiver is dead: reclaims all in-flight messages to it.
     pub fn reclaim(&mut self, to: NodeId) {
         let open: Vec<Sent> = self.to(to).map(|(sent, _)| *sent).collect();
         for sent in open {
@@ -88,8 +89,8 @@ impl Escrow {
             .retain(|sent, _| sent.0 != to || !self.reclaimed.insert(*sent));
     }
 
-    /// What was reclaimed from a receiver that lives after all, ascending: it is told now, and
-    /// again at `again_at` if it does not answer.
+    /// The messages that were reclaimed from a receiver that turned out alive, ascending: it is
+    /// told now, and again at `again_at` if it has not answered by then.
     pub fn tell_reclaimed(&mut self, to: NodeId, again_at: Instant) -> Vec<Step> {
         let steps: Vec<Step> = self
             .reclaimed
@@ -103,12 +104,13 @@ impl Escrow {
         steps
     }
 
-    /// The receiver knows that this was reclaimed.
+    /// The receiver knows that this message was reclaimed.
     pub fn told(&mut self, sent: Sent) {
         self.telling.remove(&sent);
     }
 
-    /// Who has to be told again at `now`; once more one interval later.
+    /// Reclaimed messages of which the receivers must be told again at `now`, and then once more
+    /// after an interval.
     pub fn untold(&mut self, now: Instant) -> Vec<Sent> {
         let due: Vec<Sent> = self
             .telling
@@ -121,14 +123,15 @@ impl Escrow {
         due
     }
 
-    /// Takes the mass that came back, ascending.
+    /// Takes the mass that was taken back, ascending by message.
     pub fn take_returned(&mut self) -> Vec<(Sent, f64)> {
         std::mem::take(&mut self.returned).into_iter().collect()
     }
 
-    /// Whether another message may be sent to `to` at `step`: none to it is without an answer for
-    /// more than `steps` steps; 0, synchronous: a peer that is behind answers later, and is waited
-    /// for by others.
+    /// Whether another message may be sent to `to` at `step`: true if no message to it is
+    /// unanswered for more than `steps` steps. With `steps` 0 (synchronous), only the number of
+    /// unanswered messages is bounded: a peer that is behind answers later, and is waited for by
+    /// others.
     pub fn is_in_time(&self, to: NodeId, step: Step, steps: u64) -> bool {
         let oldest = self.to(to).next().map(|((_, oldest), _)| *oldest);
         match oldest {
@@ -137,7 +140,7 @@ impl Escrow {
         }
     }
 
-    /// Steps of which something is in escrow: so many models are kept.
+    /// Number of steps with messages in escrow, which is the number of models kept.
     pub fn steps(&self) -> usize {
         self.parcels
             .keys()
@@ -146,7 +149,8 @@ impl Escrow {
             .len()
     }
 
-    /// Whose answers are overdue at `now`; they are asked again one interval later.
+    /// Messages whose answers are overdue at `now`; their receivers are asked again one interval
+    /// later.
     pub fn overdue(&mut self, now: Instant) -> Vec<Sent> {
         let due = |parcel: &Parcel| parcel.ask_at.is_some_and(|ask_at| now >= ask_at);
         let asked: Vec<Sent> = self
@@ -161,7 +165,7 @@ impl Escrow {
         asked
     }
 
-    /// When the next answer is overdue.
+    /// Time at which the next question or notice is due.
     pub fn next_ask(&self) -> Option<Instant> {
         self.parcels
             .values()
@@ -170,7 +174,7 @@ impl Escrow {
             .min()
     }
 
-    /// Weight in escrow, that which was taken back included.
+    /// Weight in escrow, including weight that was taken back and is not mixed yet.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.parcels
@@ -180,13 +184,13 @@ impl Escrow {
             + self.returned.values().sum::<f64>()
     }
 
-    /// Messages without an answer.
+    /// Number of unanswered messages.
     #[must_use]
     pub fn messages(&self) -> usize {
         self.parcels.len()
     }
 
-    /// Writes everything without an answer off; returns its weight.
+    /// Writes off all unanswered messages; returns their weight.
     pub fn write_off(&mut self) -> f64 {
         std::mem::take(&mut self.parcels)
             .values()

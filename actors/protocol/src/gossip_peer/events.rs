@@ -1,4 +1,4 @@
-//! What happens to the gossip peer, and what it asks its shell for.
+//! Events and effects of the gossip peer.
 
 use crate::ident::{Lineage, NodeId, Round, Step};
 use crate::machine::Place;
@@ -8,26 +8,27 @@ use crate::view::View;
 use crate::wire::{Frame, Header, Message};
 use std::collections::BTreeSet;
 
-/// Which gossip message, as its receiver knows it: the round it belongs to, the sender's inner
-/// step, the sender.
+/// Identifies a gossip message at its receiver: the round it belongs to, the sender's inner step,
+/// the sender.
 pub type Key = (Round, Step, NodeId);
 
-/// Which gossip message, as its sender knows it: the receiver and the sender's inner step.
+/// Identifies a gossip message at its sender: the receiver and the sender's inner step.
 pub type Sent = (NodeId, Step);
 
-/// What happens to the gossip peer.
+/// Events that the gossip peer handles.
 #[derive(Clone, Debug)]
 pub enum In {
     /// This node finished an inner step and gossips.
     Gossip {
         /// The inner step.
         step: Step,
-        /// How many gossips the schedule has before it.
+        /// Number of gossips that the schedule has before it.
         turn: u64,
         /// The round it works towards.
         round: Round,
     },
-    /// This node finished the inner step of an exact average: what is in flight must be in it.
+    /// This node finished the inner step of an exact average: it must flush, so that all in-flight
+    /// mass is in the average.
     Settle {
         /// The inner step.
         step: Step,
@@ -36,143 +37,144 @@ pub enum In {
     },
     /// The training thread's values were not finite: nothing of this step was sent.
     Withheld(Step),
-    /// A gossip stream of this header begins.
+    /// A gossip stream with this header begins.
     Offered {
-        /// Who, where in history.
+        /// Sender and position in history.
         header: Header,
         /// The sender's inner step.
         step: Step,
         /// The push-sum weight that comes with it.
         weight: f64,
     },
-    /// A message that was to be received is here as a whole.
+    /// An incoming message has been received completely.
     Arrived(Key),
-    /// A message that was to be received broke off, or is not what it says.
+    /// An incoming message broke off, or does not match its header.
     Broken(Key),
-    /// An own message was handed to the transport as a whole.
+    /// A message of this node was handed to the transport completely.
     Sent(Sent),
-    /// An own message could not be sent as a whole; it may have arrived all the same.
+    /// A message of this node could not be sent completely; it may have arrived nevertheless.
     SendFailed(Sent),
-    /// The view of the next round is another one.
+    /// The next round has a different view.
     View {
-        /// Its members.
+        /// The view.
         view: View,
         /// The model history.
         lineage: Lineage,
         /// The next round.
         round: Round,
-        /// Its members in the order that the bandwidth-aware graph stands on, as it was decided.
+        /// The decided order of its members for the bandwidth-aware graph.
         order: Vec<NodeId>,
     },
-    /// A round was decided that did not change the view; the next one is this. What others send in
-    /// it is answered from now on, also while this node still computes.
+    /// A round was decided without a change of view; this is the next round. Messages sent in it by
+    /// others are answered from now on, even while this node still computes.
     Round(Round),
     /// A control frame about gossip arrived.
     Frame {
-        /// Who, where in history.
+        /// Sender and position in history.
         header: Header,
-        /// What.
+        /// The message.
         message: Box<Message>,
     },
-    /// Who is suspected from now on: it may be dead. Nothing is sent to it; what it sends is waited
-    /// for as long as it is a member.
+    /// The members suspected from now on: they may be dead. Nothing is sent to them; their messages
+    /// are awaited as long as they are members.
     Suspects(BTreeSet<NodeId>),
-    /// A member is gone.
+    /// A member is dead.
     MemberLost(NodeId),
-    /// A member that was thought gone is alive, in the same view.
+    /// A member that was declared dead is alive, in the same view.
     MemberBack(NodeId),
-    /// This node leaves, working towards this round.
+    /// This node leaves while working towards this round.
     Leave(Round),
     /// Time passed.
     Tick,
 }
 
-/// What the gossip peer asks its shell for.
+/// Effects that the gossip peer asks its shell to execute.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Read the stream of this message.
     Receive(Key),
-    /// Drop this message, read or not; of several copies the one that came last.
+    /// Drop this message, whether it was read or not; of several copies the latest one.
     Drop(Key),
-    /// Fold in what arrived and what was taken back.
+    /// Mix in received messages and mass that was taken back.
     Mix(Mix),
-    /// Send a part of the numerators as they are after the mix that came before, with the movement
-    /// of the step (see [`Mix`]); synchronous: as the training thread left them.
+    /// Send a part of the numerators as they are after the preceding mix, with the movement of the
+    /// step (see [`Mix`]). In synchronous gossip: as the training thread left them.
     Ship(Plan),
-    /// The receiver has the message: its values need not be kept any more.
+    /// The receiver has the message: its values need no longer be kept.
     Forget(Sent),
     /// Send a control frame.
     Send {
-        /// To whom.
+        /// Receiver of the frame.
         to: NodeId,
-        /// What.
+        /// The frame.
         frame: Frame,
     },
-    /// These peers are later than the staleness bound: this node does without them until they are
-    /// in time again.
+    /// These peers are later than the staleness bound: this node goes on without them until they
+    /// are in time again.
     Late(Vec<NodeId>),
-    /// Everything that this node sent has arrived or never can: the node may leave.
+    /// Every message of this node has arrived or can no longer arrive: the node may leave.
     Left,
 }
 
 /// One mix: `x = own·z + stays·Δ + Σ scale·y`, where `z` is the de-biased model before the inner
-/// step, and `Δ` what that step moved it by. In synchronous gossip and before an exact average, all
-/// of the movement stays: `stays = 1`.
+/// step, and `Δ` the movement of the model in that step. In synchronous gossip and before an exact
+/// average, all of the movement stays: `stays = 1`.
 ///
-/// Overlapped, where messages share it, `stays = min(own, 1)`: the model becomes the mean of what
-/// it is, `z + Δ`, and of what arrived, by their push-sum weights, and the rest of the movement
-/// goes with the messages of the same step (see [`Plan::goes`]). So it is shared out as synchronous
-/// gossip does it, and a node of little weight does not move its model by more than it learnt. If
-/// all of it stayed until the next gossip, the replicas would be further apart, and learn less.
+/// In overlapped gossip, if messages share the movement, `stays = min(own, 1)`: the model becomes
+/// the mean of its value `z + Δ` and of the received messages, by their push-sum weights, and the
+/// rest of the movement goes with the messages of the same step (see [`Plan::goes`]). The movement
+/// is thus distributed as in synchronous gossip, and a node of little weight does not move its
+/// model by more than it learnt. If all of it stayed until the next gossip, the replicas would be
+/// further apart, and learn less.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
-    /// The round that it works towards.
+    /// The round that the node works towards.
     pub round: Round,
     /// The inner step.
     pub step: Step,
-    /// What it is for.
+    /// Purpose of the mix.
     pub purpose: Purpose,
-    /// The push-sum weight of this node's own numerators.
+    /// The push-sum weight of this node's own numerators in the mix.
     pub own: f64,
-    /// The push-sum weight afterwards.
+    /// The push-sum weight after the mix.
     pub weight: f64,
-    /// Whether messages of the same step take a part of its movement; otherwise all of it stays,
-    /// and weighs `1/w` in the model.
+    /// Whether messages of the same step take a part of the movement; otherwise all of it stays,
+    /// and has the factor `1/w` in the model.
     pub shared: bool,
-    /// The messages that are mixed, ascending by step and sender.
+    /// The received messages that are mixed, ascending by step and sender.
     pub arrivals: Vec<Key>,
-    /// Own messages whose mass was taken back, ascending.
+    /// Messages of this node whose mass was taken back, ascending.
     pub returned: Vec<Sent>,
-    /// Where this node's peers are, if it is so late that they do without it.
+    /// The inner step of this node's peers, if it is so late that they go on without it.
     pub behind: Option<Step>,
 }
 
-/// What a mix is for.
+/// Purpose of a mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A gossip.
     Gossip,
-    /// An exact average: nothing arrives any more before it.
+    /// An exact average: no more messages are accepted before it.
     Average,
 }
 
-/// What one gossip sends.
+/// The messages that one gossip sends.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The inner step.
     pub step: Step,
-    /// The place of its streams.
+    /// Position in history of its streams.
     pub place: Place,
-    /// Whom to send to, ascending.
+    /// Receivers, ascending.
     pub out: Vec<NodeId>,
-    /// How the mass is split.
+    /// Split of the mass.
     pub split: Split,
 }
 
 impl Plan {
-    /// How often the step's movement `Δ` is in what is sent: each message is the receiver's part of
-    /// `x + goes·Δ`, and all of them bring what does not stay, `d·scale·goes = 1 − stays`. Never
-    /// negative.
+    /// Factor of the step's movement `Δ` in the sent values: each message is the receiver's part of
+    /// `x + goes·Δ`, and together they carry all movement that does not stay: `d·scale·goes = 1 −
+    /// stays`. Never negative.
     #[must_use]
     pub fn goes(&self, stays: f32) -> f32 {
         (1.0 - stays) / self.given()
@@ -188,24 +190,24 @@ impl Plan {
 /// A peer that is behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Straggler {
-    /// Who.
+    /// The peer.
     pub node: NodeId,
-    /// How many inner steps behind, as far as this node has heard.
+    /// Number of inner steps that it is behind, as far as this node has heard.
     pub steps: u64,
-    /// Since when it is waited for, or done without.
+    /// Time since which this node waits for it, or skips it.
     pub since: Instant,
-    /// Whether it is done without.
+    /// Whether this node goes on without it.
     pub skipped: bool,
 }
 
-/// How long a gossip peer waits.
+/// Maximum waiting times of a gossip peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Waits {
-    /// For messages that are later than the staleness bound.
+    /// Wait for messages that are later than the staleness bound.
     pub message: Span,
-    /// For answers before an exact average: clearly shorter than the round waits for contributions,
-    /// or this node's is not in it.
+    /// Wait for answers before an exact average. Must be clearly shorter than the round's wait for
+    /// contributions, or this node's contribution is not in the round.
     pub settle: Span,
-    /// When leaving, for what was sent to arrive.
+    /// Wait of a leaving node for its messages to arrive.
     pub leave: Span,
 }

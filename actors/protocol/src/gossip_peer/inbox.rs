@@ -1,5 +1,5 @@
-//! Messages on their way to this node: offered, being read, held until the next mix; and which ones
-//! a step waits for.
+//! Incoming messages: offered, being read, or held until the next mix; and the messages that a step
+//! waits for.
 
 use super::events::Key;
 use crate::algorithm::STALENESS_MAX;
@@ -7,20 +7,21 @@ use crate::ident::{Epoch, Lineage, NodeId, Round, Step};
 use crate::planted::{self, Bug};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Streams that wait until there is room to read them, or until this node is in their round.
+/// Maximum number of parked streams, which wait until there is room to read them or until this node
+/// is in their round.
 pub const PARKED_MAX: usize = 1024;
-/// Verdicts that are remembered for each sender: it has fewer unanswered messages to one node than
-/// that.
+/// Maximum number of verdicts remembered per sender; a sender has fewer unanswered messages to one
+/// node.
 pub const VERDICTS_MAX: usize = STALENESS_MAX as usize + 8;
-/// Ranges of steps that are remembered for each peer as skipped.
+/// Maximum number of skipped ranges of steps remembered per peer.
 const SKIPS_MAX: usize = 64;
 
-/// What became of a message.
+/// Verdict on a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
-    /// It is held here, or was mixed: its push-sum weight is this node's.
+    /// The message is held here or was mixed: its push-sum weight belongs to this node.
     Accepted(f64),
-    /// It never will be.
+    /// The message will never be mixed here.
     Refused,
 }
 
@@ -29,7 +30,7 @@ pub enum Verdict {
 pub struct Parked {
     /// Its push-sum weight.
     pub weight: f64,
-    /// The history that it belongs to.
+    /// The lineage that it belongs to.
     pub lineage: Lineage,
     /// The view that it was sent in.
     pub epoch: Epoch,
@@ -38,25 +39,25 @@ pub struct Parked {
 /// The inbox of one gossip peer.
 #[derive(Clone, Debug, Default)]
 pub struct Inbox {
-    /// Offered.
+    /// Offered messages.
     parked: BTreeMap<Key, Parked>,
-    /// Being read.
+    /// Messages being read, with their weights.
     reading: BTreeMap<Key, f64>,
-    /// Here as a whole, acknowledged, not mixed yet.
+    /// Messages received completely and acknowledged, not mixed yet, with their weights.
     held: BTreeMap<Key, f64>,
-    /// By sender, oldest first.
+    /// Verdicts by sender, oldest first.
     verdicts: BTreeMap<NodeId, VecDeque<(Step, Verdict)>>,
-    /// Steps, both ends included, of which nothing more comes from a peer; ascending, and apart
-    /// from each other.
+    /// Ranges of steps (both ends included) for which a peer sends nothing more; ascending, neither
+    /// overlapping nor adjacent.
     skips: BTreeMap<NodeId, Vec<(Step, Step)>>,
     awaited: BTreeSet<(Step, NodeId)>,
-    /// How many messages are read at a time, beside those that a step waits for.
+    /// Maximum number of messages being read or held, apart from those that a step waits for.
     pub reads_max: usize,
 }
 
 impl Inbox {
-    /// Forgets everything but what belongs to `round` or a later one; returns the messages that go
-    /// with it.
+    /// Forgets everything except skips and parked messages of `round` or a later one; returns the
+    /// messages that are dropped.
     pub fn go_to(&mut self, round: Round) -> Vec<Key> {
         let later = self.parked.split_off(&(round, Step(0), NodeId(0)));
         let skips = std::mem::take(&mut self.skips);
@@ -77,7 +78,7 @@ impl Inbox {
             .collect()
     }
 
-    /// Remembers a stream for later; `false` if there is no room.
+    /// Parks a stream for later; `false` if there is no room.
     pub fn park(&mut self, key: Key, offer: Parked) -> bool {
         let room = self.parked.len() < PARKED_MAX;
         if room {
@@ -86,8 +87,8 @@ impl Inbox {
         room
     }
 
-    /// What was offered and is of no view that may still come, now that this one is here; forgets
-    /// it.
+    /// Takes out the parked messages that belong neither to the current view nor to one that may
+    /// still come.
     pub fn take_strays(
         &mut self,
         is_of_view: impl Fn(NodeId, Lineage, Epoch) -> bool,
@@ -115,7 +116,7 @@ impl Inbox {
             || self.held.contains_key(&key)
     }
 
-    /// The parked message of this round of this view that is read next, if there is room or a step
+    /// Takes the next parked message of this round and view to read, if there is room or a step
     /// waits for it.
     pub fn next_to_read(&mut self, round: Round, view: (Lineage, Epoch)) -> Option<Key> {
         let room = self.reading.len() + self.held.len() < self.reads_max;
@@ -142,7 +143,7 @@ impl Inbox {
         self.judge(key.2, key.1, Verdict::Accepted(weight));
     }
 
-    /// Remembers what became of a message. Nobody waits for it any more.
+    /// Records the verdict on a message; it is no longer awaited.
     pub fn judge(&mut self, from: NodeId, step: Step, verdict: Verdict) {
         self.awaited.remove(&(step, from));
         let verdicts = self.verdicts.entry(from).or_default();
@@ -153,7 +154,7 @@ impl Inbox {
         verdicts.push_back((step, verdict));
     }
 
-    /// What became of a message.
+    /// The verdict on a message, if it is known.
     pub fn verdict(&self, from: NodeId, step: Step) -> Option<Verdict> {
         let verdicts = self.verdicts.get(&from)?;
         verdicts
@@ -181,8 +182,8 @@ impl Inbox {
         open
     }
 
-    /// Takes what the mix of `step` folds in: everything, or where `exact` only what was sent in
-    /// that step or before.
+    /// Takes the held messages for the mix of `step`: all, or if `exact` only those sent in that
+    /// step or before.
     pub fn take_held(&mut self, step: Step, exact: bool) -> Vec<(Key, f64)> {
         let later = if exact {
             self.held
@@ -206,12 +207,13 @@ impl Inbox {
         taken
     }
 
-    /// The weight that is held.
+    /// Total weight of the held messages.
     pub fn held_weight(&self) -> f64 {
         self.held.values().sum()
     }
 
-    /// Peers of which nothing more comes for `first..=last`, in whatever order that is heard.
+    /// Records that `from` sends nothing more for `first..=last`; such ranges may arrive in any
+    /// order.
     pub fn skip(&mut self, from: NodeId, first: Step, last: Step) {
         self.awaited
             .retain(|(step, node)| *node != from || !(first..=last).contains(step));
@@ -230,12 +232,12 @@ impl Inbox {
         skips.truncate(SKIPS_MAX);
     }
 
-    /// Forgets what these peers skipped: they are gone, or another history stands at other steps.
+    /// Forgets the skips of these peers: they are gone, or another history is at other steps.
     pub fn forget_skips(&mut self, goes: impl Fn(NodeId) -> bool) {
         self.skips.retain(|node, _| !goes(*node));
     }
 
-    /// Waits for the message of `step` from `from`, unless it is here, or nothing comes.
+    /// Waits for the message of `step` from `from`, unless it has a verdict or is skipped.
     pub fn expect(&mut self, step: Step, from: NodeId) {
         let skips = self.skips.entry(from).or_default();
         skips.retain(|(_, last)| *last >= step);
@@ -245,12 +247,12 @@ impl Inbox {
         }
     }
 
-    /// Waits for nothing from `from` any more.
+    /// Stops waiting for messages from `from`.
     pub fn give_up(&mut self, from: NodeId) {
         self.awaited.retain(|(_, node)| *node != from);
     }
 
-    /// Whose messages of `step` or an earlier one are missing, ascending.
+    /// Nodes whose awaited messages of `step` or an earlier step are missing, ascending.
     pub fn missing(&self, step: Step) -> BTreeSet<NodeId> {
         self.awaited
             .range(..=(step, NodeId(u64::MAX)))

@@ -1,4 +1,4 @@
-//! Who is late, who is waited for, and who is done without.
+//! Late peers: those that this node waits for, and those that it goes on without.
 
 use super::{Effect, GossipPeer, Phase, Straggler};
 use crate::algorithm::LatePeers;
@@ -7,8 +7,7 @@ use crate::machine::Outbox;
 use crate::time::Instant;
 
 impl GossipPeer {
-    /// The peers that this node waits for now, and those that it does without because they are
-    /// late.
+    /// The peers that this node waits for now, and those that it skips because they are late.
     #[must_use]
     pub fn stragglers(&self) -> Vec<Straggler> {
         let straggler = |node: NodeId, since: Instant, skipped: bool| {
@@ -40,18 +39,19 @@ impl GossipPeer {
             .collect()
     }
 
-    /// Whether who gossips at `step` is later than the bound for one that has reached `reached`.
+    /// Whether a node that gossips at `step` is later than the bound for a node that has reached
+    /// `reached`.
     pub(super) fn is_too_late(&self, step: Step, reached: Step) -> bool {
-        // Synchronous, a detour may come one step late.
+        // In synchronous gossip, a detour may arrive one step late.
         step.0
             .saturating_add(u64::from(self.gossip.staleness).max(1))
             < reached.0
     }
 
-    /// Peers that are within the bound again are waited for again. Where late peers are waited for,
-    /// it is enough that one has come to where it was given up: it has caught up, and while this
-    /// node goes on without it, it never might be within the bound where messages take longer than
-    /// steps.
+    /// Waits again for peers that are within the bound again. If late peers are waited for, it is
+    /// enough that one has reached the step at which it was given up: it has caught up. Where
+    /// messages take longer than steps, it might otherwise never be within the bound while this
+    /// node goes on without it.
     pub(super) fn forgive(&mut self, step: Step) {
         let mut late = std::mem::take(&mut self.late);
         late.retain(|peer, (given_up, _)| {
@@ -66,7 +66,7 @@ impl GossipPeer {
         self.gossip.late_peers == LatePeers::Wait || self.is_synchronous()
     }
 
-    /// Goes on without the peers that are missing, until they are in time again.
+    /// Goes on without the missing peers until they are in time again.
     pub(super) fn give_up_late(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let Phase::Gossiping { step, until, .. } = self.phase else {
             return;

@@ -1,4 +1,4 @@
-//! When a gossip, or the wait before an exact average, can end, and what is mixed then.
+//! Ends gossips and flushes, and computes their mixes.
 
 use super::{Effect, GossipPeer, Mix, Phase, Purpose};
 use crate::ident::Step;
@@ -6,7 +6,7 @@ use crate::machine::Outbox;
 use crate::push_sum::WEIGHT_MIN;
 
 impl GossipPeer {
-    /// The step whose messages must be here before the gossip under way can end.
+    /// The step whose messages must have arrived before the current gossip can end.
     pub(super) fn needed(&self) -> Option<Step> {
         match &self.phase {
             Phase::Gossiping { step, .. } => step
@@ -22,7 +22,7 @@ impl GossipPeer {
             .is_none_or(|needed| self.inbox.missing(needed).is_empty())
     }
 
-    /// Ends what can end now.
+    /// Ends the current gossip, flush or leave if it can end now.
     pub(super) fn go_on(&mut self, out: &mut Outbox<Effect>) {
         match &self.phase {
             Phase::Gossiping {
@@ -59,7 +59,7 @@ impl GossipPeer {
         }
     }
 
-    /// Takes in what is here and what came back.
+    /// Mixes held messages and mass that was taken back.
     pub(super) fn mix(&mut self, step: Step, purpose: Purpose) -> Mix {
         let exact = self.is_synchronous() && purpose == Purpose::Gossip;
         let arrivals = self.inbox.take_held(step, exact);
@@ -69,8 +69,9 @@ impl GossipPeer {
             .map(|(_, weight)| weight)
             .chain(returned.iter().map(|(_, weight)| weight));
         let whole = parts.fold(self.weight, |sum, weight| sum + weight);
-        // Something of its own is left, and the inner steps, which are taken on `x`, do not weigh
-        // too much in `x / w`.
+        // The debt is paid only as far as some of the node's own mass remains and the weight stays
+        // at least `WEIGHT_MIN`: inner steps are taken on `x` and must not weigh too much in `x /
+        // w`.
         let paid = self
             .debt
             .min(self.weight / 2.0)
@@ -96,7 +97,7 @@ impl GossipPeer {
         }
     }
 
-    /// What comes from now on is refused: the contribution is about to be frozen.
+    /// Refuses messages from now on: the contribution is about to be frozen.
     pub(super) fn close(&mut self, out: &mut Outbox<Effect>) {
         self.phase = Phase::Settled;
         for key in self.inbox.close(self.round) {

@@ -9,22 +9,23 @@
 //!   the mass leaves escrow
 //! ```
 //!
-//! Synchronous (`staleness` 0), step `k` sends, waits for the messages of step `k`, and mixes them.
-//! Overlapped, it mixes what has arrived, sends, and returns; it waits only where a message is more
-//! than `staleness` steps late.
+//! Synchronous gossip (`staleness` 0): step `k` sends, waits for the messages of step `k`, and
+//! mixes them. Overlapped gossip: a step mixes the messages that have arrived, sends, and returns;
+//! it waits only if a message is more than `staleness` steps late.
 //!
-//! **Who waits for whom** is a function of view and step: a node waits for the members that the
-//! graph lets send to it. A member that does not send to such a peer (it takes it for dead, or it
-//! is late) tells it so (`GossipSkipped`), and sends to the next member behind it instead; nobody
-//! waits for such a detour. So nodes may differ in whom they take for dead.
+//! **Waiting.** The set of peers that a node waits for is a function of view and step: the members
+//! that send to it by the graph. A member that does not send to such a peer (because it takes it
+//! for dead, or because it is late) tells it so (`GossipSkipped`), and sends to the next member
+//! behind it instead; nobody waits for such a detour. So nodes may disagree on which members are
+//! dead.
 //!
-//! **Mass.** What is sent stays in escrow until its receiver holds it. It comes back if the
-//! receiver refuses it (another history, a closed round, more than `staleness` steps late) or dies.
-//! A receiver that was only thought dead gives up what was reclaimed (`GossipReclaimed`, told until
-//! it answers). Nobody answers: it is asked (`GossipAsk`). So Σw over the living is the members'
-//! number, but for what died with its holder. Before an exact average a node *settles*: it waits
-//! until its escrow is empty, mixes, and refuses what comes later, so that all mass is in the
-//! average exactly once.
+//! **Mass.** The mass of a message stays in escrow until its receiver holds the message. It comes
+//! back if the receiver refuses the message (another history, a closed round, more than `staleness`
+//! steps late) or dies. A receiver that was wrongly taken for dead gives up reclaimed mass
+//! (`GossipReclaimed`, repeated until it answers). A receiver that does not answer is asked
+//! (`GossipAsk`). So Σw over the live members is their number, except for mass that died with its
+//! holder. Before an exact average a node flushes (`Settle`): it waits until its escrow is empty,
+//! mixes, and refuses later messages, so that all mass is in the average exactly once.
 
 mod escrow;
 mod events;
@@ -51,23 +52,23 @@ use inbox::Inbox;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What a node is doing.
+/// Current activity of a node.
 #[derive(Clone, Debug, PartialEq)]
 enum Phase {
-    /// Its training threads compute.
+    /// The training threads compute.
     Computing,
-    /// They wait for the gossip of a step.
+    /// The training threads wait for the gossip of a step.
     Gossiping {
         step: Step,
         /// The peers that the graph lets this node send to in this step.
         out: Vec<NodeId>,
         since: Instant,
-        /// When it goes on without those that are missing.
+        /// Time at which it goes on without the missing peers.
         until: Instant,
     },
-    /// They wait until what is in flight is mixed.
+    /// The training threads wait until in-flight messages are mixed (flush).
     Settling { step: Step, until: Instant },
-    /// Their contribution to the round is frozen: nothing more is mixed before the next one.
+    /// The contribution to the round is frozen: nothing more is mixed before the next round.
     Settled,
 }
 
@@ -80,34 +81,34 @@ pub struct GossipPeer {
     lineage: Lineage,
     epoch: Epoch,
     members: Vec<NodeId>,
-    /// Which start of each member it is.
+    /// Incarnation of each member.
     starts: Vec<Incarnation>,
     graph: Arc<dyn Topology>,
     round: Round,
     phase: Phase,
-    /// The push-sum weight of the own numerators.
+    /// The push-sum weight of this node's own numerators.
     weight: f64,
-    /// The step whose mix takes in what arrives now.
+    /// The step whose mix will include messages that arrive now.
     mixing: Step,
     inbox: Inbox,
     escrow: Escrow,
     lost: BTreeSet<NodeId>,
-    /// Those that may be dead.
+    /// Members that may be dead.
     suspects: BTreeSet<NodeId>,
-    /// Peers that are done without: the step at which they were given up, and when.
+    /// Late peers that are skipped: the step and the time at which they were given up.
     late: BTreeMap<NodeId, (Step, Instant)>,
-    /// The last step that something was heard of, by peer.
+    /// The latest step heard of, by peer.
     reached: BTreeMap<NodeId, Step>,
-    /// Weight that was accepted here and reclaimed by its sender, which had taken this node for
+    /// Weight that was accepted here but reclaimed by its sender, which had taken this node for
     /// dead.
     debt: f64,
-    /// Where the peers are that refused a message of this node because it is late.
+    /// The inner step of the peers that refused a message of this node because it is late.
     behind: Option<Step>,
-    /// The training threads were told to go on from there: steps are left out.
+    /// Whether the training threads were told to jump to that step: steps are left out.
     jumps: bool,
-    /// The last step of which parts were sent, or skipped.
+    /// The last step whose messages were sent or skipped.
     shipped: Option<Step>,
-    /// The last step of which something was sent, by receiver.
+    /// The last step whose message was sent, by receiver.
     shipped_to: BTreeMap<NodeId, Step>,
     leaving: bool,
     written_off: f64,
@@ -211,7 +212,7 @@ impl GossipPeer {
         .reading()
     }
 
-    /// How many messages are read ahead depends on how many peers the graph has.
+    /// Sets the number of messages read ahead, which depends on the number of peers in the graph.
     fn reading(mut self) -> Self {
         let Gossip {
             peers_per_step,
@@ -223,28 +224,28 @@ impl GossipPeer {
         self
     }
 
-    /// The same over the decided order of the members; one that does not name each once stands for
-    /// ascending ids.
+    /// The same gossip peer, with the decided order of the members; an order that does not name
+    /// each member once stands for ascending ids.
     #[must_use]
     pub fn ordered(mut self, order: &[NodeId]) -> Self {
         self.graph = topology::of(&self.gossip, &self.members, order);
         self
     }
 
-    /// Push-sum weight that this node answers for: its own numerators', what it holds for the next
-    /// mix, and what it has in escrow.
+    /// Push-sum weight that this node answers for: of its own numerators, of messages held for the
+    /// next mix, and in escrow.
     #[must_use]
     pub fn weight(&self) -> f64 {
         self.weight + self.inbox.held_weight() - self.debt + self.escrow.total()
     }
 
-    /// The push-sum weight of the own numerators alone.
+    /// The push-sum weight of its own numerators alone.
     #[must_use]
     pub fn own_weight(&self) -> f64 {
         self.weight
     }
 
-    /// Of that, what is in escrow.
+    /// The part of the weight that this node answers for which is in escrow.
     #[must_use]
     pub fn escrowed(&self) -> f64 {
         self.escrow.total()
@@ -262,20 +263,20 @@ impl GossipPeer {
         self.lost.contains(&node)
     }
 
-    /// Weight whose fate was not known when a round closed; it is in the average twice, or not at
-    /// all.
+    /// Weight of messages without an answer when a round closed; it is in the average twice, or not
+    /// at all.
     #[must_use]
     pub fn written_off(&self) -> f64 {
         self.written_off
     }
 
-    /// The step whose mix takes in what arrives now.
+    /// The step whose mix will include messages that arrive now.
     #[must_use]
     pub fn step(&self) -> Step {
         self.mixing
     }
 
-    /// Goes over to another view. The exact average that changed it made every weight 1.
+    /// Switches to another view. The exact average that changed it made every weight 1.
     fn enter(
         &mut self,
         (view, lineage, round): (&View, Lineage, Round),
@@ -293,8 +294,8 @@ impl GossipPeer {
         let mut inbox = std::mem::take(&mut self.inbox);
         let mut lost = std::mem::take(&mut self.lost);
         let suspects = std::mem::take(&mut self.suspects);
-        // That a member is lost may be known before the round in which it is missed; another start
-        // of it is another matter.
+        // The loss of a member may be known before the round that removes it; a new incarnation of
+        // it is not lost.
         lost.retain(|node| {
             fresh
                 .start_of(*node)
@@ -309,7 +310,7 @@ impl GossipPeer {
                 .is_some_and(|start| self.start_of(*node) == Some(start))
         });
         if lineage != self.lineage {
-            // Another history may stand at an earlier step.
+            // Another history may be at an earlier step.
             reached = BTreeMap::new();
             mixing = Step(0);
             inbox.forget_skips(|_| true);
@@ -343,7 +344,7 @@ impl GossipPeer {
             .and_then(|rank| self.starts.get(rank).copied())
     }
 
-    /// A decided round makes every weight 1: what was not in it is void.
+    /// Goes on to `round`. A decided round makes every weight 1: mass that was not in it is void.
     fn go_to(&mut self, round: Round, out: &mut Outbox<Effect>) {
         if round > self.round {
             self.begin(round, out);
@@ -360,7 +361,7 @@ impl GossipPeer {
         self.debt = 0.0;
         self.behind = None;
         self.jumps = false;
-        // All members stand at the same step again.
+        // All members are at the same step again.
         self.late.clear();
     }
 
@@ -412,8 +413,7 @@ impl GossipPeer {
         self.read_on(out);
     }
 
-    /// The training threads are at `step` now; those that await messages of steps that were left
-    /// out are told.
+    /// The training threads are at `step` now; tells members that await messages of left-out steps.
     fn arrive_at(&mut self, step: Step, out: &mut Outbox<Effect>) {
         let first = self
             .shipped
@@ -428,7 +428,7 @@ impl GossipPeer {
                 .for_each(|member| self.tell(*member, Message::GossipSkipped { first, last }, out));
         }
         self.mixing = step;
-        // Who was never heard of is no later than this node is now.
+        // A member never heard of counts as no later than this node is now.
         let before = Step(step.0.saturating_sub(1));
         self.members
             .iter()
@@ -446,7 +446,7 @@ impl GossipPeer {
         });
     }
 
-    /// Where in history this node's mass is; the term says nothing.
+    /// Position in history of this node's mass; the term has no meaning.
     #[must_use]
     pub fn place(&self) -> Place {
         Place {
@@ -478,7 +478,7 @@ impl GossipPeer {
         }
     }
 
-    /// It was only away for a moment: no round was decided without it.
+    /// The member was only unreachable for a moment: no round was decided without it.
     fn member_back(&mut self, node: NodeId, now: Instant, out: &mut Outbox<Effect>) {
         if !self.lost.remove(&node) {
             return;
@@ -486,7 +486,7 @@ impl GossipPeer {
         for step in self.escrow.tell_reclaimed(node, now.after(ASK_INTERVAL)) {
             self.tell(node, Message::GossipReclaimed { step }, out);
         }
-        // It was not told what was skipped meanwhile.
+        // It was not told of the steps skipped meanwhile.
         if let Some(last) = self.shipped {
             self.tell(
                 node,
@@ -499,7 +499,7 @@ impl GossipPeer {
         }
     }
 
-    /// The node's last messages may still be under way: it stays until they have arrived.
+    /// The node's last messages may still be in flight: it stays until they have arrived.
     fn leave(&mut self, round: Round, now: Instant, out: &mut Outbox<Effect>) {
         self.go_to(round, out);
         self.leaving = true;

@@ -1,5 +1,5 @@
-//! What arrives: offered messages are read, held or refused; frames say what became of this node's
-//! own.
+//! Incoming messages: offered messages are read, held or refused; frames answer for the messages of
+//! this node.
 
 use super::inbox::{Parked, Verdict};
 use super::{Effect, GossipPeer, Key, Phase};
@@ -18,7 +18,7 @@ impl GossipPeer {
         out: &mut Outbox<Effect>,
     ) {
         let key = (header.round, step, header.sender);
-        // All members together weigh as much as they are.
+        // The weights of all members sum up to their number.
         let is_weight = weight > 0.0 && weight <= MEMBERS_MAX as f64;
         if !self.admits(header) || !is_weight {
             return self.refuse_at(header.place(), key, out);
@@ -30,7 +30,7 @@ impl GossipPeer {
             None
         };
         match verdict {
-            // It came twice.
+            // A duplicate.
             Some(Verdict::Accepted(_)) => {
                 out.push(Effect::Drop(key));
                 self.tell(key.2, Message::GossipMixed { step }, out);
@@ -53,22 +53,23 @@ impl GossipPeer {
         }
     }
 
-    /// Whether a message of this round is still mixed, if it arrives now.
+    /// Whether a message is still mixed if it arrives now.
     fn takes(&self, key: Key) -> bool {
         let takes_part = self.phase != Phase::Settled && !self.leaving;
-        // Where nobody waits for it, a node whose own messages are refused would only gather mass.
+        // If nobody waits for this node and its own messages are refused, it would only accumulate
+        // mass.
         let gathers = self.behind.is_some() && !self.is_patient();
         takes_part && !gathers && key.0 == self.round && !self.is_too_late(key.1, self.mixing)
     }
 
-    /// Whether a message of this header may ever be mixed: it is of no round that is over, and of
-    /// this view, or of a later one that this node has not heard of yet. A peer may be several
+    /// Whether a message with this header may ever be mixed: its round is not over, and it belongs
+    /// to this view or to a later one that this node has not heard of yet. A peer may be several
     /// rounds ahead of this machine, which hears of rounds only when it gossips.
     fn admits(&self, header: &Header) -> bool {
         header.round >= self.round && (self.is_of_view(header) || header.epoch > self.epoch)
     }
 
-    /// Refuses what was offered early, for a view that this one is not.
+    /// Refuses messages that were offered early for a view that turned out to be a different one.
     pub(super) fn refuse_strays(&mut self, out: &mut Outbox<Effect>) {
         let members = &self.members;
         let lineage = self.lineage;
@@ -148,8 +149,8 @@ impl GossipPeer {
         }
         let from = header.sender;
         match message {
-            // A member of a later view may be unknown as yet; who is none then is forgotten when
-            // that view is here.
+            // A member of a later view may still be unknown; if it is not a member, its skips are
+            // forgotten when that view is entered.
             Message::GossipSkipped { first, last }
                 if header.round >= self.round
                     && (self.is_member(from) || header.epoch > self.epoch) =>
@@ -158,8 +159,9 @@ impl GossipPeer {
                 self.inbox.skip(from, *first, *last);
                 let key = (header.round, *last, from);
                 let came = self.inbox.has(key) || self.inbox.verdict(from, *last).is_some();
-                // It might never send anything that is refused, and so never learn that it is late.
-                // Of a message that did come it must not take this for the answer.
+                // Otherwise the peer might never send anything that is refused, and so never learn
+                // that it is late. If the message did arrive, the peer must not take this for the
+                // answer to it.
                 if header.round == self.round && !came && self.is_too_late(*last, self.mixing) {
                     self.tell(
                         from,
@@ -194,8 +196,8 @@ impl GossipPeer {
         }
     }
 
-    /// What became of a message, as far as that is known; if nothing of it is here, nothing ever
-    /// will be.
+    /// Answers whether a message was accepted or refused, as far as that is known; if nothing of it
+    /// has arrived, it is refused from now on.
     fn answer(&mut self, header: &Header, step: Step, out: &mut Outbox<Effect>) {
         let key = (header.round, step, header.sender);
         let known = if header.round == self.round && self.is_of_view(header) {
@@ -212,8 +214,8 @@ impl GossipPeer {
         }
     }
 
-    /// The sender took this node for dead and has taken this message's mass back. It tells so until
-    /// it is answered.
+    /// The sender took this node for dead and has reclaimed this message's mass. It repeats the
+    /// notice until it is answered.
     fn give_up_reclaimed(&mut self, key: Key, out: &mut Outbox<Effect>) {
         if key.0 == self.round {
             if let Some(Verdict::Accepted(weight)) = self.inbox.verdict(key.2, key.1) {

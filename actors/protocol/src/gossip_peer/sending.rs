@@ -1,4 +1,4 @@
-//! Whom a gossip goes to, and what is done about peers that it does not go to.
+//! Receivers of a gossip, and notices to peers that are skipped.
 
 use super::escrow::ASK_INTERVAL;
 use super::{Effect, GossipPeer, Plan, Sent};
@@ -9,7 +9,7 @@ use crate::time::Instant;
 use crate::wire::Message;
 
 impl GossipPeer {
-    /// Splits the node's mass over the peers of this step: what is sent to them, if to any.
+    /// Splits the node's mass over the peers of this step; returns the messages to send, if any.
     pub(super) fn ship(
         &mut self,
         step: Step,
@@ -19,8 +19,8 @@ impl GossipPeer {
         self.shipped = Some(step);
         let to = self.receivers(step, nominal);
         for peer in nominal.iter().filter(|peer| !to.contains(peer)) {
-            // With the steps since, in which it was not due: so what is skipped for long is one
-            // range.
+            // Includes the steps since the last message, in which the peer was not due: so a long
+            // skip is a single range.
             let first = self
                 .shipped_to
                 .get(peer)
@@ -43,11 +43,11 @@ impl GossipPeer {
         })
     }
 
-    /// The peers of the graph, or for those that cannot take a message now the next members that
-    /// can; ascending.
+    /// The peers of the graph, each replaced by the next member that can take a message if it
+    /// cannot take one now (a detour); ascending.
     fn receivers(&self, step: Step, nominal: &[NodeId]) -> Vec<NodeId> {
-        // A node with little weight gives nothing away: inner steps are taken on `x`, and weigh
-        // ever more in `x / w`.
+        // A node with little weight sends nothing: inner steps are taken on `x`, and weigh ever
+        // more in `x / w`.
         let beyond = if self.is_synchronous() {
             SYNCHRONOUS_MODELS
         } else {
@@ -74,11 +74,11 @@ impl GossipPeer {
     }
 
     fn can_take(&self, peer: NodeId, step: Step) -> bool {
-        // Synchronous gossip waits for a suspected peer until it is dead: who takes part does not
-        // depend on the load.
+        // Synchronous gossip waits for a suspected peer until it is dead, so that the set of
+        // receivers does not depend on the load.
         let suspected = !self.is_synchronous() && self.suspects.contains(&peer);
         let lives = !self.lost.contains(&peer) && !suspected;
-        // An answer takes as long as a message may.
+        // An answer may take as long as a message.
         lives
             && !self.late.contains_key(&peer)
             && self
@@ -86,7 +86,7 @@ impl GossipPeer {
                 .is_in_time(peer, step, 2 * u64::from(self.gossip.staleness))
     }
 
-    /// The other members, from the one that follows `peer` on, in ascending order and around.
+    /// The other members in ascending order, starting after `peer` and wrapping around.
     fn members_behind(&self, peer: NodeId) -> impl Iterator<Item = NodeId> {
         let first = self.members.partition_point(|member| *member <= peer);
         self.members[first..]
@@ -96,13 +96,14 @@ impl GossipPeer {
             .filter(move |member| *member != peer && *member != self.identity.node)
     }
 
-    /// What could not be sent may have arrived all the same: its receiver says.
+    /// A message that could not be sent completely may have arrived nevertheless: asks its
+    /// receiver.
     pub(super) fn send_failed(&mut self, sent: Sent, now: Instant, out: &mut Outbox<Effect>) {
         self.escrow.sent(sent, now.after(ASK_INTERVAL));
         self.tell(sent.0, Message::GossipAsk { step: sent.1 }, out);
     }
 
-    /// Nothing of this step left the node.
+    /// Cancels the messages of this step: nothing of them left the node.
     pub(super) fn withheld(&mut self, step: Step, out: &mut Outbox<Effect>) {
         for to in self.members.clone() {
             if let Some(weight) = self.escrow.cancel((to, step)) {
@@ -120,9 +121,9 @@ impl GossipPeer {
     }
 }
 
-/// Models that are kept for receivers that have not answered, beyond `staleness`: with more,
-/// nothing is sent until they answer.
+/// Maximum number of models kept for receivers that have not answered, beyond `staleness`: with
+/// more, nothing is sent until they answer.
 const MODELS_BEYOND_STALENESS: usize = 4;
-/// The same where nothing is mixed late: more of them, because who is skipped changes what the
-/// others learn.
+/// The same for synchronous gossip, where nothing is mixed late. It is larger, because skipping a
+/// peer changes what the others learn.
 const SYNCHRONOUS_MODELS: usize = 8;

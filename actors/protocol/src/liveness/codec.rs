@@ -1,9 +1,9 @@
-//! Between foca's packets, which are bytes in its own hands only, and the packets of
-//! [`crate::wire`]. Touches nothing.
+//! Converts between foca's packets, which only foca can read as bytes, and the packets of
+//! [`crate::wire`]. Performs no I/O.
 //!
 //! foca writes a header, a count and updates into one buffer through this codec; [`packet`] reads
-//! them back as data, which can be looked into and filtered, and which `wire` encodes for the
-//! network. [`bytes`] is the way back.
+//! them back as data that can be inspected and filtered, and that `wire` encodes for the network.
+//! [`bytes`] converts the other way.
 
 use crate::ident::{Incarnation, NodeId};
 use crate::wire::{DATAGRAM_BYTES_MAX, Life, LifeState, LifeUpdate, SwimMessage, SwimPacket};
@@ -14,20 +14,20 @@ use foca::{Codec, Header, Member, Message, State};
 const LIFE_BYTES: usize = 8 + 8 + 4;
 /// Bytes of every header: source, refutations, destination, message with the longest content.
 const HEADER_BYTES: usize = LIFE_BYTES + 2 + LIFE_BYTES + 1 + LIFE_BYTES + 1;
-/// Bytes of an update, as many as on the wire.
+/// Bytes of an update; the same number as on the wire.
 const UPDATE_BYTES: usize = LIFE_BYTES + 2 + 4;
-/// Bytes by which a packet on the wire is longer than foca's, at most: tags and a longer count.
+/// Most bytes by which a packet on the wire is longer than foca's: tags and a longer count.
 const WIRE_OVERHEAD_BYTES: usize = 20;
-/// Largest packet in foca's hands, so that it fits a datagram on the wire.
+/// Largest packet that foca may write, so that it fits a datagram on the wire.
 pub(super) const PACKET_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - WIRE_OVERHEAD_BYTES;
 
-/// Why a packet could not be written or read. The buffer was left as it was.
+/// Error of writing or reading a packet. The buffer was left as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum CodecError {
     /// The buffer is too short.
     #[error("the packet has no room or no more bytes")]
     TooShort,
-    /// No such message or state.
+    /// Unknown message or state.
     #[error("{0} is no message or state")]
     Unknown(u32),
 }
@@ -101,7 +101,7 @@ impl Codec<Life> for Layout {
     }
 }
 
-/// What foca wrote, as data.
+/// Parses what foca wrote.
 pub(super) fn packet(mut written: &[u8]) -> Result<SwimPacket, CodecError> {
     let Header {
         src,
@@ -129,7 +129,7 @@ pub(super) fn packet(mut written: &[u8]) -> Result<SwimPacket, CodecError> {
     })
 }
 
-/// What foca would have written.
+/// Encodes a packet as foca would have written it.
 pub(super) fn bytes(packet: &SwimPacket) -> Result<Vec<u8>, CodecError> {
     let SwimPacket {
         source,
@@ -178,7 +178,7 @@ fn take_life(buf: &mut impl Buf) -> Life {
     }
 }
 
-/// Tag, life and probe of a message; what a message has not is zero.
+/// Tag, life and probe of a message; fields that a message does not have are zero.
 fn flatten(message: &Message<Life>) -> (u8, Life, u8) {
     let nobody = Life {
         node: NodeId(0),
@@ -241,7 +241,7 @@ fn unflatten(tag: u8, life: Life, probe_number: u8) -> Result<Message<Life>, Cod
     })
 }
 
-/// A message of foca's as one of the wire's.
+/// Converts foca's message to the wire's.
 fn told(message: Message<Life>) -> SwimMessage {
     match message {
         Message::Ping(probe) => SwimMessage::Ping { probe },
@@ -282,7 +282,7 @@ fn told(message: Message<Life>) -> SwimMessage {
     }
 }
 
-/// A message of the wire's as one of foca's.
+/// Converts the wire's message to foca's.
 fn asked(message: SwimMessage) -> Message<Life> {
     match message {
         SwimMessage::Ping { probe } => Message::Ping(probe),

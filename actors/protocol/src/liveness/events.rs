@@ -1,11 +1,11 @@
-//! What happens to the machine, what it asks for, and how it is told to watch. Touches nothing.
+//! Events, effects and settings of the liveness machine. Performs no I/O.
 
 use crate::ident::{Incarnation, NodeId};
 use crate::machine::Identity;
 use crate::time::Span;
 use std::fmt;
 
-/// How a node watches others.
+/// Settings with which a node watches others.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// This node.
@@ -32,59 +32,59 @@ impl Settings {
     }
 }
 
-/// What happens to the machine.
+/// Events that the machine handles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum In {
-    /// Whom to watch from now on, at most [`MEMBERS_MAX`](crate::view::MEMBERS_MAX); this node may
-    /// be among them. Who was watched before and is not named is forgotten. Who is new is taken for
-    /// alive.
+    /// The nodes to watch from now on, at most [`MEMBERS_MAX`](crate::view::MEMBERS_MAX); may
+    /// include this node. Watched nodes that are not named are forgotten. New ones count as alive.
     Members(Vec<(NodeId, Incarnation)>),
-    /// A datagram; a sign of life too.
+    /// A datagram; also a sign of life.
     Datagram {
         /// The authenticated sender.
         from: NodeId,
         /// Its bytes.
         bytes: Vec<u8>,
     },
-    /// At least one authenticated packet of the node arrived since the last time.
+    /// At least one authenticated packet of the node arrived since the last such event.
     Heard(NodeId),
-    /// The round-trip time as the transport measures it.
+    /// The round-trip time to the node, as the transport measures it.
     RoundTrip(NodeId, Span),
-    /// Nobody listens at the node's address. What was heard before comes before this.
+    /// A port probe was refused: nobody listens at the node's address. Everything heard earlier has
+    /// been reported before this event.
     PortRefused(NodeId),
-    /// A launcher saw the process exit; any start of it if none is named.
+    /// A launcher saw the process exit; any incarnation of the node if none is named.
     Exited(NodeId, Option<Incarnation>),
     /// The node closed its connections on purpose.
     Gone(NodeId),
-    /// The node, in this start, was connected anew.
+    /// This incarnation of the node was connected anew.
     PeerUp(NodeId, Incarnation),
     /// A deadline passed.
     Tick,
 }
 
-/// What the machine asks for.
+/// Actions that the machine requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Send a datagram; it may be lost.
     Datagram {
-        /// To whom.
+        /// Receiver of the datagram.
         to: NodeId,
         /// Its bytes, at most [`crate::wire::DATAGRAM_BYTES_MAX`].
         bytes: Vec<u8>,
     },
-    /// Find out whether anybody listens at the node's address.
+    /// Send a port probe: find out whether anybody listens at the node's address.
     PortProbe(NodeId),
-    /// The node is dead. Told once, and again if it is found out later that its process ended; it
-    /// is watched for its return as long as it is a member.
+    /// The node is dead. Reported once, and again if its process is found later to have ended; the
+    /// node is watched for its return as long as it is a member.
     Down(NodeId, Incarnation, DownCause),
-    /// The same start of a node that was down is alive.
+    /// The same incarnation of a node that was down is alive.
     Up(NodeId, Incarnation),
 }
 
-/// Why a node is taken for dead.
+/// Reason why a node is declared dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DownCause {
-    /// It was not heard for so long.
+    /// It was not heard for this long.
     Silent(Span),
     /// Nobody listens at its address.
     Refused,
@@ -92,14 +92,14 @@ pub enum DownCause {
     Exited,
     /// It closed its connections on purpose.
     Left,
-    /// A later start of it is connected.
+    /// A later incarnation of it is connected.
     Superseded,
-    /// Another node says so.
+    /// The given other node reported it dead.
     Told(NodeId),
 }
 
 impl DownCause {
-    /// Whether it proves that the process ended. A silent node may live.
+    /// Whether the cause proves that the process ended. A silent node may be alive.
     #[must_use]
     pub fn has_ended(self) -> bool {
         match self {

@@ -1,33 +1,33 @@
-//! Which of the watched nodes are alive. Pure: datagrams, signs of life and time in; datagrams,
-//! knocks and verdicts out.
+//! Failure detection: decides which watched nodes are alive. Pure: datagrams, signs of life and
+//! time in; datagrams, port probes and verdicts out.
 //!
-//! Everything that proves life comes from the transport: any authenticated packet of a node,
-//! whatever it carries, is a sign of life. A silent node is *asked* for one; one that stays silent
-//! is *suspected*, the others and itself are told, and unless it is heard or refutes in time it is
-//! *down*. Spreading of suspicions, refutations and deaths, probes of distant nodes by way of
-//! others, and the return of a node that was declared dead are SWIM as the crate foca has it
-//! (`swim`).
+//! All proof of life comes from the transport: any authenticated packet of a node, whatever it
+//! carries, is a sign of life. A silent node is *asked* for one. If it stays silent it is
+//! *suspected*: the others and the node itself are told, and it is *down* unless it is heard or
+//! refutes in time. The spreading of suspicions, refutations and deaths, indirect probes of distant
+//! nodes, and the return of a node that was declared dead follow SWIM as implemented by the crate
+//! foca (`swim`).
 //!
 //! ```text
 //!           heard ┌───────────────────────────────────────────────┐
 //!                 ▼        ask_after         suspect_after        │     suspect
 //!              alive ───► silent (asked) ───► suspected ──────────┴──────► down
-//!                 │ PORT_PROBE_AFTER                                              ▲
-//!                 └───► knocked at ── refused, still unheard ────────────────┤
-//!     the launcher saw it exit, it left, a later start of it came ───────────┤
+//!                 │ PORT_PROBE_AFTER                                         ▲
+//!                 └───► port probe ── refused, still silent ─────────────────┤
+//!     the launcher saw it exit, it left, a later incarnation came ───────────┤
 //!     another node says so, and this one does not hear it either ────────────┘
 //! ```
 //!
-//! * **A killed process** answers nothing, but its host does: a datagram to a port that nobody
-//!   listens on is refused. So nodes that were not heard for a moment are *knocked* at, and a
+//! * **A killed process** answers nothing, but its host does: a datagram to a port on which nobody
+//!   listens is refused. So nodes that were not heard for a moment get a *port probe*, and a
 //!   refusal is a death, without any time-out.
 //! * **This node's own pauses** are not the others' silence: an event that comes much later than
-//!   the deadline it should have met shows that this process was stopped or starved, and moves
-//!   every deadline by that, plus a grace.
-//! * **Rumours**: a death that another node tells of is believed at once only if this node has not
-//!   heard the dead either. Otherwise it has to be confirmed by silence.
-//! * **Return**: a node that was declared dead and is connected anew, or begins another life, is up
-//!   again.
+//!   the deadline it should have met shows that this process was stopped or starved. It moves every
+//!   deadline by that delay plus a grace.
+//! * **Unconfirmed deaths**: a death that another node reports is believed at once only if this
+//!   node has not heard the dead node either. Otherwise silence has to confirm it.
+//! * **Return**: a node that was declared dead is up again once it is connected anew or begins
+//!   another life.
 
 mod codec;
 mod events;
@@ -50,31 +50,32 @@ use std::collections::btree_map::Entry;
 use swim::{Change, Outputs, Swim};
 use timers::Timers;
 
-/// How often the machine looks at the clock, and its shell at the transport, while anybody is
-/// watched.
+/// Time between polls while any node is watched: the machine looks at the clock, its shell at the
+/// transport.
 pub const POLL_EVERY: Span = Span::from_millis(20);
-/// Nodes that this node itself asks and knocks at: all if there are no more, else the next living
-/// ones in the ring of ids.
+/// Most nodes that this node itself asks and port-probes: all watched ones if there are no more,
+/// else the next living ones in the ring of ids.
 pub const NEAR_MAX: usize = 16;
-/// Nodes that one poll can afford to look at. Of more, the near ones are looked at in every poll,
-/// and all in every second, third, ...
+/// Number of nodes that one poll can afford to examine. If more are watched, the near ones are
+/// examined in every poll, and all of them only in every second, third, ... poll.
 pub const LOOKED_AT_PER_POLL: usize = 128;
-/// The silence from which on a node is knocked at.
+/// Silence after which a node gets a port probe.
 pub const PORT_PROBE_AFTER: Span = Span::from_millis(60);
-/// Time between knocks.
+/// Time between port probes of the same node.
 pub const PORT_PROBE_EVERY: Span = Span::from_millis(50);
 /// Time between two datagrams that ask the same node for a sign of life.
 pub const ASK_EVERY: Span = Span::from_millis(50);
-/// An answer may take so many measured round trips.
+/// Number of measured round trips that an answer may take.
 pub const ROUND_TRIPS: u64 = 4;
-/// The longest that an answer may take, whatever was measured.
+/// Upper limit on the answer time that follows from measured round trips.
 pub const BOUND_MAX: Span = Span::from_millis(3_000);
-/// An event so much later than its deadline shows that this process was away.
+/// Delay of an event after its deadline from which on this process counts as paused.
 pub const AWAY_MIN: Span = Span::from_millis(100);
-/// What is added to the time that this process was away: what arrived meanwhile has to be read.
+/// Grace added to the time for which this process was paused: what arrived meanwhile has to be
+/// read.
 pub const AWAY_GRACE: Span = Span::from_millis(100);
 
-/// Watches nodes.
+/// The failure detector of one node.
 pub struct Liveness {
     settings: Settings,
     swim: Swim,
@@ -82,9 +83,9 @@ pub struct Liveness {
     timers: Timers,
     poll_at: Option<Instant>,
     polls: u64,
-    /// When grace was last given.
+    /// When the grace was last given.
     graced_at: Option<Instant>,
-    /// How often it may have changed who is suspected.
+    /// Number of times that the set of suspected nodes may have changed.
     suspicions: u64,
 }
 
@@ -133,7 +134,7 @@ impl Machine for Liveness {
 }
 
 impl Liveness {
-    /// A machine that watches nobody yet.
+    /// A machine that watches no node yet.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let Settings {
@@ -157,8 +158,9 @@ impl Liveness {
         }
     }
 
-    /// Of whom the machine has to know, before its next tick, whether they were heard: of all whom
-    /// it watches, the dead among them too, or of the near ones.
+    /// The nodes for which the shell must report, before the next tick, whether they were heard:
+    /// all watched nodes, including dead ones, or the near ones, depending on
+    /// [`Self::looks_at_all`].
     #[must_use]
     pub fn listens_to(&self) -> Vec<NodeId> {
         if self.looks_at_all() {
@@ -168,8 +170,8 @@ impl Liveness {
         }
     }
 
-    /// Who lives, as others say, but was not heard by this node itself for as long as it takes to
-    /// call a node dead.
+    /// Nodes heard indirectly: alive according to others, but not heard by this node itself for as
+    /// long as it takes to declare a node dead.
     pub fn heard_by_others(&self, now: Instant) -> impl Iterator<Item = NodeId> + '_ {
         let bound = |peer: &Peer| {
             Span(peer.suspect_after(&self.settings).0 + peer.suspect_for(&self.settings).0)
@@ -186,13 +188,13 @@ impl Liveness {
         self.peers.contains_key(&node)
     }
 
-    /// Whether a watched node is taken for dead.
+    /// Whether a watched node is declared dead.
     #[must_use]
     pub fn is_down(&self, node: NodeId) -> bool {
         self.peers.get(&node).is_some_and(|peer| peer.down)
     }
 
-    /// Who is suspected: silent for longer than it should be, and dead soon unless it is heard of.
+    /// The suspected nodes: silent for longer than expected, and soon dead unless heard.
     pub fn suspected(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.peers
             .iter()
@@ -200,7 +202,7 @@ impl Liveness {
             .map(|(node, _)| *node)
     }
 
-    /// As long as this number is the same, so are the [`Self::suspected`].
+    /// Counter that stays the same as long as [`Self::suspected`] does.
     #[must_use]
     pub fn suspicions(&self) -> u64 {
         self.suspicions
@@ -241,7 +243,8 @@ impl Liveness {
         match Datagram::decode(bytes) {
             Ok(Datagram::V1(Content::Ask)) => send(from, Content::Answer, out),
             Ok(Datagram::V1(Content::Swim(packet))) => self.packet(from, packet, now, out),
-            // The others are not about who is alive: whoever reads datagrams first takes them out.
+            // The other datagrams do not concern liveness: the first reader of datagrams takes them
+            // out.
             Ok(Datagram::V1(
                 Content::Answer
                 | Content::AskBrief { .. }
@@ -271,8 +274,8 @@ impl Liveness {
         self.grant(wishes, Some(from), now, out);
     }
 
-    /// Whether news is passed on to foca. A death of a node that was heard a moment ago waits for
-    /// confirmation.
+    /// Whether news is passed on to foca. The reported death of a node that was heard a moment ago
+    /// waits for confirmation.
     fn is_news(&mut self, update: &LifeUpdate, teller: NodeId, now: Instant) -> bool {
         let ours = self.swim.life();
         if update.life.node == ours.node {
@@ -311,7 +314,7 @@ impl Liveness {
         self.suspicions += u64::from(peer.suspicion.is_some());
         peer.heard(now);
         if peer.down {
-            // Alive after all, perhaps; it has to learn that it needs another life.
+            // It may be alive after all; it has to learn that it needs another life.
             if peer.tell_again(now) {
                 self.swim
                     .tell_dead(node)
@@ -370,7 +373,7 @@ impl Liveness {
         peer.suspicion = None;
         peer.unconfirmed = None;
         if !ends {
-            // Who needs to know whether it may come back.
+            // Finds out whether the node may come back.
             peer.probe_port_at_once(now);
             out.push(Effect::PortProbe(node));
         }
@@ -429,7 +432,8 @@ impl Liveness {
         asked.for_each(|node| send(node, Content::Ask, out));
     }
 
-    /// Whom this node itself asks and knocks at: the next living ones in the ring of ids.
+    /// The nodes that this node itself asks and port-probes: the next living ones in the ring of
+    /// ids.
     fn near(&self) -> Vec<NodeId> {
         let me = self.settings.identity.node;
         let ring = self.peers.range(me..).chain(self.peers.range(..me));
@@ -439,7 +443,7 @@ impl Liveness {
             .collect()
     }
 
-    /// PortProbe at, asks and suspects a near node.
+    /// Port-probes, asks and suspects a near node, each if it is due.
     fn look_at(&mut self, node: NodeId, now: Instant, out: &mut Outbox<Effect>) {
         let settings = self.settings;
         let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.down) else {
@@ -457,7 +461,7 @@ impl Liveness {
         }
     }
 
-    /// Executes what foca wants. `teller` is the node whose packet it follows from.
+    /// Executes foca's outputs. `teller` is the node whose packet caused them.
     fn grant(
         &mut self,
         wishes: Outputs,
@@ -550,7 +554,7 @@ impl Liveness {
     }
 }
 
-/// Whether a node has to be declared dead now.
+/// The cause of death if a node has to be declared dead now.
 fn verdict(peer: &Peer, now: Instant) -> Option<DownCause> {
     if peer.down {
         return None;
@@ -567,7 +571,7 @@ fn verdict(peer: &Peer, now: Instant) -> Option<DownCause> {
 }
 
 fn send(to: NodeId, content: Content, out: &mut Outbox<Effect>) {
-    // All that foca writes fits; see `codec::PACKET_BYTES_MAX`.
+    // Everything that foca writes fits; see `codec::PACKET_BYTES_MAX`.
     if let Ok(bytes) = Datagram::V1(content).encode() {
         out.push(Effect::Datagram { to, bytes });
     }

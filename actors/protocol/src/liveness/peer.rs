@@ -1,5 +1,5 @@
-//! What is known of one watched node: when it was heard, asked, knocked at; what is suspected of
-//! it. Touches nothing.
+//! State of one watched node: when it was last heard, asked and port-probed, and whether it is
+//! suspected. Performs no I/O.
 
 use super::{ASK_EVERY, BOUND_MAX, PORT_PROBE_AFTER, PORT_PROBE_EVERY, ROUND_TRIPS, Settings};
 use crate::ident::{Incarnation, NodeId};
@@ -13,16 +13,16 @@ pub(super) struct Peer {
     pub down: bool,
     /// Its process is known to have ended.
     pub ended: bool,
-    /// Dead at this time unless it is heard or refutes.
+    /// The node is marked down at `down_by` unless it is heard or refutes.
     pub suspicion: Option<Suspicion>,
-    /// Another node says that it is dead, although this one heard it a moment ago.
+    /// Unconfirmed death: another node reports it dead, although this one heard it a moment ago.
     pub unconfirmed: Option<Rumour>,
     round_trip: Span,
     port_probed_at: Option<Instant>,
     asked_at: Option<Instant>,
 }
 
-/// A node is suspected.
+/// Suspicion of a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Suspicion {
     pub down_by: Instant,
@@ -30,7 +30,7 @@ pub(super) struct Suspicion {
     pub refutations: u16,
 }
 
-/// Who says that a node is dead, and when that is believed.
+/// An unconfirmed death: the node that reported it, and the time at which it is believed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rumour {
     pub believed_by: Instant,
@@ -38,7 +38,7 @@ pub(super) struct Rumour {
 }
 
 impl Peer {
-    /// A node that is taken for alive until it has been silent for long enough.
+    /// A node that counts as alive until it has been silent for long enough.
     pub(super) fn new(incarnation: Incarnation, now: Instant) -> Self {
         let round_trip = Span::default();
         Self {
@@ -69,13 +69,14 @@ impl Peer {
         self.round_trip = round_trip;
     }
 
-    /// How long an answer may take: as configured, or several times as long as answers took.
+    /// How long an answer may take: half the probe interval, or [`ROUND_TRIPS`] measured round
+    /// trips (at most [`BOUND_MAX`]) if that is longer.
     pub(super) fn answer_bound(&self, settings: &Settings) -> Span {
         let measured = Span(self.round_trip.0.saturating_mul(ROUND_TRIPS)).min(BOUND_MAX);
         measured.max(Span(settings.probe_interval.0 / 2))
     }
 
-    /// The silence from which on a node is suspected: it was asked, and the answer is overdue.
+    /// Silence after which a node is suspected: it was asked, and the answer is overdue.
     pub(super) fn suspect_after(&self, settings: &Settings) -> Span {
         Span(ask_after(settings).0 + self.answer_bound(settings).0)
     }
@@ -85,7 +86,7 @@ impl Peer {
         settings.suspect.max(self.answer_bound(settings))
     }
 
-    /// Whether to knock now; notes that it was done.
+    /// Whether to send a port probe now; if so, notes it as sent.
     pub(super) fn port_probe(&mut self, now: Instant) -> bool {
         let due = self.silence(now) >= PORT_PROBE_AFTER
             && self
@@ -97,18 +98,18 @@ impl Peer {
         due
     }
 
-    /// Notes that the node is knocked at whatever was heard of it: others say that it is dead, and
-    /// it may have ended.
+    /// Notes a port probe that is sent regardless of when the node was last heard: others say that
+    /// it is dead, and it may have ended.
     pub(super) fn probe_port_at_once(&mut self, now: Instant) {
         self.port_probed_at = Some(now);
     }
 
-    /// Whether it has been silent since the last knock.
+    /// Whether it has been silent since the last port probe.
     pub(super) fn is_silent_since_port_probe(&self) -> bool {
         self.port_probed_at.is_some_and(|at| at > self.heard_at)
     }
 
-    /// Whether to ask for a sign of life now; notes that it was done.
+    /// Whether to ask for a sign of life now; if so, notes it as asked.
     pub(super) fn ask(&mut self, settings: &Settings, now: Instant) -> bool {
         let wanted = self.silence(now) >= ask_after(settings)
             || self.unconfirmed.is_some()
@@ -116,8 +117,8 @@ impl Peer {
         self.ask_again(wanted, now)
     }
 
-    /// Like [`Peer::ask`] for a node that is believed to be dead, which is only told so now and
-    /// then.
+    /// Like [`Peer::ask`], for a node that is believed to be dead and is told so at most every
+    /// [`ASK_EVERY`].
     pub(super) fn tell_again(&mut self, now: Instant) -> bool {
         self.ask_again(true, now)
     }
@@ -130,7 +131,7 @@ impl Peer {
         due
     }
 
-    /// Moves what is pending: this node itself was away for so long.
+    /// Moves pending deadlines by `away`, the time for which this node itself was paused.
     pub(super) fn forgive(&mut self, away: Span, now: Instant) {
         self.heard_at = self.heard_at.after(away).min(now);
         if let Some(suspicion) = &mut self.suspicion {
@@ -142,7 +143,7 @@ impl Peer {
     }
 }
 
-/// The silence from which on a node is asked for a sign of life.
+/// Silence after which a node is asked for a sign of life: half the probe interval.
 fn ask_after(settings: &Settings) -> Span {
     Span(settings.probe_interval.0 / 2)
 }

@@ -1,7 +1,9 @@
-//! foca, with its packets and timers as data. Touches nothing; draws from a seeded generator.
+//! Wrapper of foca with its packets and timers as data. Performs no I/O; draws from a seeded
+//! generator.
 //!
-//! Suspicions are not timed here: foca's request for it comes out as [`Change::Suspected`], and the
-//! machine, which knows who was heard meanwhile, declares the death.
+//! Suspicions are not timed here: foca's request for a suspicion timer comes out as
+//! [`Change::Suspected`], and the machine, which knows which nodes were heard meanwhile, declares
+//! the death.
 
 use super::codec::{self, Layout, PACKET_BYTES_MAX};
 use crate::ident::{Incarnation, NodeId};
@@ -16,14 +18,13 @@ use foca::{
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
-/// Nodes that are asked to probe a silent one, and that news is sent to at once.
+/// Number of nodes that are asked to probe a silent one, and that news is sent to at once.
 const FAN_OUT: usize = 3;
-/// How often a piece of news is sent along.
+/// Number of times that a piece of news is sent along.
 const TRANSMISSIONS: u8 = 10;
 
 impl Identity for Life {
-    /// Each start of a node by itself: incarnations have no order, so no start takes another's
-    /// place.
+    /// Each incarnation of a node by itself: incarnations have no order, so none replaces another.
     type Addr = (NodeId, Incarnation);
 
     fn renew(&self) -> Option<Self> {
@@ -42,7 +43,7 @@ impl Identity for Life {
     }
 }
 
-/// What one call made foca want.
+/// Everything that foca requested during one call.
 #[derive(Default)]
 pub(super) struct Outputs {
     pub packets: Vec<SwimPacket>,
@@ -51,13 +52,13 @@ pub(super) struct Outputs {
     pub changes: Vec<Change>,
 }
 
-/// What foca found.
+/// A change that foca reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Up(Life),
     Down(Life),
     /// A probe failed: the life is dead unless it is heard, or refutes with more refutations than
-    /// these.
+    /// this number.
     Suspected(Life, u16),
     /// This node was declared dead and begins another life.
     Renewed,
@@ -74,7 +75,7 @@ impl Runtime<Life> for Outputs {
     }
 
     fn send_to(&mut self, _to: Life, data: &[u8]) {
-        // What the codec wrote, it can read.
+        // The codec can read what it wrote.
         self.packets.extend(codec::packet(data));
     }
 
@@ -96,7 +97,7 @@ impl Runtime<Life> for Outputs {
 /// The SWIM protocol of one node.
 pub(super) struct Swim {
     foca: Foca<Life, Layout, ChaCha8Rng, NoCustomBroadcast>,
-    /// What is being probed, and the probe's number.
+    /// The life that is being probed, and the probe's number.
     probing: Option<(Life, u8)>,
     /// Calls that foca refused; only packets that no correct node sends should cause any.
     pub errors: u64,
@@ -132,12 +133,12 @@ impl Swim {
         *self.foca.identity()
     }
 
-    /// Whom the probe under way asks.
+    /// The node that the probe under way asks.
     pub(super) fn probed(&self) -> Option<NodeId> {
         self.probing.map(|(life, _)| life.node)
     }
 
-    /// How often a node that is not known to be down has refuted; none if it is down or unknown.
+    /// Refutations of a node; `None` if it is down or unknown.
     pub(super) fn refutations(&self, node: NodeId) -> Option<u16> {
         self.member(node)
             .filter(|member| member.state() != State::Down)
@@ -156,7 +157,7 @@ impl Swim {
         )
     }
 
-    /// Forgets a node, without a word to others.
+    /// Forgets a node without telling others.
     pub(super) fn forget(&mut self, node: NodeId) {
         let Some(member) = self.member(node).cloned() else {
             return;
@@ -169,7 +170,7 @@ impl Swim {
         self.probing.take_if(|(life, _)| life.node == node);
     }
 
-    /// Suspects a node, and tells others, itself among them.
+    /// Suspects a node, and tells others, including the node itself.
     pub(super) fn suspect(&mut self, node: NodeId) -> Outputs {
         let Some((life, refutations)) = self
             .member(node)
@@ -196,7 +197,7 @@ impl Swim {
         wishes
     }
 
-    /// Takes back that a node is dead: it has proved to be alive.
+    /// Revokes a node's death: it has proved to be alive.
     pub(super) fn revive(&mut self, node: NodeId) -> Outputs {
         let Some(life) = self.member(node).map(|member| *member.id()) else {
             return Outputs::default();
@@ -205,7 +206,7 @@ impl Swim {
         self.apply([Member::alive(life)], true)
     }
 
-    /// A sign of life counts as the answer to the probe under way, if that asks its sender.
+    /// Counts a sign of life as the answer to the probe under way, if that probe asks its sender.
     pub(super) fn heard(&mut self, node: NodeId) {
         let Some((target, probe)) = self.probing.take_if(|(life, _)| life.node == node) else {
             return;
@@ -218,7 +219,7 @@ impl Swim {
             message,
             updates: Vec::new(),
         };
-        // Answers make foca want nothing.
+        // foca requests nothing on an answer.
         let _ = self.receive(&answer);
     }
 
@@ -234,7 +235,7 @@ impl Swim {
         })
     }
 
-    /// Takes a packet from the network.
+    /// Handles a packet from the network.
     pub(super) fn receive(&mut self, packet: &SwimPacket) -> Outputs {
         let Ok(data) = codec::bytes(packet) else {
             return Outputs::default();
@@ -248,12 +249,12 @@ impl Swim {
         wishes
     }
 
-    /// Takes a timer that is due.
+    /// Handles a timer that is due.
     pub(super) fn fire(&mut self, timer: Timer<Life>) -> Outputs {
         self.call(|foca, wishes| foca.handle_timer(timer, wishes))
     }
 
-    /// Introduces a new life of this node to everybody.
+    /// Announces a new life of this node to every member.
     fn introduce(&mut self) -> Outputs {
         let others: Vec<Life> = self
             .foca
@@ -314,7 +315,7 @@ fn config(probe_interval: Span) -> Config {
         probe_rtt: interval / 2,
         num_indirect_probes: fan_out,
         max_transmissions: NonZeroU8::new(TRANSMISSIONS).unwrap_or(NonZeroU8::MIN),
-        // Suspicions are timed by the machine.
+        // The machine times suspicions.
         suspect_to_down_after: interval,
         remove_down_after: None,
         max_packet_size: NonZeroUsize::new(PACKET_BYTES_MAX).unwrap_or(NonZeroUsize::MIN),
@@ -332,7 +333,8 @@ fn config(probe_interval: Span) -> Config {
 mod tests {
     use super::*;
 
-    /// A probe of the start before fails after another start is watched, whose clock stepped back.
+    /// A probe of the previous incarnation fails after another one, whose clock stepped back, is
+    /// watched.
     #[test]
     fn a_start_with_a_lower_incarnation_takes_the_place_of_the_one_before() {
         let mut swim = Swim::new(NodeId(1), Incarnation(1), Span::from_millis(100), 7);

@@ -1,12 +1,11 @@
-//! foca's timers as deadlines. Touches nothing.
+//! foca's timers, as deadlines. Performs no I/O.
 
 use crate::time::{Instant, Span};
 use crate::wire::Life;
 use foca::Timer;
 use std::collections::BTreeMap;
 
-/// Pending timers, by the time they are due. foca has one of a kind at a time, so that they are
-/// few.
+/// Pending timers, by due time. foca has one of each kind at a time, so there are few.
 #[derive(Default)]
 pub(super) struct Timers {
     due: BTreeMap<(Instant, u64), Timer<Life>>,
@@ -14,8 +13,8 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Arms a timer. A probe may take as long as an answer may: the question, then the question by
-    /// way of others.
+    /// Arms a timer. A probe may take as long as answers may: one `answer_bound` for the direct
+    /// probe, another for the indirect one.
     pub(super) fn arm(
         &mut self,
         timer: Timer<Life>,
@@ -36,7 +35,7 @@ impl Timers {
         self.due.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes the next timer that is due.
+    /// Removes and returns the next timer that is due.
     pub(super) fn due(&mut self, now: Instant) -> Option<Timer<Life>> {
         let first = self
             .due
@@ -45,7 +44,7 @@ impl Timers {
         Some(first.remove())
     }
 
-    /// Moves every timer.
+    /// Postpones every timer by `by`.
     pub(super) fn shift(&mut self, by: Span) {
         self.due = std::mem::take(&mut self.due)
             .into_iter()

@@ -1,12 +1,13 @@
-//! Who founds a run. Exactly one process bootstraps; the others wait for it, or for a living run.
+//! Bootstraps a run. Exactly one process, the bootstrapper, does so; the others wait for it, or for
+//! a living run.
 //!
-//! A process that was started again may have been a member of a run that still lives. It founds
-//! nothing, and is no founder, before every address that it knows has answered: any of them may
-//! know that run. So fresh weights never take a living run's place.
+//! A restarted process may have been a member of a run that still lives. It does not bootstrap, and
+//! is no bootstrap member, until every address that it knows has answered, since any of them may
+//! know that run. So fresh weights never replace those of a living run.
 //!
-//! A founder that is ready for round 0 stays in its founding. It leaves in two cases. The round was
-//! decided without it. Or so many founders have ended that the rest is no quorum: then nobody can
-//! decide the founding any more.
+//! A bootstrap member that is ready for round 0 stays in its bootstrap. It leaves in two cases: the
+//! round was decided without it, or so many bootstrap members have ended that the rest are no
+//! quorum and nobody can decide the bootstrap any more.
 
 use super::known::Known;
 use super::{BootstrapError, Effect, Membership};
@@ -20,28 +21,29 @@ use crate::wire::{MemberState, Message};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-/// How long a process that bootstraps waits for the answers of all addresses that it knows: one of
-/// them may belong to a living run.
+/// How long the bootstrapper waits for answers from all addresses that it knows: one of them may
+/// belong to a living run.
 pub const LOOK_FOR_RUN_WAIT: Span = Span::from_millis(1_000);
-/// How often a node in an undecided founding looks whether enough of its founders are left to
+/// How often a node in an undecided bootstrap checks whether enough bootstrap members are left to
 /// decide it.
 pub const VOID_LOOK_EVERY: Span = Span::from_millis(250);
 
 impl Membership {
-    /// Whether this node may be a founder, once others bootstrap.
+    /// Whether this node may be a bootstrap member of another process's bootstrap, or bootstrap
+    /// itself.
     pub(super) fn founds(&self) -> bool {
         !self.settings.join && !self.is_bound_to_look()
     }
 
-    /// A process that was started again looks for the run that it was in.
+    /// Whether this is a restarted process that must still look for the run it was in.
     pub(super) fn is_bound_to_look(&self) -> bool {
         self.settings.restarted
             && self.settings.bootstrap != Bootstrap::Yes
             && self.unanswered() > 0
     }
 
-    /// How many of the addresses that discovery found have not answered; one, if it has said
-    /// nothing yet.
+    /// Number of discovered addresses that have not answered; 1 if discovery has reported nothing
+    /// yet.
     fn unanswered(&self) -> usize {
         let Some(discovered) = &self.discovered else {
             return 1;
@@ -65,8 +67,8 @@ impl Membership {
         self.found_when_complete(out);
     }
 
-    /// A process that had to look first, and heard of no run from anybody, names its model:
-    /// founders count on it from now on.
+    /// A restarted process that has heard of no run names its model once all known addresses have
+    /// answered: from then on the other bootstrap members count on it.
     pub(super) fn say_that_it_founds(&mut self, out: &mut Outbox<Effect>) {
         let founds = self.founds();
         if std::mem::replace(&mut self.life.said_that_it_founds, founds) != founds
@@ -77,8 +79,9 @@ impl Membership {
         }
     }
 
-    /// An address that goes before this node's, if there is one: the process with the smallest
-    /// known address bootstraps. It is the smallest that discovery found, or else one of a founder.
+    /// The address of the bootstrapper, if it is lower than this node's: the process with the
+    /// smallest known address bootstraps. It is the smallest discovered address, or else that of a
+    /// bootstrap member.
     fn bootstrapped_by(&self) -> Option<SocketAddr> {
         let goes_before = |address: &SocketAddr| *address < self.settings.address;
         let discovered = self.discovered.iter().flatten().next().copied();
@@ -95,7 +98,7 @@ impl Membership {
         }
     }
 
-    /// The others that called `synchronize` and can be sent to.
+    /// The other nodes that called `synchronize` and can be sent to.
     fn founders(&self) -> impl Iterator<Item = &Known> {
         self.hellos.values().filter(|known| self.is_founder(known))
     }
@@ -106,17 +109,17 @@ impl Membership {
             && !self.life.ended.contains(&(known.node, known.incarnation))
     }
 
-    /// Whether `known` is of the process that this node can send to.
+    /// Whether `known` describes the incarnation that this node can send to.
     fn is_current(&self, known: &Known) -> bool {
         self.connected.get(&known.node) == Some(&known.incarnation)
     }
 
-    /// The process that bootstraps forms the view once `min_nodes` nodes, itself included, called
-    /// `synchronize`, and none of the known addresses belongs to a run.
+    /// Forms the view, on the bootstrapper, once `min_nodes` nodes, itself included, called
+    /// `synchronize` and none of the known addresses belongs to a run.
     pub(super) fn found_when_complete(&mut self, out: &mut Outbox<Effect>) {
         let waits = self.life.is_new() && self.life.resigning.is_empty() && self.adopted.is_none();
         let able = self.model.is_some() && self.refused.is_none() && self.failed.is_none();
-        // Before the costly questions: every founder is connected.
+        // A cheap check before the costly ones: every bootstrap member is connected.
         let enough = self.connected.len() + 1 >= self.settings.min_nodes;
         if !waits || !able || !enough || !self.founds() || !self.bootstraps() {
             return;
@@ -161,8 +164,8 @@ impl Membership {
         self.form(view, lineage, out);
     }
 
-    /// Leaves a founding that nobody can decide any more. To see that takes a look at every
-    /// founder, so it is looked at now and then.
+    /// Leaves a bootstrap that nobody can decide any more. The check looks at every bootstrap
+    /// member, so it runs only every [`VOID_LOOK_EVERY`].
     pub(super) fn leave_void_bootstrap(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let mut known = self.life.cluster.iter().chain(&self.life.standing);
         if self.adopted.is_none() && known.all(|standing| standing.round > Round::BOOTSTRAP) {
@@ -203,7 +206,7 @@ impl Membership {
         }
     }
 
-    /// Whether the founders that have not ended are no quorum.
+    /// Whether the bootstrap members that have not ended are no quorum.
     fn is_void(&self, view: &View) -> bool {
         let left = view
             .members()
@@ -212,8 +215,8 @@ impl Membership {
         !Voters::of_founders(view).is_quorum(left.map(|member| member.id))
     }
 
-    /// Whether nobody stands in a founding any more: each of its founders has ended, or says that
-    /// it stands elsewhere. One that only cannot be reached may still decide it.
+    /// Whether the bootstrap is abandoned: each of its members has ended, or says that it is not in
+    /// it. A member that is only unreachable may still decide it.
     fn is_given_up(&self, bootstrap: &MemberState) -> bool {
         let gave_up = |member: &Member| {
             let said = self
@@ -226,12 +229,12 @@ impl Membership {
         bootstrap.round == Round::BOOTSTRAP && bootstrap.view.members().iter().all(gave_up)
     }
 
-    /// Whether this start of a node is known to have ended.
+    /// Whether this incarnation of a node is known to have ended.
     pub(super) fn has_ended(&self, member: &Member) -> bool {
         let start = (member.id, member.incarnation);
         let earlier_start_of_this =
             member.id == self.me() && member.incarnation != self.settings.identity.incarnation;
-        // One process at a time holds an id, and an address.
+        // Only one process at a time holds an id, and only one an address.
         let other_start = self
             .connected
             .get(&member.id)
@@ -249,7 +252,7 @@ impl Membership {
                 .any(|known| took_address(known) && self.is_current(known))
     }
 
-    /// Why this node founds nothing, for a person.
+    /// Why no bootstrap has happened yet, as text for an operator.
     pub(super) fn why_not_founded(&self) -> Option<String> {
         if self.model.is_none() || self.settings.join {
             return None;
@@ -282,7 +285,7 @@ impl Membership {
         }
     }
 
-    /// The time that known addresses had to answer is over.
+    /// Stops waiting for known addresses once their time to answer is over.
     pub(super) fn look_no_longer(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         if self.look_by.take_if(|by| now >= *by).is_some() {
             self.looked = true;

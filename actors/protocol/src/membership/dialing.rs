@@ -1,5 +1,5 @@
-//! Whom to connect to: whoever should be connected and is not, and members that were lost, as two
-//! sides that take each other for dead meet again only if one of them looks for the other.
+//! Chooses the addresses to dial: nodes that should be connected and are not, and lost members. Two
+//! sides that take each other for dead meet again only if one of them dials the other.
 
 use super::{Effect, Membership};
 use crate::ident::NodeId;
@@ -10,26 +10,26 @@ use crate::wire::{Header, Hello};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// How often nodes that should be connected and are not are dialed.
+/// Time between dials of nodes that should be connected and are not.
 pub const REDIAL_EVERY: Span = Span::from_millis(200);
 
-/// How often members that were lost are dialed.
+/// Time between dials of lost members.
 pub const MISSED_REDIAL_EVERY: Span = Span::from_millis(2_000);
 
-/// For how long: whoever is cut off for longer is for a person.
+/// How long lost members are dialed; a longer partition is left to an operator.
 pub const MISSED_FOR: Span = Span::from_millis(600_000);
 
-/// Members that the history went on without and that have not said goodbye; one that was drained is
-/// among them until it has.
+/// Members that the history went on without and that have not said goodbye. A drained member is
+/// included until it has.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Missed {
-    /// At most [`MEMBERS_MAX`], those that were lost first in front.
+    /// At most [`MEMBERS_MAX`], earliest lost first.
     members: VecDeque<(Member, Option<Instant>)>,
     dial_at: Option<Instant>,
 }
 
 impl Missed {
-    /// `view` goes on without `member`.
+    /// Notes that the history goes on without `member`.
     pub fn note(&mut self, member: Member) {
         self.members.retain(|(missed, _)| missed.id != member.id);
         if self.members.len() >= MEMBERS_MAX {
@@ -42,7 +42,7 @@ impl Missed {
         self.members.retain(|(missed, _)| missed.id != id);
     }
 
-    /// The addresses to be dialed now.
+    /// Addresses to dial now.
     fn due(&mut self, now: Instant, connected: impl Fn(NodeId) -> bool) -> Vec<SocketAddr> {
         self.members
             .iter_mut()
@@ -70,7 +70,7 @@ impl Missed {
 }
 
 impl Membership {
-    /// The history goes on in `view`, where it was in `before`.
+    /// Notes the members of `before` that `view`, its successor, no longer contains.
     pub(super) fn note_missed(&mut self, before: &View, view: &View) {
         view.ids().for_each(|id| self.life.missed.forget(id));
         let lost = before
@@ -81,7 +81,7 @@ impl Membership {
         lost.for_each(|member| self.life.missed.note(member.clone()));
     }
 
-    /// Dials those that were lost and cannot be sent to.
+    /// Dials lost members that this node cannot send to.
     pub(super) fn dial_missed(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         if self.life.standing.is_some() {
             let connected = &self.connected;
@@ -95,21 +95,21 @@ impl Membership {
         }
     }
 
-    /// Whoever introduces itself can be answered.
+    /// Dials the sender of a hello if this node cannot send to it yet.
     pub(super) fn dial_back(&self, header: &Header, hello: &Hello, out: &mut Outbox<Effect>) {
         if self.connected.get(&header.sender) != Some(&header.incarnation) {
             out.push(Effect::Connect(hello.address));
         }
     }
 
-    /// Dials, now and then, whoever should be connected and is not.
+    /// Dials, every [`REDIAL_EVERY`], the nodes that should be connected and are not.
     pub(super) fn dial_missing(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let standing = if self.life.drained {
             None
         } else {
             self.life.standing.as_ref().or(self.life.cluster.as_ref())
         };
-        // Asked at every event, so not member by member as long as nothing has changed.
+        // Called at every event, so members are not checked one by one while nothing has changed.
         let looked =
             standing.map(|standing| (standing.lineage, standing.view.epoch(), self.disconnections));
         if self.life.redial_at.is_none() && looked.is_some() && self.life.all_connected == looked {

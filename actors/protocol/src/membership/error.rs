@@ -1,4 +1,5 @@
-//! Why a founding view did not form. Nothing was trained or changed.
+//! Reasons why a node did not get into a bootstrap view or a running cluster. Nothing was trained
+//! or changed.
 
 use crate::ident::{NodeId, Nodes};
 use crate::model::ModelSize;
@@ -7,13 +8,13 @@ use crate::view::ViewError;
 use crate::wire::JoinRefusal;
 use std::net::SocketAddr;
 
-/// Why a founding view did not form; parameters are unchanged.
+/// Why a node did not get into a bootstrap view or a running cluster; parameters are unchanged.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BootstrapError {
-    /// A peer's address did not answer, or not as it should.
+    /// A peer's address did not answer, or answered wrongly.
     #[error("no connection to {address} after {} ms: {error}", tried_for.as_millis())]
     Unreachable {
-        /// The address.
+        /// The address that was dialed.
         address: SocketAddr,
         /// How long it was tried.
         tried_for: Span,
@@ -25,27 +26,27 @@ pub enum BootstrapError {
     TooFew {
         /// `min_nodes`.
         needed: usize,
-        /// Who is there, this node included.
+        /// The nodes that are present, this node included.
         present: Vec<NodeId>,
-        /// How long they were waited for.
+        /// How long this node waited for the others.
         waited: Span,
-        /// The last address that was tried in vain, and why, for a person.
+        /// Description, for an operator, of the last address that could not be reached, and why.
         unreachable: Option<String>,
     },
     /// Connected nodes did not call `synchronize`.
     #[error("{} did not call synchronize within {} ms; see their logs", Nodes(waiting_for), waited.as_millis())]
     NotSynchronized {
-        /// Who.
+        /// The nodes that did not call it.
         waiting_for: Vec<NodeId>,
-        /// How long they were waited for.
+        /// How long this node waited for them.
         waited: Span,
     },
-    /// The process that bootstraps the run did not.
+    /// The bootstrapper did not bootstrap the run.
     #[error("no run was founded within {} ms: {why}; see its log, or set bootstrap = yes on one node", waited.as_millis())]
     NotBootstrapped {
-        /// How long it was waited for.
+        /// How long this node waited for it.
         waited: Span,
-        /// Who was waited for, for a person.
+        /// Description, for an operator, of what this node waited for.
         why: String,
     },
     /// Two nodes were started with different settings.
@@ -55,9 +56,9 @@ pub enum BootstrapError {
     SettingsDiffer {
         /// This node.
         ours: NodeId,
-        /// The other.
+        /// The other node.
         theirs: NodeId,
-        /// Each difference with both values.
+        /// Every difference, with both values.
         differences: String,
     },
     /// Two nodes train models of different sizes.
@@ -65,29 +66,29 @@ pub enum BootstrapError {
     ModelsDiffer {
         /// This node.
         ours: NodeId,
-        /// What it trains.
+        /// Size of this node's model.
         our_model: ModelSize,
-        /// The other.
+        /// The other node.
         theirs: NodeId,
-        /// What the other trains.
+        /// Size of the other node's model.
         their_model: ModelSize,
     },
     /// A running cluster does not admit this node.
     #[error("{by} of the running cluster refused this node: {reason}")]
     Refused {
-        /// Who said so.
+        /// The member that refused.
         by: NodeId,
-        /// Why, and what to do.
+        /// The reason, and what to do about it.
         reason: JoinRefusal,
     },
     /// No running cluster admitted this node in time.
     #[error("not admitted to a running cluster within {} ms: {missing}{}", waited.as_millis(), met_nodes(met))]
     NotAdmitted {
-        /// Whom this node can send to.
+        /// The nodes that this node can send to.
         met: Vec<NodeId>,
         /// How long it waited.
         waited: Span,
-        /// What was missing, for a person.
+        /// Description, for an operator, of what was missing.
         missing: String,
     },
     /// The nodes that met do not make a view.

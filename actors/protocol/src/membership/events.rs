@@ -1,4 +1,4 @@
-//! What the membership is told, what it asks for, and what it needs to know at its start.
+//! Events, effects and settings of the membership machine.
 
 use super::BootstrapError;
 use crate::coordinator::GivesUp;
@@ -11,110 +11,110 @@ use crate::view::{Member, View};
 use crate::wire::{Frame, Header, JoinRefusal, MemberState, Message};
 use std::net::SocketAddr;
 
-/// What happens to the membership.
+/// Events that the membership handles.
 #[derive(Clone, Debug)]
 pub enum In {
     /// This node's workers called `synchronize`: the size of the model is known.
     Synchronize(ModelSize),
     /// The addresses that discovery finds by now, this node's own perhaps among them.
     Discovered(Vec<SocketAddr>),
-    /// This start of a peer can be sent to.
+    /// This incarnation of a peer can be sent to.
     PeerUp(NodeId, Incarnation),
-    /// The connections to a peer are gone; whether it closed them because it leaves. Otherwise it
-    /// may be alive.
+    /// The connections to a peer are gone. Unless it closed them because it leaves, it may be
+    /// alive.
     PeerDown {
-        /// Who.
+        /// The peer.
         node: NodeId,
         /// It left on purpose.
         departed: bool,
     },
-    /// Liveness declared a start of a node dead.
+    /// Liveness declared an incarnation of a node dead.
     Down {
-        /// Who.
+        /// The dead node.
         node: NodeId,
-        /// Which start of it.
+        /// Its incarnation.
         incarnation: Incarnation,
-        /// Whether its process is known to have ended; told later if it is found out later.
+        /// Whether its process is known to have ended; reported again if that is found out later.
         ended: bool,
     },
     /// A node that was declared dead is alive.
     Up(NodeId),
-    /// The coordinator applied a decided outcome: where this node stands now.
+    /// The coordinator applied a decided outcome: the new member state of this node.
     Decided(MemberState),
-    /// Who votes on the rounds to come without being a member, in place of those told before:
+    /// Voters on the coming rounds that are not members; replaces the previous list. They are
     /// watched like members, and dialed.
     Retained(Vec<Member>),
     /// A round was decided whose data this node does not hold: it has to join again.
     MustRejoin,
-    /// The coordinator took note that this node resigns, or keeps to the founding which it was to
-    /// give up. What it told before was of before.
+    /// The coordinator took note that this node resigns (`true`), or keeps the bootstrap that it
+    /// was to give up (`false`). Everything it reported before this is older.
     Resigned(bool),
     /// This node hands over and leaves with the next round.
     Drain,
-    /// An address was given up.
+    /// The shell gave up dialing an address.
     DialFailed {
-        /// The address.
+        /// The address that was dialed.
         address: SocketAddr,
         /// How long it was tried.
         tried_for: Span,
-        /// The last attempt's error, for a person.
+        /// The last attempt's error, as text for an operator.
         error: String,
     },
     /// A control frame about membership arrived.
     Frame {
-        /// Who, where in history.
+        /// Sender and its place in the history.
         header: Header,
-        /// What.
+        /// The message.
         message: Box<Message>,
     },
     /// This node leaves.
     Leave,
-    /// Time passed.
+    /// A deadline may have passed.
     Tick,
 }
 
-/// What the membership asks its shell for.
+/// Actions that the membership requests from its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Send a control frame.
     Send {
-        /// To whom.
+        /// Receiver of the frame.
         to: NodeId,
-        /// What.
+        /// The frame.
         frame: Frame,
     },
-    /// The founding view is formed.
+    /// The bootstrap view is formed.
     Formed {
         /// Its members.
         view: View,
         /// The new model history.
         lineage: Lineage,
     },
-    /// This node cannot be part of a founding view.
+    /// This node got into no view: neither a bootstrap's nor a running cluster's.
     Fail(BootstrapError),
     /// A member or a joiner is dead.
     Lost {
-        /// Who.
+        /// The dead node.
         node: NodeId,
-        /// Which start of it.
+        /// Its incarnation.
         incarnation: Incarnation,
-        /// Whether its process is known to have ended; told later if it is found out later.
+        /// Whether its process is known to have ended; reported again if that is found out later.
         ended: bool,
     },
     /// A node that was dead is alive.
     Back(NodeId),
     /// The nodes that are ready to join the view with this epoch.
     Joiners {
-        /// Which view they can reach.
+        /// Epoch of the view that they can reach.
         epoch: Epoch,
-        /// Who.
+        /// The joiners.
         members: Vec<Member>,
     },
     /// A member leaves, perhaps this node.
     Leaving {
-        /// Who.
+        /// The leaving node.
         node: NodeId,
-        /// Which start of it.
+        /// Its incarnation.
         incarnation: Incarnation,
         /// Whether it still contributes to the next round.
         contributes: bool,
@@ -122,18 +122,18 @@ pub enum Effect {
     /// The others went on without this node, which asks to be admitted again. The coordinator
     /// answers with [`In::Resigned`].
     Resign(GivesUp),
-    /// Nobody is left of the history that was to admit this node. Its coordinator takes its place
-    /// again where it stood, or goes on with what it holds of that history, if it can.
+    /// Nobody is left of the history that was to admit this node. The coordinator returns to its
+    /// previous place, or goes on with what it holds of that history, if it can.
     Return {
         /// Whether all members of that history are known to have ended.
         ended: bool,
     },
-    /// This node wanted to hand over and leave, and was left out without hearing of it, or holds
-    /// nothing any more: it has left.
+    /// This node has left: it wanted to hand over and leave, and was left out without hearing the
+    /// decision or no longer holds the data.
     Drained,
-    /// What keeps this node from being a member; `None`: it is one, or does not wait to be.
+    /// Reason why this node is no member; `None` if it is one, or does not wait to be.
     Waiting(Option<String>),
-    /// Another cluster runs beside this one, under the same key; neither gives way.
+    /// Another cluster runs beside this one with the same key; neither gives way.
     OtherCluster {
         /// One of its members.
         node: NodeId,
@@ -142,47 +142,47 @@ pub enum Effect {
         /// Its next round.
         round: Round,
     },
-    /// Dial a node.
+    /// Dial an address.
     Connect(SocketAddr),
     /// Close the connections to a node that was declared dead.
     Disconnect(NodeId),
-    /// Whom to watch for signs of life from now on.
+    /// The nodes to watch for signs of life from now on.
     Watch(Vec<(NodeId, Incarnation)>),
     /// Whether to look for further addresses.
     Search(bool),
-    /// Everybody left, or was given the time to: the node may go.
+    /// All others left, or the time for that is over: the node may stop.
     Left,
 }
 
-/// What the membership of a node needs to know at its start.
+/// Settings of the membership machine at its start.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// This node.
     pub identity: Identity,
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: SocketAddr,
-    /// Its workers.
+    /// Number of its workers.
     pub devices: u16,
-    /// Nodes of the founding view.
+    /// Least number of nodes in the bootstrap view.
     pub min_nodes: usize,
     /// Most members of the cluster.
     pub max_nodes: usize,
-    /// Join a running cluster only, never found one.
+    /// Join a running cluster only, never bootstrap one.
     pub join: bool,
-    /// Whether it may found a run.
+    /// Whether it may bootstrap a run.
     pub bootstrap: Bootstrap,
-    /// It was a member of a run before it was started again: it founds nothing before it has heard
-    /// from everybody that it knows.
+    /// It was a member of a run before it was restarted: it does not bootstrap before it has heard
+    /// from every node that it knows.
     pub restarted: bool,
     /// The history whose state this node brings: only a cluster of this history may admit it.
     pub lineage: Option<Lineage>,
-    /// What nodes that ask to join are told where this cluster's rounds carry nothing that would
-    /// bring them up to date.
+    /// Refusal for nodes that ask to join, if this cluster's rounds carry nothing that would bring
+    /// them up to date.
     pub refuses: Option<JoinRefusal>,
     /// The settings that all nodes must share, as `key = value` lines.
     pub shared: String,
-    /// Addresses may be those of nodes that are gone: one that cannot be reached is no reason to
-    /// give up before the others' time is over.
+    /// Addresses may belong to nodes that are gone: an unreachable address is no reason to give up
+    /// before the timeouts expire.
     pub addresses_may_be_stale: bool,
     /// How long peers may take to appear after `synchronize`.
     pub connect_timeout: Span,

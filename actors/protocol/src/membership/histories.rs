@@ -1,13 +1,13 @@
-//! What happens where two histories meet: a member and one that the others left out, two foundings
-//! that count on the same nodes, two sides of a healed network. Everybody that sees both prefers
-//! the same one, so all end up in it.
+//! Decides between two histories that meet: those of a member and of a node that the others left
+//! out, two bootstraps that count on the same nodes, the two sides of a healed partition. Every
+//! node that sees both prefers the same one, so all end up in it.
 //!
-//! A founding that is not decided is given up without loss. Of two that share nodes the one with
-//! the lower lowest id is preferred: its members change over to it as the founding members that
-//! they are, the others join. A decided history is given up only if it went on without this node,
-//! or for one of the same bootstrap that ranks higher (`forks`). Two that were bootstrapped apart
-//! and decided rounds stay apart, whoever may decide: nobody's training is thrown away unasked, and
-//! both sides say so by name.
+//! An undecided bootstrap is given up without loss. Of two that share nodes, the one whose lowest
+//! id is lower is preferred: its members change over to it as the bootstrap members that they are,
+//! the others join. A decided history is given up only if it went on without this node, or for one
+//! of the same bootstrap that ranks higher (`forks`). Two runs that were bootstrapped apart and
+//! have decided rounds stay apart, whether a majority or any survivors may decide: no training is
+//! discarded unless an operator asks for it, and both sides report the other by name.
 
 use super::{DECISION_WAIT, Effect, Membership};
 use crate::coordinator::GivesUp;
@@ -20,7 +20,8 @@ use crate::wire::{Header, Hello, MemberState, Message};
 use std::cmp::{Ordering, Reverse};
 
 impl Membership {
-    /// What this node stands by: its place in a history, or a founding that it agreed to.
+    /// The member state that this node holds: its place in a history, or a bootstrap that it agreed
+    /// to.
     fn stake(&self) -> Option<MemberState> {
         let adopted = || {
             self.adopted
@@ -30,8 +31,8 @@ impl Membership {
         self.life.standing.clone().or_else(adopted)
     }
 
-    /// The founder counts on this node: the first one does, unless a better one comes before a
-    /// round is decided.
+    /// Handles the bootstrapper's view, which counts on this node. The first such view is adopted,
+    /// unless a preferred one comes before a round is decided.
     pub(super) fn adopt(
         &mut self,
         header: &Header,
@@ -39,8 +40,7 @@ impl Membership {
         lineage: Lineage,
         out: &mut Outbox<Effect>,
     ) {
-        // A node whose workers were told that there is no view does not enter one behind their
-        // back.
+        // If its workers were told that there is no view, the node must not enter one unnoticed.
         if self.failed.is_some()
             || !view.contains(header.sender)
             || !lineage.is_decided()
@@ -59,13 +59,13 @@ impl Membership {
             None => self.life.is_new() || self.waits_for_another_bootstrap(),
         };
         if !takes || !self.founds() || self.model.is_none() {
-            // The founder learns where this node stands, and joins.
+            // The bootstrapper learns this node's member state, and joins.
             return self.send(header.sender, self.hello(), out);
         }
         self.change_over(theirs, out);
     }
 
-    /// Whether this node waits to be admitted by a founding that does not count on it, and was
+    /// Whether this node waits to be admitted by a bootstrap that does not count on it, and was
     /// never a member of anything.
     fn waits_for_another_bootstrap(&self) -> bool {
         let other = self.life.cluster.as_ref().filter(|cluster| {
@@ -74,7 +74,7 @@ impl Membership {
         other.is_some() && !self.life.was_member && !self.life.has_drained()
     }
 
-    /// Enters another founding as the founding member that it counts on.
+    /// Enters another bootstrap as the bootstrap member that it counts on.
     fn change_over(&mut self, theirs: MemberState, out: &mut Outbox<Effect>) {
         self.life.cluster = None;
         self.life.asked = None;
@@ -91,8 +91,8 @@ impl Membership {
             .is_some_and(|member| member.incarnation == self.settings.identity.incarnation)
     }
 
-    /// A node that stands somewhere met another: a member of the same history, a node of another
-    /// one, or a stranger.
+    /// Handles a hello when this node has a member state. The sender is a member of the same
+    /// history, a node of another one, or a stranger.
     pub(super) fn meet_as_member(
         &mut self,
         header: &Header,
@@ -101,8 +101,8 @@ impl Membership {
     ) {
         let Some(ours) = self.stake() else { return };
         let Some(theirs) = &hello.standing else {
-            // It is no member, or none any more, and has to know where it can join, or why it
-            // cannot.
+            // The sender is no member, or no longer one. It has to know where it can join, or why
+            // it cannot.
             let refused =
                 !ours.view.contains(header.sender) && self.refuse_stranger(header, hello, out);
             if !refused {
@@ -130,7 +130,7 @@ impl Membership {
         if self.went_elsewhere(&ours, theirs, header) {
             if self.life.declare_dead(start.0, start.1) {
                 self.life.elsewhere.insert(start);
-                // Its vote counts there, and here no more.
+                // Its vote counts there, and no longer here.
                 out.push(Effect::Lost {
                     node: start.0,
                     incarnation: start.1,
@@ -138,14 +138,14 @@ impl Membership {
                 });
             }
         } else if ours.lineage == theirs.lineage && self.life.elsewhere.remove(&start) {
-            // It was to change over, and kept to the founding that it had accepted.
+            // It was expected to change over, but kept to the bootstrap that it had accepted.
             self.up(start.0, out);
         }
         self.tell_of_another_cluster(&ours, theirs, header, out);
     }
 
-    /// Two clusters were founded where one was meant: a majority gives up no decided history for
-    /// another, so both go on, and a person has to know.
+    /// Reports another cluster once: two were bootstrapped where one was meant. A majority gives up
+    /// no decided history for another, so both go on, and an operator has to know.
     fn tell_of_another_cluster(
         &mut self,
         ours: &MemberState,
@@ -165,9 +165,9 @@ impl Membership {
         }
     }
 
-    /// Whether our standing is void beside theirs: the same history went on without this node; our
-    /// founding is not decided, and theirs is, or shares nodes with ours and is better; or, of one
-    /// bootstrap, their history ranks higher.
+    /// Whether our member state yields to theirs: the same history went on without this node; or
+    /// our bootstrap is undecided and theirs is decided, or shares nodes with ours and is
+    /// preferred; or, within one bootstrap, their history ranks higher.
     fn gives_way(&self, ours: &MemberState, sender: NodeId, theirs: &MemberState) -> bool {
         let without_me = !self.counts_on_me(&theirs.view);
         if ours.lineage == theirs.lineage {
@@ -180,7 +180,7 @@ impl Membership {
         if ours.round == Round::BOOTSTRAP && (shares || theirs.round > Round::BOOTSTRAP) {
             return is_preferred(theirs, ours);
         }
-        // What their last round made of ours may be on its way here.
+        // The round by which theirs follows ours may be on its way here.
         let follows = !without_me && theirs.round == ours.round.next();
         !follows
             && !self.is_late(ours, theirs)
@@ -188,21 +188,21 @@ impl Membership {
             && is_preferred(theirs, ours)
     }
 
-    /// Whether one of two decided histories gives way to the other: if both come from one
-    /// bootstrap. Ids say nothing of that: a node may have been started again and joined what was
-    /// bootstrapped apart. Two bootstraps never become one by themselves, whoever may decide: fresh
-    /// weights must not take the place of what was trained.
+    /// Whether one of two decided histories gives way to the other, which requires that both come
+    /// from one bootstrap. Shared ids do not show that: a node may have been restarted and joined a
+    /// run that was bootstrapped apart. Two bootstraps never merge by themselves, whether a
+    /// majority or any survivors may decide: fresh weights must not replace trained ones.
     fn may_heal(ours: &MemberState, theirs: &MemberState) -> bool {
         ours.lineage.is_akin(theirs.lineage)
     }
 
-    /// Whether the other stands where this node stood before its last round: that round may be on
-    /// its way there.
+    /// Whether the other's member state is this node's from before its last round: that round may
+    /// still be on its way there.
     fn is_late(&self, ours: &MemberState, theirs: &MemberState) -> bool {
         self.life.lineage_before == Some(theirs.lineage) && theirs.round.next() == ours.round
     }
 
-    /// Whether the sender gives way once it hears of our standing.
+    /// Whether the sender gives way once it hears of our member state.
     fn has_to_know(&self, ours: &MemberState, theirs: &MemberState, header: &Header) -> bool {
         if ours.lineage == theirs.lineage {
             let lacks = ours
@@ -216,8 +216,7 @@ impl Membership {
             && is_preferred(ours, theirs)
     }
 
-    /// Whether a member of our view stands in another history, so that ours is as good as without
-    /// it.
+    /// Whether a member of our view is in another history, so that it no longer counts in ours.
     fn went_elsewhere(&self, ours: &MemberState, theirs: &MemberState, header: &Header) -> bool {
         let counted = ours
             .view
@@ -231,8 +230,8 @@ impl Membership {
             && !self.is_late(ours, theirs)
     }
 
-    /// A node outside meets a member: it enters the founding that counts on it, or joins what went
-    /// on furthest.
+    /// Handles a member's hello at a node that is no member: it enters the bootstrap that counts on
+    /// it, or joins the furthest history.
     pub(super) fn meet_a_member(
         &mut self,
         header: &Header,
@@ -247,20 +246,21 @@ impl Membership {
             return self.change_over(theirs, out);
         }
         if self.counts_on_me(&theirs.view) && self.life.has_asked(&theirs) {
-            // Admitted: the decision is on its way here. Unless they decided before they heard that
-            // it resigned.
+            // Admitted: the decision is on its way here, unless they decided before they heard that
+            // this node resigned.
             self.life.counted = Some(theirs);
             return;
         }
         if self.life.has_asked_for(&theirs) {
-            // It was no member yet, and heard nothing, when this node asked.
+            // The sender was not yet a member when this node asked, and did not get the request.
             return self.send(header.sender, Message::Join, out);
         }
         let newer = self.life.cluster.as_ref().is_none_or(|known| {
             if self.is_deserted(known) {
                 return true;
             }
-            // A member of what was known: its history may have gone on under another lineage.
+            // The sender is a member of the known history, which may have gone on under another
+            // lineage.
             let of_known = known
                 .view
                 .member(header.sender)
@@ -276,7 +276,7 @@ impl Membership {
                 && known == self.brings()
                 && known.is_some_and(|known| known.is_akin(theirs.lineage))
             {
-                // What it brings went on under another lineage while this node waited.
+                // The history that it brings went on under another lineage while this node waited.
                 self.life.brings = Some(theirs.lineage);
             }
             self.life.cluster = Some(theirs);
@@ -284,8 +284,8 @@ impl Membership {
         self.join_when_ready(out);
     }
 
-    /// Whether nobody is left of a cluster that was heard of: its members are gone, were started
-    /// again, or stand in another history.
+    /// Whether nobody is left of a cluster that was heard of: its members are gone, were restarted,
+    /// or are in another history.
     pub(super) fn is_deserted(&self, known: &MemberState) -> bool {
         let there = |id: &NodeId, incarnation| {
             let stands_in = self
@@ -302,8 +302,8 @@ impl Membership {
             .any(|member| there(&member.id, member.incarnation))
     }
 
-    /// Who is counted on and does not get the decision was a member when that was made, and
-    /// resigned meanwhile: it asks again.
+    /// Asks again if others count on this node and the decision does not come within
+    /// [`DECISION_WAIT`]: the node was a member when that was decided, and resigned meanwhile.
     pub(super) fn ask_again_when_not_admitted(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         if self.life.counted.is_none() {
             self.life.counted_until = None;
@@ -330,9 +330,9 @@ pub(super) fn bootstrap(view: View, lineage: Lineage) -> MemberState {
     }
 }
 
-/// Which of two histories lives on: a decided one beside one that is not; of two undecided ones the
-/// one with the lower lowest id; of one bootstrap the one that [`rank`] says. Of two bootstraps,
-/// between which only an outsider chooses, the lower lineage.
+/// Whether `one` lives on rather than `other`: a decided history before an undecided one; of two
+/// undecided ones the one whose lowest id is lower; of two from one bootstrap the one that [`rank`]
+/// prefers; of two bootstraps, between which only an outsider chooses, the lower lineage.
 fn is_preferred(one: &MemberState, other: &MemberState) -> bool {
     let decided = |standing: &MemberState| standing.round > Round::BOOTSTRAP;
     if decided(one) != decided(other) {

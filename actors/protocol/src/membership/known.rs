@@ -1,5 +1,5 @@
-//! What is kept of what a peer said of itself: little, because there may be as many peers as a view
-//! has members, and each says who all of them are.
+//! The part of a peer's hello that is kept. It is small, because there may be as many peers as a
+//! view has members, and each hello lists all of them.
 
 use super::settings::{bounded, differing_settings};
 use crate::ident::{Incarnation, Lineage, NodeId};
@@ -8,25 +8,25 @@ use crate::view::Member;
 use crate::wire::{Header, Hello};
 use std::net::SocketAddr;
 
-/// A peer, as it introduced itself last.
+/// A peer, from its latest hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
     pub node: NodeId,
     pub incarnation: Incarnation,
     address: SocketAddr,
     devices: u16,
-    /// Its settings, where they differ from this node's.
+    /// Its settings, if they differ from this node's.
     settings: Option<String>,
-    /// What it trains; `None` until it called `synchronize`.
+    /// Size of the model it trains; `None` until it called `synchronize`.
     pub model: Option<ModelSize>,
     /// The history whose state it brings.
     pub lineage: Option<Lineage>,
-    /// The history that it is a member of.
+    /// The history that it is a member of, if any.
     pub stands_in: Option<Lineage>,
 }
 
 impl Known {
-    /// What to keep of an introduction; `ours` are this node's settings.
+    /// Extracts what is kept of a hello; `ours` are this node's settings.
     pub fn of(header: &Header, hello: &Hello, ours: &str) -> Self {
         let differs = !differing_settings(ours, &hello.settings).is_empty();
         Self {
@@ -41,7 +41,7 @@ impl Known {
         }
     }
 
-    /// Where it is dialed.
+    /// Address at which it is dialed.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

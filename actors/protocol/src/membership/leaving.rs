@@ -1,5 +1,5 @@
-//! The end of a membership: a node says that it leaves until it is out; it ends also where it does
-//! not hear that it is.
+//! Leaving: a node announces that it leaves until it is out of the view. It also ends if the
+//! decision that it is out does not reach it.
 
 use super::{Effect, Membership};
 use crate::machine::Outbox;
@@ -7,12 +7,12 @@ use crate::time::{Instant, Span};
 use crate::view::MEMBERS_MAX;
 use crate::wire::{Header, Message};
 
-/// How long a node that hears from others that it is out, as it wanted, or in, waits for the
+/// How long a node that hears from others that it is out (as it wanted) or in waits for the
 /// decision itself.
 pub const DECISION_WAIT: Span = Span::from_millis(2_000);
 
-/// How often a node that leaves says so until it is out: a member that joined meanwhile, or was
-/// away, has not heard it.
+/// Time between a leaving node's announcements until it is out: a member that joined meanwhile or
+/// was unreachable has not heard them.
 pub const LEAVE_AGAIN_EVERY: Span = Span::from_millis(1_000);
 
 impl Membership {
@@ -34,7 +34,7 @@ impl Membership {
         }
     }
 
-    /// Tells everybody, this node's own coordinator too, that it leaves.
+    /// Tells every peer and this node's own coordinator that it leaves.
     pub(super) fn tell_leaving(
         &mut self,
         contributes: bool,
@@ -57,8 +57,8 @@ impl Membership {
         });
     }
 
-    /// Says that this node leaves, now and then until it is no member: whoever connects or joins
-    /// meanwhile has to know.
+    /// Announces, every [`LEAVE_AGAIN_EVERY`] until this node is no member, that it leaves: a node
+    /// that connects or joins meanwhile has to know.
     pub(super) fn leave_again(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let (Some(contributes), Some(_)) = (self.life.leaving, &self.life.standing) else {
             self.life.leave_again_at = None;
@@ -73,8 +73,8 @@ impl Membership {
         }
     }
 
-    /// What was decided cannot be held here. A node that leaves has nothing to hand over then and
-    /// ends; others join again.
+    /// Handles a decided round whose data this node does not hold. A leaving node then has nothing
+    /// to hand over and ends; any other node joins again.
     pub(super) fn must_rejoin(&mut self, out: &mut Outbox<Effect>) {
         if self.life.leaving.is_none() || self.life.standing.take().is_none() {
             return self.rejoin(out);
@@ -84,7 +84,8 @@ impl Membership {
         self.left_when_alone(out);
     }
 
-    /// A node that wanted to leave, was left out and does not get the decision ends without it.
+    /// Ends a node that wanted to leave and was left out, if it does not get the decision within
+    /// [`DECISION_WAIT`].
     pub(super) fn end_when_drained(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         if !self.life.left_out {
             self.life.drained_by = None;

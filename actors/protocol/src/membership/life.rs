@@ -1,5 +1,5 @@
-//! The elastic life of a node: member, joiner, member again. Who may join, who is dead, who leaves,
-//! who must be dialed.
+//! The elastic life of a node: member, joiner, member again. Tracks who may join, who is dead, who
+//! leaves and who must be dialed.
 
 use super::dialing::Missed;
 use super::error::last_failure;
@@ -14,69 +14,71 @@ use crate::view::{MEMBERS_MAX, Member};
 use crate::wire::{Header, Hello, JoinRefusal, MemberState, Message};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Other clusters that are remembered, so that each is told of once.
+/// Most other clusters that are remembered, so that each is reported once.
 const OTHER_CLUSTERS_MAX: usize = 64;
 
-/// Where a node stands after, or instead of, a founding.
+/// State of a node after, or instead of, a bootstrap.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Life {
-    /// This node's place in a decided history, while it is a member.
+    /// This node's place in a history, while it is a member.
     pub standing: Option<MemberState>,
-    /// The lineage of the history that this node's last round went on from.
+    /// Lineage of the history that this node's last round continued.
     pub lineage_before: Option<Lineage>,
-    /// Resignations that the coordinator has not answered: what it said was decided, it said
-    /// before. Each with the founding that it gives up, if it is one. Nothing is entered before all
-    /// are answered, so there are few.
+    /// Resignations that the coordinator has not answered. Outcomes that it reports meanwhile were
+    /// decided before it took note. Each entry holds the bootstrap that it gives up, if it gives
+    /// one up. The node enters nothing until all are answered, so there are few.
     pub resigning: VecDeque<Option<MemberState>>,
-    /// The founding that the coordinator keeps to, while it has not answered everything.
+    /// The bootstrap that the coordinator keeps, while other resignations are unanswered.
     pub kept: Option<MemberState>,
-    /// This node was ready for round 0 of its founding: it goes over to no other one.
+    /// This node was ready for round 0 of its bootstrap: it changes over to no other one.
     pub is_bound: bool,
-    /// It named its model to the others, so that they count on it as a founder.
+    /// It named its model to the others, so that they count on it as a bootstrap member.
     pub said_that_it_founds: bool,
-    /// Starts of nodes that are known to have ended.
+    /// Incarnations of nodes that are known to have ended.
     pub ended: BTreeSet<(NodeId, Incarnation)>,
-    /// What became of the history whose state this node brings, while it waits to be admitted.
+    /// Later lineage of the history whose state this node brings, if that history went on under
+    /// another one while this node waited to be admitted.
     pub brings: Option<Lineage>,
-    /// In a founding: when to look whether it can still be decided.
+    /// In a bootstrap: when to check next whether it can still be decided.
     pub void_look_at: Option<Instant>,
-    /// Nobody is left of the history that was to admit it: then it returns.
+    /// When to tell the coordinator (again) to return, since nobody is left of the history that was
+    /// to admit this node.
     pub returns_at: Option<Instant>,
-    /// The coordinator was told to return, and nobody of that history has been seen since.
+    /// The coordinator was told to return, and no member of that history has been seen since.
     pub returns: bool,
-    /// The furthest history that was heard of, while this node is no member.
+    /// The furthest history heard of while this node is no member.
     pub cluster: Option<MemberState>,
     /// The view that this node asked to be admitted to.
     pub asked: Option<(Lineage, Epoch)>,
-    /// The view that it asked to be admitted to last, since it last resigned.
+    /// The last view that it asked to be admitted to since it last resigned.
     pub wished: Option<(Lineage, Epoch)>,
-    /// Others say that this node is a member of this view, which is later than the one it asked
-    /// for.
+    /// A view later than the one asked for, of which others say that this node is a member.
     pub counted: Option<MemberState>,
     pub counted_until: Option<Instant>,
-    /// Who asked to be admitted, to which view.
+    /// Nodes that asked to be admitted, each with the epoch of the view that it asked for.
     pub candidates: BTreeMap<NodeId, (Epoch, Member)>,
-    /// Voters that are no members.
+    /// Voters that are not members.
     pub retained: Vec<Member>,
     pub dead: BTreeSet<(NodeId, Incarnation)>,
-    /// Of those, members that live and stand in another history.
+    /// Those of the dead that are alive members of another history.
     pub elsewhere: BTreeSet<(NodeId, Incarnation)>,
-    /// This node leaves; whether it still contributes to the next round.
+    /// `Some` if this node leaves: whether it still contributes to the next round.
     pub leaving: Option<bool>,
     pub leave_again_at: Option<Instant>,
-    /// This node was a member of a decided history: it founds none any more.
+    /// This node was a member of a decided history: it bootstraps none any more.
     pub was_member: bool,
-    /// What an operator was told last of why this node is no member.
+    /// Last reason given to an operator why this node is no member.
     pub waiting: Option<String>,
-    /// Running clusters beside this one.
+    /// Running clusters beside this one that were reported.
     others: BTreeSet<Lineage>,
     /// This node has handed over: it is no member and does not want to be one.
     pub drained: bool,
-    /// It heard so from others; its own coordinator may still bring the decision.
+    /// It heard from others that it was left out; its own coordinator may still bring the decision.
     pub left_out: bool,
     pub drained_by: Option<Instant>,
     pub redial_at: Option<Instant>,
-    /// All members of this view could be sent to, after so many disconnections.
+    /// The view (lineage, epoch) whose members could all be sent to, and the count of
+    /// disconnections at that time.
     pub all_connected: Option<(Lineage, Epoch, u64)>,
     pub missed: Missed,
 }
@@ -87,7 +89,7 @@ impl Life {
         self.standing.is_none() && self.cluster.is_none() && !self.drained && !self.was_member
     }
 
-    /// `true` if it was not known.
+    /// Notes a death; `true` if it was not known.
     pub fn declare_dead(&mut self, node: NodeId, incarnation: Incarnation) -> bool {
         self.dead.insert((node, incarnation))
     }
@@ -96,13 +98,13 @@ impl Life {
         self.dead.contains(&(member.id, member.incarnation))
     }
 
-    /// `true` the first time that this node hears of a running cluster beside its own.
+    /// `true` the first time that this node hears of this running cluster beside its own.
     pub fn is_another_cluster(&mut self, lineage: Lineage) -> bool {
         self.others.len() < OTHER_CLUSTERS_MAX && self.others.insert(lineage)
     }
 
-    /// Whether this node asked to be admitted to an earlier view of the same history, which may go
-    /// on under another lineage.
+    /// Whether this node asked to be admitted to an earlier view of the same history, which may
+    /// have gone on under another lineage.
     pub fn has_asked(&self, later: &MemberState) -> bool {
         self.asked.is_some_and(|(lineage, epoch)| {
             lineage.is_akin(later.lineage) && epoch < later.view.epoch()
@@ -128,7 +130,7 @@ impl Life {
             && (self.cluster.is_some() || self.was_member || join)
     }
 
-    /// What keeps this node from being admitted, for a person.
+    /// The reason why this node is not admitted, as text for an operator.
     pub fn missing(&self, node: &Membership) -> String {
         if self.cluster.is_none() && self.was_member {
             return "the cluster that this node was a member of went on without it, and no member of that is met; bring one back, or start again \
@@ -177,7 +179,7 @@ impl Membership {
         self.life.counted = None;
         self.life.was_member |= round > Round::BOOTSTRAP;
         self.life.is_bound &= round == Round::BOOTSTRAP;
-        // They bound the way in, not a later way back.
+        // These deadlines bound the first admission, not a later one.
         self.appear_by = None;
         self.synchronize_by = None;
         let Some(standing) = &self.life.standing else {
@@ -188,8 +190,8 @@ impl Membership {
             .is_some_and(|before| before.view == standing.view)
         {
             if round == Round::BOOTSTRAP.next() {
-                // Whoever waits in another founding has to know that this one is decided; founders
-                // have not said that they stand here.
+                // A node that waits in another bootstrap has to know that this one is decided; the
+                // bootstrap members have not said in a hello that they are in it.
                 let lineage = standing.lineage;
                 let view = standing.view.clone();
                 let founders = self.hellos.values_mut().filter(|known| {
@@ -203,7 +205,8 @@ impl Membership {
         let view = standing.view.clone();
         let enters = before.is_none();
         if enters && round > Round::BOOTSTRAP {
-            // Whoever said last that it stands nowhere would be told of every change.
+            // Otherwise the others, told last that this node is in no history, would send it every
+            // change.
             self.say_where_it_stands(out);
         }
         self.life.leave_again_at = None;
@@ -233,7 +236,7 @@ impl Membership {
         if let Some(contributes) = self.life.leaving
             && enters
         {
-            // It was asked to before there was anybody to tell.
+            // It was asked to leave before there was anybody to tell.
             self.says_it_leaves(contributes, out);
         }
     }
@@ -248,7 +251,8 @@ impl Membership {
             .chain(&self.life.kept)
             .any(given_up)
         {
-            // Decided before it was given up: this node stays, and is no founder of the other one.
+            // It was decided before it was given up: this node stays, and is no member of the other
+            // bootstrap.
             self.life
                 .resigning
                 .iter_mut()
@@ -261,7 +265,7 @@ impl Membership {
         if self.counts_on_me(&decided.view) {
             let returns = std::mem::take(&mut self.life.returns);
             if returns {
-                // Whoever was found dead is found dead anew: the coordinator has forgotten it.
+                // Make liveness report deaths anew: the coordinator has forgotten them.
                 out.push(Effect::Watch(Vec::new()));
             }
             self.enter(decided, out);
@@ -276,7 +280,7 @@ impl Membership {
         self.left_when_alone(out);
     }
 
-    /// Liveness watches the members and those that ask to become one.
+    /// Makes liveness watch the members, the retained voters and those that ask to become members.
     pub(super) fn watch(&self, out: &mut Outbox<Effect>) {
         let members = self
             .life
@@ -318,8 +322,8 @@ impl Membership {
         self.connected.get(&member.id) == Some(&member.incarnation)
     }
 
-    /// Nodes that wait to be admitted learn how the view, and who of it lives, has changed: also a
-    /// member that has resigned.
+    /// Tells nodes outside this history, also a member that has resigned, how the view and the set
+    /// of its living members changed.
     fn tell_strangers(&self, out: &mut Outbox<Effect>) {
         let Some(standing) = &self.life.standing else {
             return;
@@ -332,7 +336,7 @@ impl Membership {
         }
     }
 
-    /// Joins again: the others went on, or hold what this node does not.
+    /// Joins again: the others went on, or hold data that this node does not hold.
     pub(super) fn rejoin(&mut self, out: &mut Outbox<Effect>) {
         if self.life.leaving.is_some() && self.life.standing.take().is_some() {
             // Left out, as it wanted; the decision may still be on its way here.
@@ -343,7 +347,7 @@ impl Membership {
         if self.life.standing.is_some() {
             self.resign(GivesUp::ForDecided, out);
         }
-        // Members that are connected still answer with where they stand.
+        // Connected members still answer with their member state.
         let connected: Vec<NodeId> = self.connected.keys().copied().collect();
         connected
             .into_iter()
@@ -373,7 +377,7 @@ impl Membership {
             .filter(|id| !cluster.dead.contains(id))
     }
 
-    /// Whether all that is missing is a round of the cluster.
+    /// Whether only a round of the cluster is missing for admission.
     pub(super) fn is_ready_to_join(&self) -> bool {
         self.life
             .cluster
@@ -383,8 +387,8 @@ impl Membership {
 
     /// Asks to be admitted once every living member can be sent to and was heard from.
     pub(super) fn join_when_ready(&mut self, out: &mut Outbox<Effect>) {
-        // Whoever asks has resigned: the others count on it no more, so the coordinator must have
-        // agreed.
+        // A node that asks has resigned: the others no longer count on it, so its coordinator must
+        // have agreed.
         let wants = self.life.standing.is_none()
             && self.life.resigning.is_empty()
             && self.failed.is_none()
@@ -403,8 +407,8 @@ impl Membership {
             return;
         }
         if self.counts_on_me(&cluster.view) && self.life.wished.is_some_and(|last| last != wish) {
-            // Admitted, and the decision may still be on its way here: whoever asks again holds
-            // nothing of it and votes on nothing.
+            // It is admitted, and the decision may still be on its way here: a node that asks again
+            // must hold nothing of it and vote on nothing.
             self.life.wished = None;
             self.life.resigning.push_back(None);
             return out.push(Effect::Resign(GivesUp::Membership));
@@ -412,7 +416,7 @@ impl Membership {
         self.life.asked = Some(wish);
         self.life.wished = Some(wish);
         if self.settings.join {
-            // Until now it kept its model to itself, so that no founding counted on it.
+            // Until now it kept its model to itself, so that no bootstrap counted on it.
             cluster
                 .view
                 .ids()
@@ -442,7 +446,7 @@ impl Membership {
         {
             self.tell_joiners(out);
         }
-        // Or the word that this node leaves.
+        // A new connection may have missed the announcement that this node leaves.
         self.life.leave_again_at = None;
         // A member that comes back may have missed the request.
         self.life.asked.take_if(|_| self.life.standing.is_none());
@@ -472,7 +476,7 @@ impl Membership {
             .filter(|earlier| earlier.incarnation != member.incarnation)
             .cloned()
         {
-            // Only once the earlier start of a node is gone can another one reach anybody.
+            // Another incarnation can reach anybody only once the earlier one is gone.
             self.down(earlier.id, earlier.incarnation, true, out);
         }
         if self.life.candidates.len() < MEMBERS_MAX {
@@ -487,7 +491,7 @@ impl Membership {
         }
     }
 
-    /// A node with which this cluster can never train learns so at once.
+    /// Refuses at once a node that can never train with this cluster; `true` if it was refused.
     pub(super) fn refuse_stranger(
         &self,
         header: &Header,
@@ -583,7 +587,7 @@ impl Membership {
         self.tell_strangers(out);
     }
 
-    /// Tells what keeps this node from being a member, when that changes.
+    /// Reports the reason why this node is no member, when it changes.
     pub(super) fn tell_waiting(&mut self, out: &mut Outbox<Effect>) {
         let waiting = if self.failed.is_some() {
             None

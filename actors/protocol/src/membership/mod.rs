@@ -1,27 +1,27 @@
-//! Who is there: how the founding view forms from `min_nodes` nodes with equal settings, who may
-//! join, who is dead, who leaves.
+//! Cluster membership: how `min_nodes` nodes with equal settings bootstrap the first view, which
+//! nodes may join, which are dead, and which leave.
 //!
 //! ```text
 //!   every node            the one that bootstraps
-//!      │◄──── Hello ────────────►│   settings, parameter count (once `synchronize` was called), where it stands
-//!      │                         │   every known address has answered, or had the time to; none stands in a run
+//!      │◄──── Hello ────────────►│   settings, parameter count (once `synchronize` was called), member state
+//!      │                         │   every known address has answered, or had the time to; none is in a run
 //!      │                         │   min_nodes nodes agree
-//!      │◄──── Found(view) ───────┤
+//!      │◄──── Bootstrap(view) ───┤
 //!   round 0: the lowest id's parameters
 //! ```
-//! Who bootstraps, and what keeps a process from it that was started again, is in `bootstrap`. A
-//! node that meets a running cluster, or that the others went on without, joins (`life`; it gives
-//! its own place up first, `resigning`):
+//! `bootstrap` decides which process bootstraps, and keeps a restarted process from doing so
+//! wrongly. A node that meets a running cluster, or that the others went on without, joins
+//! (`life`); it first gives up its own place (`resigning`):
 //! ```text
 //!   joiner J                    each member
-//!      │◄──── Hello{standing} ────►│   the view, who of it lives; members dial J back
+//!      │◄──── Hello{standing} ────►│   the view and its living members; members dial J back
 //!      │      J can send to all of them, and has heard from all of them
 //!      ├───── Join(epoch) ────────►│   ready joiners go to the coordinator, whose leader puts them into the next view
 //!      │◄──── Refused(why) ────────┤   other settings, another model, full, …: final, and nobody else notices
 //! ```
-//! Where two histories, or two foundings, meet, `histories` says which of them a node stands by.
-//! `dialing` sees to it that they do meet. Views change only by what the coordinator decides;
-//! liveness says who is dead, and this machine tells the coordinator.
+//! When two histories or two bootstraps meet, `histories` decides which one a node keeps. `dialing`
+//! makes sure that they do meet. Views change only by decisions of the coordinator; liveness
+//! reports deaths, and this machine passes them to the coordinator.
 
 mod bootstrap;
 mod dialing;
@@ -58,28 +58,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// How long a leaving node stays reachable for the others, so that what it sent arrives.
+/// How long a leaving node stays reachable so that what it sent arrives.
 pub const LEAVE_WAIT_MAX: Span = Span::from_millis(5_000);
-/// How long a node that was refused stays for the others, so that they meet it and are told the
-/// same.
+/// How long a refused node stays reachable, so that the others meet it and are told the same.
 pub const REFUSED_WAIT_MAX: Span = Span::from_millis(1_000);
-/// How long after the last attempt to reach a peer its error may take; a missing peer is then named
-/// with that error.
+/// How long after the last attempt to reach a peer its error may arrive; a missing peer is then
+/// reported with that error.
 pub const DIAL_ERROR_WAIT_MAX: Span = Span::from_millis(1_000);
 
-/// The membership of one node.
+/// The membership machine of one node.
 #[derive(Clone, Debug)]
 pub struct Membership {
     settings: Settings,
     model: Option<ModelSize>,
     connected: BTreeMap<NodeId, Incarnation>,
-    /// How often somebody could no longer be sent to, or another start of it.
+    /// Number of times a peer could no longer be sent to, or was replaced by another incarnation.
     disconnections: u64,
     hellos: BTreeMap<NodeId, Known>,
-    /// The addresses that discovery found, ascending, this node's own perhaps among them; `None`
-    /// before it has said anything.
+    /// Addresses that discovery found, ascending; may include this node's own. `None` before
+    /// discovery has reported anything.
     discovered: Option<Vec<SocketAddr>>,
-    /// Until when they are waited for before this node bootstraps, and whether that is over.
+    /// How long this node waits for those addresses before it bootstraps, and whether that time is
+    /// over.
     look_by: Option<Instant>,
     looked: bool,
     appear_by: Option<Instant>,
@@ -188,7 +188,7 @@ impl Machine for Membership {
 }
 
 impl Membership {
-    /// A node that has met nobody yet.
+    /// A node that has met no peer yet.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
@@ -217,7 +217,7 @@ impl Membership {
     }
 
     fn place(&self) -> Place {
-        // A joiner speaks of the view that it asks to be admitted to.
+        // A joiner refers to the view that it asks to be admitted to.
         let standing = self.life.standing.as_ref().or(self.life.cluster.as_ref());
         let (epoch, lineage) = standing.map_or((Epoch(0), Lineage::NONE), |standing| {
             (standing.view.epoch(), standing.lineage)
@@ -245,7 +245,7 @@ impl Membership {
             shared,
             ..
         } = &self.settings;
-        // Founders count on whoever names its model.
+        // Naming the model makes the other bootstrap members count on this node.
         let named = self.founds() || self.life.standing.is_some() || self.life.cluster.is_some();
         let address = *address;
         let devices = *devices;
@@ -263,8 +263,8 @@ impl Membership {
         })
     }
 
-    /// The history whose state this node brings. Whoever was a member once joins with the cluster's
-    /// model, whatever it brought.
+    /// History whose state this node brings. A node that was once a member joins with the cluster's
+    /// model, whatever state it brought.
     fn brings(&self) -> Option<Lineage> {
         if self.life.was_member {
             return None;
@@ -319,7 +319,8 @@ impl Membership {
 
     fn dial_failed(&mut self, error: BootstrapError, now: Instant, out: &mut Outbox<Effect>) {
         if self.settings.addresses_may_be_stale || !self.life.is_new() || !self.founds() {
-            // Perhaps of an earlier run; named if in the end somebody is missing.
+            // The address may belong to an earlier run; it is named only if a node is still missing
+            // in the end.
             self.unreachable = Some(error.to_string());
         } else if !self.met_all() {
             self.refuse(error, now, out);
@@ -332,8 +333,7 @@ impl Membership {
     }
 
     fn peer_down(&mut self, node: NodeId, departed: bool, out: &mut Outbox<Effect>) {
-        // What it said of itself stays: a node that is refused may be gone before this one
-        // synchronizes.
+        // Keep its hello: a refused node may be gone before this one synchronizes.
         let incarnation = self.connected.remove(&node);
         self.disconnections += 1;
         self.life.candidates.remove(&node);
@@ -384,7 +384,7 @@ impl Membership {
         self.join_when_ready(out);
     }
 
-    /// Makes room for nodes that were never met: over a long run many come and go.
+    /// Makes room for new nodes: over a long run many come and go.
     fn forget_strangers(&mut self) {
         let standing = self.life.standing.as_ref();
         let concerns = |id: &NodeId| {
@@ -402,8 +402,8 @@ impl Membership {
         }
     }
 
-    /// Refuses a peer that trains something else. Both nodes see the same difference and name both
-    /// sides.
+    /// Refuses a peer with other settings or another model. Both nodes see the same difference and
+    /// name both sides.
     fn compare(&mut self, known: &Known, now: Instant, out: &mut Outbox<Effect>) {
         let ours = &self.settings.shared;
         let peer = known.node;
@@ -440,9 +440,9 @@ impl Membership {
         }
     }
 
-    /// A view is acted on once every member can be sent to: the founder's own connections say
-    /// nothing of this node's. And once the coordinator has given up the one before: who has
-    /// accepted that is not to be counted out of it.
+    /// Acts on an adopted view once this node can send to every member (the bootstrapper's
+    /// connections say nothing about this node's), and once the coordinator has given up the
+    /// previous one: a node that accepted that one must not be counted out of it.
     fn form_when_connected(&mut self, out: &mut Outbox<Effect>) {
         if !self.life.resigning.is_empty() {
             return;
@@ -465,8 +465,8 @@ impl Membership {
         self.enter(histories::bootstrap(view, lineage), out);
     }
 
-    /// Fails once every node that is waited for can be sent to, so that it is told the same; after
-    /// a while without them.
+    /// Fails once this node can send to every node it waits for, so that they are told the same;
+    /// after [`REFUSED_WAIT_MAX`] it fails without them.
     fn refuse(&mut self, error: BootstrapError, now: Instant, out: &mut Outbox<Effect>) {
         if self.met_all() {
             return self.fail(error, out);
@@ -477,7 +477,7 @@ impl Membership {
 
     fn fail(&mut self, error: BootstrapError, out: &mut Outbox<Effect>) {
         if self.life.standing.is_none() && self.failed.is_none() {
-            // What was found first says more than what followed from it.
+            // The first error found says more than its consequences.
             let error = self.refused.take().map_or(error, |(first, _)| first);
             self.failed = Some(error.clone());
             out.push(Effect::Fail(error));
@@ -498,7 +498,7 @@ impl Membership {
         if joins && due(self.appear_by) && !self.is_ready_to_join() {
             self.not_admitted(self.settings.connect_timeout, out);
         } else if joins && due(self.synchronize_by) {
-            // It is the cluster's next round that admits a node, and that may be far.
+            // The cluster's next round admits a node, and that may be far off.
             self.not_admitted(self.settings.synchronize_timeout, out);
         } else if due(self.appear_by) && self.life.is_new() && self.founds() && !self.met_all() {
             let present = self.connected.keys().copied().chain([self.me()]).collect();
@@ -580,8 +580,8 @@ impl Membership {
     }
 }
 
-/// A lineage that no other founding has: the cluster, every founding member and its incarnation.
-/// Never [`Lineage::NONE`].
+/// The lineage of a bootstrap, unique to it: hash of the cluster, every bootstrap member and its
+/// incarnation. Never [`Lineage::NONE`].
 fn lineage_of(identity: Identity, view: &View) -> Lineage {
     let mut bytes = identity.cluster.0.to_le_bytes().to_vec();
     for member in view.members() {

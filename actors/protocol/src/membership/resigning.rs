@@ -1,5 +1,5 @@
-//! The way out that is no leaving: a node gives its place up and asks to be admitted again, and the
-//! coordinator, which knows first what was decided, has the last word.
+//! Resigning, as opposed to leaving: a node gives up its place and asks to be admitted again. The
+//! coordinator, which learns first what was decided, has the last word.
 
 use super::{Effect, Membership};
 use crate::coordinator::GivesUp;
@@ -8,14 +8,15 @@ use crate::machine::Outbox;
 use crate::time::{Instant, Span};
 use crate::view::Member;
 
-/// How long a history that was to admit this node may be deserted before it returns to the one that
-/// it stood in.
+/// How long the history that was to admit this node must be deserted before the node returns to the
+/// history that it was in before.
 pub const RETURN_WAIT: Span = Span::from_millis(2_000);
-/// How often the coordinator is told so from then on: it may have to wait itself before it goes on.
+/// Time between further requests to return: the coordinator may have to wait itself before it goes
+/// on.
 const RETURN_AGAIN_EVERY: Span = Span::from_millis(500);
 
 impl Membership {
-    /// Is no member any more.
+    /// Gives up the membership and asks the coordinator to agree.
     pub(super) fn resign(&mut self, gives_up: GivesUp, out: &mut Outbox<Effect>) {
         let standing = self.life.standing.take();
         let bootstrap = standing.filter(|standing| standing.round == Round::BOOTSTRAP);
@@ -35,8 +36,8 @@ impl Membership {
         out.push(Effect::Search(true));
     }
 
-    /// The coordinator has taken note, or keeps to a founding: then this node stands there again,
-    /// unless it has gone on from there.
+    /// Handles the coordinator's answer: it agreed (`obeyed`), or it keeps a bootstrap. In that
+    /// case this node is in that bootstrap again, unless it has gone on from there.
     pub(super) fn resigned(&mut self, obeyed: bool, out: &mut Outbox<Effect>) {
         let given_up = self.life.resigning.pop_front().flatten();
         let left_a_bootstrap = obeyed && given_up.is_some();
@@ -57,7 +58,7 @@ impl Membership {
             self.say_where_it_stands(out);
         } else {
             if left_a_bootstrap {
-                // Whoever met it there waits for that founding.
+                // A node that met this one there waits for that bootstrap.
                 self.say_where_it_stands(out);
             }
             self.form_when_connected(out);
@@ -66,9 +67,9 @@ impl Membership {
         }
     }
 
-    /// Takes its place again where it stood before, once nobody is left of the history that was to
-    /// admit it. Whoever holds that one's newest state is gone, so what this node holds is needed.
-    /// That of a joiner is, too: it may hold the entry that admits it.
+    /// Returns this node to its previous place once nobody is left of the history that was to admit
+    /// it. The holders of that history's newest state are gone, so this node's state is needed.
+    /// That includes a joiner's state: it may hold the entry that admits it.
     pub(super) fn return_when_deserted(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let waits = self.life.standing.is_none()
             && self.life.leaving.is_none()
@@ -95,8 +96,8 @@ impl Membership {
         }
     }
 
-    /// Back in an old view: whoever is connected under a member's id, and is not that start of it,
-    /// came after it.
+    /// After a return to an old view, marks members down that are connected in another incarnation:
+    /// that one came after the view's.
     pub(super) fn notice_later_starts(&mut self, out: &mut Outbox<Effect>) {
         let members = self
             .life

@@ -1,25 +1,25 @@
-//! Compares the settings that all nodes must share. Pure; looks at a bounded part of what a peer
+//! Compares the settings that all nodes must share. Pure; examines a bounded part of what a peer
 //! sent.
 
 use std::collections::BTreeSet;
 
-/// Bytes of a peer's settings that are looked at; also bounds what an error can show.
+/// Bytes of a peer's settings that are examined; also bounds what an error can show.
 pub const SETTINGS_BYTES_MAX: usize = 4096;
-/// Bytes of one shown value.
+/// Most bytes shown of one value.
 const VALUE_BYTES_MAX: usize = 200;
-/// The checkpoint that a founding goes on from. A node that never founds has no such line, and
-/// agrees with all.
+/// Key of the checkpoint that a bootstrap resumes from. A node that never bootstraps has no such
+/// line and agrees with all.
 pub const RESUME_KEY: &str = "resume";
-/// Say when a founding is complete and where it begins: of no interest to a node that comes to a
-/// running cluster.
+/// Keys that say when a bootstrap is complete and where it begins; they do not matter to a node
+/// that joins a running cluster.
 const BOOTSTRAP_KEYS: [&str; 2] = ["min_nodes", RESUME_KEY];
-/// Shown where one side does not have a key.
+/// Text shown where one side does not have a key.
 const ABSENT: &str = "(not set)";
 
 /// One setting on which two nodes disagree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The key.
+    /// The setting's key.
     pub key: String,
     /// This node's value.
     pub ours: String,
@@ -57,14 +57,15 @@ pub fn differing_settings(ours: &str, theirs: &str) -> Vec<Difference> {
         .collect()
 }
 
-/// The same for a node that comes to a running cluster: what concerns foundings only may differ.
+/// Like [`differing_settings`], for a node that joins a running cluster: keys that only concern a
+/// bootstrap may differ.
 pub(super) fn differing_from_cluster(joiner: &str, cluster: &str) -> Vec<Difference> {
     let mut differences = differing_settings(joiner, cluster);
     differences.retain(|difference| !BOOTSTRAP_KEYS.contains(&difference.key.as_str()));
     differences
 }
 
-/// The part of a peer's settings that is looked at.
+/// The part of a peer's settings that is examined.
 pub(super) fn bounded(settings: &str) -> &str {
     prefix(settings, SETTINGS_BYTES_MAX)
 }

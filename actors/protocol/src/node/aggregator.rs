@@ -1,5 +1,5 @@
-//! The aggregator: what of a worker's exchange goes where, and what decided rounds and gossip
-//! brought until the workers take it.
+//! The aggregator: routes the parts of a worker's exchange, and keeps the results of decided rounds
+//! and gossip until the workers take them.
 
 use super::data::Data;
 use super::mail::{Arrive, Decided, Failure, GossipDone, Mail, ToAggregator, ToGossip};
@@ -15,104 +15,104 @@ use crate::view::Member;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What the part asks its driver for.
+/// Actions that the part requests from its driver.
 #[derive(Debug)]
 pub enum AggregatorEffect<D: Data> {
     /// Tell another part.
     Tell(Mail<D>),
     /// Hand the node's contribution to the coordinator.
     Contribute(Box<Contributing<D>>),
-    /// Take the node's own slow step, and tell the result.
+    /// Take the node's own slow step, and report the result.
     WholeStep {
-        /// From these values.
+        /// The values that the step starts from.
         from: Source<D>,
-        /// With this learning rate.
+        /// The inner learning rate γ.
         gamma: f32,
     },
     /// Every worker goes on.
     Release(Box<Released<D>>),
     /// Gradients stay as they are: new parameters wait at the next step.
     Unchanged,
-    /// This node missed too many means of gradients: it joins again.
+    /// This node missed too many means of gradients, and joins again.
     Behind,
     /// The node has left.
     Drained,
-    /// Workers did not come.
+    /// Workers did not arrive.
     Missing {
-        /// Which.
+        /// Indices of the missing workers.
         workers: Vec<usize>,
         /// How long they were waited for.
         waited: Span,
     },
     /// Workers asked for different things.
     Disagree {
-        /// The one that arrived last.
+        /// Index of the worker that arrived last.
         worker: usize,
-        /// What it asked for.
+        /// Its request.
         asked: Request,
-        /// What the others asked for.
+        /// The request of the others.
         before: Request,
     },
     /// The exchange failed.
     Failed(Failure),
-    /// The node may go: all of its workers leave.
+    /// The node may stop: all of its workers leave.
     Left,
 }
 
 /// A contribution to a round, as far as the part knows it.
 #[derive(Debug)]
 pub struct Contributing<D: Data> {
-    /// Which round.
+    /// The round.
     pub round: Round,
-    /// What the node expects the round to be.
+    /// The round's specification, as the node expects it.
     pub spec: RoundSpec,
     /// Its push-sum weight.
     pub weight: f64,
-    /// What the node trains.
+    /// Size of the model that the node trains.
     pub model: ModelSize,
     /// The values.
     pub frozen: D::Frozen,
-    /// Which samples were left when the round began.
+    /// Samples that were left when the round began.
     pub samples: Option<Progress>,
 }
 
-/// Where values come from.
+/// Source of values.
 #[derive(Debug)]
 pub enum Source<D: Data> {
-    /// A decided round, a gossip, or the node's own slow step; none where there is nothing.
+    /// Values of a decided round, a gossip, or the node's own slow step; `None` if there are none.
     Made(Option<D::Values>),
-    /// The workers gave them.
+    /// Values of the workers.
     Own(Option<D::Frozen>),
 }
 
 /// The result of an exchange.
 #[derive(Debug)]
 pub struct Released<D: Data> {
-    /// The values, and whether the node's own slow step made them.
+    /// The values, if the exchange made any.
     pub values: Option<D::Values>,
-    /// The node's own slow step made them.
+    /// Whether the node's own slow step made the values.
     pub stepped: bool,
-    /// Overlapped gossip: the part of the model that stays, to which the values are added.
+    /// Overlapped gossip: the fraction of the model that stays, to which the values are added.
     pub stays: Option<f64>,
     /// The node's push-sum weight.
     pub weight: f64,
     /// The decided round, if one was.
     pub outcome: Option<Arc<Outcome>>,
-    /// A member's buffers of the base optimizer, for a node that joined.
+    /// A member's base optimizer buffers, for a node that joined.
     pub donated: Option<D::Values>,
-    /// Nodes that were averaged with, this one included.
+    /// Number of nodes in the average, this one included.
     pub contributors: usize,
-    /// The members of the view now, ascending.
+    /// The members of the current view, ascending.
     pub members: Arc<[Member]>,
     /// The members of the view that the round began with, ascending.
     pub members_before: Arc<[Member]>,
     /// The inner step that follows.
     pub next_step: Step,
-    /// The node is left out from now on.
+    /// Whether the node is left out from now on.
     pub drained: bool,
 }
 
-/// What a decided round brought.
+/// Results of a decided round.
 struct Brought<D: Data> {
     /// `None` once the node's own slow step has taken them.
     values: Option<D::Values>,
@@ -120,7 +120,7 @@ struct Brought<D: Data> {
     members_before: Arc<[Member]>,
 }
 
-/// The aggregator's machine, and values until somebody takes them.
+/// The aggregator's machine, and values until they are taken.
 pub struct AggregatorPart<D: Data> {
     machine: Aggregator,
     workers: usize,
@@ -128,10 +128,10 @@ pub struct AggregatorPart<D: Data> {
     request: Option<(Request, ModelSize)>,
     frozen: Option<D::Frozen>,
     samples: Option<Progress>,
-    /// What decided rounds brought, as many as the machine keeps.
+    /// Pending outcomes: results of decided rounds, as many as the machine keeps.
     pending_outcomes: BTreeMap<Round, Brought<D>>,
-    /// The values of the gossip that is complete; overlapped, the part of the model that they are
-    /// added to.
+    /// The values of the completed gossip; if overlapped, also the fraction of the model to which
+    /// they are added.
     gossiped: Option<(D::Values, Option<f64>)>,
     /// The values after the node's own slow step.
     stepped: Option<D::Values>,
@@ -140,7 +140,7 @@ pub struct AggregatorPart<D: Data> {
 }
 
 impl<D: Data> AggregatorPart<D> {
-    /// Before the founding. `timeout`: how long workers wait for each other.
+    /// An aggregator before the bootstrap. `timeout` is how long workers wait for each other.
     #[must_use]
     pub fn new(workers: usize, gossips: bool, timeout: Span) -> Self {
         Self {
@@ -158,13 +158,13 @@ impl<D: Data> AggregatorPart<D> {
         }
     }
 
-    /// When it must be given a tick.
+    /// Time at which the part must be given a tick.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.machine.next_deadline()
     }
 
-    /// What the workers ask for.
+    /// The current request of the workers, and the size of their model.
     #[must_use]
     pub fn request(&self) -> Option<(Request, ModelSize)> {
         self.request
@@ -176,7 +176,7 @@ impl<D: Data> AggregatorPart<D> {
         self.machine.weight()
     }
 
-    /// Takes a message.
+    /// Handles a message.
     pub fn handle(
         &mut self,
         message: ToAggregator<D>,
@@ -196,7 +196,7 @@ impl<D: Data> AggregatorPart<D> {
         }
     }
 
-    /// What the machine is told of a message.
+    /// Translates a message into an event of the machine, if it is one.
     fn take(
         &mut self,
         message: ToAggregator<D>,
@@ -282,7 +282,7 @@ impl<D: Data> AggregatorPart<D> {
         } = decided;
         self.members = outcome.view.members().into();
         if outcome.spec.carries_parameters() {
-            // They replace all that was before them, but not what a joiner was given.
+            // Parameters replace all earlier results, but not the buffers that a joiner received.
             let before = std::mem::take(&mut self.pending_outcomes);
             donated = donated.or_else(|| before.into_values().find_map(|before| before.donated));
         }
@@ -319,8 +319,7 @@ impl<D: Data> AggregatorPart<D> {
             }
             Effect::WholeStep { values, gamma } => {
                 let from = match values {
-                    // Its whole step comes first; the rest of what the round brought waits for
-                    // that.
+                    // The whole step comes first; the rest of the round's results waits for it.
                     Values::Decided => Source::Made(
                         self.pending_outcomes
                             .values_mut()
@@ -364,12 +363,13 @@ impl<D: Data> AggregatorPart<D> {
                     Values::Stepped => (self.stepped.take(), None),
                     Values::Own => (None, None),
                 };
-                // Gradients do not go with it.
+                // A mean of gradients is not passed on to gossip.
                 let parameters = outcome
                     .as_ref()
                     .filter(|outcome| outcome.spec.carries_parameters());
                 if let (true, Some(outcome), Some(values)) = (self.gossips, parameters, &values) {
-                    // Where the workers go on, before they can.
+                    // The gossip peer gets the values that the workers go on from, before the
+                    // workers can.
                     out.push(AggregatorEffect::Tell(
                         ToGossip::Decided(outcome.round.next(), values.clone()).into(),
                     ));
@@ -448,8 +448,8 @@ impl<D: Data> AggregatorPart<D> {
         })));
     }
 
-    /// What a round brought. What the machine forgot, as no exchange took it, is older and goes as
-    /// well.
+    /// Takes the results of a round. Older ones that the machine forgot, because no exchange took
+    /// them, are dropped too.
     fn take_brought(&mut self, round: Round) -> Option<Brought<D>> {
         self.pending_outcomes = self.pending_outcomes.split_off(&round);
         self.pending_outcomes.remove(&round)

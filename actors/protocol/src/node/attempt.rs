@@ -1,4 +1,4 @@
-//! The data of one attempt at a round, as far as it has come.
+//! The data of one attempt at a round, complete or not.
 
 use super::data::{Arrived, Data, StreamKind};
 use crate::coordinator::{Outcome, Plan, Publication, Votes};
@@ -9,57 +9,57 @@ use crate::wire::Bulk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What the owner of shards averages.
+/// Inputs with which an owner averages its shards.
 #[derive(Debug)]
 pub struct Reduction<D: Data> {
-    /// Which shards of whose contributions.
+    /// The attempt's data movements: which shards of which contributions.
     pub plan: Arc<Plan>,
-    /// Who gets what it makes.
+    /// Receivers of the results.
     pub publication: Arc<Publication>,
     /// The other contributors' streams, ascending.
     pub contributions: Vec<Arrived<D::Stream>>,
-    /// The decided state of the own shards, ascending.
+    /// The decided state of the node's own shards, ascending.
     pub states: Vec<(ShardId, D::State)>,
 }
 
-/// What a reduction made.
+/// Results of a reduction.
 #[derive(Debug)]
 pub struct Reduced<D: Data> {
-    /// The new values of the own shards.
+    /// The new values of the node's own shards.
     pub part: D::Part,
-    /// Their new state, where the round makes it.
+    /// Their new state, if the round makes one.
     pub states: Vec<(ShardId, D::State)>,
-    /// What stays with the driver.
+    /// Data that the reduction leaves with the driver.
     pub rest: D::Rest,
 }
 
 /// A decided round, as a node applies it.
 #[derive(Debug)]
 pub struct Applied<D: Data> {
-    /// The movements of its attempt.
+    /// The data movements of its attempt.
     pub plan: Arc<Plan>,
-    /// Who got what it made.
+    /// Receivers of the results.
     pub publication: Arc<Publication>,
-    /// What was decided.
+    /// The decided outcome.
     pub outcome: Arc<Outcome>,
     /// The members of the view that the round began with, ascending.
     pub members: Arc<[Member]>,
     /// The history that the round began in.
     pub began_in: Lineage,
-    /// How it was decided, if this node led.
+    /// The votes that decided it, if this node led.
     pub votes: Option<Votes>,
-    /// The outcome leaves this node out.
+    /// Whether the outcome leaves this node out.
     pub drained: bool,
-    /// What the round made.
+    /// The values that the round made.
     pub values: D::Values,
-    /// What this node brought, whether it counts or not.
+    /// This node's contribution, whether it counts or not.
     pub contribution: Option<D::Contribution>,
-    /// What its reduction left with the driver; of one that averaged nothing the default.
+    /// Data that its reduction left with the driver; the default if it averaged nothing.
     pub rest: D::Rest,
 }
 
 impl<D: Data> Applied<D> {
-    /// As traces have it, with what the driver says of the values.
+    /// The trace event of this round, with the values that the driver reports.
     #[must_use]
     pub fn event(&self, start: Start, digest: u64, values: Vec<f64>, holds: Vec<Held>) -> Event {
         let members = self
@@ -89,22 +89,22 @@ impl<D: Data> Applied<D> {
     }
 }
 
-/// One attempt: what is awaited, and what is here.
+/// One attempt: the streams that are awaited, and the data that is here.
 #[derive(Debug)]
 pub(crate) struct Moving<D: Data> {
     pub plan: Arc<Plan>,
-    /// Who gets what it makes, once that is proposed.
+    /// Receivers of the results, once they are proposed.
     pub publication: Option<Arc<Publication>>,
-    /// Streams that have not come.
+    /// Streams that have not arrived.
     awaited: BTreeSet<(StreamKind, NodeId)>,
-    /// The other contributors' streams, for the own shards.
+    /// The other contributors' streams for the node's own shards.
     pub contributions: BTreeMap<NodeId, Arrived<D::Stream>>,
-    /// The own shards are being averaged, or have been.
+    /// Whether the node's own shards are being averaged, or have been.
     pub reduces: bool,
     pub parts: Vec<D::Part>,
-    /// New state of shards: received, or made here.
+    /// New state of shards, received or made here.
     pub states: BTreeMap<ShardId, D::State>,
-    /// A member's buffers of the base optimizer.
+    /// A member's base optimizer buffers, from an optimizer-state transfer.
     pub donated: Option<D::Values>,
     pub rest: D::Rest,
 }
@@ -133,7 +133,7 @@ impl<D: Data> Moving<D> {
         }
     }
 
-    /// Who gets what it makes is known: so is who sends state and buffers.
+    /// Records the receivers of the results, which also says which nodes send state and buffers.
     pub fn publish(&mut self, publication: Arc<Publication>) {
         self.awaited.extend(
             publication
@@ -153,13 +153,13 @@ impl<D: Data> Moving<D> {
         self.awaited.contains(&(kind, from))
     }
 
-    /// A stream has come.
+    /// Notes that a stream has arrived.
     pub fn arrived(&mut self, kind: StreamKind, from: NodeId) {
         self.awaited.remove(&(kind, from));
     }
 
-    /// Whether every contribution of the others to the own shards is here, and who gets what
-    /// becomes of them is known.
+    /// Whether all other contributions to the node's own shards are here, and the receivers of the
+    /// results are known.
     pub fn may_reduce(&self) -> bool {
         let others = self
             .plan
@@ -171,15 +171,15 @@ impl<D: Data> Moving<D> {
     }
 }
 
-/// Why a contribution cannot be averaged.
+/// Reason why a contribution cannot be averaged.
 pub(super) enum Unfit {
-    /// Its sender expects another round.
+    /// Its sender expects a round of another specification.
     SpecsDiffer(crate::coordinator::RoundSpec),
-    /// It is no contribution, or has no weight.
+    /// It is no contribution, or its weight is not finite and positive.
     Broken,
 }
 
-/// Whether a contribution can be averaged.
+/// Checks that a contribution can be averaged.
 pub(super) fn fits(plan: &Plan, content: &Bulk) -> Result<(), Unfit> {
     let Bulk::Contribution(contribution) = content else {
         return Err(Unfit::Broken);

@@ -1,14 +1,15 @@
-//! What a driver says of the values that it moves.
+//! The types and operations that a driver provides for the values that it moves.
 
 use crate::wire::{Bulk, Header};
 use std::fmt::Debug;
 use std::ops::Range;
 
-/// The kind of values that a driver moves.
+/// The types of the values that a driver moves.
 pub trait Data: Debug + 'static {
-    /// What a node brings to a round; kept until the round is decided, for any number of attempts.
+    /// A node's contribution to a round; kept until the round is decided, for any number of
+    /// attempts.
     type Contribution: Debug;
-    /// A training thread's values, lent to an exchange.
+    /// A training thread's values, passed to an exchange.
     type Frozen: Debug;
     /// Some of the values that a round makes.
     type Part: Debug;
@@ -18,28 +19,28 @@ pub trait Data: Debug + 'static {
     type State: Clone + Debug + Default;
     /// A stream whose header has been read.
     type Stream: Debug;
-    /// What a reduction leaves with its driver beside values and states.
+    /// Data that a reduction leaves with its driver, besides values and states.
     type Rest: Debug + Default;
 
-    /// All values from their parts; `None` if some of so many are missing.
+    /// Assembles all values from their parts; `None` if they do not add up to `elements`.
     fn assemble(parts: Vec<Self::Part>, elements: usize) -> Option<Self::Values>;
 
-    /// The values of `range` become the anchor of a shard.
+    /// Makes the values of `range` the anchor of a shard.
     fn renew_anchor(state: &mut Self::State, values: &Self::Values, range: Range<usize>);
 }
 
 /// A stream that has begun to arrive.
 #[derive(Clone, Debug)]
 pub struct Arrived<S> {
-    /// Who, where in history.
+    /// Sender and its place in the history.
     pub header: Header,
-    /// What the values are.
+    /// Description of the values.
     pub content: Bulk,
     /// The values.
     pub stream: S,
 }
 
-/// The contents of a round's streams.
+/// Kinds of streams in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StreamKind {
     /// A frozen contribution.
@@ -53,7 +54,7 @@ pub enum StreamKind {
 }
 
 impl StreamKind {
-    /// The kind of a stream's content; `None` if it is no round's.
+    /// The kind of a stream with this content; `None` if the stream belongs to no round.
     #[must_use]
     pub fn of(content: &Bulk) -> Option<Self> {
         match content {

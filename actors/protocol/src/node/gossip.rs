@@ -1,5 +1,5 @@
-//! The gossip peer: which messages are read, mixed and sent when, and what the training threads are
-//! told.
+//! The gossip peer: decides which messages are read, mixed and sent when, and what is reported to
+//! the training threads.
 
 use super::data::{Arrived, Data};
 use super::mail::{GossipDone, Made, Mail, ToAggregator, ToGossip};
@@ -16,60 +16,61 @@ use crate::view::View;
 use crate::wire::{Bulk, Frame, Header};
 use std::collections::BTreeMap;
 
-/// Frames that wait for this node's first view.
+/// Most frames that wait for this node's first view.
 const EARLY_FRAMES_MAX: usize = 1024;
 
-/// What the part asks its driver for.
+/// Actions that the part requests from its driver.
 #[derive(Debug)]
 pub enum GossipEffect<D: Data> {
     /// Send a control frame.
     Send {
-        /// To whom.
+        /// Receiver of the frame.
         to: NodeId,
-        /// What.
+        /// The frame.
         frame: Frame,
     },
     /// Tell another part.
     Tell(Mail<D>),
-    /// A decided round makes every weight 1: what was sent, folded or kept before is void.
+    /// A decided round makes every weight 1: everything sent, folded or kept before is void.
     Reset,
-    /// Synchronous: this model and this push-sum weight are the own part of the gossip that begins.
+    /// Synchronous: freeze this model and this push-sum weight as the node's own part of the gossip
+    /// that begins.
     Freeze(D::Frozen, f64),
     /// Read a message.
     Read(Key, Arrived<D::Stream>),
-    /// Do not read it on.
+    /// Stop reading a message.
     Stop(Key),
-    /// Overlapped: what has arrived belongs to the next mix.
+    /// Overlapped: these arrived values belong to the next mix.
     Fold(D::Values),
-    /// Do the arithmetic of a mix, and tell its result.
+    /// Do the arithmetic of a mix, and report its result.
     Mix {
-        /// Which.
+        /// The mix.
         mix: Mix,
-        /// Of what has arrived, what is not folded.
+        /// The arrived values that are not folded yet.
         arrived: Vec<D::Values>,
         /// Before an exact average: the model as the training thread left it.
         frozen: Option<D::Frozen>,
     },
-    /// The weight of messages is split off. Synchronous, they are made of the own part and sent at
-    /// once.
+    /// The push-sum weight of messages is split off. Synchronous: they are made from the node's own
+    /// part and sent at once.
     Ship(Plan),
-    /// Overlapped: the training thread has mixed; the model was this before, and what is sent
-    /// follows from both.
+    /// Overlapped: the training thread has mixed. These values are the model before the mix; the
+    /// messages to send follow from both models.
     Moved(D::Values, Option<Plan>),
-    /// Overlapped: the same, but not all numerators are finite: those stay what they were, and
-    /// nothing is sent.
+    /// Overlapped: like [`GossipEffect::Moved`], but not all numerators are finite. Those that are
+    /// not keep their previous values, and nothing is sent.
     Mend(D::Values),
     /// The training threads go on from these values, of this push-sum weight.
     GoOn(D::Values, f64),
-    /// The receiver has a message: its values need not be kept.
+    /// The receiver has this message: its values need not be kept.
     Forget(Sent),
-    /// Peers are done without until they are in time.
+    /// These peers are late; gossip goes on without them until they are in time again.
     Late(Vec<NodeId>),
-    /// A stream was dropped: it came twice, too many wait, or it is none.
+    /// A stream was dropped: it came twice, too many wait, or it is not valid gossip.
     Refused(Header),
 }
 
-/// The machine, once there is a view, and messages until it wants them.
+/// The machine, once there is a view, and messages until the machine wants them.
 pub struct GossipPart<D: Data> {
     machine: Option<GossipPeer>,
     identity: Identity,
@@ -81,17 +82,17 @@ pub struct GossipPart<D: Data> {
     early: Vec<In>,
     /// Streams that the machine has not asked to be read; at most [`PARKED_MAX`].
     streams: BTreeMap<Key, Arrived<D::Stream>>,
-    /// The most of them since this was asked last.
+    /// Most such streams at once since the last call of [`GossipPart::fullest`].
     fullest: usize,
     reading: BTreeMap<Key, Header>,
     /// Messages that have arrived and are neither folded nor mixed.
     arrived: BTreeMap<Key, D::Values>,
-    /// What the training threads left of the model, for an exact average.
+    /// The model as the training threads left it, for an exact average.
     frozen: Option<D::Frozen>,
-    /// Overlapped: what is sent when the training thread has mixed.
+    /// Overlapped: the messages to send when the training thread has mixed.
     plan: Option<Plan>,
-    /// Overlapped: the step whose mix the training thread takes in now. Nobody else knows the
-    /// numerators until it has.
+    /// Overlapped: the step whose mix the training thread is taking in. Until it has, no other part
+    /// knows the numerators.
     mixes: Option<Step>,
     /// The weight of the last mix.
     weight: f64,
@@ -119,19 +120,19 @@ impl<D: Data> GossipPart<D> {
         }
     }
 
-    /// When it must be given a tick.
+    /// Time at which the part must be given a tick.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.machine.as_ref().and_then(Machine::next_deadline)
     }
 
-    /// The machine, to look at.
+    /// The gossip machine, if there is a view; for inspection.
     #[must_use]
     pub fn machine(&self) -> Option<&GossipPeer> {
         self.machine.as_ref()
     }
 
-    /// How the node gossips, if it does.
+    /// The gossip settings of the node, if it gossips.
     #[must_use]
     pub fn settings(&self) -> Option<Gossip> {
         if let Base::Sgp(gossip) = self.algorithm.base {
@@ -147,19 +148,19 @@ impl<D: Data> GossipPart<D> {
         self.settings().is_none_or(|gossip| gossip.staleness == 0)
     }
 
-    /// The round that the node works towards, as far as gossip was told.
+    /// The round that the node works towards, as last reported to the gossip peer.
     #[must_use]
     pub fn round(&self) -> Round {
         self.round
     }
 
-    /// How many streams wait.
+    /// Number of waiting streams.
     #[must_use]
     pub fn parked(&self) -> usize {
         self.streams.len()
     }
 
-    /// The most that waited since this was asked last.
+    /// Most streams that waited at once since the last call.
     pub fn fullest(&mut self) -> usize {
         std::mem::replace(&mut self.fullest, self.streams.len())
     }
@@ -170,16 +171,16 @@ impl<D: Data> GossipPart<D> {
         self.reading.get(&key)
     }
 
-    /// Overlapped: what is sent when the training thread has mixed.
+    /// Overlapped: the messages to send when the training thread has mixed.
     #[must_use]
     pub fn pending(&self) -> Option<&Plan> {
         self.plan.as_ref()
     }
 
-    /// Who is still to get the messages of a plan. One that died meanwhile gets nothing: its part
-    /// has been taken back.
+    /// The nodes that are still to get the messages of a plan. One that died meanwhile gets
+    /// nothing: its part has been taken back.
     pub fn receivers(&self, plan: &Plan) -> Vec<NodeId> {
-        // A decided round may have come while they were made.
+        // A decided round may have come while the messages were made.
         if plan.place.round < self.round {
             return Vec::new();
         }
@@ -193,7 +194,7 @@ impl<D: Data> GossipPart<D> {
             .collect()
     }
 
-    /// Takes a message.
+    /// Handles a message.
     pub fn handle(
         &mut self,
         message: ToGossip<D>,
@@ -231,7 +232,7 @@ impl<D: Data> GossipPart<D> {
                 self.go_to(round, out);
                 self.feed(In::Round(round), now, effects);
             }
-            // A round was decided meanwhile: the training threads get that.
+            // A round was decided meanwhile: the training threads get its values.
             ToGossip::Gossip(_, round, _) | ToGossip::Settle(_, round, _) if round < self.round => {
             }
             ToGossip::Mixed(mix, _) if mix.round < self.round => {}
@@ -257,8 +258,8 @@ impl<D: Data> GossipPart<D> {
                 withheld,
             } => self.moved(step, before, withheld, now, effects, out),
             ToGossip::Decided(round, values) => {
-                // They have not gossiped in it yet: the aggregator, which asks for that, says this
-                // first.
+                // The training threads have not gossiped in this round yet: the aggregator, which
+                // requests that, sends this first.
                 self.go_to(round, out);
                 self.feed(In::Round(round), now, effects);
                 if round == self.round {
@@ -266,7 +267,7 @@ impl<D: Data> GossipPart<D> {
                 }
             }
             ToGossip::Stepped(values) => out.push(GossipEffect::GoOn(values, self.weight)),
-            // How long the values are is the driver's business.
+            // Only the driver needs the number of values.
             ToGossip::Model(_) => {}
             ToGossip::Stream(stream) => self.offered(stream, now, effects, out),
             ToGossip::Read(key, values) => {
@@ -288,7 +289,7 @@ impl<D: Data> GossipPart<D> {
             }
             ToGossip::Leave(round) => {
                 self.go_to(round, out);
-                // Its training thread went away without mixing: nothing of that step is sent.
+                // Its training thread ended without mixing: nothing of that step is sent.
                 if let Some(plan) = self.plan.take() {
                     self.feed(In::Withheld(plan.step), now, effects);
                 }
@@ -300,7 +301,8 @@ impl<D: Data> GossipPart<D> {
     fn feed(&mut self, event: In, now: Instant, effects: &mut Outbox<Effect>) {
         match &mut self.machine {
             Some(machine) => machine.handle(event, now, effects),
-            // Nobody may be waited for in vain because it said early that it sends nothing.
+            // Keep the frame: otherwise this node would wait in vain for a member that said early
+            // that it sends nothing.
             None if matches!(event, In::Frame { .. }) && self.early.len() < EARLY_FRAMES_MAX => {
                 self.early.push(event)
             }
@@ -335,7 +337,7 @@ impl<D: Data> GossipPart<D> {
         let mut machine =
             GossipPeer::new(self.identity, gossip, self.waits, (&view, lineage, round))
                 .ordered(&order);
-        // Members that are faster may have sent already.
+        // Faster members may have sent already.
         for (key, stream) in &self.streams {
             if let Bulk::Gossip { weight, .. } = stream.content {
                 machine.handle(
@@ -355,7 +357,7 @@ impl<D: Data> GossipPart<D> {
             .for_each(|event| self.feed(event, now, effects));
     }
 
-    /// A decided round makes every weight 1: values of before are void.
+    /// Goes to a later round. A decided round makes every weight 1: earlier values are void.
     fn go_to(&mut self, round: Round, out: &mut Outbox<GossipEffect<D>>) {
         if round > self.round {
             self.reset(round, out);
@@ -371,8 +373,8 @@ impl<D: Data> GossipPart<D> {
         out.push(GossipEffect::Reset);
     }
 
-    /// A stream begins. A peer may have heard of a decided round, and of its view, before this
-    /// node: it waits here.
+    /// Handles the start of a stream. A peer may have heard of a decided round and its view before
+    /// this node; the stream then waits here.
     fn offered(
         &mut self,
         stream: Arrived<D::Stream>,
@@ -392,7 +394,7 @@ impl<D: Data> GossipPart<D> {
         let header = stream.header;
         let key = (header.round, step, header.sender);
         let here = self.streams.contains_key(&key) || self.reading.contains_key(&key);
-        // Nobody gives away more than it has.
+        // No node gives away more than it has.
         let is_part = scale > 0.0 && scale <= 1.0;
         let is_encoded_alike = self.settings().is_some_and(|gossip| gossip.wire == wire);
         if here || !is_part || !is_encoded_alike || self.streams.len() >= PARKED_MAX {
@@ -421,7 +423,7 @@ impl<D: Data> GossipPart<D> {
         effects: &mut Outbox<Effect>,
         out: &mut Outbox<GossipEffect<D>>,
     ) {
-        // A decided round may have come between.
+        // A decided round may have come in between.
         if self.mixes.take_if(|mixes| *mixes == step).is_none() {
             return;
         }
@@ -443,7 +445,7 @@ impl<D: Data> GossipPart<D> {
                 self.reading.insert(key, stream.header);
                 out.push(GossipEffect::Read(key, stream));
             }
-            // Of several copies the one that came last.
+            // Of several copies, drop the one that came last.
             Effect::Drop(key) => {
                 if self.streams.remove(&key).is_none() {
                     self.arrived.remove(&key);
@@ -494,7 +496,7 @@ impl<D: Data> GossipPart<D> {
         });
     }
 
-    /// What the aggregator is told of a mix.
+    /// The result of a mix, for the aggregator.
     fn result(&self, mix: &Mix, made: Made<D>) -> ToAggregator<D> {
         let (values, stays) = match made {
             Made::Contribution(frozen) => {
@@ -503,7 +505,7 @@ impl<D: Data> GossipPart<D> {
             Made::Numerators(values) => (values, None),
             Made::Correction(values, stays) => (values, Some(stays)),
         };
-        // Where the peers are, but never past a round.
+        // Catch up with the peers, but never past a round boundary.
         let next = Step(mix.step.0.saturating_add(1));
         let boundary = next_boundary(&self.algorithm, mix.step).unwrap_or(Step(u64::MAX));
         let next_step = mix

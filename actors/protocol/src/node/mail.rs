@@ -1,5 +1,5 @@
-//! What the parts of a node tell each other, and which part a frame or stream is for. Each part has
-//! a mailbox, whose messages it takes in the order in which they were sent.
+//! Messages between the parts of a node, and the routing of frames and streams to parts. Each part
+//! has a mailbox, whose messages it takes in the order in which they were sent.
 
 use super::attempt::Reduced;
 use super::data::{Arrived, Data};
@@ -16,88 +16,88 @@ use crate::view::{Member, View};
 use crate::wire::{Bulk, Header, Message};
 use std::sync::Arc;
 
-/// A message and whom it is for.
+/// A message, by the part that receives it.
 #[derive(Debug)]
 pub enum Mail<D: Data> {
-    /// To the membership.
+    /// A message to the membership.
     Membership(ToMembership),
-    /// To the coordinator.
+    /// A message to the coordinator.
     Rounds(ToRounds<D>),
-    /// To the gossip peer.
+    /// A message to the gossip peer.
     Gossip(ToGossip<D>),
-    /// To the aggregator.
+    /// A message to the aggregator.
     Aggregator(ToAggregator<D>),
 }
 
-/// To the membership.
+/// Messages to the membership.
 #[derive(Debug)]
 pub enum ToMembership {
     /// An event of its machine.
     In(membership::In),
-    /// Something about who lives.
+    /// An event of liveness.
     Liveness(liveness::In),
 }
 
-/// To the coordinator.
+/// Messages to the coordinator.
 #[derive(Debug)]
 pub enum ToRounds<D: Data> {
     /// An event of its machine.
     In(coordinator::In),
-    /// The founding failed.
+    /// The bootstrap failed.
     BootstrapFailed,
     /// The node froze its contribution.
     Contribute(Box<Contribute<D>>),
-    /// A round's stream.
+    /// A stream of a round arrived.
     Stream(Arrived<D::Stream>),
-    /// Something became of the movements of an attempt.
+    /// The data movements of an attempt report a result.
     Moved(Attempt, Moved<D>),
 }
 
-/// What a node contributes to a round.
+/// A node's contribution to a round.
 #[derive(Debug)]
 pub struct Contribute<D: Data> {
     /// The round that it works towards.
     pub round: Round,
-    /// What it expects the round to be.
+    /// The round's specification, as the node expects it.
     pub spec: RoundSpec,
-    /// Which samples were left when the round began.
+    /// Samples that were left when the round began.
     pub samples: Option<Progress>,
-    /// How fast this node's messages reached others, if the gossip graph follows that.
+    /// Rates at which this node's messages reached others, if the gossip graph depends on them.
     pub rates: Vec<Rate>,
-    /// Values of the base optimizer's buffers of which a joiner may get a copy.
+    /// Number of values in the base optimizer's buffers of which a joiner may get a copy.
     pub buffers: u64,
-    /// How many of the values are parameters.
+    /// Number of the values that are parameters.
     pub parameters: usize,
     /// The values.
     pub contribution: D::Contribution,
 }
 
-/// What the movements of an attempt report.
+/// Results of an attempt's data movements.
 #[derive(Debug)]
 pub enum Moved<D: Data> {
-    /// The own shards are averaged and handed to publication.
+    /// The node's own shards are averaged and handed to publication.
     Reduced(Reduced<D>),
     /// All parameters of an owner are here.
     Parameters(NodeId, D::Part),
-    /// All state that a node moves to this one is here.
+    /// All state that this sender moves to this node is here.
     State(NodeId, Vec<(ShardId, D::State)>),
-    /// A member's buffers of the base optimizer are here.
+    /// A member's base optimizer buffers are here.
     Buffers(NodeId, D::Values),
     /// A stream to or from a node broke.
     Broken(NodeId),
 }
 
-/// To the gossip peer.
+/// Messages to the gossip peer.
 #[derive(Debug)]
 pub enum ToGossip<D: Data> {
     /// An event of its machine.
     In(gossip_peer::In),
-    /// The view of the next round is another one, or the order of its members is.
+    /// The next round has another view, or another order of its members.
     View(View, Lineage, Round, Vec<NodeId>),
-    /// A round is decided, in the same view: the one that follows.
+    /// A round is decided in the same view; this is the round that follows.
     Round(Round),
-    /// The node gossips after an inner step; synchronous with the model as the training thread left
-    /// it.
+    /// The node gossips after an inner step. Synchronous gossip passes the model as the training
+    /// thread left it.
     Gossip(Step, Round, Option<D::Frozen>),
     /// The node finished the inner step of an exact average, with this model.
     Settle(Step, Round, D::Frozen),
@@ -113,34 +113,35 @@ pub enum ToGossip<D: Data> {
         /// training thread could not mix.
         withheld: bool,
     },
-    /// What the training threads go on from after a decided round. Told before they are.
+    /// The values from which the training threads go on after a decided round. Sent before the
+    /// threads get them.
     Decided(Round, D::Values),
     /// The numerators after the node's own slow step, of the same push-sum weight.
     Stepped(D::Values),
-    /// How many parameters the model has.
+    /// Number of parameters of the model.
     Model(usize),
-    /// A gossip stream.
+    /// A gossip stream arrived.
     Stream(Arrived<D::Stream>),
-    /// A message was read, or could not be.
+    /// A message was read; `None` if it could not be.
     Read(Key, Option<D::Values>),
-    /// A message was sent as a whole, or not.
+    /// A message was sent completely (`true`), or not.
     Sent(Sent, bool),
     /// The node leaves, working towards this round.
     Leave(Round),
 }
 
-/// What a mix results in.
+/// Results of a mix.
 #[derive(Debug)]
 pub enum Made<D: Data> {
     /// Synchronous: the new numerators.
     Numerators(D::Values),
-    /// Overlapped: what is added to this part of the training threads' model.
+    /// Overlapped: the values to add to this fraction of the training threads' model.
     Correction(D::Values, f64),
     /// Before an exact average: the node's contribution.
     Contribution(D::Frozen),
 }
 
-/// To the aggregator.
+/// Messages to the aggregator.
 #[derive(Debug)]
 pub enum ToAggregator<D: Data> {
     /// A worker asks for an exchange.
@@ -149,21 +150,21 @@ pub enum ToAggregator<D: Data> {
     Decided(Box<Decided<D>>),
     /// A gossip is mixed.
     GossipDone(Box<GossipDone<D>>),
-    /// What was in flight is in the contribution of this inner step and push-sum weight.
+    /// All in-flight messages are in the contribution of this inner step and push-sum weight.
     Settled(Step, f64, D::Frozen),
     /// The numerators after the node's own slow step.
     Stepped(D::Values),
     /// The exchange failed.
     Failed(Failure),
-    /// The exchange ends, as the workers have been told.
+    /// The exchange ends; the workers have been told so.
     GivenUp,
     /// The others went on without this node, which wanted to leave.
     Drained,
     /// A worker leaves.
     Leave(usize),
-    /// The node may go.
+    /// The node may stop.
     Left,
-    /// Time passed.
+    /// A deadline may have passed.
     Tick,
 }
 
@@ -172,29 +173,28 @@ pub enum ToAggregator<D: Data> {
 pub struct Arrive<D: Data> {
     /// Its index on the node.
     pub worker: usize,
-    /// What it asks for.
+    /// The request.
     pub request: Request,
-    /// What the node trains.
+    /// Size of the model that the node trains.
     pub model: ModelSize,
-    /// The values that travel, from worker 0; overlapped gossip takes none.
+    /// The values to exchange, from worker 0; overlapped gossip takes none.
     pub frozen: Option<D::Frozen>,
-    /// Which samples were left when the round began, from worker 0.
+    /// Samples that were left when the round began, from worker 0.
     pub samples: Option<Progress>,
 }
 
 /// A decided round, as the coordinator hands it on.
 #[derive(Debug)]
 pub struct Decided<D: Data> {
-    /// What was decided.
+    /// The decided outcome.
     pub outcome: Arc<Outcome>,
     /// The members of the view that the round began with, ascending.
     pub members: Arc<[Member]>,
-    /// What the round made.
+    /// The values that the round made.
     pub values: D::Values,
-    /// A member's buffers of the base optimizer, where the outcome admits this node and joiners get
-    /// a copy.
+    /// A member's base optimizer buffers, if the outcome admits this node and joiners get a copy.
     pub donated: Option<D::Values>,
-    /// The outcome leaves this node out.
+    /// Whether the outcome leaves this node out.
     pub drained: bool,
 }
 
@@ -205,24 +205,24 @@ pub struct GossipDone<D: Data> {
     pub step: Step,
     /// The push-sum weight of the values.
     pub weight: f64,
-    /// Nodes whose values were mixed, this one included.
+    /// Number of nodes whose values were mixed, this one included.
     pub contributors: usize,
     /// The inner step that follows.
     pub next_step: Step,
-    /// The new numerators, or what is added to a part of the model to get them.
+    /// The new numerators, or the values to add to a fraction of the model to get them.
     pub values: D::Values,
-    /// That part, if it is the latter.
+    /// That fraction, in the latter case.
     pub stays: Option<f64>,
 }
 
-/// Why an exchange failed; nothing was changed.
+/// Reason why an exchange failed; nothing was changed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
     /// The node got into no view.
     Bootstrapping(BootstrapError),
     /// The round ended without an outcome.
     Round(RoundError),
-    /// The data of a decided round is not what the node said that it is: it must not go on.
+    /// The data of a decided round differs from what the node declared: the node must not go on.
     DataMissing(Round),
 }
 
@@ -274,7 +274,7 @@ impl<D: Data> From<ToAggregator<D>> for Mail<D> {
     }
 }
 
-/// A control frame, for the part that takes its kind.
+/// Routes a control frame to the part that handles its kind.
 #[must_use]
 pub fn route<D: Data>(header: Header, message: Box<Message>) -> Mail<D> {
     match *message {

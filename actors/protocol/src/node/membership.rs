@@ -1,4 +1,5 @@
-//! The membership and liveness: what each tells the other, and what both tell the rest of the node.
+//! The membership and liveness machines: the messages between them, and their messages to the other
+//! parts.
 
 use super::data::Data;
 use super::mail::{Failure, Mail, ToAggregator, ToMembership, ToRounds};
@@ -13,79 +14,78 @@ use crate::wire::Frame;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-/// Round trips are read at one in so many looks at all nodes.
+/// Round trips are read once in this many polls of all nodes.
 const ROUND_TRIP_LOOKS: u64 = 16;
 
-/// What the transport knows of a peer's signs of life.
+/// A peer's signs of life, as the transport knows them.
 pub trait SignsOfLife {
-    /// How often something of a peer has arrived. A smaller number than before is another
-    /// session's.
+    /// Number of arrivals from a peer. A number below the previous one belongs to another session.
     fn heard(&self, node: NodeId) -> u64;
 
-    /// How long a packet to a peer and its answer take.
+    /// Round-trip time of a packet to a peer and its answer.
     fn round_trip(&self, node: NodeId) -> Option<Span>;
 }
 
-/// What the part asks its driver for.
+/// Actions that the part requests from its driver.
 #[derive(Debug)]
 pub enum MembershipEffect<D: Data> {
     /// Send a control frame.
     Send {
-        /// To whom.
+        /// Receiver of the frame.
         to: NodeId,
-        /// What.
+        /// The frame.
         frame: Frame,
     },
     /// Tell another part.
     Tell(Mail<D>),
     /// Send a datagram of liveness.
     Datagram {
-        /// To whom.
+        /// Receiver of the datagram.
         to: NodeId,
-        /// What.
+        /// Its bytes.
         bytes: Vec<u8>,
     },
-    /// Find out whether anybody listens where a node was.
+    /// Send a port probe: find out whether anybody listens where a node was.
     PortProbe(NodeId),
     /// Dial an address.
     Connect(SocketAddr),
     /// Close the connections to a node that was declared dead.
     Disconnect(NodeId),
-    /// Look for peers from now on, or no more.
+    /// Start (`true`) or stop looking for peers.
     Search(bool),
-    /// Nothing is to be done.
+    /// Report a notice; nothing else is to be done.
     Noticed(Notice),
 }
 
-/// What people are told.
+/// Notices for operators.
 #[derive(Debug)]
 pub enum Notice {
-    /// Liveness takes a node for dead.
+    /// Liveness declared a node dead.
     Dead(NodeId, DownCause),
-    /// A node that it took for dead is alive.
+    /// A node that it had declared dead is alive.
     Alive(NodeId),
     /// A member is gone.
     Lost(NodeId),
     /// A member that was gone is back.
     Back(NodeId),
-    /// The others went on without this node: it joins again.
+    /// The others went on without this node, which joins again.
     Rejoins,
     /// The others went on without this node, which wanted to leave.
     Drained,
-    /// Why this node is no member; `None`: it is.
+    /// Reason why this node is no member; `None` if it is one or does not wait to be.
     Waiting(Option<String>),
     /// Another running cluster was met.
     OtherCluster {
-        /// Who is of it.
+        /// One of its members.
         node: NodeId,
         /// Its model history.
         lineage: Lineage,
-        /// How far it is.
+        /// Its next round.
         round: Round,
     },
 }
 
-/// Both machines, and what was told last.
+/// Both machines, and the last values reported to other parts.
 pub struct MembershipPart {
     machine: Membership,
     liveness: Liveness,
@@ -97,7 +97,7 @@ pub struct MembershipPart {
 }
 
 impl MembershipPart {
-    /// A node that has met nobody.
+    /// A node that has met no peer.
     #[must_use]
     pub fn new(settings: Settings, liveness: liveness::Settings) -> Self {
         Self {
@@ -111,7 +111,7 @@ impl MembershipPart {
         }
     }
 
-    /// When it must be given a tick.
+    /// Time at which the part must be given a tick.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         [self.machine.next_deadline(), self.liveness.next_deadline()]
@@ -120,7 +120,7 @@ impl MembershipPart {
             .min()
     }
 
-    /// Takes a message.
+    /// Handles a message.
     pub fn handle<D: Data>(
         &mut self,
         message: ToMembership,
@@ -141,7 +141,7 @@ impl MembershipPart {
     }
 }
 
-/// A part at work on one message.
+/// A part while it handles one message.
 struct Turn<'a, D: Data> {
     part: &'a mut MembershipPart,
     signs: &'a dyn SignsOfLife,
@@ -171,7 +171,7 @@ impl<D: Data> Turn<'_, D> {
             }
             ToMembership::In(event) => self.feed(event),
             ToMembership::Liveness(event) => {
-                // A refusal counts only if nothing was heard just now.
+                // A refused port probe counts only if nothing was heard just now.
                 if let liveness::In::PortRefused(node) = event {
                     self.hear(node);
                 }
@@ -244,7 +244,7 @@ impl<D: Data> Turn<'_, D> {
         }
     }
 
-    /// Tells liveness something; its verdicts go to the membership.
+    /// Passes an event to liveness, and its verdicts to the membership.
     fn watch(&mut self, event: liveness::In) {
         let mut found = Outbox::default();
         self.part.liveness.handle(event, self.now, &mut found);
@@ -288,7 +288,8 @@ impl<D: Data> Turn<'_, D> {
         }
     }
 
-    /// Acts on effects until there are none: who is watched may change who is known to be dead.
+    /// Acts on effects until there are none: a change of the watched nodes may change the set of
+    /// known deaths.
     fn act_on_all(&mut self) {
         loop {
             let effects = self.effects.take();

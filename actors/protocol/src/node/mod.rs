@@ -1,21 +1,21 @@
-//! One composition of a node's machines, which the actors and the simulator both drive.
+//! The composition of a node's machines, driven by both the actors and the simulator.
 //!
-//! A node has parts, each with a mailbox. A part takes a message and the time and asks for effects:
-//! a control frame, a message to another part, a movement of data. Its driver (an actor, or the
-//! simulator) carries these out and decides nothing. What moves is of the driver's kind ([`Data`]):
-//! buffers and streams of a process, or vectors in simulation.
+//! A node has parts, each with a mailbox. A part takes a message and the time, and requests
+//! effects: a control frame, a message to another part, a data movement. Its driver (an actor, or
+//! the simulator) executes them and decides nothing. The driver chooses the kind of data that moves
+//! ([`Data`]): buffers and streams of a process, or vectors in simulation.
 //!
-//! | part | machines | decides beside them |
+//! | part | machines | decides or keeps besides |
 //! |---|---|---|
-//! | [`MembershipPart`] | membership, liveness | what the two tell each other and the rest |
-//! | [`RoundsPart`] | coordinator | slots of attempts, which streams wait for which attempt, what becomes of shard states |
+//! | [`MembershipPart`] | membership, liveness | messages between the two and to the other parts |
+//! | [`RoundsPart`] | coordinator | slots of attempts, which streams wait for which attempt, updates of shard states |
 //! | [`GossipPart`] | gossip peer | which messages are read, mixed and sent when |
-//! | [`AggregatorPart`] | aggregator | what decided rounds and gossip brought, until the workers take it |
+//! | [`AggregatorPart`] | aggregator | results of decided rounds and gossip, until the workers take them |
 //!
 //! | file | is |
 //! |---|---|
-//! | `mail` | what parts tell each other, and which part a frame or stream is for |
-//! | `data` | what a driver says of its values |
+//! | `mail` | messages between parts, and the routing of frames and streams to parts |
+//! | `data` | types and operations that a driver provides for its values |
 //! | `parked` | streams that wait for their attempt |
 //! | `attempt` | the data of one attempt |
 //! | `shards` | the decided state of the shards that a node holds |

@@ -6,8 +6,8 @@ use crate::ident::NodeId;
 use crate::view::MEMBERS_MAX;
 use std::collections::BTreeMap;
 
-/// Most streams that wait: a contribution, parameters and state from every member, of this round
-/// and the next.
+/// Most streams that wait: one contribution, one stream of parameters and one of state from every
+/// member, for this round and the next.
 pub const PARKED_MAX: usize = 6 * MEMBERS_MAX;
 
 /// Streams by attempt, kind and sender.
@@ -27,7 +27,8 @@ impl<S> Default for Parked<S> {
 }
 
 impl<S> Parked<S> {
-    /// Keeps a stream. `false`: one of its kind waits already, or there is no room.
+    /// Keeps a stream. `false` if a stream of the same attempt, kind and sender waits already, or
+    /// there is no room.
     pub fn put(&mut self, attempt: Attempt, kind: StreamKind, stream: Arrived<S>) -> bool {
         let key = (attempt, kind, stream.header.sender);
         let room = self.streams.len() < PARKED_MAX && !self.streams.contains_key(&key);
@@ -38,7 +39,7 @@ impl<S> Parked<S> {
         room
     }
 
-    /// Takes the streams of an attempt that are wanted.
+    /// Removes and returns the wanted streams of an attempt.
     pub fn take(
         &mut self,
         attempt: Attempt,
@@ -57,19 +58,19 @@ impl<S> Parked<S> {
             .collect()
     }
 
-    /// Drops what is of earlier attempts.
+    /// Drops the streams of earlier attempts.
     pub fn forget_below(&mut self, attempt: Attempt) {
         self.streams = self
             .streams
             .split_off(&(attempt, StreamKind::Contribution, NodeId(0)));
     }
 
-    /// How many wait.
+    /// Number of waiting streams.
     pub fn len(&self) -> usize {
         self.streams.len()
     }
 
-    /// The most that waited since this was asked last.
+    /// Most streams that waited at once since the last call.
     pub fn fullest(&mut self) -> usize {
         std::mem::replace(&mut self.fullest, self.streams.len())
     }

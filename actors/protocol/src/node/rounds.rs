@@ -1,5 +1,5 @@
-//! The coordinator and the data of its attempts: which streams wait for which attempt, when shards
-//! are averaged, what a decided round leaves behind, and whom it is told.
+//! The coordinator and the data of its attempts: assigns streams to attempts, starts the averaging
+//! of shards, keeps the results of decided rounds and reports them to the other parts.
 
 use super::attempt::{Applied, Moving, Reduction, Unfit, fits};
 use super::data::{Arrived, Data, StreamKind};
@@ -18,14 +18,14 @@ use crate::wire::{Frame, Header};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What the part asks its driver for.
+/// Actions that the part requests from its driver.
 #[derive(Debug)]
 pub enum RoundsEffect<D: Data> {
     /// Send a control frame.
     Send {
-        /// To whom.
+        /// Receiver of the frame.
         to: NodeId,
-        /// What.
+        /// The frame.
         frame: Frame,
     },
     /// Tell another part.
@@ -34,59 +34,59 @@ pub enum RoundsEffect<D: Data> {
     Open(Arc<Plan>),
     /// Send this node's contribution to the shards of an owner.
     Contribute(Arc<Plan>, NodeId),
-    /// Who gets what an attempt makes is known.
+    /// The receivers of an attempt's results are known.
     Publish(Arc<Publication>),
-    /// Send the state of shards to a new holder of theirs.
+    /// Send the state of shards to a new holder.
     SendState {
-        /// Of which attempt.
+        /// The attempt's plan.
         plan: Arc<Plan>,
-        /// How the state is cut.
+        /// The publication, which says how the state is cut into shards.
         publication: Arc<Publication>,
-        /// To whom.
+        /// Receiver of the state.
         to: NodeId,
-        /// What, ascending.
+        /// The shards and their state, ascending.
         states: Vec<(ShardId, D::State)>,
     },
-    /// Send the base optimizer's buffers, as they were lent to the contribution, to a node that
-    /// joins.
+    /// Send the base optimizer's buffers, as they were passed to the contribution, to a joining
+    /// node.
     SendBuffers {
-        /// Of which attempt.
+        /// The attempt's plan.
         plan: Arc<Plan>,
-        /// To whom.
+        /// Receiver of the buffers.
         to: NodeId,
-        /// How many values.
+        /// Number of values.
         values: u64,
     },
-    /// Average the own shards and publish them, the state that this makes too.
+    /// Average the node's own shards and publish them, with the state that this makes.
     Reduce(Box<Reduction<D>>),
     /// Read a stream of parameters, state or buffers. The publication of state and buffers is
     /// known.
     Read {
-        /// Of which attempt.
+        /// The attempt's plan.
         plan: Arc<Plan>,
-        /// Who sends what.
+        /// The publication, if known: which node sends what.
         publication: Option<Arc<Publication>>,
         /// The stream.
         stream: Arrived<D::Stream>,
     },
-    /// Stop the movements of an attempt: nobody needs it any more.
+    /// Stop the data movements of an attempt that nobody needs any more.
     Discard(Attempt),
-    /// A round is applied. Its attempt is over, and so are all others; what it still sends belongs
-    /// to others' progress.
+    /// A round is applied. Its attempt and all others are over; what the attempt still sends serves
+    /// the others' progress.
     Applied(Box<Applied<D>>),
     /// This node belongs to no view any more.
     Resigned,
-    /// This node stands again where it stood before it resigned.
+    /// This node is back in the view that it was in before it resigned.
     Returned,
     /// A round was decided whose data this node does not hold.
     MustRejoin,
-    /// Why no round is decided now; `None`: nothing is in the way.
+    /// Reason why no round is decided now; `None` if nothing is in the way.
     Waiting(Option<String>),
-    /// A stream was dropped, and why.
+    /// A stream was dropped, with the reason.
     Refused(Header, &'static str),
 }
 
-/// How an outcome was decided.
+/// The circumstances of a decided outcome.
 struct Decision {
     began_in: Lineage,
     votes: Option<Votes>,
@@ -94,22 +94,22 @@ struct Decision {
     drained: bool,
 }
 
-/// The coordinator's machine, the attempts whose data moves or is kept, the decided shards.
+/// The coordinator's machine, the attempts whose data moves or is kept, and the decided shards.
 #[derive(Debug)]
 pub struct RoundsPart<D: Data> {
     machine: Coordinator,
-    /// The newest last: only its data moves.
+    /// The newest is last; only its data moves.
     attempts: Vec<Moving<D>>,
     parked: Parked<D::Stream>,
     shards: Shards<D>,
     contribution: Option<D::Contribution>,
-    /// How many of the model's values are parameters: how far its state reaches.
+    /// Number of the model's values that are parameters: the extent of its state.
     parameters: usize,
-    /// The view that the gossip peer was told last.
+    /// Epoch of the view that the gossip peer was told last.
     epoch: Epoch,
-    /// The order of the gossip graph that it was told with it.
+    /// Order of the gossip graph that it was told with that view.
     order: Vec<NodeId>,
-    /// Voters that are no members, as the membership was told last.
+    /// Voters that are not members, as last reported to the membership.
     retained: Vec<Member>,
 }
 
@@ -130,13 +130,13 @@ impl<D: Data> RoundsPart<D> {
         }
     }
 
-    /// When it must be given a tick.
+    /// Time at which the part must be given a tick.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.machine.next_deadline()
     }
 
-    /// The machine, to look at.
+    /// The coordinator's machine, for inspection.
     #[must_use]
     pub fn machine(&self) -> &Coordinator {
         &self.machine
@@ -148,29 +148,29 @@ impl<D: Data> RoundsPart<D> {
         &self.shards
     }
 
-    /// How many of the model's values are parameters.
+    /// Number of the model's values that are parameters.
     #[must_use]
     pub fn parameters(&self) -> usize {
         self.parameters
     }
 
-    /// What this node brings to the round under way.
+    /// This node's contribution to the round under way.
     pub fn contribution(&mut self) -> Option<&mut D::Contribution> {
         self.contribution.as_mut()
     }
 
-    /// How many streams wait for their attempt.
+    /// Number of streams that wait for their attempt.
     #[must_use]
     pub fn parked(&self) -> usize {
         self.parked.len()
     }
 
-    /// The most that waited since this was asked last.
+    /// Most streams that waited at once since the last call.
     pub fn fullest(&mut self) -> usize {
         self.parked.fullest()
     }
 
-    /// What it is doing, in a word.
+    /// Name of the current phase.
     #[must_use]
     pub fn phase(&self) -> &'static str {
         match self.attempts.last() {
@@ -188,7 +188,7 @@ impl<D: Data> RoundsPart<D> {
         &self.attempts
     }
 
-    /// Takes a message.
+    /// Handles a message.
     pub fn handle(
         &mut self,
         message: ToRounds<D>,
@@ -233,7 +233,7 @@ impl<D: Data> RoundsPart<D> {
         }
     }
 
-    /// Hands a stream to its attempt, or parks it until that is known.
+    /// Hands a stream to its attempt, or parks it until the attempt is known.
     fn deliver(
         &mut self,
         stream: Arrived<D::Stream>,
@@ -261,7 +261,7 @@ impl<D: Data> RoundsPart<D> {
         }
     }
 
-    /// The newest attempt, if it is the one.
+    /// The newest attempt, if it is `attempt`.
     fn moving(&mut self, attempt: Attempt) -> Option<&mut Moving<D>> {
         self.attempts
             .last_mut()
@@ -301,7 +301,7 @@ impl<D: Data> RoundsPart<D> {
         }
     }
 
-    /// Takes what has waited for the newest attempt.
+    /// Takes the parked streams that the newest attempt awaits.
     fn take_parked(&mut self, events: &mut VecDeque<In>, out: &mut Outbox<RoundsEffect<D>>) {
         let Some(moving) = self.attempts.last() else {
             return;
@@ -314,7 +314,7 @@ impl<D: Data> RoundsPart<D> {
         }
     }
 
-    /// Averages the own shards once everything is there.
+    /// Averages the node's own shards once all inputs are there.
     fn reduce(&mut self, out: &mut Outbox<RoundsEffect<D>>) {
         let Some(moving) = self
             .attempts
@@ -347,7 +347,7 @@ impl<D: Data> RoundsPart<D> {
         })));
     }
 
-    /// What an attempt that is not the newest reports is of no interest.
+    /// Handles a report of the newest attempt's data movements; reports of others are ignored.
     fn moved(&mut self, attempt: Attempt, moved: Moved<D>) -> Option<In> {
         let moving = self.moving(attempt)?;
         Some(match moved {
@@ -566,7 +566,7 @@ impl<D: Data> RoundsPart<D> {
         ));
     }
 
-    /// Tells the gossip peer and the membership what a decided round means for them.
+    /// Tells the gossip peer and the membership the consequences of a decided round.
     fn tell_decided(&mut self, outcome: &Outcome, out: &mut Outbox<RoundsEffect<D>>) {
         let round = outcome.round.next();
         let view = outcome.view.clone();

@@ -7,9 +7,9 @@ use crate::shards::Layout;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Anchor and slow momentum of every shard that a node holds, as owner or replica. They stay as
-/// they are until a decided round replaces them: a node that has resigned may still have to apply a
-/// round for which it said that it is ready.
+/// Anchor and slow momentum of every shard that a node holds, as owner or replica. They stay
+/// unchanged until a decided round replaces them: a node that has resigned may still have to apply
+/// a round for which it declared itself ready.
 #[derive(Debug)]
 pub struct Shards<D: Data> {
     states: BTreeMap<ShardId, D::State>,
@@ -30,14 +30,14 @@ impl<D: Data> Shards<D> {
         self.states.get(&shard).cloned().unwrap_or_default()
     }
 
-    /// Every held shard, ascending.
+    /// Every held shard with its state, ascending.
     pub fn all(&self) -> impl Iterator<Item = (ShardId, &D::State)> {
         self.states.iter().map(|(shard, state)| (*shard, state))
     }
 
-    /// Installs what a decided round made: `moved` was received or made here, and `values` become
-    /// the anchor of the held shards where the round renews it. What this node held stays only if
-    /// it took part; of a node that joins it is of another time.
+    /// Installs the results of a decided round: `moved` was received or made here, and `values`
+    /// become the anchor of the held shards if the round renews it. State that this node held stays
+    /// only if it took part; that of a joining node is outdated.
     pub(super) fn install(
         &mut self,
         plan: &Plan,
@@ -55,7 +55,7 @@ impl<D: Data> Shards<D> {
             if plan.spec.kind == RoundKind::Bootstrap {
                 state.get_or_insert_default();
             }
-            // Nobody has the state of a shard that is lost, until the next slow step.
+            // No node has the state of a lost shard until the next slow step.
             let Some(mut state) = state else { continue };
             if publication.renews_anchor {
                 D::renew_anchor(

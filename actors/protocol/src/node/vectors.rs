@@ -14,15 +14,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What the protocol's own tests step with.
+/// The slow step of the protocol's own tests.
 #[cfg(test)]
 pub const SLOWMO: OuterOptimizer = OuterOptimizer::SlowMo {
     alpha: 1.0,
     beta: 0.5,
 };
 
-/// Values of a model: float64, so that what an oracle computes is what every node must hold, bit by
-/// bit.
+/// Values of a model, in float64, so that every node must hold exactly the bits that an oracle
+/// computes.
 pub type Values = Arc<Vec<f64>>;
 
 /// Values of shards.
@@ -41,28 +41,28 @@ pub struct State {
     pub momentum: Vec<f64>,
 }
 
-/// What a node contributes to a round.
+/// A node's contribution to a round.
 #[derive(Clone, Debug, Default)]
 pub struct Contribution {
     /// The push-sum weight.
     pub weight: f64,
     /// The values.
     pub values: Values,
-    /// The base optimizer's buffers for whoever joins.
+    /// The base optimizer's buffers, for joining nodes.
     pub buffers: Values,
-    /// The positions of the sample stream that it used since the round before.
+    /// The positions of the sample stream that the node used since the previous round.
     pub used: Vec<(u64, u64)>,
 }
 
 /// The values of a stream.
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// Values of shards: a contribution to them, or what became of them.
+    /// Values of shards: a contribution to them, or the result.
     Pieces(Pieces),
     /// State of shards.
     States(BTreeMap<ShardId, State>),
-    /// A donor's buffers of the base optimizer, or a gossip message: the numerators that go with
-    /// its weight.
+    /// Base optimizer buffers of an optimizer-state transfer, or a gossip message: the numerators
+    /// that go with its weight.
     Values(Values),
 }
 
@@ -136,17 +136,16 @@ pub fn average(pieces: &[(f64, &[f64])]) -> Vec<f64> {
     sum
 }
 
-/// What came of a movement.
+/// Result of a data movement.
 #[derive(Debug)]
 pub enum Done {
     /// A stream leaves.
     Stream(NodeId, Stream),
-    /// The movements of an attempt report, once the work is done.
+    /// A report of an attempt's data movements, once the work is done.
     Report(Attempt, Moved<Vectors>),
 }
 
-/// Carries out what an effect of a node's rounds moves; effects that move nothing come to nothing
-/// here.
+/// Executes the data movement of a rounds effect; effects that move nothing return nothing here.
 pub fn carry_out(
     part: &mut RoundsPart<Vectors>,
     identity: Identity,
@@ -253,7 +252,7 @@ pub fn carry_out(
     }
 }
 
-/// What a contribution has for the shards of an owner.
+/// The part of a contribution that belongs to an owner's shards.
 fn cut(plan: &Plan, owner: NodeId, own: &Contribution) -> Pieces {
     plan.owned_by(owner)
         .into_iter()
@@ -261,7 +260,7 @@ fn cut(plan: &Plan, owner: NodeId, own: &Contribution) -> Pieces {
         .collect()
 }
 
-/// What becomes of the own shards, and their state where a slow step makes it; `None` if the state
+/// Averages the own shards, and computes their state if a slow step makes it; `None` if the state
 /// of one is missing.
 fn reduce(
     reduction: &Reduction<Vectors>,

@@ -1,17 +1,18 @@
-//! Which samples a worker trains on: a function of seed, view and decided rounds. Pure.
+//! The elastic sampler: the samples that a worker trains on, as a function of seed, view and
+//! decided rounds. Pure.
 //!
-//! The epochs, each in its own seeded order, one after the other are one endless **stream of
-//! positions**: position `p` is place `p mod samples` of epoch `p / samples`. Decided rounds use
-//! positions up; [`Progress`] says which are left. From one decided round to the next, inner step
-//! `s` (counted from the round's first) of worker `j` of `G` gets the `batch` positions from `(s·G
-//! + j)·batch` on among those left, oldest first. Workers count over the members of the view in
-//! ascending id and, on a node, by index. So every batch has the same size, and one may reach over
-//! the end of an epoch into the next.
+//! The epochs, each in its own seeded order, form one endless **stream of positions**: position `p`
+//! is place `p mod samples` of epoch `p / samples`. Decided rounds use positions up; [`Progress`]
+//! holds those that are left. From one decided round to the next, inner step `s` (counted from the
+//! round's first) of worker `j` of `G` gets the `batch` positions from `(s·G + j)·batch` on among
+//! those left, oldest first. Workers are counted over the members of the view in ascending id and,
+//! on a node, by index. So every batch has the same size, and a batch may extend over the end of an
+//! epoch into the next.
 //!
-//! Whatever step the round closes at, [`Progress::after`] follows from what every node knows: the
-//! first steps are used up as far as they belong to contributors; what the other members trained on
-//! is left again, and is handed out first in the next round. A joiner goes on from the outcome,
-//! which carries the progress at the round's start.
+//! Whatever step the round closes at, [`Progress::after`] follows from information that every node
+//! has: the positions of its steps are used up if they belong to contributors; positions that the
+//! other members trained on are left again, and are handed out first in the next round. A joiner
+//! continues from the outcome, which carries the progress at the round's start.
 
 mod order;
 #[cfg(test)]
@@ -24,44 +25,45 @@ use crate::view::Member;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// Most ranges of positions that are left out of order; bounds every frame that carries a progress.
-/// A round of `n` steps that loses one node leaves `n` of them, and the next round uses them first.
+/// Maximum number of pending ranges, which are left out of order; bounds every frame that carries a
+/// progress. A round of `n` steps that loses one node leaves `n` of them, and the next round uses
+/// them first.
 pub const PENDING_MAX: usize = 4096;
-/// Positions lie below this, so that sums of them cannot overflow.
+/// Upper bound of positions, so that sums of them cannot overflow.
 const POSITIONS_MAX: u64 = 1 << 62;
 
-/// Which positions of the sample stream are not used up by decided rounds: what a joiner needs to
-/// go on from there.
+/// The positions of the sample stream that are not used up by decided rounds; a joiner needs this
+/// to continue from there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked", into = "Unchecked")]
 pub struct Progress {
     settings: Settings,
     /// The first inner step whose batches are not decided.
     step: Step,
-    /// Ranges below `front` that are left, ascending, apart from one another, none empty.
+    /// Ranges below `front` that are left, ascending, neither overlapping nor adjacent, none empty.
     pending: Vec<Range<u64>>,
-    /// Every position from here on is left.
+    /// Every position from this one on is left.
     front: u64,
     skipped: u64,
 }
 
-/// What all workers must give alike.
+/// Settings that all workers must share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Settings {
-    /// Samples of the data set, at least 1.
+    /// Number of samples in the data set, at least 1.
     pub samples: u64,
-    /// Samples of one batch, at least 1.
+    /// Number of samples in one batch, at least 1.
     pub batch: u64,
-    /// Drives the order of every epoch.
+    /// Seed of the order of every epoch.
     pub seed: u64,
 }
 
-/// What was decided about the samples since a [`Progress`].
+/// A decided round that follows a [`Progress`]: the facts that determine which samples are used up.
 #[derive(Clone, Copy, Debug)]
 pub struct DecidedRound<'a> {
     /// The first inner step whose batch the round does not decide; see [`samples_until`].
     pub until: Step,
-    /// Whose batches are used up.
+    /// Nodes whose batches are used up.
     pub contributors: &'a [NodeId],
     /// The members of the view that the round began with, ascending by id.
     pub members: &'a [Member],
@@ -79,7 +81,7 @@ pub fn samples_until(spec: &RoundSpec) -> Step {
     }
 }
 
-/// Why samples cannot be handed out. Nothing was changed.
+/// Reason why samples cannot be handed out. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SamplerError {
     /// No samples, an empty batch, or more than `2^32` of either.
@@ -92,7 +94,7 @@ pub enum SamplerError {
         /// Samples of one batch.
         batch: u64,
     },
-    /// A received progress is not one: its ranges are not ascending, lie beyond its front, or are
+    /// A received progress is malformed: its ranges are not ascending, lie beyond its front, or are
     /// too many.
     #[error("a received sampler progress is malformed")]
     Malformed,
@@ -171,7 +173,7 @@ impl TryFrom<Unchecked> for Progress {
 }
 
 impl Progress {
-    /// Nothing used yet.
+    /// The progress before any sample is used.
     ///
     /// # Errors
     /// No samples, an empty batch, too many of either.
@@ -190,7 +192,7 @@ impl Progress {
         })
     }
 
-    /// What all workers gave alike.
+    /// The settings that all workers share.
     #[must_use]
     pub fn settings(&self) -> Settings {
         self.settings
@@ -202,14 +204,14 @@ impl Progress {
         self.step
     }
 
-    /// How many epochs are used up whole.
+    /// Number of epochs that are used up completely.
     #[must_use]
     pub fn epochs_completed(&self) -> u64 {
         self.pending.first().map_or(self.front, |range| range.start) / self.settings.samples
     }
 
-    /// Positions that were given up because more than [`PENDING_MAX`] ranges would have been left;
-    /// 0 unless many nodes were lost in rounds of thousands of steps.
+    /// Number of positions that were given up because more than [`PENDING_MAX`] ranges would have
+    /// been left; 0 unless many nodes were lost in rounds of thousands of steps.
     #[must_use]
     pub fn skipped(&self) -> u64 {
         self.skipped
@@ -226,8 +228,8 @@ impl Progress {
         )
     }
 
-    /// The positions of inner step `step` for worker `index` of `node`; empty if it is no such
-    /// worker of `members` or the step is decided.
+    /// The positions of inner step `step` for worker `index` of `node`; empty if `members` have no
+    /// such worker or the step is decided.
     #[must_use]
     pub fn batch(
         &self,
@@ -278,7 +280,7 @@ impl Progress {
         used
     }
 
-    /// What is left after a decided round.
+    /// The progress after a decided round.
     #[must_use]
     pub fn after(&self, round: &DecidedRound<'_>) -> Self {
         if planted::has(Bug::SamplerRepeats) {
@@ -299,7 +301,7 @@ impl Progress {
             .sum::<u64>()
             == lanes.width
         {
-            // Nobody contributed: everything is left.
+            // No member contributed: all positions are left.
             return Self {
                 step: Step(self.step.0.max(round.until.0)),
                 ..self.clone()
@@ -348,7 +350,7 @@ impl Progress {
     }
 }
 
-/// Ranges that touch become one.
+/// Merges adjacent ranges.
 fn merged(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     let mut merged: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
     for range in ranges {
@@ -360,10 +362,10 @@ fn merged(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     merged
 }
 
-/// Which part of one step's positions belongs to whom.
+/// Assignment of one step's positions to members.
 struct Lanes {
     batch: u64,
-    /// Positions of one step.
+    /// Number of positions of one step.
     width: u64,
 }
 
@@ -385,7 +387,7 @@ impl Lanes {
         Some(before * self.batch..(before + u64::from(members[rank].devices)) * self.batch)
     }
 
-    /// The lanes of members that did not contribute, ascending; neighbours are one.
+    /// The lanes of members that did not contribute, ascending; adjacent ones are merged.
     fn missing(&self, round: &DecidedRound<'_>) -> Vec<Range<u64>> {
         let missing = round
             .members
@@ -400,9 +402,9 @@ impl Lanes {
     }
 }
 
-/// Walks over the positions that are left, oldest first.
+/// Iterates over the positions that are left, oldest first.
 struct Cursor<'a> {
-    /// What is left of the range under way.
+    /// The rest of the current range.
     current: Range<u64>,
     rest: &'a [Range<u64>],
     front: u64,
@@ -417,7 +419,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The next at most `count` positions that are next to one another.
+    /// The next contiguous positions, at most `count`.
     fn next(&mut self, count: u64) -> Range<u64> {
         if self.current.is_empty() {
             if let Some((first, rest)) = self.rest.split_first() {
@@ -463,7 +465,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The ranges below the front that were not walked over.
+    /// The ranges below the front that were not visited.
     fn pending(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         std::iter::once(self.current.clone())
             .filter(|range| !range.is_empty())

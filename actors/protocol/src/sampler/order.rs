@@ -1,5 +1,5 @@
-//! The order of an epoch: a seeded permutation that is computed place by place, so that it takes no
-//! memory. Pure.
+//! The order of an epoch: a seeded permutation, computed for each place separately, so that it
+//! needs no memory. Pure.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const ROUNDS: u64 = 6;
 
 /// The sample at `place` of an epoch; `place < samples`. A Feistel network permutes the next power
-/// of four; what falls beyond the samples is permuted again, fewer than four times on average.
+/// of four; results beyond the samples are permuted again, fewer than four times on average.
 pub fn place(seed: u64, epoch: u64, samples: u64, place: u64) -> u64 {
     let bits = (u64::BITS - samples.saturating_sub(1).leading_zeros())
         .div_ceil(2)

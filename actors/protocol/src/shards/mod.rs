@@ -1,27 +1,30 @@
 //! Shards of the flat vector and their holders: a function of the view alone, so every node
 //! computes the same map.
 //!
-//! Two functions make the map. A view gives each member a seat (see [`crate::view`]): who comes
-//! later sits down in a free seat or behind the others, and who sat last fills the seat of one that
-//! left. A fixed table (`placement`) says for each number of seats which of them hold which shard.
-//! For `S` shards, `R` replicas and `W` nodes (`C = min(R + 1, W)` copies of each shard):
+//! Two functions make the map. A view gives each member a slot (see [`crate::view`]): a new member
+//! takes a free slot or one behind the others, and the member with the last slot fills the slot of
+//! one that left. A fixed table (`placement`) says for each number of slots which of them hold
+//! which shard. For `S` shards, `R` replicas and `W` nodes (`C = min(R + 1, W)` copies of each
+//! shard):
 //!
-//! - The holders of a shard are distinct. Shards of each rank (owners, first replicas, ...) are
-//!   within one of even over the nodes, and so are the shards that a node holds in all.
-//! - One node that joins gets `⌊S·C / W⌋` copies, and nobody else gets any: the least that keeps
-//!   the loads even. If one leaves, at most `⌈2·S·C / W⌉` copies get a new holder: its own, and
-//!   those of the node that takes its seat. `W` and `C` are those of the larger view. One node for
-//!   another in the same outcome moves the share of the one that left. While `W ≤ R + 1` every node
-//!   holds every shard: a joiner gets them all, and what a leaver held is nowhere missed.
+//! - The holders of a shard are distinct. The numbers of shards of each rank (owners, first
+//!   replicas, ...) per node are within one of even, and so are the numbers of all shards that a
+//!   node holds.
+//! - A single joiner gets `⌊S·C / W⌋` copies, and no other node gets any: the least that keeps the
+//!   loads even. If one node leaves, at most `⌈2·S·C / W⌉` copies get a new holder: its own, and
+//!   those of the node that takes its slot. `W` and `C` are those of the larger view. Replacing one
+//!   node by another in the same outcome moves the share of the one that left. While `W ≤ R + 1`
+//!   every node holds every shard: a joiner gets them all, and shards of a leaver need no new
+//!   holder.
 //! - The first replicas of each owner's shards are within two of even over the other nodes, so a
 //!   dead owner's work spreads over all. (This one is measured, for all views up to 512 nodes, not
 //!   proved; the others hold by construction.)
-//! - Ranks may change between holders of a shard, which moves nothing.
+//! - Holders of a shard may exchange ranks, which moves no data.
 //!
 //! A map of ids alone cannot move so little: for any function from sets of ids to loads within one
 //! of even there are sets where one id more or less moves more than any constant number of shards
 //! (the switching cost of memoryless worker–task assignment grows without bound with the number of
-//! possible ids). So the view remembers its seats.
+//! possible ids). So the view stores the slots.
 //!
 //! A map of 512 shards takes, measured on one core of a busy two-core machine:
 //!
@@ -40,15 +43,16 @@ use crate::view::View;
 use placement::Placement;
 use std::ops::Range;
 
-/// Most shards a vector is cut into.
+/// Maximum number of shards of a vector.
 pub const SHARDS_MAX: usize = 512;
-/// Shards of a large vector start at multiples of this many elements (the block of the int8 wire
-/// type).
+/// Alignment of the shards of a large vector, in elements: they start at multiples of the block of
+/// the int8 wire type.
 pub const SHARD_ALIGNMENT: usize = 256;
-/// Most replicas of a shard beside its owner.
+/// Maximum number of replicas of a shard beside its owner.
 pub const REPLICAS_MAX: usize = 3;
 
-/// How the flat vector is cut: contiguous ranges of elements, ascending, covering all of it.
+/// Division of the flat vector into shards: contiguous ranges of elements, ascending, covering all
+/// of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     elements: usize,
@@ -57,7 +61,7 @@ pub struct Layout {
 
 impl Layout {
     /// Cuts `elements` values into at most [`SHARDS_MAX`] shards, fewer for small vectors (about as
-    /// many as each has values): a shard costs some work of its own. Each shard but the last has
+    /// many as each has values), because each shard has a fixed cost. Each shard but the last has
     /// the same length.
     #[must_use]
     pub fn new(elements: usize) -> Self {
@@ -73,13 +77,13 @@ impl Layout {
         }
     }
 
-    /// Elements of the whole vector.
+    /// Number of elements in the whole vector.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.elements
     }
 
-    /// How many shards; 0 for an empty vector.
+    /// Number of shards; 0 for an empty vector.
     #[must_use]
     pub fn shard_count(&self) -> usize {
         self.elements.div_ceil(self.shard_elements)
@@ -101,10 +105,10 @@ impl Layout {
     }
 }
 
-/// Which member owns each shard and which hold its replicas.
+/// The owner and the replica holders of each shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardMap {
-    /// Per shard: owner first, then replicas.
+    /// Holders per shard: owner first, then replicas.
     holders: Vec<Vec<NodeId>>,
 }
 
@@ -131,7 +135,7 @@ impl ShardMap {
         Self { holders }
     }
 
-    /// Owner first, then replicas; empty if there is no such shard.
+    /// The holders of a shard: owner first, then replicas; empty if there is no such shard.
     #[must_use]
     pub fn holders(&self, shard: ShardId) -> &[NodeId] {
         self.holders
@@ -145,8 +149,8 @@ impl ShardMap {
         self.holders(shard).first().copied()
     }
 
-    /// Who acts as the shard's owner while only some nodes are alive: its first live holder; `None`
-    /// if none lives.
+    /// The node that acts as the shard's owner while only some nodes are alive: its first live
+    /// holder; `None` if none is alive.
     #[must_use]
     pub fn acting_owner(&self, shard: ShardId, alive: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         self.holders(shard)
@@ -155,8 +159,8 @@ impl ShardMap {
             .find(|holder| alive(*holder))
     }
 
-    /// Holders of this map that do not hold the shard under `before`, by shard ascending, in rank
-    /// order; shards without any are left out. This is what moves when the view changes.
+    /// Holders in this map that do not hold the shard in `before`, by shard ascending, in rank
+    /// order; shards without any are left out. This is the data that moves when the view changes.
     pub fn gained<'a>(
         &'a self,
         before: &'a Self,

@@ -1,43 +1,43 @@
-//! Which seat holds which copy of which shard: one table for every number of seats, the same for
+//! Placement of shard copies on slots (`seats`): one table for every number of slots, the same for
 //! all clusters.
 //!
-//! The table of one seat more is made from the table before it: the new seat takes its even share,
-//! shard by shard, from the fullest seat, and nobody else gains anything. So a node in a new seat
-//! moves `1/W` of the copies, the least possible. What to take is chosen so that no two seats share
-//! much more than others do; afterwards copies of one shard may swap ranks, which moves nothing,
-//! until every seat has as many shards of each rank as of any other.
+//! The table with one more slot is made from the table before it: the new slot takes its even
+//! share, shard by shard, from the fullest slot, and no other slot gains anything. So a node in a
+//! new slot moves `1/W` of the copies, the least possible. The shards to take are chosen so that no
+//! two slots share many more shards than others do; afterwards copies of one shard may swap ranks,
+//! which moves nothing, until every slot has equal numbers of shards of each rank.
 
 use super::REPLICAS_MAX;
 use std::collections::VecDeque;
 
-/// Most holders of a shard.
+/// Maximum number of holders of a shard.
 const COPIES_MAX: usize = REPLICAS_MAX + 1;
-/// Shards of a seat that are looked at for the best one to hand over.
+/// Number of shards of a slot that are examined for the best one to hand over.
 const CANDIDATES_MAX: usize = 16;
 
-/// A number of a seat; at most one a member of a view, so it fits.
+/// Number of a slot; a view has at most one slot per member, so it fits.
 pub type Seat = u16;
 
-/// The holders of every shard, by seat.
+/// The holders of every shard, as slots.
 pub struct Placement {
     copies: usize,
-    /// Seats that exist.
+    /// Number of slots so far.
     seats: usize,
-    /// Per shard and rank; the owner is rank 0.
+    /// Slot per shard and rank; the owner is rank 0.
     holders: Vec<[Seat; COPIES_MAX]>,
-    /// Per seat and rank, in no order. At most `SHARDS_MAX` shards, so their numbers fit.
+    /// Shards per slot and rank, in no order. At most `SHARDS_MAX` shards, so their numbers fit.
     held: Vec<[Vec<u16>; COPIES_MAX]>,
-    /// Per seat, copies of all ranks.
+    /// Number of copies of all ranks, per slot.
     totals: Vec<usize>,
     followers: Followers,
 }
 
 impl Placement {
-    /// Places `copies` copies (1 to [`COPIES_MAX`], at most one a seat) of `shards` shards on
-    /// `seats` seats.
+    /// Places `copies` copies (1 to [`COPIES_MAX`], at most one per slot) of `shards` shards on
+    /// `seats` slots.
     pub fn new(shards: usize, copies: usize, seats: usize) -> Self {
         let copies = copies.clamp(1, COPIES_MAX).min(seats.max(1));
-        // A seat beyond the last copy would take nothing.
+        // A slot beyond the last copy would take nothing.
         let last = seats.min((shards * copies).max(copies));
         let mut placement = Self {
             copies,
@@ -54,12 +54,12 @@ impl Placement {
         placement
     }
 
-    /// The seats that hold each shard, owner first.
+    /// The slots that hold each shard, owner first.
     pub fn holders(&self) -> impl Iterator<Item = &[Seat]> {
         self.holders.iter().map(|holders| &holders[..self.copies])
     }
 
-    /// The table of one seat more, beside this one.
+    /// A copy of the table with one more slot.
     #[cfg(test)]
     pub fn with_one_seat_more(&self) -> Self {
         let mut next = Self {
@@ -89,7 +89,7 @@ impl Placement {
         let new = self.seats;
         self.seats += 1;
         let share = self.holders.len() * self.copies / self.seats;
-        // The fullest first; among those the earlier seat.
+        // The fullest first; among those the earlier slot.
         let mut level = self.totals[..new].iter().copied().max().unwrap_or(0);
         let mut from = 0;
         for _ in 0..share {
@@ -109,8 +109,8 @@ impl Placement {
         }
     }
 
-    /// Rank and index of what `from` hands over to `to`: of the rank that `to` lacks most, what
-    /// evens out who follows whom.
+    /// Rank and index of the shard that `from` hands over to `to`: of the rank that `to` lacks
+    /// most, the shard that best evens out the pairs of owner and first replica.
     fn choose(&self, from: usize, to: usize) -> Option<(usize, usize)> {
         let mut ranks: [usize; COPIES_MAX] = std::array::from_fn(|rank| rank);
         let held = |seat: usize, rank: usize| self.held[seat][rank].len() as isize;
@@ -127,7 +127,7 @@ impl Placement {
             .iter()
             .enumerate()
             .filter(|(_, shard)| !holders(shard).contains(&(to as Seat)));
-        // Only the owner and the first replica follow one another; of the other ranks any will do.
+        // Only the owner and the first replica count as followers; of the other ranks any will do.
         let candidates = free.take(if rank < 2 {
             CANDIDATES_MAX + 128 / to
         } else {
@@ -149,8 +149,8 @@ impl Placement {
         self.totals[to] += 1;
     }
 
-    /// Swaps ranks until `seat` has as many shards of each rank as of any other, or one more. Every
-    /// other seat's counts stay or get more even.
+    /// Swaps ranks until the numbers of shards of each rank on `seat` differ by at most one. The
+    /// counts of every other slot stay or become more even.
     fn balance(&mut self, seat: usize) {
         loop {
             let count = |rank: &usize| self.held[seat][*rank].len();
@@ -167,8 +167,8 @@ impl Placement {
         }
     }
 
-    /// Swaps two ranks along the shortest chain of shards from `seat` to one that has too few of
-    /// rank `most`. There is one: the seats that the chains reach hold at least as many shards of
+    /// Swaps two ranks along the shortest chain of shards from `seat` to a slot that has too few of
+    /// rank `most`. There is one: the slots that the chains reach hold at least as many shards of
     /// rank `least` as of rank `most`, and `seat` holds fewer.
     fn swap_along(&mut self, seat: usize, most: usize, least: usize) -> bool {
         let mut came: Vec<Option<u16>> = vec![None; self.seats];
@@ -211,8 +211,8 @@ impl Placement {
     }
 }
 
-/// Every shard on every seat: the orders of the seats one after the other, so that each seat has
-/// each rank equally often.
+/// Holders of `shard` if every slot holds every shard: the orders of the slots one after the other,
+/// so that each slot has each rank equally often.
 fn everywhere(shard: usize, seats: usize) -> [Seat; COPIES_MAX] {
     let mut rest: Vec<Seat> = (1..seats as Seat).collect();
     let mut number = shard / seats;
@@ -226,8 +226,8 @@ fn everywhere(shard: usize, seats: usize) -> [Seat; COPIES_MAX] {
     std::array::from_fn(|rank| order[rank])
 }
 
-/// How many shards of each owner have each seat as their first replica: who acts for whom if the
-/// owner dies.
+/// Number of shards of each owner that have each slot as their first replica, which acts for the
+/// owner if it dies.
 struct Followers {
     seats: usize,
     counts: Vec<u16>,
@@ -269,8 +269,8 @@ impl Followers {
         i32::from(self.counts[owner * self.seats + follower])
     }
 
-    /// How much fuller the pair that `to` makes in the place of `from` is than the pair it breaks;
-    /// the less the better.
+    /// Count of the owner-replica pair that `to` would form in place of `from`, minus the count of
+    /// the pair it breaks; the less the better.
     fn gain(&self, holders: &[Seat], rank: usize, from: usize, to: usize) -> i32 {
         match (rank, holders) {
             (0, [_, follower, ..]) => {

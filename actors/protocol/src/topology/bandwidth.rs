@@ -4,8 +4,8 @@ use super::{Exponential, Peers, Topology};
 use crate::ident::NodeId;
 
 /// [`Exponential`] over a given order of the members instead of ascending ids. The order is decided
-/// with the view (it must be the same on every node); [`super::order_by_rate`] makes it, and says
-/// which turns that makes fast.
+/// with the view (it must be the same on every node); [`super::order_by_rate`] computes it, and
+/// documents which turns become fast.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BandwidthAware {
     graph: Exponential,
@@ -14,8 +14,8 @@ pub struct BandwidthAware {
 }
 
 impl BandwidthAware {
-    /// The graph over the ascending `members` in `order`. An order that does not name every member
-    /// once is not used: it is by ascending ids then, on every node alike.
+    /// The graph over the ascending `members` in `order`. An order that does not contain every
+    /// member once is ignored on every node alike: ascending ids are used instead.
     #[must_use]
     pub fn new(members: &[NodeId], peers_per_step: u32, order: &[NodeId]) -> Self {
         let order = if is_order_of(order, members) {
@@ -31,7 +31,7 @@ impl BandwidthAware {
     }
 }
 
-/// Whether `order` names every one of the ascending `members` once.
+/// Whether `order` contains each of the ascending `members` exactly once.
 pub(super) fn is_order_of(order: &[NodeId], members: &[NodeId]) -> bool {
     let mut sorted = order.to_vec();
     sorted.sort_unstable();

@@ -9,15 +9,15 @@ use crate::ident::NodeId;
 /// distances are `min(2^i − 1, V−1)` for `i = 1..⌈log₂ V⌉`, walked `p` a turn as in
 /// [`super::Exponential`]; `p` is at most their number.
 ///
-/// With `p = 1` a turn is a perfect matching, so the means of pairs are taken and every weight
-/// stays 1. The distances of the SGP paper's code are `1, 3, 5, 9, …, 1 + 2^i`; these are `1, 3, 7,
-/// 15, …` because then what a pair has heard of and what the next pair has heard of never overlap,
-/// and one cycle makes the exact mean for a power of two.
+/// With `p = 1` a turn is a perfect matching, so pairs take their means and every weight stays 1.
+/// The distances of the SGP paper's code are `1, 3, 5, 9, …, 1 + 2^i`; these are `1, 3, 7, 15, …`
+/// because then the information that the two members of a pair already have never overlaps, and one
+/// cycle makes the exact mean for a power of two.
 ///
-/// Odd `W`: the odd rank `W` is missing, and the member that it would exchange with sits out (with
-/// `p > 1`: has one peer less) at that distance, another one at each distance. Distances `1` and
-/// `V−1` join all ranks to a ring, which stays in one piece without one of them, so it mixes for
-/// every `W ≥ 2`.
+/// Odd `W`: the odd rank `W` is missing, and the member that would exchange with it sits out at
+/// that distance (with `p > 1`: has one peer less), another one at each distance. Distances `1` and
+/// `V−1` join all ranks to a ring, which stays connected without one of them, so the graph mixes
+/// for every `W ≥ 2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BipartiteExponential {
     members: usize,
@@ -44,7 +44,7 @@ impl BipartiteExponential {
     }
 }
 
-/// Ranks of the graph: even, the last one empty if `members` is odd.
+/// Number of ranks in the graph: even; the last one is empty if `members` is odd.
 fn seats(members: usize) -> usize {
     members + members % 2
 }

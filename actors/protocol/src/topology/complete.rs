@@ -1,4 +1,4 @@
-//! The complete graph: everybody with everybody.
+//! The complete graph: every member exchanges with all others.
 
 use super::{Peers, Topology};
 use crate::ident::NodeId;

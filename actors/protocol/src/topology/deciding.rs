@@ -4,13 +4,13 @@ use super::{Rates, order_by_rate, score};
 use crate::ident::NodeId;
 use std::collections::BTreeSet;
 
-/// The order for the ascending `members` of the next view, after the one decided before; empty for
-/// ascending ids.
+/// The order for the ascending `members` of the next view, given the previously decided one; empty
+/// for ascending ids.
 ///
-/// The order stays, without those that left and with the new ones behind it, unless another one is
+/// The order stays, without members that left and with new ones at the end, unless another one is
 /// clearly better: gossip waits a fifth less, or no more while all links together take a fifth
-/// less. So noise in the rates does not shuffle the graph each round. What was decided before is
-/// all the state there is, so whoever leads with the same rates proposes the same.
+/// less. So noise in the rates does not shuffle the graph each round. The previously decided order
+/// is the only state, so any leader with the same rates proposes the same.
 #[must_use]
 pub fn next_order(before: &[NodeId], members: &[NodeId], rates: &Rates) -> Vec<NodeId> {
     let kept = carried_over(before, members);
@@ -23,11 +23,11 @@ pub fn next_order(before: &[NodeId], members: &[NodeId], rates: &Rates) -> Vec<N
     if order == members { Vec::new() } else { order }
 }
 
-/// The order before, of those that are members, and the other members behind.
+/// The previous order of the nodes that are members, followed by the other members.
 pub(super) fn carried_over(before: &[NodeId], members: &[NodeId]) -> Vec<NodeId> {
     let mut placed = BTreeSet::new();
     let is_member = |id: &NodeId| members.binary_search(id).is_ok();
-    // Also where the order before was none: ascending ids come last.
+    // Also for an empty previous order: members that are not in it follow by ascending id.
     before
         .iter()
         .copied()
@@ -46,7 +46,7 @@ mod tests {
         ids.map(NodeId).into()
     }
 
-    /// Ids up to 3 are a site, and those above; `slow` kilobytes a second between them.
+    /// Two sites: ids up to 3, and those above; `slow` kilobytes per second between them.
     fn sites(members: &[NodeId], slow: u32) -> Rates {
         let rate = |from: &NodeId, to: &NodeId| Rate {
             to: *to,
@@ -69,7 +69,7 @@ mod tests {
         let order = next_order(&[], &members, &rates);
         assert_eq!(order, ids([1, 4, 2, 5, 3, 6]));
         assert_eq!(next_order(&order, &members, &rates), order);
-        // Another order that is as good, and nothing known.
+        // An order that is as good, and no known rates.
         let other = ids([5, 3, 4, 1, 6, 2]);
         assert_eq!(next_order(&other, &members, &rates), other);
         assert_eq!(next_order(&other, &members, &Rates::new()), other);
@@ -93,7 +93,7 @@ mod tests {
             next_order(&before, &ids([0, 1, 2, 3, 4, 5, 6]), &rates),
             ids([1, 4, 2, 5, 3, 6, 0])
         );
-        // Those without a rate stand where the others' links stay fast.
+        // Members without a rate are placed so that the others' links stay fast.
         let members = ids([0, 1, 2, 3, 4, 5, 6, 7]);
         let order = next_order(&[], &members, &rates);
         assert!(

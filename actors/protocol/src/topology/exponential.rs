@@ -23,8 +23,8 @@ pub fn hops(members: usize, peers_per_step: u32) -> Vec<usize> {
     hops
 }
 
-/// Walks the hop list: entries `0..p−1` in the first gossip, `p` further in each that follows.
-/// Everybody sends to as many as everybody else, so every weight stays 1; for one peer and a power
+/// Walks the hop list: entries `0..p−1` in the first gossip, shifted by `p` in each following one.
+/// All members have the same number of receivers, so every weight stays 1; for one peer and a power
 /// of two, one cycle makes the exact mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exponential {
@@ -44,7 +44,7 @@ impl Exponential {
         }
     }
 
-    /// The peers of whoever stands at `place` in `order`, which has as many entries as there are
+    /// The peers of the member at `place` in `order`, which has as many entries as there are
     /// members.
     pub(super) fn peers_in(&self, order: &[NodeId], place: usize, turn: u64) -> Peers {
         let size = order.len();

@@ -1,17 +1,17 @@
-//! How long the links between members take, from measured rates.
+//! Times of the links between members, from measured rates.
 
 use super::order::Rates;
 use crate::ident::NodeId;
 use std::collections::BTreeMap;
 
-/// Nanoseconds that a megabyte takes, so that sums are whole numbers and the same everywhere.
+/// Nanoseconds per megabyte: an integer, so that sums are exact and the same everywhere.
 pub type Time = u64;
 
-/// What is known of the links between members, by their places in the list given. A link is as fast
-/// as its slower direction; one that nobody measured takes the mean of the times measured.
+/// Known links between members, by their positions in the given list. A link is as fast as its
+/// slower direction; an unmeasured link takes the mean of the measured times.
 #[derive(Clone, Debug)]
 pub struct Links {
-    /// Ascending, each peer once.
+    /// Known times per member, ascending by peer, each peer once.
     known: Vec<Vec<(usize, Time)>>,
     unknown: Time,
 }
@@ -39,7 +39,7 @@ impl Links {
             }
         }
         for row in &mut known {
-            // The slower one of two directions comes first and stays.
+            // The slower of two directions comes first and is kept.
             row.sort_unstable_by_key(|(to, time)| (*to, std::cmp::Reverse(*time)));
             row.dedup_by_key(|(to, _)| *to);
         }
@@ -52,27 +52,27 @@ impl Links {
         Self { known, unknown }
     }
 
-    /// Whether nothing is known of any link.
+    /// Whether no link is known.
     pub fn none_known(&self) -> bool {
         self.known.iter().all(Vec::is_empty)
     }
 
-    /// A row of times as they are where nothing is known.
+    /// A row of times without any known link.
     pub fn fresh_row(&self) -> Vec<Time> {
         vec![self.unknown; self.known.len()]
     }
 
-    /// How many members there are.
+    /// Number of members.
     pub fn size(&self) -> usize {
         self.known.len()
     }
 
-    /// Whether nothing is known of any link of this member.
+    /// Whether no link of this member is known.
     pub fn is_unknown(&self, of: usize) -> bool {
         self.known[of].is_empty()
     }
 
-    /// Between two members.
+    /// The time of the link between two members.
     pub fn time(&self, from: usize, to: usize) -> Time {
         let row = &self.known[from];
         row.binary_search_by_key(&to, |(to, _)| *to)
@@ -91,7 +91,8 @@ impl Links {
         }
     }
 
-    /// What `look` makes of the times from `of` to everybody. `row` is fresh before and after.
+    /// Calls `look` with the times from `of` to all members and returns its result. `row` must be
+    /// fresh and is fresh again afterwards.
     pub fn on_row<T>(&self, row: &mut [Time], of: usize, look: impl FnOnce(&[Time]) -> T) -> T {
         self.fill(row, of);
         let seen = look(row);

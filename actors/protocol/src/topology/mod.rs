@@ -1,15 +1,14 @@
-//! Who gossips with whom: graphs on the ordered members of a view, a function of the view and of
-//! the turn alone.
+//! Gossip graphs on the ordered members of a view: a function of the view and of the turn alone.
 //!
-//! Which gossip it is comes from the schedule, not from what a node counted: nodes that jumped over
-//! steps agree with the others all the same.
+//! The turn follows from the schedule, not from a count kept by each node: nodes that skipped steps
+//! still agree with the others.
 //!
-//! | graph | whom a member sends to at a turn | repeats after | one cycle, `p = 1` |
+//! | graph | receivers of a member at a turn | repeats after | one cycle, `p = 1` |
 //! |---|---|---|---|
-//! | [`Exponential`] | the members 1, 2, 4, … further, one distance a turn | `log₂ W` turns | exact mean for a power of two |
-//! | [`Ring`] | the next `p`, always | 1 | mixes slowly: about `W²` turns |
+//! | [`Exponential`] | the members at distance 1, 2, 4, …, one distance a turn | `log₂ W` turns | exact mean for a power of two |
+//! | [`Ring`] | always the next `p` | 1 | mixes slowly: about `W²` turns |
 //! | [`BipartiteExponential`] | one of the other half, which sends back | `log₂ W` turns | exact mean for a power of two |
-//! | [`Complete`] | everybody | 1 | exact mean |
+//! | [`Complete`] | all others | 1 | exact mean |
 //! | [`BandwidthAware`] | as `Exponential`, over an order by link speed | `log₂ W` turns | exact mean for a power of two |
 
 mod bandwidth;
@@ -42,9 +41,9 @@ use std::sync::Arc;
 /// and without the node itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peers {
-    /// Whom this node sends to.
+    /// Nodes that this node sends to.
     pub out: Vec<NodeId>,
-    /// Whom it receives from.
+    /// Nodes that it receives from.
     pub inward: Vec<NodeId>,
 }
 
@@ -57,7 +56,7 @@ impl Peers {
         Self { out, inward }
     }
 
-    /// Exchanges that go both ways.
+    /// Peers of symmetric exchanges.
     fn both_ways(with: impl Iterator<Item = NodeId>) -> Self {
         let mut out: Vec<_> = with.collect();
         out.sort_unstable();
@@ -68,25 +67,25 @@ impl Peers {
     }
 }
 
-/// A gossip graph. All members of a view ask it the same way, so that a node sends exactly when its
-/// peer expects it: `i` is in the `out` of `j` exactly when `j` is in the `inward` of `i`. Over one
-/// cycle everybody hears of everybody.
+/// A gossip graph. All members of a view evaluate it in the same way, so that a node sends exactly
+/// when its peer expects it: `i` is in the `out` of `j` exactly when `j` is in the `inward` of `i`.
+/// Over one cycle, information from every member reaches all others.
 pub trait Topology: Debug + Send + Sync {
-    /// The peers of `me` in the gossip that `turn` others came before. `members` is the whole view,
-    /// ascending. Nobody for who is alone or no member, or if the members are not as many as the
-    /// graph was made for.
+    /// The peers of `me` in the gossip with number `turn`, counted from 0. `members` is the whole
+    /// view, ascending. Empty if `me` is alone or not a member, or if the number of members is not
+    /// the one the graph was built for.
     fn peers(&self, members: &[NodeId], me: NodeId, turn: u64) -> Peers;
 
-    /// Turns after which the graph repeats, at least 1.
+    /// Number of turns after which the graph repeats, at least 1.
     fn cycle(&self) -> u64;
 
-    /// The most members that one receives from in a turn.
+    /// Maximum number of members that one member receives from in a turn.
     fn peers_max(&self) -> usize;
 }
 
-/// The graph that the settings ask for, over `members`, ascending. `order` is for
-/// [`TopologyName::BandwidthAware`]: the decided order of the members, or anything else, which
-/// stands for ascending ids.
+/// The graph of the settings, over `members`, ascending. `order` is for
+/// [`TopologyName::BandwidthAware`]: the decided order of the members; any list that is not such an
+/// order stands for ascending ids.
 #[must_use]
 pub fn of(gossip: &Gossip, members: &[NodeId], order: &[NodeId]) -> Arc<dyn Topology> {
     let size = members.len();
@@ -104,8 +103,8 @@ pub fn of(gossip: &Gossip, members: &[NodeId], order: &[NodeId]) -> Arc<dyn Topo
     }
 }
 
-/// The `width` entries of `list` that belong to `turn`: the first ones in turn 0, `width` further
-/// in each that follows, around.
+/// The `width` entries of `list` for `turn`: the first ones in turn 0, shifted by `width` in each
+/// following turn, wrapping around.
 fn window(list: &[usize], width: usize, turn: u64) -> impl Iterator<Item = usize> {
     let entries = u128::from(turn) * width as u128;
     // The remainder is below the length, so it fits.
@@ -117,7 +116,7 @@ fn window(list: &[usize], width: usize, turn: u64) -> impl Iterator<Item = usize
         .take(width.min(list.len()))
 }
 
-/// Turns after which [`window`] shows the same again.
+/// Number of turns after which [`window`] repeats.
 fn cycle(length: usize, width: usize) -> u64 {
     if width >= length {
         return 1;

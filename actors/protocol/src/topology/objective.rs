@@ -1,20 +1,21 @@
-//! What an order of the members costs on the exponential graph, and how swaps of two members change
-//! that.
+//! Cost of an order of the members on the exponential graph, and how swaps of two members change
+//! it.
 
 use super::links::{Links, Time};
 
-/// What one cycle of the graph costs, one peer a step; of two scores the smaller one is better.
+/// Cost of one cycle of the graph with one peer a step; the smaller score is better.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score {
-    /// Gossip waits for every link of a turn: the time of the slowest one, summed over the turns.
+    /// Time of the slowest link of each turn, summed over the turns: gossip waits for every link of
+    /// a turn.
     pub slowest: Time,
-    /// The time of all links of all turns.
+    /// Sum of the times of all links of all turns.
     pub total: Time,
 }
 
 impl Score {
-    /// Whether this is so much better that an order is worth changing: a fifth less to wait for, or
-    /// no more and a fifth less in all.
+    /// Whether this score justifies a change of the order: `slowest` is at least a fifth less, or
+    /// is no larger and `total` is at least a fifth less.
     #[must_use]
     pub fn is_clearly_below(self, other: Self) -> bool {
         let fifth_less =
@@ -28,10 +29,10 @@ impl Score {
 #[derive(Clone, Debug)]
 struct Turn {
     hop: usize,
-    /// The time from each place to the one `hop` further.
+    /// The time from each position to the one `hop` further.
     times: Vec<Time>,
     slowest: Time,
-    /// How many links are that slow.
+    /// Number of links that take `slowest`.
     so_slow: usize,
     total: Time,
 }
@@ -62,7 +63,7 @@ impl Turn {
     }
 }
 
-/// An order of the members, by their places in the list given, with what it costs.
+/// An order of the members, by their positions in the given list, with its cost.
 #[derive(Clone, Debug)]
 pub struct Placement<'a> {
     links: &'a Links,
@@ -71,7 +72,7 @@ pub struct Placement<'a> {
 }
 
 impl<'a> Placement<'a> {
-    /// `order` names every place of `links` once; `hops` are those of the graph.
+    /// `order` contains every position of `links` once; `hops` are those of the graph.
     pub fn new(links: &'a Links, order: Vec<usize>, hops: &[usize]) -> Self {
         let size = order.len();
         let turn = |hop: &usize| {
@@ -107,14 +108,14 @@ impl<'a> Placement<'a> {
         }
     }
 
-    /// The order alone.
+    /// Returns the order.
     pub fn into_order(self) -> Vec<usize> {
         self.order
     }
 
-    /// Swaps pairs of members wherever that makes the score smaller, until no pair does or
-    /// `links_max` links were looked at. All pairs have their turn in a scattered, fixed sequence,
-    /// so that a bound that is reached early leaves no stretch of a large order out.
+    /// Swaps pairs of members if that lowers the score, until no pair does or `links_max` links
+    /// were examined. Pairs are tried in a scattered, fixed sequence, so that reaching the bound
+    /// early leaves no stretch of a large order out.
     pub fn improve(&mut self, links_max: usize) {
         // A prime above the number of pairs' square root, so that its multiples visit every
         // remainder once.
@@ -176,7 +177,7 @@ mod tests {
     fn swaps_keep_the_score_that_counting_anew_finds() {
         let mut random = Random(11);
         for size in [2usize, 3, 5, 8, 13] {
-            // Few different times, so that many links are the slowest together.
+            // Few different times, so that many links tie for the slowest.
             let mut rate = |to: usize| Rate {
                 to: NodeId(to as u64),
                 kilobytes: 1 + random.below(3) as u32,

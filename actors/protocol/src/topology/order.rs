@@ -1,5 +1,5 @@
-//! An order of the members in which gossip waits as little as possible for slow links, from
-//! measured rates.
+//! Order of the members, from measured rates, in which gossip waits as little as possible for slow
+//! links.
 
 use super::hops;
 use super::links::{Links, Time};
@@ -8,46 +8,47 @@ use crate::ident::NodeId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How fast one node's messages reached a peer.
+/// Measured rate of one node's messages to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Rate {
     /// The peer.
     pub to: NodeId,
-    /// In 1,000 bytes a second; 0 counts as 1.
+    /// Rate in units of 1,000 bytes per second; 0 counts as 1.
     pub kilobytes: u32,
 }
 
-/// Most rates that a node tells: a graph has few edges at a node, and the leader keeps those of
-/// everybody.
+/// Maximum number of rates that a node reports: a graph has few edges at a node, and the leader
+/// keeps those of all nodes.
 pub const RATES_MAX: usize = 64;
 
-/// What each node measured.
+/// The rates that each node measured, by node.
 pub type Rates = BTreeMap<NodeId, Vec<Rate>>;
 
-/// Pairs that the improvement of the chain looks at, at most: a full pass over 4,096 members, many
-/// over fewer.
+/// Maximum number of pairs that the improvement of the chain examines: a full pass over 4,096
+/// members, many over fewer.
 const PAIRS_MAX: usize = 1 << 23;
 
-/// Passes of that improvement, at most.
+/// Maximum number of passes of that improvement.
 const PASSES_MAX: usize = 32;
 
-/// Up to so many stretches any number is tried, above it powers of two.
+/// Every number of stretches up to this one is tried, above it only powers of two.
 const STRETCHES_MAX: usize = 16;
 
-/// Links that the swaps look at, at most.
+/// Maximum number of links that the swaps examine.
 const LINKS_MAX: usize = 1 << 19;
 
-/// The order in which one cycle of the exponential graph (one peer a step) waits least: first by
-/// the slowest link of each turn, summed over the turns, then by the time of all links. Bounded in
-/// work, the same wherever the same is known, never worse than `members` as they stand, and
-/// beginning with the first of them. Without rates, and of equals, the order stays.
+/// The order in which one cycle of the exponential graph (one peer a step) waits least: compared
+/// first by the slowest link of each turn, summed over the turns, then by the time of all links.
+/// The work is bounded; the result is the same on all nodes with the same rates, never worse than
+/// `members` in the given order, and begins with the first of them. Without rates, and among
+/// equals, the given order stays.
 ///
-/// Nodes of one site first stand in a row (a chain of fastest links, improved by 2-opt). But in a
+/// Nodes of one site are first put in a row (a chain of fastest links, improved by 2-opt). But in a
 /// row every turn has a link that leaves a site, and waits for it. So the row is cut into equal
-/// stretches that are dealt in turn, which pays where the stretches are sites, or sites fill whole
-/// stretches: with `s` of them, only hops that `s` does not divide join two stretches. The best of
-/// all these is improved by swaps. Turns of a cycle that wait for a link between sites, of sites
-/// that are equal in size:
+/// stretches that are dealt in turn. This pays if the stretches are sites, or sites fill whole
+/// stretches: with `s` of them, only hops not divisible by `s` join two stretches. The best of all
+/// these orders is improved by swaps. Number of turns of a cycle that wait for a link between
+/// sites, for sites of equal size:
 ///
 /// | members | sites | in a row | as ordered here |
 /// |---|---|---|---|
@@ -60,8 +61,8 @@ const LINKS_MAX: usize = 1 << 19;
 /// | 16 | 2 | 4 of 4 | 1 |
 /// | 16 | 4 | 4 of 4 | 2 |
 ///
-/// Where every turn has to wait, as with three sites or with sites that differ in size, the fewest
-/// links between sites are left.
+/// If every turn has to wait, as with three sites or with sites of different sizes, the order
+/// minimizes the number of links between sites.
 #[must_use]
 pub fn order_by_rate(members: &[NodeId], rates: &Rates) -> Vec<NodeId> {
     let links = Links::new(members, rates);
@@ -79,41 +80,42 @@ pub fn order_by_rate(members: &[NodeId], rates: &Rates) -> Vec<NodeId> {
     }
     best.improve(LINKS_MAX);
     let mut order = best.into_order();
-    // The graph looks the same from every place.
+    // The graph looks the same from every position.
     let first = order.iter().position(|place| *place == 0).unwrap_or(0);
     order.rotate_left(first);
     order.into_iter().map(|place| members[place]).collect()
 }
 
-/// What a cycle of the exponential graph over `order` waits for; to compare orders of the same
-/// members by.
+/// The waiting time of a cycle of the exponential graph over `order`; for comparing orders of the
+/// same members.
 #[must_use]
 pub fn score(order: &[NodeId], rates: &Rates) -> Score {
     let links = Links::new(order, rates);
     Placement::new(&links, (0..order.len()).collect(), &hops(order.len(), 1)).score()
 }
 
-/// A closed tour of fast links, cut open where it is slowest; members of which nothing is known are
-/// behind the others.
+/// A closed tour of fast links, cut at its slowest link; members without known links come after the
+/// others.
 fn row_of_sites(links: &Links) -> Vec<usize> {
     let mut tour = chain(links);
     improve(&mut tour, links);
     let size = tour.len();
     let edge = |place: &usize| links.time(tour[*place], tour[(place + 1) % size]);
-    // Of equals the last one, so that a tour that is as slow where it closes stays as it is.
+    // The last one of equals, so that a tour whose closing link is among the slowest stays
+    // unchanged.
     let slowest = (0..size).max_by_key(edge).unwrap_or(0);
     tour.rotate_left((slowest + 1).checked_rem(size).unwrap_or(0));
     tour.extend((0..links.size()).filter(|place| links.is_unknown(*place)));
     tour
 }
 
-/// The row itself, and its stretches dealt in turn.
+/// Candidate orders: the row itself, and its stretches dealt in turn.
 fn candidates(row: Vec<usize>) -> impl Iterator<Item = Vec<usize>> {
     let size = row.len();
     let numbers =
         (2..=size).filter(|stretches| *stretches <= STRETCHES_MAX || stretches.is_power_of_two());
-    // Sites of sites: stretches that stand in a row belong together, so the small hops lead away
-    // from them.
+    // Sites of sites: stretches that are adjacent in the row belong together, so the small hops
+    // should lead away from them.
     let turned = numbers
         .clone()
         .filter(|stretches| stretches.is_power_of_two() && *stretches > 2);
@@ -129,8 +131,8 @@ fn candidates(row: Vec<usize>) -> impl Iterator<Item = Vec<usize>> {
     std::iter::once(row).chain(dealt)
 }
 
-/// Cuts the row into as many stretches as `sequence` is long, as equal as can be, and takes one
-/// member of each in that sequence, around until all are taken.
+/// Cuts the row into as many stretches as `sequence` has entries, as equal as possible, and takes
+/// one member of each in that sequence, repeatedly until all are taken.
 fn dealt(row: &[usize], sequence: &[usize]) -> Vec<usize> {
     let stretches = sequence.len();
     let start = |stretch: usize| stretch * row.len() / stretches;
@@ -143,12 +145,13 @@ fn dealt(row: &[usize], sequence: &[usize]) -> Vec<usize> {
     (0..longest).flat_map(nth).copied().collect()
 }
 
-/// The lowest bit of `number` becomes the highest of those below `size`, a power of two, and so on.
+/// Reverses the bits of `number` below `size`, a power of two.
 fn bits_reversed(number: usize, size: usize) -> usize {
     number.reverse_bits() >> (size.leading_zeros() + 1)
 }
 
-/// From the first member of which a link is known to whoever is reached fastest, and on from there.
+/// Greedy chain: starts at the first member with a known link and always goes on to the member that
+/// is reached fastest.
 fn chain(links: &Links) -> Vec<usize> {
     let mut row = links.fresh_row();
     let mut left: Vec<usize> = (0..links.size())
@@ -162,15 +165,15 @@ fn chain(links: &Links) -> Vec<usize> {
     while let Some(next) = links.on_row(&mut row, at, |row| {
         (0..left.len()).min_by_key(|place| row[left[*place]])
     }) {
-        // Not `swap_remove`: of equals the first one is next.
+        // Not `swap_remove`: among equals the first one is next.
         at = left.remove(next);
         tour.push(at);
     }
     tour
 }
 
-/// 2-opt: for every edge of the closed tour the best other edge to exchange it with, until a pass
-/// finds nothing or the bound is reached. The first member stays first.
+/// 2-opt: exchanges every edge of the closed tour with the best other edge, until a pass finds no
+/// improvement or the bound is reached. The first member stays first.
 fn improve(tour: &mut [usize], links: &Links) {
     let size = tour.len();
     let mut from_here = links.fresh_row();
@@ -208,8 +211,8 @@ fn improve(tour: &mut [usize], links: &Links) {
     }
 }
 
-/// The edge `j` that is best exchanged with edge `i`, with the times of the two edges that take
-/// their places, if that is shorter.
+/// The edge `j` whose exchange with edge `i` gains most, with the times of the two edges that
+/// replace them; `None` if no exchange is shorter.
 fn best_exchange(
     tour: &[usize],
     edges: &[Time],
@@ -220,7 +223,7 @@ fn best_exchange(
     let exchanged = |j: usize| (j, here[tour[j]], next[tour[(j + 1) % tour.len()]]);
     let gain =
         |(j, first, last): (usize, Time, Time)| (edges[i] + edges[j]).saturating_sub(first + last);
-    // Of equals the last one wins in `max_by_key`: going down, that is the nearest.
+    // The last one of equals wins in `max_by_key`: in descending order, that is the nearest.
     (i + 2..tour.len())
         .rev()
         .map(exchanged)

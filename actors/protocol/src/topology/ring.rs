@@ -1,10 +1,10 @@
-//! The directed ring: the next members, always the same.
+//! The directed ring: every member always sends to the members after it.
 
 use super::{Peers, Topology};
 use crate::ident::NodeId;
 
-/// Every member sends to the `p` members after it, around. The least connections of all graphs, and
-/// the slowest mixing: a value needs `(W−1)/p` turns to come all around.
+/// Every member sends to the `p` members after it, wrapping around. Of all graphs it has the fewest
+/// connections and the slowest mixing: a value needs `(W−1)/p` turns to get all around.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ring {
     members: usize,
@@ -12,8 +12,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// The ring over `members` nodes; everybody sends to the next `peers_per_step`, at most to all
-    /// the others.
+    /// The ring over `members` nodes; every member sends to the next `peers_per_step`, at most to
+    /// all the others.
     #[must_use]
     pub fn new(members: usize, peers_per_step: u32) -> Self {
         Self {

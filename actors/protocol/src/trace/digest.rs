@@ -1,25 +1,25 @@
-//! Digests of values: equal bits, equal digest. Not for security.
+//! Digests of values: equal bits give equal digests. Not for security.
 
 use xxhash_rust::xxh3::Xxh3;
 
-/// A digest of bytes that come in parts; how they are cut makes no difference.
+/// An incremental digest of bytes; the split into parts does not affect it.
 #[derive(Default)]
 pub struct Digest(Xxh3);
 
 impl Digest {
-    /// Takes more bytes.
+    /// Adds bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// Of all bytes so far.
+    /// The digest of all bytes so far.
     #[must_use]
     pub fn finish(&self) -> u64 {
         self.0.digest()
     }
 }
 
-/// Of float64 values, bit by bit.
+/// The digest of the bits of float64 values.
 #[must_use]
 pub fn digest_values(values: &[f64]) -> u64 {
     let mut hash = Xxh3::new();
@@ -29,7 +29,7 @@ pub fn digest_values(values: &[f64]) -> u64 {
     hash.digest()
 }
 
-/// Of bytes.
+/// The digest of bytes.
 #[must_use]
 pub fn digest(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)

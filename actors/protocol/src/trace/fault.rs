@@ -1,118 +1,117 @@
-//! What can be done to a cluster. The same faults are carried out in the simulation, on real actors
-//! and on real processes; who carries them out decides how.
+//! Faults to inject into a cluster. The same faults are injected in the simulation, into real
+//! actors and into real processes; the injector decides how.
 
 use crate::ident::NodeId;
 use crate::time::{Instant, Span};
 use serde::{Deserialize, Serialize};
 
-/// What is wrong on the way from one node to another. The default is nothing.
+/// Faults of the link from one node to another. The default is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Link {
-    /// Nothing gets through.
+    /// Whether all packets are dropped.
     pub cut: bool,
-    /// Every packet arrives later by this many microseconds.
+    /// Added delay of every packet, in microseconds.
     pub delay_us: u64,
-    /// And by up to this many more, each packet by another number, so that packets overtake each
-    /// other.
+    /// Maximum further delay, in microseconds, random for each packet, so that packets overtake
+    /// each other.
     pub jitter_us: u64,
-    /// Packets lost of a million.
+    /// Lost packets per million.
     pub lost_per_million: u32,
-    /// Packets that arrive twice, of a million.
+    /// Duplicated packets per million.
     pub doubled_per_million: u32,
-    /// Bytes a second that get through; 0: no limit.
+    /// Bandwidth limit in bytes per second; 0: no limit.
     pub bytes_per_second: u64,
 }
 
-/// One thing that is done to a cluster.
+/// A fault injected into a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "fault", rename_all = "snake_case")]
 pub enum Fault {
-    /// A node ends at once, without a word (SIGKILL).
+    /// A node is killed at once, without notice (SIGKILL).
     Kill {
-        /// Who.
+        /// The node.
         node: NodeId,
     },
-    /// A node starts: a new one, or one that ended, as a new start under its id.
+    /// A node starts: a new one, or one that ended, under its old id with a new incarnation.
     Start {
-        /// Who.
+        /// The node.
         node: NodeId,
     },
-    /// A node does nothing for a while and then goes on as if no time had passed (SIGSTOP,
-    /// SIGCONT).
+    /// A node is paused and then continues as if no time had passed (SIGSTOP, SIGCONT).
     Pause {
-        /// Who.
+        /// The node.
         node: NodeId,
-        /// For how long.
+        /// Length of the pause.
         span: Span,
     },
-    /// A node hands over in the next round and ends.
+    /// A node drains: it hands over in the next round and ends.
     Drain {
-        /// Who.
+        /// The node.
         node: NodeId,
     },
-    /// What a node computes takes so many hundredths of the usual time from now on; 100 is the
+    /// A node's computation takes `hundredths` percent of its usual time from now on; 100 is the
     /// usual.
     Slow {
-        /// Who.
+        /// The node.
         node: NodeId,
-        /// How slow.
+        /// Duration in percent of the usual.
         hundredths: u32,
     },
-    /// The way from some nodes to others changes, in this direction only.
+    /// The links from some nodes to others change, in this direction only.
     Links {
-        /// From whom.
+        /// The sending nodes.
         from: Vec<NodeId>,
-        /// To whom; a node has no way to itself.
+        /// The receiving nodes; a node has no link to itself.
         to: Vec<NodeId>,
-        /// What it is like from now on.
+        /// State of the links from now on.
         link: Link,
     },
-    /// The connections of two nodes break now; they may connect again at once.
+    /// The connections between two nodes break now; the nodes may reconnect at once.
     Break {
-        /// One end.
+        /// One node.
         one: NodeId,
-        /// The other end.
+        /// The other node.
         other: NodeId,
     },
-    /// What a node writes to its disk takes so long from now on; 0 is no time.
+    /// Every write of a node to its disk takes this long from now on; 0 is no delay.
     SlowDisk {
-        /// Who.
+        /// The node.
         node: NodeId,
-        /// How long one write takes.
+        /// Duration of one write.
         span: Span,
     },
-    /// A node's disk for checkpoints is full, or is no more.
+    /// A node's disk for checkpoints becomes full, or stops being full.
     FullDisk {
-        /// Who.
+        /// The node.
         node: NodeId,
         /// Whether it is full.
         full: bool,
     },
-    /// A node's clock runs at so many millionths of the right speed from now on; 1,000,000 is
+    /// A node's clock runs at this rate from now on, in millionths of the right speed; 1,000,000 is
     /// right.
     Drift {
-        /// Who.
+        /// The node.
         node: NodeId,
-        /// How fast.
+        /// Rate of the clock, in millionths.
         millionths: u32,
     },
-    /// All links are as they were at the start.
+    /// All links return to their initial state.
     Heal,
 }
 
-/// A fault and when it happens, counted from the start of the run.
+/// A fault and its time since the start of the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timed {
-    /// When.
+    /// Time of the fault.
     pub at: Instant,
-    /// What.
+    /// The fault.
     #[serde(flatten)]
     pub fault: Fault,
 }
 
 impl Fault {
-    /// The node that it hits, if it is one.
+    /// The node that the fault hits, if it hits exactly one.
     #[must_use]
     pub fn victim(&self) -> Option<NodeId> {
         match self {
@@ -128,7 +127,7 @@ impl Fault {
         }
     }
 
-    /// Its name in traces and tables.
+    /// Name of the fault in traces and tables.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Integers that JSON cannot hold exactly, as hexadecimal strings.
+//! Integers that JSON cannot represent exactly, as hexadecimal strings.
 
 /// A lineage: 32 digits.
 pub mod lineage {

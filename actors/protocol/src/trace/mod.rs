@@ -1,6 +1,6 @@
-//! What happened in a run, one event after the other: the same in the simulation, among real actors
-//! and among real processes, so that one set of invariants judges all of them. As a file, one JSON
-//! object a line.
+//! Trace of a run: a sequence of events, in the same format for the simulation, real actors and
+//! real processes, so that one set of invariants checks all of them. In a file, each line is one
+//! JSON object.
 //!
 //! Numbers are exact: digests and lineages are written in hexadecimal, because JSON's numbers are
 //! not wide enough for them.
@@ -19,72 +19,72 @@ use crate::policy::Quorum;
 use crate::time::{Instant, Span};
 use serde::{Deserialize, Serialize};
 
-/// An event and when it happened, in microseconds since the run began.
+/// An event and its time, in microseconds since the run began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// When.
+    /// Time of the event.
     pub at: Instant,
-    /// What.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
 }
 
-/// One start of a node.
+/// One incarnation of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Start {
     /// The node.
     pub node: NodeId,
-    /// Which start of it.
+    /// Its incarnation.
     pub incarnation: Incarnation,
 }
 
-/// A place in history: the outcome of a round of a lineage.
+/// A position in history: the outcome of a round of a lineage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
-    /// The history.
+    /// The lineage.
     #[serde(with = "hexadecimal::lineage")]
     pub lineage: Lineage,
     /// The round.
     pub round: Round,
 }
 
-/// How a node ended.
+/// The way in which a node ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// Without a word.
+    /// Killed, without notice.
     Killed,
-    /// It left in order.
+    /// Left the cluster in order.
     Left,
-    /// By an error of its own.
+    /// Failed with an error.
     Failed,
 }
 
-/// What the invariants must know of a run before it begins.
+/// Settings of a run that the invariants need before it begins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
-    /// What drives the run.
+    /// Seed of the run.
     pub seed: u64,
-    /// Who may decide.
+    /// The quorum rule.
     pub quorum: Quorum,
     /// `R`: replicas of a shard beside its owner.
     pub replicas: usize,
-    /// Parameters of the model; 0 where that is not known.
+    /// Number of parameters of the model; 0 if unknown.
     pub parameters: u64,
     /// Whether slow momentum is kept in shards.
     pub sharded: bool,
-    /// What takes the slow step, where that is known.
+    /// Optimizer of the slow step, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optimizer: Option<OuterOptimizer>,
-    /// Once faults are over, how soon a round must be decided, and then all who live be members
-    /// with equal parameters.
+    /// Time after the last fault within which a round must be decided; after that, all live nodes
+    /// must be members with equal parameters.
     pub recovers_within: Span,
-    /// Samples of an epoch, if the training follows an elastic sampler; 0 where their number is not
-    /// known.
+    /// Number of samples of an epoch, if the training follows an elastic sampler; 0 if that number
+    /// is unknown.
     pub samples: Option<u64>,
 }
 
-/// What was decided, as a node applies it.
+/// A decided outcome, as a node applies it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decided {
     /// The history and the round.
@@ -93,15 +93,15 @@ pub struct Decided {
     /// The history that the round began in.
     #[serde(with = "hexadecimal::lineage")]
     pub began_in: Lineage,
-    /// What it did.
+    /// Kind of the round.
     pub kind: RoundKind,
-    /// At which inner step.
+    /// Inner step of the round.
     pub step: Step,
     /// `γ` of a slow step.
     pub gamma: f32,
-    /// Whose contributions were averaged, ascending.
+    /// Nodes whose contributions were averaged, ascending.
     pub contributors: Vec<NodeId>,
-    /// Who took part, ascending.
+    /// Nodes that took part, ascending.
     pub participants: Vec<NodeId>,
     /// The members of the view that it began with, ascending by node.
     pub members: Vec<Start>,
@@ -109,28 +109,28 @@ pub struct Decided {
     pub epoch: Epoch,
     /// The members of the next view, ascending by node.
     pub next: Vec<Start>,
-    /// Members of the next view that vote one entry later.
+    /// Members of the next view that start to vote one entry later.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<NodeId>,
-    /// Voters of the next round that are no members of its view.
+    /// Voters of the next round that are not members of its view.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub retained: Vec<Start>,
-    /// Who leads the next round, and breaks its ties.
+    /// Leader of the next round; it also breaks ties in its votes.
     pub leader: NodeId,
     /// Shards without a holder after this round.
     pub absent: Vec<ShardId>,
-    /// Shards whose momentum restarted at zero since the founding.
+    /// Number of shards whose momentum restarted at zero since the bootstrap.
     pub momentum_lost: u64,
 }
 
-/// How a leader came to its decision.
+/// The votes behind a leader's decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Votes {
-    /// Who voted for it, ascending.
+    /// Nodes that voted for it, ascending.
     pub accepted: Vec<NodeId>,
     /// The voters of the round, ascending by node.
     pub voters: Vec<Start>,
-    /// With whom half of them are a quorum.
+    /// The voter that makes exactly half of the voters a quorum.
     pub tie_breaker: Option<NodeId>,
 }
 
@@ -149,123 +149,125 @@ impl From<&coordinator::Votes> for Votes {
     }
 }
 
-/// One shard as a holder has it.
+/// State of one shard at one of its holders.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Held {
-    /// Which.
+    /// The shard.
     pub shard: ShardId,
-    /// Of its anchor and slow momentum.
+    /// Digest of its anchor and slow momentum.
     #[serde(with = "hexadecimal::digest")]
     pub digest: u64,
-    /// Its anchor; empty where only digests are recorded.
+    /// Its anchor; empty if only digests are recorded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub anchor: Vec<f64>,
-    /// Its slow momentum; empty where only digests are recorded.
+    /// Its slow momentum; empty if only digests are recorded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub momentum: Vec<f64>,
 }
 
-/// What happened.
+/// An event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// The run begins.
     Begun(Setup),
-    /// Somebody did something to the cluster.
+    /// A fault was injected into the cluster.
     Faulted {
-        /// What.
+        /// The fault.
         #[serde(flatten)]
         fault: Fault,
     },
-    /// From now on nobody does anything to it any more, and all links are well.
+    /// From now on no faults are injected, and all links are healthy.
     Quiet,
     /// A node started.
     Started(Start),
     /// A node ended.
     Ended {
-        /// Who.
+        /// The node and its incarnation.
         #[serde(flatten)]
         start: Start,
-        /// How.
+        /// The way in which it ended.
         end: End,
     },
     /// A node froze its contribution to a round.
     Contributed {
-        /// Who.
+        /// The node and its incarnation.
         #[serde(flatten)]
         start: Start,
-        /// The history it works in.
+        /// The lineage that it works in.
         #[serde(with = "hexadecimal::lineage")]
         lineage: Lineage,
         /// The round it works towards.
         round: Round,
         /// The last outcome whose parameters it had taken when it computed this; none before the
-        /// founding.
+        /// bootstrap.
         after: Option<Place>,
         /// Its push-sum weight.
         weight: f64,
-        /// The values; empty where they are not recorded.
+        /// The values; empty if they are not recorded.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         values: Vec<f64>,
-        /// The samples that went into it since the round before, as positions of the sample stream:
+        /// The samples used for it since the previous round, as positions of the sample stream:
         /// `from`, `to` (exclusive).
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         samples: Vec<(u64, u64)>,
     },
     /// A node applied a decided outcome.
     Applied {
-        /// Who.
+        /// The node and its incarnation.
         #[serde(flatten)]
         start: Start,
-        /// What was decided.
+        /// The decided outcome.
         #[serde(flatten)]
         decided: Box<Decided>,
-        /// Of the values that the round made, the same bits on every member.
+        /// Digest of the values that the round produced; these are bitwise identical on every
+        /// member.
         #[serde(with = "hexadecimal::digest")]
         digest: u64,
-        /// The values; empty where only their digest is recorded.
+        /// The values; empty if only their digest is recorded.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         values: Vec<f64>,
-        /// The shards that it holds from now on, ascending; empty where they are not recorded.
+        /// The shards that it holds from now on, ascending; empty if they are not recorded.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         holds: Vec<Held>,
-        /// The outcome leaves this node out: it has handed over.
+        /// Whether the outcome leaves this node out because it has handed over.
         drained: bool,
-        /// How it was decided, if this node led.
+        /// The votes that decided it, if this node led.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         votes: Option<Votes>,
     },
-    /// A node is no member any more and joins again.
+    /// A node is no longer a member and rejoins.
     Resigned(Start),
-    /// Of a round under way, the push-sum mass that a node answers for, and what that should be by
-    /// all that it sent, accepted and got back: weight first, then values where they are recorded.
+    /// Push-sum mass that a node answers for in the current round, and the mass that it should have
+    /// by all that it sent, accepted and got back: weight first, then values if they are recorded.
     Mass {
-        /// Who.
+        /// The node and its incarnation.
         #[serde(flatten)]
         start: Start,
         /// The round that the masses belong to.
         #[serde(flatten)]
         place: Place,
-        /// Its own, what it holds for the next mix, and what it has in escrow.
+        /// Actual mass: its own, that of messages held for the next mix, and that in escrow.
         found: Vec<f64>,
-        /// What it began the round with, less what others have of it, and what it has of others.
+        /// Expected mass: its mass at the start of the round, minus what others have of it, plus
+        /// what it has of others.
         expected: Vec<f64>,
     },
-    /// A bounded thing, as full as it is.
+    /// Current level of a bounded quantity.
     Gauge {
-        /// Whose.
+        /// The node and its incarnation.
         #[serde(flatten)]
         start: Start,
         /// The name of the bound.
         name: String,
-        /// How full.
+        /// Current level.
         value: u64,
         /// Its bound.
         bound: u64,
     },
-    /// What a worker reports of its training.
+    /// Loss that a worker reports.
     Loss {
-        /// Who.
+        /// The node and its incarnation.
         #[serde(flatten)]
         start: Start,
         /// The inner step.
@@ -279,7 +281,7 @@ pub enum Event {
 }
 
 impl Decided {
-    /// What `outcome` decided, for rounds that began in history `began_in` with `members`, and were
+    /// The record of `outcome`, for a round that began in lineage `began_in` with `members` and was
     /// carried by `participants`.
     #[must_use]
     pub fn new(
@@ -321,7 +323,7 @@ impl Decided {
         }
     }
 
-    /// Who votes on the next round.
+    /// The voters of the next round.
     #[must_use]
     pub fn next_voters(&self) -> Voters {
         let voting = self

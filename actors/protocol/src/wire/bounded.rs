@@ -1,6 +1,6 @@
-//! Lists and texts with a bound of their own: one that claims more is refused before anything is
-//! allocated for it, and room is made for entries only as they arrive. So a short message cannot
-//! reserve memory for a long one.
+//! Lists and texts with individual bounds: one that claims more is refused before anything is
+//! allocated for it, and memory for entries is allocated only as they arrive. So a short message
+//! cannot reserve memory for a long one.
 
 #[cfg(test)]
 mod tests;
@@ -24,11 +24,12 @@ where
 pub(crate) fn text<'de, D: Deserializer<'de>, const MAX: usize>(
     deserializer: D,
 ) -> Result<String, D::Error> {
-    // Not as an owned string: its room would be made before its length is looked at.
+    // Not as an owned string: its memory would be allocated before its length is checked.
     deserializer.deserialize_str(Text::<MAX>)
 }
 
-/// Writes at most `MAX` bytes of a text, cut between characters, so that its receivers accept it.
+/// Writes at most `MAX` bytes of a text, cut at a character boundary, so that its receivers accept
+/// it.
 pub(crate) fn cut<S: Serializer, const MAX: usize>(
     text: &str,
     serializer: S,

@@ -1,30 +1,30 @@
-//! What a node tells of itself in one datagram, to a node whose page somebody watches. Nothing is
-//! decided by it.
+//! Brief: a node's status report in one datagram, sent to a node whose status page somebody
+//! watches. It influences no decision.
 
 use super::{Content, DATAGRAM_BYTES_MAX, Datagram, bounded};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use serde::{Deserialize, Serialize, Serializer};
 use std::net::SocketAddr;
 
-/// Most values that a training reports under names of its own.
+/// Maximum number of values that a training reports under its own names.
 pub const MEASURES_MAX: usize = 4;
-/// Longest such name, in bytes.
+/// Maximum length of such a name, in bytes.
 pub const MEASURE_NAME_BYTES_MAX: usize = 24;
-/// Most links in a brief: those over which most went.
+/// Maximum number of links in a brief: those with the most traffic.
 pub const LINKS_MAX: usize = 16;
-/// Most events in a brief.
+/// Maximum number of events in a brief.
 pub const HAPPENED_MAX: usize = 4;
-/// Longest event, in bytes; a longer one is cut.
+/// Maximum length of an event, in bytes; a longer one is cut.
 pub const HAPPENED_BYTES_MAX: usize = 120;
 
-/// A node in one datagram.
+/// Status of a node in one datagram.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Brief {
-    /// Which start of it.
+    /// Its incarnation.
     pub incarnation: Incarnation,
     /// Its clock, in microseconds since 1970.
     pub at_us: u64,
-    /// Where it stands.
+    /// Its member state.
     pub stands: Stands,
     /// The model history.
     pub lineage: Lineage,
@@ -32,18 +32,18 @@ pub struct Brief {
     pub epoch: Epoch,
     /// The next round.
     pub round: Round,
-    /// The inner step that its training reported of last.
+    /// The inner step that its training reported last.
     pub step: Step,
-    /// What that said, by name.
+    /// The values of that report, by name.
     #[serde(deserialize_with = "bounded::list::<_, _, MEASURES_MAX>")]
     pub measures: Vec<Measure>,
-    /// `‖x − x̄‖ / ‖x̄‖` when it last contributed.
+    /// `‖x − x̄‖ / ‖x̄‖` at its last contribution.
     pub disagreement: Option<f32>,
     /// Push-sum weight of its numerators, if it gossips.
     pub weight: Option<f64>,
-    /// Whether no round can be decided, as far as it knows.
+    /// Whether, as far as it knows, no round can be decided.
     pub waits: bool,
-    /// Where its page is served, if it is.
+    /// Address of its status page, if it serves one.
     pub http: Option<SocketAddr>,
     /// UDP payload that it sent, in bytes.
     pub sent_bytes: u64,
@@ -52,29 +52,29 @@ pub struct Brief {
     /// Its links to others, the busiest first.
     #[serde(deserialize_with = "bounded::list::<_, _, LINKS_MAX>")]
     pub links: Vec<Link>,
-    /// What happened since the time that was asked for, oldest first; more may follow.
+    /// Events since the requested time, oldest first; more may follow.
     #[serde(deserialize_with = "bounded::list::<_, _, HAPPENED_MAX>")]
     pub happened: Vec<Happened>,
 }
 
-/// Where a node stands.
+/// Member state of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stands {
-    /// It has met nobody, or waits for the founding.
+    /// It has met no other node, or waits for the bootstrap.
     #[default]
     Bootstrapping,
     /// It asks to be admitted.
     Joining,
     /// It is a member.
     Member,
-    /// It is a member that leaves.
+    /// It is a member and is leaving.
     Leaving,
     /// It has left.
     Left,
 }
 
 impl Stands {
-    /// The word for it, in reports and on the page.
+    /// Its name in reports and on the status page.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -105,20 +105,20 @@ pub struct Measure {
 /// One direction between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// To whom.
+    /// The receiving node.
     pub to: NodeId,
-    /// UDP payload that was sent there since the connection began, in bytes.
+    /// UDP payload sent to it since the connection began, in bytes.
     pub sent_bytes: u64,
-    /// The smoothed round trip, in microseconds; 0 where it was not measured.
+    /// The smoothed round-trip time, in microseconds; 0 if it was not measured.
     pub round_trip_us: u32,
 }
 
-/// One thing that happened.
+/// An event on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Happened {
-    /// When, in microseconds since 1970 by the teller's clock.
+    /// Time, in microseconds since 1970 by the reporting node's clock.
     pub at_us: u64,
-    /// What, for a person.
+    /// Human-readable description.
     #[serde(
         serialize_with = "what",
         deserialize_with = "bounded::text::<_, HAPPENED_BYTES_MAX>"
@@ -135,7 +135,7 @@ fn what<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
 }
 
 impl Brief {
-    /// The datagram, with as much as it has room for: of events the oldest, of links the busiest.
+    /// The datagram, with as much content as fits: the oldest events and the busiest links.
     #[must_use]
     pub fn fitted(mut self) -> Datagram {
         self.measures.truncate(MEASURES_MAX);
@@ -144,8 +144,8 @@ impl Brief {
         loop {
             let datagram = Datagram::V1(Content::Brief(Box::new(self.clone())));
             let fits = super::encoded_bytes(&datagram) <= DATAGRAM_BYTES_MAX;
-            // Two events stay where there are any: links change every second, and what happened is
-            // told once.
+            // Two events are always kept if there are that many: links change every second, but an
+            // event is reported only once.
             let shortened = fits
                 || if self.happened.len() > 2 {
                     self.happened.pop().is_some()

@@ -1,5 +1,5 @@
-//! Headers of bulk streams. After the header come little-endian values, whose count follows from
-//! it.
+//! Headers of bulk streams. The header is followed by little-endian values, whose number follows
+//! from the header.
 
 use super::control::{Contribution, Header};
 use super::{BULK_HEADER_BYTES_MAX, DecodeError, EncodeError};
@@ -12,22 +12,22 @@ use serde::{Deserialize, Serialize};
 pub enum BulkHeader {
     /// Protocol version 1.
     V1 {
-        /// Who, where in history.
+        /// Sender and position in history.
         header: Header,
-        /// What the values are.
+        /// Kind of the values.
         content: Bulk,
     },
 }
 
-/// What a bulk stream carries.
+/// Content of a bulk stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Bulk {
-    /// Reduce: the sender's frozen numerator, the receiver's own shards in ascending order. If
-    /// encoded, the difference from what the round before decided.
+    /// Reduce: the sender's frozen numerator, for the shards that the receiver owns, in ascending
+    /// order. If encoded, the difference from the previous round's decided parameters.
     Contribution(Contribution),
-    /// Publish: new parameters, the sender's own shards in ascending order.
+    /// Publish: new parameters of the shards that the sender owns, in ascending order.
     Parameters,
-    /// Publish: state of shards that the receiver holds next, in ascending order. After a slow step
+    /// Publish: state of shards that the receiver will hold, in ascending order. After a slow step
     /// their new momentum, from their owner; in other rounds anchor, then momentum of each.
     State,
     /// Gossip: the sender's whole numerator, unscaled; the receiver mixes in `scale` of it.
@@ -36,15 +36,16 @@ pub enum Bulk {
         step: Step,
         /// The part of the push-sum weight that is sent.
         weight: f64,
-        /// `1/(d+1)`: what the receiver multiplies the values by.
+        /// `1/(d+1)`: the receiver's factor of the values.
         scale: f32,
-        /// How the values travel.
+        /// Encoding of the values.
         wire: WireType,
     },
-    /// Publish: the base optimizer's buffers of the lowest contributor, to a node that joins.
+    /// Publish: the base optimizer's buffers of the contributor with the lowest id, to a joiner.
     Buffers,
-    /// Publish: what new parameters differ by from those that the round before decided, encoded as
-    /// named; what follows the parameters is float32. The sender's own shards in ascending order.
+    /// Publish: the difference of the new parameters from those that the previous round decided, in
+    /// the given encoding; values after the parameters are float32. For the shards that the sender
+    /// owns, in ascending order.
     Update(WireType),
 }
 

@@ -1,4 +1,4 @@
-//! Control frames: ordered, small, one header each.
+//! Control frames: small, delivered in order, one header each.
 
 use super::{CONTROL_FRAME_BYTES_MAX, DecodeError, EncodeError, PREFACE_BYTES_MAX, bounded};
 use crate::algorithm::WireType;
@@ -14,7 +14,7 @@ use crate::view::{MEMBERS_MAX, View};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// The first bytes of every connection: who speaks. Checked against the certificate.
+/// The first bytes of every connection: identity of the sender. Checked against the certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Preface {
     /// Protocol version 1.
@@ -23,16 +23,17 @@ pub enum Preface {
         cluster: ClusterId,
         /// The sender.
         node: NodeId,
-        /// Which start of it.
+        /// Its incarnation.
         incarnation: Incarnation,
-        /// Where its own endpoint listens.
+        /// Address on which its own endpoint listens.
         listen: SocketAddr,
-        /// Bulk streams (true) or control frames and datagrams (false).
+        /// Whether the connection carries bulk streams (true) or control frames and datagrams
+        /// (false).
         bulk: bool,
     },
 }
 
-/// What every control frame and stream header carries, so that nothing stale is ever acted on.
+/// The header of every control frame and stream, so that nothing stale is ever acted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Header {
     /// The sender's cluster.
@@ -41,15 +42,15 @@ pub struct Header {
     pub lineage: Lineage,
     /// The sender's view.
     pub epoch: Epoch,
-    /// The round this belongs to.
+    /// The round that the message belongs to.
     pub round: Round,
-    /// The term this belongs to.
+    /// The term that the message belongs to.
     pub term: Term,
     /// The attempt of this term.
     pub attempt: u32,
     /// The sender.
     pub sender: NodeId,
-    /// Which start of the sender.
+    /// The sender's incarnation.
     pub incarnation: Incarnation,
 }
 
@@ -72,35 +73,35 @@ impl Header {
 pub enum Frame {
     /// Protocol version 1.
     V1 {
-        /// Who, where in history.
+        /// Sender and position in history.
         header: Header,
-        /// What; behind a pointer, because frames wait in queues and most are small.
+        /// The message; boxed, because frames wait in queues and most are small.
         message: Box<Message>,
     },
 }
 
-/// What one node tells another.
-// Frames box their message, so its size is that of no queue.
+/// A control message between two nodes.
+// Frames box their message, so its size does not affect queues.
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Message {
-    /// Introduces a node: sent whenever a peer can be sent to, and again when what it says has
+    /// Introduces a node: sent whenever a peer becomes reachable, and again when its content has
     /// changed.
     Hello(Hello),
-    /// The founding view, from the lowest id.
+    /// The bootstrap view, from the lowest id.
     Bootstrap {
-        /// The founding members.
+        /// The bootstrap members.
         view: View,
         /// The new model history.
         lineage: Lineage,
     },
-    /// The sender can send to and hear from every live member of the view with the header's epoch
-    /// and asks to be admitted.
+    /// The sender can send to and receive from every live member of the view with the header's
+    /// epoch, and asks to be admitted.
     Join,
-    /// Why the sender's cluster does not admit the receiver; final.
+    /// The sender's cluster does not admit the receiver, for this reason; final.
     Refused(JoinRefusal),
-    /// The sender takes part in no round after one that leaves it out; it contributes once more, or
-    /// not at all.
+    /// The sender leaves: it takes part in no round after one that leaves it out; it contributes
+    /// once more, or not at all.
     Leave {
         /// Whether its training threads still contribute to the next round.
         contributes: bool,
@@ -109,13 +110,14 @@ pub enum Message {
     Contribute(Contributed),
     /// A leader asks a voter for a promise for the header's term.
     Prepare,
-    /// A voter promises, and tells what it accepted before and whether it has contributed.
+    /// A voter promises, and reports the entry that it accepted before and whether it has
+    /// contributed.
     Promise {
-        /// What the sender accepted last, with its term.
+        /// The entry that the sender accepted last, with its term.
         accepted: Option<(Term, Outcome)>,
         /// The highest term that the sender knows to have been open.
         floor: Term,
-        /// The sender's contribution to this round, if its training threads made one.
+        /// The sender's contribution to this round, if its training threads have made one.
         contributed: Option<Contributed>,
     },
     /// A leader tells a voter that its term is open: nothing of a lower term was chosen, and
@@ -124,55 +126,59 @@ pub enum Message {
     /// A voter acknowledges that the header's term is open.
     Opened,
     /// A quorum of the voters acknowledged that the header's term is open: the data of attempts of
-    /// lower terms may go.
+    /// lower terms may be dropped.
     Closed,
-    /// A leader begins an attempt: its data moves from now on.
+    /// A leader begins an attempt: nodes transfer its data from now on.
     Attempt(Draft),
-    /// The same, to a node that is no member yet, with the entry that the round follows.
+    /// The same, to a node that is not a member yet, with the preceding entry.
     Admit {
-        /// The entry before.
+        /// The preceding entry.
         parent: Outcome,
-        /// The attempt, as a change of it.
+        /// The attempt, as a change of that entry.
         draft: Draft,
     },
-    /// The sender holds all that it must hold for the header's attempt.
+    /// The sender holds all data that it must hold for the header's attempt.
     Ready,
-    /// A leader asks a voter to accept an entry; `None`: that of the header's attempt, which the
-    /// voter holds.
+    /// A leader asks a voter to accept an entry; `None` means the entry of the header's attempt,
+    /// which the voter holds.
     Accept(Option<Outcome>),
-    /// A voter accepted the entry that it was asked for under the header's term.
+    /// A voter accepted the entry that it was asked to accept under the header's term.
     Accepted,
-    /// A voter promised the header's term, which is higher than the one that it was asked for.
+    /// A voter refuses because it promised the header's term, which is higher than the requested
+    /// one.
     Overtaken,
     /// The round is decided.
     Decide {
-        /// What was decided; `None`: what the receiver accepted under the header's term, or holds
-        /// of its attempt.
+        /// The decided entry; `None` means the entry that the receiver accepted under the header's
+        /// term, or holds of its attempt.
         entry: Option<Outcome>,
-        /// The sender leaves with this entry and waits until it is known.
+        /// Whether the sender leaves with this entry and waits until the receiver knows it.
         leaves: bool,
     },
     /// Asks for the entry of the header's round.
     Learn,
-    /// The receiver, which leaves, may go: the sender knows the entry of the header's round.
+    /// Acknowledges that the sender knows the entry of the header's round, so the leaving receiver
+    /// may go.
     Learned,
-    /// Survivors go on without a quorum: from this round on, these vote, in a history of their own.
+    /// Survivors continue without a quorum: from this round on, these voters vote, in a history of
+    /// their own.
     Fork {
         /// The new history.
         lineage: Lineage,
-        /// An operator said so: members follow whatever they are configured to do without a quorum.
+        /// Whether an operator ordered it: then members follow regardless of their configured
+        /// behaviour without a quorum.
         ordered: bool,
         /// Its voters.
         #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
         voters: Vec<Voter>,
     },
-    /// A stream of the header's attempt to or from this node broke, or cannot come; asks the leader
-    /// for another attempt.
+    /// A stream of the header's attempt to or from this node broke or cannot be opened; asks the
+    /// leader for another attempt.
     Broken(NodeId),
-    /// The round cannot go on: its reason, for every member's error.
+    /// The round is abandoned, for this reason, which every member reports in its error.
     Abandon(RefusalReason),
-    /// A gossip message of this step is here as a whole and held for the next mix: its mass leaves
-    /// the sender's escrow.
+    /// A gossip message of this step was received completely and is held for the next mix: its mass
+    /// leaves the sender's escrow.
     GossipMixed {
         /// The sender's inner step of the message.
         step: Step,
@@ -184,59 +190,59 @@ pub enum Message {
         /// The refusing node's inner step.
         reached: Step,
     },
-    /// Nothing more comes from the sender for these of its inner steps.
+    /// The sender sends no more gossip messages for these of its inner steps.
     GossipSkipped {
-        /// The first of them.
+        /// The first skipped step.
         first: Step,
-        /// The last of them.
+        /// The last skipped step.
         last: Step,
     },
-    /// Asks what became of a gossip message; if nothing of it has arrived, it is refused from now
-    /// on.
+    /// Asks whether a gossip message was accepted; if nothing of it has arrived, it is refused from
+    /// now on.
     GossipAsk {
         /// The sender's inner step of the message.
         step: Step,
     },
-    /// The sender took the receiver for dead and has taken back this message's mass.
+    /// The sender took the receiver for dead and has reclaimed this message's mass.
     GossipReclaimed {
         /// The sender's inner step of the message.
         step: Step,
     },
 }
 
-/// Where a node stands in a decided model history.
+/// Member state of a node: its position in a decided model history.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MemberState {
     /// The model history.
     pub lineage: Lineage,
-    /// Its forks since the bootstrap, the first one in front.
+    /// Its forks since the bootstrap, oldest first.
     #[serde(deserialize_with = "bounded::list::<_, _, FORKS_MAX>")]
     pub forks: Vec<Fork>,
     /// The round being worked towards.
     pub round: Round,
-    /// The view of that round.
+    /// The view of this round.
     pub view: View,
-    /// Its members that the sender takes for dead, ascending.
+    /// Members of the view that the sender takes for dead, ascending.
     #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
     pub dead: Vec<NodeId>,
 }
 
-/// What a node has frozen for a round.
+/// Description of a contribution that a node has frozen for a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Contributed {
-    /// What it expects the round to be.
+    /// The round's spec as the node expects it.
     pub spec: RoundSpec,
-    /// Which samples were left when the round began, if its training follows an elastic sampler.
+    /// The samples left when the round began, if its training follows an elastic sampler.
     pub samples: Option<Progress>,
-    /// How fast its messages reached others, if the gossip graph follows that.
+    /// Measured rates of its messages to others, if the gossip graph depends on them.
     #[serde(deserialize_with = "bounded::list::<_, _, RATES_MAX>")]
     pub rates: Vec<Rate>,
 }
 
-/// Why a running cluster does not admit a node.
+/// Reason why a running cluster does not admit a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum JoinRefusal {
-    /// Other settings: each difference with both values, for a person.
+    /// The settings differ: a human-readable list of differences, each with both values.
     SettingsDiffer {
         /// The differences.
         #[serde(
@@ -245,26 +251,26 @@ pub enum JoinRefusal {
         )]
         differences: String,
     },
-    /// Another model size.
+    /// The model sizes differ.
     ModelsDiffer {
         /// The cluster's.
         cluster: ModelSize,
         /// The joiner's.
         joiner: ModelSize,
     },
-    /// The cluster has `max_nodes` members.
+    /// The cluster already has `max_nodes` members.
     Full {
         /// The bound.
         max_nodes: u32,
     },
-    /// The joiner brings the state of another model history (a checkpoint of another run).
+    /// The joiner brings the state of another model history (such as a checkpoint of another run).
     OtherLineage {
         /// The cluster's history.
         cluster: Lineage,
         /// The joiner's.
         joiner: Lineage,
     },
-    /// A live member has the joiner's id.
+    /// A live member already has the joiner's id.
     DuplicateId {
         /// The id.
         node: NodeId,
@@ -273,26 +279,26 @@ pub enum JoinRefusal {
     NoParameters,
 }
 
-/// What a node says of itself.
+/// Self-description of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Hello {
-    /// Where its endpoint listens.
+    /// Address on which its endpoint listens.
     pub address: SocketAddr,
-    /// Its workers.
+    /// Number of its workers.
     pub devices: u16,
-    /// The settings all nodes must share, as `key = value` lines in a fixed order; at most
-    /// [`SETTINGS_BYTES_MAX`] of them.
+    /// The settings that all nodes must share, as `key = value` lines in a fixed order; at most
+    /// [`SETTINGS_BYTES_MAX`] bytes.
     #[serde(
         serialize_with = "bounded::cut::<_, SETTINGS_BYTES_MAX>",
         deserialize_with = "bounded::text::<_, SETTINGS_BYTES_MAX>"
     )]
     pub settings: String,
-    /// What it trains; `None` until its workers called `synchronize`.
+    /// Size of the model that it trains; `None` until its workers have called `synchronize`.
     pub model: Option<ModelSize>,
-    /// Where it stands in a decided model history; `None` until it is a member.
+    /// Its member state; `None` until it is a member.
     pub standing: Option<MemberState>,
-    /// The model history whose state it brings, if it brings any: only a cluster of this history
-    /// may admit it.
+    /// The model history whose state it brings, if any: only a cluster of this history may admit
+    /// it.
     pub lineage: Option<Lineage>,
 }
 
@@ -333,22 +339,22 @@ impl std::fmt::Display for JoinRefusal {
 /// One node's announcement of its contribution.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Contribution {
-    /// What the contributor expects the round to be.
+    /// The round's spec as the contributor expects it.
     pub spec: RoundSpec,
     /// Its push-sum weight `w`.
     pub weight: f64,
-    /// How its parameters travel.
+    /// Encoding of its parameters.
     pub wire: WireType,
 }
 
-/// Why a round was abandoned or a message refused.
+/// Reason why a round was abandoned or a message refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RefusalReason {
-    /// Two contributors disagree on what the round is.
+    /// Two contributors disagree on the round's spec.
     SpecsDiffer {
         /// One node.
         one: NodeId,
-        /// What it expects, for a person.
+        /// The spec that it expects, human-readable.
         #[serde(
             serialize_with = "bounded::cut::<_, SPEC_BYTES_MAX>",
             deserialize_with = "bounded::text::<_, SPEC_BYTES_MAX>"
@@ -356,7 +362,7 @@ pub enum RefusalReason {
         one_spec: String,
         /// The other node.
         other: NodeId,
-        /// What the other expects, for a person.
+        /// The spec that the other expects, human-readable.
         #[serde(
             serialize_with = "bounded::cut::<_, SPEC_BYTES_MAX>",
             deserialize_with = "bounded::text::<_, SPEC_BYTES_MAX>"
@@ -365,19 +371,19 @@ pub enum RefusalReason {
     },
     /// All holders of some shards were lost, and `on_momentum_loss` is `stop`.
     MomentumLost {
-        /// How many shards.
+        /// Number of lost shards.
         shards: u32,
     },
 }
 
-/// Most bytes of a peer's description of its round: it goes into errors and logs. Longer ones are
-/// cut by their sender.
+/// Maximum size of a peer's description of its round, in bytes: it goes into errors and logs.
+/// Longer ones are cut by their sender.
 pub const SPEC_BYTES_MAX: usize = 200;
-/// Most bytes of the differences that a refusal names; cut like [`SPEC_BYTES_MAX`].
+/// Maximum size of the differences that a refusal names, in bytes; cut like [`SPEC_BYTES_MAX`].
 pub const DIFFERENCES_BYTES_MAX: usize = 4096;
 
 impl Message {
-    /// The bytes of the message as it travels, behind its header.
+    /// The encoded size of the message without its header, in bytes.
     #[must_use]
     pub fn encoded_bytes(&self) -> usize {
         super::encoded_bytes(self)

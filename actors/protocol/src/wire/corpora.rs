@@ -1,4 +1,4 @@
-//! The golden examples are where fuzzing begins: each lies in the committed corpus of its decoder.
+//! The golden examples are the seeds for fuzzing: each is in the committed corpus of its decoder.
 //! `SLOWMO_WRITE_CORPORA=1 cargo test -p slowmo-protocol corpora` writes those that are missing.
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! Datagrams: what nodes tell each other about who is alive, and about themselves while somebody
-//! watches. Any of them may be lost, doubled or late.
+//! Datagrams: messages about the liveness of nodes, and status reports of nodes while somebody
+//! watches a status page. Any datagram may be lost, duplicated or late.
 
 #[cfg(test)]
 pub(super) mod tests;
@@ -8,7 +8,7 @@ use super::{Brief, DATAGRAM_BYTES_MAX, DecodeError, EncodeError, bounded};
 use crate::ident::{Incarnation, NodeId};
 use serde::{Deserialize, Serialize};
 
-/// Most news in one datagram: each takes 26 bytes.
+/// Maximum number of updates in one datagram: each takes 26 bytes.
 pub const LIFE_UPDATES_MAX: usize = DATAGRAM_BYTES_MAX / 26;
 
 /// A datagram.
@@ -18,80 +18,81 @@ pub enum Datagram {
     V1(Content),
 }
 
-/// What a datagram carries.
+/// Content of a datagram.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Content {
-    /// Asks for any sign of life.
+    /// Asks for a sign of life.
     Ask,
-    /// The sign of life.
+    /// The sign of life, in answer to `Ask`.
     Answer,
     /// A message of the SWIM protocol.
     Swim(SwimPacket),
-    /// Asks for a brief: somebody watches the sender's page.
+    /// Asks for a brief: somebody watches the sender's status page.
     AskBrief {
-        /// With what happened after this, in microseconds since 1970 by the receiver's clock.
+        /// The brief should include events after this time, in microseconds since 1970 by the
+        /// receiver's clock.
         since_us: u64,
     },
-    /// The brief.
+    /// The brief, in answer to `AskBrief`.
     Brief(Box<Brief>),
-    /// Asks this start of the receiver to hand over and leave: an operator gave the order to the
-    /// sender.
+    /// Asks this incarnation of the receiver to hand over and leave: an operator gave the order to
+    /// the sender.
     Drain {
-        /// Which start: whoever takes its place is not meant.
+        /// The incarnation meant; a successor under the same id is not.
         incarnation: Incarnation,
     },
 }
 
-/// One message of the SWIM protocol, with news of other nodes.
+/// One message of the SWIM protocol, with updates on other nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwimPacket {
     /// The sender.
     pub source: Life,
-    /// How many suspicions the sender has refuted in this life.
+    /// Number of suspicions that the sender has refuted in this life.
     pub refutations: u16,
     /// The receiver, as the sender knows it.
     pub destination: Life,
-    /// What is asked or answered.
+    /// The SWIM message.
     pub message: SwimMessage,
-    /// News of nodes.
+    /// Updates on nodes.
     #[serde(deserialize_with = "bounded::list::<_, _, LIFE_UPDATES_MAX>")]
     pub updates: Vec<LifeUpdate>,
 }
 
-/// A life of a process: it begins another one whenever it finds that it was declared dead.
+/// A life of a process: a process begins a new one whenever it finds that it was declared dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Life {
     /// The node.
     pub node: NodeId,
-    /// Which start of it.
+    /// Its incarnation.
     pub incarnation: Incarnation,
-    /// How often this process was declared dead and came back.
+    /// Number of times that this process was declared dead and came back.
     pub renewals: u32,
 }
 
-/// What one node has to say about a life.
+/// Update of one node on a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LifeUpdate {
-    /// Whose.
+    /// The life that it is about.
     pub life: Life,
-    /// How many suspicions it had refuted by then; the larger number is the news.
+    /// Number of suspicions refuted by then; the update with the larger number is newer.
     pub refutations: u16,
-    /// How it is.
+    /// Believed state of that life.
     pub state: LifeState,
 }
 
-/// How a node is believed to be.
+/// Believed state of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LifeState {
-    /// It answers.
+    /// The node answers.
     Alive,
-    /// It did not answer; dead soon unless it refutes.
+    /// The node did not answer; it is declared dead soon unless it refutes.
     Suspect,
-    /// Dead; only another life can follow.
+    /// The node is dead; only a new life can follow.
     Down,
 }
 
-/// The messages of SWIM. `probe` tells one probe from the next.
+/// The messages of SWIM. `probe` distinguishes consecutive probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SwimMessage {
     /// Asks for an acknowledgement.
@@ -106,41 +107,41 @@ pub enum SwimMessage {
     },
     /// Asks the receiver to ping a target that did not answer.
     PingRequest {
-        /// Whom to ping.
+        /// The node to ping.
         target: Life,
         /// The probe.
         probe: u8,
     },
     /// A ping on behalf of another node.
     IndirectPing {
-        /// Who wants to know.
+        /// The node that asked for the ping.
         origin: Life,
         /// The probe.
         probe: u8,
     },
     /// Answers an indirect ping.
     IndirectAcknowledge {
-        /// Who wants to know.
+        /// The node that asked for the ping.
         target: Life,
         /// The probe.
         probe: u8,
     },
-    /// Tells who wanted to know.
+    /// Forwards the acknowledgement to the node that asked for the ping.
     ForwardedAcknowledge {
-        /// Who answered.
+        /// The node that answered.
         origin: Life,
         /// The probe.
         probe: u8,
     },
-    /// Introduces the sender and asks for the living.
+    /// Introduces the sender and asks for the live nodes.
     Announce,
-    /// The living, in answer to an announcement.
+    /// The live nodes, in answer to an announcement.
     Feed,
-    /// News only.
+    /// Updates only.
     Gossip,
-    /// Reserved for other news; not sent.
+    /// Reserved for other updates; not sent.
     Broadcast,
-    /// The receiver is believed to be dead.
+    /// Tells the receiver that it is believed to be dead.
     BelievedDead,
 }
 

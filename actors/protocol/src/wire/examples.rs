@@ -1,5 +1,5 @@
-//! One example of everything that travels, with the golden bytes of each, put together from the
-//! bytes of its parts.
+//! One example of every kind of message on the wire, with the golden bytes of each, composed from
+//! the bytes of its parts.
 #![allow(clippy::unwrap_used)]
 
 use super::datagram::tests::{messages as swim_messages, packet};
@@ -14,7 +14,7 @@ use crate::topology::Rate;
 use crate::view::{Member, View};
 use std::net::SocketAddr;
 
-/// The version and the header that every frame and stream header begins with.
+/// The version and the header at the start of every frame and stream header.
 pub(super) const HEADER: &str = "\
 000000000807060504030201201f1e1d1c1b1a19181716151413121103000000000000002a0000000000000001000000000000000500000000000000\
 020000000900000000000000cdab000000000000";
@@ -23,13 +23,13 @@ pub(super) const PREFACE: &str =
 pub(super) const PREFACE_V6: &str = "\
 0000000008070605040302010900000000000000cdab0000000000000100000020010db8000000000000000000000001e91c01";
 const LINEAGE: &str = "201f1e1d1c1b1a191817161514131211";
-/// Epoch, two members with incarnation, address and devices, two seats.
+/// Epoch, two members with incarnation, address and devices, two slots.
 const VIEW: &str = "\
 0300000000000000\
 020000000000000005000000000000000100000000000000000000000a000005e81c08000900000000000000cdab0000000000000100000020010db8\
 000000000000000000000001e91c0100\
 020000000000000001000000";
-/// Step, learning rate, elements; the kind comes before.
+/// Step, learning rate, elements; the kind precedes them.
 const TERMS: &str = "3000000000000000cdcccc3d40787d0100000000";
 const FOUND: &str = "00000000";
 const AVERAGE: &str = "01000000";
@@ -44,7 +44,7 @@ const PROGRESS: &str = "\
 const BOTH: &str = "020000000000000005000000000000000900000000000000";
 /// Nodes 9 and 5.
 const TURNED: &str = "020000000000000009000000000000000500000000000000";
-/// Node 5 at 1,000 and node 9 at 2 kilobytes a second.
+/// Node 5 at 1,000 and node 9 at 2 kilobytes per second.
 const RATES: &str = "02000000000000000500000000000000e8030000090000000000000002000000";
 /// Address, devices, settings.
 const INTRODUCTION: &str =
@@ -66,7 +66,7 @@ pub(super) fn header() -> Header {
     }
 }
 
-/// Node 5 sits behind node 9, which was there first.
+/// A view in which node 5 has the slot after node 9, which joined first.
 pub(super) fn view() -> View {
     let v4 = SocketAddr::from(([10, 0, 0, 5], 7400));
     let v6 = SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 7401));
@@ -94,7 +94,7 @@ pub(super) fn spec(kind: RoundKind) -> RoundSpec {
     }
 }
 
-/// Two steps of which only node 9's batches are used up.
+/// Progress after two steps of which only node 9's batches are used up.
 pub(super) fn progress() -> Progress {
     let whole = Progress::new(Settings {
         samples: 10,
@@ -141,7 +141,7 @@ fn origin() -> Origin {
     }
 }
 
-/// At round 41, with two contributors.
+/// A fork at round 41, with two contributors.
 fn fork() -> Fork {
     Fork {
         round: Round(41),
@@ -150,7 +150,7 @@ fn fork() -> Fork {
     }
 }
 
-/// A voter that is no member.
+/// A voter that is not a member.
 pub(super) fn retained() -> Member {
     let address = std::net::SocketAddr::from(([10, 0, 0, 7], 7400));
     Member {
@@ -161,7 +161,7 @@ pub(super) fn retained() -> Member {
     }
 }
 
-/// One that votes in a fork.
+/// A voter in a fork.
 pub(super) fn voter() -> Voter {
     Voter {
         node: NodeId(7),
@@ -169,13 +169,13 @@ pub(super) fn voter() -> Voter {
     }
 }
 
-/// Of two resumptions, after 40 rounds and a lost shard.
+/// Origin: two resumptions, 40 rounds, a lost shard.
 const ORIGIN: &str = "0200000028000000000000000100000000000000";
-/// Who waits to vote, who votes and is no member, who leads.
+/// A member that waits to vote, a voter that is not a member, the leader.
 const VOTERS: &str = "\
 0100000000000000090000000000000001000000000000000700000000000000030000000000000000000000\
 0a000007e81c01000500000000000000";
-/// At round 41, with two contributors; its history follows.
+/// A fork at round 41, with two contributors; its lineage follows.
 const FORK: &str = "290000000000000002000000";
 /// Shards 3 and 511.
 const ABSENT: &str = "020000000000000003000000ff010000";
@@ -186,7 +186,8 @@ fn outcome_bytes(kind: &str) -> String {
     )
 }
 
-/// Of four members one takes no part, one does not contribute, two leave; another node joins.
+/// A draft: of four members one takes no part, one does not contribute, two leave; another node
+/// joins.
 pub(super) fn draft(kind: RoundKind) -> Draft {
     let Outcome {
         lineage,
@@ -218,7 +219,7 @@ pub(super) fn draft(kind: RoundKind) -> Draft {
     }
 }
 
-/// The ranks of those that take no part, do not contribute, and leave; who joins.
+/// The ranks of the members that take no part, do not contribute, and leave; the node that joins.
 const CHANGES: &str = "\
 01000000000000000200\
 01000000000000000100\
@@ -256,7 +257,7 @@ fn rate(to: u64, kilobytes: u32) -> Rate {
     }
 }
 
-/// A node that is in no view yet, and a member.
+/// Hellos of a node that is in no view yet, and of a member.
 fn hellos() -> Vec<(Message, String)> {
     let hello = |parameters: Option<u64>, standing, lineage| {
         let settings = "tau = 48\nbeta = 0.5\n".to_owned();
@@ -445,8 +446,8 @@ fn decisions() -> Vec<(Message, String)> {
     ]
 }
 
-/// One example of every control frame (all options and reasons too), with the golden bytes behind
-/// the header.
+/// One example of every control frame (including all options and reasons), with the golden bytes
+/// after the header.
 pub(super) fn messages() -> Vec<(Message, String)> {
     let mut all = hellos();
     all.push((
@@ -512,7 +513,7 @@ pub(super) fn messages() -> Vec<(Message, String)> {
     all
 }
 
-/// One example of every stream header, with the golden bytes behind the header.
+/// One example of every stream header, with the golden bytes after the header.
 pub(super) fn contents() -> Vec<(Bulk, String)> {
     let contribution = |wire| {
         Bulk::Contribution(Contribution {
@@ -576,7 +577,7 @@ pub(super) fn preface(listen: SocketAddr, bulk: bool) -> Preface {
     }
 }
 
-/// One example of every datagram; their golden bytes are beside them.
+/// One example of every datagram; the golden bytes are in the tests of `datagram`.
 pub(super) fn datagrams() -> Vec<Datagram> {
     let swim = swim_messages().map(|message| Content::Swim(packet(message, 3)));
     let watching = [
@@ -594,7 +595,7 @@ pub(super) fn datagrams() -> Vec<Datagram> {
         .collect()
 }
 
-/// A brief with one of each.
+/// A brief with one entry of each kind.
 pub(super) fn brief() -> Brief {
     let Header {
         lineage,

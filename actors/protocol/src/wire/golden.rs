@@ -1,5 +1,4 @@
-//! Golden bytes of every message, so that a change of the encoding is a change someone made on
-//! purpose.
+//! Golden bytes of every message, so that the encoding changes only on purpose.
 //!
 //! Changing any of them is a change of the protocol: nodes of the old and the new build would
 //! misread each other. Raise [`super::PROTOCOL_VERSION`] with it: builds of different versions
@@ -40,7 +39,7 @@ fn control_frames() {
 
 #[test]
 fn every_message_has_an_example() {
-    // A new variant does not compile here until it has one among the examples.
+    // A new variant does not compile here until it has an example.
     let number = |message: &Message| match message {
         Message::Hello(_) => 0,
         Message::Bootstrap { .. } => 1,

@@ -1,5 +1,6 @@
-//! What a broken or hostile sender can send: cut, padded, oversized, shuffled and random bytes.
-//! Decoders answer with an error, allocate no more than the bytes received allow, and never panic.
+//! Tests against broken or hostile senders: truncated, padded, oversized, shuffled and random
+//! bytes. Decoders answer with an error, allocate no more than the bytes received allow, and never
+//! panic.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::examples::{contents, contributed, datagrams, draft, frame, messages, preface, stream};
@@ -11,7 +12,7 @@ use crate::view::{Member, View};
 use proptest::prelude::*;
 use std::net::SocketAddr;
 
-/// Every example, encoded, each with its decoder.
+/// All encoded examples, each with its decoder.
 fn goldens() -> Vec<(Vec<u8>, Decoder)> {
     let v4 = preface(SocketAddr::from(([10, 0, 0, 9], 7400)), true);
     let v6 = preface(
@@ -59,7 +60,7 @@ macro_rules! wire {
 }
 wire!(Frame, BulkHeader, Preface, Datagram);
 
-/// Decodes, and encodes again what came out.
+/// Decodes bytes and encodes the result again.
 pub(super) fn decodes<T: Wire>(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
     T::read(bytes).map(|value| value.write())
 }
@@ -93,7 +94,7 @@ fn any_flipped_bit_is_another_message_or_none() {
         for bit in 0..8 * bytes.len() {
             let mut bytes = bytes.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            // What comes out is what went in: no two encodings mean the same.
+            // Decoding and encoding gives the same bytes: no two encodings mean the same.
             assert!(decode(&bytes).is_ok_and(|again| again == bytes) || decode(&bytes).is_err());
         }
     }
@@ -151,7 +152,7 @@ fn bounds_hold_on_both_sides() {
 fn a_claimed_length_beyond_the_frame_is_refused_before_it_is_allocated() {
     let mut refused = 0;
     for (bytes, decode) in goldens() {
-        // Every place where a length can stand; u64::MAX and lengths just above the bound.
+        // Every offset at which a length can be; u64::MAX and lengths just above the bound.
         for at in 0..bytes.len().saturating_sub(7) {
             for length in [
                 u64::MAX,
@@ -162,7 +163,8 @@ fn a_claimed_length_beyond_the_frame_is_refused_before_it_is_allocated() {
                 let mut bytes = bytes.clone();
                 bytes[at..at + 8].copy_from_slice(&length.to_le_bytes());
                 match decode(&bytes) {
-                    // Not a length: a number that may be anything. What comes out is what went in.
+                    // Not a length but a number of any value: decoding and encoding gives the same
+                    // bytes.
                     Ok(again) => assert_eq!(again, bytes),
                     Err(_) => refused += 1,
                 }
@@ -172,7 +174,7 @@ fn a_claimed_length_beyond_the_frame_is_refused_before_it_is_allocated() {
     assert!(refused > 1_000);
 }
 
-/// A view of `members` members with the longest addresses there are.
+/// A view of `members` members with addresses of the maximum length.
 pub(super) fn large_view(members: usize) -> Result<View, crate::view::ViewError> {
     let address = SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 7401));
     let member = |id| Member {
@@ -184,11 +186,11 @@ pub(super) fn large_view(members: usize) -> Result<View, crate::view::ViewError>
     View::new(Epoch(1), (0..members as u64).map(member).collect())
 }
 
-/// Bytes of a member with a long address, and of a seat.
+/// Encoded size of a member with a long address, and of a slot, in bytes.
 pub(super) const MEMBER: usize = 8 + 8 + (4 + 16 + 2) + 2;
 pub(super) const SEAT: usize = 2;
 
-/// The bytes of a `Found` frame whose view has `ids` as they are, checked by nobody.
+/// The bytes of a `Found` frame whose view contains `ids` unchecked.
 pub(super) fn found_with(ids: &[u64]) -> Vec<u8> {
     let view = large_view(ids.len()).unwrap();
     let mut encoded = frame(Message::Bootstrap {
@@ -225,7 +227,7 @@ fn a_view_out_of_order_or_with_duplicates_is_refused() {
     assert!(reason.contains("at least one member"), "{reason}");
 }
 
-/// A `Found` frame whose view counts no members and no seats.
+/// A `Found` frame whose view has no members and no slots.
 fn without_members() -> Vec<u8> {
     let one = found_with(&[3]);
     let behind = one.len() - 16;

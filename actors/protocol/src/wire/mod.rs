@@ -1,9 +1,9 @@
-//! What travels between nodes: control frames and stream headers, in a versioned enum, with bounded
+//! Wire format between nodes: control frames and stream headers, in a versioned enum, with bounded
 //! decoding.
 //!
-//! The only place that knows bincode. The encoding is bincode's legacy one (little-endian, fixed
-//! integers), which other implementations of the same format read too, so that the crate can be
-//! swapped.
+//! Only this module depends on bincode. The encoding is bincode's legacy one (little-endian,
+//! fixed-size integers), which other implementations of the format read too, so the crate can be
+//! replaced.
 
 pub(crate) mod bounded;
 mod brief;
@@ -34,18 +34,19 @@ pub use datagram::{
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Protocol version of this build; also the end of the ALPN name `slowmo/2`.
+/// Protocol version of this build; also the suffix of the ALPN name `slowmo/2`.
 pub const PROTOCOL_VERSION: u32 = 2;
-/// Largest encoded control frame, in bytes; a view of [`crate::view::MEMBERS_MAX`] members fits.
+/// Maximum size of an encoded control frame, in bytes; a view of [`crate::view::MEMBERS_MAX`]
+/// members fits.
 pub const CONTROL_FRAME_BYTES_MAX: usize = 1 << 20;
-/// Largest encoded stream header, in bytes.
+/// Maximum size of an encoded stream header, in bytes.
 pub const BULK_HEADER_BYTES_MAX: usize = 4096;
-/// Largest encoded datagram, in bytes: one packet on any path that carries QUIC.
+/// Maximum size of an encoded datagram, in bytes: one packet on any path that carries QUIC.
 pub const DATAGRAM_BYTES_MAX: usize = 1100;
-/// Largest encoded preface, in bytes.
+/// Maximum size of an encoded preface, in bytes.
 pub const PREFACE_BYTES_MAX: usize = 256;
 
-/// Why bytes are not a message. Nothing was acted on.
+/// Reason why bytes are not a message. They had no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Longer than its bound; refused before decoding.
@@ -64,10 +65,10 @@ pub enum DecodeError {
     Trailing(usize),
 }
 
-/// Why a message could not be encoded: it is larger than its receivers accept.
+/// Reason why a message could not be encoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// Longer than its bound; nothing was sent.
+    /// Longer than the bound that its receivers accept; nothing was sent.
     #[error("a message of {length} bytes exceeds the bound of {bound}")]
     TooLong {
         /// Bytes it would have.
@@ -93,7 +94,8 @@ fn encode<T: Serialize, const BOUND: usize>(value: &T) -> Result<Vec<u8>, Encode
     Ok(bytes)
 }
 
-/// The bytes that a value has once it is encoded; more than any bound if it has no encoding.
+/// The encoded size of a value, in bytes; `usize::MAX`, which exceeds every bound, if it has no
+/// encoding.
 fn encoded_bytes<T: Serialize>(value: &T) -> usize {
     let written = bincode::serde::encode_into_std_write(
         value,

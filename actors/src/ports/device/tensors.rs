@@ -1,16 +1,16 @@
-//! [`Tensors`] for plain slices and lists of them. They stand here because the trait and its
-//! implementations for types of the standard library must share a crate. Lists name their tensors
+//! [`Tensors`] for plain slices and lists of them. They are here because the trait and its
+//! implementations for types of the standard library must be in one crate. Lists name their tensors
 //! `tensor 0`, `tensor 1`, …
 
 use super::{OnGpu, TensorError, Tensors};
 use std::fmt::Write as _;
 
-/// What `read` calls for every tensor.
+/// The callback that `read` calls for every tensor.
 type Read<'a> = &'a mut dyn FnMut(&str, &[f32]);
-/// What `write` calls for every tensor.
+/// The callback that `write` calls for every tensor.
 type Write<'a> = &'a mut dyn FnMut(&str, &mut [f32]);
 
-/// No tensors at all: for workers that only keep in step.
+/// No tensors: for workers that only take part in the calls.
 impl Tensors for () {
     fn read(&self, _visit: Read<'_>) -> Result<(), TensorError> {
         Ok(())
@@ -20,7 +20,7 @@ impl Tensors for () {
     }
 }
 
-/// Whatever is lent by a mutable reference.
+/// Tensors behind a mutable reference.
 impl<T: Tensors + ?Sized> Tensors for &mut T {
     fn read(&self, visit: Read<'_>) -> Result<(), TensorError> {
         (**self).read(visit)
@@ -78,7 +78,7 @@ impl Tensors for [&mut [f32]] {
     }
 }
 
-/// Passes an owner on to its slice.
+/// Implements [`Tensors`] for an owning type by delegating to its slice.
 macro_rules! as_slice {
     ($([$($generics:tt)*] $owner:ty => $slice:ty);+ $(;)?) => {
         $(impl<$($generics)*> Tensors for $owner {
@@ -125,8 +125,8 @@ fn write_list<'a>(
     Ok(())
 }
 
-/// The names of a list's tensors, one after the other in one allocation: lists are visited at every
-/// step.
+/// Names of a list's tensors, built one after another in one allocation, because lists are visited
+/// at every step.
 #[derive(Default)]
 struct Name(String);
 

@@ -1,43 +1,44 @@
 //! Whole rounds: the product's coordinators, with the network, the data and the liveness around
 //! them explored in every order.
 //!
-//! Some members have bootstrapped their history. From there a step is one of [`Step`], and every
-//! order of all possible steps is explored. Each step is one event that a real shell would hand to
-//! one machine (or a few that no other step can tell apart), and every effect is carried out at
-//! once, as the shell of the actor does it.
+//! The initial state is a set of members that have bootstrapped their history. From there every
+//! possible [`Step`] is explored in every order. Each step is one event that a real shell would
+//! hand to one machine (or a few events that no other step can tell apart), and every effect is
+//! carried out at once, as the shell of the actor does it.
 //!
-//! # What is bounded
-//! The nodes, the rounds after the bootstrap, the counter of terms (states beyond are not entered),
-//! crashes, verdicts about nodes that live, connections that break; [`Setup`] has each. A node that
-//! crashed starts again at most once. Who is left out does not join again, but goes on to vote
-//! where it is a voter. Nobody forks, no round times out, no member asks again what became of a
-//! round. Those are the simulation's.
+//! # Bounded
+//! The number of nodes, of rounds after the bootstrap, of crashes, of wrong verdicts about live
+//! nodes and of broken connections, and the counter of terms (states beyond it are not entered);
+//! [`Setup`] has each. A node that crashed restarts at most once. A node that is left out does not
+//! join again, but continues to vote where it is a voter. No node forks, no round times out, and no
+//! member asks again for the outcome of a round. The simulation covers those.
 //!
-//! # What is not bounded
-//! How long anything takes: frames of one connection stay in order and wait as long as they please,
-//! for ever too (which is how those of a node that died are lost), data likewise, verdicts come
-//! whenever they like, and a deadline passes at any time at which it is pending. No symmetry is
-//! used: the order of the ids decides who leads.
+//! # Not bounded
+//! Durations: frames of one connection stay in order and may wait for any time, even for ever
+//! (which is how those of a dead node are lost), and so may data; verdicts come at any time, and a
+//! deadline passes at any time at which it is pending. No symmetry is used, because the order of
+//! the ids decides which node leads.
 //!
-//! # What is left out because it changes nothing
-//! * **Data arrives at a node all at once.** A machine acts on data only when the last piece of
-//!   what it waits for is there: what came before changes no answer of it. So one step
+//! # Simplifications that change nothing
+//! * **Data arrives at a node all at once.** A machine acts on data only when the last piece that
+//!   it waits for has arrived: earlier pieces change none of its answers. So one step
 //!   [`Step::Hold`] hands over everything, at any time after all of it was sent.
-//! * **An owner averages as soon as it can.** That it did shows only in what its receivers hold,
+//! * **An owner averages as soon as it can.** The average shows only in what its receivers hold,
 //!   which may come at any later time, or never: so an owner that averages later, or dies before,
 //!   leads to no other state.
-//! * **A broken connection is made anew at once.** What was on its way in either direction is lost:
-//!   the frames, and perhaps the streams, as their [`Step::Hold`] need never come.
+//! * **A broken connection is re-established at once.** Everything in flight in either direction is
+//!   lost: the frames, and perhaps the streams, as their [`Step::Hold`] need never come.
 //! * **Time stands still between ticks.** Events are handed over at instant 0, a tick at a pending
 //!   deadline. The deadlines' lengths are so far apart that they pass in the order of their kinds:
-//!   another's lead, streams that may be lost, promises, the end of a leaver, the grace, joiners.
-//! * **A deadline passes only when that has an effect.** What passed is read at the end of every
-//!   event: before there is an effect nothing tells whether it passed, and "it passes, then the
-//!   event" ends where "the event, then it passes" does.
+//!   another node's lead, streams that may be lost, promises, the end of a leaver, the grace,
+//!   joiners.
+//! * **A deadline passes only when that has an effect.** Whether a deadline has passed is read at
+//!   the end of every event. Before there is an effect nothing shows whether it passed, and "it
+//!   passes, then the event" ends in the same state as "the event, then it passes".
 //! * **Frames of a round that is over** are dropped as soon as their receiver would neither answer
 //!   nor change: rounds only grow, so it never will.
-//! * **Who has applied the last round** is told no verdicts and no ticks. It only answers. When
-//!   everybody has, the run is over.
+//! * **A node that has applied the last round** gets no verdicts and no ticks. It only answers.
+//!   When every node has applied it, the run is over.
 
 mod perform;
 mod shell;
@@ -52,11 +53,11 @@ use slowmo_protocol::ident::{NodeId, Round, Step as InnerStep};
 use slowmo_protocol::time::{Instant, Span};
 use stateright::{Model, Property};
 
-/// How long a round waits for stragglers: longer than all other waits together.
+/// Time that a round waits for stragglers: longer than all other waits together.
 const GRACE: Span = Span::from_millis(3_600_000);
-/// A round is given up later than any tick of the model.
+/// Round timeout: later than any tick of the model.
 const ROUND_TIMEOUT: Span = Span::from_millis(1_000 * 3_600_000);
-/// Deadlines beyond never pass.
+/// Deadlines after this never pass.
 const TICKS_UNTIL: Instant = Instant(ROUND_TIMEOUT.0 / 4);
 
 /// A rule that the model breaks on purpose.
@@ -64,55 +65,56 @@ const TICKS_UNTIL: Instant = Instant(ROUND_TIMEOUT.0 / 4);
 pub enum Planted {
     /// A machine is told that it holds data which has not arrived.
     HoldsNothing,
-    /// A node restarts with what it knew when the round began, under the same incarnation.
+    /// A node restarts with the state that it had when the round began, under the same incarnation.
     ForgetsVotes,
-    /// The machine itself breaks one: called before every step, on the thread that takes it.
+    /// The machine itself breaks a rule: called before every step, on the thread that takes it.
     Machine(fn()),
 }
 
-/// What is explored, and how far.
+/// The bounds of the search.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Members of the bootstrap; the lowest is node 1.
+    /// Number of bootstrap members; the lowest is node 1.
     pub members: u64,
-    /// Whether one more node joins, and when the members know of it.
+    /// Whether one more node joins, and when the members learn of it.
     pub joins: Option<Announced>,
-    /// Who leaves, after it contributed to the first round, and when each node knows of it.
+    /// The member that leaves after it contributed to the first round, and when each node learns of
+    /// it.
     pub leaves: Option<(NodeId, Announced)>,
-    /// Whether one member that crashed starts again, under its id, and asks to join.
+    /// Whether one member that crashed restarts, under its id, and asks to join.
     pub restarts: bool,
-    /// The rounds after the bootstrap.
+    /// Kinds of the rounds after the bootstrap.
     pub rounds: Vec<RoundKind>,
     /// Largest counter of a term.
     pub counter_max: u64,
-    /// Nodes that stop, at most, joiner included.
+    /// Maximum number of nodes that stop, joiner included.
     pub crashes: u8,
-    /// Whether it is known of those that their processes ended; otherwise they are silent.
+    /// Whether nodes that stopped are known to have ended; otherwise they are silent.
     pub ends_known: bool,
-    /// Verdicts on nodes that live, at most; each may be taken back at any time.
+    /// Maximum number of verdicts on live nodes; each may be taken back at any time.
     pub wrong_verdicts: u8,
-    /// Who may be wrong about whom; empty: everybody about everybody.
+    /// Pairs of a node and another that it may be wrong about; empty: all pairs.
     pub doubts: &'static [(NodeId, NodeId)],
-    /// Connections that break, at most.
+    /// Maximum number of connections that break.
     pub breaks: u8,
     /// Whether training threads may be late; otherwise each contributes as soon as the round
     /// begins.
     pub late: bool,
-    /// A bug.
+    /// The planted bug, if any.
     pub planted: Option<Planted>,
 }
 
-/// When nodes know of a change that was asked for.
+/// The time at which nodes learn of a change that was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announced {
     /// When the first round begins.
     AtOnce,
-    /// Each at any time of its own.
+    /// At any time, for each node separately.
     Whenever,
 }
 
 impl Setup {
-    /// Three members and two terms of each, nothing happens to them.
+    /// Three members and two terms of each, without faults.
     #[must_use]
     pub fn calm(rounds: &[RoundKind]) -> Self {
         Self {
@@ -322,7 +324,7 @@ impl Setup {
         ]
     }
 
-    /// What all expect of a round.
+    /// The parameters of a round, on which all nodes agree.
     fn spec(&self, round: Round) -> RoundSpec {
         let mut kinds = std::iter::once(RoundKind::Bootstrap).chain(self.rounds.iter().copied());
         let kind = kinds.nth(round.0 as usize).unwrap_or(RoundKind::Average);
@@ -340,34 +342,34 @@ impl Setup {
     }
 }
 
-/// What may happen next.
+/// One step of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The oldest frame from the first node to the second arrives.
     Deliver(NodeId, NodeId),
-    /// All that a node must hold has arrived.
+    /// All data that a node must hold has arrived.
     Hold(NodeId),
     /// A node's training threads contribute.
     Contribute(NodeId),
-    /// A node's next deadline passes, of those whose passing has an effect.
+    /// The next deadline of a node passes, of those whose passing has an effect.
     Tick(NodeId),
-    /// The first node is told that the second one is dead, rightly or not.
+    /// The first node is told that the second one is dead, correctly or not.
     Lost(NodeId, NodeId),
-    /// The first node is told that the second one lives after all.
+    /// The first node is told that the second one is alive after all.
     Back(NodeId, NodeId),
-    /// A member learns that the others went on without it.
+    /// A member learns that the others continued without it.
     Resign(NodeId),
     /// A member learns that the joiner is ready.
     Announce(NodeId),
-    /// A node learns who leaves.
+    /// A node learns which node leaves.
     Leave(NodeId),
-    /// The connection of two nodes breaks and is made anew.
+    /// The connection of two nodes breaks and is re-established.
     Break(NodeId, NodeId),
-    /// A node stops; for good, unless it starts again.
+    /// A node stops; for good, unless it restarts.
     Crash(NodeId),
-    /// A node that crashed starts again, knowing nothing.
+    /// A node that crashed restarts with empty memory.
     Restart(NodeId),
-    /// Planted: a node is what it was when its round began.
+    /// Planted: a node returns to the state that it had when its round began.
     Forget(NodeId),
 }
 
@@ -453,8 +455,8 @@ impl Cluster {
         }
     }
 
-    /// Whether a node that lives has applied a round which leaves `node` out; its membership learns
-    /// of that.
+    /// Whether a live node has applied a round that leaves `node` out, so that the membership of
+    /// `node` learns of it.
     fn went_on_without(&self, state: &State, node: &shell::Node) -> bool {
         let round = node.machine.place().round;
         let without = |other: &shell::Node| {
@@ -470,7 +472,7 @@ impl Cluster {
                 .any(|other| other.lives() && without(other))
     }
 
-    /// Whether every member that lives has applied the last round, and who leaves is gone.
+    /// Whether every live member has applied the last round and the leaver is gone.
     #[must_use]
     pub fn is_over(&self, state: &State) -> bool {
         let members = state

@@ -1,4 +1,5 @@
-//! Carries out steps: hands an event to a machine, executes its effects, lets the checks see both.
+//! Carries out steps: hands an event to a machine, executes its effects, and runs the checks on
+//! both.
 
 use super::shell::{CLUSTER, Movement, Node, STARTS, member};
 use super::state::{Letter, Marked, State};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 const NOW: Instant = Instant(0);
 
-/// One node at work on a step.
+/// One node during a step.
 struct Stage<'a> {
     setup: &'a Setup,
     /// The last round to which nodes contribute.
@@ -26,7 +27,7 @@ struct Stage<'a> {
     node: Node,
 }
 
-/// Whether a node may be told that it holds everything.
+/// Whether a node may be told that it holds all data.
 pub(super) fn may_hold(setup: &Setup, state: &State, node: &Node) -> bool {
     let Some(movement) = node
         .moving()
@@ -88,7 +89,7 @@ fn perform_until(setup: &Setup, until: Round, last: &State, step: Step) -> State
     stage.finish()
 }
 
-/// The state after a connection broke and was made anew.
+/// The state after a connection broke and was re-established.
 fn broken(setup: &Setup, last: &State, one: NodeId, other: NodeId) -> State {
     let mut state = last.clone();
     state.breaks += 1;
@@ -112,8 +113,8 @@ fn broken(setup: &Setup, last: &State, one: NodeId, other: NodeId) -> State {
     )
 }
 
-/// A cluster that has decided its bootstrap; everybody is about to contribute to the first round,
-/// or did so.
+/// A cluster that has decided its bootstrap; every node has contributed to the first round, or is
+/// about to.
 pub(super) fn bootstrapped(setup: &Setup) -> State {
     let ids: Vec<NodeId> = (1..=setup.members.max(1)).map(NodeId).collect();
     let joiner = setup.joins.map(|_| NodeId(setup.members + 1));
@@ -165,7 +166,7 @@ pub(super) fn bootstrapped(setup: &Setup) -> State {
         };
         state = told(setup, Round::BOOTSTRAP, &state, *id, vec![contribute]);
     }
-    // One order of the bootstrap; all end in the same state.
+    // Uses one order of the bootstrap, since all end in the same state.
     while let Some(step) = any_step(setup, &state) {
         state = perform_until(setup, Round::BOOTSTRAP, &state, step);
     }
@@ -247,7 +248,7 @@ impl Stage<'_> {
             Step::Hold(_) => self.hold(),
             Step::Contribute(_) => self.contribute(),
             Step::Tick(_) => {
-                // Those before it pass too, without an effect.
+                // Earlier deadlines pass too, without an effect.
                 if let Some(deadline) = self.node.tick {
                     self.feed(In::Tick, deadline);
                 }
@@ -293,7 +294,7 @@ impl Stage<'_> {
                     self.contribute();
                 }
             }
-            // Two nodes act.
+            // `Break` acts on two nodes.
             Step::Break(..) => {}
         }
     }
@@ -305,7 +306,8 @@ impl Stage<'_> {
         let incarnation = self.node.start_of(found);
         let is_there = self.node.knows_start_of(found);
         let wrong = is_there && found.lives();
-        // A later start of a node proves that the one before is over, and who leaves says so.
+        // A later incarnation of a node proves that the previous one is over, and a leaving node
+        // says so.
         let ended = !wrong && (self.setup.ends_known || !is_there || found.drained);
         self.state.wrong_verdicts += u8::from(wrong);
         self.node.lost.insert((other, incarnation));
@@ -332,7 +334,7 @@ impl Stage<'_> {
         self.contribute();
     }
 
-    /// Puts the node back, and what follows from what it did for the others.
+    /// Puts the node back, and applies the consequences of its actions to the others.
     fn finish(self) -> State {
         let Self {
             mut state,
@@ -399,7 +401,7 @@ impl Stage<'_> {
 
     fn feed(&mut self, event: In, now: Instant) {
         let mut out = Outbox::default();
-        // A machine that finds itself wrong says so by a panic, where such checks are compiled in.
+        // A machine that detects an error of its own panics, where such checks are compiled in.
         let handled = catch_unwind(AssertUnwindSafe(|| {
             self.node.machine.handle(event, now, &mut out)
         }));
@@ -515,7 +517,7 @@ impl Stage<'_> {
         self.forget_what_is_over(round);
     }
 
-    /// Forgets what was sent in rounds that every living node has left behind.
+    /// Forgets what was sent in rounds that every live node has left behind.
     fn forget_what_is_over(&mut self, round: Round) {
         let behind = |node: &&Marked<Node>| {
             node.lives() && node.id() != self.node.id() && node.machine.round_view().is_some()
@@ -556,7 +558,7 @@ impl Stage<'_> {
     }
 }
 
-/// Every owner that has all contributions averages them.
+/// Lets every owner that has all contributions average them.
 fn reduce(state: &mut State) {
     let reduces = |node: &&Marked<Node>| node.lives() && node.may_reduce(&state.facts);
     let keys = state

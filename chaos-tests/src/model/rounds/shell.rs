@@ -1,4 +1,4 @@
-//! One node: its machine, and of its data plane only what was sent and what arrived.
+//! One node: its machine, and of its data plane only the facts of what was sent and what arrived.
 
 use super::{GRACE, ROUND_TIMEOUT};
 use slowmo_protocol::coordinator::{
@@ -12,22 +12,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// All nodes are of one cluster.
+/// The cluster id of all nodes.
 pub const CLUSTER: ClusterId = ClusterId(1);
-/// The first start of a node, and the one after a crash.
+/// The first incarnation of a node, and the one after a crash.
 pub const STARTS: [Incarnation; 2] = [Incarnation(1), Incarnation(2)];
 
-/// What was sent, by attempt and sender.
+/// The data that was sent, by attempt and sender.
 pub type Facts = BTreeMap<(Attempt, NodeId), Fact>;
 
-/// What one node sent in one attempt.
+/// The data that one node sent in one attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fact {
-    /// Its contribution, to all owners.
+    /// The node sent its contribution to all owners.
     pub contributed: bool,
-    /// The state that moves without a slow step.
+    /// The node sent the state that moves without a slow step.
     pub moved: bool,
-    /// Its averaged shards, and their new state after a slow step.
+    /// The node sent its averaged shards, and their new state after a slow step.
     pub reduced: bool,
 }
 
@@ -35,14 +35,14 @@ pub struct Fact {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Movement {
     pub plan: Arc<Plan>,
-    /// Who gets what it makes, with what that is; the latter is unknown where a leader tells
-    /// nobody.
+    /// The receivers of the attempt's data, and its outcome; the latter is unknown if a leader
+    /// tells it to no other node.
     pub published: Option<(Arc<Publication>, Option<Arc<Outcome>>)>,
-    /// The machine was told that all arrived.
+    /// The machine was told that all data arrived.
     pub told: bool,
-    /// All arrived.
+    /// All data arrived.
     pub held: bool,
-    /// The machine said so to the attempt's leader.
+    /// The machine told the attempt's leader that it is ready.
     pub ready: bool,
 }
 
@@ -52,23 +52,23 @@ pub struct Node {
     pub machine: Coordinator,
     pub member: Member,
     pub alive: bool,
-    /// It left, and has ended.
+    /// The node left, and has ended.
     pub drained: bool,
-    /// It knows that it leaves.
+    /// The node knows that it leaves.
     pub is_leaving: bool,
-    /// The others went on without it: it may vote, and is no member.
+    /// The others continued without the node: it may vote, and is not a member.
     pub is_left_out: bool,
-    /// Its training threads have not contributed to the round yet.
+    /// The training threads have not contributed to the round yet.
     pub waits_to_contribute: bool,
-    /// The last round that it applied, in this incarnation.
+    /// The last round that the node applied, in this incarnation.
     pub applied: Round,
     /// The data of the round's attempts, the newest last.
     pub movements: Vec<Movement>,
-    /// Whom it was told to be dead.
+    /// The nodes that it was told are dead.
     pub lost: BTreeSet<(NodeId, Incarnation)>,
-    /// When a deadline passes next whose passing has an effect; follows from the machine.
+    /// The next deadline whose passing has an effect; derived from the machine.
     pub tick: Option<Instant>,
-    /// The machine as the round began, for a planted bug.
+    /// The machine as it was when the round began, for a planted bug.
     pub saved: Option<Box<Coordinator>>,
 }
 
@@ -105,12 +105,12 @@ impl Node {
         self.member.id
     }
 
-    /// Whether its process runs.
+    /// Whether the node's process runs.
     pub fn lives(&self) -> bool {
         self.alive && !self.drained
     }
 
-    /// Whether its process is this start of it.
+    /// Whether the node's process is this incarnation.
     pub fn is_start(&self, start: &Voter) -> bool {
         self.lives() && *start == Voter::from(&self.member)
     }
@@ -138,8 +138,8 @@ impl Node {
         in_view(self.id()) && (in_view(other.id()) || votes(other.id()) || joins(other.id()))
     }
 
-    /// Which start of `other` this node has in its view, or among its voters; of one that is in
-    /// neither, the one there is.
+    /// The incarnation of `other` that this node has in its view or among its voters; if `other` is
+    /// in neither, its current incarnation.
     pub fn start_of(&self, other: &Self) -> Incarnation {
         let member = self
             .machine
@@ -154,12 +154,12 @@ impl Node {
         member.or(voter).unwrap_or(other.member.incarnation)
     }
 
-    /// Whether that start is the one there is.
+    /// Whether that incarnation is the current one.
     pub fn knows_start_of(&self, other: &Self) -> bool {
         self.start_of(other) == other.member.incarnation
     }
 
-    /// Whether everything was sent that this node must hold in the newest attempt.
+    /// Whether all data that this node must hold in the newest attempt was sent.
     pub fn may_hold(&self, facts: &Facts) -> bool {
         let Some(Movement {
             plan,
@@ -192,7 +192,7 @@ impl Node {
                 .all(|moved| sends_state(moved.from))
     }
 
-    /// Whether this node has all it needs to average its shards of the newest attempt.
+    /// Whether this node has all data that it needs to average its shards of the newest attempt.
     pub fn may_reduce(&self, facts: &Facts) -> bool {
         let Some(Movement {
             plan,
@@ -210,7 +210,7 @@ impl Node {
         plan.owns() && plan.contributors.iter().all(contributed)
     }
 
-    /// What to tell the machine when all arrived.
+    /// The events to hand to the machine when all data arrived.
     pub fn arrivals(&self) -> Vec<In> {
         let Some(Movement {
             plan,
@@ -232,8 +232,8 @@ impl Node {
         own.into_iter().chain(parameters).chain(state).collect()
     }
 
-    /// Whether this start of a node is a member of an outcome's view, and does not hold what makes
-    /// it one.
+    /// Whether this incarnation of a node is a member of an outcome's view, but does not hold the
+    /// data that a member must hold.
     pub fn lacks(&self, outcome: &Outcome) -> bool {
         let holds = |movement: &Movement| movement.held && movement.makes(outcome);
         let is_member = outcome.view.member(self.id()) == Some(&self.member);
@@ -245,7 +245,7 @@ impl Node {
 }
 
 impl Movement {
-    /// Whether it makes the data of an outcome.
+    /// Whether the movement makes the data of an outcome.
     pub fn makes(&self, outcome: &Outcome) -> bool {
         let of = self.published.as_ref().and_then(|(_, of)| of.as_deref());
         of.is_some_and(|of| of.has_the_data_of(outcome))

@@ -1,4 +1,4 @@
-//! The cluster at one moment, with what the checks remember of the past.
+//! The state of the cluster at one moment, with the past that the checks remember.
 
 use super::shell::{Facts, Node};
 use super::watch::{Violation, Watch};
@@ -11,8 +11,8 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A shared value with its fingerprint, taken once: a step changes one node of several, and hashes
-/// only that one anew.
+/// A shared value with its fingerprint, computed once: a step changes one of several nodes and
+/// rehashes only that one.
 #[derive(Clone, Debug)]
 pub(super) struct Marked<T> {
     value: Arc<T>,
@@ -45,7 +45,7 @@ impl<T: Hash> Marked<T> {
 struct Folding(u64);
 
 impl Folding {
-    /// Odd, with as many ones as zeros.
+    /// An odd factor with as many one bits as zero bits.
     const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
     fn fold(&mut self, value: u64) {
@@ -109,37 +109,37 @@ impl<T> Hash for Marked<T> {
     }
 }
 
-/// A frame on its way.
+/// A frame in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Letter {
     pub header: Header,
     pub message: Box<Message>,
 }
 
-/// The cluster at one moment.
+/// The state of the cluster at one moment.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct State {
     /// The members of the bootstrap, the same in every state.
     pub(super) bootstrap: Arc<View>,
-    /// Who votes on the oldest round that is watched: the bootstrap, then the first round after it.
+    /// Voters of the oldest round that is watched: the bootstrap, then the first round after it.
     pub(super) first_voters: Arc<Voters>,
     pub(super) nodes: Vec<Marked<Node>>,
-    /// By sender and receiver, oldest first; none is empty.
+    /// Frames in flight by sender and receiver, oldest first; no queue is empty.
     pub(super) links: BTreeMap<(NodeId, NodeId), VecDeque<Marked<Letter>>>,
     pub(super) facts: Marked<Facts>,
     pub(super) watch: Marked<Watch>,
     pub(super) crashes: u8,
     pub(super) wrong_verdicts: u8,
     pub(super) breaks: u8,
-    /// Who joins: a new node, or one that crashed.
+    /// The joiner: a new node, or one that crashed.
     pub(super) joiner: Option<Member>,
     /// Members that do not know of the joiner yet.
     pub(super) unannounced: BTreeSet<NodeId>,
     /// Nodes that do not know of the leaver yet.
     pub(super) unaware: BTreeSet<NodeId>,
-    /// Who crashed and started again.
+    /// The node that crashed and restarted.
     pub(super) restarted: Option<NodeId>,
-    /// A planted bug struck.
+    /// Whether the planted bug took effect.
     pub(super) forgot: bool,
     pub(super) violation: Option<Violation>,
 }
@@ -151,7 +151,7 @@ impl State {
         self.node(id).is_some_and(|node| node.applied >= round)
     }
 
-    /// How many attempts' data a node keeps with which it said that it is ready.
+    /// Number of attempts that the node said it is ready with and whose data it keeps.
     #[must_use]
     pub fn kept(&self, id: NodeId) -> usize {
         self.node(id).map_or(0, |node| {
@@ -162,7 +162,7 @@ impl State {
         })
     }
 
-    /// What is wrong, if anything is.
+    /// The first violation, if any.
     #[must_use]
     pub fn violation(&self) -> Option<Violation> {
         self.violation
@@ -175,14 +175,14 @@ impl State {
             .map(|node| &**node)
     }
 
-    /// A node and its place.
+    /// A node and its index.
     pub(super) fn take(&self, id: NodeId) -> Option<(usize, Node)> {
         let index = self.nodes.iter().position(|node| node.id() == id)?;
         Some((index, Node::clone(&self.nodes[index])))
     }
 
-    /// Whether those that live can decide the next round: a quorum of its voters, with a member
-    /// that may lead.
+    /// Whether the live nodes can decide the next round: a quorum of its voters lives, including a
+    /// member that may lead.
     pub(super) fn has_quorum(&self) -> bool {
         let voters = self.watch.newest_voters(&self.first_voters);
         let living: Vec<NodeId> = voters
@@ -200,7 +200,7 @@ impl State {
         living.iter().any(leads) && voters.is_quorum(living.iter().copied())
     }
 
-    /// The first violation counts.
+    /// Records a violation; only the first one counts.
     pub(super) fn violate(&mut self, violation: Violation) {
         self.violation.get_or_insert(violation);
     }

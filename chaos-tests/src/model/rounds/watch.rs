@@ -1,4 +1,4 @@
-//! What must never be, and what must be possible: judged by what the nodes send, hold and apply.
+//! Forbidden and required states, judged by what the nodes send, hold and apply.
 
 use super::shell::{Movement, Node};
 use super::state::State;
@@ -11,52 +11,51 @@ use stateright::Property;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What must never be.
+/// A forbidden event or state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Violation {
     /// A round has two outcomes.
     TwoOutcomes,
     /// Votes were asked for two entries under one term, or one attempt makes two.
     TwoEntries,
-    /// Something else was attempted, or asked for, above a term that had decided.
+    /// A leader attempted or asked votes for a different entry above a term that had decided.
     ProposedAnew,
-    /// A leader attempts something after it asked for votes under the same term.
+    /// A leader starts an attempt after it asked for votes under the same term.
     AttemptAfterAccept,
-    /// Somebody takes part in an attempt who did not in the one before, of the same term.
+    /// A node takes part in an attempt although it did not in the previous one of the same term.
     ParticipantsGrew,
-    /// A node says that it holds what it does not.
+    /// A node says that it is ready without holding the data.
     ReadyWithoutData,
-    /// Votes were asked for before everybody was ready who had to be.
+    /// A leader asked for votes before all nodes that had to be ready were.
     AskedBeforeReady,
-    /// A leader finishes what nobody asked for under an earlier term.
+    /// A leader finishes an entry for which nobody asked votes under an earlier term.
     FinishedUnasked,
-    /// Somebody votes who is no voter, or for what was not asked for.
+    /// A node votes although it is no voter, or for an entry for which no votes were asked.
     WrongVote,
-    /// A node says that something is decided, or applies it, for which no quorum of the voters
-    /// voted.
+    /// A node announces or applies a decision for which no quorum of the voters voted.
     Undecided,
     /// A member of a decided view does not hold what was decided.
     MemberWithoutData,
-    /// A node applied what it does not hold.
+    /// A node applied an outcome whose data it does not hold.
     AppliedWithoutData,
-    /// A node gave up data that it was ready with, and that may still be decided.
+    /// A node gave up data that it was ready with and that may still be decided.
     DataGivenUp,
-    /// A member of the view that was decided last is out.
+    /// A member of the view that was decided last must rejoin.
     MemberMustRejoin,
-    /// A node gave a round up although all expect the same.
+    /// A node gave a round up although all nodes expect the same.
     GaveUp,
-    /// A machine is not what it must be after every event.
+    /// A machine violates an invariant that it must satisfy after every event.
     NotItself,
 }
 
-/// What was decided of a round.
+/// The decision of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Decision {
     term: Term,
     outcome: Arc<Outcome>,
 }
 
-/// What the checks remember of the past.
+/// The past that the checks remember.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Watch {
     decided: BTreeMap<Round, Decision>,
@@ -68,26 +67,26 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// What was decided last.
+    /// The outcome that was decided last.
     fn newest(&self) -> Option<&Outcome> {
         self.decided
             .last_key_value()
             .map(|(_, decided)| &*decided.outcome)
     }
 
-    /// Who votes on the round after the newest decided one.
+    /// Voters of the round after the newest decided one.
     pub fn newest_voters(&self, first: &Voters) -> Voters {
         self.newest().map_or_else(|| first.clone(), Outcome::voters)
     }
 
-    /// What an attempt makes.
+    /// The outcome of an attempt.
     pub fn outcome_of(&self, attempt: Attempt) -> Option<Arc<Outcome>> {
         self.attempts
             .get(&attempt)
             .map(|proposal| Arc::new(proposal.outcome.clone()))
     }
 
-    /// Forgets how rounds before this one came about.
+    /// Forgets the details of rounds before this one.
     pub fn forget_before(&mut self, round: Round) {
         self.attempts.retain(|attempt, _| attempt.round >= round);
         self.ready.retain(|attempt, _| attempt.round >= round);
@@ -194,7 +193,7 @@ impl State {
             .change(|watch| _ = watch.ready.entry(attempt).or_default().insert(id));
     }
 
-    /// A leader asks for votes, the first time or again.
+    /// Checks a leader that asks for votes, the first time or again.
     fn check_asked(&mut self, leader: &mut Node, header: &Header, entry: Option<&Outcome>) {
         let key = (header.round, header.term);
         let attempt = Attempt::of(header);
@@ -250,7 +249,7 @@ impl State {
         entry: &Arc<Outcome>,
     ) {
         let id = leader.id();
-        // An attempt that a leader makes alone is told nobody.
+        // An attempt that a leader makes alone is not sent to anybody.
         let receivers = proposal.map_or_else(|| BTreeSet::from([id]), Proposal::receivers);
         if proposal.is_some_and(|proposal| proposal.outcome != **entry) {
             self.violate(Violation::TwoEntries);
@@ -289,7 +288,7 @@ impl State {
         self.note_vote(key, voter.id());
     }
 
-    /// Counts a vote; with a quorum's the entry is decided, whether anybody knows it or not.
+    /// Counts a vote; a quorum of votes decides the entry, whether or not any node knows it.
     fn note_vote(&mut self, key: (Round, Term), voter: NodeId) {
         let Some(entry) = self.watch.asked.get(&key).cloned() else {
             return;
@@ -339,14 +338,14 @@ impl State {
         match self.watch.decided.get(&entry.round) {
             Some(decided) if *decided.outcome == *entry => {}
             Some(_) => self.violate(Violation::TwoOutcomes),
-            // The bootstrap is not watched, and who is the only voter asks nobody.
+            // The bootstrap is not watched, and a sole voter asks nobody.
             None if entry.round == Round::BOOTSTRAP || self.voters_of(entry.round).count() == 1 => {
             }
             None => self.violate(Violation::Undecided),
         }
     }
 
-    /// The view that a round began with.
+    /// The view with which a round began.
     fn view_of(&self, round: Round) -> &View {
         let before = round
             .0
@@ -355,7 +354,7 @@ impl State {
         before.map_or(&*self.bootstrap, |decided| &decided.outcome.view)
     }
 
-    /// Who votes on a round, as the entry before names them.
+    /// Voters of a round, as the previous entry names them.
     fn voters_of(&self, round: Round) -> Voters {
         let before = round
             .0
@@ -386,8 +385,9 @@ impl State {
         }
     }
 
-    /// Who was ready keeps its data until it knows what was decided, or the attempt's leader
-    /// dropped it, or a quorum of the voters acknowledged that a higher term is open.
+    /// Checks that a node that was ready keeps its data until it knows what was decided, the
+    /// attempt's leader dropped it, or a quorum of the voters acknowledged that a higher term is
+    /// open.
     pub(super) fn check_discarded(&mut self, node: &Node, movement: &Movement) {
         let attempt = movement.plan.attempt;
         let is_past =
@@ -418,7 +418,8 @@ impl State {
         }
     }
 
-    /// Every member of the view that was decided last holds what was decided, or has applied it.
+    /// Checks that every member of the view that was decided last holds what was decided, or has
+    /// applied it.
     pub(super) fn check_held(&mut self) {
         let lacks = |outcome: &Outcome| self.nodes.iter().any(|node| node.lacks(outcome));
         if self.watch.newest().is_some_and(lacks) {
@@ -427,7 +428,7 @@ impl State {
     }
 }
 
-/// What must never be, one property a violation.
+/// The forbidden states, one property per violation.
 pub(super) fn invariants() -> Vec<Property<Cluster>> {
     macro_rules! never {
         ($($name:literal: $violation:ident),* $(,)?) => {
@@ -466,7 +467,7 @@ fn is_decided(state: &State, how: impl Fn(&Decision) -> bool) -> bool {
     state.watch.decided.values().any(how)
 }
 
-/// What must be possible.
+/// The states that must be possible.
 pub(super) fn possibilities(setup: &Setup) -> Vec<Property<Cluster>> {
     let mut all: Vec<Property<Cluster>> = vec![
         Property::sometimes("decided under the first term", |_, state: &State| {
@@ -487,7 +488,7 @@ pub(super) fn possibilities(setup: &Setup) -> Vec<Property<Cluster>> {
     if setup.crashes > 0 {
         all.extend(possibilities_of_crashes());
     }
-    // Of two voters only the tie-breaker is a quorum with whom it may lead.
+    // Of two voters only the tie-breaker is a quorum with which it may lead.
     if setup.crashes > 0 && setup.members > 2 {
         all.extend(possibilities_of_take_overs());
     }

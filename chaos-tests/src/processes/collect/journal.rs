@@ -1,4 +1,4 @@
-//! What the runner itself does to a run, and what it sees.
+//! The journal of the runner: what it does to a run, and what it observes.
 
 use super::{CollectError, JOURNAL};
 use slowmo_protocol::time::Instant;
@@ -16,10 +16,10 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Begins a new one.
+    /// Creates a new journal.
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// The file cannot be created.
     pub fn create(folder: &Path) -> Result<Self, CollectError> {
         let path = folder.join(JOURNAL);
         match File::create(&path) {
@@ -28,7 +28,7 @@ impl Journal {
         }
     }
 
-    /// Notes that something happens now.
+    /// Records an event that happens now.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -36,7 +36,7 @@ impl Journal {
         self.write_together([event])
     }
 
-    /// Notes things that happen now, all at the same time.
+    /// Records events that happen now, all at the same time.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -52,7 +52,7 @@ impl Journal {
             let written = serde_json::to_string(&Line { at, event })
                 .map_err(std::io::Error::other)
                 .and_then(|text| {
-                    // One write a line, so that a reader finds whole lines.
+                    // One write per line, so that a reader finds whole lines.
                     self.file.write_all(format!("{text}\n").as_bytes())
                 });
             written.map_err(|source| CollectError::File {

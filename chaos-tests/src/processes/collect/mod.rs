@@ -1,8 +1,8 @@
-//! The trace of a run: what each start of a node wrote into a file of its own, and what the runner
-//! wrote into its own, merged in order of time into one stream. All of it is on one machine and
-//! counts microseconds since the Unix epoch; the merged trace counts from the beginning of the run.
+//! The trace of a run: each incarnation of a node writes a file of its own, and so does the runner.
+//! They are merged in order of time into one stream. All files are written on one machine and count
+//! microseconds since the Unix epoch; the merged trace counts from the beginning of the run.
 //!
-//! Reads and writes files in folders that it is told.
+//! Reads and writes files in the folders that it is given.
 
 mod journal;
 mod source;
@@ -20,42 +20,43 @@ use std::path::{Path, PathBuf};
 
 /// The runner's own file in a folder of traces.
 const JOURNAL: &str = "runner.jsonl";
-/// Most files of one run.
+/// Maximum number of files of one run.
 pub const FILES_MAX: usize = 100_000;
 /// Longest line, in bytes.
 pub const LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// Files and lines that are looked at to learn whether training follows a sampler.
+/// Number of files, and of lines in each, that are read to learn whether training follows a
+/// sampler.
 const FIRST_FILES: usize = 4;
 const FIRST_LINES: usize = 256;
 
-/// Why there is no trace.
+/// The reason why there is no trace.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
-    /// A file or folder.
+    /// A file or folder cannot be used.
     #[error("the trace {}", path.display())]
     File {
-        /// Which.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A line that is none of a trace.
+    /// A line does not belong to a trace.
     #[error("the trace {}: line {line} is none: {reason}", path.display())]
     Line {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// From 1.
+        /// Number of the line, from 1.
         line: u64,
-        /// Why.
+        /// Reason for the refusal.
         reason: String,
     },
-    /// More files than the bound.
+    /// There are more files than the bound.
     #[error("the folder {} has more than {FILES_MAX} files", .0.display())]
     TooMany(PathBuf),
 }
 
-/// The newest start of a node that has begun a trace in this folder.
+/// The newest incarnation of a node that has begun a trace in this folder.
 #[must_use]
 pub fn newest_start(folder: &Path, node: NodeId) -> Option<Start> {
     let starts = std::fs::read_dir(folder)
@@ -64,10 +65,10 @@ pub fn newest_start(folder: &Path, node: NodeId) -> Option<Start> {
     starts.filter(|start| start.node == node).max()
 }
 
-/// Hands over every line of a merged trace's file.
+/// Passes every line of a merged trace's file to `on_line`.
 ///
 /// # Errors
-/// The file cannot be read, or has other lines.
+/// The file cannot be read, or has lines that do not belong to a trace.
 pub fn read(file: &Path, on_line: &mut dyn FnMut(Line)) -> Result<(), CollectError> {
     let mut source = Source::open(file)?;
     while let Some(line) = source.next()? {
@@ -76,19 +77,19 @@ pub fn read(file: &Path, on_line: &mut dyn FnMut(Line)) -> Result<(), CollectErr
     Ok(())
 }
 
-/// Merges all files of a folder and hands over their lines until the run is over, counted from its
-/// beginning.
+/// Merges all files of a folder and passes their lines, counted from the beginning of the run, to
+/// `on_line` until the run is over.
 ///
-/// A file may end in the middle of a line: its process was killed. Clocks of one machine agree, so
-/// the order is that of what happened; within a file it is that of the lines.
+/// A file may end in the middle of a line if its process was killed. Clocks of one machine agree,
+/// so the order is that in which events happened; within a file it is that of the lines.
 ///
 /// # Errors
-/// A file cannot be read, or has other lines than a trace's.
+/// A file cannot be read, or has lines that do not belong to a trace.
 pub fn merge(folder: &Path, on_line: &mut dyn FnMut(Line)) -> Result<(), CollectError> {
     merge_files(&files(folder)?, on_line)
 }
 
-/// The same of these files.
+/// Like [`merge`], for these files.
 ///
 /// # Errors
 /// As [`merge`].
@@ -143,7 +144,8 @@ fn follows_sampler(files: &[PathBuf]) -> Result<bool, CollectError> {
     Ok(false)
 }
 
-/// Who lives: a node says itself how it ended, and whoever saw its process end says so again.
+/// Keeps track of which nodes live: a node reports its own end, and another that saw its process
+/// end reports it again.
 #[derive(Default)]
 struct Ends {
     living: BTreeSet<Start>,
@@ -159,7 +161,7 @@ impl Ends {
     }
 }
 
-/// How a process that ended so ended.
+/// How a process with this exit status ended.
 #[must_use]
 pub fn end_of(success: bool, killed: bool) -> End {
     match (success, killed) {
@@ -188,7 +190,8 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>, CollectError> {
             return Err(CollectError::TooMany(folder.to_owned()));
         }
     }
-    // The runner's file is the last by name; of two lines at the same time the node's comes first.
+    // The runner's file is the last by name, so of two lines at the same time the node's comes
+    // first.
     files.sort();
     Ok(files)
 }
@@ -197,7 +200,7 @@ fn open(files: &[PathBuf]) -> Result<Vec<Source>, CollectError> {
     files.iter().map(|file| Source::open(file)).collect()
 }
 
-/// Whose file this is: `<node>-<incarnation>.jsonl`.
+/// The incarnation to which a file belongs: `<node>-<incarnation>.jsonl`.
 fn start_of(path: &Path) -> Option<Start> {
     let (node, incarnation) = path
         .file_name()?

@@ -1,5 +1,5 @@
-//! One file of a trace, line by line. It is open only while its lines are read, so that many ended
-//! starts need no descriptors.
+//! One file of a trace, read line by line. It is open only while its lines are read, so that many
+//! ended incarnations need no descriptors.
 
 use super::{CollectError, LINE_BYTES_MAX};
 use slowmo_protocol::time::Instant;
@@ -8,10 +8,10 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// A file that is read to the end once.
+/// A file that is read once, to the end.
 pub(super) struct Source {
     path: PathBuf,
-    /// Closed before the second line is wanted, and at the end.
+    /// The open file; closed before the second line is wanted, and at the end.
     reader: Option<BufReader<File>>,
     offset: u64,
     lines: u64,
@@ -21,7 +21,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Nothing is read yet.
+    /// Creates the source; nothing is read yet.
     pub(super) fn open(path: &Path) -> Result<Self, CollectError> {
         let last = Instant(0);
         Ok(Self {
@@ -35,7 +35,7 @@ impl Source {
         })
     }
 
-    /// When the next line happened.
+    /// Time of the next line.
     pub(super) fn peek(&mut self) -> Result<Option<Instant>, CollectError> {
         if self.ahead.is_none() {
             self.ahead = self.read()?;
@@ -70,16 +70,17 @@ impl Source {
             }
             self.offset += length;
             self.lines += 1;
-            // The end of a line in the middle of a string is its end, too.
+            // The end of a line in the middle of a string counts as its end, too.
             match serde_json::from_slice::<Line>(bytes.trim_ascii_end()) {
                 Ok(mut line) => {
-                    // Several threads of a process write: what they wrote later was not earlier.
+                    // Several threads of a process write: a line written later does not get an
+                    // earlier time.
                     line.at = line.at.max(self.last);
                     self.last = line.at;
                     return Ok(Some(line));
                 }
                 Err(_) if bytes.iter().all(u8::is_ascii_whitespace) => {}
-                // Torn: the process was killed, or its disk was full for a while.
+                // A torn line: the process was killed, or its disk was full for a while.
                 Err(error) if error.is_eof() && length < LINE_BYTES_MAX => {}
                 Err(error) => {
                     return Err(CollectError::Line {

@@ -1,9 +1,9 @@
-//! Whether processes that lived through a run grew.
+//! Whether the processes that survived a run grew.
 //!
-//! What a process needs depends on how many members there are, so like is compared with like: for
-//! each number of live nodes, the median of the samples in the first third of the measured time and
-//! the median of those in the last third. A node's growth is the mean of these growths, weighted by
-//! how many samples stand behind each.
+//! The memory that a process needs depends on the number of members, so only equal numbers are
+//! compared: for each number of live nodes, the median of the samples in the first third of the
+//! measured time with the median of those in the last third. A node's growth is the mean of these
+//! growths, weighted by the number of samples behind each.
 
 use super::Observed;
 use super::quantiles::median;
@@ -15,22 +15,22 @@ use std::collections::BTreeMap;
 pub const MEMORY: &str = "resident memory";
 /// The gauge of a process's open descriptors.
 pub const DESCRIPTORS: &str = "open descriptors";
-/// Fewer samples than this of one number of nodes say nothing.
+/// Minimum number of samples per number of nodes; fewer are ignored.
 const SAMPLES_MIN: usize = 5;
 
-/// How something grew in the processes that lived through the measured time.
+/// Growth of a gauge in the processes that survived the measured time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Growth {
-    /// Nodes that lived through.
+    /// Nodes that survived the measured time.
     pub survivors: Vec<Survivor>,
-    /// The largest growth of one of them, as a share: 0.05 is 5 %.
+    /// The largest growth of a survivor, as a share: 0.05 is 5 %.
     pub worst: f64,
 }
 
-/// A node that lived through.
+/// A node that survived the measured time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Survivor {
-    /// Its id.
+    /// Id of the node.
     pub node: u64,
     /// Median in the first third.
     pub first: f64,
@@ -38,11 +38,11 @@ pub struct Survivor {
     pub last: f64,
     /// Growth at equal numbers of nodes, as a share.
     pub growth: f64,
-    /// Samples of the last third that it stands on.
+    /// Number of samples of the last third behind the growth.
     pub samples: usize,
 }
 
-/// Of a gauge within a window; `None` if nobody lived through it or nothing was sampled.
+/// Growth of a gauge within a window; `None` if no node survived it or nothing was sampled.
 pub(super) fn of(
     observed: &Observed,
     gauge: &str,

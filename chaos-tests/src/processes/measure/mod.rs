@@ -1,16 +1,17 @@
-//! Figures of a merged trace, without I/O: how much was trained, how many contributed, how soon a
-//! round was decided after a fault, how soon a victim contributed again, whether processes grew.
+//! Figures of a merged trace, without I/O: how much was trained, how many nodes contributed, how
+//! soon a round was decided after a fault, how soon a victim contributed again, whether processes
+//! grew.
 //!
 //! | file | does |
 //! |---|---|
-//! | `observed` | what a trace shows, line by line |
+//! | `observed` | the contents of a trace, line by line |
 //! | `progress` | throughput, contributors |
-//! | `recovery` | faults and what followed |
-//! | `growth` | memory and descriptors of those who lived through |
+//! | `recovery` | faults and their consequences |
+//! | `growth` | memory and descriptors of the survivors |
 //!
-//! Rounds are those of the history that went furthest. The window that is measured begins when all
-//! founders have contributed to a round and the warm-up is over, and ends when nothing is done to
-//! the cluster any more.
+//! Rounds are those of the history that went furthest. The measured window begins when all
+//! bootstrap members have contributed to a round and the warm-up is over, and ends when the last
+//! fault is over.
 
 pub mod growth;
 mod observed;
@@ -29,41 +30,41 @@ use slowmo_protocol::time::{Instant, Span};
 /// The figures of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measures {
-    /// Seconds that are measured.
+    /// Length of the measured window, in seconds.
     pub window_s: f64,
-    /// Rounds that were decided in them.
+    /// Number of rounds that were decided in the window.
     pub rounds: usize,
-    /// Milliseconds from one decided round to the next, in the middle.
+    /// Median time from one decided round to the next, in milliseconds.
     pub round_ms: f64,
     /// The longest time without a decided round, in milliseconds.
     pub longest_gap_ms: f64,
-    /// Seconds that nodes lived, summed over the nodes.
+    /// Lifetime in seconds, summed over the nodes.
     pub node_seconds: f64,
     /// Inner steps that went into the model, summed over the nodes.
     pub steps: u64,
     /// Inner steps that went into the model, per second of a live node.
     pub throughput: f64,
-    /// Contributors of a decided round by nodes that lived then, on average.
+    /// Contributors of a decided round divided by the nodes that lived then, on average.
     pub contributing: f64,
-    /// What was done, and what followed, by kind of fault.
+    /// Faults and their consequences, by kind of fault.
     pub kinds: Vec<Kind>,
-    /// From a fault to the next decided round, in milliseconds.
+    /// Time from a fault to the next decided round, in milliseconds.
     pub next_round_ms: Quantiles,
-    /// From a victim's restart, or the end of its trouble, until it was among the contributors
+    /// Time from a victim's restart, or the end of its trouble, until it was among the contributors
     /// again, in milliseconds.
     pub back_ms: Quantiles,
-    /// From the moment that all links were well until all nodes had applied one round that was
-    /// decided since, in milliseconds.
+    /// Time from the moment that all links were restored until all nodes had applied one round that
+    /// was decided since, in milliseconds.
     pub whole_ms: Quantiles,
-    /// How often a victim should have come back.
+    /// Number of times that a victim should have come back.
     pub episodes: usize,
-    /// How often one did.
+    /// Number of times that a victim came back.
     pub returned: usize,
-    /// How often one was hit again before it could.
+    /// Number of times that a victim was hit again before it could come back.
     pub hit_again: usize,
-    /// Who did not come back, for people.
+    /// Victims that did not come back, described in words.
     pub missing: Vec<String>,
-    /// Processes that ended though nobody wanted it, for people.
+    /// Processes that ended unintentionally, described in words.
     pub fell: Vec<String>,
     /// Resident memory, if it was sampled.
     pub memory: Option<Growth>,
@@ -74,21 +75,21 @@ pub struct Measures {
 /// One kind of fault.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Kind {
-    /// Its name.
+    /// Name of the fault.
     pub name: String,
-    /// How often.
+    /// Number of such faults.
     pub count: usize,
-    /// From the fault to the next decided round, in milliseconds.
+    /// Time from the fault to the next decided round, in milliseconds.
     pub next_round_ms: Quantiles,
-    /// From the end of the trouble until the victim contributed again, in milliseconds.
+    /// Time from the end of the trouble until the victim contributed again, in milliseconds.
     pub back_ms: Quantiles,
-    /// By how much the time between two rounds around such a fault was longer than usual, in
+    /// Excess of the time between two rounds around such a fault over the usual time, in
     /// milliseconds, summed.
     pub stalled_ms: f64,
 }
 
 impl Measures {
-    /// Of a whole trace; `warm_up` is left out.
+    /// Figures of a whole trace; `warm_up` is left out.
     #[must_use]
     pub fn of(observed: &Observed, warm_up: Span) -> Self {
         let history = observed.history();
@@ -148,7 +149,7 @@ impl Measures {
     }
 }
 
-/// What is measured, from and to.
+/// Beginning and end of the measured window.
 pub(super) fn window(observed: &Observed, history: &[&Round], warm_up: Span) -> (Instant, Instant) {
     let founders = observed.founders();
     let whole = history

@@ -1,4 +1,5 @@
-//! What a trace shows, gathered line by line in bounded memory a round, a start, a fault.
+//! The contents of a trace, gathered line by line in bounded memory per round, incarnation and
+//! fault.
 
 use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::ident::NodeId;
@@ -6,66 +7,66 @@ use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{End, Event, Fault, Line, Place, Setup, Start};
 use std::collections::BTreeMap;
 
-/// Most points of a curve; when there are more, every other one is dropped.
+/// Maximum number of points of a curve; when there are more, every other one is dropped.
 const POINTS_MAX: usize = 4096;
 
-/// What a trace shows.
+/// The contents of a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// What the run said of itself.
+    /// The setup that the run reported.
     pub setup: Option<Setup>,
-    /// Who lived from when to when.
+    /// The lifetime of each incarnation.
     pub lives: BTreeMap<Start, Life>,
-    /// What was done.
+    /// The faults, with their times.
     pub faults: Vec<(Instant, Fault)>,
-    /// Decided rounds, in the order in which they were applied first.
+    /// Decided rounds, in the order in which they were first applied.
     pub rounds: Vec<Round>,
     places: BTreeMap<Place, usize>,
-    /// When each start said that it was no member any more.
+    /// Times at which incarnations said that they were no longer members.
     pub resigned: Vec<(Instant, Start)>,
     /// Losses that workers reported, by node.
     pub losses: BTreeMap<NodeId, Curve>,
-    /// What was sampled of processes, by its name.
+    /// Samples of processes, by name of the gauge.
     pub gauges: BTreeMap<String, BTreeMap<Start, Vec<(Instant, u64)>>>,
-    /// When nothing was done any more.
+    /// Time at which the last fault was over, if known.
     pub quiet: Option<Instant>,
-    /// The last event.
+    /// Time of the last event.
     pub over: Instant,
 }
 
-/// A start of a node.
+/// The lifetime of one incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// When it began.
+    /// Time of the start.
     pub from: Instant,
-    /// When and how it ended.
+    /// Time and manner of the end.
     pub ended: Option<(Instant, End)>,
 }
 
 /// A decided round.
 #[derive(Clone, Debug)]
 pub struct Round {
-    /// When it was applied first.
+    /// Time at which it was first applied.
     pub at: Instant,
-    /// Its place.
+    /// Place of the round in history.
     pub place: Place,
-    /// Its number, for short.
+    /// Number of the round, as a shorthand.
     pub number: u64,
-    /// The outcome that it began after.
+    /// The outcome after which the round began.
     before: Option<Place>,
-    /// The inner step after it.
+    /// The inner step after the round.
     pub step: u64,
-    /// Whose values were averaged.
+    /// Nodes whose values were averaged.
     pub contributors: Vec<Start>,
     /// The members of the next view.
     pub next: Vec<Start>,
-    /// Whether it was the founding.
+    /// Whether the round was the bootstrap.
     pub bootstrap: bool,
-    /// When each start applied it.
+    /// Time at which each incarnation applied it.
     pub applied: BTreeMap<Start, Instant>,
 }
 
-/// Points in time, thinned out as they get many.
+/// Points in time, thinned out when there are many.
 #[derive(Clone, Debug, Default)]
 pub struct Curve {
     /// The points.
@@ -89,7 +90,7 @@ impl Curve {
 }
 
 impl Life {
-    /// Whether it lived then.
+    /// Whether the incarnation lived at `at`.
     #[must_use]
     pub fn includes(&self, at: Instant) -> bool {
         self.from <= at && self.ended.is_none_or(|(ended, _)| ended > at)
@@ -181,13 +182,13 @@ impl Observed {
         history
     }
 
-    /// How many nodes lived then.
+    /// Number of nodes that lived at `at`.
     #[must_use]
     pub fn alive(&self, at: Instant) -> usize {
         self.lives.values().filter(|life| life.includes(at)).count()
     }
 
-    /// How many nodes founded the cluster.
+    /// Number of nodes that bootstrapped the cluster.
     #[must_use]
     pub fn founders(&self) -> usize {
         self.rounds
@@ -196,7 +197,7 @@ impl Observed {
             .map_or(usize::MAX, |round| round.next.len())
     }
 
-    /// The start of a node that lived then.
+    /// The incarnation of a node that lived at `at`.
     #[must_use]
     pub fn living(&self, node: NodeId, at: Instant) -> Option<Start> {
         let of_node = self.lives.iter().filter(|(start, _)| start.node == node);
@@ -206,8 +207,8 @@ impl Observed {
             .next_back()
     }
 
-    /// When links that were not well became well again: all of them, or those between some nodes;
-    /// with the nodes of the smaller side.
+    /// Times at which disturbed links were restored, all of them or those between some nodes, with
+    /// the nodes of the smaller side.
     #[must_use]
     pub fn heals(&self) -> Vec<(Instant, Vec<NodeId>)> {
         let mut ill: Vec<(&[NodeId], &[NodeId])> = Vec::new();

@@ -1,10 +1,10 @@
-//! How much was trained, and by how many.
+//! Amount of training and number of contributors.
 
 use super::quantiles::median;
 use super::{Measures, Observed, Round, ms};
 use slowmo_protocol::time::Instant;
 
-/// Throughput and contributors of what happened between two times.
+/// Throughput and contributors of the window between two times.
 pub(super) fn of(
     observed: &Observed,
     history: &[&Round],
@@ -17,7 +17,7 @@ pub(super) fn of(
         .filter(|round| within(round))
         .collect();
     let pairs = || history.windows(2).filter(|pair| within(pair[1]));
-    // A round is made of the steps since the one before it, of each of its contributors.
+    // A round consists of the steps since the previous round, of each of its contributors.
     let steps = pairs()
         .map(|pair| pair[1].step.saturating_sub(pair[0].step) * pair[1].contributors.len() as u64)
         .sum();

@@ -1,22 +1,22 @@
-//! Many numbers in three.
+//! Summarizes many numbers in three.
 
 use serde::{Deserialize, Serialize};
 
-/// The middle, the ninth tenth and the largest of some numbers; all 0 of none.
+/// Median, 90th percentile and maximum of some numbers; all 0 if there are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
-    /// How many numbers.
+    /// Number of values.
     pub count: usize,
-    /// Half of them are at most this.
+    /// Half of the values are at most this.
     pub p50: f64,
-    /// Nine tenths of them are at most this.
+    /// Nine tenths of the values are at most this.
     pub p90: f64,
-    /// None is larger.
+    /// The largest value.
     pub max: f64,
 }
 
 impl Quantiles {
-    /// Of these numbers, by nearest rank.
+    /// Quantiles of these numbers, by nearest rank.
     #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
@@ -32,7 +32,7 @@ impl Quantiles {
     }
 }
 
-/// The middle of some numbers; 0 of none.
+/// The median of some numbers; 0 if there are none.
 #[must_use]
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     Quantiles::of(values).p50

@@ -1,49 +1,49 @@
-//! Faults and what followed them.
+//! Faults and their consequences.
 
 use super::{Observed, Round, ms};
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{End, Fault, Link, Start};
 
-/// Something that was done to the cluster.
+/// A fault of the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hit {
-    /// When.
+    /// Time of the fault.
     pub at: Instant,
-    /// Its name.
+    /// Name of the fault.
     pub name: &'static str,
-    /// Until the next decided round, if there was one.
+    /// Time until the next decided round, if there was one.
     pub next_round_ms: Option<f64>,
-    /// From the decided round before it to the one after it.
+    /// Time from the previous decided round to the next one.
     pub gap_ms: f64,
 }
 
-/// A victim's trouble is over: it should contribute again.
+/// The end of a victim's trouble, after which it should contribute again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Episode {
-    /// Who.
+    /// The victim.
     pub node: NodeId,
-    /// After what.
+    /// The trouble that ended.
     pub after: &'static str,
-    /// Since when it can.
+    /// Time from which the victim can contribute.
     pub from: Instant,
-    /// What became of it.
+    /// Outcome of the episode.
     pub outcome: Outcome,
 }
 
-/// Whether a victim came back.
+/// Whether and how a victim came back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Outcome {
-    /// It contributed again after so many milliseconds.
+    /// The victim contributed again after this many milliseconds.
     Back(f64),
-    /// Something was done to it before.
+    /// Another fault hit the victim first.
     HitAgain,
-    /// It did not.
+    /// The victim did not come back.
     Missing,
 }
 
 impl Episode {
-    /// Milliseconds until it contributed again, if it did.
+    /// Milliseconds until the victim contributed again, if it did.
     #[must_use]
     pub fn back_ms(&self) -> Option<f64> {
         if let Outcome::Back(ms) = self.outcome {
@@ -53,7 +53,7 @@ impl Episode {
         }
     }
 
-    /// For people.
+    /// Description in words.
     #[must_use]
     pub fn describe(&self) -> String {
         format!(
@@ -65,7 +65,7 @@ impl Episode {
     }
 }
 
-/// Everything that was done, but for making links well; what was done at the same moment counts
+/// All faults, except full disks and the restoring of links; simultaneous faults of one kind count
 /// once.
 pub(super) fn hits(observed: &Observed, history: &[&Round]) -> Vec<Hit> {
     let mut hits: Vec<Hit> = Vec::new();
@@ -96,7 +96,7 @@ pub(super) fn hits(observed: &Observed, history: &[&Round]) -> Vec<Hit> {
     hits
 }
 
-/// Everybody who should have contributed again, in order of time.
+/// All victims that should have contributed again, in order of time.
 pub(super) fn episodes(observed: &Observed, history: &[&Round]) -> Vec<Episode> {
     let mut episodes = Vec::new();
     for (at, fault) in &observed.faults {
@@ -124,7 +124,7 @@ pub(super) fn episodes(observed: &Observed, history: &[&Round]) -> Vec<Episode> 
     episodes
 }
 
-/// What a start of a node follows.
+/// The event that preceded a start of a node.
 fn before_start(observed: &Observed, node: NodeId, at: Instant) -> &'static str {
     let before = observed
         .faults
@@ -146,7 +146,8 @@ fn episode(
 ) -> Episode {
     let next = history.partition_point(|round| round.at <= from);
     let rounds = history.get(next..).unwrap_or_default();
-    // Whoever was started under the id since; a contribution of its predecessor is none of its own.
+    // Any incarnation started under the id since; a contribution of its predecessor does not count
+    // as its own.
     let starts = |start: &Start| {
         start.node == node
             && observed
@@ -174,12 +175,13 @@ fn episode(
     }
 }
 
-/// A restarted node is another start than before; one that was stopped or cut off is the same.
+/// A restarted node is another incarnation than before; one that was stopped or cut off is the
+/// same.
 fn after_begin(after: &str, life: Instant, from: Instant) -> bool {
     matches!(after, "pause" | "links") || life >= from
 }
 
-/// When something was done to a node after a time, first.
+/// The time at which a node was first hit after a given time.
 fn hit_again(observed: &Observed, node: NodeId, from: Instant) -> Option<Instant> {
     let is_hit = |fault: &Fault| match fault {
         Fault::Links { from, to, link } => {
@@ -195,8 +197,8 @@ fn hit_again(observed: &Observed, node: NodeId, from: Instant) -> Option<Instant
         .map(|(at, _)| *at)
 }
 
-/// After each time that links became well: how long until every node that lived had applied one
-/// round that was decided since, unless something was done before.
+/// After each time that links were restored: the time until every live node had applied one round
+/// that was decided since, unless a fault came first.
 pub(super) fn whole_ms(observed: &Observed, history: &[&Round]) -> Vec<f64> {
     let whole = |healed: Instant| {
         let again = observed
@@ -222,7 +224,7 @@ pub(super) fn whole_ms(observed: &Observed, history: &[&Round]) -> Vec<f64> {
                     .then(|| ms(healed, at));
             }
         }
-        // Not until the end, unless something came between.
+        // Not whole until the end, unless a fault came between.
         again.is_none().then(|| ms(healed, observed.over))
     };
     observed
@@ -232,7 +234,7 @@ pub(super) fn whole_ms(observed: &Observed, history: &[&Round]) -> Vec<f64> {
         .collect()
 }
 
-/// Processes that ended though nobody killed or drained them.
+/// Processes that ended though no one killed or drained them.
 pub(super) fn fell(observed: &Observed) -> Vec<String> {
     let mut fell = Vec::new();
     for (start, life) in &observed.lives {

@@ -1,10 +1,10 @@
-//! One direction of one link: what becomes of a datagram. Pure.
+//! One direction of one link: decides when a datagram arrives, if at all. Pure.
 
 use crate::sim::random::Random;
 use slowmo_protocol::trace::Link;
 
-/// What a link with a limited rate holds back at most; more is dropped, as a router does. 200 ms at
-/// 10 Mbit/s.
+/// Maximum number of bytes that a link with a limited rate holds back; more is dropped, as by a
+/// router. 200 ms at 10 Mbit/s.
 pub const QUEUE_BYTES_MAX: u64 = 256 << 10;
 /// Bytes of a datagram on the wire beside its payload: IPv4 and UDP headers.
 const HEADER_BYTES: u64 = 28;
@@ -13,12 +13,13 @@ const HEADER_BYTES: u64 = 28;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lane {
     pub link: Link,
-    /// When all that entered it will have left a limited link, in microseconds.
+    /// Time at which everything that entered the lane will have left a limited link, in
+    /// microseconds.
     free_us: u64,
 }
 
 impl Lane {
-    /// When a datagram that enters now comes out: at no time (it is lost), once or twice.
+    /// Times at which a datagram that enters now comes out: none (it is lost), one or two.
     pub(super) fn pass(
         &mut self,
         now_us: u64,
@@ -44,7 +45,7 @@ impl Lane {
         [once, twice]
     }
 
-    /// When the last bit has left; `None` if the queue is full.
+    /// Time at which the last bit has left; `None` if the queue is full.
     fn serialize(&mut self, now_us: u64, bytes: u64) -> Option<u64> {
         let rate = self.link.bytes_per_second;
         if rate == 0 {
@@ -60,12 +61,12 @@ impl Lane {
     }
 }
 
-/// Both at once: the worse of them where they cannot be added.
+/// Combines both links: the worse value where they cannot be added.
 pub(super) fn combine(one: Link, other: Link) -> Link {
     let either = |a: u32, b: u32| {
         let a = u64::from(a.min(1_000_000));
         let b = u64::from(b.min(1_000_000));
-        // What neither of them loses gets through; at most a million.
+        // A datagram gets through if neither link loses it; the result is at most a million.
         (1_000_000 - (1_000_000 - a) * (1_000_000 - b) / 1_000_000) as u32
     };
     let slower = |a: u64, b: u64| if a == 0 || b == 0 { a.max(b) } else { a.min(b) };

@@ -1,4 +1,4 @@
-//! Every direction of every pair, and the layers that lie on them.
+//! All directions of all pairs, and the layers that lie on them.
 
 use super::lane::{Lane, combine};
 use crate::processes::schedule::Way;
@@ -7,14 +7,14 @@ use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::trace::Link;
 use std::collections::BTreeMap;
 
-/// What makes some links worse while it lies on them. Several may lie on one link.
+/// A disturbance that makes some links worse while it lies on them. Several may lie on one link.
 #[derive(Clone, Debug)]
 pub struct Layer {
-    /// Tells layers apart.
+    /// Number that identifies the layer.
     pub number: usize,
-    /// The directions.
+    /// The directions that are affected.
     pub ways: Vec<Way>,
-    /// What they are like.
+    /// The quality of the affected links.
     pub link: Link,
 }
 
@@ -55,7 +55,7 @@ impl Lanes {
         self.update();
     }
 
-    /// When a datagram comes out of a lane; a node has no way to itself.
+    /// Times at which a datagram comes out of a lane; a node has no lane to itself.
     pub(super) fn pass(
         &mut self,
         way: (usize, usize),

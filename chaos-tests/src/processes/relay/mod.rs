@@ -1,5 +1,5 @@
 //! Links between node processes on this machine, without root: a relay of UDP datagrams that is
-//! told what each link is like.
+//! given the quality of each link.
 //!
 //! ```text
 //!            node 1                        the relay                       node 2
@@ -9,8 +9,8 @@
 //! Every node listens at one address and announces another, which is a socket of the relay (`R1`).
 //! A datagram that arrives there can come from the listening address of a node only, and goes out
 //! of *that* node's socket of the relay. So each node sees the others at the addresses that they
-//! announce, whoever dialed; one socket a node is enough; and each direction of each pair is a lane
-//! of its own. Datagrams of anybody else are dropped.
+//! announce, whichever side dialed; one socket per node is enough; and each direction of each pair
+//! is a lane of its own. Datagrams from any other source are dropped.
 //!
 //! Touches loopback sockets and one thread.
 
@@ -37,30 +37,30 @@ use tokio::net::UdpSocket;
 use tokio::sync::Notify;
 use waiting::Waiting;
 
-/// Largest datagram; UDP has none that are larger.
+/// Maximum size of a datagram, which is the maximum of UDP.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
-/// Datagrams taken from one socket before the next one has its turn.
+/// Maximum number of datagrams taken from one socket before the next socket has its turn.
 const BATCH: usize = 64;
-/// What is asked of the system as a socket's buffer, in bytes; it may give less.
+/// Requested size of a socket's buffer, in bytes; the system may give less.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
-/// Why there is no relay.
+/// The reason why there is no relay.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// No free ports.
+    /// No port is free.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// A socket or thread of the relay was refused.
+    /// The system refused a socket or thread of the relay.
     #[error("cannot start the link emulator")]
     Refused(#[from] io::Error),
 }
 
-/// What passed so far.
+/// Traffic so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Traffic {
     /// Datagrams that were passed on.
     pub datagrams: u64,
-    /// Their payload.
+    /// Bytes of their payload.
     pub bytes: u64,
     /// Datagrams that were lost on purpose: cut, loss, a full queue of a slow link.
     pub lost: u64,
@@ -74,12 +74,12 @@ pub struct Relay {
     thread: Option<JoinHandle<()>>,
 }
 
-/// One node's place.
+/// The addresses of one node.
 struct Place {
     node: NodeId,
-    /// Where the node listens.
+    /// Address at which the node listens.
     listens: SocketAddr,
-    /// What it announces: the relay's own socket.
+    /// Address that the node announces: the relay's own socket.
     announces: SocketAddr,
 }
 
@@ -87,9 +87,9 @@ struct Shared {
     places: Vec<Place>,
     by_port: BTreeMap<u16, usize>,
     lanes: Mutex<Lanes>,
-    /// Datagrams on their way.
+    /// Datagrams in flight.
     waiting: Mutex<Waiting>,
-    /// Something earlier than before waits.
+    /// Notified when a datagram is queued that is due earlier than all others.
     sooner: Notify,
     stop: Notify,
     begun: Instant,
@@ -100,11 +100,11 @@ struct Shared {
 }
 
 impl Relay {
-    /// Starts a relay for these nodes; `link` is what all links are like; what is random follows
+    /// Starts a relay for these nodes; `link` is the quality of all links; all randomness follows
     /// from `seed`.
     ///
     /// # Errors
-    /// No free ports, or the system refuses a socket or a thread.
+    /// No port is free, or the system refuses a socket or a thread.
     pub fn start(nodes: &[NodeId], link: Link, seed: u64) -> Result<Self, RelayError> {
         let mut places = Vec::new();
         let mut sockets = Vec::new();
@@ -151,7 +151,7 @@ impl Relay {
         })
     }
 
-    /// Where a node must listen, and what it must announce.
+    /// The address at which a node must listen, and the one that it must announce.
     #[must_use]
     pub fn addresses(&self, node: NodeId) -> Option<(SocketAddr, SocketAddr)> {
         self.shared
@@ -161,22 +161,22 @@ impl Relay {
             .map(|place| (place.listens, place.announces))
     }
 
-    /// Lays a layer on links.
+    /// Adds a layer to links.
     pub fn lay(&self, layer: Layer) {
         lock(&self.shared.lanes).lay(layer);
     }
 
-    /// Takes a layer off.
+    /// Removes a layer.
     pub fn take_off(&self, number: usize) {
         lock(&self.shared.lanes).take_off(number);
     }
 
-    /// Takes all layers off: links are as at the start.
+    /// Removes all layers: links are as at the start.
     pub fn heal(&self) {
         lock(&self.shared.lanes).heal();
     }
 
-    /// What passed so far.
+    /// Traffic so far.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         let read = |counter: &AtomicU64| counter.load(Ordering::Acquire);
@@ -215,7 +215,7 @@ impl Shared {
         self.stop.notified().await;
     }
 
-    /// Passes on what arrives at the socket of the node with this index.
+    /// Forwards datagrams that arrive at the socket of the node with this index.
     async fn forward(self: Arc<Self>, to: usize, sockets: Arc<Vec<UdpSocket>>) {
         let Some(socket) = sockets.get(to) else {
             return;
@@ -223,7 +223,7 @@ impl Shared {
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
         while socket.readable().await.is_ok() {
             for _ in 0..BATCH {
-                // An error is that of an earlier datagram, or says that nothing is there.
+                // An error belongs to an earlier datagram, or says that nothing is there.
                 let Ok((length, source)) = socket.try_recv_from(&mut buffer) else {
                     break;
                 };
@@ -257,7 +257,8 @@ impl Shared {
         }
     }
 
-    /// The receiver sees the sender at the address that the sender announces.
+    /// Sends a datagram so that the receiver sees the sender at the address that the sender
+    /// announces.
     fn send(&self, from: usize, to: usize, bytes: &[u8], sockets: &[UdpSocket]) {
         let (Some(socket), Some(place)) = (sockets.get(from), self.places.get(to)) else {
             return;
@@ -270,7 +271,7 @@ impl Shared {
         }
     }
 
-    /// Sends what had to wait.
+    /// Sends datagrams that had to wait.
     async fn deliver(self: Arc<Self>, sockets: Arc<Vec<UdpSocket>>) {
         loop {
             let now = self.now_us();
@@ -296,7 +297,7 @@ impl Shared {
     }
 }
 
-/// A thread that panicked while it held the lock leaves numbers that are still right enough.
+/// Locks a mutex even if a thread panicked while it held it: the numbers are still correct enough.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

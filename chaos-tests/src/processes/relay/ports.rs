@@ -1,5 +1,5 @@
-//! Free loopback ports below those that the system gives away by itself, so that nobody takes a
-//! node's port while it is dead.
+//! Free loopback ports below those that the system assigns by itself, so that no other process
+//! takes a node's port while the node is dead.
 
 use super::SOCKET_BUFFER_BYTES;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
-/// Ports that are tried; systems give away those from 32,768 or higher.
+/// First of the ports that are tried; systems assign those from 32,768 or higher.
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 12_000;
 
@@ -16,7 +16,7 @@ const COUNT: u16 = 12_000;
 #[error("no free loopback UDP port from {FIRST} to {}", FIRST + COUNT - 1)]
 pub struct PortError;
 
-/// Tries each port once, from a place that differs from run to run.
+/// Tries each port once, beginning at one that differs from run to run.
 pub(super) struct Ports {
     next: u16,
     tried: u16,
@@ -31,7 +31,7 @@ impl Ports {
         }
     }
 
-    /// A port that nobody listened at a moment ago.
+    /// A port at which nobody listened a moment ago.
     pub(super) fn free(&mut self) -> Result<u16, PortError> {
         self.find(|address| UdpSocket::bind(address).ok())
             .map(|(_, address)| address.port())
@@ -49,7 +49,7 @@ impl Ports {
         while self.tried < COUNT {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, FIRST + self.next));
             self.next = (self.next + 1) % COUNT;
-            self.tried = self.tried + 1;
+            self.tried += 1;
             if let Some(socket) = bind(address) {
                 return Ok((socket, address));
             }

@@ -1,29 +1,30 @@
-//! Datagrams on their way over slow links, by the time at which they arrive.
+//! Datagrams in flight over slow links, ordered by the time at which they arrive.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Most datagrams on their way at a time.
+/// Maximum number of datagrams in flight.
 const DATAGRAMS_MAX: usize = 1 << 18;
-/// Most bytes on their way at a time.
+/// Maximum number of bytes in flight.
 const BYTES_MAX: usize = 256 << 20;
 
-/// No room for one more.
+/// There is no room for another datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
-/// A datagram that waits.
+/// A datagram in flight.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Datagram {
     at_us: u64,
-    /// Of two that arrive at the same time the one that was sent first.
+    /// Sequence number: of two datagrams that arrive at the same time the one sent first goes
+    /// first.
     number: u64,
     /// Indices of sender and receiver.
     pub way: (usize, usize),
     pub bytes: Box<[u8]>,
 }
 
-/// All that wait.
+/// All datagrams in flight.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     heap: BinaryHeap<Reverse<Datagram>>,
@@ -32,7 +33,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Keeps a copy until `at_us`; whether it is now the next one.
+    /// Keeps a copy until `at_us`; returns whether it is now the next one.
     pub(super) fn push(
         &mut self,
         at_us: u64,
@@ -54,7 +55,7 @@ impl Waiting {
         Ok(sooner)
     }
 
-    /// The next one whose time has come.
+    /// The next datagram, if it is due.
     pub(super) fn due(&mut self, now_us: u64) -> Option<Datagram> {
         if self.next_us()? > now_us {
             return None;
@@ -64,7 +65,7 @@ impl Waiting {
         Some(datagram)
     }
 
-    /// When the next one is due.
+    /// Time at which the next datagram is due.
     pub(super) fn next_us(&self) -> Option<u64> {
         self.heap.peek().map(|Reverse(datagram)| datagram.at_us)
     }

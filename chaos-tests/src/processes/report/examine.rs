@@ -12,23 +12,23 @@ pub struct Examiner {
     observed: Observed,
 }
 
-/// What a trace shows.
+/// The result of reading a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Examined {
-    /// What became of each invariant.
+    /// The verdict of each invariant.
     pub verdicts: Vec<Judged>,
-    /// What happened.
+    /// The contents of the trace.
     pub observed: Observed,
 }
 
 impl Examiner {
-    /// Looks at the next line.
+    /// Processes the next line.
     pub fn observe(&mut self, line: &Line) {
         self.observed.observe(line);
         self.judge.observe(line);
     }
 
-    /// The trace is over.
+    /// Ends the trace and returns the results.
     #[must_use]
     pub fn finish(self) -> Examined {
         let judged = |(name, verdict): (&str, _)| Judged {

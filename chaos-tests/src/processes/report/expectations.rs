@@ -1,24 +1,24 @@
-//! What a scenario expects of the cluster, against what was measured.
+//! The expectations of a scenario, compared with the measures.
 
 use super::super::measure::{Growth, Measures};
 use super::super::scenario::Expect;
 use super::Kept;
 use serde::{Deserialize, Serialize};
 
-/// Something expected and whether it was met.
+/// An expectation and whether it was met.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expectation {
-    /// What, as the scenario names it.
+    /// Name of the expectation in the scenario.
     pub name: String,
-    /// What was wanted, for people.
+    /// The required value, in words.
     pub wanted: String,
-    /// What was measured, for people.
+    /// The measured value, in words.
     pub got: String,
-    /// Whether that is enough.
+    /// Whether the measured value is sufficient.
     pub met: bool,
 }
 
-/// All that the scenario expects, and that no process ended by itself.
+/// All expectations of the scenario, and that no process ended by itself.
 pub(super) fn of(
     expect: &Expect,
     measures: &Measures,
@@ -61,7 +61,7 @@ pub(super) fn of(
     all
 }
 
-/// What is kept is whole.
+/// Expects that the kept checkpoint is whole.
 pub(super) fn kept(kept: Option<&Kept>) -> Expectation {
     let none = Kept::default();
     let Kept { step, wrong } = kept.unwrap_or(&none);
@@ -187,7 +187,7 @@ fn growth(name: &str, growth: Option<&Growth>, most: f64) -> Expectation {
     }
 }
 
-/// A share for people.
+/// A share as a percentage, as text.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }

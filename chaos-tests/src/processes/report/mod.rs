@@ -1,12 +1,12 @@
-//! What became of a run: every invariant's verdict, what was expected, figures of the run and of
-//! the fault-free one.
+//! The report of a run: every invariant's verdict, the expectations, and the figures of the run and
+//! of the fault-free one.
 //!
 //! | file | does |
 //! |---|---|
 //! | `examine` | judges and measures a trace in one pass |
 //! | `expectations` | the scenario's `[expect]` table against the figures |
-//! | `text` | for a terminal |
-//! | `html` | one self-contained page |
+//! | `text` | the report for a terminal |
+//! | `html` | the report as one self-contained page |
 
 mod examine;
 mod expectations;
@@ -24,26 +24,26 @@ use super::schedule::span;
 use crate::invariants::Verdict;
 use serde::{Deserialize, Serialize};
 
-/// What became of a run.
+/// The report of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Everything held and everything expected was met.
+    /// Whether every invariant held and every expectation was met.
     pub succeeded: bool,
     /// The scenario's name.
     pub scenario: String,
-    /// What it shows.
+    /// What the scenario shows.
     pub summary: String,
     /// The seed of its schedule.
     pub seed: u64,
-    /// What was started.
+    /// The command that was started.
     pub command: String,
-    /// Every invariant and what became of it, of the run with faults.
+    /// Every invariant and its verdict, for the run with faults.
     pub invariants: Vec<Judged>,
     /// Invariants that the fault-free run broke.
     pub broken_without_faults: Vec<Judged>,
-    /// What the scenario expects.
+    /// The expectations of the scenario.
     pub expectations: Vec<Expectation>,
-    /// What could not be done or was not looked at, for people.
+    /// Actions that could not be carried out and aspects that were not checked, in words.
     pub notes: Vec<String>,
     /// Figures of the run with faults.
     pub measures: Measures,
@@ -51,16 +51,16 @@ pub struct Report {
     pub baseline: Option<Measures>,
     /// Share of the fault-free throughput per live node.
     pub throughput_share: Option<f64>,
-    /// What the emulated links carried.
+    /// Traffic on the emulated links.
     pub traffic: Traffic,
 }
 
-/// An invariant and what became of it.
+/// An invariant and its verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judged {
-    /// Its name.
+    /// Name of the invariant.
     pub name: String,
-    /// What became of it.
+    /// Verdict on the invariant.
     #[serde(flatten)]
     pub verdict: Verdict,
 }
@@ -68,32 +68,32 @@ pub struct Judged {
 /// The checkpoints that a run left.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
-    /// The inner step behind the newest whole one, every value of which was verified.
+    /// The inner step of the newest whole checkpoint, every value of which was verified.
     pub step: Option<u64>,
-    /// What is wrong with parts that are there; parts that are missing are nothing wrong.
+    /// Errors in parts that exist; missing parts are no error.
     pub wrong: Vec<String>,
 }
 
-/// What a run was, beside its traces.
+/// Description of a run, beside its traces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// The scenario's name.
     pub scenario: String,
     /// The seed of its schedule.
     pub seed: u64,
-    /// What was started.
+    /// The command that was started.
     pub command: String,
-    /// What could not be done, for people.
+    /// Actions that could not be carried out, in words.
     pub notes: Vec<String>,
-    /// What the emulated links carried.
+    /// Traffic on the emulated links.
     pub traffic: Traffic,
-    /// The checkpoints that it left, where any were written.
+    /// The checkpoints that the run left, if any were written.
     #[serde(default)]
     pub kept: Option<Kept>,
 }
 
 impl Report {
-    /// Of a run and, if there was one, of the fault-free run before it.
+    /// The report of a run and, if there was one, of the fault-free run before it.
     #[must_use]
     pub fn new(
         header: &Header,

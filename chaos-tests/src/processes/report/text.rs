@@ -6,7 +6,7 @@ use super::{Judged, Report};
 use crate::invariants::Verdict;
 use std::fmt;
 
-/// Columns of names.
+/// Width of the name column.
 const NAMES: usize = 22;
 
 impl fmt::Display for Report {
@@ -138,7 +138,7 @@ fn quantiles(of: &Quantiles) -> String {
 }
 
 impl Judged {
-    /// A mark and a line for people.
+    /// A mark and a line of text for the verdict.
     #[must_use]
     pub fn words(&self) -> (&'static str, String) {
         match &self.verdict {

@@ -1,87 +1,87 @@
-//! What a scenario can do, and to whom.
+//! The actions of a scenario, and their targets.
 
 use serde::{Deserialize, Serialize};
 use slowmo_protocol::trace::Link;
 
-/// One thing that a scenario does.
+/// One action of a scenario.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Action {
-    /// SIGKILL.
+    /// The node is killed with SIGKILL.
     Kill {
-        /// Whom.
+        /// The node that is killed.
         who: Who,
-        /// It is started again after so many seconds; never unless given.
+        /// The node is restarted after this many seconds; never if not given.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_s: Option<Time>,
     },
     /// The node hands over and leaves.
     Drain {
-        /// Who.
+        /// The node that leaves.
         who: Who,
-        /// It is started again so many seconds after the order, and not before it has left; never
-        /// unless given.
+        /// The node is restarted this many seconds after the order, but not before it has left;
+        /// never if not given.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_s: Option<Time>,
     },
-    /// SIGSTOP, and SIGCONT after so many seconds.
+    /// SIGSTOP, and SIGCONT after this many seconds.
     Pause {
-        /// Whom.
+        /// The node that is paused.
         who: Who,
-        /// How long.
+        /// Duration of the pause.
         for_s: Time,
     },
     /// Starts nodes under the lowest free ids, which join.
     Start {
-        /// How many at once.
+        /// Number of nodes that are started at once.
         #[serde(default = "one")]
         count: usize,
     },
     /// Nothing gets through between two groups.
     Cut {
-        /// One side.
+        /// One side of the cut.
         from: Group,
-        /// The other.
+        /// The other side.
         to: Group,
-        /// Only what travels from `from` to `to` is lost.
+        /// Only packets from `from` to `to` are lost.
         #[serde(default)]
         one_way: bool,
-        /// How long.
+        /// Duration of the cut.
         for_s: Time,
     },
     /// Links between two groups get worse.
     Link {
-        /// One side.
+        /// One side of the links.
         from: Group,
-        /// The other.
+        /// The other side.
         to: Group,
-        /// Only what travels from `from` to `to` is hit.
+        /// Only packets from `from` to `to` are affected.
         #[serde(default)]
         one_way: bool,
-        /// How long.
+        /// Duration of the disturbance.
         for_s: Time,
-        /// Milliseconds of delay.
+        /// Delay in milliseconds.
         #[serde(default)]
         delay_ms: f64,
-        /// Up to so many more milliseconds, each packet another number.
+        /// Maximum additional delay in milliseconds, drawn for each packet.
         #[serde(default)]
         jitter_ms: f64,
-        /// Share of the packets that are lost.
+        /// Share of packets that are lost.
         #[serde(default)]
         loss: f64,
-        /// Share of the packets that arrive twice.
+        /// Share of packets that arrive twice.
         #[serde(default)]
         doubled: f64,
-        /// Megabits a second; 0 is no limit.
+        /// Rate in megabits per second; 0 is no limit.
         #[serde(default)]
         mbit_per_s: f64,
     },
-    /// The disk for checkpoints is full: a node writes no part of one. Wants `checkpoint_every`
-    /// among the settings.
+    /// The disk for checkpoints is full: the node writes no checkpoint part. Requires
+    /// `checkpoint_every` among the settings.
     FullDisk {
-        /// Whose.
+        /// The node whose disk is full.
         who: Who,
-        /// How long.
+        /// Duration of the full disk.
         for_s: Time,
     },
 }
@@ -90,23 +90,23 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a node's id, or one of any, leader, last, next")]
 pub enum Who {
-    /// This one.
+    /// The node with this id.
     Id(u64),
-    /// One that is chosen then.
+    /// A node that is chosen at the time of the action.
     Word(WhoWord),
 }
 
-/// How one node is chosen among those that run and are not disturbed already.
+/// How one node is chosen among those that run and are not already disturbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhoWord {
-    /// At random.
+    /// A random node.
     Any,
-    /// The lowest id: it leads.
+    /// The node with the lowest id, which leads.
     Leader,
-    /// The highest id.
+    /// The node with the highest id.
     Last,
-    /// One after the other, ascending.
+    /// One node after the other, ascending.
     Next,
 }
 
@@ -117,9 +117,9 @@ pub enum WhoWord {
     expecting = "a list of node ids, or one of any, leader, others, all, lower_half, upper_half"
 )]
 pub enum Group {
-    /// These.
+    /// The nodes with these ids.
     Ids(Vec<u64>),
-    /// Those that are chosen then.
+    /// Nodes that are chosen at the time of the action.
     Word(GroupWord),
 }
 
@@ -129,11 +129,11 @@ pub enum Group {
 pub enum GroupWord {
     /// One node at random.
     Any,
-    /// The lowest id that runs.
+    /// The running node with the lowest id.
     Leader,
-    /// Everybody who is not in the other group.
+    /// All nodes that are not in the other group.
     Others,
-    /// Everybody.
+    /// All nodes.
     All,
     /// The lower half of the ids.
     LowerHalf,
@@ -141,43 +141,44 @@ pub enum GroupWord {
     UpperHalf,
 }
 
-/// A number of seconds, or one between two.
+/// A number of seconds, or a range to draw it from.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(
     untagged,
     expecting = "a number of seconds, or a range of them like [1, 5]"
 )]
 pub enum Time {
-    /// So many.
+    /// A fixed number of seconds.
     Fixed(f64),
-    /// Evenly distributed between these.
+    /// Uniformly distributed between these.
     Range([f64; 2]),
 }
 
-/// What links are like.
+/// The quality of links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quality {
-    /// Milliseconds of delay in each direction.
+    /// Delay in milliseconds, in each direction.
     pub delay_ms: f64,
-    /// Up to so many more milliseconds, each packet another number.
+    /// Maximum additional delay in milliseconds, drawn for each packet.
     pub jitter_ms: f64,
-    /// Share of the packets that are lost.
+    /// Share of packets that are lost.
     pub loss: f64,
-    /// Share of the packets that arrive twice.
+    /// Share of packets that arrive twice.
     pub doubled: f64,
-    /// Megabits a second; 0 is no limit.
+    /// Rate in megabits per second; 0 is no limit.
     pub mbit_per_s: f64,
 }
 
 impl Quality {
-    /// Whether nothing is wrong.
+    /// Whether the links are undisturbed.
     #[must_use]
     pub fn is_perfect(&self) -> bool {
         *self == Self::default()
     }
 
-    /// As the link emulator has it. Values are in the ranges that the check allows.
+    /// The quality as the link emulator represents it. Values are in the ranges that the check
+    /// allows.
     #[must_use]
     pub fn link(&self) -> Link {
         let micros = |milliseconds: f64| (milliseconds * 1e3).round() as u64;
@@ -194,7 +195,7 @@ impl Quality {
 }
 
 impl Action {
-    /// What the links become, if it changes links.
+    /// The new quality of the links, if the action changes links.
     #[must_use]
     pub fn link(&self) -> Option<Link> {
         match *self {

@@ -1,4 +1,4 @@
-//! Whether a scenario's values make sense.
+//! Checks that a scenario's values make sense.
 
 use super::{
     ACTIONS_MAX, Action, Expect, Group, GroupWord, NODES_MAX, Quality, SECONDS_MAX, Scenario, Time,
@@ -8,9 +8,9 @@ use slowmo::config::Config;
 
 /// Longest delay of a link, in milliseconds.
 const DELAY_MS_MAX: f64 = 60_000.0;
-/// Fastest limited link, in megabits a second.
+/// Rate of the fastest limited link, in megabits per second.
 const MBIT_MAX: f64 = 1e6;
-/// Most random actions in an hour.
+/// Maximum number of random actions per hour.
 const PER_HOUR_MAX: f64 = 36_000.0;
 
 type Checked = Result<(), String>;

@@ -1,47 +1,47 @@
-//! What is wrong with a scenario, for whoever wrote it.
+//! Errors in a scenario, for its author.
 
 use super::SHIPPED;
 use std::path::PathBuf;
 
-/// Why a scenario is refused. Nothing was started.
+/// The reason why a scenario is refused. Nothing was started.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// No shipped scenario has this name, and no file either.
+    /// Neither a shipped scenario nor a file has this name.
     #[error(
         "there is no scenario '{name}'; did you mean '{nearest}'? Give one of {shipped}, or the path of a TOML file"
     )]
     UnknownName {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// The closest shipped one.
+        /// The closest shipped scenario.
         nearest: &'static str,
-        /// All shipped ones.
+        /// All shipped scenarios.
         shipped: String,
     },
     /// The file cannot be read.
     #[error("cannot read the scenario {}", path.display())]
     Unreadable {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// It is no TOML, or has other keys than a scenario has.
+    /// The file is not TOML, or has keys that a scenario does not have.
     #[error("{source_name}, line {line}: {message}")]
     Syntax {
-        /// The file or the shipped scenario.
+        /// Name of the file or the shipped scenario.
         source_name: String,
-        /// From 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong.
+        /// Description of the error.
         message: String,
     },
     /// A value makes no sense.
     #[error("{source_name}: {what}")]
     Value {
-        /// The file or the shipped scenario.
+        /// Name of the file or the shipped scenario.
         source_name: String,
-        /// What is wrong, and what is allowed.
+        /// Description of the error, and of the allowed values.
         what: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What a run is like: nodes, links, faults, and what is expected of the cluster.
+//! The description of a run: nodes, links, faults, and the expectations of the cluster.
 
 mod action;
 mod check;
@@ -16,53 +16,52 @@ use std::path::Path;
 
 /// Largest scenario file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Most nodes of a run, and highest node id.
+/// Maximum number of nodes of a run, and highest node id.
 pub const NODES_MAX: usize = 32;
 /// Longest run, in seconds: a week.
 pub const SECONDS_MAX: f64 = 7.0 * 86_400.0;
-/// Most actions in one scenario's lists, and most times that one is repeated.
+/// Maximum number of actions in one scenario's lists, and of repetitions of one action.
 pub const ACTIONS_MAX: usize = 10_000;
 
-/// A scenario as its file says it.
+/// A scenario, as in its file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What it shows, in a line.
+    /// What the scenario shows, in one line.
     pub summary: String,
-    /// Nodes that found the cluster; their ids are 1 to this.
+    /// Number of nodes that bootstrap the cluster; their ids are 1 to this.
     pub nodes: usize,
-    /// Most nodes at a time, so the highest id; as many as found it unless given.
+    /// Maximum number of nodes at a time, and therefore the highest id; defaults to `nodes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes_max: Option<usize>,
-    /// Random faults leave so many nodes untouched at any time; more than half of the founders
-    /// unless given.
+    /// Number of nodes that random faults leave untouched at any time; defaults to more than half
+    /// of the bootstrap members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<usize>,
     /// Nodes that random faults never hit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spared: Vec<u64>,
-    /// From the moment that all founders train until the last fault, in seconds.
+    /// Time from the moment that all bootstrap members train until the last fault, in seconds.
     pub duration_s: f64,
-    /// So many seconds at the beginning have no random faults and are not measured.
+    /// Seconds at the beginning without random faults, which are not measured.
     #[serde(default = "default_warm_up")]
     pub warm_up_s: f64,
-    /// After the last fault nothing is done for so many seconds, in which everybody must contribute
-    /// again.
+    /// Seconds after the last fault without any fault, in which every node must contribute again.
     #[serde(default = "default_quiet")]
     pub quiet_s: f64,
-    /// Configuration keys of the nodes; flags of the binary itself win.
+    /// Configuration keys of the nodes; command-line flags of the binary take precedence.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, Setting>,
-    /// What all links are like from the start.
+    /// Quality of all links from the start.
     #[serde(default, skip_serializing_if = "Quality::is_perfect")]
     pub links: Quality,
-    /// What is done at a set time.
+    /// Actions at set times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub script: Vec<Scripted>,
-    /// What is done at random times.
+    /// Actions at random times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub random: Vec<Recurring>,
-    /// What is expected of the cluster, beside the invariants.
+    /// Expectations of the cluster, beside the invariants.
     #[serde(default)]
     pub expect: Expect,
 }
@@ -71,93 +70,94 @@ pub struct Scenario {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Setting {
-    /// A yes or no.
+    /// A boolean.
     Flag(bool),
     /// A whole number.
     Whole(i64),
     /// Any other number.
     Number(f64),
-    /// A word.
+    /// A string.
     Text(String),
 }
 
 /// An action at a set time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scripted {
-    /// When, in seconds since all founders train.
+    /// Time in seconds since all bootstrap members train.
     pub at_s: f64,
-    /// Again after so many seconds, `times` in all.
+    /// Interval in seconds after which the action is repeated, `times` in all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every_s: Option<f64>,
-    /// How often in all.
+    /// Total number of times.
     #[serde(default = "once")]
     pub times: usize,
-    /// What.
+    /// The action.
     #[serde(flatten)]
     pub action: Action,
 }
 
-/// Actions at random times, either so many an hour (a Poisson process) or so far apart (evenly
-/// distributed).
+/// Actions at random times, either with a number per hour (a Poisson process) or with a distance in
+/// seconds (uniformly distributed).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recurring {
-    /// On average so many an hour.
+    /// Average number per hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_hour: Option<f64>,
-    /// So many seconds apart, from and to.
+    /// Seconds between two actions, from and to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between_s: Option<[f64; 2]>,
-    /// One of these is done each time; another one if it finds nobody to hit.
+    /// One of these is chosen each time; another one if it finds no node to hit.
     pub choose: Vec<Choice>,
 }
 
 /// One of several actions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
-    /// How often it is chosen, relative to the others.
+    /// Weight of the choice, relative to the others.
     #[serde(default = "default_weight")]
     pub weight: u64,
-    /// What.
+    /// The action.
     #[serde(flatten)]
     pub action: Action,
 }
 
-/// What is expected of the cluster. What is not given is measured and not judged.
+/// Expectations of the cluster. A figure whose expectation is not given is measured but not judged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expect {
-    /// At least this share of the fault-free inner steps per second of a live node.
+    /// Minimum share of the fault-free inner steps per second of a live node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput: Option<f64>,
-    /// At least this share of the live nodes contributes to a decided round, on average.
+    /// Minimum share of the live nodes that contribute to a decided round, on average.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contributing: Option<f64>,
     /// Every victim that lived long enough contributed again.
     #[serde(default)]
     pub victims_return: bool,
-    /// After links are well again all nodes hold equal parameters within so many milliseconds.
+    /// After links are restored, all nodes hold equal parameters within this many milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole_within_ms: Option<u64>,
-    /// A round is decided within so many milliseconds after each fault.
+    /// A round is decided within this many milliseconds after each fault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_round_within_ms: Option<u64>,
-    /// The resident memory of no survivor grows by more than this share after warm-up.
+    /// Maximum share by which the resident memory of any survivor may grow after warm-up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_growth: Option<f64>,
-    /// A whole checkpoint is there at the end, and no part of one is torn.
+    /// A whole checkpoint exists at the end, and no part of any checkpoint is torn.
     #[serde(default)]
     pub checkpoint_kept: bool,
-    /// The open descriptors of no survivor grow by more than this share after warm-up.
+    /// Maximum share by which the open descriptors of any survivor may grow after warm-up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub descriptor_growth: Option<f64>,
 }
 
 impl Scenario {
-    /// A shipped scenario by its name, or the scenario in a file; with the name that reports show.
+    /// A shipped scenario by its name, or the scenario in a file, together with its name in
+    /// reports.
     ///
     /// # Errors
-    /// There is no such scenario, or the file cannot be read or is wrong.
+    /// There is no such scenario, or the file cannot be read or is invalid.
     pub fn find(name_or_path: &str) -> Result<(String, Self), ScenarioError> {
         if let Some(shipped) = SHIPPED.iter().find(|shipped| shipped.name == name_or_path) {
             return Ok((
@@ -180,7 +180,7 @@ impl Scenario {
     /// Reads and checks a scenario; `source` names it in errors.
     ///
     /// # Errors
-    /// It is no TOML, has unknown or missing keys, or values out of range.
+    /// The text is not TOML, has unknown or missing keys, or values out of range.
     pub fn parse(text: &str, source: &str) -> Result<Self, ScenarioError> {
         let scenario: Self =
             toml::from_str(text).map_err(|error| ScenarioError::syntax(source, text, &error))?;
@@ -191,7 +191,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Lets faults last another time; the warm-up is at most a quarter of it.
+    /// Changes the duration of the faults; the warm-up is at most a quarter of it.
     pub fn shorten(&mut self, duration_s: f64) {
         self.duration_s = duration_s;
         self.warm_up_s = self.warm_up_s.min(duration_s / 4.0);
@@ -209,7 +209,7 @@ impl Scenario {
         self.settings.contains_key("checkpoint_every")
     }
 
-    /// How many nodes random faults leave untouched.
+    /// Number of nodes that random faults leave untouched.
     #[must_use]
     pub fn untouched_min(&self) -> usize {
         self.at_least.unwrap_or(self.nodes / 2 + 1)
@@ -227,7 +227,7 @@ impl std::fmt::Display for Setting {
     }
 }
 
-/// A scenario file's text, at most [`FILE_BYTES_MAX`] of it.
+/// Reads a scenario file, at most [`FILE_BYTES_MAX`] bytes.
 fn read(path: &Path) -> Result<String, ScenarioError> {
     let unreadable = |source| ScenarioError::Unreadable {
         path: path.to_owned(),

@@ -1,17 +1,17 @@
-//! The scenarios in the binary.
+//! The scenarios that are part of the binary.
 
 /// A scenario that needs no file.
 #[derive(Clone, Copy, Debug)]
 pub struct Shipped {
-    /// Its name.
+    /// Name of the scenario.
     pub name: &'static str,
-    /// Its TOML.
+    /// TOML text of the scenario.
     pub text: &'static str,
 }
 
 macro_rules! shipped {
     ($($name:literal),* $(,)?) => {
-        /// All of them, simple ones first.
+        /// All shipped scenarios, simple ones first.
         pub const SHIPPED: &[Shipped] = &[
             $(Shipped { name: $name, text: include_str!(concat!("../../../scenarios/", $name, ".toml")) }),*
         ];

@@ -1,4 +1,4 @@
-//! Who runs, who is disturbed, and who may be hit, as far as the plan knows.
+//! Records of which nodes run, are disturbed and may be hit, as far as the plan knows.
 
 use super::super::scenario::{Scenario, Who, WhoWord};
 use crate::sim::random::Random;
@@ -6,24 +6,24 @@ use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::time::{Instant, Span};
 use std::collections::BTreeMap;
 
-/// A node that started counts as settled after this: by then it has joined, unless something is
+/// Time after its start when a node counts as settled: by then it has joined, unless something is
 /// wrong.
 const SETTLES: Span = Span::from_millis(5_000);
 
-/// The planner's books.
+/// The planner's records.
 pub(super) struct Books {
     now: Instant,
     nodes: BTreeMap<NodeId, Node>,
     spared: Vec<NodeId>,
     at_least: usize,
-    /// Who was chosen last where one comes after the other.
+    /// The node that was chosen last when nodes are chosen one after the other.
     turn: NodeId,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Node {
     runs: bool,
-    /// When it will be started again, if it does not run.
+    /// Time at which the node will be restarted, if it does not run.
     back: Option<Instant>,
     settled: Instant,
     disturbed_until: Instant,
@@ -49,7 +49,7 @@ impl Books {
         }
     }
 
-    /// Whoever was to be started by then runs.
+    /// Advances to a time: nodes that were to be started by then run.
     pub(super) fn advance(&mut self, to: Instant) {
         self.now = to;
         let back: Vec<(NodeId, Instant)> = self
@@ -95,7 +95,7 @@ impl Books {
         self.nodes.keys().copied()
     }
 
-    /// Who does not run and is not to be started anyway, ascending.
+    /// Nodes that neither run nor have a planned restart, ascending.
     pub(super) fn free(&self) -> impl Iterator<Item = NodeId> {
         self.nodes
             .iter()
@@ -103,7 +103,7 @@ impl Books {
             .map(|(id, _)| *id)
     }
 
-    /// Whether nobody below it runs.
+    /// Whether the node is the lowest that runs.
     pub(super) fn leads(&self, node: NodeId) -> bool {
         self.nodes
             .iter()
@@ -111,7 +111,8 @@ impl Books {
             .is_some_and(|(id, _)| *id == node)
     }
 
-    /// Who may be hit now, ascending. A scripted action may hit anybody who runs.
+    /// Nodes that may be hit now, ascending. A scripted action may hit any node that runs and is
+    /// not disturbed.
     pub(super) fn candidates(&self, scripted: bool) -> Vec<NodeId> {
         let settled = self
             .nodes

@@ -1,10 +1,10 @@
-//! Which fault hits whom and when: everything follows from a scenario, a seed and a duration, so it
-//! is known before anything starts.
+//! Which fault hits which node and when. Everything follows from a scenario, a seed and a duration,
+//! so it is known before anything starts.
 //!
-//! The planner keeps books on who runs and who is disturbed. Random actions leave `at_least`
-//! settled nodes untouched and never hit whoever is spared; where one finds nobody to hit, another
-//! of its list is done, and if none does, that is counted. What is still wrong at the end is undone
-//! then.
+//! The planner records which nodes run and which are disturbed. Random actions leave `at_least`
+//! settled nodes untouched and never hit a spared node. If an action finds no node to hit, another
+//! of its list is chosen; if none finds one, that is counted. Disturbances that remain at the end
+//! are undone then.
 
 mod books;
 mod moments;
@@ -18,62 +18,62 @@ use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::trace::{Fault, Link};
 
-/// All that is done in a run, in order of time.
+/// All steps of a run, in order of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Schedule {
-    /// Times count from the moment that all founders train.
+    /// The steps; times count from the moment that all bootstrap members train.
     pub steps: Vec<Step>,
-    /// Actions that found nobody to hit.
+    /// Number of actions that found no node to hit.
     pub skipped: usize,
 }
 
-/// One thing that is done.
+/// One step of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// When.
+    /// Time of the step.
     pub at: Instant,
-    /// What.
+    /// The step itself.
     pub what: What,
 }
 
-/// What is done.
+/// The content of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// Something to a node.
+    /// A fault of a node.
     Fault(Fault),
-    /// A paused node goes on.
+    /// A paused node continues.
     Resume(NodeId),
     /// Links get worse; several such layers may lie on a link.
     Worse {
-        /// Tells layers apart.
+        /// Number that identifies the layer.
         layer: usize,
-        /// The directions.
+        /// The directions that are affected.
         ways: Vec<Way>,
-        /// What they are like.
+        /// The quality of the affected links.
         link: Link,
     },
-    /// A layer is taken off.
+    /// A layer is removed.
     Better {
-        /// Which.
+        /// Number of the layer.
         layer: usize,
-        /// The directions that it lay on.
+        /// The directions on which it lay.
         ways: Vec<Way>,
-        /// No other layer is left.
+        /// Whether no other layer is left.
         all_well: bool,
     },
 }
 
-/// From some nodes to others.
+/// Directions from some nodes to others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Way {
-    /// From whom.
+    /// The senders.
     pub from: Vec<NodeId>,
-    /// To whom.
+    /// The receivers.
     pub to: Vec<NodeId>,
 }
 
-/// Seconds as time.
+/// Converts seconds to a time span.
 #[must_use]
 pub fn span(seconds: f64) -> Span {
     Span((seconds * 1e6).round().max(0.0) as u64)
@@ -114,7 +114,7 @@ struct Planner<'a> {
     end: Instant,
     books: Books,
     schedule: Schedule,
-    /// When each layer is taken off.
+    /// Time at which each layer is removed.
     layers: Vec<Instant>,
 }
 
@@ -123,7 +123,7 @@ impl Planner<'_> {
         self.schedule.steps.push(Step { at, what });
     }
 
-    /// Plans an action; `None` if there is nobody to hit.
+    /// Plans an action; `None` if it finds no node to hit.
     fn act(&mut self, at: Instant, action: &Action, scripted: bool) -> Option<()> {
         match action {
             Action::Kill { who, for_s } => {
@@ -236,7 +236,8 @@ impl Planner<'_> {
         );
     }
 
-    /// What began at `at` is over then, or at the end of the run.
+    /// End of an action that began at `at`: after a time drawn from `time`, or at the end of the
+    /// run.
     fn until(&mut self, at: Instant, time: &Time) -> Instant {
         let seconds = match *time {
             Time::Fixed(fixed) => fixed,
@@ -250,7 +251,7 @@ impl Planner<'_> {
         self.books.choose(who, &candidates, &mut self.random)
     }
 
-    /// Two groups without a common node, neither of them empty.
+    /// Two disjoint groups, neither of them empty.
     fn sides(
         &mut self,
         from: &Group,

@@ -1,24 +1,24 @@
-//! When something is done: set times, and times drawn at random.
+//! The times of actions: set times, and times drawn at random.
 
 use super::super::scenario::{Action, Choice, Recurring, Scenario};
 use super::span;
 use crate::sim::random::Random;
 use slowmo_protocol::time::{Instant, Span};
 
-/// Most random actions of a run; what would come later is left out.
+/// Maximum number of random actions of a run; later ones are left out.
 const MOMENTS_MAX: usize = 1 << 20;
 
-/// An action whose time has come.
+/// The time of an action.
 #[derive(Debug)]
 pub(super) struct Moment {
     pub at: Instant,
-    /// The first of these that finds somebody to hit.
+    /// Candidates: the first that finds a node to hit is carried out.
     pub actions: Vec<Action>,
-    /// The scenario's author wanted exactly this.
+    /// Whether the scenario's author scripted exactly this.
     pub scripted: bool,
 }
 
-/// All of a run, in order of time.
+/// All moments of a run, in order of time.
 pub(super) fn moments(scenario: &Scenario, seed: u64, duration: Span) -> Vec<Moment> {
     let end = Instant(duration.0);
     let mut moments = Vec::new();
@@ -68,13 +68,13 @@ pub(super) fn moments(scenario: &Scenario, seed: u64, duration: Span) -> Vec<Mom
     moments
 }
 
-/// Evenly distributed, at least 0 and below 1.
+/// A uniformly distributed number, at least 0 and below 1.
 pub(super) fn unit(random: &mut Random) -> f64 {
     const STEPS: u64 = 1 << 53;
     random.below(STEPS) as f64 / STEPS as f64
 }
 
-/// Until the next time; at least a microsecond.
+/// Time until the next action; at least a microsecond.
 fn pause(recurring: &Recurring, random: &mut Random) -> Span {
     let unit = unit(random);
     let seconds = match (recurring.per_hour, recurring.between_s) {

@@ -11,18 +11,18 @@ use slowmo_protocol::node::{
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::topology::Rate;
 
-/// The part, and what the worker lends it.
+/// The aggregator part, and the data that the worker passes to it.
 pub struct Exchanges {
     part: AggregatorPart<Vectors>,
     rates: Vec<Rate>,
-    /// The worker waits for an answer.
+    /// Whether the worker waits for an answer.
     asks: bool,
     buffers: Values,
     used: Vec<(u64, u64)>,
 }
 
 impl Exchanges {
-    /// Before the founding.
+    /// An aggregator before the bootstrap.
     pub fn new(config: &Config, rates: Vec<Rate>) -> Self {
         let gossips = matches!(config.algorithm.base, Base::Sgp(_));
         let part = AggregatorPart::new(1, gossips, config.waits.round);
@@ -35,12 +35,12 @@ impl Exchanges {
         }
     }
 
-    /// When it must be given a tick.
+    /// Time at which the part needs its next tick.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.part.next_deadline()
     }
 
-    /// The worker asks for an exchange.
+    /// The worker requests an exchange.
     pub fn arrive(&mut self, arrival: Arrival, now: Instant, wishes: &mut Vec<Wish>) {
         let Arrival {
             arrive,
@@ -53,7 +53,7 @@ impl Exchanges {
         self.take(ToAggregator::Arrive(Box::new(arrive)), now, wishes);
     }
 
-    /// Takes a message.
+    /// Handles a message.
     pub fn take(&mut self, message: ToAggregator<Vectors>, now: Instant, wishes: &mut Vec<Wish>) {
         let mut out = Outbox::default();
         self.part.handle(message, now, &mut out);

@@ -15,21 +15,21 @@ use slowmo_protocol::wire::Bulk;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// The part, and the numerators.
+/// The gossip part, and its numerators.
 pub struct Gossips {
     part: GossipPart<Vectors>,
     identity: Identity,
-    /// Of messages that have arrived and belong to the next mix.
+    /// Numerators of messages that have arrived and belong to the next mix.
     folded: Vec<Values>,
-    /// Of what was sent and may come back.
+    /// Numerators that were sent and may come back.
     shipped: BTreeMap<Sent, Values>,
-    /// The model after the last mix: what its own weight belongs to.
+    /// The model after the last mix, to which the node's own weight belongs.
     model: Values,
-    /// Synchronous: of the node's own part.
+    /// Synchronous: the numerators of the node's own part.
     kept: Vec<f64>,
     /// Synchronous: the push-sum weight of that part.
     kept_weight: f64,
-    /// Overlapped: the mix that the training thread takes in now, and what it adds.
+    /// Overlapped: the mix that the training thread takes in now, and the correction that it adds.
     mixing: Option<(Mix, Values)>,
 }
 
@@ -48,22 +48,22 @@ impl Gossips {
         }
     }
 
-    /// When it must be given a tick.
+    /// Time at which the part needs its next tick.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.part.next_deadline()
     }
 
-    /// The machine, to look at.
+    /// The machine, for inspection.
     pub fn machine(&self) -> Option<&GossipPeer> {
         self.part.machine()
     }
 
-    /// How many streams wait to be read.
+    /// Number of streams that wait to be read.
     pub fn parked(&self) -> usize {
         self.part.parked()
     }
 
-    /// Models that are kept because they may come back.
+    /// Number of models that are kept because they may come back.
     pub fn models(&self) -> usize {
         let mut steps: Vec<Step> = self.shipped.keys().map(|(_, step)| *step).collect();
         steps.sort_unstable();
@@ -71,7 +71,7 @@ impl Gossips {
         steps.len()
     }
 
-    /// Takes a message.
+    /// Handles a message.
     pub fn take(&mut self, message: ToGossip<Vectors>, now: Instant, wishes: &mut Vec<Wish>) {
         let mut messages = VecDeque::from([message]);
         while let Some(message) = messages.pop_front() {
@@ -87,7 +87,7 @@ impl Gossips {
         }
     }
 
-    /// Carries out an effect; what that makes, the part is told at once.
+    /// Carries out an effect; the part is told the result at once.
     fn act(
         &mut self,
         effect: GossipEffect<Vectors>,
@@ -135,7 +135,7 @@ impl Gossips {
         None
     }
 
-    /// `own` with what arrived and what came back.
+    /// Mixes the node's own values with those that arrived and came back.
     fn mix(
         &mut self,
         mix: &Mix,
@@ -211,7 +211,7 @@ impl Gossips {
         }
     }
 
-    /// Overlapped: the training thread mixed. `before` is the model as its inner step left it.
+    /// Overlapped: the training thread mixed. `before` is the model after its inner step.
     fn moved(&mut self, before: &Values, plan: Option<Plan>, wishes: &mut Vec<Wish>) {
         let Some((mix, correction)) = self.mixing.take() else {
             return;
@@ -239,7 +239,7 @@ impl Gossips {
         self.model = Arc::new(numerators.iter().map(|value| value / mix.weight).collect());
     }
 
-    /// A node's messages to a peer that it still answers for.
+    /// The messages to a peer that the node still answers for.
     fn open(&self, node: NodeId) -> Vec<Step> {
         let awaits = |sent: &&Sent| {
             sent.0 == node

@@ -10,7 +10,7 @@ use slowmo_protocol::node::{MembershipEffect, MembershipPart, Notice, SignsOfLif
 use slowmo_protocol::time::{Instant, Span};
 use std::collections::BTreeMap;
 
-/// What the transport has heard: how often, by peer.
+/// Number of times that the transport has heard each peer.
 pub type Heard = BTreeMap<NodeId, u64>;
 
 struct Signs<'a> {
@@ -28,16 +28,16 @@ impl SignsOfLife for Signs<'_> {
     }
 }
 
-/// The part and what is shown of it.
+/// The membership part, and the state that is shown of it.
 pub struct Members {
     part: MembershipPart,
     round_trip: Span,
-    /// Why the node is no member.
+    /// Reason why the node is not a member.
     pub waiting: Option<String>,
 }
 
 impl Members {
-    /// A node that has met nobody.
+    /// A membership that has met no peer.
     pub fn new(settings: Settings, liveness: liveness::Settings, round_trip: Span) -> Self {
         Self {
             part: MembershipPart::new(settings, liveness),
@@ -46,12 +46,12 @@ impl Members {
         }
     }
 
-    /// When it must be given a tick.
+    /// Time at which the part needs its next tick.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.part.next_deadline()
     }
 
-    /// Takes a message.
+    /// Handles a message.
     pub fn take(
         &mut self,
         message: ToMembership,

@@ -31,23 +31,23 @@ pub const CLUSTER: ClusterId = ClusterId(1);
 
 /// A process from its start to its end.
 pub struct Node {
-    /// Which start of which node.
+    /// Node id and incarnation.
     pub start: Start,
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: SocketAddr,
-    /// Its membership.
+    /// The membership part.
     pub membership: Members,
-    /// Its coordinator.
+    /// The coordinator part.
     pub rounds: Rounds,
-    /// Its gossip peer.
+    /// The gossip part.
     pub gossip: Gossips,
     aggregator: Exchanges,
-    /// Its training thread.
+    /// The training thread.
     pub training: TrainingPart,
 }
 
 impl Node {
-    /// A process that has met nobody.
+    /// A process that has met no peer.
     pub fn new(
         start: Start,
         address: SocketAddr,
@@ -75,7 +75,7 @@ impl Node {
         }
     }
 
-    /// Takes a message.
+    /// Handles a message.
     pub fn take(&mut self, mail: Mail, heard: &Heard, now: Instant, wishes: &mut Vec<Wish>) {
         match mail {
             Mail::Node(node::Mail::Membership(message)) => {
@@ -94,7 +94,7 @@ impl Node {
         }
     }
 
-    /// When a part must be given a tick.
+    /// Time at which a part needs its next tick.
     pub fn next_deadline(&self, part: Part) -> Option<Instant> {
         match part {
             Part::Membership => self.membership.next_deadline(),
@@ -106,18 +106,18 @@ impl Node {
     }
 }
 
-/// Whether a process may be part of a founding view.
+/// Whether a process may be part of a bootstrap view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bootstrapping {
-    /// It only joins.
+    /// The process only joins.
     Never,
-    /// It may.
+    /// The process may bootstrap.
     Allowed,
-    /// It may, and knows that it was a member before it was started again.
+    /// The process may bootstrap, and knows that it was a member before it was restarted.
     Again,
 }
 
-/// What tells a part that time has passed.
+/// The message that tells a part that time has passed.
 #[must_use]
 pub fn tick(part: Part) -> Option<Mail> {
     Some(match part {
@@ -173,7 +173,7 @@ fn rounds_settings(identity: Identity, config: &Config) -> coordinator::Settings
     }
 }
 
-/// Where there is no slow step, any will do.
+/// The outer optimizer; an arbitrary one if there is no slow step.
 fn optimizer(config: &Config) -> OuterOptimizer {
     config.algorithm.outer.map_or(
         OuterOptimizer::SlowMo {
@@ -193,7 +193,7 @@ fn waits(config: &Config) -> Waits {
     }
 }
 
-/// Even and odd ids are a site each: what a node measured to whoever there may be.
+/// Rates that a node measured to all others. Even and odd ids form one site each.
 fn rates(of: NodeId, config: &Config) -> Vec<Rate> {
     if !config.algorithm.orders_by_rate() {
         return Vec::new();

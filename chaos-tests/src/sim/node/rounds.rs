@@ -11,18 +11,18 @@ use slowmo_protocol::node::{Applied, Contribute, RoundsEffect, RoundsPart, ToRou
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{self, Event, Held, Start, digest_values};
 
-/// The part, and what it needs of the world.
+/// The coordinator part, and what it needs from the world.
 pub struct Rounds {
     part: RoundsPart<Vectors>,
     identity: Identity,
     optimizer: OuterOptimizer,
-    /// How long what this node computes or writes takes, in microseconds.
+    /// Duration of a computation or write of this node, in microseconds.
     pub work: u64,
     /// The last outcome whose parameters the training thread had when it contributed.
     pub after: Option<trace::Place>,
-    /// Why no round is decided.
+    /// Reason why no round is decided.
     pub waiting: Option<String>,
-    /// The decided outcomes applied so far.
+    /// Number of decided outcomes applied so far.
     pub applied: u64,
 }
 
@@ -41,22 +41,22 @@ impl Rounds {
         }
     }
 
-    /// When it must be given a tick.
+    /// Time at which the part needs its next tick.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.part.next_deadline()
     }
 
-    /// The machine, to look at.
+    /// The machine, for inspection.
     pub fn machine(&self) -> &Coordinator {
         self.part.machine()
     }
 
-    /// What it is doing, in a word.
+    /// The current phase, in a word.
     pub fn phase(&self) -> &'static str {
         self.part.phase()
     }
 
-    /// How many streams are parked.
+    /// Number of streams that are parked.
     pub fn parked(&self) -> usize {
         self.part.parked()
     }
@@ -68,7 +68,7 @@ impl Rounds {
         }
     }
 
-    /// Takes a message.
+    /// Handles a message.
     pub fn take(&mut self, message: ToRounds<Vectors>, now: Instant, wishes: &mut Vec<Wish>) {
         if let ToRounds::Contribute(contribute) = &message {
             let Contribute {

@@ -1,5 +1,5 @@
-//! The training thread of a simulated node: inner steps, and at each what the schedule says. As a
-//! worker's session does.
+//! The training thread of a simulated node: takes inner steps and performs at each the exchange
+//! that the algorithm's schedule demands, as a worker's session does.
 
 use crate::sim::config::Config;
 use crate::sim::mail::{Arrival, Mail, ToTraining, Wish};
@@ -19,20 +19,20 @@ use std::sync::Arc;
 /// The inner learning rate of every run: a power of two, so that dividing by it is exact.
 pub const GAMMA: f32 = 0.125;
 
-/// What the thread waits for.
+/// The activity of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// The founding, or to be admitted.
+    /// Waits for the bootstrap, or to be admitted.
     Synchronizing,
-    /// An inner step.
+    /// Computes an inner step.
     Computing,
-    /// A mean of gradients.
+    /// Waits for a mean of gradients.
     Gradients,
-    /// An exchange of this kind.
+    /// Waits for an exchange of this kind.
     Exchanging(Due),
-    /// To be let go.
+    /// Waits for permission to leave.
     Leaving,
-    /// It has ended with an error, or left.
+    /// Ended with an error, or left.
     Ended,
 }
 
@@ -45,22 +45,22 @@ pub struct TrainingPart {
     /// The model.
     pub model: Vec<f64>,
     buffers: Vec<f64>,
-    /// The inner step under way.
+    /// Number of the current inner step.
     pub step: Step,
-    /// What it does.
+    /// The current activity.
     pub doing: Doing,
     excluded: bool,
     computing: u64,
     compute: (u64, u64),
-    /// Hundredths of the usual time that an inner step takes.
+    /// Duration of an inner step in hundredths of the usual time.
     pub slowness: u64,
     random: Random,
     progress: Option<Progress>,
     members: Arc<[Member]>,
     used: Vec<(u64, u64)>,
-    /// The last decided round whose parameters it took.
+    /// The last decided round whose parameters the thread took.
     pub after: Option<slowmo_protocol::trace::Place>,
-    /// Inner steps taken.
+    /// Number of inner steps taken.
     pub steps: u64,
 }
 
@@ -140,7 +140,7 @@ impl TrainingPart {
         wishes.push(Wish::Tell(Mail::Arrive(Box::new(arrival))));
     }
 
-    /// Takes a message.
+    /// Handles a message.
     pub fn take(&mut self, message: ToTraining, wishes: &mut Vec<Wish>) {
         match message {
             ToTraining::Computed(computing)
@@ -182,7 +182,7 @@ impl TrainingPart {
         ));
     }
 
-    /// The step is computed: every node drifts in its own way, by eighths, so that sums are exact.
+    /// Completes the step: every node drifts in its own way, by eighths, so that sums are exact.
     fn computed(&mut self, wishes: &mut Vec<Wish>) {
         self.steps += 1;
         if self.algorithm.base == Base::AllReduce {
@@ -220,7 +220,7 @@ impl TrainingPart {
             .extend(batch.into_iter().map(|range| (range.start, range.end)));
     }
 
-    /// What the schedule says of this step.
+    /// Performs the exchange that the algorithm's schedule demands at this step.
     fn exchange(&mut self, wishes: &mut Vec<Wish>) {
         let due = due(&self.algorithm, self.step);
         if due == Due::NOTHING && !self.excluded {
@@ -285,7 +285,7 @@ impl TrainingPart {
         }
     }
 
-    /// Overlapped gossip: `x = stays·m + c`; the gossip peer hears what the model was.
+    /// Overlapped gossip: `x = stays·m + c`. The gossip peer is told the previous model.
     fn mix(&mut self, correction: &Values, stays: f64, weight: f64, wishes: &mut Vec<Wish>) {
         let before = Arc::new(self.model.clone());
         let mixed = self.model.iter().zip(correction.iter());
@@ -299,7 +299,7 @@ impl TrainingPart {
         }));
     }
 
-    /// Hands a decided round to the sampler.
+    /// Passes a decided round to the sampler.
     fn follow(&mut self, outcome: &Outcome, members: &Arc<[Member]>) {
         if outcome.spec.carries_parameters() {
             self.after = Some(slowmo_protocol::trace::Place {
@@ -327,12 +327,12 @@ impl TrainingPart {
         }
     }
 
-    /// Which start of the node this is.
+    /// The incarnation of the node.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// What is left of the samples.
+    /// Progress through the samples.
     pub fn progress(&self) -> Option<&Progress> {
         self.progress.as_ref()
     }

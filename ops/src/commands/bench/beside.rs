@@ -1,5 +1,5 @@
-//! What something that runs beside the training costs it: measurements with and without, in turn,
-//! and their medians.
+//! Cost of a task that runs beside the training: measurements without and with it, in turn, and
+//! their medians.
 
 use super::run::{Measurement, NodeReport, owned};
 use super::sizes::Sizes;
@@ -11,47 +11,47 @@ use slowmo_ops::limits::median;
 /// Outer rounds only.
 const ROUNDS_ONLY: [(&str, &str); 1] = [("SLOWMO_BASE", "none")];
 
-/// How it is measured.
+/// Parameters of the measurements.
 #[derive(Debug, Args, Serialize)]
 pub struct Training {
     #[command(flatten)]
     #[serde(flatten)]
     pub sizes: Sizes,
-    /// Timed steps of each measurement, after two to warm up.
+    /// Timed steps of each measurement, after two warm-up steps.
     #[arg(long, value_name = "N", default_value_t = 240, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub steps: u32,
-    /// Pretended computation of a step.
+    /// Simulated computation of a step, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 50)]
     pub compute_ms: u64,
-    /// Steps of an outer round.
+    /// Inner steps per outer round.
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
     pub tau: u32,
-    /// Measurements of each kind.
+    /// Number of measurements of each kind.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub times: u32,
 }
 
-/// Mean time of a step on the slowest node, the median of the measurements.
+/// Mean time of a step on the slowest node: median of the measurements.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Cost {
-    /// Without it.
+    /// Time without the task, in milliseconds.
     pub without_ms: f64,
-    /// With it.
+    /// Time with the task, in milliseconds.
     pub with_ms: f64,
-    /// What it adds to the time of a step, as a share.
+    /// Share by which the task lengthens a step.
     pub added: f64,
-    /// What it may add.
+    /// Bound of `added`.
     pub target: f64,
-    /// Whether it does not.
+    /// Whether `added` is within the target.
     pub within_target: bool,
 }
 
-/// Configuration variables.
+/// Configuration variables of one measurement.
 pub type Settings = Vec<(&'static str, String)>;
 
 impl Training {
-    /// Measures in turn without and with what `settings` switch on; each measurement asks for them
-    /// anew, and hands them to `after` then.
+    /// Measures in turn without and with the settings that `settings` returns. `settings` is called
+    /// for each measurement with them, and its second result is passed to `after` when that ends.
     pub fn compare<K>(
         &self,
         console: Console,
@@ -79,7 +79,7 @@ impl Training {
         })
     }
 
-    /// Seconds of a step, the mean on the slowest node.
+    /// Time of a step in seconds: mean on the slowest node.
     fn measure(&self, console: Console, what: &str, more: Settings) -> anyhow::Result<f64> {
         let mut settings = owned(&ROUNDS_ONLY);
         settings.push(("SLOWMO_TAU", self.tau.to_string()));
@@ -104,7 +104,7 @@ impl Training {
             .fold(0.0, f64::max))
     }
 
-    /// A table with further rows.
+    /// A table of the cost, with more rows.
     pub fn table(
         &self,
         cost: &Cost,

@@ -1,4 +1,4 @@
-//! `slowmo bench checkpoint`: what writing checkpoints beside the training costs it.
+//! `slowmo bench checkpoint`: cost of writing checkpoints during training.
 
 use super::beside::{Cost, Training};
 use crate::console::Console;
@@ -10,10 +10,10 @@ use slowmo_ops::processes::catch_signals;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// What checkpoints may add to the time of a step.
+/// Largest share that checkpoints may add to the time of a step.
 const ADDED_MAX: f64 = 0.02;
 
-/// Training with checkpoints and without, in turn.
+/// Training with and without checkpoints, in turn.
 #[derive(Debug, Args)]
 pub struct CheckpointBench {
     #[command(flatten)]
@@ -23,7 +23,7 @@ pub struct CheckpointBench {
     every: u32,
 }
 
-/// What `bench checkpoint` reports.
+/// Report of `bench checkpoint`.
 #[derive(Debug, Serialize)]
 struct Report {
     command: &'static str,
@@ -80,7 +80,7 @@ impl CheckpointBench {
     }
 }
 
-/// How many checkpoints of a folder are whole, and the bytes of one.
+/// Number of whole checkpoints in a folder, and the bytes of one.
 fn whole(folder: &Path) -> anyhow::Result<(usize, u64)> {
     let found: Vec<Checkpoint> = list(folder)?
         .iter()

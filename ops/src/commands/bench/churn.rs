@@ -1,5 +1,5 @@
-//! A cluster of bench processes whose nodes come and go: what each of them told, and whether they
-//! agree.
+//! A cluster of bench processes whose nodes join and leave: collects the events of each node and
+//! checks that the nodes agree.
 
 use super::churn_node::{CHURN_NODE, NodeEvent};
 use crate::console::Console;
@@ -11,53 +11,53 @@ use slowmo_ops::processes::{Group, Happening, Plan, Stream, signals};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Decided rounds remembered, to compare what nodes say of them.
+/// Decided rounds remembered for comparing the nodes' reports.
 const ROUNDS_KEPT: usize = 4096;
-/// Decided rounds remembered of each node.
+/// Closed rounds remembered of each node.
 const TIMES_KEPT: usize = 512;
 
-/// The cluster.
+/// The cluster of bench processes.
 pub struct Cluster {
     console: Console,
     group: Group,
     nodes: BTreeMap<usize, Node>,
     rounds: BTreeMap<u64, Decided>,
     decided: u64,
-    /// Nodes that were killed or drained, so that their end is no failure.
+    /// Nodes that were killed or drained, so that their end is not a failure.
     dismissed: BTreeSet<usize>,
     /// Nodes that ended with exit code 0.
     well: BTreeSet<usize>,
 }
 
-/// What one node told since it started last.
+/// Events of one node since its last start.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
-    /// Its process began.
+    /// Time at which its process began, in microseconds since 1970.
     pub up_us: Option<u64>,
-    /// It had the parameters: when, the next round, bytes received until then.
+    /// Time at which it had the parameters, its next round, and the bytes received until then.
     pub ready: Option<(u64, u64, u64)>,
-    /// It entered its last round.
+    /// Time at which it entered its last round, in microseconds since 1970.
     pub entered_us: u64,
-    /// The rounds it closed, ascending; the last [`TIMES_KEPT`] of them.
+    /// The rounds it closed, ascending; at most the last [`TIMES_KEPT`].
     pub closed: Vec<Closed>,
 }
 
-/// A round as one node closed it.
+/// A round as closed by one node.
 #[derive(Clone, Copy, Debug)]
 pub struct Closed {
-    /// Which.
+    /// Number of the round.
     pub round: u64,
-    /// When the training thread had the result, in microseconds since 1970.
+    /// Time at which the training thread had the result, in microseconds since 1970.
     pub at_us: u64,
-    /// When it had asked for it.
+    /// Time at which the training thread entered the round, in microseconds since 1970.
     pub entered_us: u64,
     /// Nodes that were averaged.
     pub contributors: usize,
     /// Members of the view after it.
     pub members: usize,
-    /// It got the result without having contributed.
+    /// Whether the node got the result without having contributed.
     pub caught_up: bool,
-    /// How long it published, in microseconds, until it was decided.
+    /// Duration of its publish phase until the decision, in microseconds.
     pub published_us: u64,
 }
 
@@ -68,7 +68,7 @@ struct Decided {
 }
 
 impl Cluster {
-    /// Founds a cluster of `nodes` nodes with a model of `parameters` values.
+    /// Bootstraps a cluster of `nodes` nodes with a model of `parameters` values.
     pub fn found(
         console: Console,
         nodes: usize,
@@ -111,7 +111,7 @@ impl Cluster {
         })
     }
 
-    /// Ids of the nodes whose processes run, ascending.
+    /// Ids of the nodes whose processes run, in ascending order.
     pub fn running(&self) -> Vec<usize> {
         self.group.running_nodes()
     }
@@ -121,7 +121,7 @@ impl Cluster {
         self.well.contains(&node)
     }
 
-    /// What a node told since it started last.
+    /// Events of a node since its last start.
     pub fn node(&self, node: usize) -> &Node {
         static NOTHING: Node = Node {
             up_us: None,
@@ -132,12 +132,12 @@ impl Cluster {
         self.nodes.get(&node).unwrap_or(&NOTHING)
     }
 
-    /// Rounds that were decided.
+    /// Number of decided rounds.
     pub fn decided(&self) -> u64 {
         self.decided
     }
 
-    /// Signals a node; one that dies of it has not failed.
+    /// Signals a node; a node that dies of the signal has not failed.
     pub fn signal(&mut self, node: usize, signal: Signal) -> anyhow::Result<()> {
         if matches!(signal, Signal::SIGKILL | Signal::SIGTERM) {
             self.dismissed.insert(node);
@@ -146,7 +146,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts a node that joins.
+    /// Starts a node that joins the cluster.
     pub fn join(&mut self, node: usize) -> anyhow::Result<()> {
         self.nodes.insert(node, Node::default());
         self.dismissed.remove(&node);
@@ -154,7 +154,7 @@ impl Cluster {
         Ok(self.group.join(node, true)?)
     }
 
-    /// Listens until `enough`.
+    /// Handles events until `enough` holds.
     pub fn wait(
         &mut self,
         what: &str,
@@ -176,7 +176,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What the nodes' admin endpoints say.
+    /// Reports from the nodes' admin sockets.
     pub fn reports(&self) -> Vec<Report> {
         let ask = |node: usize| match jobs::ask(
             node,
@@ -272,7 +272,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// One outcome a round: all nodes must tell the same of it.
+    /// Checks that all nodes report the same outcome of a round.
     fn agree(&mut self, node: usize, round: u64, decided: Decided) -> anyhow::Result<()> {
         let first = !self.rounds.contains_key(&round);
         let known = self.rounds.entry(round).or_insert_with(|| decided.clone());
@@ -289,14 +289,14 @@ impl Cluster {
 }
 
 impl Node {
-    /// The first round that it closed after `at_us` and that `counts`.
+    /// The first round that the node closed after `at_us` and for which `counts` holds.
     pub fn closed_after(&self, at_us: u64, counts: impl Fn(&Closed) -> bool) -> Option<&Closed> {
         self.closed
             .iter()
             .find(|closed| closed.at_us > at_us && counts(closed))
     }
 
-    /// Times between neighbouring rounds that it closed, in microseconds; of those that ended
+    /// Times between consecutive rounds that the node closed, in microseconds, for those that ended
     /// within the span.
     pub fn gaps(&self, from_us: u64, to_us: u64) -> impl Iterator<Item = u64> {
         let pairs = self

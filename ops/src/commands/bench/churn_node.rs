@@ -1,5 +1,5 @@
 //! Hidden `slowmo bench-churn-node`: one node with synthetic parameters that trains until it is
-//! ended or drained, and tells every decided round with the time.
+//! ended or drained, and reports every decided round with the time.
 
 use super::node::Synthetic;
 use anyhow::Context;
@@ -9,61 +9,61 @@ use slowmo::{Config, Runtime};
 use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The hidden subcommand.
+/// Name of the hidden subcommand.
 pub const CHURN_NODE: &str = "bench-churn-node";
 /// Inner learning rate; the slow step divides by it.
 const LEARNING_RATE: f32 = 0.1;
 
-/// One node of a cluster that changes; its algorithm comes through `SLOWMO_*` variables.
+/// One node of a cluster of changing size; its algorithm comes through `SLOWMO_*` variables.
 #[derive(Debug, Args)]
 pub struct ChurnNode {
     /// Float32 values of the model.
     #[arg(long)]
     parameters: usize,
-    /// Pretended computation before each step.
+    /// Simulated computation before each step, in milliseconds.
     #[arg(long, default_value_t = 0)]
     compute_ms: u64,
 }
 
-/// What a node tells, one JSON object a line. Times are microseconds since 1970: all nodes run on
+/// Event of a node, one JSON object per line. Times are microseconds since 1970: all nodes run on
 /// one machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum NodeEvent {
-    /// The process has started and the runtime is about to.
+    /// The process has started and is about to start the runtime.
     Up {
-        /// When.
+        /// Time of the event.
         at_us: u64,
     },
-    /// It has the cluster's parameters.
+    /// The node has the cluster's parameters.
     Ready {
-        /// When.
+        /// Time of the event.
         at_us: u64,
-        /// The next round.
+        /// Number of the next round.
         round: u64,
-        /// UDP payload bytes it has received.
+        /// UDP payload bytes received so far.
         received_bytes: u64,
     },
-    /// It is about to enter a round.
+    /// The node is about to enter a round.
     Enter {
-        /// When.
+        /// Time of the event.
         at_us: u64,
     },
-    /// It has the result of a decided round.
+    /// The node has the result of a decided round.
     Round {
-        /// When.
+        /// Time of the event.
         at_us: u64,
-        /// Which.
+        /// Number of the round.
         round: u64,
         /// Nodes that were averaged.
         contributors: usize,
         /// Members of the view after it.
         members: usize,
-        /// It was passed over in it.
+        /// Whether the node was excluded from it.
         caught_up: bool,
-        /// Microseconds that it published, until it was decided.
+        /// Duration of its publish phase until the decision, in microseconds.
         published_us: u64,
-        /// Of the parameters.
+        /// Digest of the parameters.
         digest: String,
     },
 }

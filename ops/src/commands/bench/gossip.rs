@@ -1,5 +1,5 @@
-//! `slowmo bench gossip`: push-sum gossip behind computation, against the time of both alone,
-//! measured in the same run; and what the others notice of a slow node.
+//! `slowmo bench gossip`: push-sum gossip overlapped with computation, against the time of each
+//! alone, measured in the same run; and the effect of a slow node on the others.
 
 use super::limits::{LimitsReport, single_limits};
 use super::round::Compared;
@@ -11,46 +11,45 @@ use serde::Serialize;
 use slowmo_ops::limits::median;
 use slowmo_ops::processes::catch_signals;
 
-/// Only gossip, with one peer at every step.
+/// Settings for gossip only, with one peer at every step.
 const GOSSIP: [(&str, &str); 3] = [
     ("SLOWMO_BASE", "sgp"),
     ("SLOWMO_ALPHA", "1"),
     ("SLOWMO_BETA", "0"),
 ];
-/// The slowed node.
+/// Id of the slowed node.
 const SLOW_NODE: u64 = 1;
-/// How many times longer it computes.
+/// Factor by which its computation takes longer.
 const SLOW_FACTOR: u32 = 5;
-/// An overlapped step should take at most so many times the longer of computation and
-/// communication.
+/// Target: largest ratio of an overlapped step to the longer of computation and communication.
 const OVERLAPPED_MAX: f64 = 1.05;
-/// Beside a slow node, steps should take less than so many times as long as without.
+/// Target: bound of the ratio of steps beside a slow node to steps without one.
 const SLOWED_MAX: f64 = 1.10;
 
-/// Gossip over QUIC on loopback, overlapped with computation and not.
+/// Gossip over QUIC on loopback, with and without overlap with computation.
 #[derive(Debug, Args)]
 pub struct GossipBench {
     #[command(flatten)]
     sizes: Sizes,
-    /// Timed steps, after two to warm up.
+    /// Timed steps, after two warm-up steps.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     steps: u32,
-    /// Pretended computation before each step, in milliseconds: the training thread sleeps, as it
+    /// Simulated computation before each step, in milliseconds: the training thread sleeps, as it
     /// does while a GPU computes.
     #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     compute_ms: u64,
-    /// Steps that a message may be late in the overlapped runs.
+    /// Steps by which a message may be late in the overlapped runs.
     #[arg(long, value_name = "STEPS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     staleness: u32,
-    /// The same, where one node computes five times as long as the others.
+    /// The same bound in the runs where one node computes five times as long as the others.
     #[arg(long, value_name = "STEPS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=64))]
     slow_staleness: u32,
-    /// How messages travel.
+    /// Wire type of the messages.
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = ["f32", "bf16", "int8"])]
     wire: String,
 }
 
-/// Whole steps, computation included, of the slowest node.
+/// Whole steps of the slowest node, computation included.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Steps {
     /// Mean over the steps.
@@ -61,19 +60,19 @@ struct Steps {
     max_ms: f64,
 }
 
-/// One node computes [`SLOW_FACTOR`] times as long as the others.
+/// Results with one node that computes [`SLOW_FACTOR`] times as long as the others.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Slowed {
     staleness: u32,
-    /// Steps of each of the others that were timed.
+    /// Timed steps of each of the other nodes.
     steps: u32,
-    /// The others' steps, of the slowest among them.
+    /// Steps of the slowest of the other nodes.
     others: Steps,
-    /// Their mean against that of the overlapped run without a slow node.
+    /// Ratio of their mean to that of the overlapped run without a slow node.
     others_vs_unslowed: f64,
 }
 
-/// What `bench gossip` reports.
+/// Report of `bench gossip`.
 #[derive(Debug, Serialize)]
 struct Report {
     command: &'static str,
@@ -83,22 +82,22 @@ struct Report {
     compute_ms: u64,
     staleness: u32,
     wire: String,
-    /// Synchronous gossip without computation: the communication alone.
+    /// Synchronous gossip without computation, i.e. the communication alone.
     communication: Compared,
     communication_rate_vs_plain_quinn: f64,
-    /// Synchronous gossip after computation.
+    /// Synchronous gossip after the computation.
     synchronous: Steps,
     synchronous_vs_sum: f64,
-    /// Gossip behind computation.
+    /// Gossip overlapped with computation.
     overlapped: Steps,
-    /// The mean step through the longer of computation and communication.
+    /// Ratio of the mean step to the longer of computation and communication.
     overlapped_vs_longer: f64,
-    /// Whether that, and the steps beside a slow node, are what they should be; nothing where
-    /// nothing is computed.
+    /// Whether that ratio and the steps beside a slow node meet their targets; `None` without
+    /// computation.
     within_target: Option<bool>,
-    /// A slow node, before the staleness bound stops the others.
+    /// Results with a slow node, before the staleness bound stops the others.
     slowed: Option<Slowed>,
-    /// A slow node that the others do without (`late_peers = "skip"`).
+    /// Results with a slow node that the others skip (`late_peers = "skip"`).
     skipped: Option<Slowed>,
     limits: LimitsReport,
 }
@@ -165,7 +164,7 @@ impl GossipBench {
         console.result(report.to_table(), &report)
     }
 
-    /// What each node sends in one gossip.
+    /// Bytes that each node sends in one gossip.
     fn gossip_bytes(&self) -> f64 {
         self.sizes.gossip_bytes() * self.sizes.encoded_share(&self.wire)
     }
@@ -196,8 +195,8 @@ impl GossipBench {
         }
     }
 
-    /// With one slow node; so few steps that the bound does not stop the others, who are as many
-    /// steps ahead in the end.
+    /// Measures with one slow node. The steps are too few for the staleness bound to stop the
+    /// others, who end up that many steps ahead.
     fn slowed(
         &self,
         console: Console,
@@ -228,7 +227,7 @@ impl GossipBench {
 }
 
 impl Steps {
-    /// The slowest node's.
+    /// Steps of the slowest node.
     fn of(reports: &[NodeReport]) -> Self {
         let of_node = |report: &NodeReport| {
             let mut periods = report.periods.clone();

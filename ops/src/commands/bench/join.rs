@@ -1,5 +1,5 @@
-//! `slowmo bench join`: nodes join a running cluster and leave it again; what a joiner receives,
-//! and what the others notice.
+//! `slowmo bench join`: nodes join a running cluster and leave it again; measures the bytes that a
+//! joiner receives and the delay of the others.
 
 use super::churn::{Closed, Cluster};
 use super::churn_node::now_us;
@@ -14,28 +14,28 @@ use slowmo_ops::limits::median;
 use slowmo_ops::processes::catch_signals;
 use std::time::Duration;
 
-/// An outer round after every step.
+/// Settings for an outer round after every step.
 const SETTINGS: [(&str, &str); 3] = [
     ("SLOWMO_BASE", "none"),
     ("SLOWMO_TAU", "1"),
     ("SLOWMO_BETA", "0.5"),
 ];
-/// How long the whole measurement may take.
+/// Time limit of the whole measurement.
 const TIME_MAX: Duration = Duration::from_secs(3600);
-/// How long the cluster may take to do what is waited for.
+/// Longest wait for one event in the cluster.
 const WAIT_MAX: Duration = Duration::from_secs(180);
-/// Ordinary rounds before each join, of which the median is taken.
+/// Ordinary rounds measured before each join; their median is taken.
 const QUIET_ROUNDS: usize = 5;
 
-/// Nodes that join.
+/// Joins of nodes to a running cluster.
 #[derive(Debug, Args)]
 pub struct JoinBench {
     #[command(flatten)]
     sizes: Sizes,
-    /// How many nodes join, one after the other; each leaves again before the next.
+    /// Number of nodes that join, one after the other; each leaves again before the next.
     #[arg(long, value_name = "J", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     joins: u32,
-    /// Pretended computation before each step, in milliseconds.
+    /// Simulated computation before each step, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     compute_ms: u64,
 }
@@ -45,26 +45,26 @@ pub struct JoinBench {
 struct Join {
     /// UDP payload bytes that the joiner received until it had the model.
     received_bytes: u64,
-    /// That through the model and the shares of the momentum that it holds from then on.
+    /// Those bytes relative to the model and the shares of the momentum that it holds from then on.
     received_vs_needed: f64,
-    /// From the start of the joiner's program until it had the model.
+    /// Time from the start of the joiner's program until it had the model.
     ready_ms: f64,
-    /// Ordinary time that the others spent in a round.
+    /// Median time that the others spent in an ordinary round.
     ordinary_round_ms: f64,
-    /// Time that the others spent in the round that the joiner received; the slowest.
+    /// Time that the slowest other node spent in the round whose result the joiner received.
     join_round_ms: f64,
-    /// How much longer than an ordinary one.
+    /// Excess of that time over an ordinary round, the slowest.
     grew_ms: f64,
-    /// How much longer that round's publish phase was than an ordinary one: until all hold the new
-    /// values, the joiner among them.
+    /// Excess of that round's publish phase over an ordinary one, the slowest. The phase lasts
+    /// until all nodes hold the new values, the joiner among them.
     publish_grew_ms: f64,
-    /// What a node waited beyond that, the slowest.
+    /// Excess of the round beyond the excess of its publish phase, the slowest.
     waited_beyond_ms: f64,
-    /// How much longer the bytes that the joiner received take at the rate of an ordinary round.
+    /// Time that the bytes received by the joiner take at the rate of an ordinary round.
     joiner_bytes_ms: f64,
-    /// Rounds between that the others did not close or were passed over in.
+    /// Rounds in between that the others did not close or from which they were excluded.
     rounds_missed: u64,
-    /// From SIGTERM until the node had handed over and ended well.
+    /// Time from SIGTERM until the node had handed over and ended successfully.
     drain_ms: f64,
 }
 
@@ -74,7 +74,7 @@ struct Report {
     #[serde(flatten)]
     sizes: Sizes,
     compute_ms: u64,
-    /// Model, and shares of the momentum, that a joiner needs.
+    /// Bytes of the model and the momentum shares that a joiner needs.
     needed_bytes: f64,
     received_vs_needed_max: f64,
     grew_ms: f64,
@@ -145,8 +145,8 @@ impl JoinBench {
     }
 }
 
-/// The model, and `(1+R)/W` of the momentum, for the last of `W` members. The anchor is the model
-/// that the round gives it.
+/// Bytes of the model and of `(1+R)/W` of the momentum, for the last of `W` members. The anchor is
+/// the model that the round gives it.
 fn needed_bytes(sizes: &Sizes) -> f64 {
     let members = f64::from(sizes.nodes) + 1.0;
     let holders = f64::from(REPLICAS.min(sizes.nodes)) + 1.0;
@@ -240,7 +240,7 @@ fn join(cluster: &mut Cluster, sizes: &Sizes) -> anyhow::Result<Join> {
     })
 }
 
-/// How long a node was in a round, and how long it published.
+/// Time that a node spent in a round, and the duration of its publish phase.
 #[derive(Clone, Copy)]
 struct Times {
     round_ms: f64,
@@ -266,7 +266,7 @@ impl Times {
     }
 }
 
-/// Rounds after `since_us` that a node got without having contributed, or did not get at all.
+/// Rounds after `since_us` whose result a node got without contributing, or did not get at all.
 fn missed(closed: &[Closed], since_us: u64) -> u64 {
     let pairs = closed.windows(2).filter(|pair| pair[1].at_us > since_us);
     pairs
@@ -274,7 +274,7 @@ fn missed(closed: &[Closed], since_us: u64) -> u64 {
         .sum()
 }
 
-/// Lets the node hand over; milliseconds until its process has ended.
+/// Lets the node hand over; returns the milliseconds until its process has ended.
 fn drain(cluster: &mut Cluster, node: usize, left: usize) -> anyhow::Result<f64> {
     let begin_us = now_us()?;
     cluster.signal(node, Signal::SIGTERM)?;

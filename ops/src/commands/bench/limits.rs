@@ -1,4 +1,4 @@
-//! `slowmo bench limits`: what this machine can do at most, without the runtime.
+//! `slowmo bench limits`: the raw limits of this machine, without the runtime.
 
 use super::sizes::Sizes;
 use crate::console::{Console, table};
@@ -7,7 +7,7 @@ use serde::Serialize;
 use slowmo_ops::limits::{Carrier, Transfer, copy_bytes_per_second, measure};
 use slowmo_ops::processes::catch_signals;
 
-/// The raw limits alone.
+/// Measures the raw limits alone.
 #[derive(Debug, Args)]
 pub struct Limits {
     #[command(flatten)]
@@ -25,18 +25,18 @@ pub struct LimitsReport {
     pub memory_copy_gb_per_s: f64,
 }
 
-/// What `bench limits` reports.
+/// Report of `bench limits`.
 #[derive(Debug, Serialize)]
 struct Report {
     command: &'static str,
     #[serde(flatten)]
     sizes: Sizes,
     limits: LimitsReport,
-    /// Plain quinn, all to all, as many bytes as an exact average moves.
+    /// Time of plain quinn, all to all, for the bytes of an exact average.
     plain_quinn_average_ms: f64,
-    /// Plain quinn, all to all, as many bytes as an outer round moves.
+    /// Time of plain quinn, all to all, for the bytes of an outer round.
     plain_quinn_outer_round_ms: f64,
-    /// Plain quinn, all to all with half of it: what one gossip moves.
+    /// Time of plain quinn, all to all, for the bytes of one gossip.
     plain_quinn_gossip_ms: f64,
 }
 
@@ -64,7 +64,7 @@ impl Limits {
     }
 }
 
-/// The limits that do not depend on the number of nodes.
+/// Measures the limits that do not depend on the number of nodes.
 pub fn single_limits(console: Console, bytes: u64) -> anyhow::Result<LimitsReport> {
     let rate = |carrier| {
         measure(&Transfer {
@@ -87,8 +87,8 @@ pub fn single_limits(console: Console, bytes: u64) -> anyhow::Result<LimitsRepor
     })
 }
 
-/// Time in which plain quinn connections between as many processes move `bytes` out of each node,
-/// spread over its peers; 0 for a single node.
+/// Time in milliseconds in which plain quinn connections, between as many processes, move `bytes`
+/// out of each node, spread over its peers; 0 for a single node.
 pub fn plain_quinn_ms(console: Console, sizes: &Sizes, bytes: f64) -> anyhow::Result<f64> {
     if sizes.nodes < 2 {
         return Ok(0.0);
@@ -109,7 +109,7 @@ pub fn plain_quinn_ms(console: Console, sizes: &Sizes, bytes: f64) -> anyhow::Re
 }
 
 impl LimitsReport {
-    /// Rows of a table: what, figure.
+    /// Rows of a table: name and value.
     pub fn rows(&self) -> Vec<[String; 2]> {
         let row = |what: &str, rate: f64| [what.to_owned(), format!("{rate:.2} GB/s")];
         vec![

@@ -22,23 +22,23 @@ use clap::Subcommand;
 pub use node::{BENCH_NODE, BenchNode};
 pub use raw_node::RawNode;
 
-/// What to measure.
+/// The measurements.
 #[derive(Debug, Subcommand)]
 pub enum Bench {
     /// Exact averages and outer rounds.
     Round(round::RoundBench),
     /// Synchronous gossip steps.
     Gossip(gossip::GossipBench),
-    /// Steps in which nothing is due.
+    /// Steps in which no communication is due.
     Step(step::StepBench),
-    /// How fast a cluster goes on after a node dies or stops, and how fast a replacement
+    /// Time until a cluster continues after a node dies or stops, and until a replacement
     /// contributes.
     Recovery(recovery::RecoveryBench),
-    /// What a joining node receives, and what the others notice of it.
+    /// Bytes received by a joining node, and its effect on the other nodes.
     Join(join::JoinBench),
-    /// What writing checkpoints beside the training costs it.
+    /// Cost of writing checkpoints during training.
     Checkpoint(checkpoint::CheckpointBench),
-    /// What metrics and the flight recorder cost the training.
+    /// Cost of metrics and the flight recorder during training.
     Telemetry(telemetry::TelemetryBench),
     /// The raw limits alone: QUIC, TCP, memory, and all-to-all QUIC between as many processes.
     Limits(limits::Limits),

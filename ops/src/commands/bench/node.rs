@@ -1,4 +1,4 @@
-//! Hidden `slowmo bench-node`: one node with synthetic parameters, timing its calls of `step`.
+//! Hidden `slowmo bench-node`: one node with synthetic parameters that times its calls of `step`.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -7,16 +7,16 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// The hidden subcommand.
+/// Name of the hidden subcommand.
 pub const BENCH_NODE: &str = "bench-node";
-/// Steps before the timed ones.
+/// Warm-up steps before the timed ones.
 const WARM_UP_STEPS: u32 = 2;
-/// Times that fit one line, which is bounded.
+/// Most times reported per line, because the length of a line is bounded.
 const STEPS_PER_LINE: usize = 100;
-/// How long the transport's buffers are given to empty, and how often that is looked at.
+/// Longest wait for the transport's buffers to empty, and the polling period of that wait.
 const SETTLE_MAX: Duration = Duration::from_secs(2);
 const SETTLE_INTERVAL: Duration = Duration::from_millis(20);
-/// Fewer bytes than this in one interval are no message.
+/// Traffic below this many bytes per interval is not a message.
 const SETTLED_BYTES_MAX: u64 = 16 << 10;
 /// Inner learning rate; the slow step divides by it.
 const LEARNING_RATE: f32 = 0.1;
@@ -30,33 +30,33 @@ pub struct BenchNode {
     /// Timed steps.
     #[arg(long)]
     steps: u32,
-    /// Pretended computation before each step.
+    /// Simulated computation before each step, in milliseconds.
     #[arg(long, default_value_t = 0)]
     compute_ms: u64,
-    /// The node whose computation takes longer.
+    /// Id of the node whose computation takes longer.
     #[arg(long)]
     slow_node: Option<u64>,
-    /// How many times longer.
+    /// Factor by which its computation takes longer.
     #[arg(long, default_value_t = 1)]
     slow_factor: u32,
 }
 
-/// What a node of a measurement tells, one JSON object a line.
+/// Event of a node of a measurement, one JSON object per line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum NodeEvent {
-    /// Times of the next timed steps, in seconds; [`STEPS_PER_LINE`] at most.
+    /// Times of the next timed steps, in seconds; at most [`STEPS_PER_LINE`].
     Times {
-        /// Of `step` alone, in the order of the steps.
+        /// Times of `step` alone, in the order of the steps.
         seconds: Vec<f64>,
-        /// With the computation before it.
+        /// Times of the steps with the computation before them.
         periods: Vec<f64>,
     },
-    /// After the last step.
+    /// Totals, reported after the last step.
     Done(NodeTotals),
 }
 
-/// What a node counts over all timed steps.
+/// Totals of a node over all timed steps.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeTotals {
     /// UDP payload bytes sent in the timed steps.
@@ -65,12 +65,12 @@ pub struct NodeTotals {
     pub lost_packets: u64,
     /// Largest path MTU, in bytes.
     pub mtu_bytes: u16,
-    /// Peak resident memory of the process, in bytes; 0 where the system does not tell.
+    /// Peak resident memory of the process, in bytes; 0 if the system does not report it.
     pub peak_bytes: u64,
 }
 
 impl BenchNode {
-    /// Does this node's part and tells its times.
+    /// Runs this node's part and reports its times.
     pub fn run(self) -> anyhow::Result<()> {
         let config = Config::load()?;
         let is_slow = self.slow_node.is_some() && self.slow_node == config.node_id;
@@ -110,7 +110,8 @@ impl BenchNode {
     }
 }
 
-/// Reads the node's metrics every second, as a Prometheus would, for as long as the process lives.
+/// Reads the node's metrics every second, like a Prometheus scrape, for as long as the process
+/// lives.
 fn read_metrics(address: SocketAddr) {
     loop {
         std::thread::sleep(Duration::from_secs(1));
@@ -125,8 +126,8 @@ fn read_metrics(address: SocketAddr) {
     }
 }
 
-/// A gossip ends when its message is handed to the transport: what is still in its buffers is
-/// waited for, within bounds.
+/// Reads the traffic after a bounded wait for the transport's buffers to empty: a gossip ends as
+/// soon as its message is passed to the transport.
 fn settled_traffic(runtime: &Runtime) -> slowmo::Traffic {
     let until = Instant::now() + SETTLE_MAX;
     let mut last = runtime.traffic();
@@ -140,7 +141,7 @@ fn settled_traffic(runtime: &Runtime) -> slowmo::Traffic {
     }
 }
 
-/// Seconds of one `step`, without and with the pretended computation before it.
+/// Times one `step`, without and with the simulated computation before it, in seconds.
 fn timed_step(
     worker: &mut Worker,
     params: &mut Synthetic,
@@ -159,9 +160,9 @@ fn timed_step(
 pub struct Synthetic(Vec<f32>);
 
 impl Synthetic {
-    /// Of so many values.
+    /// A tensor of this many values.
     pub fn new(parameters: usize) -> Self {
-        // A short cycle of exact values: cheap, finite, and not all equal.
+        // A short cycle of exact values: cheap to make, finite, and not all equal.
         Self(
             (0..parameters)
                 .map(|index| (index % 1021) as f32 / 1024.0)
@@ -182,7 +183,7 @@ impl Tensors for Synthetic {
     }
 }
 
-/// `VmHWM` of this process.
+/// Peak resident memory of this process (`VmHWM`), in bytes.
 fn peak_resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status

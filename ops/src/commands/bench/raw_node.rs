@@ -19,7 +19,7 @@ pub struct RawNode {
     all_to_all: bool,
 }
 
-/// [`Carrier`] on the command line.
+/// [`Carrier`] as a command-line value.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum CarrierName {
     Quic,
@@ -27,7 +27,7 @@ enum CarrierName {
 }
 
 impl RawNode {
-    /// Does this process's part and prints its times.
+    /// Runs this process's part and prints its times.
     pub fn run(self) -> anyhow::Result<()> {
         let carrier = match self.carrier {
             CarrierName::Quic => Carrier::Quic,

@@ -1,5 +1,5 @@
-//! `slowmo bench recovery`: nodes are killed or stopped at random moments; how long until the
-//! others' next round is decided, and until the victim, or who replaces it, contributes again.
+//! `slowmo bench recovery`: nodes are killed or stopped at random moments; measures the time until
+//! the others' next round is decided, and until the victim or its replacement contributes again.
 
 use super::churn::{Closed, Cluster};
 use super::churn_node::now_us;
@@ -14,18 +14,18 @@ use slowmo_ops::limits::median;
 use slowmo_ops::processes::{NODES_MAX, catch_signals};
 use std::time::Duration;
 
-/// An exact average with slow momentum after every step.
+/// Settings for an exact average with slow momentum after every step.
 const SETTINGS: [(&str, &str); 4] = [
     ("SLOWMO_BASE", "none"),
     ("SLOWMO_TAU", "1"),
     ("SLOWMO_BETA", "0.5"),
     ("SLOWMO_DRAIN_ON_SIGTERM", "false"),
 ];
-/// How long the whole measurement may take.
+/// Time limit of the whole measurement.
 const TIME_MAX: Duration = Duration::from_secs(3600);
-/// How long the cluster may take to do what is waited for; longer than this it never will.
+/// Longest wait for one event in the cluster; after this it is taken to never happen.
 const WAIT_MAX: Duration = Duration::from_secs(90);
-/// Rounds with everybody between two faults.
+/// Rounds with all nodes between two faults.
 const QUIET_ROUNDS: u64 = 5;
 
 /// Recovery from killed or stopped nodes.
@@ -34,56 +34,56 @@ pub struct RecoveryBench {
     /// Node processes.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(3..=NODES_MAX as i64))]
     nodes: u16,
-    /// How many nodes are killed or stopped, one after the other.
+    /// Number of nodes that are killed or stopped, one after the other.
     #[arg(long, value_name = "K", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     kills: u32,
-    /// Model size in MiB; small unless given.
+    /// Model size in MiB; a small model unless given.
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=4096))]
     mib: Option<u32>,
-    /// What is done to a node.
+    /// Fault applied to a node.
     #[arg(long, value_enum, default_value_t = Fault::Kill)]
     signal: Fault,
-    /// Pretended computation before each step, in milliseconds.
+    /// Simulated computation before each step, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     compute_ms: u64,
-    /// Drives who is hit, and when.
+    /// Seed of the victims and the times of the faults.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
 }
 
-/// What is done to a node.
+/// Fault applied to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Fault {
-    /// SIGKILL; a new process takes its place.
+    /// SIGKILL; a new process replaces the node.
     Kill,
-    /// SIGSTOP; SIGCONT after the others went on.
+    /// SIGSTOP; SIGCONT follows once the others have continued.
     Stop,
 }
 
-/// One fault and what followed. Times in milliseconds.
+/// One fault and the recovery from it. Times in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 struct Recovery {
     victim: usize,
-    /// It had the lowest id.
+    /// Whether the victim had the lowest id.
     leader: bool,
-    /// It was in a round: in reduce, publish or decide.
+    /// Whether the victim was in a round: in reduce, publish or decide.
     inside_round: bool,
-    /// From the fault until the last of the others closed another round.
+    /// Time from the fault until the last of the others closed another round.
     next_round_ms: f64,
-    /// Until the last of the others closed a round without the victim.
+    /// Time from the fault until the last of the others closed a round without the victim.
     without_victim_ms: f64,
-    /// From the start of the replacement's program, or from SIGCONT, until it closed a round that
-    /// it contributed to.
+    /// Time from the start of the replacement's program, or from SIGCONT, until the node closed a
+    /// round to which it contributed.
     contributes_ms: f64,
-    /// Before that: from the launch of the replacement until its program began.
+    /// Time before that: from the launch of the replacement until its program began.
     process_start_ms: f64,
-    /// While it came back, the longest time between two rounds on one of the others, less an
+    /// Longest time between two rounds on one of the others while the node came back, less an
     /// ordinary one.
     pause_ms: f64,
 }
 
-/// Figures over all faults, in milliseconds.
+/// Statistics over all faults, in milliseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Figures {
     p50: f64,
@@ -118,7 +118,7 @@ impl RecoveryBench {
     /// Measures and reports.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         catch_signals();
-        // Without a size: as many values as a small perceptron.
+        // Without a given size: as many values as a small perceptron.
         let parameters = self.mib.map_or(16 << 10, |mib| (mib as usize) << 18);
         console.progress(format!("{} nodes, {} faults", self.nodes, self.kills));
         let cluster = Cluster::found(
@@ -175,7 +175,7 @@ impl RecoveryBench {
                 .filter(|recovery| recovery.inside_round)
                 .count(),
             rounds_decided: run.cluster.decided(),
-            // Either would have ended the measurement.
+            // A violation of either would have ended the measurement.
             rounds_decided_twice: 0,
             digests_equal: true,
             momentum_lost: reports
@@ -197,7 +197,7 @@ struct Run {
 }
 
 impl Run {
-    /// Waits until everybody has contributed to a few rounds in a row.
+    /// Waits until all nodes have contributed to a few rounds in a row.
     fn quiet(&mut self) -> anyhow::Result<()> {
         let nodes = self.nodes;
         let from = now_us()?;
@@ -219,7 +219,7 @@ impl Run {
             })
     }
 
-    /// Median time between two rounds lately.
+    /// Median time between two recent rounds.
     fn ordinary_ms(&self) -> f64 {
         let gaps = |node: usize| {
             let closed = &self.cluster.node(node).closed;
@@ -239,7 +239,8 @@ impl Run {
         )
     }
 
-    /// Hits one node at a random moment and waits until it, or its replacement, contributes again.
+    /// Applies the fault to one node at a random moment and waits until it, or its replacement,
+    /// contributes again.
     fn hit(&mut self) -> anyhow::Result<Recovery> {
         self.quiet()?;
         let round_ms = self.ordinary_ms();
@@ -286,12 +287,12 @@ impl Run {
         })
     }
 
-    /// Evenly random, at least 0 and below `bound`.
+    /// Uniformly random number, at least 0 and below `bound`.
     fn below(&mut self, bound: f64) -> f64 {
         f64::from(self.random.next_u32()) / (f64::from(u32::MAX) + 1.0) * bound
     }
 
-    /// When the last of the others closed another round, and one without the victim.
+    /// Times at which the last of the others closed another round, and one without the victim.
     fn survivors(&mut self, others: &[usize], hit_us: u64) -> anyhow::Result<(u64, u64)> {
         let fewer = self.nodes - 1;
         let closed = |cluster: &Cluster, node: usize, contributors: usize| {
@@ -316,8 +317,8 @@ impl Run {
         Ok((last(self.nodes), last(fewer)))
     }
 
-    /// Milliseconds that the program took to begin and then to contribute, and the span of that in
-    /// microseconds since 1970.
+    /// Brings the victim back. Returns the milliseconds until its program began, the milliseconds
+    /// from then until it contributed, and the span of both in microseconds since 1970.
     fn bring_back(
         &mut self,
         victim: usize,
@@ -338,7 +339,7 @@ impl Run {
                 begin_us
             }
         };
-        // A stopped node may still get the result of the round that it was stopped in.
+        // A stopped node may still get the result of the round in which it was stopped.
         let nodes = self.nodes;
         let known = others
             .iter()

@@ -1,5 +1,5 @@
-//! `slowmo bench round`: exact averages and outer rounds, against plain quinn that moves the same
-//! bytes.
+//! `slowmo bench round`: exact averages and outer rounds, compared with plain quinn that moves the
+//! same bytes.
 
 use super::limits::{LimitsReport, plain_quinn_ms, single_limits};
 use super::run::{Figures, Fixed, Measurement, owned, ratio};
@@ -9,14 +9,14 @@ use clap::Args;
 use serde::Serialize;
 use slowmo_ops::processes::catch_signals;
 
-/// Only exact averages, at every step.
+/// Settings for exact averages only, at every step.
 const AVERAGE: [(&str, &str); 4] = [
     ("SLOWMO_BASE", "local_sgd"),
     ("SLOWMO_FREQUENCY", "1"),
     ("SLOWMO_ALPHA", "1"),
     ("SLOWMO_BETA", "0"),
 ];
-/// Only outer rounds, at every step.
+/// Settings for outer rounds only, at every step.
 const OUTER_ROUND: [(&str, &str); 3] = [
     ("SLOWMO_BASE", "none"),
     ("SLOWMO_TAU", "1"),
@@ -28,15 +28,15 @@ const OUTER_ROUND: [(&str, &str); 3] = [
 pub struct RoundBench {
     #[command(flatten)]
     sizes: Sizes,
-    /// Timed rounds of each kind, after two to warm up.
+    /// Timed rounds of each kind, after two warm-up rounds.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// How parameters travel (round_wire).
+    /// Wire type of the parameters (round_wire).
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = ["f32", "bf16", "int8"])]
     wire: String,
 }
 
-/// What `bench round` reports.
+/// Report of `bench round`.
 #[derive(Debug, Serialize)]
 struct Report {
     command: &'static str,
@@ -46,18 +46,18 @@ struct Report {
     wire: String,
     average: Compared,
     outer_round: Compared,
-    /// Of the outer round: 1 is as fast as quinn alone.
+    /// Rate of the outer round relative to plain quinn: 1 is as fast as quinn alone.
     round_rate_vs_plain_quinn: f64,
     limits: LimitsReport,
 }
 
-/// A measurement beside plain quinn with the same bytes, measured before and after it.
+/// A measurement compared with plain quinn moving the same bytes, measured before and after it.
 #[derive(Debug, Serialize)]
 pub struct Compared {
-    /// The runtime.
+    /// Figures of the runtime.
     #[serde(flatten)]
     pub figures: Figures,
-    /// Mean of the medians before and after.
+    /// Time of plain quinn: mean of the medians before and after.
     pub plain_quinn_ms: f64,
     /// `plain_quinn_ms / p50_ms`.
     pub rate_vs_plain_quinn: f64,
@@ -104,12 +104,12 @@ impl RoundBench {
             .collect()
     }
 
-    /// The parameters of an exact average as they travel.
+    /// Bytes of an exact average's parameters in their wire type.
     fn average_bytes(&self) -> f64 {
         self.sizes.average_bytes() * self.sizes.encoded_share(&self.wire)
     }
 
-    /// The same, and momentum, which always travels as float32.
+    /// Those bytes and the momentum's, which always travels as float32.
     fn outer_round_bytes(&self) -> f64 {
         self.average_bytes() + self.sizes.outer_round_bytes() - self.sizes.average_bytes()
     }
@@ -148,8 +148,8 @@ impl RoundBench {
 }
 
 impl Measurement<'_> {
-    /// Measures plain quinn, this, and plain quinn again: the machine's other load changes under
-    /// way.
+    /// Measures plain quinn, then this measurement, then plain quinn again, because the machine's
+    /// other load changes meanwhile.
     pub fn compare(&self, console: Console) -> anyhow::Result<Compared> {
         let before = plain_quinn_ms(console, self.sizes, self.ideal_bytes)?;
         let figures = self.run(console)?;
@@ -165,7 +165,7 @@ impl Measurement<'_> {
 }
 
 impl Compared {
-    /// Rows of a table: what, figure; `ideal_bytes` as the measurement's.
+    /// Rows of a table: name and value; `ideal_bytes` as the measurement's.
     pub fn rows(&self, name: &str, ideal_bytes: f64) -> Vec<[String; 2]> {
         let figures = &self.figures;
         let mebibytes = |bytes: f64| bytes / f64::from(1 << 20);

@@ -1,4 +1,4 @@
-//! Runs the nodes of one measurement and puts their reports together.
+//! Runs the nodes of one measurement and combines their reports.
 
 use super::node::{BENCH_NODE, NodeEvent, NodeTotals};
 use super::sizes::Sizes;
@@ -9,29 +9,29 @@ use slowmo_ops::limits::median;
 use slowmo_ops::processes::{Flow, Plan, Stream, supervise};
 use std::time::Duration;
 
-/// How long one measurement may take.
+/// Time limit of one measurement.
 const TIME_MAX: Duration = Duration::from_secs(540);
 
-/// One measurement: what the nodes do in each step.
+/// One measurement: the work of the nodes in each step.
 #[derive(Clone, Debug)]
 pub struct Measurement<'a> {
-    /// For people who wait.
+    /// Name of the measurement, for people who wait.
     pub what: &'a str,
-    /// Nodes and model.
+    /// Number of nodes and size of the model.
     pub sizes: &'a Sizes,
     /// The algorithm, as configuration variables.
     pub settings: Vec<(&'static str, String)>,
     /// Timed steps.
     pub steps: u32,
-    /// Pretended computation before each step.
+    /// Simulated computation before each step, in milliseconds.
     pub compute_ms: u64,
-    /// Bytes that the algorithm must send, out of each node in each step.
+    /// Bytes that the algorithm must send out of each node in each step.
     pub ideal_bytes: f64,
-    /// A node whose computation takes so many times longer.
+    /// Id of a node with longer computation, and the factor.
     pub slow: Option<(u64, u32)>,
 }
 
-/// Configuration variables that are always the same.
+/// Constant configuration variables.
 pub type Fixed<'a> = &'a [(&'static str, &'static str)];
 
 /// Owned configuration variables, for [`Measurement::settings`].
@@ -42,12 +42,12 @@ pub fn owned(settings: Fixed<'_>) -> Vec<(&'static str, String)> {
         .collect()
 }
 
-/// What one node told.
+/// Report of one node.
 #[derive(Clone, Debug, Default)]
 pub struct NodeReport {
     /// Time of each timed step, in seconds.
     pub seconds: Vec<f64>,
-    /// The same with the computation before it.
+    /// Time of each timed step with the computation before it, in seconds.
     pub periods: Vec<f64>,
     totals: Option<NodeTotals>,
 }
@@ -57,23 +57,23 @@ pub struct NodeReport {
 pub struct Figures {
     /// Median over the steps of the slowest node's time.
     pub p50_ms: f64,
-    /// Shortest.
+    /// Shortest time.
     pub min_ms: f64,
-    /// Longest.
+    /// Longest time.
     pub max_ms: f64,
-    /// Model bytes through the median time.
+    /// Model bytes per median time.
     pub algorithm_bandwidth_gb_per_s: f64,
-    /// UDP payload sent, mean over nodes and steps.
+    /// UDP payload bytes sent, mean over nodes and steps.
     pub sent_bytes_per_node: f64,
-    /// That through what the algorithm must send; 0 for a single node.
+    /// Ratio of those bytes to the bytes that the algorithm must send; 0 for a single node.
     pub sent_vs_ideal: f64,
-    /// Packets lost, all nodes and steps.
+    /// Packets lost, over all nodes and steps.
     pub lost_packets: u64,
-    /// Smallest of the nodes' largest path MTU.
+    /// Smallest of the nodes' largest path MTUs, in bytes.
     pub mtu_bytes: u16,
-    /// Largest peak resident memory of a node process.
+    /// Largest peak resident memory of a node process, in bytes.
     pub peak_memory_bytes: u64,
-    /// The same in units of the model.
+    /// The same peak in units of the model's size.
     pub peak_memory_models: f64,
 }
 
@@ -116,7 +116,7 @@ impl Measurement<'_> {
         })
     }
 
-    /// Starts the nodes; their reports by ascending id.
+    /// Starts the nodes and returns their reports in ascending order of id.
     pub fn reports(&self, console: Console) -> anyhow::Result<Vec<NodeReport>> {
         console.progress(format!(
             "measuring {} with {} nodes, {} MiB",
@@ -170,7 +170,7 @@ impl Measurement<'_> {
     }
 }
 
-/// `numerator / denominator`; 0 when there is nothing to divide by.
+/// `numerator / denominator`; 0 unless the denominator is positive.
 pub fn ratio(numerator: f64, denominator: f64) -> f64 {
     if denominator > 0.0 {
         numerator / denominator

@@ -1,4 +1,4 @@
-//! How large a measurement is, and how many bytes the algorithm must move for it.
+//! Size of a measurement, and the bytes that the algorithm must move for it.
 
 use anyhow::ensure;
 use clap::Args;
@@ -24,12 +24,12 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Bytes of the model.
+    /// Size of the model in bytes.
     pub fn model_bytes(&self) -> u64 {
         u64::from(self.mib) << 20
     }
 
-    /// Float32 values of the model.
+    /// Number of float32 values of the model.
     pub fn parameters(&self) -> usize {
         (self.model_bytes() / 4) as usize
     }
@@ -40,8 +40,8 @@ impl Sizes {
         2.0 * (nodes - 1.0) / nodes * self.model_bytes() as f64
     }
 
-    /// Bytes that each node sends in an outer round: an exact average, and `R/W` for the momentum's
-    /// replicas.
+    /// Bytes that each node sends in an outer round: those of an exact average, and `R/W` of the
+    /// model for the momentum's replicas.
     pub fn outer_round_bytes(&self) -> f64 {
         let replicas = f64::from(REPLICAS.min(self.nodes - 1));
         self.average_bytes() + replicas / f64::from(self.nodes) * self.model_bytes() as f64
@@ -56,7 +56,7 @@ impl Sizes {
         }
     }
 
-    /// Bytes of the model as it travels, in float32 models.
+    /// Size of the model in a wire type, relative to float32.
     pub fn encoded_share(&self, wire: &str) -> f64 {
         let wire = match wire {
             "bf16" => WireType::BFloat16,
@@ -66,7 +66,7 @@ impl Sizes {
         wire.encoded_bytes(self.parameters()) as f64 / self.model_bytes() as f64
     }
 
-    /// Whether the machine has the memory; each node needs a few copies of the model.
+    /// Checks that the machine has enough memory; each node needs a few copies of the model.
     pub fn check(&self) -> anyhow::Result<()> {
         let needed = self.model_bytes() * u64::from(self.nodes);
         ensure!(

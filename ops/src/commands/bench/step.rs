@@ -1,4 +1,4 @@
-//! `slowmo bench step`: what `step` costs when nothing is due.
+//! `slowmo bench step`: cost of `step` when no communication is due.
 
 use super::run::{Measurement, NodeReport, owned};
 use super::sizes::Sizes;
@@ -9,27 +9,27 @@ use serde::Serialize;
 use slowmo_ops::limits::median;
 use slowmo_ops::processes::catch_signals;
 
-/// Nothing falls due within any measurement.
+/// Settings with which nothing falls due within any measurement.
 const NOTHING_DUE: [(&str, &str); 4] = [
     ("SLOWMO_BASE", "local_sgd"),
     ("SLOWMO_FREQUENCY", "1000000000"),
     ("SLOWMO_ALPHA", "1"),
     ("SLOWMO_BETA", "0"),
 ];
-/// What a step with nothing due may cost, in microseconds.
+/// Largest allowed cost of a step with nothing due, in microseconds.
 const STEP_MICROSECONDS_MAX: f64 = 20.0;
 
-/// Steps in which nothing is due.
+/// Steps in which no communication is due.
 #[derive(Debug, Args)]
 pub struct StepBench {
     #[command(flatten)]
     sizes: Sizes,
-    /// Timed steps, after two to warm up.
+    /// Timed steps, after two warm-up steps.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     steps: u32,
 }
 
-/// What `bench step` reports, of the node with the largest median: in these steps no node waits for
+/// Report of `bench step`, for the node with the largest median: in these steps no node waits for
 /// another.
 #[derive(Debug, Serialize)]
 struct Report {

@@ -1,5 +1,5 @@
-//! `slowmo bench telemetry`: what metrics, which somebody reads every second, and the flight
-//! recorder cost the training.
+//! `slowmo bench telemetry`: cost of metrics, read every second, and of the flight recorder during
+//! training.
 
 use super::beside::{Cost, Training};
 use crate::console::Console;
@@ -8,17 +8,17 @@ use clap::Args;
 use serde::Serialize;
 use slowmo_ops::processes::catch_signals;
 
-/// What telemetry may add to the time of a step.
+/// Largest share that telemetry may add to the time of a step.
 const ADDED_MAX: f64 = 0.01;
 
-/// Training with telemetry and without, in turn.
+/// Training with and without telemetry, in turn.
 #[derive(Debug, Args)]
 pub struct TelemetryBench {
     #[command(flatten)]
     training: Training,
 }
 
-/// What `bench telemetry` reports.
+/// Report of `bench telemetry`.
 #[derive(Debug, Serialize)]
 struct Report {
     command: &'static str,
@@ -35,7 +35,7 @@ impl TelemetryBench {
         catch_signals();
         let settings = || {
             let folder = tempfile::tempdir().context("no temporary folder")?;
-            // A node that serves metrics reads them itself every second.
+            // A node that serves metrics also reads them itself every second.
             let settings = vec![
                 ("SLOWMO_HTTP", "127.0.0.1:0".to_owned()),
                 ("SLOWMO_FLIGHT", folder.path().display().to_string()),

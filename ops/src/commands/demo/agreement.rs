@@ -1,9 +1,9 @@
-//! Whether all nodes hold the same bits after a round. Pure.
+//! Checks that all nodes hold the same bits after a round. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Rounds remembered after all who were averaged have told; a node that is later still is compared
-/// with them.
+/// Rounds remembered after all averaged nodes have reported; a node that reports even later is
+/// still compared with them.
 const ROUNDS_KEPT: usize = 64;
 
 /// Two nodes hold different parameters after the same round.
@@ -19,11 +19,11 @@ pub struct Disagreement {
     other_digest: String,
 }
 
-/// Collects the digests of each round until all nodes that were averaged have told theirs.
+/// Collects the digests of each round until all averaged nodes have reported theirs.
 #[derive(Clone, Debug, Default)]
 pub struct Agreement {
     told: BTreeMap<u64, Told>,
-    /// Nodes that died, and the last round that they may have been averaged in.
+    /// Nodes that died, with the last round in which they may have been averaged.
     dead: BTreeMap<usize, u64>,
     agreed: u64,
 }
@@ -36,36 +36,36 @@ struct Told {
     agreed: bool,
 }
 
-/// A round after which all nodes that were averaged, and live, told the same digest.
+/// A round after which all live nodes that were averaged reported the same digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// Which.
+    /// Number of the round.
     pub round: u64,
     /// Nodes that were averaged.
     pub contributors: usize,
-    /// Of the parameters.
+    /// Digest of the parameters.
     pub digest: String,
 }
 
 impl Agreement {
-    /// Rounds that were agreed.
+    /// Number of agreed rounds.
     pub fn agreed(&self) -> u64 {
         self.agreed
     }
 
-    /// Rounds that some who were averaged have not told yet.
+    /// Rounds for which some averaged nodes have not reported yet.
     pub fn open(&self) -> usize {
         self.told.values().filter(|told| !told.agreed).count()
     }
 
-    /// A node died: it is not waited for in rounds that it may have been averaged in.
+    /// Records a node's death: it is not waited for in rounds in which it may have been averaged.
     pub fn dead(&mut self, node: usize) {
-        // The nodes may have begun the round after the newest one that is known here.
+        // The nodes may have begun the round after the newest one known here.
         let newest = self.told.keys().next_back().map_or(0, |round| round + 1);
         self.dead.insert(node, newest);
     }
 
-    /// Notes one node's digest; returns the round when the node is the last one of it.
+    /// Records one node's digest; returns the round when this node is the last one of it.
     pub fn note(
         &mut self,
         node: usize,

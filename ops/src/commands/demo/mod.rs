@@ -1,5 +1,5 @@
-//! `slowmo demo`: node processes on this machine train on the handwritten digits, before the user's
-//! eyes; one of them is killed on the way, and a new one joins.
+//! `slowmo demo`: node processes on this machine train on the handwritten digits with live
+//! progress; one of them is killed during the run, and a new one joins.
 
 mod agreement;
 mod node;
@@ -21,13 +21,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use view::View;
 
-/// How long the demo may take.
+/// Time limit of the demo.
 const TIME_MAX: Duration = Duration::from_secs(300);
-/// SGP, and SlowMo's outer round every so many inner steps.
+/// Inner steps per outer round of SlowMo; SGP gossips in between.
 const TAU: &str = "12";
 /// SlowMo's momentum.
 const BETA: &str = "0.5";
-/// Runs shorter than this are over before a new node is up: nothing is killed, nobody joins.
+/// Shorter runs are over before a new node is up, so in them nothing is killed and nobody joins.
 const STEPS_WITH_FAULTS_MIN: u64 = 480;
 
 /// Train on the handwritten digits with a few node processes, live.
@@ -43,12 +43,12 @@ pub struct Demo {
     /// Inner steps.
     #[arg(long, value_name = "K", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     steps: u64,
-    /// Kill nobody, add nobody; so it is with fewer than 480 steps too.
+    /// Kill no node and add none; fewer than 480 steps imply this.
     #[arg(long)]
     calm: bool,
 }
 
-/// What a node tells, one JSON object a line.
+/// Event of a node, one JSON object per line.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum NodeEvent {
@@ -68,27 +68,27 @@ enum NodeEvent {
     Done(NodeResult),
 }
 
-/// The demo under way.
+/// The demo in progress.
 struct Run {
     console: Console,
     steps: u64,
-    /// Nodes that founded the cluster.
+    /// Number of bootstrap members.
     founded: usize,
     view: View,
     group: Group,
     agreement: Agreement,
     results: BTreeMap<usize, Row>,
-    /// Who is to be killed, until it is.
+    /// Node to be killed; `None` once it has been.
     victim: Option<usize>,
-    /// The newcomer, from its launch on.
+    /// The joining node, set at its launch.
     newcomer: Option<usize>,
     killed_at: Option<Instant>,
-    /// From the kill until a round was decided without the victim.
+    /// Time from the kill until a round was decided without the victim.
     recovery: Option<Duration>,
 }
 
 impl Demo {
-    /// Runs the nodes, shows their progress, checks what they reached.
+    /// Runs the nodes, shows their progress, and checks their results.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         let nodes = usize::from(self.nodes);
         console.say(format!(
@@ -107,7 +107,7 @@ impl Demo {
             results: (1..=nodes)
                 .map(|node| (node, Row::new(node, Fate::Founded)))
                 .collect(),
-            // The leader, where the others are a quorum without it.
+            // The leader, if the others are a quorum without it.
             victim: match nodes {
                 _ if !faults => None,
                 0 | 1 => None,
@@ -145,7 +145,7 @@ impl Demo {
 }
 
 impl Run {
-    /// Until all nodes have ended.
+    /// Handles the nodes' events until all have ended.
     fn watch(&mut self, until: Instant) -> anyhow::Result<()> {
         while !self.group.is_over() {
             for happening in self.group.happenings() {
@@ -164,7 +164,7 @@ impl Run {
         Ok(())
     }
 
-    /// Takes in one line of a node; anything but an event is shown as it is.
+    /// Handles one line of a node; a line that is not an event is shown as it is.
     fn hear(&mut self, line: &Line) -> anyhow::Result<()> {
         let event = if line.stream == Stream::Output {
             serde_json::from_str(&line.text).ok()
@@ -220,7 +220,7 @@ impl Run {
         {
             self.view.agreed(round, step, &digest, contributors);
         }
-        // A newcomer contributes to a later round at the earliest than the first without the
+        // A joining node's first contribution comes in a later round than the first one without the
         // victim.
         if let Some(killed_at) = self.killed_at
             && self.recovery.is_none()
@@ -234,7 +234,7 @@ impl Run {
         }
     }
 
-    /// Kills a node, and starts another one under an id of its own.
+    /// Kills a node and starts another one under a new id.
     fn kill(&mut self, victim: usize, step: u64) -> anyhow::Result<()> {
         self.victim = None;
         self.killed_at = Some(Instant::now());
@@ -260,7 +260,7 @@ impl Run {
                 self.group.last_lines(node).join("\n    ")
             );
         }
-        // Who would join a cluster that has ended waits in vain.
+        // A node that would join a cluster that has ended would wait in vain.
         let late = self
             .newcomer
             .filter(|newcomer| self.group.running_nodes() == [*newcomer]);

@@ -1,12 +1,12 @@
-//! Hidden `slowmo demo-node`: one node of the demo; tells its parent what happens, one JSON object
-//! a line.
+//! Hidden `slowmo demo-node`: one node of the demo; reports events to its parent, one JSON object
+//! per line.
 
 use clap::Args;
 use slowmo::Config;
 use slowmo_examples::digits::{self, Event, Options};
 use std::io::Write;
 
-/// The hidden subcommand.
+/// Name of the hidden subcommand.
 pub const DEMO_NODE: &str = "demo-node";
 
 /// One node of the demo; its algorithm comes through `SLOWMO_*` variables.
@@ -24,7 +24,7 @@ impl DemoNode {
     }
 }
 
-/// A parent that no longer listens has ended this node anyway.
+/// A failed write is ignored: a parent that no longer listens has ended this node anyway.
 fn tell(event: &Event) {
     if let Ok(line) = serde_json::to_string(event) {
         let _nobody_listens = writeln!(std::io::stdout(), "{line}");

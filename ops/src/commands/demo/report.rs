@@ -1,4 +1,4 @@
-//! What the demo reached, as a table and as an object, and whether that is good.
+//! Results of the demo, as a table and as an object, and their verdict.
 
 use crate::console::table;
 use serde::{Deserialize, Serialize};
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 /// Test accuracy that every node must reach, 0–1.
 const ACCURACY_MIN: f64 = 0.95;
-/// Digits of a digest that are shown.
+/// Hexadecimal digits of a digest that are shown.
 const DIGEST_DIGITS: usize = 8;
 
-/// How one node ended.
+/// Final result of one node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeResult {
     node: u64,
@@ -22,27 +22,27 @@ pub struct NodeResult {
     sent_bytes: u64,
     /// Seconds it trained.
     elapsed_s: f64,
-    /// Of its final parameters.
+    /// Digest of its final parameters.
     digest: String,
 }
 
-/// What became of a node.
+/// Course of a node through the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "fate", rename_all = "snake_case")]
 pub enum Fate {
-    /// It was there from the founding to the end.
+    /// It was a bootstrap member and stayed until the end.
     Founded,
     /// It was killed.
     Killed {
-        /// Inner steps completed then.
+        /// Inner steps completed at that time.
         step: u64,
     },
     /// It joined the running cluster.
     Joined {
-        /// Inner steps completed then.
+        /// Inner steps completed at that time.
         step: u64,
     },
-    /// The cluster had ended before it was up.
+    /// The cluster ended before the node was up.
     TooLate,
 }
 
@@ -50,16 +50,16 @@ pub enum Fate {
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     node: usize,
-    /// What became of it.
+    /// Course of the node through the run.
     #[serde(flatten)]
     pub fate: Fate,
-    /// Outer rounds it closed; counted by the parent.
+    /// Outer rounds it closed, counted by the parent.
     pub rounds: u64,
-    /// What it told at its end.
+    /// Result reported at its end.
     pub result: Option<NodeResult>,
 }
 
-/// What `demo` reports.
+/// Report of `demo`.
 #[derive(Debug, Serialize)]
 pub struct Report {
     command: &'static str,
@@ -67,9 +67,9 @@ pub struct Report {
     steps: u64,
     /// Outer rounds after which all nodes that were averaged held the same bits.
     rounds_bit_identical: u64,
-    /// Rounds that some who were averaged did not tell.
+    /// Rounds for which some averaged nodes did not report.
     rounds_open: usize,
-    /// From the kill until a round was decided without the victim, in seconds.
+    /// Time from the kill until a round was decided without the victim, in seconds.
     recovery_s: Option<f64>,
     elapsed_s: f64,
     test_accuracy_min: f64,
@@ -88,7 +88,7 @@ impl fmt::Display for Fate {
 }
 
 impl Row {
-    /// A node of which nothing is known yet.
+    /// A node without any results yet.
     pub fn new(node: usize, fate: Fate) -> Self {
         Self {
             node,
@@ -121,7 +121,7 @@ impl Row {
 }
 
 impl Report {
-    /// Of `nodes` in ascending id after `steps` steps.
+    /// Report on `nodes` in ascending order of id after `steps` steps.
     pub fn new(
         nodes: Vec<Row>,
         steps: u64,
@@ -149,7 +149,7 @@ impl Report {
         report
     }
 
-    /// What is not as it should be.
+    /// First problem found with the results.
     pub fn problem(&self) -> Option<String> {
         if let Some(late) = self.nodes.iter().find(|row| row.fate == Fate::TooLate) {
             return Some(format!(
@@ -191,7 +191,7 @@ impl Report {
         ))
     }
 
-    /// For people.
+    /// The report as text for people.
     pub fn to_text(&self) -> String {
         let rows = self.nodes.iter().map(Row::to_cells);
         let rows = table(

@@ -3,24 +3,24 @@
 use crate::console::Console;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-/// On outputs that are no terminal, one line each so many agreed rounds.
+/// On outputs other than terminals, one line is printed per this many agreed rounds.
 const ROUNDS_PER_LINE: u64 = 5;
-/// A node's bar.
+/// Template of a node's bar.
 const BAR: &str = "{prefix} {bar:32.cyan/238} {pos:>4}/{len} steps  {msg}";
 /// Digits of a digest that are shown while it changes.
 const DIGEST_DIGITS: usize = 16;
 
-/// What is known of a node.
+/// Known progress of a node.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     step: u64,
     loss: Option<f64>,
     round: u64,
-    /// What it said last may arrive after its end.
+    /// Whether it was killed; its last message may arrive after its end.
     killed: bool,
 }
 
-/// The terminal, or whatever standard output is.
+/// Live view on the terminal, or on other standard outputs.
 pub struct View {
     console: Console,
     nodes: Vec<Progress>,
@@ -37,7 +37,7 @@ struct Bars {
 }
 
 impl View {
-    /// Of `nodes` nodes that train for `steps` inner steps.
+    /// A view of `nodes` nodes that train for `steps` inner steps.
     pub fn new(console: Console, nodes: usize, steps: u64) -> Self {
         let bars = console
             .bars()
@@ -50,7 +50,7 @@ impl View {
         }
     }
 
-    /// A node completed `step` inner steps.
+    /// Records that a node has completed `step` inner steps.
     pub fn step(&mut self, node: usize, step: u64, loss: f64) {
         let progress = &mut self.nodes[node - 1];
         progress.step = step;
@@ -58,7 +58,7 @@ impl View {
         self.draw(node);
     }
 
-    /// One more node, from the next higher id.
+    /// Adds one more node, with the next higher id.
     pub fn add(&mut self, node: usize) {
         self.nodes.resize(node, Progress::default());
         if let Some(bars) = &mut self.bars {
@@ -66,7 +66,7 @@ impl View {
         }
     }
 
-    /// Something happened to a node at a step of the training.
+    /// Shows an event of a node at a step of the training.
     pub fn note(&mut self, node: usize, step: u64, what: &str) {
         match self
             .bars
@@ -78,19 +78,19 @@ impl View {
         }
     }
 
-    /// A node was killed at a step of the training.
+    /// Shows that a node was killed at a step of the training.
     pub fn killed(&mut self, node: usize, step: u64) {
         self.nodes[node - 1].killed = true;
         self.note(node, step, &format!("node {node} was killed (SIGKILL)"));
     }
 
-    /// A node closed a round.
+    /// Records that a node has closed a round.
     pub fn round(&mut self, node: usize, round: u64) {
         self.nodes[node - 1].round = round;
         self.draw(node);
     }
 
-    /// All nodes that were averaged told the same digest.
+    /// Shows that all averaged nodes reported the same digest.
     pub fn agreed(&mut self, round: u64, step: u64, digest: &str, nodes: usize) {
         self.agreed += 1;
         let digest = digest.get(..DIGEST_DIGITS).unwrap_or(digest);
@@ -110,7 +110,7 @@ impl View {
         }
     }
 
-    /// Shows something else without disturbing the bars.
+    /// Prints other output without disturbing the bars.
     pub fn above(&self, show: impl FnOnce()) {
         match &self.bars {
             Some(bars) => bars.all.suspend(show),
@@ -118,7 +118,7 @@ impl View {
         }
     }
 
-    /// Leaves the bars as they are; what follows appears below.
+    /// Leaves the bars as they are; later output appears below.
     pub fn close(&self) {
         if let Some(bars) = &self.bars {
             bars.of_node
@@ -158,7 +158,7 @@ impl Progress {
 
 impl Bars {
     fn new(all: MultiProgress, nodes: usize, steps: u64) -> Self {
-        // A template that does not parse would fall back to indicatif's own bar.
+        // A template that does not parse falls back to indicatif's own bar.
         let style = ProgressStyle::with_template(BAR)
             .unwrap_or_else(|_| ProgressStyle::default_bar())
             .progress_chars("━━─");

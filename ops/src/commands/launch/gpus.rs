@@ -1,6 +1,6 @@
-//! What becomes of a node whose process ended badly: with `--on-gpu-loss restart` its GPUs are
-//! tried, each from a process of its own, because a GPU that fell off the bus can hang whoever
-//! touches it; the node starts again with those that still compute.
+//! Reaction to a node whose process failed: with `--on-gpu-loss restart` each of its GPUs is tested
+//! by a separate process, because a GPU that fell off the bus can hang any process that touches it;
+//! the node starts again with the GPUs that still compute.
 
 use clap::{Args, ValueEnum};
 use slowmo_cuda::{Gpu, selftest};
@@ -11,27 +11,27 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Name of the hidden command that tries one GPU.
+/// Name of the hidden command that tests one GPU.
 pub const CHECK_GPU: &str = "check-gpu";
-/// How long a GPU may take to show that it computes; its kernels may have to be compiled.
+/// Longest time that a GPU may take to show that it computes; its kernels may have to be compiled.
 const CHECK_MAX: Duration = Duration::from_secs(60);
-/// How often a check is looked at.
+/// Polling period of a check.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What a node does that lost a GPU.
+/// Reaction of a node that lost a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OnGpuLoss {
-    /// It is gone; the others go on.
+    /// The node stays down; the others continue.
     #[default]
     Leave,
-    /// It starts again with the GPUs that it has left, and joins the others.
+    /// The node starts again with its remaining GPUs and joins the others.
     Restart,
 }
 
 /// The GPUs of a launch's nodes, by the names under which CUDA shows them to a process.
 #[derive(Debug)]
 pub struct NodeGpus {
-    /// By node; a node that was not seen yet has those that its plan gives it.
+    /// GPUs by node; a node without an entry has those that its plan gives it.
     of: BTreeMap<usize, Vec<String>>,
     found: Vec<String>,
     each: usize,
@@ -41,10 +41,10 @@ pub struct NodeGpus {
     told: Receiver<Checked>,
 }
 
-/// What a node is told where it goes on, or why it does not.
+/// Settings of a node that starts again, or the reason why it does not.
 type Verdict = Result<Vec<(String, String)>, &'static str>;
 
-/// Which of a node's GPUs compute.
+/// Result of a check: the GPUs of a node that compute.
 #[derive(Debug)]
 struct Checked {
     node: usize,
@@ -52,7 +52,7 @@ struct Checked {
 }
 
 impl NodeGpus {
-    /// `found` are the machine's GPUs, of which each node takes `each`, in turn and counted around.
+    /// `found` are the machine's GPUs. Each node takes `each` of them, in turn and wrapping around.
     pub fn new(found: Vec<String>, each: usize, first_id: usize) -> Self {
         let (tell, told) = channel();
         Self {
@@ -66,7 +66,7 @@ impl NodeGpus {
         }
     }
 
-    /// Whether a node may still start again.
+    /// Whether checks are pending, after which a node may start again.
     pub fn is_checking(&self) -> bool {
         self.checks > 0
     }
@@ -85,19 +85,19 @@ impl NodeGpus {
         self.of.get(&node).cloned().unwrap_or_else(dealt)
     }
 
-    /// Tries a node's GPUs with `computes`, away from the launcher's loop.
+    /// Tests a node's GPUs with `computes`, on a thread other than the launcher's loop.
     pub fn check(&mut self, node: usize, computes: impl Fn(&str) -> bool + Send + 'static) {
         let gpus = self.of(node);
         let tell = self.tell.clone();
         self.checks += 1;
         thread::spawn(move || {
             let left = gpus.into_iter().filter(|gpu| computes(gpu)).collect();
-            // The launcher has ended.
+            // The send fails only if the launcher has ended.
             _ = tell.send(Checked { node, left });
         });
     }
 
-    /// The next node whose GPUs were tried.
+    /// The next node whose GPUs have been tested.
     pub fn next(&mut self) -> Option<(usize, Verdict)> {
         let Checked { node, left } = self.told.try_recv().ok()?;
         self.checks -= 1;
@@ -112,7 +112,7 @@ impl NodeGpus {
     }
 }
 
-/// What a node is told that has only these GPUs.
+/// Settings of a node that has only these GPUs.
 fn variables(gpus: &[String]) -> Vec<(String, String)> {
     let named = |name: &str, value: String| (name.to_owned(), value);
     vec![
@@ -122,7 +122,7 @@ fn variables(gpus: &[String]) -> Vec<(String, String)> {
     ]
 }
 
-/// Starts nodes again whose checks are over. Returns what to tell the user.
+/// Restarts nodes whose checks are over. Returns the messages for the user.
 pub fn restart(gpus: &mut NodeGpus, group: &mut Group) -> Vec<String> {
     let mut told = Vec::new();
     while let Some((node, verdict)) = gpus.next() {
@@ -151,7 +151,7 @@ pub fn restart(gpus: &mut NodeGpus, group: &mut Group) -> Vec<String> {
     told
 }
 
-/// The GPUs that a plan's nodes take, where they start again after a loss.
+/// The GPUs of a plan's nodes, if nodes start again after a loss.
 pub fn of_plan(plan: &Plan, on_loss: OnGpuLoss) -> anyhow::Result<Option<NodeGpus>> {
     if on_loss != OnGpuLoss::Restart {
         return Ok(None);
@@ -166,8 +166,8 @@ pub fn of_plan(plan: &Plan, on_loss: OnGpuLoss) -> anyhow::Result<Option<NodeGpu
     Ok(Some(NodeGpus::new(found, each, plan.first_id)))
 }
 
-/// Whether a GPU computes, found out by a process that sees no other. One that hangs is killed, and
-/// not waited for: it may be stuck in the driver.
+/// Whether a GPU computes, tested by a process that sees no other GPU. A hanging process is killed
+/// but not waited for: it may be stuck in the driver.
 pub fn computes(gpu: &str) -> bool {
     let Ok(program) = std::env::current_exe() else {
         return false;
@@ -194,7 +194,7 @@ pub fn computes(gpu: &str) -> bool {
     false
 }
 
-/// The hidden command: the first GPU that this process sees runs every kernel.
+/// The hidden command: runs every kernel on the first GPU that this process sees.
 #[derive(Debug, Args)]
 pub struct CheckGpu {}
 
@@ -236,7 +236,7 @@ mod tests {
             ("SLOWMO_FIRST_GPU".to_owned(), "0".to_owned()),
         ];
         let expected = |name| Ok([told(name), rest.to_vec()].concat());
-        // Dealt in turn and counted around: node 5 has a and b, node 6 has c and a.
+        // Assigned in turn and wrapping around: node 5 has a and b, node 6 has c and a.
         assert_eq!(after(&mut gpus, 5, "b"), expected("a"));
         assert_eq!(after(&mut gpus, 6, "a"), expected("c"));
         assert_eq!(after(&mut gpus, 6, "ac"), Err("none of its GPUs computes"));

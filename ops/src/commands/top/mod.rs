@@ -1,9 +1,10 @@
-//! `slowmo top`: the running job, live in the terminal.
+//! `slowmo top`: shows the running job live in the terminal.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `state` | what is shown: polls turned into rates and events, keys turned into orders; no terminal, no clock |
-//! | `view` | draws it |
+//! | `state` | the picture's content: polls turned into rates and events, keys turned into orders;
+//! no terminal, no clock |
+//! | `view` | draws the state |
 
 mod state;
 mod view;
@@ -20,24 +21,23 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How often the job is asked.
+/// Polling period of the job.
 const POLL_EVERY: Duration = Duration::from_millis(500);
-/// How long a key is waited for before the picture is drawn again.
+/// Longest wait for a key before the picture is redrawn.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Watch the running job: nodes, rounds, loss, rates, what happened. Keys drain or kill the chosen
-/// node.
+/// Watch the running job: nodes, rounds, loss, rates, events. Keys drain or kill the chosen node.
 #[derive(Debug, Args)]
 pub struct TopCommand {
-    /// Which job; needed where several run.
+    /// The job's name; needed where several run.
     #[arg(long, value_name = "NAME", conflicts_with = "admin")]
     job: Option<String>,
-    /// A node's own admin socket (key `admin`), where no launcher started it.
+    /// A node's own admin socket (key `admin`), for a node that no launcher started.
     #[arg(long, value_name = "SOCKET")]
     admin: Option<PathBuf>,
 }
 
-/// Whom to ask.
+/// The target of the polls and orders.
 #[derive(Clone, Debug)]
 enum Asked {
     Job { name: String, socket: PathBuf },
@@ -61,7 +61,7 @@ impl TopCommand {
                 Asked::Job { name, socket }
             }
         };
-        // So a job that is not there is told as an error, not as a picture.
+        // Polls before drawing, so that a missing job is reported as an error and not as a picture.
         let first = asked.poll()?;
         let (polls, orders) = start(asked.clone());
         let mut terminal = ratatui::try_init().context("the terminal cannot be drawn on")?;
@@ -79,7 +79,7 @@ impl TopCommand {
     }
 }
 
-/// Draws what comes and carries on keys until the end; why it ended, if not by a key.
+/// Draws the polls and carries out keys until the end; returns the reason unless a key ended it.
 fn watch(
     terminal: &mut ratatui::DefaultTerminal,
     mut top: Top,
@@ -94,7 +94,8 @@ fn watch(
         {
             match top.press(key.code) {
                 Some(Order::Quit) => return Ok(None),
-                // Whoever carries it out is gone only after the last poll.
+                // The receiver of orders goes away only after the last poll, so a failed send needs
+                // no handling.
                 Some(order) => _ = orders.send(order),
                 None => {}
             }
@@ -112,8 +113,8 @@ fn watch(
     }
 }
 
-/// A thread that asks and gives orders, so that a job that is slow to answer does not stop the
-/// keys.
+/// Starts a thread that polls and gives orders, so that a job that is slow to answer does not block
+/// the keys.
 fn start(asked: Asked) -> (Receiver<anyhow::Result<Polled>>, Sender<Order>) {
     let (tell, told) = channel();
     let (order, orders) = channel::<Order>();
@@ -174,7 +175,7 @@ impl Asked {
         })
     }
 
-    /// What became of an order, for a person.
+    /// Carries out an order and returns its result as text for people.
     fn carry_out(&self, order: Order) -> String {
         let done = match (self, order) {
             (_, Order::Quit) => return String::new(),

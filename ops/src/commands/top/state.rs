@@ -1,66 +1,66 @@
-//! What `slowmo top` shows: polls turned into rates and events, keys turned into orders.
+//! State of `slowmo top`: polls turned into rates and events, keys turned into orders.
 
 use ratatui::crossterm::event::KeyCode;
 use slowmo::admin::Report;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-/// Events that are kept.
+/// Most events kept.
 const EVENTS_MAX: usize = 200;
-/// Nodes that tell the same within this time saw one event, in microseconds.
+/// Equal messages from several nodes within this time count as one event, in microseconds.
 const SAME_EVENT_US: u64 = 10_000_000;
-/// Time over which rates are taken, in polls.
+/// Window over which rates are computed, in polls.
 const RATE_POLLS: usize = 10;
 
-/// What a poll brought.
+/// Result of a poll.
 #[derive(Clone, Debug, Default)]
 pub struct Polled {
-    /// When.
+    /// Time of the poll.
     pub at: Option<Instant>,
-    /// Each node's report; `None` where it does not answer.
+    /// Each node's report; `None` for a node that does not answer.
     pub nodes: Vec<(usize, Option<Report>)>,
-    /// What became of an order.
+    /// Result of an order, as text.
     pub said: Option<String>,
 }
 
-/// What a key asks for.
+/// Order that a key gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// To end.
+    /// End the program.
     Quit,
-    /// To let a node hand over and leave.
+    /// Let a node hand over and leave.
     Drain(usize),
-    /// To kill its process.
+    /// Kill a node's process.
     Kill(usize),
-    /// To run so many nodes.
+    /// Scale to this many nodes.
     Scale(usize),
 }
 
-/// One thing that happened.
+/// An event in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Happened {
-    /// When it was told first, in microseconds since 1970.
+    /// Time of its first report, in microseconds since 1970.
     pub at_us: u64,
-    /// What.
+    /// Text of the event.
     pub what: String,
-    /// Who told it, ascending.
+    /// Nodes that reported it, ascending.
     pub nodes: BTreeSet<usize>,
 }
 
-/// The picture.
+/// The content of the picture.
 #[derive(Debug)]
 pub struct Top {
-    /// Whose.
+    /// Name of the job or node.
     pub name: String,
     /// The last reports.
     pub nodes: Vec<(usize, Option<Report>)>,
-    /// What happened, oldest first.
+    /// Events, oldest first.
     pub events: Vec<Happened>,
-    /// The chosen row.
+    /// Index of the chosen row.
     pub chosen: usize,
-    /// What wants a second press.
+    /// Order that needs confirmation by a second key.
     pub asks: Option<Order>,
-    /// What became of the last order.
+    /// Result of the last order, as text.
     pub said: Option<String>,
     seen: BTreeSet<(u64, usize, String)>,
     steps: BTreeMap<usize, VecDeque<(Instant, u64)>>,
@@ -68,7 +68,7 @@ pub struct Top {
 }
 
 impl Top {
-    /// The picture after a first poll.
+    /// Builds the picture from a first poll.
     pub fn new(name: String, polled: Polled) -> Self {
         let mut top = Self {
             name,
@@ -85,7 +85,7 @@ impl Top {
         top
     }
 
-    /// Takes what a poll brought.
+    /// Adds the result of a poll.
     pub fn take(&mut self, polled: Polled) {
         self.said = polled.said.or(self.said.take());
         let Some(at) = polled.at else { return };
@@ -107,8 +107,8 @@ impl Top {
         self.events.sort_by_key(|event| event.at_us);
         self.events
             .drain(..self.events.len().saturating_sub(EVENTS_MAX));
-        // What was shown once is not shown again; what every node forgot needs not be known any
-        // more.
+        // Events shown once are not shown again; events that every node has forgotten need not be
+        // remembered.
         if self.seen.len() > 64 * EVENTS_MAX
             && let Some(oldest) = self.events.first()
         {
@@ -121,7 +121,7 @@ impl Top {
         }
     }
 
-    /// The report of the member that is furthest.
+    /// The report of the member that is furthest ahead.
     pub fn furthest(&self) -> Option<&Report> {
         let reports = self.nodes.iter().filter_map(|(_, report)| report.as_ref());
         reports
@@ -129,22 +129,22 @@ impl Top {
             .max_by_key(|report| report.round)
     }
 
-    /// Inner steps a second of a node.
+    /// Inner steps per second of a node.
     pub fn step_rate(&self, node: usize) -> Option<f64> {
         self.steps.get(&node).and_then(rate)
     }
 
-    /// Decided rounds a second.
+    /// Decided rounds per second.
     pub fn round_rate(&self) -> Option<f64> {
         rate(&self.rounds)
     }
 
-    /// The chosen node.
+    /// Id of the chosen node.
     pub fn chosen_node(&self) -> Option<usize> {
         self.nodes.get(self.chosen).map(|(node, _)| *node)
     }
 
-    /// A key was pressed. What changes something wants y.
+    /// Handles a key press. Orders that change something need a confirmation with y.
     pub fn press(&mut self, key: KeyCode) -> Option<Order> {
         if let Some(order) = self.asks.take() {
             self.said = None;
@@ -169,7 +169,7 @@ impl Top {
     }
 }
 
-/// The inner step of a node: gossip goes on between rounds.
+/// The inner step of a node, which advances with gossip between rounds too.
 pub fn step_of(report: &Report) -> u64 {
     let trained = report.loss.map_or(0, |loss| loss.step);
     report
@@ -179,7 +179,7 @@ pub fn step_of(report: &Report) -> u64 {
         .max(trained)
 }
 
-/// Adds what a node told; several may tell the same.
+/// Adds an event reported by a node; several nodes may report the same one.
 fn happened(events: &mut Vec<Happened>, (at_us, node, what): (u64, usize, String)) {
     let same =
         |event: &&mut Happened| event.what == what && event.at_us.abs_diff(at_us) < SAME_EVENT_US;
@@ -198,7 +198,7 @@ fn happened(events: &mut Vec<Happened>, (at_us, node, what): (u64, usize, String
 
 fn note(counts: &mut VecDeque<(Instant, u64)>, at: Instant, count: u64) {
     if counts.back().is_some_and(|(_, before)| *before > count) {
-        // A new start counts from the beginning.
+        // A restarted node counts from the beginning.
         counts.clear();
     }
     counts.push_back((at, count));

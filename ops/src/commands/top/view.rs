@@ -1,4 +1,4 @@
-//! Draws what `slowmo top` knows.
+//! Draws the state of `slowmo top`.
 
 use super::state::{Happened, Order, Top, step_of};
 use ratatui::Frame;
@@ -9,9 +9,9 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row, Table, TableState};
 use slowmo::admin::Report;
 use std::collections::BTreeSet;
 
-/// Lines of the head.
+/// Lines of the header.
 const HEAD_LINES: u16 = 3;
-/// Rows of the event log, with its border, where there is room.
+/// Rows of the event log, with its border, where there is space.
 const EVENT_LINES: u16 = 10;
 
 /// Draws everything.
@@ -174,7 +174,7 @@ fn draw_events(frame: &mut Frame<'_>, top: &Top, area: Rect) {
     frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).block(block), area);
 }
 
-/// Of microseconds since 1970, in UTC.
+/// Time of day in UTC, from microseconds since 1970.
 fn time_of_day(at_us: u64) -> String {
     let seconds = at_us / 1_000_000 % 86_400;
     format!(

@@ -1,5 +1,5 @@
-//! Compiled kernels in the user's cache folder. Only a saving of time: what cannot be read or
-//! written, or is not what was written, is compiled again.
+//! Compiled kernels in the user's cache folder. The cache only saves time: a file that cannot be
+//! read or written, or whose content is not what was written, is compiled again.
 
 use super::compile::OPTIONS;
 use super::{SOURCE, Target};
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-/// Nothing larger was ever written here.
+/// Size limit of a cached file; no larger file was ever written here.
 const BYTES_MAX: u64 = 16 << 20;
 /// The digest in front of a file's content.
 const DIGEST_BYTES: usize = 8;
 
-/// A file's name: everything that its content follows from.
+/// The name of a file: it contains everything that determines the content.
 pub fn name(target: Target, (major, minor): (i32, i32)) -> String {
     let from = format!("{}\n{SOURCE}", OPTIONS.join(" "));
     format!(
@@ -35,7 +35,7 @@ fn folder() -> Option<PathBuf> {
     Some(cache.join("slowmo"))
 }
 
-/// What was compiled before, whole.
+/// The cached content of this name, if it is complete.
 pub fn read(name: &str) -> Option<Vec<u8>> {
     let path = folder()?.join(name);
     fs::metadata(&path)
@@ -46,13 +46,13 @@ pub fn read(name: &str) -> Option<Vec<u8>> {
     (u64::from_le_bytes(*digest) == xxh3_64(content)).then(|| content.to_vec())
 }
 
-/// Keeps what was compiled, for this user only; whole or not at all.
+/// Stores compiled content, readable for this user only; the file is complete or absent.
 pub fn write(name: &str, content: &[u8]) {
     static WRITES: AtomicU64 = AtomicU64::new(0);
     let kept = || -> std::io::Result<()> {
         let folder = folder().ok_or(std::io::ErrorKind::NotFound)?;
         fs::create_dir_all(&folder)?;
-        // Other containers may write here, with this process's number.
+        // Other containers may write here under the same process id.
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_nanos());

@@ -1,5 +1,6 @@
-//! NVRTC: from source to code for one GPU, or to PTX, which the driver makes into code. Code is
-//! better where both can be had: a driver refuses the PTX of a newer NVRTC than itself.
+//! NVRTC: compiles source to machine code for one GPU, or to PTX, which the driver compiles
+//! further. Machine code is preferred where both can be had: a driver refuses the PTX of an NVRTC
+//! newer than itself.
 
 use super::SOURCE;
 use crate::error::GpuError;
@@ -7,8 +8,8 @@ use crate::libraries::Library;
 use cudarc::nvrtc::{result, sys};
 use std::ffi::{CStr, CString, c_char, c_int};
 
-/// Options that change the bits of results: no products and sums in one rounding, no flushing of
-/// small numbers.
+/// Options that change the bits of results: no fused multiply-add, no flushing of denormals to
+/// zero.
 pub const OPTIONS: [&str; 4] = [
     "--fmad=false",
     "--ftz=false",
@@ -16,17 +17,17 @@ pub const OPTIONS: [&str; 4] = [
     "--std=c++17",
 ];
 
-/// For what the kernels are compiled.
+/// The target that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Code of a GPU of this compute capability, like 90.
+    /// Machine code of a GPU of this compute capability, like 90.
     Code(c_int),
-    /// PTX of this one; newer GPUs run it, too.
+    /// PTX of this compute capability; newer GPUs run it, too.
     Ptx(c_int),
 }
 
 impl Target {
-    /// The best that NVRTC can do for a GPU of this compute capability.
+    /// The best target that NVRTC supports for a GPU of this compute capability.
     pub fn of(capability: (i32, i32)) -> Self {
         let wanted = capability.0 * 10 + capability.1;
         let supported = supported();
@@ -42,7 +43,7 @@ impl Target {
         )
     }
 
-    /// As NVRTC calls it.
+    /// The target's name in NVRTC's options.
     pub fn architecture(self) -> String {
         match self {
             Self::Code(capability) => format!("sm_{capability}"),
@@ -51,10 +52,10 @@ impl Target {
     }
 }
 
-/// A program, destroyed when it goes.
+/// An NVRTC program, destroyed on drop.
 struct Program {
     raw: sys::nvrtcProgram,
-    /// NVRTC may refer to it.
+    /// Kept because NVRTC may refer to it.
     _source: CString,
 }
 
@@ -112,7 +113,7 @@ impl Program {
 /// Compiles the kernels.
 ///
 /// # Errors
-/// NVRTC is missing, or they do not compile.
+/// NVRTC is missing, or the kernels do not compile.
 pub fn compile(target: Target) -> Result<Vec<u8>, GpuError> {
     Library::Nvrtc.require()?;
     let architecture = target.architecture();
@@ -135,7 +136,7 @@ pub fn compile(target: Target) -> Result<Vec<u8>, GpuError> {
     compiled.ok_or_else(|| failed("NVRTC returns nothing".to_owned()))
 }
 
-/// The architectures that NVRTC compiles for, like 90; none if it does not say.
+/// The architectures that NVRTC compiles for, like 90; empty if it does not tell.
 fn supported() -> Vec<c_int> {
     let mut count = 0;
     // SAFETY: NVRTC is loaded, and writes one number.
@@ -153,7 +154,7 @@ fn supported() -> Vec<c_int> {
     }
 }
 
-/// NVRTC's version; zeros if it does not say.
+/// NVRTC's version; zeros if it does not tell.
 pub fn version() -> (c_int, c_int) {
     let mut major = 0;
     let mut minor = 0;

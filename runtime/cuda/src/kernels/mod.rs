@@ -1,6 +1,6 @@
 //! The kernels: their table, and how their source becomes code for a GPU. NVRTC compiles it when a
-//! GPU is first opened; the result is kept in the user's cache folder under a name that says from
-//! what it was made.
+//! GPU is first opened; the result is kept in the user's cache folder under a name that identifies
+//! its inputs.
 
 mod cache;
 mod compile;
@@ -11,22 +11,22 @@ use crate::error::GpuError;
 use crate::libraries::Library;
 use cudarc::nvrtc::Ptx;
 
-/// CUDA C, one `extern "C"` function a kernel.
+/// CUDA C source with one `extern "C"` function for each kernel.
 pub const SOURCE: &str = include_str!("kernels.cu");
-/// Threads of a block; the source says the same.
+/// Threads of a block; the CUDA source uses the same number.
 pub const THREADS: u32 = 256;
 
-/// How values travel in fewer bytes; float32 needs no kernel.
+/// The wire types with fewer bytes than float32, which needs no kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
     /// The upper half of a float32.
     BFloat16,
-    /// A scale for 256 values and a byte for each.
+    /// One scale for each 256 values and one byte for each value.
     Int8,
 }
 
-/// What a GPU can compute. Pointers and floats of a launch come in the order of the kernel's
-/// parameters in [`SOURCE`].
+/// The kernels. Pointers and floats of a launch come in the order of the kernel's parameters in
+/// [`SOURCE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     /// `mix(model, correction or null, before or null, first; stays, weight)`.
@@ -112,7 +112,7 @@ impl Kernel {
         }
     }
 
-    /// How many pointers it takes.
+    /// Number of pointers that the kernel takes.
     #[must_use]
     pub fn pointers(self) -> usize {
         match self {
@@ -133,7 +133,7 @@ impl Kernel {
         }
     }
 
-    /// How many floats it takes behind the number of values.
+    /// Number of floats that the kernel takes after the number of values.
     #[must_use]
     pub fn floats(self) -> usize {
         match self {
@@ -153,8 +153,8 @@ impl Kernel {
     }
 }
 
-/// The kernels for a GPU of this compute capability, like `(9, 0)`: from the cache, or compiled
-/// now.
+/// The kernels for a GPU of this compute capability, like `(9, 0)`: from the cache, or newly
+/// compiled.
 ///
 /// # Errors
 /// NVRTC is missing, or the kernels do not compile.

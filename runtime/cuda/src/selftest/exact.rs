@@ -1,4 +1,4 @@
-//! The kernels' formulas in float64, and how far a result may be from them: rounding once for each
+//! The kernels' formulas in float64, and the allowed error of a result: one rounding for each
 //! operation of float32, and half a step of the wire type where values are encoded.
 
 use crate::arithmetic::{Array, digest};
@@ -6,11 +6,11 @@ use crate::kernels::{Kernel, Wire};
 
 /// Float32's relative rounding error.
 const ULP: f64 = 1.0 / (1u64 << 23) as f64;
-/// Below the smallest normal float32 residuals are zero.
+/// The smallest normal float32; residuals below it are zero.
 const TINY: f64 = f32::MIN_POSITIVE as f64;
 
-/// The largest error of a run, in units of what it may be: `before` the run, `after` it. Infinite
-/// where a word or a value that is not finite is not what it must be.
+/// The largest error of a run, in units of the allowed error, from the arrays `before` and `after`
+/// it. Infinite where a word or a value that is not finite differs from the expected one.
 pub fn error(kernel: Kernel, before: &[Array], after: &[Array], floats: &[f32]) -> f64 {
     let float = |index: usize| f64::from(floats.get(index).copied().unwrap_or(0.0));
     let a = float(0);
@@ -30,8 +30,8 @@ pub fn error(kernel: Kernel, before: &[Array], after: &[Array], floats: &[f32]) 
         })
     };
     let length = |array: usize| before.get(array).map_or(0, |array| array.floats().len());
-    // The worst of values, of which each is (found, expected, sum of the magnitudes that were
-    // rounded).
+    // The worst error over values; each value gives (found, expected, sum of the magnitudes that
+    // were rounded).
     let worst = |n: usize, each: &dyn Fn(usize) -> Vec<(f64, f64, f64)>| {
         (0..n)
             .flat_map(each)
@@ -101,7 +101,7 @@ pub fn error(kernel: Kernel, before: &[Array], after: &[Array], floats: &[f32]) 
         Kernel::EncodeGossip(wire) => {
             let sent = decoded(wire, after.get(2), length(0));
             let owed = worst(length(0), &|i| {
-                // What was sent and what is owed are what was there: mass.
+                // Mass conservation: what was sent plus the residual equals what was there before.
                 let mass = a * was(0, i) + was(1, i);
                 vec![(
                     a * sent[i] + is(1, i),
@@ -160,13 +160,14 @@ pub fn error(kernel: Kernel, before: &[Array], after: &[Array], floats: &[f32]) 
     }
 }
 
-/// In units of `bound`. Values that are not finite, or overflow as float32, must be so in both.
+/// The distance in units of `bound`. Values that are not finite, or overflow as float32, must be so
+/// in both.
 fn distance(found: f64, expected: f64, bound: f64) -> f64 {
     let overflows = !expected.is_finite() || expected.abs() > f64::from(f32::MAX);
     match (found.is_finite(), overflows) {
         (true, false) => (found - expected).abs() / bound,
         (false, true) => 0.0,
-        // Just at the largest number.
+        // The value is within `bound` of the largest number.
         (true, true) if (found.abs() - f64::from(f32::MAX)).abs() <= bound => 0.0,
         _ => f64::INFINITY,
     }
@@ -188,7 +189,7 @@ fn first(array: Option<&Array>) -> u64 {
         .map_or(u64::MAX, |index| index as u64)
 }
 
-/// What the bytes say, in float64.
+/// The values that the bytes encode, in float64.
 fn decoded(wire: Wire, bytes: Option<&Array>, length: usize) -> Vec<f64> {
     let bytes = bytes.map_or(&[][..], Array::bytes);
     match wire {
@@ -213,9 +214,9 @@ fn decoded(wire: Wire, bytes: Option<&Array>, length: usize) -> Vec<f64> {
     }
 }
 
-/// The largest rounding of the wire type, in units of half a step and of float32's own rounding:
-/// `wanted` is what should be sent, with the sum of the magnitudes that it was made of. Blocks of
-/// int8 with a value that is not finite are not numbers as a whole.
+/// The largest rounding error of the wire type, in units of half a step and of float32's own
+/// rounding: `wanted` is the value to send, with the sum of the magnitudes that it was computed
+/// from. A block of int8 that holds a value that is not finite must not decode to any finite value.
 fn steps(wire: Wire, sent: &[f64], wanted: &dyn Fn(usize) -> (f64, f64)) -> f64 {
     let wanted: Vec<(f64, f64)> = (0..sent.len()).map(wanted).collect();
     let worst = |(wanted, sent): (&[(f64, f64)], &[f64])| {

@@ -1,22 +1,22 @@
-//! Random inputs for every kernel: of all magnitudes that a model has, with a few values that are
-//! not finite where the kernel must notice.
+//! Random inputs for every kernel: all magnitudes that occur in a model, with a few values that are
+//! not finite where the kernel must detect them.
 
 use crate::arithmetic::Array;
 use crate::kernels::{Kernel, Wire};
 
-/// Variants of each length: ordinary; pointers that may be null are null, and a value is not finite
-/// where that is looked for.
+/// Variants of each length: the ordinary one; and one where pointers that may be null are null, and
+/// a value is not finite where the kernel checks for that.
 pub const VARIANTS: u64 = 2;
 
 /// A kernel's arrays before it runs, and its floats.
 pub struct Inputs {
-    /// In the order of its pointers.
+    /// The arrays, in the order of the kernel's pointers.
     pub arrays: Vec<Array>,
-    /// In the order of its floats.
+    /// The floats, in the order of the kernel's floats.
     pub floats: Vec<f32>,
 }
 
-/// A generator that is good enough for test values (splitmix64).
+/// A random generator that is good enough for test values (splitmix64).
 struct Numbers(u64);
 
 impl Numbers {
@@ -27,7 +27,7 @@ impl Numbers {
         z ^ z >> 31
     }
 
-    /// In [-1, 1), times a power of two from 2^-12 to 2^3, often.
+    /// A value in [-1, 1), times a power of two from 2^-12 to 2^3.
     fn value(&mut self) -> f32 {
         let unit = (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
         unit * ((self.next() % 16) as f32 - 12.0).exp2()
@@ -59,7 +59,7 @@ impl Inputs {
             ),
             Kernel::Divide => (vec![values()], vec![0.73]),
             Kernel::Accumulate => (vec![values(), values()], vec![0.31]),
-            // `rate / gamma` is `alpha` again, exactly.
+            // `rate / gamma` gives `alpha` again, exactly.
             Kernel::SlowMo => (
                 vec![values(), values(), values(), empty()],
                 vec![0.125, 0.5, 0.125],
@@ -102,7 +102,7 @@ impl Inputs {
     }
 }
 
-/// A residual: much smaller than what it is added to.
+/// Scales an array to a residual: much smaller than the values it is added to.
 fn small(array: Array) -> Array {
     if let Array::Floats(values) = array {
         Array::Floats(values.iter().map(|value| value / 512.0).collect())
@@ -118,7 +118,7 @@ fn encoded(wire: Wire, array: Array) -> Array {
     Array::Bytes(bytes)
 }
 
-/// Puts what is not a number, infinities, and the largest and smallest ones somewhere.
+/// Puts NaN, infinities, and the largest and smallest numbers at random places.
 fn spoil(values: &mut [f32], numbers: &mut Numbers) {
     for bad in [
         f32::NAN,

@@ -1,4 +1,4 @@
-//! How fast a GPU copies and computes, in bytes a second that move: the median of several runs,
+//! Rates at which a GPU copies and computes, in bytes moved per second: the median of several runs,
 //! timed by events on its stream.
 
 use crate::error::GpuError;
@@ -8,25 +8,26 @@ use crate::memory::{Pinned, Scratch};
 use cudarc::driver::{result, sys};
 use slowmo_actors::buffers::Memory;
 
-/// Runs of which the median is taken.
+/// Number of runs of which the median is taken.
 const RUNS: usize = 9;
 
 /// A measured rate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rate {
-    /// Of what.
+    /// The measured operation.
     pub name: &'static str,
     /// Bytes read and written in one run.
     pub bytes: u64,
-    /// Bytes a second.
+    /// Bytes per second.
     pub bytes_per_second: f64,
-    /// The share of the rate that it is measured against, which stands before it; `None` for those
+    /// The share of the reference rate, which is listed before it; `None` for the reference rates
     /// themselves.
     pub share: Option<f64>,
 }
 
-/// The GPU's copy bandwidth; the mix's and the slow step's; page-locked copies and the device's
-/// own, each with arrays of `bytes` bytes, or of a sixth of the free memory if that is less.
+/// The GPU's copy bandwidth; the rates of the mix and of the slow step; page-locked copies and the
+/// device's own copies. Each uses arrays of `bytes` bytes, or of a sixth of the free memory if that
+/// is less.
 ///
 /// # Errors
 /// Not enough memory, or another error of the driver.
@@ -72,7 +73,7 @@ pub fn rates(gpu: &Gpu, bytes: usize) -> Result<Vec<Rate>, GpuError> {
     Ok(rates)
 }
 
-/// Page-locked copies in one piece, and in the chunks that the device copies.
+/// Rates of page-locked copies in one piece, and in the chunks that the device copies.
 fn copies(gpu: &Gpu, n: usize) -> Result<Vec<Rate>, GpuError> {
     let array = Scratch::<f32>::zeros(gpu, n, "measuring copies")?;
     let Some(mut pinned) = Pinned::new(gpu).allocate(n) else {

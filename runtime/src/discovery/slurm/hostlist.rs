@@ -1,57 +1,57 @@
-//! Slurm's host lists: `node[01-03,07]-ib,gpu5` is node01-ib, node02-ib, node03-ib, node07-ib and
-//! gpu5. Pure.
+//! Slurm's host lists: `node[01-03,07]-ib,gpu5` expands to node01-ib, node02-ib, node03-ib,
+//! node07-ib and gpu5. Pure.
 
 use slowmo_actors::ports::discovery::DISCOVERED_MAX;
 
-/// Most hosts that a list may stand for.
+/// Largest number of hosts that a list may expand to.
 pub const HOSTS_MAX: usize = DISCOVERED_MAX;
 /// Longest list, in bytes.
 pub const LIST_BYTES_MAX: usize = 1 << 16;
 /// Longest number in brackets, in digits.
 pub const DIGITS_MAX: usize = 9;
-/// Longest name that a list may stand for, in bytes; the domain name system has none longer.
+/// Longest name that a list may expand to, in bytes; the domain name system allows none longer.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// Why a host list was refused. Nothing was expanded.
+/// Error for a host list that was refused. Nothing was expanded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{fault} (at byte {at} of the host list)")]
 pub struct HostlistError {
-    /// Where, in bytes from 0.
+    /// Position of the fault, in bytes from 0.
     pub at: usize,
-    /// What is wrong there.
+    /// The fault at that position.
     pub fault: Fault,
 }
 
-/// What is wrong with a host list.
+/// Kind of fault in a host list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// Nothing stands between two commas, in brackets, or at all.
+    /// A name or number is missing: between two commas, in brackets, or in an empty list.
     #[error("a name or a number is missing")]
     Missing,
-    /// A character that no host name has.
+    /// A character that is not allowed in a host name.
     #[error("{0:?} is in no host name")]
     Character(char),
-    /// `]` without `[`, `[` without `]`, or brackets in brackets.
+    /// A `]` without `[`, a `[` without `]`, or nested brackets.
     #[error("brackets do not match")]
     Brackets,
-    /// What stands in brackets is no number.
+    /// The text in brackets is not a number of 1 to `DIGITS_MAX` digits.
     #[error("a number of 1 to {DIGITS_MAX} digits must stand here")]
     Number,
-    /// A range that ends before it begins.
+    /// A range whose end is below its start.
     #[error("a range ends before it begins")]
     Backwards,
-    /// More hosts than are looked at.
+    /// More than [`HOSTS_MAX`] hosts.
     #[error("more than {HOSTS_MAX} hosts")]
     TooMany,
-    /// A list, or a name, that is longer than any.
+    /// A list longer than [`LIST_BYTES_MAX`], or a name longer than `NAME_BYTES_MAX`.
     #[error("the list is longer than {LIST_BYTES_MAX} bytes, or a name than {NAME_BYTES_MAX}")]
     TooLong,
 }
 
-/// The hosts that a list stands for, in its order.
+/// Expands a list to its hosts, in the order of the list.
 ///
 /// # Errors
-/// The text is no host list, or stands for too much.
+/// The text is not a host list, or it exceeds a bound.
 pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     if list.len() > LIST_BYTES_MAX {
         return Err(HostlistError {
@@ -73,7 +73,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     Ok(hosts)
 }
 
-/// What stands between the commas that are not in brackets, with where it begins.
+/// Splits a list at the commas outside brackets; returns each entry with its position in bytes.
 fn entries(list: &str) -> Result<Vec<(usize, &str)>, HostlistError> {
     let mut entries = Vec::new();
     let mut begin = 0;
@@ -104,7 +104,8 @@ fn entries(list: &str) -> Result<Vec<(usize, &str)>, HostlistError> {
     })
 }
 
-/// One entry, whose brackets match: every way to take one number out of each pair of brackets.
+/// Expands one entry, whose brackets match, to every combination of one number from each pair of
+/// brackets.
 fn expand_entry(at: usize, entry: &str) -> Result<Vec<String>, HostlistError> {
     if entry.is_empty() {
         return Err(HostlistError {
@@ -137,8 +138,8 @@ fn expand_entry(at: usize, entry: &str) -> Result<Vec<String>, HostlistError> {
                 .collect();
             rest = next;
         }
-        // Each time, so that no more is made than may be: all names grow with each pair of
-        // brackets.
+        // Checked after each pair of brackets, because all names grow with each pair and memory
+        // must stay bounded.
         if names.iter().any(|name| name.len() > NAME_BYTES_MAX) {
             return Err(HostlistError {
                 at,
@@ -150,7 +151,7 @@ fn expand_entry(at: usize, entry: &str) -> Result<Vec<String>, HostlistError> {
 }
 
 fn check_plain(at: usize, plain: &str) -> Result<(), HostlistError> {
-    // A name is copied for each number behind it.
+    // Checked early, because the plain text is copied once per combination of numbers.
     if plain.len() > NAME_BYTES_MAX {
         return Err(HostlistError {
             at,
@@ -169,7 +170,7 @@ fn check_plain(at: usize, plain: &str) -> Result<(), HostlistError> {
     }
 }
 
-/// What `01-03,07` stands for; a number is padded to the width of the first of its range.
+/// Expands `01-03,07`; each number is padded to the width of the first number of its range.
 fn numbers(at: usize, inside: &str) -> Result<Vec<String>, HostlistError> {
     let mut numbers = Vec::new();
     let mut at = at;
@@ -289,7 +290,7 @@ mod tests {
         );
     }
 
-    /// Slurm's own way to write numbers down, as ranges of one width.
+    /// Writes numbers as Slurm does, as ranges of one width.
     fn written(prefix: &str, from: u32, count: u32, width: usize) -> (String, Vec<String>) {
         let hosts = (from..from + count)
             .map(|number| format!("{prefix}{number:0width$}"))

@@ -1,47 +1,47 @@
-//! The nodes of a Slurm step, out of the variables that Slurm sets for it. Pure: the variables are
-//! handed in.
+//! The nodes of a Slurm step, from the variables that Slurm sets for it. Pure: the caller passes
+//! the variables.
 
 mod hostlist;
 
 pub use hostlist::{Fault, HOSTS_MAX, HostlistError, LIST_BYTES_MAX, expand};
 
-/// Variables with the hosts, and those with their tasks, of the step and else of the job.
+/// Variables that hold the hosts and the tasks per host: those of the step, else those of the job.
 const VARIABLES: [[&str; 2]; 2] = [
     ["SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"],
     ["SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"],
 ];
 
-/// Why Slurm's variables name no nodes. Nothing was started.
+/// Reason why Slurm's variables do not yield nodes. Nothing was started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SlurmError {
-    /// This process is no part of a job.
+    /// This process is not part of a job.
     #[error(
         "discover = slurm: neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST is set; start the node with srun, or name the others in peers"
     )]
     NoJob,
-    /// The hosts cannot be read.
+    /// The host list cannot be parsed.
     #[error("{variable} = {list}: {error}; name the others in peers instead")]
     Hosts {
-        /// The variable.
+        /// Name of the variable.
         variable: &'static str,
-        /// What it holds, cut after [`SHOWN_MAX`] characters.
+        /// Value of the variable, cut after [`SHOWN_MAX`] characters.
         list: String,
-        /// What is wrong with it.
+        /// The fault in the list.
         error: HostlistError,
     },
-    /// The tasks of each host cannot be read, or are those of other hosts.
+    /// The tasks per host cannot be parsed, or their number of hosts differs from the host list.
     #[error(
         "{variable} = {text} does not say how many tasks each of {hosts} hosts has; name the others in peers instead"
     )]
     Tasks {
-        /// The variable.
+        /// Name of the variable.
         variable: &'static str,
-        /// What it holds, cut after [`SHOWN_MAX`] characters.
+        /// Value of the variable, cut after [`SHOWN_MAX`] characters.
         text: String,
-        /// Hosts of the list.
+        /// Number of hosts in the list.
         hosts: usize,
     },
-    /// More nodes than are looked at, or ports above the last one.
+    /// More than [`HOSTS_MAX`] nodes, or a port above 65535.
     #[error(
         "discover = slurm:{port}: the tasks of a host listen from {port} on, and do not all fit; choose a lower port or fewer tasks"
     )]
@@ -51,14 +51,14 @@ pub enum SlurmError {
     },
 }
 
-/// Characters of a variable that an error shows.
+/// Largest number of characters of a variable that an error shows.
 pub const SHOWN_MAX: usize = 200;
 
-/// Where the step's nodes listen, as `host:port`: each task of a host at `port` and its
-/// `SLURM_LOCALID`.
+/// The addresses of the step's nodes, as `host:port`: each task of a host listens at `port` plus
+/// its `SLURM_LOCALID`.
 ///
 /// # Errors
-/// There are no such variables, or they make no sense.
+/// The variables are missing or invalid.
 pub fn names(
     port: u16,
     variable: impl Fn(&str) -> Option<String>,
@@ -100,7 +100,7 @@ fn shown(text: &str) -> String {
     text.chars().take(SHOWN_MAX).collect()
 }
 
-/// Tasks of each host: `2(x3),1` is 2, 2, 2, 1.
+/// Parses the tasks of each host: `2(x3),1` is 2, 2, 2, 1.
 fn tasks_of(text: &str, hosts: usize) -> Option<Vec<u16>> {
     let mut tasks = Vec::with_capacity(hosts);
     for entry in text.split(',') {

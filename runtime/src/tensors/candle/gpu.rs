@@ -1,4 +1,4 @@
-//! Candle's tensors on a GPU: their addresses, and copies for whoever asks for values in main
+//! Candle's tensors on a GPU: their addresses, and copies for callers that need values in main
 //! memory.
 
 use super::super::TensorError;
@@ -20,7 +20,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Where a tensor lies: address, elements, GPU and stream.
+/// The location of a tensor: address, elements, GPU and stream.
 fn place(name: &str, tensor: &Tensor) -> Result<(u64, usize, usize, u64), TensorError> {
     let (storage, layout) = tensor.storage_and_layout();
     let Storage::Cuda(storage) = &*storage else {
@@ -41,7 +41,7 @@ fn place(name: &str, tensor: &Tensor) -> Result<(u64, usize, usize, u64), Tensor
     ))
 }
 
-/// Tensors of one GPU and stream, as candle has them on a device.
+/// Tensors on one GPU and stream, as candle places them on a device.
 pub(super) struct OnDevice<'a>(Vec<(&'a str, &'a Tensor)>);
 
 /// A list of tensors that may lie on a GPU.

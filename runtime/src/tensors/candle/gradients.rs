@@ -15,7 +15,7 @@ pub struct CandleGradients<'a> {
 }
 
 impl<'a> CandleGradients<'a> {
-    /// The gradients in `store` of these variables.
+    /// Borrows the gradients in `store` of these variables.
     #[must_use]
     pub fn new(variables: &'a CandleVariables, store: &'a mut GradStore) -> Self {
         Self { variables, store }
@@ -36,7 +36,7 @@ impl Tensors for CandleGradients<'_> {
     fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
         for (name, variable) in self.variables.iter() {
             let gradient = match self.store.get(variable) {
-                // Itself, or a contiguous copy that takes its place.
+                // The gradient itself, or a contiguous copy that replaces it.
                 Some(gradient) => contiguous(name, gradient)?,
                 None => zeros(name, variable)?,
             };
@@ -46,8 +46,8 @@ impl Tensors for CandleGradients<'_> {
         Ok(())
     }
 
-    /// Only if every variable has one in one piece: others are made, or made contiguous, where they
-    /// are written.
+    /// Available only if every variable has a contiguous gradient: missing ones are created, and
+    /// others made contiguous, when they are written.
     #[cfg(feature = "candle-cuda")]
     fn on_gpu(&self) -> Option<&dyn slowmo_actors::ports::device::OnGpu> {
         let lent = |gradient: &Tensor| gradient.device().is_cuda() && gradient.is_contiguous();
@@ -60,7 +60,7 @@ impl Tensors for CandleGradients<'_> {
 
 #[cfg(feature = "candle-cuda")]
 impl CandleGradients<'_> {
-    /// The gradients that there are.
+    /// The gradients that exist.
     pub(super) fn present(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.variables.iter().filter_map(|(name, variable)| {
             self.store.get(variable).map(|gradient| (name, gradient))

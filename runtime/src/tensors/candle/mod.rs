@@ -1,4 +1,4 @@
-//! Candle variables and gradients, lent without copies: in main memory, and with the feature
+//! Candle variables and gradients, passed without copies: in main memory, and with the feature
 //! `candle-cuda` on a GPU. Touches candle's storage only.
 
 #[cfg(feature = "candle-cuda")]
@@ -15,7 +15,7 @@ use super::TensorError;
 use candle_core::{CpuStorage, DType, Error, InplaceOp1, Layout, Storage, Tensor};
 use std::cell::RefCell;
 
-/// Checks that a tensor's values can be lent: float32, one block, main memory.
+/// Checks that a tensor's values can be borrowed: float32, one block, main memory.
 fn check(name: &str, tensor: &Tensor) -> Result<(), TensorError> {
     let name = || name.to_owned();
     if tensor.dtype() != DType::F32 {
@@ -37,7 +37,7 @@ fn check(name: &str, tensor: &Tensor) -> Result<(), TensorError> {
     Ok(())
 }
 
-/// Lends the values of a checked tensor.
+/// Passes the values of a checked tensor to a function that reads them.
 fn read(
     name: &str,
     tensor: &Tensor,
@@ -62,8 +62,8 @@ fn read(
     Ok(())
 }
 
-/// Lends the values of a checked tensor to be changed in place; everything that shares its storage
-/// changes with it.
+/// Passes the values of a checked tensor to a function that changes them in place; everything that
+/// shares its storage changes with it.
 fn write(
     name: &str,
     tensor: &Tensor,
@@ -87,10 +87,10 @@ fn block(layout: &Layout) -> Option<std::ops::Range<usize>> {
     layout.contiguous_offsets().map(|(start, end)| start..end)
 }
 
-/// What is done with a tensor's values.
+/// The function that is applied to a tensor's values.
 type Visit<'a> = &'a mut dyn FnMut(&mut [f32]);
 
-/// Candle's only safe way to values that can be changed: an operation in place.
+/// An in-place operation: candle's only safe access to values that can be changed.
 struct Lend<'a>(RefCell<Visit<'a>>);
 
 impl InplaceOp1 for Lend<'_> {

@@ -7,7 +7,7 @@ use candle_nn::VarMap;
 use std::sync::PoisonError;
 
 /// Variables ordered by name, so that all nodes agree on the flat order. They share their storage
-/// with the model: what is written here, the model sees.
+/// with the model: the model sees what is written here.
 ///
 /// ```
 /// # use candle_core::{DType, Device};
@@ -25,7 +25,7 @@ pub struct CandleVariables {
 }
 
 impl CandleVariables {
-    /// All variables of a map.
+    /// Takes all variables of a map.
     ///
     /// # Errors
     /// A variable is not float32, not contiguous, or not in main memory.
@@ -39,10 +39,10 @@ impl CandleVariables {
         Self::new(list)
     }
 
-    /// Variables with their names, in any order.
+    /// Takes variables with their names, in any order.
     ///
     /// # Errors
-    /// Two share a name, or one is not float32, not contiguous, or not in main memory.
+    /// Two variables share a name, or one is not float32, not contiguous, or not in main memory.
     pub fn new(variables: impl IntoIterator<Item = (String, Var)>) -> Result<Self, TensorError> {
         let mut list: Vec<_> = variables.into_iter().collect();
         list.sort_by(|(one, _), (other, _)| one.cmp(other));

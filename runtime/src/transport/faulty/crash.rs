@@ -1,9 +1,9 @@
-//! The sudden end of a node, placed by whoever watches what it sends. Touches nothing outside the
-//! process.
+//! Crash injection: a watcher of what a node sends decides when it crashes. Touches nothing outside
+//! the process.
 //!
-//! A node that crashed sends nothing and hears nothing any more, and says no goodbye: as one whose
-//! process was killed, it is silent until somebody notices. What it handed over before is still
-//! delivered.
+//! A crashed node neither sends nor receives anything, and does not close its connections: like a
+//! node whose process was killed, it is silent until its peers detect that. What it passed to the
+//! transport before is still delivered.
 
 use crate::transport::sessions::lock;
 use crate::transport::watched::Watched;
@@ -14,7 +14,7 @@ use slowmo_protocol::wire::{BulkHeader, Frame};
 use std::any::Any;
 use std::sync::{Arc, Mutex};
 
-/// What a node is about to send.
+/// A frame, or a part of a bulk stream, that a node is about to send.
 #[derive(Clone, Copy, Debug)]
 pub enum Sending<'a> {
     /// A control frame.
@@ -27,24 +27,25 @@ pub enum Sending<'a> {
     Ends(&'a BulkHeader),
 }
 
-/// What becomes of a node that is about to send something.
+/// Decision of a [`Watcher`] on a node that is about to send something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It sends it.
+    /// The node sends it.
     Sends,
-    /// It crashes before.
+    /// The node crashes before it sends.
     Crashes,
 }
 
-/// Sees what a node is about to send, and to whom, and decides on its fate.
+/// Callback that gets the receiver and what the node is about to send, and decides whether the node
+/// crashes.
 pub type Watcher = Arc<dyn Fn(NodeId, Sending<'_>) -> Fate + Send + Sync>;
 
-/// Whether a node has crashed, and who may make it crash.
+/// Crash state of a node, and the watcher that may make it crash.
 #[derive(Default)]
 pub(super) struct Crash {
     crashed: Watched<bool>,
     watcher: Mutex<Option<Watcher>>,
-    /// Stream ends of the dead node: nothing ends them but their peers' patience.
+    /// Stream ends of the crashed node, kept open so that only a timeout at the peers ends them.
     graveyard: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
@@ -53,7 +54,7 @@ impl Crash {
         lock(&self.watcher).replace(watcher);
     }
 
-    /// `true` the first time.
+    /// Marks the node as crashed; returns `true` the first time.
     pub(super) fn crash(&self) -> bool {
         !self.crashed.set(true)
     }
@@ -66,7 +67,7 @@ impl Crash {
         self.crashed.wait_for(|crashed| *crashed).await;
     }
 
-    /// Keeps a dead node's end of a stream, so that its peer is not told.
+    /// Keeps a crashed node's end of a stream open, so that the peer is not notified.
     pub(super) fn mark_down(&self, end: impl Any + Send) {
         lock(&self.graveyard).push(Box::new(end));
     }
@@ -79,18 +80,18 @@ impl Crash {
         let Some(watcher) = self.watcher() else {
             return true;
         };
-        // What does not decode was made by a test of the transport alone.
+        // A frame that does not decode comes from a test of the transport alone, and passes.
         Frame::decode(frame).map_or(true, |frame| {
             self.judge(&watcher, to, Sending::Control(&frame))
         })
     }
 
-    /// The header of a stream that is watched.
+    /// The decoded header of a stream, if there is a watcher.
     pub(super) fn watched(&self, header: &Bytes) -> Option<BulkHeader> {
         self.watcher().and_then(|_| BulkHeader::decode(header).ok())
     }
 
-    /// Waits for ever once the node has crashed.
+    /// Asks the watcher about `sending`; never returns once the node has crashed.
     pub(super) async fn pass(&self, to: NodeId, sending: Option<Sending<'_>>) {
         let dies = || {
             sending
@@ -106,7 +107,8 @@ impl Crash {
         lock(&self.watcher).clone()
     }
 
-    /// The watcher is asked outside of every lock: it may set faults and crash other nodes.
+    /// Asks the watcher; returns whether the node may still send. The watcher is called with no
+    /// lock held: it may set faults and crash other nodes.
     fn judge(&self, watcher: &Watcher, to: NodeId, sending: Sending<'_>) -> bool {
         if watcher(to, sending) == Fate::Crashes {
             self.crash();
@@ -180,7 +182,7 @@ impl MortalSender {
         }
     }
 
-    /// Before a chunk.
+    /// Asks the watcher before a chunk is sent; never returns once the node has crashed.
     pub(super) async fn pass(&mut self) {
         self.crash
             .pass(self.to, self.header.as_ref().map(Sending::Values))
@@ -289,7 +291,7 @@ mod tests {
         else {
             panic!("a stream")
         };
-        // Neither another frame, nor the stream's end, nor the connection's.
+        // Neither another frame, nor the end of the stream, nor the end of the connection arrives.
         assert!(tokio::time::timeout(SILENCE, heard.recv()).await.is_err());
         assert!(
             tokio::time::timeout(SILENCE, stream.read_exact(&mut [0]))

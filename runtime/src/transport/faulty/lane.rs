@@ -1,4 +1,4 @@
-//! The way to one peer: its fault, and the control frames that the fault holds back.
+//! The path to one peer: its fault, and the control frames that the fault holds back.
 
 use super::Fault;
 use super::line::Line;
@@ -14,10 +14,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 /// Pause before a frame is offered again to a transport whose queue is full.
 const RETRY: Duration = Duration::from_millis(1);
-/// How long a closing transport waits for held frames.
+/// Longest time that a closing transport waits for held frames.
 const DRAIN_MAX: Duration = Duration::from_millis(300);
 
-/// Cheap to clone; all clones are the same lane.
+/// The path to one peer. Cheap to clone; all clones share one state.
 #[derive(Clone)]
 pub(super) struct Lane {
     state: Arc<State>,
@@ -27,15 +27,16 @@ pub(super) struct Lane {
 struct State {
     to: NodeId,
     fault: Watched<Fault>,
-    /// What everything to this peer goes through, and then everything of this node.
+    /// The line that all traffic to this peer shares; `uplink` is shared by all traffic of this
+    /// node.
     line: Line,
     uplink: Arc<Line>,
-    /// Datagrams whose loss was decided.
+    /// Number of datagrams for which loss was drawn; seeds the next draw.
     datagrams: AtomicU64,
-    /// Delays that were drawn.
+    /// Number of delays drawn; seeds the next draw.
     delays: AtomicU64,
     held: AtomicUsize,
-    /// Grows when held frames are to be thrown away.
+    /// Incremented when held frames are to be discarded.
     generation: Watched<u64>,
 }
 
@@ -67,7 +68,7 @@ impl Lane {
         Self { state, queue }
     }
 
-    /// Sets the fault and returns the one before.
+    /// Sets the fault and returns the previous one.
     pub(super) fn set(&self, fault: Fault) -> Fault {
         self.state.line.set_rate(fault.bytes_per_second);
         self.state.fault.set(fault)
@@ -77,7 +78,7 @@ impl Lane {
         self.state.fault.get()
     }
 
-    /// Whether nothing is wrong on the way.
+    /// Whether the path has no fault and the uplink no throttle.
     pub(super) fn is_untouched(&self) -> bool {
         self.fault() == Fault::default() && self.state.uplink.is_free()
     }
@@ -87,7 +88,7 @@ impl Lane {
         self.is_untouched() && self.state.held.load(Ordering::Acquire) == 0
     }
 
-    /// Holds a frame back as long as the fault demands.
+    /// Queues a frame and holds it back for as long as the fault requires.
     pub(super) fn queue(&self, frame: Bytes) -> Result<(), SendError> {
         let due = self.state.enter(frame.len()) + self.state.later();
         let held = Held {
@@ -102,7 +103,7 @@ impl Lane {
         })
     }
 
-    /// When a datagram arrives; `None` if it is lost.
+    /// The time when a datagram is to be sent on; `None` if it is lost.
     pub(super) fn datagram_due(&self, bytes: usize) -> Option<Instant> {
         let Fault {
             cut,
@@ -118,17 +119,17 @@ impl Lane {
         (!overflows).then(|| self.state.enter(bytes) + self.state.later())
     }
 
-    /// How long the next byte waits in the queues.
+    /// Time that the next byte would wait in the queues.
     pub(super) fn queued(&self) -> Duration {
         self.state.line.queued().max(self.state.uplink.queued())
     }
 
-    /// Throws held frames away: their peer is down.
+    /// Discards the held frames, because their peer is down.
     pub(super) fn discard(&self) {
         self.state.generation.modify(|generation| *generation += 1);
     }
 
-    /// Waits until nothing is held, within a bound.
+    /// Waits until no frame is held, at most [`DRAIN_MAX`].
     pub(super) async fn drained(&self) {
         let give_up = Instant::now() + DRAIN_MAX;
         while self.state.held.load(Ordering::Acquire) > 0 && Instant::now() < give_up {
@@ -136,22 +137,23 @@ impl Lane {
         }
     }
 
-    /// Waits until the way is not cut.
+    /// Waits until the path is not cut.
     pub(super) async fn passable(&self) {
         self.state.passable().await;
     }
 
-    /// Enters bytes of a stream if the queues have room; says when they will have passed.
+    /// Queues bytes of a stream if the queues have room, and returns the time when they will have
+    /// passed.
     pub(super) fn try_enter(&self, bytes: usize) -> Option<Instant> {
         (self.room_at() <= Instant::now()).then(|| self.state.enter(bytes))
     }
 
-    /// When the queues have room for more of a stream.
+    /// The time when the queues have room for more bytes of a stream.
     pub(super) fn room_at(&self) -> Instant {
         self.state.line.room_at().max(self.state.uplink.room_at())
     }
 
-    /// Waits until what entered has passed and the way is not cut.
+    /// Waits until `passed`, the time when queued bytes have passed, and until the path is not cut.
     pub(super) async fn arrive(&self, passed: Instant) {
         if passed > Instant::now() {
             sleep_until(passed).await;
@@ -159,7 +161,8 @@ impl Lane {
         self.passable().await;
     }
 
-    /// Waits until the first bytes of a stream may go: the queues, and the delay.
+    /// Waits until the first bytes of a stream may be sent: for the delay, then for the queues,
+    /// then until the path is not cut.
     pub(super) async fn wait(&self, bytes: usize) {
         sleep(self.state.later()).await;
         self.arrive(self.state.enter(bytes)).await;
@@ -171,7 +174,7 @@ impl State {
         self.fault.wait_for(|fault| !fault.cut).await;
     }
 
-    /// How much later the next thing arrives.
+    /// The delay of the next frame, datagram or stream: the fault's delay plus drawn jitter.
     fn later(&self) -> Duration {
         let Fault { delay, jitter, .. } = self.fault.get();
         let most = u64::try_from(jitter.as_micros()).unwrap_or(u64::MAX);
@@ -190,7 +193,7 @@ impl State {
     }
 }
 
-/// Sends held frames when they are due, in order.
+/// Sends held frames in order, each when it is due and the path is not cut.
 async fn release(state: Arc<State>, mut queue: mpsc::Receiver<Held>, inner: Weak<dyn Transport>) {
     while let Some(held) = queue.recv().await {
         let send = async {

@@ -1,23 +1,24 @@
-//! A throttled line with one queue in front of it, which all kinds of traffic share. Touches only
-//! its clock.
+//! A throttled line with one queue in front of it, which all kinds of traffic share. Reads only the
+//! clock.
 //!
-//! Bulk keeps the queue full, as a congestion controller that only reacts to losses does; what else
-//! wants to pass waits behind what is queued, and a datagram that finds twice as much is lost.
+//! Bulk keeps the queue full (200 ms), as a congestion controller that reacts only to losses does.
+//! All other traffic waits behind what is queued, and a datagram that finds more than twice as much
+//! queued is lost.
 
 use crate::transport::sessions::lock;
 use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long what is queued may take to pass before bulk waits outside.
+/// Queueing delay above which bulk waits instead of entering the queue.
 const QUEUE_MAX: Duration = Duration::from_millis(200);
 
-/// One line.
+/// A throttled line with its queue.
 pub(super) struct Line(Mutex<State>);
 
 struct State {
     bytes_per_second: Option<u64>,
-    /// When everything queued has passed.
+    /// The time when everything queued will have passed.
     free_at: Instant,
 }
 
@@ -37,7 +38,7 @@ impl Line {
         }
     }
 
-    /// Whether nothing is throttled.
+    /// Whether the line has no throttle.
     pub(super) fn is_free(&self) -> bool {
         lock(&self.0).bytes_per_second.is_none()
     }
@@ -48,7 +49,7 @@ impl Line {
             .saturating_duration_since(Instant::now())
     }
 
-    /// When the queue has room for more.
+    /// The time when the queue has room for more bulk; now, if it has room.
     pub(super) fn room_at(&self) -> Instant {
         let now = Instant::now();
         lock(&self.0)
@@ -58,12 +59,12 @@ impl Line {
             .max(now)
     }
 
-    /// Whether the queue has no room even for what nobody waits for.
+    /// Whether the queue is so full (more than 2 * [`QUEUE_MAX`]) that datagrams are dropped.
     pub(super) fn overflows(&self) -> bool {
         self.queued() > 2 * QUEUE_MAX
     }
 
-    /// Puts bytes behind what is queued; says when they will have passed.
+    /// Queues bytes behind what is queued already, and returns the time when they will have passed.
     pub(super) fn enter(&self, bytes: usize) -> Instant {
         lock(&self.0).queue(bytes)
     }

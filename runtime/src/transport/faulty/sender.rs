@@ -7,11 +7,12 @@ use bytes::Bytes;
 use slowmo_actors::ports::transport::{BulkError, BulkSender};
 use std::collections::VecDeque;
 
-/// Largest part of a chunk that is sent at once to a peer under a fault, so that throttling is
+/// Largest part of a chunk, in bytes, that is sent at once under a fault, so that throttling is
 /// smooth.
 const PART_BYTES_MAX: usize = 16 << 10;
 
-/// Holds chunks back as its lane says, and ends with its node.
+/// Bulk sender that delays chunks as its lane requires, and sends nothing more once its node has
+/// crashed.
 pub(super) struct FaultySender {
     inner: MortalSender,
     lane: Lane,
@@ -30,7 +31,7 @@ impl BulkSender for FaultySender {
         if self.lane.is_untouched() {
             return self.inner.send(chunk).await;
         }
-        // As much as has room is in the queue at once, so that bulk keeps it full.
+        // Parts are queued for as long as there is room, so that bulk keeps the queue full.
         let mut under_way = VecDeque::new();
         while !chunk.is_empty() || !under_way.is_empty() {
             let part_bytes = chunk.len().min(PART_BYTES_MAX);

@@ -1,4 +1,4 @@
-//! One direction between two nodes of a hub: a control queue, a datagram queue, bulk streams.
+//! One direction between two nodes of a hub: a control queue, a datagram queue, and bulk streams.
 
 use super::stream::{self, StreamParts};
 use super::{Node, SEEDED_DELAY_MAX, lock};
@@ -12,21 +12,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
-/// Datagrams that wait before further ones are lost.
+/// Number of datagrams that may be queued before further ones are lost.
 const DATAGRAMS_QUEUED_MAX: usize = 256;
-/// Bulk streams of one link that exist at once.
+/// Largest number of bulk streams of one link that exist at once.
 const BULK_STREAMS_MAX: usize = 1024;
 
-/// From `from` to `to`.
+/// The link from node `from` to node `to`.
 pub(super) struct Link {
     pub(super) from: Arc<Node>,
     pub(super) to: Arc<Node>,
-    /// The sender's session at the receiver.
+    /// The session that the receiver `to` has for the sender `from`.
     pub(super) there: Arc<Session>,
     control: mpsc::Sender<Bytes>,
     datagrams: mpsc::Sender<Bytes>,
     queues: Mutex<Option<(mpsc::Receiver<Bytes>, mpsc::Receiver<Bytes>)>>,
-    /// Control frames queued or on their way.
+    /// Number of control frames that are queued or in flight.
     undelivered: AtomicUsize,
     streams: Arc<Semaphore>,
     streams_opened: AtomicU64,
@@ -49,7 +49,7 @@ impl Link {
         }
     }
 
-    /// Starts delivery; `here` is the receiver's session at the sender.
+    /// Starts delivery; `here` is the session that the sender has for the receiver.
     pub(super) fn run(self: &Arc<Self>, here: Arc<Session>) {
         if let Some((control, datagrams)) = lock(&self.queues).take() {
             self.from
@@ -182,7 +182,7 @@ impl Link {
     }
 }
 
-/// The next queued message, or `None` when the session is over.
+/// The next queued message, or `None` once the session is closing.
 async fn next(queue: &mut mpsc::Receiver<Bytes>, session: &Session) -> Option<Bytes> {
     tokio::select! {
         biased;
@@ -200,7 +200,7 @@ async fn die_together(here: Arc<Session>, there: Arc<Session>) {
     }
 }
 
-/// What the other side makes of a reason.
+/// The reason that the other side reports when one side closes for `reason`.
 fn seen_from_afar(reason: DownReason) -> DownReason {
     match reason {
         DownReason::ClosedHere(reason) => DownReason::Dropped(reason),
@@ -210,7 +210,7 @@ fn seen_from_afar(reason: DownReason) -> DownReason {
     }
 }
 
-/// Seeded delays of one queue or stream; none without a seed.
+/// Sequence of pseudorandom delays of one queue or stream; all zero without a seed.
 #[derive(Clone)]
 pub(super) struct Delays {
     seed: Option<u64>,
@@ -218,7 +218,8 @@ pub(super) struct Delays {
 }
 
 impl Delays {
-    /// Waits for the next delay of the sequence; three of four are zero.
+    /// Waits for the next delay of the sequence: zero with probability 3/4, else below
+    /// [`SEEDED_DELAY_MAX`].
     pub(super) async fn wait(&self) {
         let Some(seed) = self.seed else { return };
         let draw = self.drawn.fetch_add(1, Ordering::Relaxed);

@@ -7,10 +7,9 @@ use slowmo_actors::ports::transport::{BulkError, BulkReceiver, BulkSender};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-/// Largest piece of a chunk.
+/// Largest piece of a chunk, in bytes.
 const PIECE_BYTES_MAX: usize = 64 << 10;
-/// Pieces that wait for the receiver before the sender waits: 4 MiB, as much as a stream's window
-/// of `quic`.
+/// Number of pieces that may be queued for the receiver before the sender waits: 4 MiB.
 const PIECES_QUEUED_MAX: usize = 64;
 
 /// Both ends of one stream.
@@ -19,7 +18,7 @@ pub(super) struct StreamParts {
     pub(super) receiver: MemoryReceiver,
 }
 
-/// Makes a stream; `permit` is given back when both ends are dropped.
+/// Creates a stream; `permit` is released when both ends are dropped.
 pub(super) fn pair(link: Arc<Link>, delays: Delays, permit: OwnedSemaphorePermit) -> StreamParts {
     let (pieces, queue) = mpsc::channel(PIECES_QUEUED_MAX);
     let permit = Arc::new(permit);

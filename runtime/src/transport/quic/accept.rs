@@ -1,4 +1,4 @@
-//! Accepting: who dials this node is checked, admitted to its peer's session, and read from.
+//! Accepting connections: each dialer is checked, admitted to its peer's session, and read from.
 
 use super::Node;
 use super::close::{CloseCode, CloseOnDrop, close};
@@ -15,10 +15,10 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// How long a dialer may take to introduce itself.
+/// Longest time that a dialer may take to introduce itself.
 const INTRODUCTION_MAX: Duration = Duration::from_secs(5);
 
-/// Accepts until the endpoint is closed.
+/// Accepts connections until the endpoint is closed.
 pub(super) async fn run(node: Arc<Node>) {
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     while let Some(incoming) = node.endpoint.accept().await {
@@ -39,12 +39,13 @@ async fn admit(node: &Arc<Node>, incoming: Incoming) {
     let introduced = timeout(INTRODUCTION_MAX, introduce(node, incoming)).await;
     let error = match introduced {
         Ok(Ok(())) | Ok(Err(HandshakeError::Needless)) => return,
-        // The network's trouble, or the dialer's change of mind: nobody was refused.
+        // The network failed or the dialer gave up: nobody was refused, so nothing is reported.
         Ok(Err(HandshakeError::Failed(DialError::NoAnswer | DialError::Other(_)))) => return,
         Ok(Err(HandshakeError::Failed(error))) => error,
         Err(_) => DialError::BadPreface("it did not introduce itself in time".into()),
     };
-    // A flood of refusals must not stop the node: what finds no room is only logged.
+    // A flood of refusals must not block the node: an event that finds the queue full is only
+    // logged.
     tracing::debug!(%remote, %error, "refused");
     let _ = node
         .events
@@ -86,8 +87,8 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
         Err(_) => return Err(node.introduction.lost(&connection).await),
     }
     if let Some(error) = connection.close_reason() {
-        // Gone before it was of any use; admitting it would take a later connection of the same
-        // peer down with it.
+        // The connection ended before it was of use; admitting it could end the session of a later
+        // connection of the same peer.
         return Err(node.introduction.failure(&error));
     }
     let admitted = node.sessions.admit(introduced.peer, part());
@@ -100,8 +101,8 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
         incoming::start(connection, session, accepted);
         node.dialing.heard(introduced.peer.address);
     }
-    // Tells the dialer that it was admitted; if this fails, the connection ends, and its session
-    // hears of that.
+    // Tells the dialer that it was admitted; if this fails, the connection ends, and its session is
+    // informed.
     let _ = answer.finish();
     Ok(())
 }
@@ -114,7 +115,8 @@ fn not_admitted(
 ) -> HandshakeError {
     match error {
         AdmitError::Duplicate(address) => {
-            // If the earlier start is gone, its host says so, and the next attempt succeeds.
+            // If the earlier incarnation is gone, its host refuses the probe, and the dialer's next
+            // attempt succeeds.
             port_probe::port_probe(node, introduced.peer.node, address);
             node.introduction
                 .refuse(connection, DialError::DuplicateId(introduced.peer.node))

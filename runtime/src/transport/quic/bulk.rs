@@ -1,5 +1,4 @@
-//! Bulk streams: a length-prefixed header, then raw bytes, without a copy on the way out and one on
-//! the way in.
+//! Bulk streams: a length-prefixed header, then raw bytes. Sending makes no copy, receiving one.
 
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::{Counted, Session};
@@ -13,10 +12,10 @@ use slowmo_actors::ports::transport::{
 use slowmo_protocol::wire::BULK_HEADER_BYTES_MAX;
 use std::sync::Arc;
 
-/// The error code of streams that were reset or stopped; it carries no meaning beyond that.
+/// The error code of streams that were reset; it carries no further meaning.
 const ABANDONED: VarInt = VarInt::from_u32(0);
 
-/// Opens a stream that starts with a header.
+/// Opens a stream and sends its header.
 pub(super) async fn open(
     connection: &Connection,
     delivering: &Delivering,
@@ -37,7 +36,7 @@ pub(super) async fn open(
     Ok(Box::new(sender))
 }
 
-/// Hands over a peer's streams until its connection ends.
+/// Accepts a peer's streams and delivers them as events until the connection ends.
 pub(super) async fn receive(
     connection: Connection,
     session: Arc<Session>,
@@ -45,7 +44,7 @@ pub(super) async fn receive(
 ) {
     while let Ok(stream) = connection.accept_uni().await {
         accepted.mark_used();
-        // As many tasks at once as streams: the connection allows no more.
+        // One task per stream; the connection limits the number of open streams.
         tokio::spawn(receive_one(stream, session.clone()));
     }
 }
@@ -76,7 +75,7 @@ async fn receive_one(mut stream: RecvStream, session: Arc<Session>) {
         .await;
 }
 
-/// The streams to one peer that were finished and may still be under way.
+/// Counts the streams to one peer that were finished and may still be in flight.
 #[derive(Clone)]
 pub(super) struct Delivering(Arc<Watched<usize>>);
 
@@ -94,13 +93,13 @@ impl Delivering {
         });
     }
 
-    /// Waits until peers have received every stream that was finished.
+    /// Waits until the peer has received every finished stream, or the connection is lost.
     pub(super) async fn done(&self) {
         self.0.wait_for(|streams| *streams == 0).await;
     }
 }
 
-/// The sending end. quinn would finish a dropped stream; here it is reset.
+/// The sending end. quinn would finish a stream on drop; here it is reset.
 struct QuicSender {
     /// Taken by `finish`.
     stream: Option<SendStream>,
@@ -162,7 +161,7 @@ impl BulkReceiver for QuicReceiver {
         match self.stream.read(&mut beyond).await {
             Ok(None) => Ok(()),
             Ok(Some(_)) => Err(BulkError::TooLong),
-            // The end was read before.
+            // The end was already read.
             Err(ReadError::ClosedStream) => Ok(()),
             Err(error) => Err(read_error(error)),
         }

@@ -1,44 +1,45 @@
-//! How connections end: close codes on the wire, and what a connection's error means to this node.
+//! Closing of connections: close codes on the wire, and the mapping of a connection's error to a
+//! reason.
 
 use quinn::{Connection, ConnectionError, VarInt};
 use slowmo_actors::ports::transport::{DialError, DownReason};
 use slowmo_protocol::ident::NodeId;
 use std::time::Duration;
 
-/// Largest reason text that is sent.
+/// Longest reason text that is sent, in bytes.
 const REASON_BYTES_MAX: usize = 512;
-/// TLS alerts about certificates, as RFC 8446 section 6 numbers them, inside QUIC's error codes
-/// (RFC 9001 section 4.8).
+/// TLS alerts about certificates, numbered as in RFC 8446 section 6; QUIC carries them in its error
+/// codes (RFC 9001 section 4.8).
 const CERTIFICATE_ALERTS: [u64; 8] = [42, 43, 44, 45, 46, 48, 51, 116];
-/// The TLS alert when no ALPN name is common.
+/// The TLS alert for the case that the sides have no ALPN name in common.
 const NO_APPLICATION_PROTOCOL_ALERT: u64 = 120;
 
-/// Why a connection is closed, on the wire.
+/// Application close code on the wire: the reason why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum CloseCode {
-    /// The process is gone or the other connections of the peer broke; also what quinn sends by
-    /// itself.
+    /// The process is gone or another connection of the session broke; also the code that quinn
+    /// sends by itself.
     Gone = 0,
-    /// On purpose.
+    /// The sender leaves in an orderly way.
     Leave = 1,
     /// The receiver of this code broke the protocol.
     Violation = 2,
-    /// The receiver's introduction is wrong.
+    /// The receiver's introduction is invalid.
     BadPreface = 3,
-    /// The receiver has the sender's own id.
+    /// The receiver uses the sender's own node id.
     SameId = 4,
     /// Both ends are the same node, or are connected already; not an error.
     Needless = 6,
-    /// Versions were told.
+    /// The protocol versions were exchanged.
     Version = 7,
-    /// The receiver is taken for dead or broken; it may connect again.
+    /// The sender considers the receiver dead or broken; the receiver may connect again.
     Dropped = 8,
-    /// Another start of the receiver is connected and alive.
+    /// Another incarnation of the receiver is connected and alive.
     Duplicate = 9,
 }
 
-/// Closes with a code and a text.
+/// Closes a connection with a code and a text, cut to [`REASON_BYTES_MAX`] bytes.
 pub(super) fn close(connection: &Connection, code: CloseCode, reason: &str) {
     let reason = reason.as_bytes();
     connection.close(
@@ -47,7 +48,8 @@ pub(super) fn close(connection: &Connection, code: CloseCode, reason: &str) {
     );
 }
 
-/// Closes a connection unless it is kept. Whoever introduces itself may be cut off at any point.
+/// Guard that closes a connection on drop unless it was kept, because an introduction may be
+/// cancelled at any point.
 pub(super) struct CloseOnDrop {
     connection: Connection,
     reason: Option<&'static str>,
@@ -61,7 +63,7 @@ impl CloseOnDrop {
         }
     }
 
-    /// The connection, which stays open.
+    /// Returns the connection, which stays open.
     pub(super) fn keep(mut self) -> Connection {
         self.reason = None;
         self.connection.clone()
@@ -76,7 +78,7 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// Closes a peer's connection as the reason of its end demands.
+/// Closes a peer's connection with the code that matches the reason of the session's end.
 pub(super) fn close_for(connection: &Connection, reason: &DownReason) {
     match reason {
         DownReason::ClosedHere(text) => close(connection, CloseCode::Dropped, text),
@@ -86,7 +88,7 @@ pub(super) fn close_for(connection: &Connection, reason: &DownReason) {
     }
 }
 
-/// Why a connected peer is down.
+/// The reason for which a connected peer is down, from its connection's error.
 pub(super) fn down_reason(error: &ConnectionError, idle_timeout: Duration) -> DownReason {
     match error {
         ConnectionError::ApplicationClosed(close) => {
@@ -109,7 +111,7 @@ pub(super) fn down_reason(error: &ConnectionError, idle_timeout: Duration) -> Do
     }
 }
 
-/// Why an attempt to connect failed; `None` where connecting was needless.
+/// The error of an attempt to connect; `None` if connecting was needless.
 pub(super) fn dial_error(error: &ConnectionError, local: NodeId, ours: &str) -> Option<DialError> {
     Some(match error {
         ConnectionError::TimedOut | ConnectionError::Reset => DialError::NoAnswer,

@@ -1,4 +1,5 @@
-//! Dialing: two connections to a peer, tried again until they stand or it is given up.
+//! Dialing: opens two connections to a peer, with retries until both are established or the time is
+//! up.
 
 use super::Node;
 use super::close::{CloseCode, CloseOnDrop, close};
@@ -19,18 +20,18 @@ use tokio::time::{Instant, sleep, timeout};
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 /// Longest pause between attempts.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
-/// Longest pause between attempts while another process with the same id is in the way.
+/// Longest pause between attempts while another process with the same id is connected.
 const DUPLICATE_BACKOFF_MAX: Duration = Duration::from_millis(80);
-/// How long the first attempt waits for an answer; doubles up to [`ANSWER_WAIT_MAX`].
+/// Time that the first attempt waits for an answer; doubles up to [`ANSWER_WAIT_MAX`].
 const ANSWER_WAIT_MIN: Duration = Duration::from_secs(1);
 /// Longest wait for an answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(4);
-/// How long a peer that answered may take for the rest: three more round trips, then a handshake
-/// and three again. Not cut short by the end of the caller's time: the peer is there, and has
-/// perhaps admitted half of the attempt.
+/// Longest time that a peer that has answered may take for the rest: three more round trips, then a
+/// handshake and three round trips again. The caller's time limit does not shorten it: the peer is
+/// present and may have admitted half of the attempt.
 const REST_MAX: Duration = Duration::from_secs(10);
 
-/// Dials in the background and reports the outcome.
+/// Dials in the background and reports a failure as an event.
 pub(super) fn spawn(node: Arc<Node>, address: SocketAddr, give_up_after: Duration) {
     node.runtime.clone().spawn(async move {
         let mut next = Some(give_up_after);
@@ -76,7 +77,7 @@ async fn dial(
         }
         tracing::debug!(%address, %error, "dialing again");
         tokio::select! { () = sleep(backoff) => {}, () = heard.notified() => {} }
-        // A predecessor that is gone is found out soon.
+        // If the other process is gone, a port probe shows it soon, so the retries stay frequent.
         let longest = if matches!(error, DialError::DuplicateId(_)) {
             DUPLICATE_BACKOFF_MAX
         } else {
@@ -87,9 +88,9 @@ async fn dial(
     }
 }
 
-/// Waits for an answer as long as the caller has patience, and then for the rest. Not for an answer
-/// to what was sent before the peer was `heard`: it may have been sent to nobody, and is repeated
-/// only after a second or more.
+/// Makes one attempt: waits up to `patience` for an answer, then up to [`REST_MAX`] for the rest.
+/// Stops waiting for the answer when the peer is `heard`: what was sent before may have reached
+/// nobody, and QUIC would repeat it only after a second or more.
 async fn attempt(
     node: &Arc<Node>,
     address: SocketAddr,
@@ -104,8 +105,8 @@ async fn attempt(
     rest.unwrap_or_else(|_| Err(DialError::Other("it answered, and was then silent".into()).into()))
 }
 
-/// Connects both connections of one peer, of which one has answered. Dropped half-way, it leaves
-/// nothing.
+/// Establishes both connections to a peer, of which the control connection has answered. If it is
+/// dropped half-way, no connection stays open.
 async fn connect_both(
     node: &Arc<Node>,
     address: SocketAddr,
@@ -172,7 +173,7 @@ async fn handshake(
         .map_err(|error| node.introduction.failure(&error))
 }
 
-/// One connection, with both introductions done and confirmed.
+/// Exchanges introductions on one connection, and waits until the peer has admitted it.
 async fn introduce(
     node: &Arc<Node>,
     connection: Connection,

@@ -1,9 +1,9 @@
-//! The first bytes of a connection: prefaces both ways, or, between different protocol versions,
-//! the versions.
+//! The first bytes of a connection: a preface in each direction or, between different protocol
+//! versions, the version names.
 //!
 //! The dialer opens a stream with its preface, the accepting node answers with its own on another
-//! stream, and the dialer ends its stream to confirm. Until then the accepting node changes
-//! nothing, so that a needless connection harms none; then it admits the connection and ends its
+//! stream, and the dialer ends its stream to confirm. Until then the accepting node changes no
+//! state, so that a redundant connection does no harm. Then it admits the connection and ends its
 //! own stream, so that a peer that is up is up at both ends.
 
 use super::close::{CloseCode, close, dial_error};
@@ -16,35 +16,36 @@ use slowmo_protocol::wire::{PREFACE_BYTES_MAX, Preface};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Largest name of a protocol version.
+/// Longest name of a protocol version, in bytes.
 const VERSION_NAME_BYTES_MAX: usize = 64;
-/// How long to wait until the other side has read this node's version.
+/// Longest time for the exchange of versions, including until the peer has read this node's
+/// version.
 const VERSION_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// This node, as it introduces itself.
+/// This node's data for introductions: what it sends, and what it requires of peers.
 #[derive(Clone, Debug)]
 pub(super) struct Introduction {
     pub local: LocalPeer,
     pub cluster: ClusterId,
-    /// Peers' certificates must carry their id and incarnation.
+    /// Whether peers' certificates must carry their id and incarnation.
     pub named: bool,
-    /// This node's protocol version, as it names it.
+    /// The name of this node's protocol version.
     pub version: String,
 }
 
-/// What a preface said, checked.
+/// The checked content of a peer's preface.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Introduced {
     pub peer: PeerIdentity,
     pub bulk: bool,
 }
 
-/// Why there was no introduction.
+/// Reason why an introduction did not complete.
 #[derive(Debug)]
 pub(super) enum HandshakeError {
-    /// The other end is this node, or was connected already.
+    /// The connection is redundant: the other end is this node itself, or it is connected already.
     Needless,
-    /// To be reported.
+    /// An error that is to be reported.
     Failed(DialError),
 }
 
@@ -55,7 +56,7 @@ impl From<DialError> for HandshakeError {
 }
 
 impl Introduction {
-    /// What a connection's error means during an introduction.
+    /// Maps a connection's error during an introduction to a handshake error.
     pub(super) fn failure(&self, error: &ConnectionError) -> HandshakeError {
         dial_error(error, self.local.node, &self.version)
             .map_or(HandshakeError::Needless, HandshakeError::Failed)
@@ -116,7 +117,7 @@ impl Introduction {
         }
     }
 
-    /// Closes the connection for a reason that the peer should know.
+    /// Closes the connection with a code and a text that tell the peer the reason.
     pub(super) fn refuse(&self, connection: &Connection, error: DialError) -> HandshakeError {
         let code = match &error {
             DialError::SameId(_) => CloseCode::SameId,
@@ -170,7 +171,7 @@ impl Introduction {
         })
     }
 
-    /// Compares the peer with this node itself.
+    /// Closes the connection and returns an error if the peer has this node's id.
     pub(super) fn check_not_self(
         &self,
         connection: &Connection,
@@ -190,7 +191,7 @@ impl Introduction {
         Err(self.refuse(connection, DialError::SameId(peer.node)))
     }
 
-    /// Tells the peer this node's version and learns the peer's; always an error.
+    /// Sends this node's version and reads the peer's; always returns an error.
     pub(super) async fn exchange_versions(&self, connection: &Connection) -> HandshakeError {
         let told = async {
             let mut stream = connection.open_uni().await.ok()?;
@@ -225,9 +226,10 @@ impl Introduction {
         .into()
     }
 
-    /// The error of a connection on which something failed.
+    /// Closes a connection on which the introduction failed, and returns the error.
     pub(super) async fn lost(&self, connection: &Connection) -> HandshakeError {
-        // A stopped stream of a live connection: nothing more will come of it.
+        // If the connection is still open, only a stream was stopped; the introduction cannot
+        // complete.
         close(
             connection,
             CloseCode::BadPreface,
@@ -240,14 +242,15 @@ impl Introduction {
 async fn read_preface(stream: &mut RecvStream) -> Result<Vec<u8>, ReadExactError> {
     let mut length = [0; 4];
     stream.read_exact(&mut length).await?;
-    // A longer one is refused by the decoder, which wants at most the bound.
+    // A longer preface is refused by the decoder, which accepts at most the bound.
     let length = (u32::from_le_bytes(length) as usize).min(PREFACE_BYTES_MAX + 1);
     let mut bytes = vec![0; length];
     stream.read_exact(&mut bytes).await?;
     Ok(bytes)
 }
 
-/// Where a node that listens on all its addresses can be reached.
+/// The address where a node can be reached; a node that listens on all its addresses is reached at
+/// the remote address of its connection.
 fn reachable(listen: SocketAddr, remote: SocketAddr) -> SocketAddr {
     if listen.ip().is_unspecified() {
         SocketAddr::new(remote.ip(), listen.port())

@@ -1,7 +1,7 @@
-//! Who a node is on the network: the cluster key, the certificates derived from it, or the
+//! A node's identity on the network: the cluster key and the certificates derived from it, or the
 //! operator's own PEM files.
 //!
-//! Touches no network and no file.
+//! Does no network or file I/O.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -16,49 +16,50 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Bytes of a cluster key.
+/// Length of a cluster key, in bytes.
 pub const CLUSTER_KEY_BYTES: usize = 32;
-/// Everything before the 32 secret bytes in a PKCS#8 file of an Ed25519 key (RFC 8410, section 7).
+/// The bytes before the 32 secret bytes in a PKCS#8 file of an Ed25519 key (RFC 8410, section 7).
 const ED25519_PKCS8_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
-/// Separates this use of the cluster key from any other.
+/// HKDF salt that separates this use of the cluster key from any other.
 const DERIVATION_SALT: &[u8] = b"slowmo cluster key 1";
-/// Certificates are valid between the first days of these years: clocks of nodes may be wrong, the
-/// key is what counts.
+/// Certificates are valid from January 1 of the first year to January 1 of the second. The range is
+/// wide because nodes' clocks may be wrong; trust rests on the key.
 const VALID_YEARS: (i32, i32) = (2020, 2120);
 
 /// The secret that all nodes of a cluster share.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClusterKey([u8; CLUSTER_KEY_BYTES]);
 
-/// What a node proves itself with, and what it accepts as proof of others.
+/// The certificate chain and key with which a node authenticates, and the roots against which it
+/// verifies its peers.
 pub struct Identity {
     pub(super) chain: Vec<CertificateDer<'static>>,
     pub(super) key: PrivateKeyDer<'static>,
     pub(super) roots: Arc<RootCertStore>,
     pub(super) cluster: ClusterId,
-    /// Certificates carry node id and incarnation; false for operators' own files.
+    /// Whether certificates carry node id and incarnation; false for the operator's own files.
     pub(super) named: bool,
 }
 
-/// Why there is no identity. Nothing was changed.
+/// Reason why an identity could not be created. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// Not the text that `slowmo keygen` writes.
+    /// The text does not have the form that `slowmo keygen` writes.
     #[error("a cluster key is {} hexadecimal digits; make one with `slowmo keygen`", CLUSTER_KEY_BYTES * 2)]
     NotAClusterKey,
     /// The operating system gave no random bytes.
     #[error("the operating system gave no random bytes")]
     NoRandomBytes,
-    /// A certificate could not be made or read.
+    /// A certificate could not be created or read.
     #[error(
         "the {what} is not usable ({reason}); give PEM files of one CA, of a certificate chain for both client and server use, and of its key"
     )]
     Certificate {
-        /// Which one.
+        /// The certificate or file concerned.
         what: &'static str,
-        /// What is wrong with it.
+        /// The reason why it cannot be used.
         reason: String,
     },
 }
@@ -76,7 +77,7 @@ impl ClusterKey {
         Ok(Self(bytes))
     }
 
-    /// A key of given bytes.
+    /// A key from the given bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; CLUSTER_KEY_BYTES]) -> Self {
         Self(bytes)
@@ -88,7 +89,7 @@ impl ClusterKey {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The id of the cluster; reveals nothing of the key.
+    /// The id of the cluster; it reveals nothing about the key.
     #[must_use]
     pub fn cluster_id(&self) -> ClusterId {
         ClusterId(u64::from_le_bytes(self.derive(b"cluster id")))
@@ -144,7 +145,7 @@ impl fmt::Debug for ClusterKey {
 impl FromStr for ClusterKey {
     type Err = IdentityError;
 
-    /// Reads 64 hexadecimal digits, blanks and line ends around them allowed.
+    /// Parses 64 hexadecimal digits; surrounding whitespace is ignored.
     fn from_str(text: &str) -> Result<Self, IdentityError> {
         let digits = text.trim().as_bytes();
         if digits.len() != CLUSTER_KEY_BYTES * 2 {
@@ -207,13 +208,14 @@ impl Identity {
         })
     }
 
-    /// Takes the operator's own certificates. The node's id is then what it says itself.
+    /// Uses the operator's own certificates. A node's id is then the one it states itself, not
+    /// certified.
     ///
     /// `certificate` is the node's chain (usable as client and as server), `key` its private key,
     /// `ca` the certificates whose signatures are accepted; all nodes must use the same `ca` file.
     ///
     /// # Errors
-    /// A file is not PEM, or holds nothing usable.
+    /// A file is not PEM, or contains nothing usable.
     pub fn from_pem(ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
         let unusable = |what: &'static str| {
             move |error: rustls::pki_types::pem::Error| IdentityError::Certificate {
@@ -238,11 +240,11 @@ impl Identity {
         })
     }
 
-    /// TLS settings of a client with this identity, for tests that speak to a node without a
+    /// TLS settings of a client with this identity, for tests that talk to a node without a
     /// transport.
     ///
     /// # Errors
-    /// The certificate and its key do not fit together.
+    /// The certificate does not match its key.
     #[doc(hidden)]
     pub fn client_tls_for_tests(&self, alpn: &str) -> Result<rustls::ClientConfig, rustls::Error> {
         super::tls::client_config(self, vec![alpn.as_bytes().to_vec()])
@@ -257,8 +259,8 @@ impl Identity {
             .map_or(&[], |certificate| certificate.as_ref())
     }
 
-    /// The node id and incarnation that a certificate carries, or a name as it stands in one, for
-    /// tests of broken ones.
+    /// The node id and incarnation in a certificate, or in the plain text of such a name, for tests
+    /// of malformed certificates.
     #[doc(hidden)]
     #[must_use]
     pub fn name_for_tests(certificate: &[u8]) -> Option<(NodeId, Incarnation)> {
@@ -321,7 +323,8 @@ fn roots_of(
     Ok(Arc::new(roots))
 }
 
-/// A cluster id for operators' own files: a digest of their CA certificates.
+/// The cluster id for the operator's own files: the first 8 bytes of a SHA-256 digest of the CA
+/// certificates.
 fn cluster_of(authorities: &[CertificateDer<'_>]) -> ClusterId {
     let mut context = ring::digest::Context::new(&ring::digest::SHA256);
     authorities

@@ -1,4 +1,4 @@
-//! Reading what a peer sends on the control connection it dialed: one stream of frames, and
+//! Reads what a peer sends on the control connection that it dialed: one stream of frames, and
 //! datagrams.
 
 use crate::transport::accepted::Accepted;
@@ -9,7 +9,7 @@ use slowmo_actors::ports::transport::{DownReason, TransportEvent};
 use slowmo_protocol::wire::CONTROL_FRAME_BYTES_MAX;
 use std::sync::Arc;
 
-/// Reads in the background until the connection ends.
+/// Starts the reader tasks, which run until the connection ends.
 pub(super) fn start(connection: Connection, session: Arc<Session>, accepted: Arc<Accepted>) {
     let reading = session.reading();
     tokio::spawn(receive_datagrams(
@@ -43,7 +43,7 @@ async fn receive_control(connection: &Connection, session: &Session, accepted: &
     }
 }
 
-/// The next frame; `None` at the end of the stream or of the connection.
+/// Reads the next frame; `None` at the end of the stream or of the connection.
 async fn read_frame(stream: &mut RecvStream) -> Result<Option<BytesMut>, String> {
     let mut length = [0; 4];
     match stream.read_exact(&mut length).await {

@@ -1,9 +1,9 @@
-//! QUIC between processes: mutual TLS 1.3, a connection for control and one for bulk, both dialed
-//! by whoever sends.
+//! QUIC between processes: mutual TLS 1.3, one connection for control and one for bulk, both dialed
+//! by the sending node.
 //!
 //! Each node dials every other, sends on the two connections that it dialed and receives on those
-//! that it accepted, so that neither side has to agree with the other on who dials. The only user
-//! of quinn and rustls.
+//! that it accepted, so that the two sides need not agree on which of them dials. This module is
+//! the only user of quinn and rustls.
 
 mod accept;
 mod bulk;
@@ -45,23 +45,25 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use traffic::TrafficCounter;
 
-/// How long `close` waits until peers have received the control frames that were queued.
+/// Longest time that `close` waits for peers to receive the queued control frames.
 const CONTROL_FLUSH_MAX: Duration = Duration::from_millis(300);
-/// How long `close` waits until peers have received the bulk streams that were finished: a large
-/// model takes its time.
+/// Longest time that `close` waits for peers to receive the finished bulk streams; longer than for
+/// control, because a large model takes time.
 const BULK_FLUSH_MAX: Duration = Duration::from_secs(2);
-/// How long `close` waits until the sessions have ended, and again until peers were told.
+/// Longest time that `close` waits for the sessions to end, and then again for the close to reach
+/// the peers.
 const GOODBYE_MAX: Duration = Duration::from_millis(300);
-/// The longest that `close` takes.
+/// Longest time that `close` takes.
 pub const CLOSE_MAX: Duration = BULK_FLUSH_MAX
     .saturating_add(GOODBYE_MAX)
     .saturating_add(GOODBYE_MAX);
 
-/// Listens, and hands out the transport with the only receiver of its events. Must be called inside
-/// a tokio runtime.
+/// Starts to listen, and returns the transport with the only receiver of its events. Must be called
+/// inside a tokio runtime.
 ///
 /// # Errors
-/// The address is taken or not this machine's, or the identity is unusable. Nothing was opened.
+/// The address is in use or not one of this machine, or the identity is unusable. Nothing was
+/// opened.
 pub fn bind(
     settings: QuicSettings,
 ) -> Result<(Arc<dyn Transport>, mpsc::Receiver<TransportEvent>), BindError> {
@@ -97,7 +99,7 @@ pub fn bind(
     Ok((Arc::new(QuicTransport { node }), receiver))
 }
 
-/// What all tasks of one transport share.
+/// State shared by all tasks of one transport.
 struct Node {
     introduction: Introduction,
     endpoint: Endpoint,
@@ -112,7 +114,7 @@ struct Node {
     traffic: TrafficCounter,
 }
 
-/// What the node holds; everything ends when it is dropped.
+/// The transport handle of a node; dropping it ends all sessions and closes the endpoint.
 struct QuicTransport {
     node: Arc<Node>,
 }
@@ -260,8 +262,8 @@ impl Node {
         });
     }
 
-    /// Like [`Node::watch`] for an accepted connection, which ends the session only if anything
-    /// came on it.
+    /// Like [`Node::watch`] for an accepted connection, whose end leaves the session open if
+    /// nothing came on it and the session has other connections.
     fn watch_accepted(
         self: &Arc<Self>,
         connection: &Connection,
@@ -284,7 +286,8 @@ impl Node {
         });
     }
 
-    /// Waits until a connection has ended, and what came before its peer closed it was delivered.
+    /// Waits until a connection has ended and, if its peer closed it, until what came before was
+    /// delivered or [`Session::read_out`] timed out. Returns the reason of the end.
     async fn end_of(&self, connection: &Connection, session: &Session) -> DownReason {
         let reason = close::down_reason(&connection.closed().await, self.idle_timeout);
         if matches!(reason, DownReason::ClosedByPeer(_)) {
@@ -304,7 +307,7 @@ impl Node {
         });
     }
 
-    /// Runs a task until the transport is closed; `None` then.
+    /// Runs a task until it is done or the transport is closed; `None` if closed.
     async fn until_stopped<T>(&self, task: impl Future<Output = T>) -> Option<T> {
         let mut stopped = self.stopped.subscribe();
         tokio::select! {

@@ -1,5 +1,5 @@
-//! Sending to one peer: the control queue and its stream, datagrams, and where bulk streams are
-//! opened.
+//! Sending to one peer: the control queue and its stream, datagrams, and the connection on which
+//! bulk streams are opened.
 
 use super::Node;
 use super::bulk::Delivering;
@@ -11,7 +11,7 @@ use slowmo_protocol::ident::NodeId;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
-/// Frames that are handed to quinn in one call.
+/// Largest number of frames that are passed to quinn in one call.
 const FRAMES_PER_WRITE: usize = 64;
 
 /// The two connections that this node dialed to a peer.
@@ -23,11 +23,11 @@ pub(super) struct Outgoing {
     control: mpsc::Sender<ControlCommand>,
 }
 
-/// What the writer of the control stream is told.
+/// A command to the writer of the control stream.
 pub(super) enum ControlCommand {
     /// Send a frame.
     Frame(Bytes),
-    /// Send no more, and tell when everything was received.
+    /// End the stream, and notify the sender when the peer has received everything.
     Finish(oneshot::Sender<()>),
 }
 
@@ -48,7 +48,7 @@ impl Outgoing {
         (Arc::new(outgoing), queue)
     }
 
-    /// Starts sending, and ties both connections to the session.
+    /// Starts the control writer and ties both connections to the session.
     pub(super) fn start(
         &self,
         node: &Arc<Node>,

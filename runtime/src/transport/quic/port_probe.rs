@@ -1,8 +1,9 @@
-//! Finding out whether anybody listens at a peer's address: the host of a process that is gone
-//! refuses datagrams at once.
+//! Port probe: tests whether a process listens at a peer's address. The host of a process that is
+//! gone refuses datagrams immediately.
 //!
-//! A byte that is no QUIC packet goes out of a socket of its own, connected to the address, so that
-//! the kernel reports the refusal to it. A node that listens ignores the byte.
+//! One byte, which is not a valid QUIC packet, is sent from a separate socket that is connected to
+//! the address, so that the kernel reports the refusal on that socket. A node that listens ignores
+//! the byte.
 
 use super::Node;
 use crate::transport::sessions::lock;
@@ -17,12 +18,12 @@ use tokio::net::UdpSocket;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// Sockets at once; a knock beyond them is not done.
+/// Largest number of probe sockets at once; a probe that would need another one is skipped.
 const DOORS_MAX: usize = 64;
-/// How long a socket is kept after its last knock.
+/// Time for which a socket is kept after its last probe.
 const DOOR_KEPT: Duration = Duration::from_secs(2);
 
-/// The sockets of one transport, one per peer that was knocked at lately.
+/// The probe sockets of one transport, one per recently probed peer.
 #[derive(Default)]
 pub(super) struct Doors {
     open: Mutex<BTreeMap<NodeId, Door>>,
@@ -33,7 +34,7 @@ struct Door {
     port_probe: Arc<Notify>,
 }
 
-/// PortProbe once; a refusal is reported as an event.
+/// Sends one port probe; a refusal is reported as [`TransportEvent::PortRefused`].
 pub(super) fn port_probe(node: &Arc<Node>, peer: NodeId, address: SocketAddr) {
     let mut open = lock(&node.doors.open);
     if let Some(door) = open.get(&peer).filter(|door| door.address == address) {
@@ -53,8 +54,8 @@ pub(super) fn port_probe(node: &Arc<Node>, peer: NodeId, address: SocketAddr) {
     );
     let node = node.clone();
     node.runtime.clone().spawn(async move {
-        // An address that cannot be connected to, or a node that stops, is the end of knocking and
-        // says nothing.
+        // An error to connect, or a node that stops, ends probing and is not reported: it says
+        // nothing about the peer.
         let _ = node
             .until_stopped(stand(&node, peer, address, &port_probe))
             .await;
@@ -97,7 +98,7 @@ async fn stand(
 
 fn refused(node: &Arc<Node>, peer: NodeId, address: SocketAddr) {
     node.sessions.refused_at(peer, address);
-    // If nobody reads events now, the next knock tells again.
+    // If the event queue is full, the event is lost; the next port probe reports it again.
     let _ = node
         .events
         .try_send(TransportEvent::PortRefused { node: peer });

@@ -1,5 +1,5 @@
-//! What a QUIC transport can be told, with defaults for nodes in one data centre, and the QUIC
-//! parameters that follow.
+//! Settings of a QUIC transport, with defaults for nodes in one data centre, and the QUIC
+//! parameters derived from them.
 
 use super::identity::Identity;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
@@ -10,46 +10,49 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Uni-directional streams that a peer may have open on one connection.
+/// Largest number of unidirectional streams that a peer may have open on one connection.
 pub const STREAMS_MAX: u32 = 1024;
-/// Unread bytes of one stream before its sender waits. A path of 1 Gbit/s and 100 ms holds 12.5 MB.
+/// Unread bytes of one stream at which its sender waits. A path of 1 Gbit/s and 100 ms holds 12.5
+/// MB.
 pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;
-/// Unread bytes of one connection before its sender waits.
+/// Unread bytes of one connection at which its sender waits.
 pub const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
-/// Bytes written but not acknowledged before a sender of one connection waits.
+/// Unacknowledged bytes of one connection at which its sender waits.
 pub const SEND_WINDOW_BYTES: u64 = 32 << 20;
-/// Datagram bytes that wait on either side; the oldest are lost beyond it.
+/// Datagram bytes that may be buffered on either side; beyond that, the oldest are lost.
 pub const DATAGRAM_BUFFER_BYTES: usize = 1 << 20;
-/// Largest UDP payload of IPv4.
+/// Largest UDP payload over IPv4, in bytes.
 const UDP_PAYLOAD_BYTES_MAX: u16 = 65_507;
-/// Packets that quinn hands to the kernel as one, with segmentation offload.
+/// Number of packets that quinn passes to the kernel in one send, with segmentation offload.
 const SEGMENTS_PER_SEND: u16 = 10;
-/// Largest MTU: one batch of segments must fit a UDP datagram, or sending stalls without an error.
+/// Largest MTU, in bytes: one batch of segments must fit in a UDP datagram, or sending stalls
+/// without an error.
 pub const MTU_BYTES_MAX: u16 = UDP_PAYLOAD_BYTES_MAX / SEGMENTS_PER_SEND;
-/// Smallest MTU that QUIC allows.
+/// Smallest MTU that QUIC allows, in bytes.
 pub const MTU_BYTES_MIN: u16 = 1200;
-/// How soon a larger MTU is tried again after large packets were lost.
+/// Time after a loss of large packets before a larger MTU is tried again.
 const MTU_RETRY: Duration = Duration::from_secs(2);
 
-/// Longest pause of a control connection.
+/// Longest keep-alive interval of a control connection.
 const CONTROL_KEEP_ALIVE_MAX: Duration = Duration::from_millis(300);
 
-/// Everything `bind` needs to know.
+/// Settings for [`bind`](super::bind).
 #[derive(Debug)]
 pub struct QuicSettings {
-    /// This node.
+    /// The id of this node.
     pub node: NodeId,
-    /// Which start of it.
+    /// The incarnation of this node.
     pub incarnation: Incarnation,
-    /// Where to listen; port 0 takes a free one. The address family decides between IPv4 and IPv6.
+    /// Address to listen on; port 0 picks a free port. The address family decides between IPv4 and
+    /// IPv6.
     pub listen: SocketAddr,
-    /// Where others are told to dial this node, if not where it listens.
+    /// Address that other nodes are told to dial, if it differs from the listening address.
     pub advertise: Option<SocketAddr>,
-    /// What the node proves itself with.
+    /// Certificates and key with which the node authenticates.
     pub identity: Identity,
-    /// How the connections behave.
+    /// Parameters of the connections.
     pub tuning: Tuning,
-    /// Another protocol version than this build's, for tests of the refusal.
+    /// Protocol version to announce; tests of the refusal set it to another one than this build's.
     #[doc(hidden)]
     pub protocol_version: u32,
 }
@@ -75,23 +78,23 @@ impl QuicSettings {
     }
 }
 
-/// How connections behave.
+/// Parameters of the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// Largest UDP payload to try, in bytes, [`MTU_BYTES_MIN`] to [`MTU_BYTES_MAX`] (values outside
-    /// are moved inside).
+    /// Largest UDP payload to try, in bytes; clamped to [`MTU_BYTES_MIN`] to [`MTU_BYTES_MAX`].
     pub mtu_bytes_max: u16,
-    /// How the sending rate follows losses and delays.
+    /// Congestion controller.
     pub congestion: Congestion,
-    /// A peer that is silent for so long is down.
+    /// Silence after which a peer is down.
     pub idle_timeout: Duration,
-    /// A peer that has nothing to say says so this often; well below `idle_timeout`.
+    /// Interval of keep-alive packets on an idle connection; well below `idle_timeout`.
     pub keep_alive: Duration,
-    /// Kernel buffers of the UDP socket, in bytes, each; the kernel may grant less.
+    /// Size in bytes of each kernel buffer (send and receive) of the UDP socket; the kernel may
+    /// grant less.
     pub socket_buffer_bytes: usize,
     /// Round-trip time assumed before the first measurement.
     pub initial_round_trip: Duration,
-    /// Bytes that may be under way before the first measurement.
+    /// Initial congestion window: bytes that may be in flight before the first measurement.
     pub initial_window_bytes: u64,
 }
 
@@ -109,15 +112,15 @@ impl Default for Tuning {
     }
 }
 
-/// A congestion controller.
+/// Congestion control algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// Fills clean links; collapses when packets are lost at random.
+    /// CUBIC: fills clean links; its rate collapses when packets are lost at random.
     #[default]
     Cubic,
-    /// Keeps its rate on links that lose packets at random; loses some itself on clean ones.
+    /// BBR: keeps its rate on links that lose packets at random; causes some losses on clean links.
     Bbr,
-    /// The simplest.
+    /// New Reno: the simplest of the three.
     NewReno,
 }
 
@@ -127,9 +130,9 @@ impl Tuning {
         self.mtu_bytes_max.clamp(MTU_BYTES_MIN, MTU_BYTES_MAX)
     }
 
-    /// For connections that carry control: idle or not, they show life several times within the
-    /// window in which a node counts as alive. One end's pings are enough: the answers are signs of
-    /// life too.
+    /// Configuration for control connections: idle or not, they produce signs of life several times
+    /// within the window in which a node counts as alive. Pings from one end suffice, because the
+    /// acknowledgements are signs of life too.
     pub(super) fn control_config(&self) -> TransportConfig {
         let mut config = self.transport_config();
         config.keep_alive_interval(Some(self.keep_alive.min(CONTROL_KEEP_ALIVE_MAX)));

@@ -11,13 +11,13 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 
-/// Connections that are being accepted at once; further ones are refused.
+/// Largest number of connections being accepted at once; further ones are refused.
 pub(super) const HANDSHAKES_MAX: usize = 256;
 
-/// Why a node cannot listen. Nothing was opened.
+/// Reason why a node cannot listen. Nothing was opened.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Another process listens there.
+    /// Another process already listens at the address.
     #[error(
         "{address} is taken by another process; stop it, or set another listen address (port 0 takes a free one)"
     )]
@@ -25,7 +25,7 @@ pub enum BindError {
         /// The address.
         address: SocketAddr,
     },
-    /// The machine has no such address.
+    /// The address is not one of this machine.
     #[error(
         "{address} is not an address of this machine; set listen to one that is, or to 0.0.0.0 or [::]"
     )]
@@ -33,31 +33,31 @@ pub enum BindError {
         /// The address.
         address: SocketAddr,
     },
-    /// The operating system refused otherwise.
+    /// The operating system refused for another reason.
     #[error("cannot listen on {address}: {source}")]
     Socket {
         /// The address.
         address: SocketAddr,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The certificates do not fit together.
+    /// The certificate, its key or the CA cannot be used together.
     #[error("node {node} has no usable identity: {source}")]
     Identity {
-        /// This node.
+        /// The id of this node.
         node: NodeId,
-        /// Why.
+        /// The reason.
         source: IdentityError,
     },
 }
 
-/// How each kind of connection is dialed.
+/// Client configuration for each kind of connection.
 pub(super) struct Clients {
     pub control: ClientConfig,
     pub bulk: ClientConfig,
 }
 
-/// Opens the endpoint.
+/// Opens the endpoint; returns it with the client configurations and the bound address.
 pub(super) fn open(settings: &QuicSettings) -> Result<(Endpoint, Clients, SocketAddr), BindError> {
     let unusable = |error: rustls::Error| BindError::Identity {
         node: settings.node,
@@ -102,7 +102,7 @@ fn configs(
 
 fn endpoint_config(tuning: &Tuning) -> EndpointConfig {
     let mut config = EndpointConfig::default();
-    // Only values below 1200 are refused, and `mtu_bytes` is never below it.
+    // Only values below 1200 are refused, and `mtu_bytes` is never below 1200.
     let _ = config.max_udp_payload_size(tuning.mtu_bytes());
     config
 }
@@ -113,12 +113,11 @@ fn udp_socket(address: SocketAddr, tuning: &Tuning) -> io::Result<UdpSocket> {
         Type::DGRAM,
         Some(Protocol::UDP),
     )?;
-    // The kernel grants at most net.core.rmem_max and wmem_max; less than asked for only costs
-    // speed.
+    // The kernel grants at most net.core.rmem_max and wmem_max; smaller buffers only cost speed.
     let _ = socket.set_recv_buffer_size(tuning.socket_buffer_bytes);
     let _ = socket.set_send_buffer_size(tuning.socket_buffer_bytes);
     if address.is_ipv6() {
-        // One socket for both families where the system allows it; IPv6 alone works as well.
+        // One socket serves both families where the system allows it; IPv6 alone works as well.
         let _ = socket.set_only_v6(false);
     }
     socket.bind(&address.into())?;

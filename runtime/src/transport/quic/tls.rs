@@ -1,5 +1,5 @@
-//! Mutual TLS 1.3: each side's chain is verified against the cluster's CA; the name inside is
-//! checked after the preface.
+//! Mutual TLS 1.3: each side's chain is verified against the cluster's CA; the name in the
+//! certificate is checked against the preface.
 
 use super::identity::{Identity, parse_peer_name};
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
@@ -12,17 +12,18 @@ use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::sync::Arc;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-/// The name that clients ask for; never compared, see the module documentation.
+/// The server name that clients ask for; it is never compared, see [`ClusterVerifier`].
 pub(super) const SERVER_NAME: &str = "slowmo";
-/// Offered next to the real protocol, so that nodes of different versions can tell each other.
+/// ALPN name offered next to the real protocol, so that nodes of different versions can exchange
+/// their versions.
 pub(super) const ALPN_VERSION_EXCHANGE: &[u8] = b"slowmo-version";
 
-/// The ALPN name of a protocol version, which is also how versions are named to people.
+/// The ALPN name of a protocol version, which is also its name in messages to users.
 pub(super) fn version_name(version: u32) -> String {
     format!("slowmo/{version}")
 }
 
-/// Both sides' TLS settings.
+/// TLS settings of the accepting and of the dialing side.
 pub(super) fn configs(
     identity: &Identity,
     version: u32,
@@ -73,7 +74,8 @@ pub(super) fn client_config(
     Ok(client)
 }
 
-/// AES-128 first: QUIC needs it anyway, and it costs the least on processors with AES instructions.
+/// Crypto provider with AES-128 first: QUIC needs it anyway, and it is the cheapest on processors
+/// with AES instructions.
 fn fast_provider() -> CryptoProvider {
     let mut provider = provider::default_provider();
     provider.cipher_suites = vec![
@@ -135,7 +137,7 @@ impl ServerCertVerifier for ClusterVerifier {
     }
 }
 
-/// Whether both sides agreed only on telling each other their versions.
+/// Whether the two sides have only the version exchange in common.
 pub(super) fn is_version_exchange(connection: &quinn::Connection) -> bool {
     let data = connection
         .handshake_data()

@@ -1,5 +1,5 @@
-//! Counts what goes over connections: the bytes of all, those that ended included, and each one's
-//! signs of life.
+//! Counts traffic: the bytes of all connections, including those that have ended, and each
+//! connection's signs of life.
 
 use crate::transport::pulse::Vital;
 use crate::transport::sessions::lock;
@@ -8,7 +8,7 @@ use slowmo_actors::ports::transport::Traffic;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// Bytes of one transport.
+/// Byte counts of one transport.
 #[derive(Default)]
 pub(super) struct TrafficCounter {
     state: Mutex<State>,
@@ -22,7 +22,7 @@ struct State {
 }
 
 impl TrafficCounter {
-    /// Counts a connection from now on; the answer is for [`TrafficCounter::fold`].
+    /// Counts a connection from now on; returns its id for [`TrafficCounter::fold`].
     pub(super) fn add(&self, connection: &Connection) -> u64 {
         let mut state = lock(&self.state);
         state.added += 1;
@@ -31,7 +31,7 @@ impl TrafficCounter {
         id
     }
 
-    /// Keeps the bytes of a connection that ended, and lets it go.
+    /// Adds the bytes of a connection that has ended to the total, and drops the connection.
     pub(super) fn fold(&self, id: u64) {
         let mut state = lock(&self.state);
         if let Some(connection) = state.live.remove(&id) {
@@ -47,7 +47,8 @@ impl TrafficCounter {
 }
 
 impl Vital for Connection {
-    /// Frames that came in authenticated packets. Datagrams are not counted: anybody can send one.
+    /// Frames received in authenticated packets. Raw UDP datagrams are not counted: anybody can
+    /// send one.
     fn heard(&self) -> u64 {
         let frames = self.stats().frame_rx;
         let alive = [

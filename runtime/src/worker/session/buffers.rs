@@ -1,5 +1,5 @@
-//! What a session does with buffers: which of them travel, what a joiner starts with, what rounds
-//! do to the base optimizer's.
+//! A session's handling of buffers: which of them travel, a joiner's initial values, and what
+//! rounds do to the base optimizer's.
 
 use super::Session;
 use crate::error::StepError;
@@ -14,14 +14,14 @@ use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::policy::JoinerBuffers;
 use slowmo_protocol::schedule::{Due, Exchange};
 
-/// Values of each kind, as at `synchronize`.
+/// Number of values of each kind, as at `synchronize`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
     pub parameters: usize,
     pub model: usize,
-    /// Of the base optimizer's buffers, where slow steps average them.
+    /// Values of the base optimizer's buffers, if slow steps average them.
     pub optimizer: usize,
-    /// The same, where joiners get a copy of them.
+    /// Values of the base optimizer's buffers, if joiners get a copy of them.
     pub lent: usize,
 }
 
@@ -37,7 +37,7 @@ impl Sizes {
 }
 
 impl Session {
-    /// The base optimizer's buffers of a node that founds or joins.
+    /// Sets the base optimizer's buffers of a node that bootstraps or joins.
     pub(super) fn begin_optimizer(
         &self,
         exchanged: &Exchanged,
@@ -101,9 +101,9 @@ impl Session {
         self.node.settings().joiner_buffers == JoinerBuffers::Copy
     }
 
-    /// A copy of the base optimizer's buffers for whoever joins with this round, and for a
-    /// checkpoint. Who joins, and whether this node is the one that lends them, is known only when
-    /// the training thread has them for itself again.
+    /// A copy of the base optimizer's buffers for nodes that join with this round, and for a
+    /// checkpoint. Which nodes join, and whether this node does the optimizer-state transfer, is
+    /// known only when the training thread has the buffers for itself again.
     pub(super) fn optimizer_transfer(
         &self,
         due: Due,

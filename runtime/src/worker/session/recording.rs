@@ -1,16 +1,16 @@
-//! What a worker says of its training, for whoever keeps it.
+//! Passes a worker's reports of its training to the recorder.
 
 use super::{Follower, Session};
 use crate::error::WorkerError;
 use slowmo_actors::worker::Basis;
 
 impl Session {
-    /// Takes note of the loss of the current inner step.
+    /// Records the loss of the current inner step.
     pub fn report_loss(&self, loss: f64) {
         self.node.report_loss(self.step, loss);
     }
 
-    /// Takes note of a measure of the current inner step.
+    /// Records a measure of the current inner step.
     pub fn report(&self, name: &str, value: f64) -> Result<(), WorkerError> {
         let refused = || WorkerError::NoSuchMeasure {
             name: name.to_owned(),
@@ -21,7 +21,7 @@ impl Session {
             .ok_or_else(refused)
     }
 
-    /// What this worker's part of a contribution is made from, where that is recorded.
+    /// The inputs of this worker's part of a contribution, if they are recorded.
     pub(super) fn basis(&self) -> Basis {
         if !self.node.is_recorded() {
             return Basis::default();

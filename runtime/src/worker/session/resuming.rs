@@ -1,5 +1,5 @@
-//! What a session takes from the checkpoint that the founding goes on from, and what it lends to
-//! later ones.
+//! A session's use of checkpoints: what it takes from the one that the bootstrap continues from,
+//! and what it contributes to later ones.
 
 use super::Session;
 use super::buffers::Sizes;
@@ -46,8 +46,8 @@ impl Session {
         Ok(())
     }
 
-    /// Lets the founding go on from a checkpoint, if there is one: its values take the place of the
-    /// frozen ones, and step and samples go on behind it. Returns the whole slow momentum where it
+    /// Lets the bootstrap continue from a checkpoint, if there is one: its values replace the
+    /// frozen ones, and step and samples continue after it. Returns the whole slow momentum if it
     /// is not in shards.
     pub(super) fn resume(
         &mut self,
@@ -83,8 +83,8 @@ impl Session {
         Ok(Some(momentum.freeze()))
     }
 
-    /// After a founding that went on from a checkpoint, the base optimizer's buffers that a node of
-    /// this rank had.
+    /// Restores the base optimizer's buffers of a node of this rank after a bootstrap that
+    /// continued from a checkpoint.
     pub(super) fn restore_optimizer(
         &self,
         exchanged: &Exchanged,
@@ -130,7 +130,7 @@ impl Session {
             .map_err(SynchronizeError::NotWritten)
     }
 
-    /// Whether what the round of this step leaves is kept.
+    /// Whether the result of this step's round is stored in a checkpoint.
     pub(super) fn is_kept(&self, due: Due) -> bool {
         let settings = self.node.settings();
         let kind = if due.exchange == Exchange::SlowRound {
@@ -148,7 +148,7 @@ impl Session {
             && is_due(&settings.algorithm, settings.checkpoint_every, &spec)
     }
 
-    /// A word of the training code's own for later checkpoints.
+    /// Sets an opaque text of the training code for later checkpoints.
     pub fn set_cursor(&self, cursor: String) -> Result<(), WorkerError> {
         if cursor.len() > CURSOR_BYTES_MAX {
             return Err(WorkerError::CursorTooLong {
@@ -160,7 +160,7 @@ impl Session {
         Ok(())
     }
 
-    /// What the training goes on from, if it does.
+    /// The checkpoint that the training continues from, if any.
     pub fn resumed(&self) -> Option<ResumedFrom> {
         let resumed: &Arc<Resumed> = self.node.checkpoints().resumed()?;
         let header = resumed.checkpoint().header();
@@ -181,7 +181,7 @@ impl Session {
     }
 }
 
-/// Whether a checkpoint is of a model of this size. The optimizer's buffers are in it where they
+/// Checks that a checkpoint is of a model of this size. It contains the optimizer's buffers if they
 /// were averaged in its round.
 fn fits(header: &Header, sizes: Sizes) -> Result<(), SynchronizeError> {
     let lent = sizes.parameters + sizes.model;
@@ -211,7 +211,7 @@ fn read_values(resumed: &Resumed, frozen: &mut Frozen) -> Result<(), Synchronize
     resumed
         .checkpoint()
         .values(|values| {
-            // What the checkpoint has fits: its size was compared.
+            // The checkpoint's values fit: its size was compared.
             if let Some(target) = target.get_mut(at..at + values.len()) {
                 target.copy_from_slice(values);
             }

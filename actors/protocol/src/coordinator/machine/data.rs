@@ -1,13 +1,13 @@
-//! The data of a round's attempts, as far as this node moves or holds it: bookkeeping only, the
-//! shell has the values.
+//! Bookkeeping of the data of a round's attempts that this node moves or holds; the shell has the
+//! values.
 //!
-//! A node that says that it is ready for an attempt keeps that attempt's data until
+//! A node that reports that it is ready for an attempt keeps that attempt's data until
 //! - it learns the decision, or
 //! - the attempt's own leader begins another one in the same term, which it does only if it asked
 //!   for no vote, or
 //! - a leader of a higher term says that a quorum of the voters acknowledged that its term is open.
 //!
-//! An attempt of a higher term alone is no reason: somebody may still be bound to the earlier
+//! An attempt of a higher term alone is not enough: a leader may still be bound to the earlier
 //! entry.
 
 use crate::coordinator::outcome::{Outcome, Proposal};
@@ -16,20 +16,20 @@ use crate::ident::{NodeId, Term};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Most attempts whose data is kept beside the one that moves. A node says that it is ready for
-/// another one only when one of them may go.
+/// Maximum number of attempts whose data is kept besides the moving one. A node reports that it is
+/// ready for another attempt only when one of these may be dropped.
 pub const ATTEMPTS_KEPT_MAX: usize = 2;
 
-/// The data movements of one attempt: what this node must still hold before it is ready.
+/// Data movements of one attempt, and the data that this node still lacks before it is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Movement {
-    /// Its reduction.
+    /// Reduction of the attempt.
     pub plan: Arc<Plan>,
-    /// What it makes, and for whom, once a leader proposed that.
+    /// Proposal and publication of the attempt, once a leader proposed it.
     pub published: Option<(Proposal, Arc<Publication>)>,
     /// The other end of the first stream that broke.
     pub broken: Option<NodeId>,
-    /// The own shards are not averaged and published yet.
+    /// Whether this node's own shards are not yet averaged and published.
     pub reducing: bool,
     /// Owners whose parameters have not arrived yet.
     pub parameters_from: BTreeSet<NodeId>,
@@ -39,9 +39,9 @@ pub(super) struct Movement {
     state_early: BTreeSet<NodeId>,
     /// The node whose buffers of the base optimizer have not arrived yet.
     pub buffers_from: Option<NodeId>,
-    /// The same as `state_early`, of buffers.
+    /// Whether buffers arrived before it was known that a node sends some.
     buffers_early: bool,
-    /// This node said that it holds everything.
+    /// Whether this node reported that it holds all data of the attempt.
     pub ready: bool,
 }
 
@@ -65,7 +65,7 @@ impl Movement {
         self.plan.attempt
     }
 
-    /// What it makes, once that is known.
+    /// The outcome that the attempt produces, once it is known.
     pub fn outcome(&self) -> Option<&Outcome> {
         self.published
             .as_ref()
@@ -95,7 +95,7 @@ impl Movement {
         self.buffers_early |= self.published.is_none();
     }
 
-    /// Whether something of a node may still have to come.
+    /// Whether data from `node` may still have to arrive.
     pub fn waits_for(&self, node: NodeId) -> bool {
         let published = self.parameters_from.contains(&node)
             || self.state_from.contains(&node)
@@ -103,7 +103,7 @@ impl Movement {
         published || (self.reducing && self.plan.contributors.contains(&node))
     }
 
-    /// Whether all that it makes for this node is here.
+    /// Whether all data of the attempt for this node has arrived.
     pub fn is_complete(&self) -> bool {
         let arrived = self.parameters_from.is_empty()
             && self.state_from.is_empty()
@@ -111,8 +111,8 @@ impl Movement {
         self.published.is_some() && !self.reducing && arrived
     }
 
-    /// Whose data is missing, as far as is known: the owners that have not published, else the
-    /// contributors.
+    /// Nodes whose data is missing, as far as is known: the owners that have not published, else
+    /// the contributors.
     pub fn missing(&self) -> BTreeSet<NodeId> {
         let owners: BTreeSet<NodeId> = self
             .parameters_from
@@ -133,7 +133,7 @@ impl Movement {
     }
 }
 
-/// All that this node has of the round's attempts.
+/// All data of the round's attempts on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Data {
     /// The newest attempt.
@@ -143,8 +143,8 @@ pub(super) struct Data {
 }
 
 impl Data {
-    /// The newest attempt, if `attempt` is the one: what an earlier one's movements still report is
-    /// of no interest.
+    /// The newest attempt, if it is `attempt`; reports from movements of earlier attempts are
+    /// ignored.
     pub fn moving_at(&mut self, attempt: Attempt) -> Option<&mut Movement> {
         self.moving
             .as_mut()
@@ -167,7 +167,7 @@ impl Data {
             .find(made)
     }
 
-    /// What this node is ready for, by its attempt.
+    /// The movement of the given attempt, if this node is ready for it.
     pub fn ready(&self, term: Term, number: u32) -> Option<&Movement> {
         let named = |movement: &&Movement| {
             movement.attempt().term == term && movement.attempt().number == number
@@ -175,12 +175,12 @@ impl Data {
         self.all().filter(|movement| movement.ready).find(named)
     }
 
-    /// The outcomes that may be decided with what this node moves or holds.
+    /// The outcomes that may be decided with the data that this node moves or holds.
     pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
         self.all().filter_map(Movement::outcome)
     }
 
-    /// The outcomes whose data is all here, the newest attempt's first.
+    /// The outcomes whose data has all arrived, the newest attempt's first.
     pub fn complete_outcomes(&self) -> impl Iterator<Item = &Outcome> {
         self.moving
             .iter()
@@ -189,7 +189,7 @@ impl Data {
             .filter_map(Movement::outcome)
     }
 
-    /// How many earlier attempts' data is kept.
+    /// Number of earlier attempts whose data is kept.
     pub fn kept(&self) -> usize {
         self.kept.len()
     }
@@ -199,7 +199,8 @@ impl Data {
         self.kept.len() < ATTEMPTS_KEPT_MAX
     }
 
-    /// Moves the data of another attempt from now on; the one before, if it need not be kept.
+    /// Starts to move the data of another attempt. Returns the previous attempt if its data need
+    /// not be kept.
     pub fn begin(&mut self, movement: Movement) -> Option<Attempt> {
         let before = self.moving.replace(movement)?;
         if before.ready {
@@ -209,7 +210,7 @@ impl Data {
         Some(before.attempt())
     }
 
-    /// Drops what is not wanted any more.
+    /// Drops the movements that `drops` selects, and returns their attempts.
     pub fn drop_where(&mut self, drops: impl Fn(&Movement) -> bool) -> Vec<Attempt> {
         let mut dropped: Vec<Attempt> = self
             .moving

@@ -1,4 +1,4 @@
-//! The round that is not decided yet: this node's vote, what it leads, what it knows of the others.
+//! The undecided round: this node's vote, its lead, and its knowledge of the others.
 
 use super::data::Data;
 use super::links::Reports;
@@ -8,27 +8,27 @@ use crate::ident::{NodeId, Term};
 use crate::wire::Contributed;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What this node does for the round as its leader.
+/// This node's phase as the leader of the round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Lead {
-    /// Nothing: another node leads.
+    /// Another node leads.
     #[default]
     Follow,
-    /// It asks the voters for promises.
+    /// The leader asks the voters for promises.
     Prepare {
         term: Term,
         promises: BTreeMap<NodeId, Promise<Outcome>>,
     },
-    /// Its term is open: it moves data until everybody holds what it must. Nobody has voted under
-    /// this term.
+    /// The term is open: the leader moves data until every receiver holds all that it must. Nobody
+    /// has voted under this term.
     Attempt(Attempts),
-    /// It asked for votes, and proposes nothing else under this term.
+    /// The leader asked for votes, and proposes nothing else under this term.
     Accept {
         term: Term,
-        /// The attempt whose data it is; 0 for an entry of an earlier term.
+        /// Number of the attempt whose data the outcome has; 0 for an entry of an earlier term.
         attempt: u32,
         outcome: Outcome,
-        /// Who holds the attempt's data, and so knows the entry.
+        /// Nodes that hold the attempt's data, and so know the entry.
         ready: BTreeSet<NodeId>,
         accepted: BTreeSet<NodeId>,
     },
@@ -38,13 +38,13 @@ pub(super) enum Lead {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Attempts {
     pub term: Term,
-    /// The number of the newest.
+    /// Number of the newest attempt.
     pub number: u32,
-    /// Who may take part: within a term participants only leave.
+    /// Nodes that may take part: within a term the participants only become fewer.
     pub within: Option<BTreeSet<NodeId>>,
     /// The newest attempt, unless it was dropped.
     pub proposal: Option<Proposal>,
-    /// Who holds all that it must for it.
+    /// Nodes that hold all data that they must for the newest attempt.
     pub ready: BTreeSet<NodeId>,
 }
 
@@ -73,38 +73,39 @@ pub(super) struct Proposed {
     pub proposal: Proposal,
 }
 
-/// The round that is not decided yet.
+/// State of the undecided round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Deciding {
     pub acceptor: Acceptor<Outcome>,
     /// The highest term seen.
     pub highest: Term,
     pub lead: Lead,
-    /// Voters that acknowledged that this node's term is open, and whether a quorum's were told on.
+    /// Voters that acknowledged that this node's term is open; `closed` is set once a quorum's
+    /// acknowledgement was announced.
     pub opened: BTreeSet<NodeId>,
     pub closed: bool,
     pub proposed: Option<Proposed>,
     pub data: Data,
-    /// Who is known to have contributed what.
+    /// Known contributors, with their contributions.
     pub contributed: BTreeMap<NodeId, Contributed>,
-    /// Who was told of this node's contribution: those that led or seemed to.
+    /// Nodes that were told of this node's contribution: those that led or seemed to.
     pub told: BTreeSet<NodeId>,
     pub decided: Option<Outcome>,
-    /// This node said that it is ready for an attempt.
+    /// Whether this node reported that it is ready for an attempt.
     pub was_ready: bool,
-    /// The grace has passed since the first contribution.
+    /// Whether the grace has passed since the first contribution.
     pub grace_over: bool,
-    /// Joiners did not hold the model in time: this round is made without.
+    /// Whether joiners did not hold the model in time; then this round is made without them.
     pub joiners_over: bool,
-    /// Survivors have waited long enough for a quorum.
+    /// Whether survivors have waited long enough for a quorum.
     pub fork_due: bool,
-    /// Another attempt is due although nobody died.
+    /// Whether another attempt is due although nobody died.
     pub retry: bool,
-    /// Attempts that broken streams ended.
+    /// Number of attempts ended by broken streams.
     pub broken: u32,
-    /// How often this node stood in for a leader that it cannot reach.
+    /// Number of times that this node stood in for a leader that it cannot reach.
     pub stood_in: u32,
-    /// Who cannot reach whom.
+    /// Reported pairs of nodes that cannot reach each other.
     pub reports: Reports,
     /// Nodes that are ahead and were asked for the entry; at most as many as a view has members.
     pub asked: BTreeSet<NodeId>,
@@ -135,12 +136,12 @@ impl Deciding {
         }
     }
 
-    /// The term in force.
+    /// The term in force: the highest promised.
     pub fn term(&self) -> Term {
         self.acceptor.promised()
     }
 
-    /// The number of the newest attempt in it.
+    /// Number of the newest attempt in the term in force; 0 if there is none.
     pub fn number(&self) -> u32 {
         let of_term = |proposed: &&Proposed| proposed.term == self.term();
         self.proposed
@@ -149,8 +150,8 @@ impl Deciding {
             .map_or(0, |proposed| proposed.number)
     }
 
-    /// The outcomes that may be decided, as far as this node knows: their members may speak of the
-    /// next round already.
+    /// The outcomes that may be decided, as far as this node knows. Their members may already send
+    /// frames of the next round.
     pub fn may_follow(&self) -> impl Iterator<Item = &Outcome> {
         let accepted = self.acceptor.accepted().map(|(_, outcome)| outcome);
         let proposed = self

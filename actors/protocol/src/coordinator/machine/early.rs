@@ -1,28 +1,29 @@
-//! Control frames that came before this node knows their round: kept until it gets there, within
-//! bounds that no sender can use up for the others.
+//! Control frames that arrive before this node knows their round. They are kept until it gets
+//! there, within bounds that no sender can use up for the others.
 
 use crate::ident::NodeId;
 use crate::view::MEMBERS_MAX;
 use crate::wire::{CONTROL_FRAME_BYTES_MAX, Header, Message};
 
-/// Frames that are kept per member.
+/// Maximum number of frames kept per member.
 pub const EARLY_FRAMES_PER_MEMBER_MAX: usize = 4;
-/// The same over all members.
+/// Maximum number of frames kept over all members.
 pub const EARLY_FRAMES_MAX: usize = EARLY_FRAMES_PER_MEMBER_MAX * MEMBERS_MAX;
-/// Bytes of them per member, as they travelled: what a leader sends in one round of the largest
-/// view fits.
+/// Maximum bytes of kept frames per member, as encoded: the frames that a leader sends in one round
+/// of the largest view fit.
 pub const EARLY_BYTES_PER_MEMBER_MAX: usize = CONTROL_FRAME_BYTES_MAX;
-/// The same over all members: all of them may have contributed early, and some may lead.
+/// Maximum bytes of kept frames over all members: all of them may have contributed early, and some
+/// may lead.
 pub const EARLY_BYTES_MAX: usize = 16 * CONTROL_FRAME_BYTES_MAX;
 
-/// Frames that wait, in the order in which they came.
+/// Waiting frames, in order of arrival.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Early {
     frames: Vec<(Header, Message, usize)>,
 }
 
 impl Early {
-    /// Keeps a frame, unless that exceeds a bound: its sender tells again what matters when it is
+    /// Keeps a frame, unless that exceeds a bound: its sender repeats what matters when it is
     /// asked.
     pub fn keep(&mut self, header: Header, message: Message) {
         let bytes = message.encoded_bytes();
@@ -45,7 +46,7 @@ impl Early {
             .collect()
     }
 
-    /// Frames and bytes of a sender, or of all.
+    /// Number and bytes of the frames of a sender, or of all.
     fn size(&self, sender: Option<NodeId>) -> (usize, usize) {
         let of = self
             .frames
@@ -125,7 +126,7 @@ mod tests {
             kept <= EARLY_BYTES_MAX && kept + bytes > EARLY_BYTES_MAX,
             "{count} frames, {kept} bytes"
         );
-        // There is still room for what is small.
+        // There is still room for small frames.
         early.keep(header(999), Message::Prepare);
         assert_eq!(early.size(Some(NodeId(999))), (1, 4));
     }

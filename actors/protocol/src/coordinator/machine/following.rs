@@ -1,6 +1,7 @@
-//! A member's rules. A frame counts only from a member or a voter of the round (or a joiner of an
-//! attempt), in the right incarnation, for this round, from the leader of its term where only the
-//! leader may speak. What is of an older round is answered with the newest entry.
+//! Rules of a member. A frame counts only if its sender is a member or a voter of the round (or a
+//! joiner of an attempt) in the right incarnation, it is of this round, and it comes from the
+//! leader of its term if only the leader may send it. A frame of an older round is answered with
+//! the newest entry.
 
 use super::Coordinator;
 use super::data::Movement;
@@ -24,9 +25,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Coordinator {
-    /// Whether a stream of this header may belong to an attempt that this node takes part in: the
-    /// current round's or the next one's, from a member; outside, where the admission may still be
-    /// on its way, of any decided history.
+    /// Whether a stream with this header may belong to an attempt that this node takes part in: one
+    /// of the current or the next round, from a member. A node outside of the history, whose
+    /// admission may still be on its way, admits streams of any decided history.
     #[must_use]
     pub fn admits(&self, header: &Header) -> bool {
         let same = header.cluster == self.settings.identity.cluster && header.lineage.is_decided();
@@ -61,8 +62,8 @@ impl Coordinator {
             return self.admitted(&header, parent, &draft, out);
         }
         if self.history.is_none() {
-            // The view is still on its way here; or this node has left, and others do not know with
-            // which entry.
+            // Either the view is still on its way here, or this node has left, and others do not
+            // know with which entry.
             self.answer_late(&header, &message, out);
             return self.early.keep(header, message);
         }
@@ -81,9 +82,9 @@ impl Coordinator {
         }
     }
 
-    /// A frame of the round under way.
+    /// Handles a frame of the round under way.
     fn take(&mut self, header: &Header, message: Message, now: Instant, out: &mut Outbox<Effect>) {
-        // Another start of a voter's node may speak as a joiner, and leads nothing.
+        // Another incarnation of a voter's node may speak as a joiner, and leads nothing.
         let of_leader = header.sender == header.term.node && self.is_from_voter(header);
         match message {
             Message::Contribute(contributed) => {
@@ -95,7 +96,7 @@ impl Coordinator {
             Message::Abandon(reason) => self.stop(RoundError::refused(header.round, reason), out),
             Message::Decide { entry, leaves } => self.told_decision(header, entry, leaves, out),
             Message::Learn => self.lead_again(header.sender, out),
-            // A member that does not vote yet forks where no voter is left.
+            // A member that does not vote yet forks if no voter is left.
             Message::Fork {
                 lineage,
                 ordered,
@@ -134,7 +135,7 @@ impl Coordinator {
     }
 
     /// Whether the sender is a member or a voter of the round, or joins with an attempt, and its
-    /// term one that may exist.
+    /// term is one that may exist.
     fn may_speak(&self, header: &Header) -> bool {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return false;
@@ -156,10 +157,10 @@ impl Coordinator {
                     .any(|outcome| is_member(&outcome.view, header)))
     }
 
-    /// Keeps a frame of the next round until this node gets there. Whoever is ahead is asked for
-    /// the entry that led it there, also a member that this node does not know: it may have been
-    /// left out long ago and vote still. An entry of a later round says that the others went on
-    /// without this node.
+    /// Keeps a frame of the next round until this node gets there. A sender that is ahead is asked
+    /// for the entry that led it there, even if this node does not know it as a member: this node
+    /// may have been excluded long ago and still vote. An entry of a later round says that the
+    /// others continued without this node.
     fn receive_early(
         &mut self,
         header: Header,
@@ -193,8 +194,8 @@ impl Coordinator {
         }
     }
 
-    /// Notes what a member contributes; two that expect different rounds end the run: they run
-    /// different scripts.
+    /// Records a member's contribution. Two members that expect different rounds run different
+    /// scripts, which ends the run.
     pub(super) fn note_contribution(
         &mut self,
         node: NodeId,
@@ -256,7 +257,7 @@ impl Coordinator {
         }
     }
 
-    /// Ends the run for everybody.
+    /// Ends the run on every node.
     pub(super) fn abandon(&mut self, reason: RefusalReason, out: &mut Outbox<Effect>) {
         let members: Vec<NodeId> = self
             .history
@@ -267,8 +268,8 @@ impl Coordinator {
         self.stop(RoundError::refused(self.place().round, reason), out);
     }
 
-    /// Tells whoever should lead of this node's contribution, and whoever does under the term that
-    /// was promised.
+    /// Announces this node's contribution to the node that should lead and to the owner of the
+    /// promised term.
     pub(super) fn tell_leader(&mut self, out: &mut Outbox<Effect>) {
         let (Some(mine), Some(leader)) = (self.mine.clone(), self.leader()) else {
             return;
@@ -287,7 +288,7 @@ impl Coordinator {
         }
     }
 
-    /// Goes over to a term, if it is a higher one: its owner leads for a while.
+    /// Switches to a term if it is higher; its owner leads for a while.
     pub(super) fn follow(&mut self, term: Term, now: Instant) {
         let me = self.me();
         let Some(deciding) = &mut self.deciding else {
@@ -311,12 +312,12 @@ impl Coordinator {
         out: &mut Outbox<Effect>,
     ) {
         let place = self.place();
-        // Who comes to this bootstrap asks for streams that it has refused, whichever attempt they
-        // are of.
+        // A node that switches to this bootstrap asks for streams that it has refused, whichever
+        // attempt they are of.
         let over =
             (header.term, header.attempt) < (place.term, place.attempt) && header.sender != node;
         if header.term < place.term || over {
-            // It does not know of the attempt under way yet.
+            // The sender does not know of the attempt under way yet.
             return self.lead_again(header.sender, out);
         }
         self.ask_for_another_attempt(header.sender, node, now, out);
@@ -336,7 +337,8 @@ impl Coordinator {
         else {
             return;
         };
-        // Of another start of this node it may say that it takes part: this one is told by `Admit`.
+        // The draft may count on another incarnation of this node as a participant; this
+        // incarnation is told by `Admit`.
         let myself = self.myself();
         let counts = self
             .history
@@ -357,7 +359,7 @@ impl Coordinator {
             return self.send(header.sender, Message::Overtaken, out);
         }
         if header.term > deciding.term() {
-            // A promise more than was asked for harms nobody.
+            // A promise that nobody asked for does no harm.
             if deciding.acceptor.prepare(header.term).is_err() {
                 return;
             }
@@ -377,7 +379,7 @@ impl Coordinator {
         self.take_proposal(header.term, header.attempt, proposal, out);
     }
 
-    /// Takes the newest attempt of a term; its leader asked for no vote on the ones before.
+    /// Adopts the newest attempt of a term; its leader asked for no vote on the earlier ones.
     pub(super) fn take_proposal(
         &mut self,
         term: Term,
@@ -410,8 +412,8 @@ impl Coordinator {
         );
     }
 
-    /// Begins the plan that needs no proposal before its leader proposes it: everybody contributes
-    /// and takes part.
+    /// Begins the plain attempt, which needs no proposal, before its leader proposes it: all
+    /// members contribute and take part.
     pub(super) fn begin_plain_attempt(&mut self, out: &mut Outbox<Effect>) {
         if !self.is_plain() {
             return;
@@ -441,7 +443,7 @@ impl Coordinator {
         self.move_data(Movement::new(Arc::new(plan)), out);
     }
 
-    /// Contributors and participants where nothing is out of the ordinary.
+    /// Contributors and participants of the plain attempt.
     pub(super) fn everybody(&self, kind: RoundKind) -> (Vec<NodeId>, Vec<NodeId>) {
         let members: Vec<NodeId> = self
             .history
@@ -467,8 +469,8 @@ impl Coordinator {
         out.push(Effect::Open(plan));
     }
 
-    /// Moves the data of the newest attempt. A node whose contribution it wants waits for its
-    /// training threads.
+    /// Starts to move the data of the newest attempt. If the attempt needs this node's
+    /// contribution, it waits for the training threads.
     pub(super) fn begin_proposed_attempt(&mut self, out: &mut Outbox<Effect>) {
         let Some(deciding) = self
             .deciding
@@ -529,8 +531,8 @@ impl Coordinator {
         }
     }
 
-    /// Says once that this node holds all that it must for the newest attempt. A third attempt's
-    /// data waits until that of an earlier one may go.
+    /// Reports once that this node holds all data that it must for the newest attempt. A third
+    /// attempt's data waits until that of an earlier one may be dropped.
     pub(super) fn tell_when_ready(&mut self, out: &mut Outbox<Effect>) {
         let me = self.me();
         let Some(deciding) = &mut self.deciding else {
@@ -563,7 +565,7 @@ impl Coordinator {
         );
     }
 
-    /// What a peer that can be sent to again may have missed.
+    /// Sends a peer that can be sent to again what it may have missed.
     pub(super) fn peer_up(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
         let round = self.place().round;
         self.links.found(node, round);
@@ -582,7 +584,7 @@ impl Coordinator {
             let ready = deciding.data.ready(term, deciding.number()).is_some();
             let first = history.first_term() == term;
             if voter && !first {
-                // It may have been heard before it could be answered.
+                // The leader may have been heard before it could be answered.
                 self.tell_promise(term, out);
             }
             if ready {
@@ -595,7 +597,7 @@ impl Coordinator {
         self.lead_again(node, out);
     }
 
-    /// A node that is no member follows the round that admits it.
+    /// Handles an admission: a node that is not a member follows the round that admits it.
     fn admitted(
         &mut self,
         header: &Header,
@@ -617,7 +619,7 @@ impl Coordinator {
             attempt: header.attempt,
         };
         let mut history = History::after(parent, place, self.myself());
-        // A fork goes on from an entry of the history before.
+        // A fork continues from an entry of the previous history.
         history.lineage = header.lineage;
         if !history.lineage.is_decided() || history.member || !is_member(&history.view, header) {
             return;
@@ -631,7 +633,7 @@ impl Coordinator {
             .view
             .member(identity.node)
             .is_some_and(|member| member.incarnation == identity.incarnation);
-        // How state is cut is known from this node's own request.
+        // The layout of the state is known from this node's own request.
         let asked = self.mine.is_some() || self.state_elements.is_some();
         if !(admits && asked) {
             return;
@@ -654,7 +656,7 @@ impl Coordinator {
             .as_ref()
             .map(|known| (known.member, known.lineage, known.round));
         match known {
-            // The others count on a member.
+            // This node is a member already, and the others count on it.
             Some((true, ..)) => return,
             Some((false, lineage, round))
                 if lineage == history.lineage && round > history.round =>
@@ -681,7 +683,7 @@ impl Coordinator {
     }
 }
 
-/// Whether the header's sender is in the view, in the incarnation that the view has.
+/// Whether the header's sender is in the view, in the view's incarnation of it.
 pub(super) fn is_member(view: &View, header: &Header) -> bool {
     view.member(header.sender)
         .is_some_and(|member| member.incarnation == header.incarnation)

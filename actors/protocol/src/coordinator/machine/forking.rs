@@ -1,5 +1,5 @@
-//! Survivors: after a while in which no quorum answers, the leader of the members that it reaches
-//! starts a new history whose voters are those.
+//! Survivors: if no quorum answers for a while, the leader starts a new history whose voters are
+//! the members that it reaches.
 //!
 //! ```text
 //!   leader                         the others that it reaches
@@ -7,9 +7,9 @@
 //!     │◀─────────── Promise{accepted} ┤   what they accepted before counts: its data is with every next member
 //!     ├─ Accept(that), or an attempt ▶│   the round is made anew only if none of them is a next member of that
 //! ```
-//! A node that takes part in a fork answers nothing of the history before: to that one it is as
-//! good as dead. Two may begin to fork from one entry at a time: until either has decided,
-//! everybody goes over to the one of the higher term.
+//! A node that takes part in a fork answers nothing of the previous history: to that one it is as
+//! good as dead. If two nodes begin to fork from one entry at the same time, every node switches to
+//! the fork of the higher term until either has decided.
 
 use super::Coordinator;
 use super::following::is_member;
@@ -28,22 +28,22 @@ use crate::view::Member;
 use crate::wire::{Header, Message};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// What goes on if an operator says so.
+/// Result of an operator's order to continue without a quorum.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Recovery {
-    /// The history that goes on.
+    /// The history that continues.
     pub lineage: Lineage,
-    /// The round that it works towards.
+    /// The round under way in that history.
     pub round: Round,
-    /// The members that it goes on with, ascending.
+    /// Members that it continues with, ascending.
     pub goes_on: Vec<NodeId>,
-    /// The voters that it goes on without, ascending.
+    /// Voters that it continues without, ascending.
     pub missing: Vec<NodeId>,
 }
 
 impl Coordinator {
-    /// Starts a history without a quorum, once it was waited for long enough, or nobody is left to
-    /// wait for.
+    /// Starts a history without a quorum, once the wait for the quorum was long enough, or nobody
+    /// is left to wait for.
     pub(super) fn fork_when_due(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let contributed = self
             .deciding
@@ -79,10 +79,10 @@ impl Coordinator {
         self.ask_for_promises(term, now, out);
     }
 
-    /// What an operator's order to go on without a quorum would do.
+    /// The result that an operator's order to continue without a quorum would have.
     ///
     /// # Errors
-    /// It must not be done; nothing was changed.
+    /// The reason why it must not be done; nothing was changed.
     pub fn recovery(&self) -> Result<Recovery, RecoveryError> {
         let Some(history) = self.history.as_ref().filter(|history| history.member) else {
             return Err(RecoveryError::NoMember);
@@ -117,7 +117,7 @@ impl Coordinator {
         })
     }
 
-    /// An operator named the history that goes on.
+    /// Carries out an operator's order, which names the history that continues.
     pub(super) fn recover(&mut self, lineage: Lineage, now: Instant, out: &mut Outbox<Effect>) {
         if self
             .recovery()
@@ -127,7 +127,7 @@ impl Coordinator {
         }
     }
 
-    /// Members that live and can be reached, ascending, this node among them.
+    /// Members that live and can be reached, ascending, including this node.
     fn reached_members<'a>(&'a self, history: &'a History) -> impl Iterator<Item = &'a Member> {
         history
             .view
@@ -136,7 +136,7 @@ impl Coordinator {
             .filter(|member| !self.is_gone(member) && !self.links.is_given_up(member.id))
     }
 
-    /// Tells a voter of the fork under way, whatever it forked to itself.
+    /// Tells a voter of the fork under way, whichever fork that voter has entered itself.
     pub(super) fn tell_fork(&self, to: NodeId, term: Term, out: &mut Outbox<Effect>) {
         let Some(history) = self
             .history
@@ -209,7 +209,7 @@ impl Coordinator {
             return;
         };
         if deciding.acceptor.prepare(header.term).is_err() {
-            // Its sender has gone over to the fork.
+            // The sender has switched to the fork.
             return self.send_from(
                 Place {
                     lineage,
@@ -225,7 +225,8 @@ impl Coordinator {
         self.tell_promise(header.term, out);
     }
 
-    /// A frame of another history: of a fork, or from one that forked as this node did.
+    /// Handles a frame of another history: of a fork, or from a node that forked from the same
+    /// history as this one.
     pub(super) fn hear_of_fork(
         &mut self,
         header: &Header,
@@ -246,7 +247,7 @@ impl Coordinator {
             } if rivals && header.sender == header.term.node => {
                 self.receive_fork(header, (lineage, ordered), voters, now, out);
             }
-            // It was not told of the fork.
+            // The sender was not told of the fork.
             Message::Learn if rivals => self.lead_again(header.sender, out),
             Message::Decide {
                 entry: Some(entry), ..
@@ -255,8 +256,9 @@ impl Coordinator {
         }
     }
 
-    /// Survivors finished an entry that counts on this node, although none of them asked it to take
-    /// part: it holds the data, and follows them unless it voted for something else.
+    /// Follows an entry that survivors finished and that has this node as a member, although none
+    /// of them asked it to take part: it holds the data, and follows them unless it voted for
+    /// something else.
     fn follow_fork(&mut self, header: &Header, entry: Outcome) {
         let allowed = self.may_follow_forks();
         let myself = self.myself();
@@ -283,13 +285,14 @@ impl Coordinator {
         }
     }
 
-    /// Whether this node goes on in histories that began without a quorum.
+    /// Whether this node continues in histories that began without a quorum.
     pub(super) fn may_follow_forks(&self) -> bool {
         self.settings.quorum == Quorum::Survivors
             || self.settings.on_quorum_loss == OnQuorumLoss::Fork
     }
 
-    /// An entry as this history goes on with it. In a fork only its voters vote on the next round.
+    /// Converts an entry into one of this history. In a fork, only the voters of the fork vote on
+    /// the next round.
     pub(super) fn as_entry_of_this_history(&self, outcome: Outcome) -> Outcome {
         let Some(history) = self.history.as_ref().filter(|history| history.is_fork) else {
             return outcome;
@@ -309,7 +312,7 @@ impl Coordinator {
     }
 }
 
-/// The name of a fork: the same for everybody that takes part in it, and for no other.
+/// Id of a fork: the same on every node that takes part in it, and different for every other fork.
 pub(super) fn forked(from: Lineage, round: u64, term: Term, voters: &[Voter]) -> Lineage {
     let mut bytes = from.0.to_le_bytes().to_vec();
     bytes.extend(round.to_le_bytes());

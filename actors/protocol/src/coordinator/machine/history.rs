@@ -1,4 +1,4 @@
-//! What was decided, and what follows from it alone: shard maps, the next view and its voters,
+//! Decided entries, and what follows from them alone: shard maps, the next view and its voters,
 //! losses.
 
 use super::Coordinator;
@@ -17,42 +17,42 @@ use crate::view::{MEMBERS_MAX, Member, View};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// Shard maps that are kept: those of two views, for the layouts of parameters, gradients and
-/// averaged buffers.
+/// Maximum number of shard maps that are kept: those of two views, for the layouts of parameters,
+/// gradients and averaged buffers.
 const SHARD_MAPS_MAX: usize = 8;
 
-/// What was decided up to the round under way.
+/// Decided state up to the round under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct History {
     pub lineage: Lineage,
-    /// The history of the entry before; another one where this round forked.
+    /// The history of the previous entry; differs from `lineage` if this round forked.
     pub began_in: Lineage,
-    /// The round being worked towards.
+    /// The round under way.
     pub round: Round,
-    /// Its members.
+    /// View of the round.
     pub view: View,
-    /// Its voters.
+    /// Voters of the round.
     pub voters: Voters,
-    /// Those voters that are no members.
+    /// Voters of the round that are not members.
     pub retained: Vec<Member>,
-    /// Who leads it without being asked for.
+    /// Default leader of the round.
     pub leader: NodeId,
     /// Shards whose state nobody holds.
     pub absent: Vec<ShardId>,
     pub momentum_lost: u64,
-    /// The members in the order of the gossip graph; empty for ascending ids.
+    /// Members in the order of the gossip graph; empty for ascending ids.
     pub order: Vec<NodeId>,
-    /// Where the history comes from.
+    /// Source of the history.
     pub origin: Origin,
-    /// Its forks since the bootstrap.
+    /// Forks of the history since the bootstrap.
     pub forks: Vec<Fork>,
-    /// The entry before, for nodes that missed it.
+    /// The previous entry, for nodes that missed it.
     pub last: Option<Decided>,
-    /// It began without a quorum, and decided nothing yet.
+    /// Whether the history began without a quorum and has decided nothing yet.
     pub is_fork: bool,
-    /// An operator said so.
+    /// Whether an operator ordered the fork.
     pub is_ordered: bool,
-    /// This node is a member. Otherwise it votes, or receives what the round makes, or both.
+    /// Whether this node is a member. Otherwise it votes, or receives the round's data, or both.
     pub member: bool,
 }
 
@@ -85,7 +85,7 @@ impl History {
         }
     }
 
-    /// The history after an entry, for this start of a node.
+    /// The history after an entry, for the incarnation `me` of a node.
     pub fn after(outcome: Outcome, place: Place, me: Voter) -> Self {
         let member = outcome
             .view
@@ -111,7 +111,7 @@ impl History {
         }
     }
 
-    /// The forks of the round's outcome: one more where the round forks.
+    /// Forks of the round's outcome: one more than before if the round forks.
     pub fn forks_after(&self, contributors: usize) -> Vec<Fork> {
         let mut forks = self.forks.clone();
         if self.is_fork {
@@ -130,7 +130,7 @@ impl History {
         first_term(self.leader)
     }
 
-    /// What attempts of the round are changes of.
+    /// Base that the drafts of the round change.
     pub fn base(&self) -> Base<'_> {
         Base {
             round: self.round,
@@ -141,11 +141,11 @@ impl History {
     }
 }
 
-/// Shard maps by seated members and values.
+/// Shard maps by members in slot order and number of values.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Maps(Vec<(Vec<NodeId>, u64, Arc<ShardMap>)>);
 
-/// A cache: two machines that differ only in it are the same.
+/// This is a cache: two machines that differ only in it are equal.
 impl PartialEq for Maps {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -184,7 +184,7 @@ impl Maps {
 }
 
 impl Coordinator {
-    /// What was decided last, also where that left this node out.
+    /// The entry decided last, also if it excluded this node.
     pub(super) fn last(&self) -> Option<&Decided> {
         let last = self
             .history
@@ -281,7 +281,7 @@ impl Coordinator {
         )
     }
 
-    /// The next view: who takes part, without those that leave, with those that join.
+    /// The next view: the participants, without those that leave, with those that join.
     fn next_view(&self, spec: RoundSpec, participants: &[NodeId]) -> Option<View> {
         let history = self.history.as_ref()?;
         let takes_part = |member: &&Member| participants.binary_search(&member.id).is_ok();
@@ -295,7 +295,7 @@ impl Coordinator {
             .cloned()
             .collect();
         if members.is_empty() {
-            // All leave. One of them stays for one more entry, also where others join: it holds
+            // All leave. One of them stays for one more entry, even if others join: it holds
             // everything, and votes.
             members.extend(history.view.members().iter().find(takes_part).cloned());
         }
@@ -328,7 +328,8 @@ impl Coordinator {
         next_view(&history.view, members, joins)
     }
 
-    /// What a leader attempts; `Err` with how many shards were lost if that stops the run.
+    /// The proposal that a leader attempts; `Err` with the number of lost shards if the loss stops
+    /// the run.
     pub(super) fn compose(
         &mut self,
         place: Place,
@@ -373,9 +374,9 @@ impl Coordinator {
         }))
     }
 
-    /// The order of the gossip graph over the next view. Rates that only some told say little of
-    /// the whole: then the order stays. A leader under the first term knows those of the round
-    /// before, one under a higher term has just been told all.
+    /// Order of the gossip graph over the next view. If only some participants reported their
+    /// rates, the order stays, since these say little about the whole. A leader under the first
+    /// term knows the rates of the previous round; one under a higher term has just been told all.
     fn order_of(&self, view: &View, participants: &[NodeId]) -> Vec<NodeId> {
         if !self.settings.orders_by_rate {
             return Vec::new();

@@ -1,5 +1,4 @@
-//! What may be asked about the machine from outside, and whether it is what it must be. Changes
-//! nothing.
+//! Read-only queries about the machine from outside, and a check of its invariants.
 
 use super::Coordinator;
 use super::data::ATTEMPTS_KEPT_MAX;
@@ -11,7 +10,7 @@ use crate::shards::Layout;
 use crate::view::View;
 
 impl Coordinator {
-    /// What was decided last; `None` outside and before the bootstrap.
+    /// The outcome decided last; `None` outside of the history and before the bootstrap.
     #[must_use]
     pub fn last_outcome(&self) -> Option<&Outcome> {
         let history = self.history.as_ref().filter(|history| history.member);
@@ -20,8 +19,7 @@ impl Coordinator {
             .map(|decided| &decided.outcome)
     }
 
-    /// The view of the round under way, also where this node only votes, or receives what the round
-    /// makes.
+    /// The view of the round under way, also if this node only votes, or receives the round's data.
     #[must_use]
     pub fn round_view(&self) -> Option<&View> {
         self.history.as_ref().map(|history| &history.view)
@@ -36,25 +34,25 @@ impl Coordinator {
             .map_or(Lineage::NONE, |history| history.began_in)
     }
 
-    /// Who votes on the round under way.
+    /// Voters of the round under way.
     #[must_use]
     pub fn voters(&self) -> Option<&Voters> {
         self.history.as_ref().map(|history| &history.voters)
     }
 
-    /// How anchor and momentum are cut, once that is known.
+    /// Layout of anchor and momentum, once it is known.
     #[must_use]
     pub fn state_layout(&self) -> Option<Layout> {
         self.state_elements
             .map(|elements| Layout::new(elements as usize))
     }
 
-    /// Who is ready to be admitted, ascending.
+    /// Nodes that are ready to be admitted, ascending.
     pub fn joiners(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.peers.joiners.keys().copied()
     }
 
-    /// What this voter accepted last of the round that is not decided yet, with the term.
+    /// The outcome of the undecided round that this voter accepted last, with its term.
     #[must_use]
     pub fn accepted(&self) -> Option<&(Term, Outcome)> {
         self.deciding
@@ -62,15 +60,15 @@ impl Coordinator {
             .and_then(|deciding| deciding.acceptor.accepted())
     }
 
-    /// Which members leave, ascending.
+    /// Members that leave, ascending.
     pub fn leaving(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.peers.leavers()
     }
 
-    /// Whether the machine is what it must be after every event.
+    /// Checks the invariants that hold after every event.
     ///
     /// # Errors
-    /// The rule that is broken.
+    /// The invariant that is broken.
     pub fn verify(&self) -> Result<(), &'static str> {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return if self.history.is_none() && self.deciding.is_none() {

@@ -1,11 +1,11 @@
-//! The leader's rules. The entry before names the leader, and where that one is dead or out of
-//! reach, the next member that votes leads. Under the first term it begins at once; otherwise it
-//! asks a quorum of the voters for promises.
+//! Rules of the leader. The previous entry names the leader; if it is dead or unreachable, the next
+//! member that votes leads. Under the first term it begins at once; otherwise it asks a quorum of
+//! the voters for promises.
 //!
-//! Before it asks for votes, a leader drops an attempt whenever somebody that it needs died, lags
+//! Before it asks for votes, a leader drops an attempt whenever a node that it needs has died, lags
 //! past the grace, or cannot be reached, and begins another one of the same term from the
-//! contributors' frozen copies: no promises, no new quorum. After it asked for votes it proposes
-//! nothing else under this term.
+//! contributors' frozen copies: no promises, no new quorum. After it has asked for votes it
+//! proposes nothing else under this term.
 
 use super::Coordinator;
 use super::deciding::{Attempts, Lead};
@@ -24,9 +24,10 @@ use crate::view::Member;
 use crate::wire::{Contributed, Header, Message, RefusalReason};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long a leader waits for the promises of voters that seem alive, once a quorum promised.
+/// Time after asking for promises for which a leader still waits for voters that seem alive,
+/// although a quorum has promised.
 pub const PROMISE_WAIT: Span = Span::from_millis(1_000);
-/// How long a node that promised another's term leaves the lead to it.
+/// Time for which a node that promised another node's term leaves the lead to it.
 pub const FOLLOW_WAIT: Span = Span::from_millis(500);
 
 impl Coordinator {
@@ -35,8 +36,8 @@ impl Coordinator {
         self.is_voter() && self.view().is_some()
     }
 
-    /// Who should lead, as far as this node knows: the leader that the entry before names, else the
-    /// lowest id, of those members that vote and live.
+    /// The node that should lead, as far as this node knows: among the members that vote and live,
+    /// the leader that the previous entry names, else the lowest id.
     pub(super) fn leader(&self) -> Option<NodeId> {
         let history = self.history.as_ref().filter(|history| history.member)?;
         let fit = |member: &&Member| {
@@ -49,8 +50,8 @@ impl Coordinator {
             .map(|member| member.id)
     }
 
-    /// Whether no member that votes lives, and this node is the lowest of the others: nobody leads,
-    /// and only a fork goes on.
+    /// Whether no voting member lives and this node has the lowest id of the other living members:
+    /// nobody leads, and only a fork continues.
     fn is_left_of_voters(&self) -> bool {
         let Some(history) = self.history.as_ref().filter(|history| history.member) else {
             return false;
@@ -63,8 +64,8 @@ impl Coordinator {
         self.leader().is_none() && living.next().is_some_and(|member| member.id == self.me())
     }
 
-    /// Whether this node leads: it has begun to, or whoever should before it is dead or out of
-    /// reach.
+    /// Whether this node leads: it has begun to, or every node that should lead before it is dead
+    /// or unreachable.
     #[must_use]
     pub fn leads(&self) -> bool {
         let leading = self
@@ -74,8 +75,8 @@ impl Coordinator {
         leading || (self.may_lead() && self.leader() == Some(self.me())) || self.stands_in()
     }
 
-    /// Whether a living node's higher term was promised a moment ago: two that both believe they
-    /// lead must not race.
+    /// Whether the higher term of a living node was promised within the last [`FOLLOW_WAIT`]: two
+    /// nodes that both believe they lead must not race.
     fn follows_another(&self) -> bool {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return false;
@@ -115,8 +116,7 @@ impl Coordinator {
         }
     }
 
-    /// Planted: a leader that asked for votes begins another attempt where one of the members is
-    /// gone.
+    /// Planted bug: a leader that asked for votes begins another attempt if a member is gone.
     fn attempt_after_accept(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let is_gone = |history: &History| {
             history
@@ -155,8 +155,8 @@ impl Coordinator {
             return;
         }
         let first = history.first_term();
-        // Once a higher term was seen the first one is of no use. Nor is it where this node led
-        // under it and stepped down since: it would count its attempts anew.
+        // The first term is of no use once a higher one was seen, nor if this node led under it and
+        // has stepped down since: it would restart its attempt numbers.
         let led = deciding
             .proposed
             .as_ref()
@@ -204,7 +204,7 @@ impl Coordinator {
             .iter()
             .flat_map(|history| history.voters.ids())
             .collect();
-        // Not all voters of a fork may have heard of it.
+        // Some voters of a fork may not have heard of it.
         voters
             .iter()
             .filter(|voter| **voter != me)
@@ -233,8 +233,8 @@ impl Coordinator {
         }
     }
 
-    /// With the promises of a quorum: asks for votes for what may have been chosen, or opens its
-    /// term and attempts the round anew.
+    /// Given the promises of a quorum, asks for votes for the entry that may have been chosen, or
+    /// opens its term and attempts the round anew.
     fn go_on_when_promised(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return;
@@ -265,14 +265,14 @@ impl Coordinator {
         }
     }
 
-    /// Asks for votes for an entry of an earlier term. Its data is with every next member already,
-    /// so nothing moves.
+    /// Asks for votes for an entry of an earlier term. Every next member holds its data already, so
+    /// nothing moves.
     fn finish(&mut self, term: Term, outcome: Outcome, out: &mut Outbox<Effect>) {
         let outcome = self.as_entry_of_this_history(outcome);
         self.ask_for_votes(term, 0, outcome, BTreeSet::new(), out);
     }
 
-    /// Nothing below this term was chosen: it is open for attempts.
+    /// Opens the term for attempts: nothing below it was chosen.
     fn open(&mut self, term: Term, now: Instant, out: &mut Outbox<Effect>) {
         let me = self.me();
         let Some(deciding) = &mut self.deciding else {
@@ -303,8 +303,8 @@ impl Coordinator {
         }
     }
 
-    /// A quorum acknowledged that the term is open: no leader can be bound to an earlier entry any
-    /// more, and its data may go.
+    /// Closes the earlier terms once a quorum has acknowledged that this term is open: no leader
+    /// can be bound to an earlier entry any more, and its data may be dropped.
     fn close_when_opened(&mut self, out: &mut Outbox<Effect>) {
         let Some(deciding) = &self.deciding else {
             return;
@@ -331,7 +331,7 @@ impl Coordinator {
         self.discard_where(|movement| movement.attempt().term < term, out);
     }
 
-    /// Drops the attempt under way where it cannot come to an end, or not soon.
+    /// Drops the attempt under way if it cannot complete, or not soon.
     fn drop_attempt_when_hopeless(&mut self) {
         if !self.is_hopeless() {
             return;
@@ -351,7 +351,7 @@ impl Coordinator {
         self.timers.stop(Timer::Joiners);
     }
 
-    /// Whether somebody that the attempt needs is dead, late, or cannot be reached.
+    /// Whether a node that the attempt needs is dead, late, or unreachable.
     fn is_hopeless(&self) -> bool {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return false;
@@ -388,7 +388,8 @@ impl Coordinator {
             || self.waits_for_somebody_out_of_reach(proposal, &attempts.ready)
     }
 
-    /// Whether somebody who is not ready cannot be sent to any more, and the others are enough.
+    /// Whether a participant that is not ready is unreachable, and the others are a quorum without
+    /// it.
     fn waits_for_somebody_out_of_reach(
         &self,
         proposal: &Proposal,
@@ -406,8 +407,8 @@ impl Coordinator {
             .any(|node| !taking_part.contains(node))
     }
 
-    /// Begins an attempt with those that live and have contributed; before the grace is over, with
-    /// all that live.
+    /// Begins an attempt with the members that live and have contributed; before the grace is over,
+    /// with all that live.
     fn attempt_when_possible(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let Some(deciding) = &self.deciding else {
             return;
@@ -444,8 +445,8 @@ impl Coordinator {
         }
     }
 
-    /// Contributors and participants of an attempt out of the ordinary; `None` while contributions
-    /// are waited for.
+    /// Contributors and participants of an attempt other than the plain one; `None` while it waits
+    /// for contributions.
     fn who_takes_part(&self, kind: RoundKind) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
         let history = self.history.as_ref()?;
         let deciding = self.deciding.as_ref()?;
@@ -479,7 +480,7 @@ impl Coordinator {
         }
     }
 
-    // An attempt is its term, its number, what it makes and who makes it.
+    // An attempt consists of its term, number, spec, contributors and participants.
     #[allow(clippy::too_many_arguments)]
     fn attempt(
         &mut self,
@@ -546,7 +547,8 @@ impl Coordinator {
         }
     }
 
-    /// Who keeps as many attempts as it may is ready for no other one before it hears this.
+    /// Tells a node that the earlier terms are closed, if they are. A node that keeps the maximum
+    /// number of attempts is ready for no other one before it hears this.
     fn tell_closed(&self, to: NodeId, place: Place, out: &mut Outbox<Effect>) {
         if self
             .deciding
@@ -557,7 +559,8 @@ impl Coordinator {
         }
     }
 
-    /// Counts a node that holds all that it must for the attempt; once all do, asks for votes.
+    /// Counts a node that holds all data that it must for the attempt; asks for votes once all
+    /// receivers do.
     pub(super) fn count_ready(
         &mut self,
         node: NodeId,
@@ -624,7 +627,8 @@ impl Coordinator {
         }
     }
 
-    /// Asks a voter; one that holds the attempt's data knows the entry.
+    /// Asks a voter for its vote, without the entry if the voter holds the attempt's data and so
+    /// knows it.
     fn ask_for_vote(&self, to: NodeId, out: &mut Outbox<Effect>) {
         let Some(Lead::Accept {
             term,
@@ -660,8 +664,8 @@ impl Coordinator {
         }
     }
 
-    /// The entry is decided once a quorum of the voters accepted it: its data is with every next
-    /// member.
+    /// Decides the entry once a quorum of the voters has accepted it; every next member holds its
+    /// data.
     pub(super) fn decide_when_accepted(&mut self, out: &mut Outbox<Effect>) {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return;
@@ -710,7 +714,7 @@ impl Coordinator {
         self.with_deciding(|deciding| deciding.decided = Some(outcome));
     }
 
-    /// Sends a peer that can be sent to again what this leader last asked.
+    /// Sends this leader's last request again to a peer that can be sent to again.
     pub(super) fn lead_again(&self, node: NodeId, out: &mut Outbox<Effect>) {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return;
@@ -768,13 +772,13 @@ impl Coordinator {
         }
     }
 
-    /// Leads no more; what was asked for under this node's term may still be chosen.
+    /// Stops leading. An entry that was put to the vote under this node's term may still be chosen.
     pub(super) fn step_down(&mut self) {
         self.with_deciding(|deciding| deciding.lead = Lead::Follow);
         self.timers.stop(Timer::Joiners);
     }
 
-    /// A voter promised a higher term: its owner leads for now.
+    /// Handles the notice that a voter promised a higher term: its owner leads for now.
     pub(super) fn overtaken(&mut self, term: Term, now: Instant) {
         let Some(deciding) = &mut self.deciding else {
             return;

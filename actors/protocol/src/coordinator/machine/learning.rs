@@ -1,8 +1,8 @@
-//! Decisions: told, asked for, applied; and the end of a node that leaves.
+//! Decisions: received, requested, applied; and the end of a node that leaves.
 //!
-//! Whoever missed a decision asks any member. A next member holds the data already; any other node
-//! joins again. A node that leaves goes when a quorum of the next voters knows the entry, or after
-//! a while: it may be the only one left that the leader told.
+//! A node that missed a decision asks any member. A next member holds the data already; any other
+//! node must rejoin. A leaving node goes when a quorum of the next voters knows the entry, or after
+//! [`LEAVE_ACKNOWLEDGED_WAIT`]: it may be the only node left that the leader told.
 
 use super::Coordinator;
 use super::deciding::{Deciding, Lead};
@@ -20,17 +20,17 @@ use crate::time::{Instant, Span};
 use crate::wire::{Header, Message};
 use std::collections::BTreeSet;
 
-/// How long a node that leaves waits until a quorum of the next voters knows the entry that leaves
-/// it out.
+/// Time that a leaving node waits until a quorum of the next voters knows the entry that excludes
+/// it.
 pub const LEAVE_ACKNOWLEDGED_WAIT: Span = Span::from_millis(2_000);
 
-/// The entry that this node left with, or that left it out: others may still ask for it.
+/// The entry that this node left with, or that excluded it: others may still ask for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Left {
     pub decided: Decided,
-    /// Who knows it.
+    /// Nodes that know the entry.
     known_to: BTreeSet<NodeId>,
-    /// What this node still has to apply, once enough know it.
+    /// The outcome that this node still has to apply, once a quorum of the next voters knows it.
     pending: Option<Pending>,
 }
 
@@ -42,12 +42,12 @@ struct Pending {
     votes: Option<Votes>,
 }
 
-/// How often a member that waits for a round asks its leader what became of it, where nodes run for
-/// real.
+/// Interval at which a member that waits for a round asks its leader for the result, in real
+/// deployments.
 pub const ASK_AGAIN_EVERY: Span = Span::from_millis(1_500);
 
 impl Coordinator {
-    /// Asks whoever leads, as far as this node knows, what became of the round.
+    /// Asks the leader, as far as this node knows it, for the result of the round.
     pub(super) fn ask_again(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let waits = self.view().is_some()
             && self
@@ -64,7 +64,7 @@ impl Coordinator {
             .set(Timer::Ask, now.after(self.settings.ask_again));
     }
 
-    /// A peer says what was decided in the round under way.
+    /// Handles a peer's message about the decision of the round under way.
     pub(super) fn told_decision(
         &mut self,
         header: &Header,
@@ -100,8 +100,8 @@ impl Coordinator {
         }
     }
 
-    /// A frame of an earlier round: whoever asks is told the newest entry, if it is of this
-    /// history. A node that leaves is told that its entry is known.
+    /// Answers a frame of an earlier round: a node that asks is told the newest entry, if the frame
+    /// is of this history. A leaving node is told that its entry is known.
     pub(super) fn answer_late(
         &mut self,
         header: &Header,
@@ -119,7 +119,7 @@ impl Coordinator {
                 self.send_from(header.place(), header.sender, Message::Learned, out)
             }
             Message::Learned => self.note_learned(header, out),
-            // A straggler that was left out does not know.
+            // A straggler that was excluded does not know the entry; a member is not told.
             Message::Contribute(_) if outcome.view.contains(header.sender) => {}
             Message::Contribute(_)
             | Message::Learn
@@ -143,7 +143,7 @@ impl Coordinator {
         }
     }
 
-    /// Tells a peer that can be sent to again the newest entry, if it concerns it.
+    /// Sends the newest entry to a peer that can be sent to again, if the entry concerns it.
     pub(super) fn tell_entry(&self, node: NodeId, out: &mut Outbox<Effect>) {
         let Some(Decided { outcome, place }) = self.last() else {
             return;
@@ -167,7 +167,7 @@ impl Coordinator {
         }
     }
 
-    /// A later entry than this node's round: the others went on without it.
+    /// Handles an entry later than this node's round: the others continued without it.
     pub(super) fn excluded(
         &mut self,
         header: &Header,
@@ -193,7 +193,7 @@ impl Coordinator {
             out,
         );
         if self.is_voter() {
-            // What its leader asked meanwhile was of a round that this node did not know.
+            // The leader's requests meanwhile were of a round that this node did not know.
             let leader = self.history.as_ref().map(|history| history.leader);
             let asked: BTreeSet<NodeId> = leader.into_iter().chain([header.sender]).collect();
             self.broadcast(asked, &Message::Learn, out);
@@ -222,7 +222,8 @@ impl Coordinator {
         match attempt {
             Some(attempt) => self.apply(attempt, outcome, place, now, out),
             None => {
-                // It was made without this node: nothing can bring its data here but joining again.
+                // The outcome was made without this node, which can get its data only by joining
+                // again.
                 self.discard_where(|_| true, out);
                 self.go_on_outside(Decided { outcome, place }, now, out);
             }
@@ -292,7 +293,7 @@ impl Coordinator {
         self.leave_when_known(out);
     }
 
-    /// Who voted for what this node led to its decision.
+    /// Votes for the entry, if this node led it to its decision.
     fn votes_counted(&self) -> Option<Votes> {
         match self.deciding.as_ref().map(|deciding| &deciding.lead) {
             // Another leader may have told the decision before this one's votes were a quorum.
@@ -307,7 +308,7 @@ impl Coordinator {
         }
     }
 
-    /// The round after an entry.
+    /// Begins the round after an entry.
     fn begin_round(&mut self, decided: Decided) {
         let myself = self.myself();
         let epoch = self.history.as_ref().map(|history| history.view.epoch());
@@ -326,8 +327,8 @@ impl Coordinator {
         self.history = Some(history);
     }
 
-    /// The others decided without this node: it joins again, and goes on to vote where it is still
-    /// a voter.
+    /// Continues outside of the view after the others decided without this node: it joins again,
+    /// and keeps voting if it is still a voter.
     fn go_on_outside(&mut self, decided: Decided, now: Instant, out: &mut Outbox<Effect>) {
         let was_member = self.history.as_ref().is_some_and(|history| history.member);
         self.timers.end_round();
@@ -339,7 +340,7 @@ impl Coordinator {
             history.member = false;
         }
         if !self.is_voter() {
-            // Nobody else who lives may know that it is decided: members still ask.
+            // This node may be the only living one that knows the decision: members still ask.
             self.left_with = Some(Left {
                 decided,
                 known_to: BTreeSet::new(),
@@ -366,7 +367,7 @@ impl Coordinator {
         }
     }
 
-    /// Goes once a quorum of the next voters knows the entry.
+    /// Leaves once a quorum of the next voters knows the entry.
     fn leave_when_known(&mut self, out: &mut Outbox<Effect>) {
         let me = self.me();
         let Some(left) = &self.left_with else { return };
@@ -378,7 +379,7 @@ impl Coordinator {
         }
     }
 
-    /// Goes without waiting any longer.
+    /// Leaves without waiting any longer.
     pub(super) fn leave_unacknowledged(&mut self, out: &mut Outbox<Effect>) {
         self.timers.stop(Timer::Leave);
         let Some(left) = &mut self.left_with else {

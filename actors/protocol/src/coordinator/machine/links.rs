@@ -1,20 +1,20 @@
-//! Members that live and cannot reach each other. Links may break between two nodes that everybody
-//! else reaches, and liveness, which asks others, rightly calls both alive. A round that needs both
-//! would wait for that link, so it is made without one of them; who is left out joins again once it
-//! reaches every member.
+//! Living members that cannot reach each other. Links may break between two nodes that every other
+//! node reaches, and liveness, which asks others, rightly calls both alive. A round that needs both
+//! would wait for that link, so it is made without one of them; the excluded node joins again once
+//! it reaches every member.
 //!
 //! ```text
 //!   3 ──✗── 1   3 waits for streams of 1: Broken(1) to the leader     (AWAY_WAIT after the connection was lost, or as soon as 1
 //!                                                                      would be dead if others did not hear it)
 //!   leader      a pair reported under REPORTS_TO_PART attempts: the next one takes no part with one of the two
-//!   leader ✗ 3  3 takes no part once it was away for AWAY_WAIT
-//!   3 ✗ leader  3 takes over, if the leader was away for twice AWAY_WAIT (and a little more, the higher its rank)
+//!   leader ✗ 3  3 takes no part once it was unreachable for AWAY_WAIT
+//!   3 ✗ leader  3 takes over, if the leader was unreachable for twice AWAY_WAIT (and a little more, the higher its rank)
 //! ```
 //!
-//! Streams may be lost unnoticed. Whoever sends one is done with it when its transport has taken
-//! it; if the connection breaks before its beginning is here, nobody sees a broken stream. All that
-//! is seen is that the sender's connection is new again, so whoever then waits for its streams in
-//! vain says that they are broken. A new connection costs one attempt at most.
+//! Streams may be lost unnoticed. A sender is done with a stream when its transport has taken it;
+//! if the connection breaks before the stream's beginning has arrived, no node sees a broken
+//! stream. The only sign is that the sender's connection is new, so a node that then waits for its
+//! streams in vain reports them as broken. A new connection costs one attempt at most.
 
 use super::Coordinator;
 use super::deciding::Lead;
@@ -30,41 +30,41 @@ use crate::view::{MEMBERS_MAX, Member};
 use crate::wire::Message;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long a living member that cannot be sent to is waited for: most connections are made anew at
-/// once.
+/// Time to wait for a living member that cannot be sent to: most connections are made anew at once.
 pub const AWAY_WAIT: Span = Span::from_millis(1_500);
-/// How much longer each next member leaves the lead to those before it, where the leader is away.
+/// Additional time for which each next member leaves the lead to those before it, if the leader is
+/// unreachable.
 pub const STAND_IN_STEP: Span = Span::from_millis(250);
-/// At most so many of these steps.
+/// Maximum number of [`STAND_IN_STEP`]s that a member adds.
 pub const STAND_IN_STEPS_MAX: usize = 16;
-/// Most that a leader waits before another attempt where streams break again and again, and that a
-/// member waits before it stands in again: the waits double, so that data that takes long arrives
-/// in between.
+/// Maximum time that a leader waits before another attempt if streams break again and again, and
+/// that a member waits before it stands in again: the waits double, so that data that takes long
+/// arrives in between.
 pub const ATTEMPT_WAIT_MAX: Span = Span::from_millis(32_000);
-/// Most pairs of which reports are kept.
+/// Maximum number of pairs of which reports are kept.
 pub const PAIRS_REPORTED_MAX: usize = 4096;
-/// Under how many attempts of a round a pair must be reported before the round is made without one
-/// of the two.
+/// Number of attempts of a round under which a pair must be reported before the round is made
+/// without one of the two.
 pub const REPORTS_TO_PART: u32 = 2;
-/// How long a broken stream may go unexplained before the leader is asked for another attempt: its
-/// other end may be found dead, or another attempt may be on its way.
+/// Time for which a broken stream may go unexplained before the leader is asked for another
+/// attempt: its other end may be found dead, or another attempt may be on its way.
 pub const STREAM_BROKEN_WAIT: Span = Span::from_millis(500);
 
-/// Whom this node can send to.
+/// Nodes that this node can and cannot reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Links {
-    /// Since when there is no connection; at most [`MEMBERS_MAX`].
+    /// Nodes without a connection, and since when; at most [`MEMBERS_MAX`].
     since: BTreeMap<NodeId, Instant>,
-    /// Since when they are heard by others only, less [`AWAY_WAIT`], as they were waited for
+    /// Nodes heard only indirectly, and since when, less [`AWAY_WAIT`], as they were waited for
     /// already; at most [`MEMBERS_MAX`].
     unheard: BTreeMap<NodeId, Instant>,
-    /// Those that are waited for no longer.
+    /// Nodes that are no longer waited for.
     given_up: BTreeSet<NodeId>,
-    /// Those whose lead is waited for no longer.
+    /// Nodes whose lead is no longer waited for.
     deposed: BTreeSet<NodeId>,
-    /// Who could be sent to at some time; at most [`MEMBERS_MAX`].
+    /// Nodes that could be sent to at some time; at most [`MEMBERS_MAX`].
     met: BTreeSet<NodeId>,
-    /// Those of them that can be again, and the round of this node when that began.
+    /// Nodes of `met` that can be sent to again, and the round of this node when that began.
     again: BTreeMap<NodeId, Round>,
 }
 
@@ -82,7 +82,7 @@ impl Links {
         }
     }
 
-    /// All that are heard by others only.
+    /// Replaces the nodes that are heard only indirectly.
     pub fn unheard(&mut self, nodes: &BTreeSet<NodeId>, now: Instant) {
         let since = Instant(now.0.saturating_sub(AWAY_WAIT.0));
         let known = |node: &NodeId| self.unheard.get(node).copied().unwrap_or(since);
@@ -91,8 +91,8 @@ impl Links {
             .take(MEMBERS_MAX)
             .map(|node| (*node, known(node)))
             .collect();
-        // Who is heard again is waited for again at once: a node that was paused finds for a moment
-        // that it heard nobody itself.
+        // A node that is heard again is waited for again at once: a node that was paused finds for
+        // a moment that it heard nobody itself.
         let is_away =
             |node: &NodeId| self.since.contains_key(node) || self.unheard.contains_key(node);
         self.given_up = self
@@ -109,7 +109,7 @@ impl Links {
             .collect();
     }
 
-    /// A peer can be sent to, perhaps again.
+    /// Records that a peer can be sent to, perhaps again.
     pub fn found(&mut self, node: NodeId, round: Round) {
         self.forget(node);
         if self.met.contains(&node) {
@@ -128,14 +128,14 @@ impl Links {
         self.deposed.remove(&node);
     }
 
-    /// Keeps what concerns `round`: who is in no view any more is missed by nobody, and nothing of
-    /// the round, or of those behind it, was sent before the new connections.
+    /// Keeps only what concerns `round`: nobody misses a node that is in no view any more, and
+    /// nothing of this round or a later one was sent before the new connections that are forgotten.
     pub fn begin(&mut self, round: Round, concerns: impl Fn(NodeId) -> bool) {
         self.unheard.retain(|node, _| concerns(*node));
         self.since.retain(|node, _| concerns(*node));
         self.given_up.retain(|node| concerns(*node));
         self.deposed.retain(|node| concerns(*node));
-        // Whoever is ahead has sent while this node was in the round before.
+        // A sender that is ahead has sent while this node was in the previous round.
         self.again.retain(|_, then| then.next() >= round);
     }
 
@@ -151,12 +151,13 @@ impl Links {
         self.given_up.contains(&node)
     }
 
-    /// Whose streams may be lost: those of new connections, and those that cannot come.
+    /// Nodes whose streams may be lost: those with new connections, and those whose streams cannot
+    /// arrive.
     fn doubtful(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.again.keys().chain(&self.given_up).copied()
     }
 
-    /// All that this node cannot reach, and since when.
+    /// All nodes that are unreachable from this one, and since when.
     fn away(&self) -> impl Iterator<Item = (NodeId, Instant)> + '_ {
         self.since
             .iter()
@@ -190,18 +191,19 @@ impl Links {
     }
 }
 
-/// What a leader was told about links that are broken, in one round.
+/// Broken links that were reported to a leader in one round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Reports {
-    /// By pair, the lower id first: under how many attempts it was reported, and the last of them.
-    /// At most [`PAIRS_REPORTED_MAX`].
+    /// By pair, the lower id first: the number of attempts under which it was reported, and the
+    /// last of them. At most [`PAIRS_REPORTED_MAX`].
     pairs: BTreeMap<(NodeId, NodeId), (u32, Attempt)>,
-    /// Who takes no part in this round.
+    /// Nodes that are excluded from this round.
     left_out: BTreeSet<NodeId>,
 }
 
 impl Reports {
-    /// `true` once a pair was reported often enough. A node may report itself: it fails by itself.
+    /// Records a report; `true` once the pair was reported under [`REPORTS_TO_PART`] attempts. A
+    /// node may report itself: it fails by itself.
     fn note(&mut self, (one, other): (NodeId, NodeId), attempt: Attempt) -> bool {
         let pair = (one.min(other), one.max(other));
         if self.pairs.len() >= PAIRS_REPORTED_MAX && !self.pairs.contains_key(&pair) {
@@ -217,7 +219,7 @@ impl Reports {
             .is_some_and(|(times, _)| *times >= REPORTS_TO_PART)
     }
 
-    /// In how many reported pairs a node is.
+    /// Number of reported pairs that contain a node.
     fn pairs_of(&self, node: NodeId) -> usize {
         self.pairs
             .keys()
@@ -226,7 +228,7 @@ impl Reports {
     }
 }
 
-/// `span`, doubled so often, at most [`ATTEMPT_WAIT_MAX`].
+/// `span`, doubled `times` times, at most [`ATTEMPT_WAIT_MAX`].
 fn doubled(span: Span, times: u32) -> Span {
     Span(
         span.0
@@ -236,9 +238,9 @@ fn doubled(span: Span, times: u32) -> Span {
 }
 
 impl Coordinator {
-    /// Members that live and take part in what this node leads: those that can be reached if a
-    /// quorum of the voters can, else all. In a fork those that it began with: nobody else follows
-    /// it before it has decided something.
+    /// Living members that take part in what this node leads: those that can be reached if they
+    /// include a quorum of the voters, else all. In a fork only those that it began with: nobody
+    /// else follows it before it has decided something.
     pub(super) fn taking_part(&self) -> Vec<NodeId> {
         let Some(history) = &self.history else {
             return Vec::new();
@@ -274,8 +276,8 @@ impl Coordinator {
             .is_some_and(|deciding| deciding.reports.left_out.contains(&node))
     }
 
-    /// Whether this node leads because it was cut off from whoever should, and so was whoever else
-    /// does.
+    /// Whether this node leads because it is cut off from the node that should lead, and also from
+    /// the owner of the highest term, unless that is this node.
     pub(super) fn stands_in(&self) -> bool {
         if self.links.deposed.is_empty() {
             return false;
@@ -309,8 +311,8 @@ impl Coordinator {
         self.links.pass_time(now, deposed_after);
     }
 
-    /// This node takes over: if that is for a leader that it cannot reach, it leaves what it began
-    /// some time, and longer every time.
+    /// Called when this node takes over. If it does so for a leader that it cannot reach, it waits
+    /// before it does so again, longer each time, to give what it began some time.
     pub(super) fn note_standing_in(&mut self, now: Instant) {
         let stands_in = self.stands_in() && self.leader() != Some(self.me());
         if let Some(deciding) = self.deciding.as_mut()
@@ -324,9 +326,9 @@ impl Coordinator {
         }
     }
 
-    /// A stream of the attempt under way broke, or does not come, between live nodes: another
-    /// attempt, if this node leads; else its leader is asked for one. One break is seen by many
-    /// nodes, and costs one attempt.
+    /// Handles a stream of the attempt under way that broke, or does not arrive, between live
+    /// nodes: another attempt, if this node leads; else its leader is asked for one. One break is
+    /// seen by many nodes, and costs one attempt.
     pub(super) fn ask_for_another_attempt(
         &mut self,
         reporter: NodeId,
@@ -348,11 +350,11 @@ impl Coordinator {
         let Lead::Attempt(attempts) = &deciding.lead else {
             return;
         };
-        // The next attempt begins anew anyway.
+        // Without a proposal under way, the next attempt begins anew anyway.
         let under_way = attempts.proposal.is_some();
         if under_way && !deciding.retry && !self.timers.runs(Timer::Retry) {
             deciding.broken += 1;
-            // The first ones at once: most breaks are over when they are noticed.
+            // The first retries happen at once: most breaks are over when they are noticed.
             match deciding.broken.checked_sub(REPORTS_TO_PART + 1) {
                 None => deciding.retry = true,
                 Some(times) => self
@@ -367,7 +369,7 @@ impl Coordinator {
                 .member(id)
                 .is_some_and(|member| !self.is_gone(member))
         };
-        // Who changes over to this bootstrap asks for its streams again, which did not break.
+        // A node that switches to this bootstrap asks for its streams again, which did not break.
         let changes_over = history.round == Round::BOOTSTRAP && reporter == node;
         if changes_over || !lives(reporter) || !lives(node) {
             return;
@@ -380,8 +382,8 @@ impl Coordinator {
         }
     }
 
-    /// Leaves one of two members out: whoever more members cannot reach, then the higher id, never
-    /// this node; and nobody without whom the others would not be enough.
+    /// Excludes one of two members: the one in more reported pairs, then the one with the higher
+    /// id. Never excludes this node, nor a node without which the others would not be a quorum.
     fn part(&mut self, one: NodeId, other: NodeId) {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return;
@@ -409,7 +411,7 @@ impl Coordinator {
         }
     }
 
-    /// Gives the streams of new connections time to come, once everything that this node waits for
+    /// Starts the wait for the streams of new connections, once everything that this node waits for
     /// is on its way.
     pub(super) fn watch_new_connections(&mut self, now: Instant) {
         let Some(movement) = self
@@ -426,7 +428,7 @@ impl Coordinator {
         }
     }
 
-    /// The time is over: what has not come was lost.
+    /// Called when the wait is over: streams that have not arrived were lost.
     pub(super) fn give_lost_streams_up(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let me = self.me();
         let attempt = Attempt::at(&self.place());

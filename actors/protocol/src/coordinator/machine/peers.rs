@@ -1,5 +1,5 @@
-//! Who lives, joins and leaves, as this node was told, and whether those who live are enough to
-//! decide.
+//! Living, joining and leaving nodes, as reported to this node, and whether those that live are
+//! enough to decide.
 
 use super::Coordinator;
 use super::deciding::Lead;
@@ -16,26 +16,26 @@ use crate::view::{MEMBERS_MAX, Member};
 use crate::wire::Message;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// For how many rounds a joiner that is too slow is passed over, at most.
+/// Maximum number of rounds for which a joiner that is too slow is excluded.
 const ROUNDS_PASSED_OVER_MAX: u64 = 256;
 
-/// Why a start of a node takes part in nothing.
+/// Reason why an incarnation of a node takes part in nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Death {
-    /// It is not heard, and may live.
+    /// It is not heard, and may be alive.
     Silent,
     /// Its process is known to have ended.
     Ended,
 }
 
-/// What this node was told of others.
+/// Reports that this node got about others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Peers {
     dead: BTreeMap<Voter, Death>,
-    /// Who is ready to be admitted.
+    /// Nodes that are ready to be admitted.
     pub joiners: BTreeMap<NodeId, Member>,
     slow_joiners: SlowJoiners,
-    /// Who leaves, and whether it still contributes to the next round.
+    /// Incarnations that leave, and whether each still contributes to the next round.
     leaving: BTreeMap<Voter, bool>,
 }
 
@@ -46,7 +46,7 @@ impl Peers {
         *known = death.max(*known);
     }
 
-    /// A node is alive: a start that was silent only, or the one that it was told of last.
+    /// Marks a node as alive: its silent incarnations, or the only one that is recorded as dead.
     pub fn back(&mut self, node: NodeId) {
         let starts: Vec<(Voter, Death)> = self
             .dead
@@ -66,8 +66,8 @@ impl Peers {
         self.dead.contains_key(&start)
     }
 
-    /// Whether nothing is known of anybody that is dead or joins: asked at every event, so not
-    /// member by member.
+    /// Whether no dead node and no joiner is known. Checked at every event, so not member by
+    /// member.
     pub fn are_calm(&self) -> bool {
         self.dead.is_empty() && self.joiners.is_empty()
     }
@@ -93,8 +93,8 @@ impl Peers {
         self.leaving.get(&start) == Some(&false)
     }
 
-    /// Whether it is known that a start is over: its process ended, another start of its node is
-    /// here, or it leaves.
+    /// Whether an incarnation is known to be over: its process ended, another incarnation of its
+    /// node is here, or it leaves.
     pub fn has_ended(&self, start: Voter) -> bool {
         let replaced = self
             .joiners
@@ -105,7 +105,7 @@ impl Peers {
             || self.leaving.contains_key(&start)
     }
 
-    /// Whether a voter may answer. One that waits to be admitted does, if it is the start that
+    /// Whether a voter may answer. One that waits to be admitted may, if it is the incarnation that
     /// votes.
     pub fn votes(&self, voter: Voter) -> bool {
         let replaced = self
@@ -118,7 +118,7 @@ impl Peers {
     /// Forgets what does not concern the round after `history`'s entry.
     pub fn begin(&mut self, history: &History, another_view: bool) {
         if another_view {
-            // They are ready again once they can reach the new view's members.
+            // Joiners are ready again once they can reach the new view's members.
             self.joiners.clear();
         }
         let concerned =
@@ -142,7 +142,7 @@ impl Peers {
         };
     }
 
-    /// Nodes that are ready to be admitted to `round`, ascending, but for those that were too slow
+    /// Nodes that are ready to be admitted to `round`, ascending, except those that were too slow
     /// for an earlier one.
     pub fn candidates(&self, round: Round) -> impl Iterator<Item = &Member> {
         let fit = move |joiner: &&Member| {
@@ -159,7 +159,7 @@ impl Coordinator {
             || (member.id != self.me() && self.peers.joiners.contains_key(&member.id))
     }
 
-    /// Whoever is ready to join is alive.
+    /// Takes the nodes that are ready to join, which are therefore alive.
     pub(super) fn candidates(&mut self, epoch: Epoch, members: Vec<Member>) {
         if self.view().is_none_or(|view| view.epoch() != epoch) {
             return;
@@ -175,8 +175,8 @@ impl Coordinator {
             .collect();
     }
 
-    /// A node is dead. If it had this node's promise, whoever leads now may never have heard of
-    /// that term, and would wait for an attempt that this node has left.
+    /// Records a dead node. If it had this node's promise, the current leader may never have heard
+    /// of that term, and would wait for an attempt that this node has left.
     pub(super) fn lost(&mut self, start: Voter, ended: bool, out: &mut Outbox<Effect>) {
         self.peers.lost(start, ended);
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
@@ -192,12 +192,13 @@ impl Coordinator {
         }
     }
 
-    /// Whether nobody is known to be gone or out of reach.
+    /// Whether no node is known to be gone or unreachable.
     fn all_are_here(&self) -> bool {
         self.peers.are_calm() && self.links.all_are_reached()
     }
 
-    /// Whether every member lives and contributes, so that the plan which needs no proposal fits.
+    /// Whether every member lives and contributes, so that the plain attempt, which needs no
+    /// proposal, fits.
     pub(super) fn is_plain(&self) -> bool {
         let Some(history) = self.history.as_ref().filter(|history| history.member) else {
             return false;
@@ -235,7 +236,7 @@ impl Coordinator {
         planted::has(Bug::DecideWithoutQuorum) || self.history.as_ref().is_some_and(quorum)
     }
 
-    /// Whether a quorum has answered what this node asked for as a leader. Voters may live and not
+    /// Whether a quorum has answered this node's last request as a leader. Voters may live and not
     /// answer: those of a fork do not.
     fn quorum_answers(&self) -> bool {
         match self.deciding.as_ref().map(|deciding| &deciding.lead) {
@@ -245,7 +246,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether this node may go on in a history of its own once it has waited for a quorum.
+    /// Whether this node may continue in a history of its own once it has waited for a quorum.
     pub(super) fn may_fork(&self) -> bool {
         let Some(history) = self.history.as_ref().filter(|history| history.member) else {
             return false;
@@ -280,7 +281,8 @@ impl Coordinator {
             .all(|voter| voter.node == self.me() || answers(voter) || self.peers.has_ended(*voter))
     }
 
-    /// Whose data or decision is missing: data first, then what a leader or a member waits for.
+    /// Nodes whose data or decision is missing: data first, then what a leader or a member waits
+    /// for.
     pub(super) fn missing(&self) -> BTreeSet<NodeId> {
         let Some(deciding) = &self.deciding else {
             return BTreeSet::new();
@@ -318,8 +320,7 @@ impl Coordinator {
         }
     }
 
-    /// Tells why no round can be decided, when that changes. Where nobody contributed, nobody
-    /// waits.
+    /// Reports why no round can be decided, when that changes. If nobody contributed, nobody waits.
     pub(super) fn tell_waiting(&mut self, out: &mut Outbox<Effect>) {
         let begun = self
             .deciding
@@ -371,9 +372,9 @@ impl Coordinator {
         ))
     }
 
-    /// How long members wait for the joiners of an attempt to hold what they must: as long as for a
-    /// straggler, twice as long each time that was too short, and no longer than the round can
-    /// still be made without them.
+    /// Time that members wait for the joiners of an attempt to hold all data that they must: as
+    /// long as for a straggler, twice as long each time that was too short, and at most half of the
+    /// time that the round has left, so that it can still be made without them.
     pub(super) fn joiners_wait(&self, proposal: &Proposal, now: Instant) -> Span {
         let timeout = self.settings.round_timeout;
         let left = self
@@ -388,8 +389,8 @@ impl Coordinator {
         Span(self.settings.grace.0.saturating_mul(1 << times)).min(Span(left.0 / 2))
     }
 
-    /// The wait for joiners is over: this round is made without those that hold nothing yet, and
-    /// the next ones without them too.
+    /// Called when the wait for joiners is over: this round and the next ones are made without
+    /// those that are not ready.
     pub(super) fn pass_slow_joiners_over(&mut self) {
         let (Some(history), Some(deciding)) = (&self.history, &mut self.deciding) else {
             return;
@@ -411,8 +412,8 @@ impl Coordinator {
 }
 
 /// Joiners that did not hold the model within the wait: how often, and from which round on they are
-/// taken along again. Each time the others waited in vain, so it is twice as many rounds until the
-/// next.
+/// admitted again. Each time the others waited in vain, so the number of rounds until the next try
+/// doubles.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SlowJoiners(BTreeMap<(NodeId, Incarnation), (u32, Round)>);
 
@@ -436,7 +437,7 @@ impl SlowJoiners {
             .map_or(0, |(times, _)| *times)
     }
 
-    /// Whether a round is made without a joiner because it was too slow for an earlier one.
+    /// Whether a joiner is excluded from a round because it was too slow for an earlier one.
     fn passes_over(&self, joiner: &Member, round: Round) -> bool {
         self.0
             .get(&(joiner.id, joiner.incarnation))

@@ -1,9 +1,9 @@
-//! The way back: a node that resigned for a history which ranks higher keeps the one that it stood
-//! in until it is admitted. If nobody is left to admit it, it takes its place again. To the others
-//! it was silent meanwhile.
+//! Return to an earlier history. A node that resigned for a history which ranks higher keeps the
+//! one that it was in until it is admitted. If nobody is left to admit it, it takes its place
+//! again. To the others it was silent meanwhile.
 //!
-//! A joiner has no place to return to. If it is ready with the entry that admits it, and nobody
-//! else of that history is left, it goes on with that entry (survivors).
+//! A joiner has no place to return to. Among survivors, if it is ready with the entry that admits
+//! it, and nobody else of that history is left, it continues with that entry.
 
 use super::Coordinator;
 use super::deciding::{Deciding, Lead};
@@ -20,7 +20,7 @@ use crate::policy::Quorum;
 use crate::time::Instant;
 use crate::view::View;
 
-/// A history that a node stood in, with all that it holds and promised of the round under way.
+/// A history that this node was in, with all its data and promises of the round under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Aside {
     history: History,
@@ -28,8 +28,8 @@ pub(super) struct Aside {
 }
 
 impl Coordinator {
-    /// The history of this lineage begins to admit this node: another one that it stood in is kept
-    /// until it is in.
+    /// Called when the history `lineage` begins to admit this node: another history that it was in
+    /// is kept until it is admitted.
     pub(super) fn set_aside(&mut self, lineage: Lineage, out: &mut Outbox<Effect>) {
         if self.aside.is_none()
             && let Some(history) = self
@@ -42,9 +42,9 @@ impl Coordinator {
         self.discard_where(|_| true, out);
     }
 
-    /// The others decided without this node. Survivors keep the place that they had: if all the
-    /// others die before one of them admits this node again, it holds the newest model that is
-    /// left.
+    /// Called when the others decided without this node, among survivors. Keeps its previous place:
+    /// if all the others die before one of them admits this node again, it holds the newest model
+    /// that is left.
     pub(super) fn keep_place(&mut self) {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return;
@@ -63,8 +63,8 @@ impl Coordinator {
         }
     }
 
-    /// The history that was put aside begins to admit this node: what it promised there counts.
-    /// `true` if that is so.
+    /// Restores the history put aside if it is `lineage`, which begins to admit this node: what
+    /// this node promised there counts. `true` if it was restored.
     pub(super) fn restore_aside_of(&mut self, lineage: Lineage) -> bool {
         let newer = self
             .history
@@ -81,7 +81,7 @@ impl Coordinator {
         true
     }
 
-    /// This node is in, or the history is no longer its own.
+    /// Drops the history put aside: this node is admitted, or the history is no longer its own.
     pub(super) fn forget_aside(&mut self, out: &mut Outbox<Effect>) {
         if let Some(mut aside) = self.aside.take() {
             let kept = aside.deciding.data.drop_where(|_| true);
@@ -89,8 +89,9 @@ impl Coordinator {
         }
     }
 
-    /// Nobody is left to admit this node; `ended` if they are known to have ended. The entry that
-    /// was to admit it is newer than what it stood in before.
+    /// Called when nobody is left to admit this node; `ended` if they are known to have ended. The
+    /// entry that was to admit it takes precedence: it is newer than the history that this node was
+    /// in before.
     pub(super) fn return_to_history(
         &mut self,
         ended: bool,
@@ -127,8 +128,8 @@ impl Coordinator {
         self.replay(now, out);
     }
 
-    /// Among survivors: the entry that admits this node, if it holds all of that and is no member
-    /// yet.
+    /// Among survivors: the entry that admits this node, if it holds all of the entry's data and is
+    /// not a member yet.
     fn admission(&self) -> Option<Outcome> {
         let myself = self.myself();
         let history = self
@@ -147,15 +148,15 @@ impl Coordinator {
         held.find(|outcome| counts_on_me(&outcome.view)).cloned()
     }
 
-    /// Whoever could say whether the entry was decided is gone. This node goes on with it in a
-    /// history of its own: the model may be nowhere else.
+    /// Continues with the entry that admits this node in a history of its own: every node that
+    /// could say whether the entry was decided is gone, and the model may be nowhere else.
     fn go_on_with_admission(&mut self, admission: Outcome, ended: bool, now: Instant) {
         let myself = self.myself();
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return;
         };
         if !(ended || deciding.fork_due) {
-            // The membership says this again and again, while it is so.
+            // The membership repeats this event as long as it holds.
             return self
                 .timers
                 .start(Timer::Fork, now.after(self.settings.fork_after));

@@ -1,44 +1,47 @@
-//! Every wait of the machine, by name. A timer that is not set does not run; a passed one is taken
+//! All waits of the machine, by name. A timer that is not set does not run; an expired one is taken
 //! once.
 
 use crate::time::Instant;
 use std::collections::BTreeMap;
 
-/// What is waited for. Those of a round end with it, but for [`Timer::Leave`].
+/// The timers. Those of a round end with it, except [`Timer::Leave`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Timer {
-    /// Contributions of members that live. From the first contribution; then an attempt is made
-    /// without those that are late.
+    /// Wait for contributions of members that live, from the first contribution. Then an attempt is
+    /// made without those that are late.
     Grace,
-    /// An outcome. From this node's contribution; then the run ends here with an error, unless a
-    /// quorum is gone.
+    /// Wait for an outcome, from this node's contribution. Then the run ends here with an error,
+    /// unless a quorum is gone.
     RoundTimeout,
-    /// Word of the round, from this node's contribution. Then the leader is asked, again and again:
-    /// it may have gone on without this node while nobody could tell it so.
+    /// Wait for news of the round, from this node's contribution. Then the leader is asked, again
+    /// and again: it may have continued without this node while nobody could tell this node so.
     Ask,
-    /// Another leader's word. From the promise of its term; then this node may take over.
+    /// Wait for another leader, from the promise of its term. Then this node may take over.
     Follow,
-    /// Promises of voters that seem alive, once a quorum promised.
+    /// Wait for promises of all voters that seem alive, from the request. Then a quorum of promises
+    /// is enough.
     Promises,
-    /// The return of a quorum. Then survivors go on in a history of their own.
+    /// Wait for the return of a quorum. Then survivors continue in a history of their own.
     Fork,
-    /// Joiners that do not hold what they must yet. From the attempt that admits them; then it is
-    /// made without them.
+    /// Wait for joiners that do not hold all data that they must yet, from the attempt that admits
+    /// them. Then it is made without them.
     Joiners,
-    /// The end of a stream that broke may be found dead. Then the leader is asked for another
-    /// attempt.
+    /// Wait after a stream broke: its other end may be found dead. Then the leader is asked for
+    /// another attempt.
     Broken,
-    /// Streams that may be lost with a connection. Then the same.
+    /// Wait for streams that may be lost with a connection. Then the leader is asked for another
+    /// attempt.
     LostStreams,
-    /// Links that break again and again. Then another attempt.
+    /// Wait before another attempt if links break again and again.
     Retry,
-    /// A leader that this node cannot reach, and that it stood in for already. Then it may again.
+    /// Wait before this node may again stand in for a leader that it cannot reach.
     StandIn,
-    /// Acknowledgements of the entry with which this node leaves. Then it goes without.
+    /// Wait for acknowledgements of the entry with which this node leaves. Then it leaves without
+    /// them.
     Leave,
 }
 
-/// When which timer passes.
+/// Expiry time of each running timer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Timers(BTreeMap<Timer, Instant>);
 
@@ -47,7 +50,7 @@ impl Timers {
         self.0.insert(timer, at);
     }
 
-    /// Sets a timer that does not run yet.
+    /// Sets a timer unless it already runs.
     pub fn start(&mut self, timer: Timer, at: Instant) {
         self.0.entry(timer).or_insert(at);
     }
@@ -64,12 +67,12 @@ impl Timers {
         self.0.get(&timer).copied()
     }
 
-    /// When the next one passes.
+    /// The earliest expiry time.
     pub fn next(&self) -> Option<Instant> {
         self.0.values().min().copied()
     }
 
-    /// Takes those that have passed.
+    /// Removes and returns the timers that have expired.
     pub fn passed(&mut self, now: Instant) -> Vec<Timer> {
         let passed: Vec<Timer> = self
             .0
@@ -83,7 +86,7 @@ impl Timers {
         passed
     }
 
-    /// Stops all of a round that is over.
+    /// Stops all timers of a round that is over.
     pub fn end_round(&mut self) {
         self.0.retain(|timer, _| *timer == Timer::Leave);
     }

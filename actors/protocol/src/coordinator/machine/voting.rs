@@ -1,8 +1,7 @@
-//! A voter's rules. A vote needs no data: members that leave, stragglers and voters that are no
+//! Rules of a voter. A vote needs no data: members that leave, stragglers and voters that are not
 //! members vote too.
 
 use super::Coordinator;
-use super::history::History;
 use crate::coordinator::acceptor::Promise;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::Outcome;
@@ -19,8 +18,8 @@ impl Coordinator {
         }
     }
 
-    /// Goes over to the term of a leader that asks this voter for something; `false` if a higher
-    /// one was promised, and it is told so.
+    /// Switches to the term of a leader that asks this voter for something; `false` if a higher
+    /// term was promised, which the leader is told, or if this node is not a voter.
     fn raise(&mut self, header: &Header, now: Instant, out: &mut Outbox<Effect>) -> bool {
         if !self.is_voter() {
             return false;
@@ -39,7 +38,7 @@ impl Coordinator {
         true
     }
 
-    /// Tells the owner of the term that was promised so.
+    /// Sends the promise of `term` to its owner.
     pub(super) fn tell_promise(&mut self, term: Term, out: &mut Outbox<Effect>) {
         let contributed = if self.view().is_some() {
             self.mine.clone()
@@ -93,7 +92,7 @@ impl Coordinator {
         }
     }
 
-    /// Votes for an entry. Every next member holds its data: its leader would not ask otherwise.
+    /// Votes for an entry. Every next member holds its data: otherwise its leader would not ask.
     pub(super) fn vote(
         &mut self,
         header: &Header,

@@ -1,4 +1,4 @@
-//! Histories that meet: two sides of survivors, two clusters that were founded apart.
+//! Histories that meet: two sides of survivors, two clusters that were bootstrapped apart.
 
 use super::process::{Start, node};
 use super::world::{Common, World};
@@ -36,12 +36,12 @@ fn two_halves_of_survivors_become_one_again() {
             .count();
         both_changed += usize::from(changed > 3);
     }
-    // What a side hears of the other's rounds is a little old, so that rarely each takes the other
-    // for further.
+    // A side hears of the other's rounds a little late, so in rare cases each takes the other for
+    // the one that is further.
     assert!(both_changed <= 2, "{both_changed} of 40");
 }
 
-/// Nodes 1 and 2 found a cluster, and so do 3 and 4: half of all nodes were enough.
+/// Nodes 1 and 2 bootstrap a cluster, and so do 3 and 4: half of all nodes were enough.
 fn founded_apart(seed: u64, survivors: bool) -> World {
     let mut world = World::new(
         seed,
@@ -97,7 +97,8 @@ fn a_bootstrap_that_decided_nothing_gives_way_to_a_running_cluster() {
         let (mut world, _) = cluster(seed, 2, common(2));
         let running = settle(&mut world).lineage;
         world.cut(&[1, 2]);
-        // Node 4 dies before anything is decided, so that node 3 is left with a founding.
+        // Node 4 dies before anything is decided, so that node 3 is left with an undecided
+        // bootstrap.
         world.slow_rounds = true;
         let started = start_all(&mut world, &[3, 4]);
         world.run(LOOK_FOR_RUN_WAIT.as_millis() + 300);
@@ -120,9 +121,9 @@ fn a_bootstrap_that_decided_nothing_gives_way_to_a_running_cluster() {
     }
 }
 
-/// Node 4 is cut off. The others go on, take node 5 in, and die while that is cut off in turn. New
-/// starts of them account for all that node 4 knows of, so it goes on with them; node 5 holds a
-/// history with which they share the past only.
+/// Node 4 is partitioned. The others go on, admit node 5, and die while node 5 is partitioned in
+/// turn. New incarnations of them account for all that node 4 knows of, so it goes on with them;
+/// node 5 holds a history that shares only the past with theirs.
 #[test]
 fn who_goes_on_with_new_starts_of_the_others_and_a_member_of_a_later_view_find_each_other() {
     for seed in 0..30 {

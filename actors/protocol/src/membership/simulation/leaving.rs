@@ -1,4 +1,5 @@
-//! Nodes that leave, also where they cannot say so, and nodes that come after them under their ids.
+//! Nodes that leave, also when they cannot announce it, and nodes that come after them under their
+//! ids.
 
 use super::process::node;
 use super::{In, NodeId, cluster, common, describe, ids, settle};
@@ -27,7 +28,7 @@ fn a_node_that_could_not_say_that_it_leaves_says_so_again() {
         let (mut world, started) = cluster(seed, 4, common(4));
         let drained = started[world.random.below(4) as usize];
         let id = world.processes[drained].id.0;
-        // Nothing that it says arrives, and the others' connections to it may or may not last.
+        // Nothing that it sends arrives, and the others' connections to it may or may not last.
         world.cut(&[id]);
         world.feed(drained, In::Drain);
         let wait = world.random.below(140);

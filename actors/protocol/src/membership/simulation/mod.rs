@@ -1,5 +1,5 @@
-//! Many memberships found, join, are refused, die, come back, drain and leave; whatever happens,
-//! those that live and may are members of one view in the end, and know it.
+//! Simulated memberships bootstrap, join, are refused, die, return, drain and leave. Whatever
+//! happens, all living nodes that may be members end up in one view, and know it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod apart;
@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use world::{Common, MS, World};
 
 const CLUSTER: ClusterId = ClusterId(7);
-/// How long it may take until everybody who lives is a member, once nothing happens any more.
+/// Milliseconds within which all living nodes must be members once nothing happens any more.
 const SETTLES: u64 = 8_000;
 
 fn common(min_nodes: usize) -> Common {
@@ -31,7 +31,7 @@ fn common(min_nodes: usize) -> Common {
     }
 }
 
-/// Starts nodes that know each other's addresses, each a little later than the one before.
+/// Starts nodes that know each other's addresses, each up to 40 ms after the previous one.
 fn start_all(world: &mut World, ids: &[u64]) -> Vec<usize> {
     let starts = ids.iter().map(|id| {
         let index = world.start(node(*id));
@@ -53,7 +53,7 @@ fn cluster(seed: u64, nodes: u64, common: Common) -> (World, Vec<usize>) {
     (world, started)
 }
 
-/// The one view that everybody who lives and was not refused is a member of, if it is so.
+/// The common member state of all living nodes that were not refused, if there is one.
 fn settled(world: &World) -> Option<At> {
     let second = |one: &Process| {
         world
@@ -89,7 +89,7 @@ fn settled(world: &World) -> Option<At> {
     (agrees && incarnations == members).then_some(first)
 }
 
-/// Runs until it is settled, and a while longer: then it still is.
+/// Runs until the world is settled, and checks that it still is 500 ms later.
 fn settle(world: &mut World) -> At {
     let begun = world.now;
     while settled(world).is_none() {
@@ -183,7 +183,7 @@ fn a_node_that_only_joins_founds_nothing() {
     assert_eq!(world.processes[joiner].coordinator, None);
     start_all(&mut world, &[2]);
     assert_eq!(ids(&settle(&mut world)), [1, 2]);
-    // Nor do founders count on it, although its id is lower than theirs.
+    // Nor do bootstrap members count on it, although its id is lower than theirs.
     for seed in 0..20 {
         let mut world = World::new(seed, common(2));
         let joiner = world.start(Start {
@@ -219,7 +219,8 @@ fn a_node_that_only_joins_founds_nothing() {
     ));
 }
 
-/// Starts a node beside a cluster and returns why it is refused; the others take no notice.
+/// Starts a node beside a cluster and returns the reason why it is refused; the others take no
+/// notice.
 fn refused(world: &mut World, start: Start) -> (NodeId, JoinRefusal) {
     let before = settle(world);
     let stranger = world.start(start);
@@ -282,7 +283,7 @@ fn refusals_name_the_reason() {
     let (by, reason) = refused(&mut world, node(9));
     assert_eq!(reason, JoinRefusal::Full { max_nodes: 4 });
     assert!(by.0 < 9);
-    // A place that is free again is given away.
+    // A slot that is free again is given away.
     world.feed(fourth, In::Drain);
     settle(&mut world);
     world.start(node(10));
@@ -419,7 +420,7 @@ fn a_restarted_node_takes_its_place_again() {
         let (mut world, started) = cluster(seed, 5, common(5));
         let killed = started[world.random.below(5) as usize];
         world.end(killed, false);
-        // Before or after the others notice, where it listened before or elsewhere.
+        // Restarts before or after the others notice, at the same port or at another one.
         let wait = world.random.below(600);
         world.run(wait);
         let id = world.processes[killed].id;
@@ -457,7 +458,7 @@ fn without_a_quorum_a_majority_waits_until_everybody_is_accounted_for() {
             let wait = world.random.below(3_000);
             world.run(wait);
         }
-        // What was under way may still arrive.
+        // A round that was under way may still be decided.
         assert!(
             world.decided.len() <= decided + 1,
             "seed {seed}: node 3 may live on another side"
@@ -538,8 +539,8 @@ fn a_short_cut_costs_no_membership() {
     }
 }
 
-/// The process that bootstraps is killed before round 0 is decided, and starts again: the founding
-/// that the others still stood in when it met them is given up, and it founds anew.
+/// The bootstrapper is killed before round 0 is decided, and restarts: the bootstrap that the
+/// others were still in when it met them is given up, and it bootstraps anew.
 #[test]
 fn a_bootstrap_that_was_cut_short_begins_anew() {
     for seed in 0..4 {
@@ -603,7 +604,7 @@ fn who_waits_to_be_admitted_says_what_for() {
         "{}",
         waits(&world)
     );
-    // Nobody is left who could admit it: what it holds is needed where it stood.
+    // Nobody is left who could admit it: its state is needed where it was before.
     assert_eq!(world.processes[started[4]].coordinator, None);
     world.run(2_500);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! One simulated process: the machine, its sessions, and what its coordinator was told.
+//! One simulated process: the machine, its sessions, and the events reported to its coordinator.
 
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::membership::{BootstrapError, Effect, Membership};
@@ -15,12 +15,12 @@ pub struct Start {
     pub model: ModelSize,
     pub shared: String,
     pub join: bool,
-    /// It was a member before.
+    /// Whether it was a member before.
     pub restarted: bool,
     /// The history whose state it brings.
     pub lineage: Option<Lineage>,
     pub refuses: Option<JoinRefusal>,
-    /// Where it listens; anywhere if it does not say.
+    /// Port on which it listens; `None` for any.
     pub port: Option<u16>,
 }
 
@@ -42,11 +42,11 @@ pub fn node(id: u64) -> Start {
 #[derive(Clone, Copy)]
 pub struct Session {
     pub process: usize,
-    /// It can be sent to.
+    /// Whether it can be sent to.
     pub up: bool,
 }
 
-/// Where a coordinator stands.
+/// The member state of a coordinator.
 pub use crate::wire::MemberState as At;
 
 pub struct Process {
@@ -62,21 +62,21 @@ pub struct Process {
     pub dialing: BTreeMap<SocketAddr, u64>,
     pub silent_since: BTreeMap<usize, u64>,
     pub watched: Vec<(NodeId, Incarnation)>,
-    /// Whom liveness declared dead.
+    /// Nodes that liveness declared dead.
     pub declared: BTreeSet<(NodeId, Incarnation)>,
     pub coordinator: Option<At>,
-    /// Where it stood before it resigned.
+    /// The member state before it resigned.
     pub before: Option<At>,
     pub lost: BTreeSet<(NodeId, Incarnation)>,
     pub joiners: (Epoch, Vec<Member>),
     pub leaving: BTreeSet<(NodeId, Incarnation)>,
-    /// Since when its coordinator works towards which round.
+    /// The round that its coordinator works towards, and since when (in microseconds).
     pub waits_since: Option<(Round, u64)>,
     pub failed: Option<BootstrapError>,
     pub resigned: usize,
-    /// What an operator is told of why it is no member.
+    /// Reason, told to an operator, why it is no member.
     pub waiting: Option<String>,
-    /// Of which other clusters an operator is told.
+    /// Other clusters of which an operator is told.
     pub others: Vec<Lineage>,
 }
 
@@ -114,12 +114,12 @@ impl Process {
         }
     }
 
-    /// Whether liveness has to tell that a node is dead.
+    /// Notes a death; whether liveness has to report it.
     pub fn declare(&mut self, node: NodeId, incarnation: Incarnation) -> bool {
         self.watched.contains(&(node, incarnation)) && self.declared.insert((node, incarnation))
     }
 
-    /// What the coordinator, liveness and the search are told.
+    /// Notes an effect for the coordinator, liveness or the search.
     pub fn note(&mut self, effect: Effect) {
         match effect {
             Effect::Formed { view, lineage } => {

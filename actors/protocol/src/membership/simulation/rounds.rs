@@ -1,5 +1,5 @@
-//! The coordinators' part, as far as memberships see it: a living leader decides rounds with a
-//! quorum of the view and takes in who is ready to join. What was decided is checked to be one
+//! The coordinators, as far as memberships see them: a living leader decides rounds with a quorum
+//! of the view and admits nodes that are ready to join. The decisions are checked to form one
 //! history.
 
 use super::process::{At, Process};
@@ -10,17 +10,17 @@ use crate::membership::In;
 use crate::view::{Member, View};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// How often the leader looks whether a round can be decided.
+/// Mean time, in microseconds, between the leaders' checks whether a round can be decided.
 const ROUND_EVERY: u64 = 60 * MS;
 
-/// How long a living member that does not take part is waited for.
+/// How long, in microseconds, a living member that does not take part is waited for.
 const GRACE: u64 = 2_000 * MS;
 
 /// A decided outcome on its way to a process.
 pub struct Apply {
     leader: usize,
     to: usize,
-    /// Where the process stands before; nowhere if it joins.
+    /// Member state of the process before; `None` if it joins.
     before: Option<At>,
     after: At,
 }
@@ -57,8 +57,8 @@ impl World {
         }
     }
 
-    /// Who decides with this leader: every member that is not gone nor far too late, if they are
-    /// enough.
+    /// The processes that decide with this leader: every member that is neither gone nor later than
+    /// [`GRACE`], if they are enough.
     fn participants(&self, leader: usize, at: &At, late: bool) -> Option<Vec<usize>> {
         let process = &self.processes[leader];
         let living: Vec<&Member> = at
@@ -161,7 +161,7 @@ impl World {
             });
         }
         let lineage = forks.last().map_or(at.lineage, |fork| fork.lineage);
-        // What an earlier leader decided is what its successor is bound to.
+        // A successor is bound by the decision of an earlier leader.
         let view = self
             .decided
             .entry((lineage, at.round))
@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// A decision arrives, if the process can be reached before the others have gone further.
+    /// Delivers a decision, if the process can be reached before the others have gone further.
     pub fn apply(&mut self, apply: Apply) {
         let Apply {
             leader,
@@ -222,7 +222,7 @@ impl World {
         if admitted && self.decided.contains_key(&(after.lineage, after.round)) {
             return;
         }
-        // Whoever knows the decision tells members that missed it; a node that left is told once.
+        // Nodes that know the decision tell members that missed it; a node that left is told once.
         let knows = |process: &Process| process.coordinator.as_ref() == Some(after);
         let told = (0..self.processes.len()).any(|index| {
             self.reaches(index, *to) && (index == *leader || knows(&self.processes[index]))
@@ -251,7 +251,7 @@ impl World {
     }
 }
 
-/// Dead in the leader's eyes, or back as a joiner.
+/// Whether a member is dead according to the leader, or back as a joiner.
 fn is_gone(leader: &Process, view: &View, member: &Member) -> bool {
     let back = member.id != leader.id && joiner(leader, view, member.id).is_some();
     back || (member.id != leader.id && leader.lost.contains(&(member.id, member.incarnation)))
@@ -264,7 +264,7 @@ fn joiner<'a>(leader: &'a Process, view: &View, id: NodeId) -> Option<&'a Member
         .find(|member| *epoch == view.epoch() && member.id == id)
 }
 
-/// The history of those that went on without a quorum.
+/// The lineage of the members that go on without a quorum.
 fn fork(at: &At, view: &View) -> Lineage {
     let ids = view
         .members()

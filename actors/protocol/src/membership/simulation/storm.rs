@@ -4,7 +4,7 @@ use super::world::Common;
 use super::{In, NodeId, cluster, common, ids, settle, start_all};
 use std::collections::BTreeSet;
 
-/// A run of random events, one at a time; at the end everybody who lives is a member.
+/// A run of random events, one at a time; at the end every living node is a member.
 fn storm(seed: u64, survivors: bool) {
     let nodes = 3 + seed % 4;
     let (mut world, _) = cluster(
@@ -20,7 +20,7 @@ fn storm(seed: u64, survivors: bool) {
             .filter(|index| world.processes[*index].alive)
             .collect();
         let one = living[world.random.below(living.len() as u64) as usize];
-        // Where no member is left nobody holds the model.
+        // If no member is left, nobody holds the model.
         let spare = living
             .iter()
             .filter(|index| world.processes[**index].coordinator.is_some())
@@ -55,7 +55,7 @@ fn storm(seed: u64, survivors: bool) {
         let wait = world.random.below(2_000);
         world.run(wait);
     }
-    // Without a quorum a majority waits for its dead to come back.
+    // Under a majority policy, members without a quorum wait for their dead to return.
     let living = || world.processes.iter().filter(|process| process.alive);
     let wanted: BTreeSet<u64> = living()
         .filter_map(|process| process.coordinator.as_ref())

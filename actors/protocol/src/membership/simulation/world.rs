@@ -1,6 +1,6 @@
-//! A discrete-event world of many membership machines: seeded delays, deaths, restarts, cuts. It
-//! plays the part of the transport (sessions, dialing, duplicate ids), of discovery and of
-//! liveness; `rounds` plays the part of the coordinators.
+//! A discrete-event world of many membership machines: seeded delays, deaths, restarts, partitions.
+//! It simulates the transport (sessions, dialing, duplicate ids), discovery and liveness; `rounds`
+//! simulates the coordinators.
 
 use super::process::{Process, Session, Start};
 use crate::coordinator::GivesUp;
@@ -15,18 +15,18 @@ use crate::wire::Frame;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-/// Microseconds of a millisecond.
+/// Microseconds per millisecond.
 pub const MS: u64 = 1_000;
-/// How long a frame travels at most.
+/// Longest delay of a frame, in microseconds.
 pub const DELAY_MAX: u64 = 20 * MS;
-/// How often a process looks for peers and signs of life.
+/// Mean time, in microseconds, between a process's looks for peers and signs of life.
 const LOOK_EVERY: u64 = 50 * MS;
-/// How long a process that was killed, or a peer beyond a cut, is silent before it is taken for
-/// dead.
+/// Least silence, in microseconds, after which a killed process (first) or a partitioned peer
+/// (second) is declared dead; up to 100 ms of jitter are added.
 const DEATH: (u64, u64) = (150 * MS, 1_000 * MS);
-/// How long until its connections are given up.
+/// Likewise, silence after which the connections to it are given up.
 const IDLE: (u64, u64) = (100 * MS, 2_000 * MS);
-/// How long an address is dialed.
+/// How long an address is dialed, in microseconds.
 const DIAL_FOR: u64 = 30_000 * MS;
 
 pub enum Event {
@@ -44,7 +44,7 @@ pub enum Event {
         peer: usize,
         departed: bool,
     },
-    /// The coordinators look whether a round can be decided.
+    /// The coordinators check whether a round can be decided.
     Rounds,
     Apply(super::rounds::Apply),
     /// The coordinator's answer to a resignation.
@@ -53,7 +53,7 @@ pub enum Event {
     Leave(usize),
 }
 
-/// What all processes of a run have in common.
+/// Settings that all processes of a run share.
 #[derive(Clone, Copy)]
 pub struct Common {
     pub min_nodes: usize,
@@ -67,13 +67,13 @@ pub struct World {
     pub now: u64,
     pub random: Random,
     pub common: Common,
-    /// Every start of every node, living or not.
+    /// Every incarnation of every node, alive or not.
     pub processes: Vec<Process>,
-    /// What discovery finds.
+    /// Addresses that discovery finds.
     pub known: BTreeSet<SocketAddr>,
-    /// Every decided round's next view.
+    /// The next view of every decided round.
     pub decided: BTreeMap<(Lineage, Round), View>,
-    /// Nothing is decided for now.
+    /// Whether decisions are suspended.
     pub slow_rounds: bool,
     cut: Option<BTreeSet<NodeId>>,
     queue: Queue<Event>,
@@ -116,7 +116,7 @@ impl World {
         self.at(at, event);
     }
 
-    /// Starts a process, whose incarnation is its number; its model is known soon.
+    /// Starts a process; its incarnation is its number, starting at 1. Its model is known at once.
     pub fn start(&mut self, start: Start) -> usize {
         let index = self.processes.len();
         let incarnation = Incarnation(self.processes.len() as u64 + 1);
@@ -154,7 +154,7 @@ impl World {
         index
     }
 
-    /// Runs for so many simulated milliseconds.
+    /// Runs for this many simulated milliseconds.
     pub fn run(&mut self, milliseconds: u64) {
         let until = self.now + milliseconds * MS;
         while let Some((at, event)) = self.queue.pop(until) {
@@ -314,7 +314,7 @@ impl World {
         self.listen(index);
     }
 
-    /// One attempt to connect; true if there is no need to try again.
+    /// Tries once to connect; `true` if there is no need to try again.
     fn connect(&mut self, index: usize, address: SocketAddr) -> bool {
         let found = self
             .processes
@@ -334,7 +334,8 @@ impl World {
         true
     }
 
-    /// A later start of a node that is heard from is turned away; so is an earlier one.
+    /// Whether `at` accepts a session with `peer`: a later incarnation of a node that is still
+    /// heard is turned away, and so is an earlier one.
     fn admits(&self, at: usize, peer: usize) -> bool {
         let known = self.processes[at].sessions.get(&self.processes[peer].id);
         known.is_none_or(|known| {
@@ -398,7 +399,8 @@ impl World {
         }
     }
 
-    /// Plays liveness: whoever is watched and silent for long is dead, and alive again when heard.
+    /// Simulates liveness: a watched node that is silent for long is dead, and alive again when
+    /// heard.
     fn listen(&mut self, index: usize) {
         for peer in 0..self.processes.len() {
             let heard = self.reaches(index, peer);
@@ -440,7 +442,7 @@ impl World {
         one.alive && other.alive && side(&one.id) == side(&other.id)
     }
 
-    /// Loses everything between these nodes and the others.
+    /// Partitions these nodes from the others: everything sent between them is lost.
     pub fn cut(&mut self, group: &[u64]) {
         self.cut = Some(group.iter().map(|id| NodeId(*id)).collect());
     }
@@ -449,7 +451,7 @@ impl World {
         self.cut = None;
     }
 
-    /// Ends a process: killed, or after it said goodbye.
+    /// Ends a process, killed or after it said goodbye (`departed`).
     pub fn end(&mut self, index: usize, departed: bool) {
         let peers: Vec<usize> = self.processes[index]
             .sessions

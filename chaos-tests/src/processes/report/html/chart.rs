@@ -4,18 +4,18 @@ use crate::processes::measure::{Observed, Round};
 use slowmo_protocol::time::Instant;
 use std::fmt::Write;
 
-/// The drawing's width, and where the time axis begins and ends in it.
+/// Width of the drawing, and the positions in it where the time axis begins and ends.
 pub(super) const WIDTH: f64 = 1140.0;
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 1130.0;
 /// Height of a chart's plot.
 const HEIGHT: f64 = 130.0;
-/// Most points of one curve; neighbours beyond are averaged.
+/// Maximum number of points of one curve; more are averaged with their neighbours.
 const POINTS: usize = 400;
-/// Colours of single nodes' curves, by turns, readable on light and dark.
+/// Hues of single nodes' curves, used in turn, readable on light and dark backgrounds.
 const HUES: [u16; 8] = [211, 28, 145, 340, 265, 55, 185, 0];
 
-/// Time as a horizontal place.
+/// Maps time to a horizontal position.
 pub(super) struct Axis {
     from: Instant,
     to: Instant,
@@ -34,7 +34,7 @@ impl Axis {
         LEFT + share.min(1.0) * (RIGHT - LEFT)
     }
 
-    /// Grid lines with seconds below a plot from `top` to `bottom`.
+    /// Grid lines, with seconds below a plot from `top` to `bottom`.
     pub(super) fn grid(&self, top: f64, bottom: f64) -> String {
         let seconds = self.to.since(self.from).0 as f64 / 1e6;
         let step = step_of(seconds / 12.0);
@@ -53,7 +53,7 @@ impl Axis {
         text
     }
 
-    /// A pale ground from one time to another.
+    /// A pale background from one time to another.
     pub(super) fn ground(
         &self,
         class: &str,
@@ -69,7 +69,7 @@ impl Axis {
     }
 }
 
-/// A round number of seconds or other units, at least as large.
+/// A round number of seconds or other units, at least `least`.
 fn step_of(least: f64) -> f64 {
     let power = 10f64.powf(least.max(1e-9).log10().floor());
     [1.0, 2.0, 5.0, 10.0]
@@ -88,7 +88,7 @@ struct Chart<'a> {
 
 impl<'a> Chart<'a> {
     fn new(run: &Observed, axis: &'a Axis, most: f64) -> Self {
-        // A little room above the highest value.
+        // Leaves a little room above the highest value.
         let most = if most > 0.0 { most * 1.06 } else { 1.0 };
         let top = 6.0;
         let bottom = 6.0 + HEIGHT;
@@ -122,7 +122,7 @@ impl<'a> Chart<'a> {
         6.0 + HEIGHT * (1.0 - (value / self.most).clamp(0.0, 1.0))
     }
 
-    /// A curve; `steps` stay at a value until the next.
+    /// A curve; with `steps`, each value stays until the next.
     fn curve(&mut self, class: &str, colour: &str, points: &[(Instant, f64)], steps: bool) {
         let mut path = String::new();
         for (index, (at, value)) in points.iter().enumerate() {
@@ -154,7 +154,7 @@ impl<'a> Chart<'a> {
     }
 }
 
-/// Alive nodes, members, contributors.
+/// Chart of live nodes, members and contributors.
 pub(super) fn counts(run: &Observed, axis: &Axis) -> String {
     let mut times: Vec<(Instant, i64)> = run.lives.values().map(|life| (life.from, 1)).collect();
     times.extend(
@@ -190,7 +190,7 @@ pub(super) fn counts(run: &Observed, axis: &Axis) -> String {
     format!("{legend}{}", chart.finish())
 }
 
-/// Milliseconds from round to round.
+/// Chart of the milliseconds from round to round.
 pub(super) fn rounds(run: &Observed, axis: &Axis) -> String {
     let history = run.history();
     let gaps: Vec<(Instant, f64)> = history
@@ -213,7 +213,7 @@ pub(super) fn rounds(run: &Observed, axis: &Axis) -> String {
     )
 }
 
-/// Losses that workers reported, a curve a node.
+/// Chart of the losses that workers reported, one curve per node.
 pub(super) fn losses(run: &Observed, axis: &Axis) -> String {
     if run.losses.is_empty() {
         return "<p class='dim'>The training reports no loss (<code>worker.report_loss</code>).</p>".to_owned();
@@ -241,7 +241,7 @@ pub(super) fn losses(run: &Observed, axis: &Axis) -> String {
     chart.finish()
 }
 
-/// Means of neighbours, so that there are at most [`POINTS`].
+/// Averages neighbours, so that there are at most [`POINTS`].
 fn averaged(points: &[(Instant, f64)]) -> Vec<(Instant, f64)> {
     let size = points.len().div_ceil(POINTS).max(1);
     let mean = |part: &[(Instant, f64)]| {
@@ -253,7 +253,7 @@ fn averaged(points: &[(Instant, f64)]) -> Vec<(Instant, f64)> {
         .collect()
 }
 
-/// Of neighbours the highest, so that there are at most three times [`POINTS`].
+/// Keeps the highest of neighbours, so that there are at most three times [`POINTS`].
 fn highest(points: &[(Instant, f64)]) -> Vec<(Instant, f64)> {
     let size = points.len().div_ceil(3 * POINTS).max(1);
     points

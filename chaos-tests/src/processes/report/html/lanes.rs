@@ -1,4 +1,4 @@
-//! A lane a node: when it lived, was a member, contributed; what was done to it.
+//! One lane per node: when it lived, was a member and contributed, and the faults that hit it.
 
 use super::chart::{Axis, WIDTH};
 use crate::processes::measure::Observed;
@@ -13,7 +13,7 @@ const LANE: f64 = 20.0;
 const BAR: f64 = 11.0;
 const TOP: f64 = 8.0;
 
-/// What the colours mean.
+/// Legend of the colours.
 pub(super) fn legend() -> String {
     let bar = |colour: &str, words: &str| {
         format!("<span><i style='background:var(--{colour})'></i>{words}</span>")
@@ -92,7 +92,7 @@ fn bars(run: &Observed, axis: &Axis, node: NodeId, y: f64, body: &mut String) {
 
 type Spans = Vec<(Instant, Instant)>;
 
-/// From when to when a start was a member, and contributed to the round under way then.
+/// Spans in which an incarnation was a member, and spans of the rounds to which it contributed.
 fn standing(run: &Observed, start: Start, until: Instant) -> (Spans, Spans) {
     let mut members = Spans::new();
     let mut contributes = Spans::new();
@@ -159,7 +159,8 @@ fn faults(run: &Observed, axis: &Axis, node: NodeId, y: f64, body: &mut String) 
     }
 }
 
-/// When links of a node were worse than usual, as the one side of a fault that is not the larger.
+/// Spans in which links of a node were worse than usual, for nodes on the side of a fault that is
+/// not the larger one.
 fn ill(run: &Observed, node: NodeId) -> Spans {
     let mut since: Vec<(&[NodeId], &[NodeId], Instant)> = Vec::new();
     let mut spans = Spans::new();

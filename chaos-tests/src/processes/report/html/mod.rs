@@ -1,4 +1,4 @@
-//! The report as one page that needs nothing else: a timeline with a lane a node, faults, rounds
+//! The report as one self-contained page: a timeline with one lane per node, with faults, rounds
 //! and losses over it, and tables.
 
 mod chart;
@@ -54,7 +54,7 @@ pub fn page(report: &Report, run: &Observed) -> String {
     )
 }
 
-/// Text as it may stand in HTML.
+/// Text escaped for HTML.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

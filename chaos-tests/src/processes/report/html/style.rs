@@ -1,4 +1,4 @@
-//! How the page looks, in light and dark.
+//! The look of the page, in light and dark.
 
 /// The style sheet.
 pub(super) const CSS: &str = "

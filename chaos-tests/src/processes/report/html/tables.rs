@@ -1,4 +1,4 @@
-//! Verdicts and figures.
+//! Tables of verdicts and figures.
 
 use super::super::Report;
 use super::super::expectations::percent;
@@ -6,7 +6,7 @@ use super::escape;
 use crate::processes::measure::growth::Survivor;
 use crate::processes::measure::{Growth, Measures, Quantiles};
 
-/// Invariants and expectations.
+/// Table of invariants and expectations.
 pub(super) fn verdicts(report: &Report) -> String {
     let mut rows = String::new();
     for judged in &report.invariants {
@@ -44,7 +44,7 @@ fn row(mark: &str, name: &str, words: &str) -> String {
     )
 }
 
-/// Figures beside those of the fault-free run.
+/// Table of the figures, beside those of the fault-free run.
 pub(super) fn figures(report: &Report) -> String {
     type Figure = fn(&Measures) -> String;
     let figures: [(&str, Figure); 6] = [
@@ -95,7 +95,7 @@ pub(super) fn figures(report: &Report) -> String {
     )
 }
 
-/// What followed each kind of fault.
+/// Table of the consequences of each kind of fault.
 pub(super) fn kinds(report: &Report) -> String {
     let cell = |of: &Quantiles| match of.count {
         0 => "<td class='n'>–</td>".to_owned(),
@@ -137,7 +137,7 @@ pub(super) fn kinds(report: &Report) -> String {
     )
 }
 
-/// Whether those who lived through grew.
+/// Table of the growth of the survivors.
 pub(super) fn growth(report: &Report) -> String {
     let table = |(name, growth, unit): (&str, &Option<Growth>, f64)| {
         let row = |Survivor {
@@ -178,7 +178,7 @@ pub(super) fn growth(report: &Report) -> String {
     )
 }
 
-/// What people should know.
+/// Notes for the reader.
 pub(super) fn notes(report: &Report) -> String {
     let traffic = report.traffic;
     let mut rows: String = report

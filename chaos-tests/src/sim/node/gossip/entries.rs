@@ -1,5 +1,5 @@
-//! What the books are told of a gossip peer's mass: read off what its machine was told and what it
-//! asked for.
+//! The entries of the books on a gossip peer's mass, derived from the input and the effects of its
+//! machine.
 
 use super::Gossips;
 use crate::sim::books::Entry;
@@ -12,20 +12,20 @@ use slowmo_protocol::node::{GossipEffect, ToGossip};
 use slowmo_protocol::trace::Start;
 use slowmo_protocol::wire::{Frame, Header, Message};
 
-/// Where a machine stood, and what it had written off.
+/// The place of a machine, and the weight that it had written off.
 pub type Stands = Option<(Place, f64)>;
 
-/// What a machine was told that moves mass.
+/// An input of a machine that moves mass.
 pub enum Told {
-    /// A message is here as a whole.
+    /// A message has arrived completely.
     Arrived(Key, Header),
     /// A node is taken for dead.
     Lost(NodeId),
-    /// Nothing of a step was sent.
+    /// The messages of a step were not sent.
     Withheld(Step),
-    /// A sender took back what it sent.
+    /// A sender reclaimed the mass that it sent.
     Reclaimed(Header, Step),
-    /// Something else.
+    /// Any other input.
     Other,
 }
 
@@ -107,7 +107,7 @@ impl Gossips {
     }
 }
 
-/// An answer to what was just read says that it is held.
+/// Whether an effect is the answer that confirms the message that was just read.
 fn says_it_is_held(effect: &GossipEffect<Vectors>, key: Key) -> bool {
     let GossipEffect::Send {
         to,
