@@ -5,10 +5,11 @@
 //! transport's references.
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// Elements of a chunk, the unit of streaming, summing and recycling (256 KiB).
 pub const CHUNK_ELEMENTS: usize = 64 * 1024;
@@ -185,7 +186,7 @@ impl Pool {
     }
 
     fn spare(&self) -> MutexGuard<'_, Spare> {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+        self.spare.lock()
     }
 }
 

@@ -36,6 +36,7 @@ pub mod status;
 mod testing;
 pub mod timeline;
 mod timer;
+pub mod unix_time;
 pub mod watching;
 pub mod worker;
 

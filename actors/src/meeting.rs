@@ -2,7 +2,7 @@
 //! locks only.
 
 use crate::ports::device::{CollectiveError, TensorError};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// A barrier at which every worker reports how many values it brought; all leave with the same
 /// answer. The wait ends when all workers have arrived or one is gone. The owner of the workers
@@ -62,10 +62,7 @@ impl Meeting {
             self.changed.notify_all();
         }
         let waiting = |state: &mut State| state.meetings == this && state.gone.is_none();
-        let state = self
-            .changed
-            .wait_while(state, waiting)
-            .unwrap_or_else(PoisonError::into_inner);
+        self.changed.wait_while(&mut state, waiting);
         // A meeting that ended before the abort stays valid, on all workers alike.
         if state.meetings == this {
             state
@@ -89,7 +86,7 @@ impl Meeting {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,11 +1,11 @@
 //! Measured rates of this node's messages to their peers, for the order of the bandwidth-aware
 //! gossip graph.
 
+use parking_lot::Mutex;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::topology::{RATES_MAX, Rate};
 use slowmo_protocol::view::MEMBERS_MAX;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Weight of a new measurement in the moving average.
@@ -30,7 +30,7 @@ impl RateBook {
         if bytes == 0 || !rate.is_finite() {
             return;
         }
-        let mut book = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut book = self.0.lock();
         book.measurements += 1;
         let now = book.measurements;
         let known = book.peers.get(&peer).map_or(rate, |(known, _)| *known);
@@ -49,7 +49,7 @@ impl RateBook {
     /// The rates of the most recently measured peers, at most [`RATES_MAX`], ascending by peer.
     #[must_use]
     pub fn read(&self) -> Vec<Rate> {
-        let book = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let book = self.0.lock();
         let mut newest: Vec<_> = book.peers.iter().collect();
         newest.sort_unstable_by_key(|(_, (_, at))| std::cmp::Reverse(*at));
         newest.truncate(RATES_MAX);
@@ -119,12 +119,7 @@ mod tests {
             .chain(last - RATES_MAX as u64 + 1..last)
             .collect();
         assert_eq!(told, newest);
-        let kept = book
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .peers
-            .len();
+        let kept = book.0.lock().peers.len();
         assert_eq!(kept, MEMBERS_MAX);
     }
 }

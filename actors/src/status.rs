@@ -2,6 +2,8 @@
 //! Cheap to update; no other work waits for it.
 
 use crate::timeline::{DISAGREEMENT, Timeline};
+use crate::unix_time::unix_us;
+use parking_lot::Mutex;
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::gossip_peer::Straggler;
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round, Step};
@@ -10,8 +12,7 @@ use slowmo_protocol::view::{Member, View};
 pub use slowmo_protocol::wire::Stands as MemberState;
 use slowmo_protocol::wire::{MEASURE_NAME_BYTES_MAX, MEASURES_MAX};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
 
 /// Most events that are kept.
 pub const EVENTS_MAX: usize = 64;
@@ -282,7 +283,7 @@ impl StatusBoard {
 
     /// Accesses the node's timeline.
     pub fn timeline<T>(&self, act: impl FnOnce(&mut Timeline) -> T) -> T {
-        act(&mut self.timeline.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.timeline.lock())
     }
 
     /// Sets the state of the node's parts of checkpoints. A new write error becomes an event.
@@ -320,7 +321,7 @@ impl StatusBoard {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut NodeStatus) -> T) -> T {
-        act(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.status.lock())
     }
 }
 
@@ -339,15 +340,6 @@ fn note(status: &mut NodeStatus, what: String) {
         at_us: unix_us().max(after),
         what,
     });
-}
-
-/// Microseconds since 1970.
-#[must_use]
-pub fn unix_us() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

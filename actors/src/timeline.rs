@@ -2,7 +2,7 @@
 //! thinned-out curves of the values that the training reported.
 
 use crate::metrics::round_name;
-use crate::status::unix_us;
+use crate::unix_time::unix_us;
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::ident::{NodeId, Step};
 use slowmo_protocol::time::Span;

@@ -3,14 +3,16 @@
 //! nothing is sent. No decision depends on this.
 
 use crate::context::NodeContext;
-use crate::status::{MemberState, NodeStatus, unix_us};
+use crate::status::{MemberState, NodeStatus};
+use crate::unix_time::unix_us;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::wire::{Brief, Content, Datagram, HAPPENED_MAX, Happened, Link, Measure};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Shortest interval between two requests to the other nodes.
@@ -252,8 +254,8 @@ impl Watching {
         context.actors.tell(slowmo_protocol::membership::In::Drain);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, State> {
+        self.state.lock()
     }
 }
 

@@ -4,7 +4,6 @@
 use crate::config::{Config, Congestion, Credentials, Discover};
 use crate::discovery::{Directory, LookedUp, Source, StaticList, slurm};
 use crate::error::SpawnError;
-use crate::runtime::Network;
 use crate::transport::memory::MemoryHub;
 use crate::transport::quic::{self, ClusterKey, Identity as Credential, QuicSettings, Tuning};
 use slowmo_actors::ports::discovery::Discovery;
@@ -16,6 +15,26 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::mpsc;
+
+/// A network other than QUIC, chosen by the program: in memory, for tests.
+#[derive(Clone)]
+pub struct Network {
+    /// The hub that connects the nodes of one process.
+    pub hub: MemoryHub,
+    /// This node's address in the hub.
+    pub address: SocketAddr,
+    /// The other nodes' addresses.
+    pub peers: Vec<SocketAddr>,
+}
+
+impl std::fmt::Debug for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Network")
+            .field("address", &self.address)
+            .field("peers", &self.peers)
+            .finish_non_exhaustive()
+    }
+}
 
 /// Largest key or certificate file, in bytes.
 const CREDENTIAL_BYTES_MAX: u64 = 1 << 20;

@@ -43,8 +43,9 @@ pub mod transport;
 mod worker;
 
 pub use config::Config;
+pub use connection::Network;
 pub use error::{GradientError, LeaveError, SpawnError, StepError, SynchronizeError, WorkerError};
-pub use runtime::{Network, Runtime, RuntimeBuilder};
+pub use runtime::{Runtime, RuntimeBuilder};
 pub use sampler::{ElasticSampler, SamplerError, UsedSamples};
 pub use slowmo_actors::ExchangeError;
 pub use slowmo_actors::coordinator::Inspection;

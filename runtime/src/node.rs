@@ -8,6 +8,7 @@ use crate::marker::Marker;
 use crate::telemetry;
 use crate::transport::quic;
 use crate::worker::block_on;
+use parking_lot::Mutex;
 use ractor::ActorRef;
 use slowmo_actors::buffers::Pool;
 use slowmo_actors::context::NodeContext;
@@ -21,8 +22,8 @@ use slowmo_actors::status::LOSS;
 use slowmo_actors::worker::WorkerMessage;
 use slowmo_protocol::ident::{Lineage, NodeId, Step};
 use slowmo_protocol::trace::{End, Event};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Longest time for a stopping node to deliver what it sent and to tell its peers: the transport's
@@ -108,7 +109,7 @@ impl Node {
         }
         let checkpoints = Arc::clone(&self.checkpoints);
         let flushing = {
-            let executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+            let executor = self.executor.lock();
             let Some(executor) = executor.as_ref() else {
                 return;
             };
@@ -251,16 +252,12 @@ impl Node {
 
     /// Whether the executor is the node's own.
     fn is_host(&self) -> bool {
-        self.executor
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_ref()
-            .is_some_and(Executor::is_own)
+        self.executor.lock().as_ref().is_some_and(Executor::is_own)
     }
 
     /// Starts closing on the node's executor; `false` if closing was started before.
     fn begin_close(&self, done: impl FnOnce() + Send + 'static) -> bool {
-        let executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+        let executor = self.executor.lock();
         let Some(executor) = executor.as_ref() else {
             return false;
         };
@@ -300,12 +297,7 @@ impl Drop for Node {
         self.close();
         // A supervisor that has already stopped needs no message.
         _ = self.supervisor.cast(NodeSupervisorMessage::Stop);
-        if let Some(executor) = self
-            .executor
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-        {
+        if let Some(executor) = self.executor.lock().take() {
             drop(executor);
         }
         if self.is_recorded() {

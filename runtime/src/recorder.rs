@@ -7,15 +7,16 @@
 //! writing succeeds again.
 
 use crate::transport::faulty::Faults;
+use parking_lot::Mutex;
 use slowmo_actors::ports::recorder::{Dumped, Later, QueueUse, Recorder};
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{Event, Line, Start};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 mod flight;
@@ -119,7 +120,7 @@ impl FileRecorder {
     }
 
     fn put(&self, entry: impl FnOnce(Instant) -> Entry) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue.lock();
         queue.1 = queue.1.max(now());
         self.usage.waiting.fetch_add(1, Ordering::Relaxed);
         if queue.0.try_send(entry(queue.1)).is_err() {
@@ -175,12 +176,7 @@ impl Recorder for FileRecorder {
     }
 
     fn flush(&self) {
-        let queue = self
-            .queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .0
-            .clone();
+        let queue = self.queue.lock().0.clone();
         let (done, written) = sync_channel(1);
         let mut entry = Entry::Flush(done);
         let give_up = std::time::Instant::now() + FLUSH_WAIT_MAX;

@@ -5,7 +5,7 @@ mod parts;
 use crate::admin;
 use crate::checkpoints::Checkpoints;
 use crate::config::Config;
-use crate::connection::{Connected, connect};
+use crate::connection::{Connected, Network, connect};
 use crate::device::{self, Devices};
 use crate::error::{SpawnError, WorkerError};
 use crate::executor::{Executor, beside};
@@ -16,6 +16,7 @@ use crate::telemetry;
 use crate::transport::faulty::{self, Faults};
 use crate::transport::memory::MemoryHub;
 use crate::worker::{Session, Worker};
+use parking_lot::Mutex;
 use parts::{checkpoints_of, recorder_of, settings};
 use ractor::Actor;
 use slowmo_actors::context::{Actors, MAILBOX_CREDITS_MAX, NodeContext};
@@ -34,7 +35,7 @@ use slowmo_protocol::machine::Identity;
 use slowmo_protocol::membership::settings::RESUME_KEY;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
 
@@ -71,26 +72,6 @@ impl std::fmt::Debug for RuntimeBuilder {
         f.debug_struct("RuntimeBuilder")
             .field("config", &self.config)
             .field("network", &self.network)
-            .finish_non_exhaustive()
-    }
-}
-
-/// A network other than QUIC, chosen by the program: in memory, for tests.
-#[derive(Clone)]
-pub struct Network {
-    /// The hub that connects the nodes of one process.
-    pub hub: MemoryHub,
-    /// This node's address in the hub.
-    pub address: SocketAddr,
-    /// The other nodes' addresses.
-    pub peers: Vec<SocketAddr>,
-}
-
-impl std::fmt::Debug for Network {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Network")
-            .field("address", &self.address)
-            .field("peers", &self.peers)
             .finish_non_exhaustive()
     }
 }
@@ -150,7 +131,7 @@ impl Runtime {
     /// # Errors
     /// There is no such worker, or its handle was already taken.
     pub fn worker(&self, index: usize) -> Result<Worker, WorkerError> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         let devices = taken.len();
         let slot = taken
             .get_mut(index)

@@ -2,13 +2,14 @@
 //! lost. It follows the worker that it is attached to; `slowmo_protocol::sampler` makes every
 //! decision.
 
+use parking_lot::Mutex;
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::ident::{NodeId, Step};
 pub use slowmo_protocol::sampler::SamplerError;
 use slowmo_protocol::sampler::{DecidedRound, Progress, Settings, samples_until};
 use slowmo_protocol::view::Member;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Maximum number of position ranges that are remembered for the record of one round, about one for
 /// each step; further steps are not recorded.
@@ -122,7 +123,7 @@ impl ElasticSampler {
     /// they accumulate until taken.
     #[must_use]
     pub fn recording(self) -> Self {
-        lock(&self.shared).used = Some(Vec::new());
+        self.shared.lock().used = Some(Vec::new());
         self
     }
 
@@ -130,7 +131,7 @@ impl ElasticSampler {
     /// Empty until the sampler is attached to a worker that has synchronized, and after the
     /// worker's node has left the view.
     pub fn next_batch(&mut self) -> &[usize] {
-        let state = &mut *lock(&self.shared);
+        let state = &mut *self.shared.lock();
         let positions = state
             .progress
             .batch(&state.members, state.node, state.index, state.step);
@@ -151,7 +152,7 @@ impl ElasticSampler {
     /// round.
     #[must_use]
     pub fn epochs_completed(&self) -> u64 {
-        lock(&self.shared).progress.epochs_completed()
+        self.shared.lock().progress.epochs_completed()
     }
 
     /// The samples that this node used in decided rounds since the last call, one entry for each
@@ -159,7 +160,7 @@ impl ElasticSampler {
     /// [`ElasticSampler::recording`].
     #[must_use]
     pub fn take_used(&mut self) -> Vec<UsedSamples> {
-        let mut state = lock(&self.shared);
+        let mut state = self.shared.lock();
         let used = state.used.as_mut().map(std::mem::take).unwrap_or_default();
         let samples = |positions: Vec<Range<u64>>| {
             positions
@@ -188,7 +189,7 @@ pub(crate) struct Follower(Arc<Mutex<State>>);
 impl Follower {
     /// Sets the worker whose batches the sampler hands out.
     pub fn attach(&self, node: NodeId, index: usize, recorded: bool) {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         state.handed_out = recorded.then(HandedOut::default);
         state.node = node;
         state.index = u16::try_from(index).unwrap_or(u16::MAX);
@@ -196,7 +197,7 @@ impl Follower {
 
     /// The progress that travels with a contribution: as of the beginning of the current round.
     pub fn progress(&self) -> Progress {
-        lock(&self.0).progress.clone()
+        self.0.lock().progress.clone()
     }
 
     /// Continues with the samples that a checkpoint says are left.
@@ -204,7 +205,7 @@ impl Follower {
     /// # Errors
     /// The checkpoint's sampler had different settings. The sampler is unchanged.
     pub fn resume(&self, left: &Progress) -> Result<(), SamplerError> {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         let cluster = left.settings();
         let own = state.progress.settings();
         if cluster != own {
@@ -217,7 +218,7 @@ impl Follower {
     /// The positions handed out since the last decided round, ascending by step; empty if they are
     /// not recorded.
     pub fn handed_out(&self) -> Vec<(u64, u64)> {
-        let state = lock(&self.0);
+        let state = self.0.lock();
         state
             .handed_out
             .iter()
@@ -235,7 +236,7 @@ impl Follower {
         before: &[Member],
         after: &Arc<[Member]>,
     ) -> Result<(), SamplerError> {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         let start = outcome.samples.as_ref().unwrap_or(&state.progress);
         let cluster = start.settings();
         let own = state.progress.settings();
@@ -262,7 +263,7 @@ impl Follower {
 
     /// Moves the sampler to the worker's current inner step.
     pub fn go_to(&self, step: Step) {
-        lock(&self.0).step = step;
+        self.0.lock().step = step;
     }
 }
 
@@ -270,9 +271,4 @@ fn index(progress: &Progress, position: u64) -> (u64, usize) {
     let (epoch, sample) = progress.sample(position);
     // A sample is an index of the user's data set, which is a `usize`.
     (epoch, sample as usize)
-}
-
-/// A poisoned lock only means a panic elsewhere between two assignments of whole values.
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

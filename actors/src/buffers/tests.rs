@@ -31,7 +31,7 @@ struct OfFew(Vec<f32>);
 
 impl Memory for Few {
     fn allocate(&self, elements: usize) -> Option<Box<dyn Block>> {
-        let mut left = self.0.lock().unwrap();
+        let mut left = self.0.lock();
         *left = left.checked_sub(elements)?;
         Some(Box::new(OfFew(vec![0.0; elements])))
     }
@@ -74,7 +74,7 @@ fn a_pool_keeps_no_more_than_its_bound() {
     let pool = Pool::new();
     pool.keep_at_most(8);
     drop((pool.take(8), pool.take(8)));
-    assert_eq!(pool.spare.lock().unwrap().elements, 8);
+    assert_eq!(pool.spare.lock().elements, 8);
 }
 
 #[test]
@@ -88,7 +88,6 @@ fn lengths_that_nobody_asks_for_make_room() {
     let kept = |length| {
         pool.spare
             .lock()
-            .unwrap()
             .by_length
             .get(&length)
             .map_or(0, |kept| kept.values.len())

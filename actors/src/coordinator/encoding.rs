@@ -5,6 +5,7 @@
 use crate::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Frozen, Pool, VALUE_BYTES, chunks};
 use crate::ports::transport::{BulkError, BulkReceiver};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Plan, RoundKind};
 use slowmo_protocol::encoding::Contribution;
@@ -12,7 +13,7 @@ use slowmo_protocol::mean;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Whether the parameters of a round may be encoded in fewer bytes. The bootstrap round may not,
 /// because it has no reference; gradients may not, because they are no parameters.
@@ -331,24 +332,14 @@ impl Encoder {
                     .encode_contribution(contribution, encoded, owed.values_mut());
             },
         );
-        self.owed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(range.start, owed.freeze());
+        self.owed.lock().insert(range.start, owed.freeze());
         bytes
     }
 
     /// Residual of the chunk `range` if the round is decided with this contribution.
     #[must_use]
     pub fn owes(&self, range: &Range<usize>) -> Frozen {
-        let known = |encoder: &Self| {
-            encoder
-                .owed
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .get(&range.start)
-                .cloned()
-        };
+        let known = |encoder: &Self| encoder.owed.lock().get(&range.start).cloned();
         // Every chunk was sent before the round could be decided; encoding it again gives the same
         // result.
         known(self).unwrap_or_else(|| {

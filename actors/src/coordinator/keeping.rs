@@ -1,6 +1,6 @@
 //! Writes this node's part of a decided round to the store, and restores stored state at bootstrap.
 
-use super::reduce::Broken;
+use super::transfer::Broken;
 use crate::buffers::{ChunkedBuffer, Frozen, chunks};
 use crate::compute::compute;
 use crate::context::NodeContext;

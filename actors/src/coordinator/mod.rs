@@ -258,7 +258,7 @@ impl CoordinatorState {
     fn open(&mut self, plan: Arc<Plan>) {
         let coding = match self.coding(&plan) {
             Ok(coding) => coding,
-            Err(reduce::Broken(node)) => {
+            Err(transfer::Broken(node)) => {
                 let broken = ToRounds::Moved(plan.attempt, Moved::Broken(node));
                 return self.context.actors.tell(broken);
             }
@@ -281,7 +281,7 @@ impl CoordinatorState {
     }
 
     /// Encoding of the parameters between a round's participants; a joining node is not one.
-    fn coding(&self, plan: &Plan) -> Result<Option<Coding>, reduce::Broken> {
+    fn coding(&self, plan: &Plan) -> Result<Option<Coding>, transfer::Broken> {
         let wire = self.context.settings.algorithm.round_wire;
         if !(is_encoded(plan.spec.kind, wire) && plan.participants.contains(&plan.me)) {
             return Ok(None);
@@ -296,7 +296,7 @@ impl CoordinatorState {
                 round = plan.attempt.round.0,
                 "what the round before decided is missing"
             );
-            reduce::Broken(plan.me)
+            transfer::Broken(plan.me)
         })
     }
 

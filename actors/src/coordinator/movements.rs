@@ -180,7 +180,7 @@ impl Movements {
         self.spawn(span, async move {
             Some(match reduce::run(work).await {
                 Ok(reduced) => Moved::Reduced(reduced),
-                Err(reduce::Broken(node)) => Moved::Broken(node),
+                Err(transfer::Broken(node)) => Moved::Broken(node),
             })
         });
     }

@@ -5,7 +5,7 @@
 use super::encoding::{Coding, Encoder, Sum, Update};
 use super::keeping::restore;
 use super::shards::{Left, ShardState};
-use super::transfer::open;
+use super::transfer::{Broken, open};
 use crate::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Frozen, VALUE_BYTES, chunks};
 use crate::context::NodeContext;
 use crate::data::{Arrived, Buffers};
@@ -27,10 +27,6 @@ use tokio::sync::mpsc;
 /// Most chunks that may wait for one receiver of published values before the reduction waits for
 /// it.
 pub const PUBLISH_WINDOW_CHUNKS: usize = 16;
-
-/// The node at the other end of what broke; this node, if it lacks something itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken(pub NodeId);
 
 /// Inputs of the reduction of one round.
 pub struct Work {

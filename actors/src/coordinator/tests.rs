@@ -2,7 +2,8 @@
 //! encoding is.
 
 use super::encoding::{Coding, Encoder, ErrorFeedback, Sum};
-use super::reduce::{Broken, OwnContribution, gather};
+use super::reduce::{OwnContribution, gather};
+use super::transfer::Broken;
 use crate::buffers::{ChunkedBuffer, Frozen, Pool, chunks};
 use crate::data::Arrived;
 use crate::ports::transport::BulkReceiver;

@@ -17,6 +17,10 @@ use std::ops::Range;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// The node at the other end of what broke; this node, if it lacks something itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken(pub NodeId);
+
 /// Longest time that a stream waits for a connection: two nodes that join in one round dial each
 /// other only when they hear of it.
 pub const CONNECT_WAIT_MAX: Duration = Duration::from_secs(2);

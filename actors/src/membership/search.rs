@@ -2,12 +2,13 @@
 
 use crate::context::NodeContext;
 use crate::data::Told;
+use parking_lot::Mutex;
 use ractor::ActorRef;
 use slowmo_protocol::membership::In;
 use slowmo_protocol::node::ToMembership;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -23,15 +24,12 @@ pub(super) struct Resting(Mutex<BTreeMap<SocketAddr, Instant>>);
 
 impl Resting {
     pub(super) fn begin(&self, address: SocketAddr) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(address, Instant::now() + REDIAL_PAUSE);
+        self.0.lock().insert(address, Instant::now() + REDIAL_PAUSE);
     }
 
     /// Whether an address may be dialed; removes every pause that is over.
     fn is_over(&self, address: SocketAddr) -> bool {
-        let mut resting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut resting = self.0.lock();
         let now = Instant::now();
         resting.retain(|_, until| *until > now);
         !resting.contains_key(&address)

@@ -6,9 +6,9 @@ use super::generator::{self, Kinds};
 use super::schedule::Schedule;
 use super::{Look, Report, run};
 use crate::invariants::Violation;
+use parking_lot::Mutex;
 use slowmo_protocol::time::Span;
 use std::ops::{Range, RangeInclusive};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Result of many seeds.
@@ -107,16 +107,11 @@ pub fn search(search: &Search, progress: &(dyn Fn(u64) + Sync)) -> Found {
                     }
                     progress(at);
                 }
-                found
-                    .lock()
-                    .unwrap_or_else(std::sync::PoisonError::into_inner)
-                    .add(own);
+                found.lock().add(own);
             });
         }
     });
-    let mut found = found
-        .into_inner()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut found = found.into_inner();
     found.failures.sort_by_key(|(seed, _)| *seed);
     found
 }

@@ -2,10 +2,11 @@
 
 use crate::sim::config::Config;
 use crate::sim::watch::Watch;
+use parking_lot::Mutex;
 use slowmo_actors::ports::recorder::Recorder;
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::Event;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The trace of the run so far; all nodes of the cluster write into it.
 #[derive(Clone)]
@@ -32,7 +33,7 @@ impl Record {
 
     /// Gives access to the watch, to read it or report to it.
     pub fn with<T>(&self, act: impl FnOnce(&mut Watch) -> T) -> T {
-        act(&mut self.watch.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.watch.lock())
     }
 
     /// Records a fault of the cluster.

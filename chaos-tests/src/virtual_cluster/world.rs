@@ -6,6 +6,7 @@ use super::training::{Training, train};
 use super::{Report, settings};
 use crate::sim::config::Config;
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use slowmo::transport::faulty;
 use slowmo::transport::memory::MemoryHub;
 use slowmo::{Network, Runtime, SpawnError};
@@ -14,8 +15,8 @@ use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::trace::{End, Event, Fault, Link, Start, Timed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
@@ -40,21 +41,12 @@ struct Addresses(Arc<Mutex<BTreeMap<NodeId, SocketAddr>>>);
 #[async_trait]
 impl Discovery for Addresses {
     async fn announce(&self, node: NodeId, address: SocketAddr) -> Result<(), DiscoveryError> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(node, address);
+        self.0.lock().insert(node, address);
         Ok(())
     }
 
     async fn peers(&self) -> Result<Vec<SocketAddr>, DiscoveryError> {
-        Ok(self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-            .copied()
-            .collect())
+        Ok(self.0.lock().values().copied().collect())
     }
 
     /// Nodes that were killed leave their addresses behind.

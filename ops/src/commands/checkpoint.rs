@@ -231,7 +231,7 @@ impl Export {
             None => self.newest(console)?,
         };
         let tensors = export(&checkpoint, &self.out).context("nothing was exported")?;
-        let name = Name::of(checkpoint.header()).to_string();
+        let name = checkpoint.header().name().to_string();
         let step = checkpoint.header().step;
         let text = format!("{tensors} tensors of step {step} in {}", self.out.display());
         let report = Exported {

@@ -20,11 +20,12 @@ use crate::memory::COLLECTIVES;
 pub use crate::nccl::ABORT_WAIT;
 use crate::nccl::{Communicator, Operation, api};
 use cudarc::nccl::sys::ncclUniqueId;
+use parking_lot::Mutex;
 use slowmo_actors::meeting::Meeting;
 use slowmo_actors::ports::device::{Collective, CollectiveError, OnGpu, TensorError, Tensors};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -211,12 +212,7 @@ impl NcclCollective {
             message: "the GPU's thread has ended".to_owned(),
         };
         let (done, answer) = mpsc::sync_channel(1);
-        let jobs = owner
-            .jobs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-            .ok_or_else(over)?;
+        let jobs = owner.jobs.lock().clone().ok_or_else(over)?;
         jobs.send(Job {
             operation,
             parts,
@@ -299,16 +295,8 @@ impl Drop for NcclCollective {
             .owners
             .iter()
             .filter_map(|owner| {
-                owner
-                    .jobs
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .take();
-                owner
-                    .thread
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .take()
+                owner.jobs.lock().take();
+                owner.thread.lock().take()
             })
             .collect();
         threads.into_iter().for_each(|thread| _ = thread.join());
@@ -372,7 +360,7 @@ impl Part {
     /// Runs the owner's `number`-th operation. An operation that all owners have started completes
     /// even if a worker leaves meanwhile: it needs no worker.
     fn run(&self, communicator: &Communicator, job: &Job, number: u64) -> Result<(), GpuError> {
-        let _moving = COLLECTIVES.read().unwrap_or_else(PoisonError::into_inner);
+        let _moving = COLLECTIVES.read();
         // SAFETY: the training thread waits for the answer and keeps the parts borrowed until then;
         // they were checked, and all workers met before, with the same lengths.
         let done = unsafe {

@@ -6,9 +6,10 @@ use crate::gpu::{Gpu, Waits};
 use crate::kernels::Kernel;
 use crate::memory::Scratch;
 use cudarc::driver::{result, sys};
+use parking_lot::{Mutex, MutexGuard};
 use slowmo_actors::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Pool, chunks};
 use slowmo_actors::ports::device::{Device, FreezeError, Mixed, OnGpu, TensorError, Tensors};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// A GPU; tensors in main memory are passed on to the CPU's device.
 #[derive(Debug)]
@@ -108,7 +109,7 @@ impl CudaDevice {
 
     /// GPU scratch memory that is kept from call to call.
     fn scratch(&self) -> Result<MutexGuard<'_, Option<Work>>, GpuError> {
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scratch = self.scratch.lock();
         if scratch.is_none() {
             let correction = Scratch::zeros(&self.gpu, CHUNK_ELEMENTS, "mixing a gossip")?;
             *scratch = Some(Work {

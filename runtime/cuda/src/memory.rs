@@ -4,8 +4,9 @@
 use crate::error::GpuError;
 use crate::gpu::{Bound, Gpu};
 use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DriverError, result, sys};
+use parking_lot::{Mutex, RwLock};
 use slowmo_actors::buffers::{Block, Memory};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// Page-locked memory for the node's buffers; buffers that cannot be page-locked come from the
 /// allocator and are copied more slowly.
@@ -31,12 +32,9 @@ impl Memory for Pinned {
             .filter(|bytes| *bytes > 0)?;
         // The driver may wait for a GPU that waits for another GPU's collective, whose start waits
         // for the driver.
-        let _calm = COLLECTIVES.try_write().ok()?;
+        let _calm = COLLECTIVES.try_write()?;
         let _bound = Bound::new(&self.context).ok()?;
-        LEFT.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .drain(..)
-            .for_each(Left::free);
+        LEFT.lock().drain(..).for_each(Left::free);
         // SAFETY: the context is bound to this thread.
         let allocated = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
         let address = match allocated {
@@ -119,11 +117,8 @@ impl Drop for Locked {
             context: Arc::clone(&self.context),
         };
         match COLLECTIVES.try_write() {
-            Ok(_calm) => left.free(),
-            Err(_) => LEFT
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(left),
+            Some(_calm) => left.free(),
+            None => LEFT.lock().push(left),
         }
     }
 }

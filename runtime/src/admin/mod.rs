@@ -12,6 +12,7 @@ pub use report::{
 };
 
 use crate::telemetry::Allowance;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
 use slowmo_actors::coordinator::CoordinatorMessage;
@@ -20,7 +21,7 @@ use slowmo_protocol::{liveness, membership};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -207,10 +208,7 @@ async fn converse(
         if read.map_err(io::Error::other)?? == 0 {
             return Ok(());
         }
-        let allowed = allowance
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take(std::time::Instant::now());
+        let allowed = allowance.lock().take(std::time::Instant::now());
         let answer = if allowed {
             answer(&line, context).await
         } else {

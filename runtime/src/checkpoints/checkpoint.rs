@@ -2,9 +2,9 @@
 //! they name, by ranges of the model, and checks them.
 
 use super::error::CheckpointError;
-use super::folder::Name;
-use super::manifest::{Header, KeptShard, Part};
-use super::part::{OPTIMIZER, manifest_of, momentum_name, parameters_of, values_name};
+use super::files::{OPTIMIZER, manifest_of, momentum_name, values_name};
+use super::manifest::{Header, KeptShard, Part, parameters_of};
+use super::name::Name;
 use super::tensor_file::TensorFile;
 use slowmo_protocol::ident::ShardId;
 use slowmo_protocol::view::MEMBERS_MAX;
@@ -49,7 +49,7 @@ impl Checkpoint {
         if let Some((_, file)) = parts.iter().find(|(part, _)| part.checkpoint != header) {
             return Err(CheckpointError::Foreign { file: file.clone() });
         }
-        let holds = Name::of(&header);
+        let holds = header.name();
         if own_name(folder) != Some(holds) {
             return Err(CheckpointError::Misnamed {
                 folder: folder.to_owned(),

@@ -1,7 +1,7 @@
 //! Errors of writing and reading checkpoints. After any of them, files that were whole before are
 //! still whole.
 
-use super::folder::Name;
+use super::name::Name;
 use std::io;
 use std::path::{Path, PathBuf};
 

@@ -2,8 +2,8 @@
 //! same folder: nodes that continued without this one, another job, an earlier start that was not
 //! stopped. Checkpoints that are theirs, or may be, are never removed.
 
-use super::folder::Name;
 use super::manifest::{ANCESTORS_MAX, Ancestor, Header, Part};
+use super::name::Name;
 use slowmo_protocol::ident::Lineage;
 
 /// A history and its ancestors. Survivors that continued under a lineage of their own are another

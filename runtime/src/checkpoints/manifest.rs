@@ -2,13 +2,15 @@
 //! JSON of bounded size, checked before anything relies on it.
 
 use super::error::CheckpointError;
-use super::part::{self, parameters_of};
+use super::files;
+use super::name::Name;
 use serde::{Deserialize, Serialize};
 use slowmo_protocol::ident::{Lineage, ShardId};
 use slowmo_protocol::sampler::Progress;
 use slowmo_protocol::shards::Layout;
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -29,6 +31,13 @@ pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
 /// Maximum number of ancestors in a manifest; checkpoints of older ones are left in place.
 pub const ANCESTORS_MAX: usize = 256;
+
+/// The range of a shard's parameters.
+pub fn parameters_of(header: &Header, shard: ShardId) -> Range<usize> {
+    let range = header.layout().range(shard);
+    let parameters = header.parameters();
+    range.start.min(parameters)..range.end.min(parameters)
+}
 
 /// The manifest of one node's part of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -199,6 +208,16 @@ pub fn unique_names(tensors: &[Tensor]) -> Vec<String> {
 }
 
 impl Header {
+    /// The name of the checkpoint that this header describes.
+    #[must_use]
+    pub fn name(&self) -> Name {
+        Name {
+            run: self.run,
+            step: self.step,
+            lineage: self.lineage(),
+        }
+    }
+
     /// The layout by which the values are cut into shards.
     #[must_use]
     pub fn layout(&self) -> Layout {
@@ -241,7 +260,7 @@ impl Part {
     /// It cannot be read, is too long, is no manifest, or contradicts itself.
     pub fn read(path: &Path) -> Result<Self, CheckpointError> {
         let mut text = Vec::new();
-        let file = part::open(path)?;
+        let file = files::open(path)?;
         file.take(MANIFEST_BYTES_MAX + 1)
             .read_to_end(&mut text)
             .map_err(CheckpointError::io(path))?;

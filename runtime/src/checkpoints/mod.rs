@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `manifest` | the description of a part and of the whole checkpoint |
 //! | `tensor_file` | one safetensors file: streamed out, read back tensor by tensor |
+//! | `files`, `name` | names of files, tensors and checkpoints |
 //! | `part` | writing one node's part, so that it is there whole or not at all |
 //! | `checkpoint` | a whole checkpoint: its parts, verified, read by ranges of the model |
 //! | `folder` | the checkpoints of a run, the newest whole one, those that may be removed |
@@ -27,9 +28,11 @@
 mod checkpoint;
 mod error;
 mod export;
+mod files;
 mod folder;
 mod history;
 mod manifest;
+mod name;
 mod part;
 mod resumed;
 mod tensor_file;
@@ -40,12 +43,13 @@ mod writer;
 pub use checkpoint::Checkpoint;
 pub use error::CheckpointError;
 pub use export::export;
-pub use folder::{Keeps, Listed, Name, Refused, UNTOUCHED, list, newest_whole, next_run, prune};
+pub use folder::{Keeps, Listed, Refused, UNTOUCHED, list, newest_whole, next_run, prune};
 pub use history::History;
 pub use manifest::{
     ANCESTORS_MAX, Ancestor, Header, Kept, KeptShard, Kind, MANIFEST_BYTES_MAX, Part, Tensor,
     Unread, unique_names,
 };
+pub use name::Name;
 pub use resumed::{Resumed, warn_of_others};
 pub use tensor_file::is_tensor_file_for_tests;
 pub use writer::{

@@ -2,11 +2,11 @@
 //! name until it is on the disk.
 
 use super::error::CheckpointError;
-use super::manifest::{Ancestor, FORMAT, Header, Kept, KeptShard, Part};
+use super::files::{OPTIMIZER, momentum_name, values_name};
+use super::manifest::{Ancestor, FORMAT, Header, Kept, KeptShard, Part, parameters_of};
 use super::tensor_file::{Planned, TensorWriter};
 use slowmo_actors::buffers::ChunkedBuffer;
 use slowmo_actors::ports::store::Snapshot;
-use slowmo_protocol::ident::ShardId;
 use slowmo_protocol::trace::Start;
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -16,71 +16,6 @@ use std::path::Path;
 
 /// Zeros, written for a momentum that was never set.
 const ZEROS: [f32; 4096] = [0.0; 4096];
-
-/// The tensor name of a shard's values in a file.
-pub fn values_name(shard: u32) -> String {
-    format!("values.{shard}")
-}
-
-/// The tensor name of a shard's slow momentum in a file.
-pub fn momentum_name(shard: u32) -> String {
-    format!("momentum.{shard}")
-}
-
-/// The node whose manifest has this file name; `None` for other files.
-pub fn manifest_of(name: &str) -> Option<u64> {
-    node_of(name, ".json")
-}
-
-/// Whether a file name is that of a part: its manifest, its values, or the remains of an unfinished
-/// one.
-pub fn is_of_a_part(name: &str) -> bool {
-    // `.NAME.INCARNATION.tmp`, as `atomically` names it.
-    let unfinished = |name: &str| {
-        Some(
-            name.strip_prefix('.')?
-                .strip_suffix(".tmp")?
-                .rsplit_once('.')?
-                .0
-                .to_owned(),
-        )
-    };
-    let name = unfinished(name).unwrap_or_else(|| name.to_owned());
-    manifest_of(&name)
-        .or_else(|| node_of(&name, ".safetensors"))
-        .is_some()
-}
-
-fn node_of(name: &str, ending: &str) -> Option<u64> {
-    let node = name
-        .strip_prefix("node-")?
-        .strip_suffix(ending)?
-        .parse()
-        .ok()?;
-    (name == format!("node-{node}{ending}")).then_some(node)
-}
-
-/// Opens a regular file for reading. Anything else of that name is refused: opening a pipe would
-/// wait for its writer.
-pub fn open(path: &Path) -> Result<File, CheckpointError> {
-    if !fs::metadata(path)
-        .map_err(CheckpointError::io(path))?
-        .is_file()
-    {
-        return Err(CheckpointError::torn(path, "it is no file"));
-    }
-    File::open(path).map_err(CheckpointError::io(path))
-}
-
-/// The tensor name of the base optimizer's buffers in a file.
-pub const OPTIMIZER: &str = "optimizer";
-
-/// The range of a shard's parameters.
-pub fn parameters_of(header: &Header, shard: ShardId) -> Range<usize> {
-    let range = header.layout().range(shard);
-    let parameters = header.parameters();
-    range.start.min(parameters)..range.end.min(parameters)
-}
 
 /// The content of a node's manifest beside the values.
 #[derive(Clone, Debug)]

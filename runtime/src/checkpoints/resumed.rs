@@ -2,9 +2,10 @@
 
 use super::checkpoint::Checkpoint;
 use super::error::CheckpointError;
-use super::folder::{self, Name};
+use super::folder;
 use super::history::ancestors_through;
 use super::manifest::Ancestor;
+use super::name::Name;
 use slowmo_actors::ports::store::Restored;
 use slowmo_protocol::coordinator::Origin;
 use std::ops::Range;
@@ -33,9 +34,7 @@ impl Resumed {
         }
         warn_of_others(
             folder,
-            found
-                .as_ref()
-                .map(|checkpoint| Name::of(checkpoint.header())),
+            found.as_ref().map(|checkpoint| checkpoint.header().name()),
         )?;
         Ok(found.map(|checkpoint| Self::of(checkpoint, outer)))
     }
@@ -84,7 +83,7 @@ impl Resumed {
     /// The checkpoint's name, on which all bootstrap members must agree.
     #[must_use]
     pub fn name(&self) -> Name {
-        Name::of(self.checkpoint.header())
+        self.checkpoint.header().name()
     }
 }
 

@@ -2,7 +2,7 @@
 //! by tensor.
 
 use super::error::CheckpointError;
-use super::part;
+use super::files;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::collections::{HashMap, HashSet};
@@ -142,7 +142,7 @@ impl TensorFile {
     /// # Errors
     /// It cannot be read, or is torn.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let mut file = part::open(path)?;
+        let mut file = files::open(path)?;
         let length = file.metadata().map_err(CheckpointError::io(path))?.len();
         let (header, start) =
             read_header(&mut file, length).map_err(|why| CheckpointError::torn(path, why))?;

@@ -2,11 +2,12 @@
 //! and delays of a full or slow disk are counted and logged.
 
 use super::error::CheckpointError;
-use super::folder::{self, Keeps, Name};
+use super::folder::{self, Keeps};
 use super::history::History;
 use super::manifest::{Ancestor, Header, Tensor};
 use super::part::{self, Own};
 use super::resumed::Resumed;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use slowmo_actors::ports::store::{Restored, Snapshot, Store};
 use slowmo_actors::status::{Checkpointing, StatusBoard};
 use slowmo_protocol::checkpoint::replaces;
@@ -16,7 +17,7 @@ use slowmo_protocol::sampler::{DecidedRound, samples_until};
 use slowmo_protocol::trace::Start;
 use slowmo_protocol::view::Member;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest text (cursor) that training code may add to a checkpoint, in bytes.
@@ -214,9 +215,8 @@ impl Store for Checkpoints {
         let busy = |state: &mut State| state.waiting.is_some() || state.writing;
         let waited = shared
             .changed
-            .wait_timeout_while(shared.lock(), FLUSH_WAIT_MAX, busy)
-            .unwrap_or_else(PoisonError::into_inner);
-        if waited.1.timed_out() {
+            .wait_while_for(&mut shared.lock(), busy, FLUSH_WAIT_MAX);
+        if waited.timed_out() {
             tracing::warn!("the last checkpoint was not written in time");
         }
     }
@@ -281,10 +281,8 @@ impl Shared {
     /// Waits for a snapshot to write; `None` when the node is gone.
     fn next(&self) -> Option<(Snapshot, Vec<Tensor>, Option<String>)> {
         let idle = |state: &mut State| state.waiting.is_none() && !state.ends;
-        let mut state = self
-            .changed
-            .wait_while(self.lock(), idle)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
+        self.changed.wait_while(&mut state, idle);
         let snapshot = state.waiting.take()?;
         state.writing = true;
         Some((snapshot, state.tensors.clone(), state.cursor.clone()))
@@ -365,7 +363,7 @@ impl Shared {
             ancestors: history.ancestors.clone(),
         };
         let written = part::write(
-            &folder.join(Name::of(header).to_string()),
+            &folder.join(header.name().to_string()),
             header,
             own,
             snapshot,
@@ -452,7 +450,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

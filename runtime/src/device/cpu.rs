@@ -6,10 +6,10 @@
 //! get the same bits. Memory: one more copy of the values for each worker, and one for the sums. A
 //! worker moves `5 + 1/g` times its values through memory.
 
+use parking_lot::RwLock;
 use slowmo_actors::meeting::Meeting;
 use slowmo_actors::ports::device::{Collective, CollectiveError, TensorError, Tensors};
 use std::ops::Range;
-use std::sync::{PoisonError, RwLock};
 
 /// Values summed at a time: the block stays in the first-level cache while all ranks are added to
 /// it.
@@ -48,9 +48,7 @@ impl SharedMemory {
 
     /// Copies a worker's values into its slot.
     fn bring(&self, rank: usize, values: &dyn Tensors) -> Result<usize, TensorError> {
-        let mut slot = self.slots[rank]
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.slots[rank].write();
         slot.clear();
         values.read(&mut |_, tensor| slot.extend_from_slice(tensor))?;
         Ok(slot.len())
@@ -60,14 +58,8 @@ impl SharedMemory {
     fn reduce(&self, rank: usize, length: usize) {
         let size = self.slots.len();
         let range = part(length, rank, size);
-        let slots: Vec<_> = self
-            .slots
-            .iter()
-            .map(|slot| slot.read().unwrap_or_else(PoisonError::into_inner))
-            .collect();
-        let mut sums = self.parts[rank]
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let slots: Vec<_> = self.slots.iter().map(|slot| slot.read()).collect();
+        let mut sums = self.parts[rank].write();
         sums.resize(range.len(), 0.0);
         for (index, sums) in sums.chunks_mut(BLOCK_ELEMENTS).enumerate() {
             let start = range.start + index * BLOCK_ELEMENTS;
@@ -82,11 +74,7 @@ impl SharedMemory {
 
     /// Copies all parts of the mean into a worker's tensors.
     fn collect(&self, values: &mut dyn Tensors) -> Result<(), CollectiveError> {
-        let parts: Vec<_> = self
-            .parts
-            .iter()
-            .map(|part| part.read().unwrap_or_else(PoisonError::into_inner))
-            .collect();
+        let parts: Vec<_> = self.parts.iter().map(|part| part.read()).collect();
         let mut parts = parts.iter().map(|part| part.as_slice());
         let mut rest: &[f32] = &[];
         values.write(&mut |_, mut tensor| {

@@ -14,11 +14,12 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use slowmo_actors::context::NodeContext;
 use slowmo_actors::status::MemberState;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -206,11 +207,7 @@ async fn put_off(State(served): State<Arc<Served>>, request: Request, next: Next
     } else {
         &served.allowance
     };
-    let allowed = is_authorised
-        || allowance
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take(Instant::now());
+    let allowed = is_authorised || allowance.lock().take(Instant::now());
     if allowed {
         next.run(request).await
     } else {

@@ -1,8 +1,8 @@
 //! Passes over many values, split over a few threads: a single thread waits for memory most of the
 //! time.
 
+use parking_lot::Mutex;
 use std::num::NonZeroUsize;
-use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, available_parallelism, scope};
 
 /// Maximum threads of one pass; on most machines more threads do not increase memory throughput.
@@ -31,13 +31,10 @@ pub fn each<T: Send, R: Send>(
     let run = || {
         loop {
             // Not in the condition of a `while let`, where the lock would be held during the work.
-            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let next = queue.lock().next();
             let Some((index, item)) = next else { return };
             let result = work(item);
-            results
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push((index, result));
+            results.lock().push((index, result));
         }
     };
     scope(|scope| {
@@ -52,7 +49,7 @@ pub fn each<T: Send, R: Send>(
         }
         run();
     });
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut results = results.into_inner();
     results.sort_unstable_by_key(|(index, _)| *index);
     results.into_iter().map(|(_, result)| result).collect()
 }

@@ -1,9 +1,9 @@
 //! Tracks the addresses that are being dialed, so that dialing one a second time does nothing.
 
-use super::sessions::lock;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -26,7 +26,7 @@ impl Dialing {
     /// Whether the caller should dial now. If the address is already being dialed, the request is
     /// remembered: the peer may come up and go down again before that dialing ends.
     pub(crate) fn begin(&self, address: SocketAddr, give_up_after: Duration) -> bool {
-        let mut wishes = lock(&self.wishes);
+        let mut wishes = self.wishes.lock();
         if let Some(wish) = wishes.get_mut(&address) {
             wish.again = Some(give_up_after);
             return false;
@@ -39,7 +39,7 @@ impl Dialing {
     /// that still waits for an answer from there may have begun before that node listened, so it is
     /// restarted at once.
     pub(crate) fn heard(&self, address: SocketAddr) {
-        if let Some(wish) = lock(&self.wishes).get(&address) {
+        if let Some(wish) = self.wishes.lock().get(&address) {
             wish.heard.notify_one();
         }
     }
@@ -47,7 +47,8 @@ impl Dialing {
     /// The [`Notify`] that is triggered when the node at an address that is being dialed is heard
     /// from.
     pub(crate) fn hearing(&self, address: SocketAddr) -> Arc<Notify> {
-        lock(&self.wishes)
+        self.wishes
+            .lock()
             .get(&address)
             .map(|wish| wish.heard.clone())
             .unwrap_or_default()
@@ -60,7 +61,7 @@ impl Dialing {
         address: SocketAddr,
         is_up: impl FnOnce() -> bool,
     ) -> Option<Duration> {
-        let mut wishes = lock(&self.wishes);
+        let mut wishes = self.wishes.lock();
         match wishes.remove(&address).and_then(|wish| wish.again) {
             Some(again) if !is_up() => {
                 wishes.insert(address, Wish::default());

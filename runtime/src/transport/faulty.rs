@@ -10,13 +10,13 @@ mod lane;
 mod line;
 mod sender;
 
-use crate::transport::sessions::lock;
 use async_trait::async_trait;
 use bytes::Bytes;
 use crash::{Crash, MortalReceiver, MortalSender};
 pub use crash::{Fate, Sending, Watcher};
 use lane::Lane;
 use line::Line;
+use parking_lot::Mutex;
 use sender::FaultySender;
 use slowmo_actors::ports::transport::{
     BulkError, BulkSender, DownReason, LocalPeer, SendError, TRANSPORT_EVENTS_MAX, Traffic,
@@ -26,7 +26,7 @@ use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::wire::CONTROL_FRAME_BYTES_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -157,7 +157,7 @@ impl Faults {
     /// Clears all faults; a node that has crashed stays crashed.
     pub fn heal(&self) {
         self.throttle(None);
-        for lane in lock(&self.shared.lanes).values() {
+        for lane in self.shared.lanes.lock().values() {
             lane.set(Fault::default());
         }
     }
@@ -170,7 +170,7 @@ async fn silence(shared: Arc<Shared>, node: NodeId) {
         .await
         .is_err()
     {
-        lock(&shared.silenced).insert(node);
+        shared.silenced.lock().insert(node);
         if let Some(inner) = shared.inner.upgrade() {
             inner.disconnect(node, "nothing was heard from it");
         }
@@ -188,7 +188,7 @@ async fn forward(
             (&mut event, shared.upgrade())
         {
             shared.lane(*node).discard();
-            if lock(&shared.silenced).remove(node) {
+            if shared.silenced.lock().remove(node) {
                 *reason = DownReason::Silent(shared.silent_after);
             }
         }
@@ -205,7 +205,7 @@ async fn forward(
 
 impl Shared {
     fn lane(self: &Arc<Self>, to: NodeId) -> Lane {
-        let mut lanes = lock(&self.lanes);
+        let mut lanes = self.lanes.lock();
         lanes
             .entry(to)
             .or_insert_with(|| {
@@ -335,7 +335,7 @@ impl Transport for FaultyTransport {
         let lanes = if self.shared.crash.has_crashed() {
             Vec::new()
         } else {
-            held(&lock(&self.shared.lanes))
+            held(&self.shared.lanes.lock())
         };
         for lane in lanes {
             lane.drained().await;

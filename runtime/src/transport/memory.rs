@@ -9,10 +9,12 @@ mod stream;
 
 use super::accepted::Accepted;
 use super::dialing::Dialing;
-use super::sessions::{AdmitError, Part, PeerIdentity, Sessions, lock};
+use super::session::PeerIdentity;
+use super::sessions::{AdmitError, Part, Sessions};
 use async_trait::async_trait;
 use bytes::Bytes;
 use link::Link;
+use parking_lot::Mutex;
 use slowmo_actors::ports::transport::{
     BulkError, BulkSender, DATAGRAM_BYTES_MAX, DialError, DownReason, LocalPeer, SendError,
     TRANSPORT_EVENTS_MAX, Traffic, Transport, TransportEvent,
@@ -21,8 +23,8 @@ use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -98,7 +100,7 @@ impl MemoryHub {
             sent_bytes: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
         });
-        let replaced = lock(&self.nodes).insert(address, node.clone());
+        let replaced = self.nodes.lock().insert(address, node.clone());
         if let Some(replaced) = replaced {
             replaced.sessions.close("another node took its address");
         }
@@ -108,7 +110,7 @@ impl MemoryHub {
     /// Removes this incarnation of a node from the hub, as if its process were gone: it can no
     /// longer be dialed or port-probed. Its connections stay open and silent.
     pub(crate) fn vanish(&self, node: LocalPeer) {
-        let mut nodes = lock(&self.nodes);
+        let mut nodes = self.nodes.lock();
         if nodes
             .get(&node.address)
             .is_some_and(|there| there.local == node)
@@ -118,11 +120,11 @@ impl MemoryHub {
     }
 
     fn find(&self, address: SocketAddr) -> Option<Arc<Node>> {
-        lock(&self.nodes).get(&address).cloned()
+        self.nodes.lock().get(&address).cloned()
     }
 
     fn leave(&self, node: &Arc<Node>) {
-        let mut nodes = lock(&self.nodes);
+        let mut nodes = self.nodes.lock();
         if nodes
             .get(&node.local.address)
             .is_some_and(|current| Arc::ptr_eq(current, node))

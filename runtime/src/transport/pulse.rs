@@ -1,8 +1,7 @@
 //! Signs of life of one peer: their number over all its connections, and the time of the last one.
 //! No I/O.
 
-use super::sessions::lock;
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -41,7 +40,7 @@ impl Pulse {
 
     /// Counts a connection's signs from now on.
     pub(crate) fn attach(&self, connection: Box<dyn Vital>) {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         // Of a connection that has ended, only its count is kept, so that the list is no longer
         // than the number of live connections.
         let over: u64 = state
@@ -55,17 +54,17 @@ impl Pulse {
 
     /// Counts one sign of life.
     pub(crate) fn count(&self) {
-        lock(&self.0).counted += 1;
+        self.0.lock().counted += 1;
     }
 
     /// Number of signs of life so far.
     pub(crate) fn heard(&self) -> u64 {
-        lock(&self.0).look()
+        self.0.lock().look()
     }
 
     /// Whether a sign of life was observed within [`LIVE_WINDOW`].
     pub(crate) fn is_live(&self) -> bool {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         state.look();
         state.seen.1.elapsed() < LIVE_WINDOW
     }

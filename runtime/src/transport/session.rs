@@ -2,14 +2,23 @@
 //! events.
 
 use super::pulse::Pulse;
-use super::sessions::PeerIdentity;
 use super::watched::Watched;
 use slowmo_actors::ports::transport::{DownReason, TransportEvent};
+use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{RwLock, RwLockWriteGuard, mpsc};
+
+/// The authenticated peer that a connection belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerIdentity {
+    pub node: NodeId,
+    pub incarnation: Incarnation,
+    /// The address where the peer listens, as the peer announced it.
+    pub address: SocketAddr,
+}
 
 /// Longest time that received data is still read after a peer has closed its connections.
 const READING_AFTER_CLOSE_MAX: Duration = Duration::from_millis(300);

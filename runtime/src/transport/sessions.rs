@@ -5,21 +5,17 @@
 //! later session's events only after the earlier one's `PeerDown`.
 
 use super::accepted::Accepted;
+use super::session::PeerIdentity;
 pub(crate) use super::session::{Counted, Session};
+use parking_lot::Mutex;
 use slowmo_actors::ports::transport::{DownReason, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::view::MEMBERS_MAX;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-
-/// Locks a mutex and ignores poisoning: the tables behind these locks are consistent between any
-/// two statements, so a panic elsewhere does not corrupt them.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// All peers of one node. `L` is the transport's handle for sending to one peer.
 pub(crate) struct Sessions<L> {
@@ -54,15 +50,6 @@ pub(crate) enum Part<L> {
     IncomingBulk(Arc<Accepted>),
 }
 
-/// The authenticated peer that a connection belongs to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerIdentity {
-    pub node: NodeId,
-    pub incarnation: Incarnation,
-    /// The address where the peer listens, as the peer announced it.
-    pub address: SocketAddr,
-}
-
 /// Reason why a connection was not admitted. The session table is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdmitError {
@@ -95,7 +82,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         peer: PeerIdentity,
         part: Part<L>,
     ) -> Result<Arc<Session>, AdmitError> {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         if table.closed {
             return Err(AdmitError::Closed);
         }
@@ -134,7 +121,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
 
     /// Whether [`Sessions::admit`] would accept the connection now, and the error if not.
     pub(crate) fn would_admit(&self, peer: PeerIdentity, part: &Part<L>) -> Result<(), AdmitError> {
-        let table = lock(&self.table);
+        let table = self.table.lock();
         let verdict = table
             .entries
             .get(&peer.node)
@@ -149,7 +136,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
     /// The listening address of an earlier incarnation of the peer that is still alive, because of
     /// which [`Sessions::admit`] refuses every connection of the peer.
     pub(crate) fn duplicate_of(&self, peer: PeerIdentity) -> Option<SocketAddr> {
-        let table = lock(&self.table);
+        let table = self.table.lock();
         match table
             .entries
             .get(&peer.node)
@@ -163,7 +150,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
 
     /// The handle for sending to a peer that is up.
     pub(crate) fn outgoing(&self, node: NodeId) -> Option<L> {
-        let table = lock(&self.table);
+        let table = self.table.lock();
         let entry = table.entries.get(&node)?;
         if entry.session.is_closing() {
             None
@@ -174,7 +161,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
 
     /// The incarnation of a peer that frames can be sent to.
     pub(crate) fn outgoing_incarnation(&self, node: NodeId) -> Option<Incarnation> {
-        let table = lock(&self.table);
+        let table = self.table.lock();
         let entry = table.entries.get(&node)?;
         (entry.outgoing.is_some() && !entry.session.is_closing())
             .then_some(entry.session.peer.incarnation)
@@ -182,7 +169,8 @@ impl<L: Clone + Send + 'static> Sessions<L> {
 
     /// The sending handles of all peers that have one.
     pub(crate) fn all_outgoing(&self) -> Vec<L> {
-        lock(&self.table)
+        self.table
+            .lock()
             .entries
             .values()
             .filter_map(|entry| entry.outgoing.clone())
@@ -191,7 +179,8 @@ impl<L: Clone + Send + 'static> Sessions<L> {
 
     /// The session of a peer, up or not.
     pub(crate) fn session(&self, node: NodeId) -> Option<Arc<Session>> {
-        lock(&self.table)
+        self.table
+            .lock()
             .entries
             .get(&node)
             .map(|entry| entry.session.clone())
@@ -212,7 +201,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
 
     /// The address where a peer listens, or listened when it was last connected.
     pub(crate) fn address(&self, node: NodeId) -> Option<SocketAddr> {
-        lock(&self.table).addresses.get(&node).copied()
+        self.table.lock().addresses.get(&node).copied()
     }
 
     /// Records that nobody listens at this address any more. If an incarnation of the node that
@@ -230,7 +219,8 @@ impl<L: Clone + Send + 'static> Sessions<L> {
 
     /// Whether the peer that was dialed at this address is up.
     pub(crate) fn is_up_at(&self, address: SocketAddr) -> bool {
-        lock(&self.table)
+        self.table
+            .lock()
             .entries
             .values()
             .any(|entry| entry.session.is_up_at(address) && !entry.session.is_closing())
@@ -238,7 +228,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
 
     /// Ends every session, admits no connection from now on, and returns the sessions.
     pub(crate) fn close(&self, reason: &str) -> Vec<Arc<Session>> {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         table.closed = true;
         let sessions: Vec<_> = table
             .entries
@@ -259,7 +249,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         accepted: &Arc<Accepted>,
         reason: DownReason,
     ) {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         if let Some(entry) = table
             .entries
             .get_mut(&session.peer.node)
@@ -279,7 +269,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
     }
 
     fn forget(&self, session: &Arc<Session>) {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         if table
             .entries
             .get(&session.peer.node)

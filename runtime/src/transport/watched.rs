@@ -2,9 +2,8 @@
 //! which they began to wait, so that wake-ups are deterministic: with simulated time, two runs of a
 //! whole cluster are identical.
 
-use super::sessions::lock;
+use parking_lot::Mutex;
 use std::pin::pin;
-use std::sync::Mutex;
 use tokio::sync::Notify;
 
 /// A value, and the tasks that wait for it to change.
@@ -23,7 +22,7 @@ impl<T: Clone> Watched<T> {
     }
 
     pub(crate) fn get(&self) -> T {
-        lock(&self.value).clone()
+        self.value.lock().clone()
     }
 
     /// Sets the value and returns the previous one.
@@ -33,7 +32,7 @@ impl<T: Clone> Watched<T> {
 
     /// Changes the value in place.
     pub(crate) fn modify<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
-        let result = change(&mut lock(&self.value));
+        let result = change(&mut self.value.lock());
         self.changed.notify_waiters();
         result
     }
@@ -68,7 +67,7 @@ mod tests {
                 let woken = woken.clone();
                 tokio::spawn(async move {
                     watched.wait_for(|value| *value > 1).await;
-                    lock(&woken).push(index);
+                    woken.lock().push(index);
                 })
             })
             .collect();
@@ -83,7 +82,7 @@ mod tests {
         for task in waiting {
             assert!(task.await.is_ok());
         }
-        assert_eq!(*lock(&woken), (0..20).collect::<Vec<_>>());
+        assert_eq!(*woken.lock(), (0..20).collect::<Vec<_>>());
         assert_eq!(watched.wait_for(|value| *value == 2).await, 2);
     }
 }

@@ -1,8 +1,6 @@
 //! Events, effects and settings of the coordinator.
 
 use super::error::RoundError;
-#[cfg(any(test, feature = "testing"))]
-use super::machine::ASK_AGAIN_EVERY;
 use super::outcome::{Origin, Outcome, RoundSpec};
 use super::plan::{Attempt, Plan, Publication};
 use super::voters::Votes;
@@ -17,6 +15,10 @@ use crate::view::{Member, View};
 use crate::wire::{Frame, Header, MemberState, Message};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// Interval at which a member that waits for a round asks its leader for the result, in real
+/// deployments.
+pub const ASK_AGAIN_EVERY: Span = Span::from_millis(1_500);
 
 /// Events the coordinator handles.
 #[derive(Clone, Debug)]

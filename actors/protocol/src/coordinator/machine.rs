@@ -29,6 +29,7 @@ mod leading;
 mod learning;
 mod links;
 mod peers;
+mod reports;
 mod returning;
 mod timers;
 mod voting;
@@ -54,15 +55,14 @@ pub use early::{
 pub use forking::Recovery;
 use history::{History, Maps};
 pub use leading::{FOLLOW_WAIT, PROMISE_WAIT};
-pub use learning::ASK_AGAIN_EVERY;
 pub use learning::LEAVE_ACKNOWLEDGED_WAIT;
 use learning::Left;
 use links::Links;
 pub use links::{
-    ATTEMPT_WAIT_MAX, AWAY_WAIT, PAIRS_REPORTED_MAX, REPORTS_TO_PART, STAND_IN_STEP,
-    STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,
+    ATTEMPT_WAIT_MAX, AWAY_WAIT, STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,
 };
 use peers::Peers;
+pub use reports::{PAIRS_REPORTED_MAX, REPORTS_TO_PART};
 use returning::Aside;
 use timers::{Timer, Timers};
 

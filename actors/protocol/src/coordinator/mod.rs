@@ -175,9 +175,9 @@ mod voters;
 pub use acceptor::{Acceptor, Overtaken, Promise, TERM_COUNTER_MAX, bound, first_term};
 pub use draft::{Base, Draft, Order};
 pub use error::{RecoveryError, RoundError};
-pub use events::{Effect, GivesUp, In, Settings};
+pub use events::{ASK_AGAIN_EVERY, Effect, GivesUp, In, Settings};
 pub use machine::{
-    ASK_AGAIN_EVERY, ATTEMPT_WAIT_MAX, ATTEMPTS_KEPT_MAX, AWAY_WAIT, Coordinator, EARLY_BYTES_MAX,
+    ATTEMPT_WAIT_MAX, ATTEMPTS_KEPT_MAX, AWAY_WAIT, Coordinator, EARLY_BYTES_MAX,
     EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT,
     LEAVE_ACKNOWLEDGED_WAIT, PAIRS_REPORTED_MAX, PROMISE_WAIT, REPORTS_TO_PART, Recovery,
     STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,

@@ -1,8 +1,24 @@
 //! Times of the links between members, from measured rates.
 
-use super::order::Rates;
 use crate::ident::NodeId;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// Measured rate of one node's messages to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Rate {
+    /// The peer.
+    pub to: NodeId,
+    /// Rate in units of 1,000 bytes per second; 0 counts as 1.
+    pub kilobytes: u32,
+}
+
+/// Maximum number of rates that a node reports: a graph has few edges at a node, and the leader
+/// keeps those of all nodes.
+pub const RATES_MAX: usize = 64;
+
+/// The rates that each node measured, by node.
+pub type Rates = BTreeMap<NodeId, Vec<Rate>>;
 
 /// Nanoseconds per megabyte: an integer, so that sums are exact and the same everywhere.
 pub type Time = u64;

@@ -28,8 +28,9 @@ pub use bipartite::BipartiteExponential;
 pub use complete::Complete;
 pub use deciding::next_order;
 pub use exponential::{Exponential, hops};
+pub use links::{RATES_MAX, Rate, Rates};
 pub use objective::Score;
-pub use order::{RATES_MAX, Rate, Rates, order_by_rate, score};
+pub use order::{order_by_rate, score};
 pub use ring::Ring;
 
 use crate::algorithm::{Gossip, TopologyName};

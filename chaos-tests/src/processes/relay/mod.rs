@@ -24,13 +24,14 @@ pub use lanes::Layer;
 pub use ports::PortError;
 
 use lanes::Lanes;
+use parking_lot::Mutex;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::trace::Link;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use tokio::net::UdpSocket;
@@ -163,17 +164,17 @@ impl Relay {
 
     /// Adds a layer to links.
     pub fn lay(&self, layer: Layer) {
-        lock(&self.shared.lanes).lay(layer);
+        self.shared.lanes.lock().lay(layer);
     }
 
     /// Removes a layer.
     pub fn take_off(&self, number: usize) {
-        lock(&self.shared.lanes).take_off(number);
+        self.shared.lanes.lock().take_off(number);
     }
 
     /// Removes all layers: links are as at the start.
     pub fn heal(&self) {
-        lock(&self.shared.lanes).heal();
+        self.shared.lanes.lock().heal();
     }
 
     /// Traffic so far.
@@ -240,7 +241,7 @@ impl Shared {
 
     fn pass(&self, from: usize, to: usize, bytes: &[u8], sockets: &[UdpSocket]) {
         let now = self.now_us();
-        let arrivals = lock(&self.lanes).pass((from, to), now, bytes.len());
+        let arrivals = self.lanes.lock().pass((from, to), now, bytes.len());
         if arrivals == [None, None] {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -248,7 +249,7 @@ impl Shared {
             if at_us <= now {
                 self.send(from, to, bytes, sockets);
             } else {
-                match lock(&self.waiting).push(at_us, (from, to), bytes) {
+                match self.waiting.lock().push(at_us, (from, to), bytes) {
                     Ok(true) => self.sooner.notify_one(),
                     Ok(false) => {}
                     Err(waiting::Full) => _ = self.overrun.fetch_add(1, Ordering::Relaxed),
@@ -276,11 +277,11 @@ impl Shared {
         loop {
             let now = self.now_us();
             loop {
-                let due = lock(&self.waiting).due(now);
+                let due = self.waiting.lock().due(now);
                 let Some(datagram) = due else { break };
                 self.send(datagram.way.0, datagram.way.1, &datagram.bytes, &sockets);
             }
-            let next = lock(&self.waiting).next_us();
+            let next = self.waiting.lock().next_us();
             match next {
                 Some(at_us) => {
                     let until = self.begun + std::time::Duration::from_micros(at_us);
@@ -295,11 +296,6 @@ impl Shared {
     fn now_us(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
-}
-
-/// Locks a mutex even if a thread panicked while it held it: the numbers are still correct enough.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

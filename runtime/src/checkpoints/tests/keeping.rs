@@ -275,7 +275,7 @@ fn a_node_knows_which_are_whole() {
                 step: 144,
                 ..like.checkpoint
             };
-            let path = folder.path().join(Name::of(&header).to_string());
+            let path = folder.path().join(header.name().to_string());
             part::write(&path, &header, own(2), &snapshot(2, 144)).unwrap();
         }
         checkpoints.keep(snapshot(1, number * 48));
@@ -301,7 +301,7 @@ fn a_node_knows_which_are_whole() {
 fn what_could_not_be_written_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let header = header(96, 0);
-    let path = folder.path().join(Name::of(&header).to_string());
+    let path = folder.path().join(header.name().to_string());
     // Of values and manifest, the latter finds no room.
     fs::create_dir(&path).unwrap();
     std::os::unix::fs::symlink("/dev/full", path.join(".node-1.json.5.tmp")).unwrap();
@@ -550,7 +550,7 @@ fn a_disk_that_takes_nothing_leaves_what_was_there() {
     write(folder.path(), 48, 0, &[1, 2]);
     let header = header(96, 0);
     // A file stands where the folder should be.
-    let path = folder.path().join(Name::of(&header).to_string());
+    let path = folder.path().join(header.name().to_string());
     fs::write(&path, "").unwrap();
     let error = part::write(&path, &header, own(1), &snapshot(1, 96)).unwrap_err();
     assert!(matches!(error, CheckpointError::Io { .. }), "{error}");

@@ -143,7 +143,7 @@ fn snapshot(node: u64, step: u64) -> Snapshot {
 
 fn write(folder: &Path, step: u64, run: u32, nodes: &[u64]) -> PathBuf {
     let header = header(step, run);
-    let path = folder.join(Name::of(&header).to_string());
+    let path = folder.join(header.name().to_string());
     for node in nodes {
         part::write(&path, &header, own(*node), &snapshot(*node, step)).unwrap();
     }
@@ -272,7 +272,7 @@ fn names_that_are_there_twice_are_told_apart() {
         .tensors
         .iter_mut()
         .for_each(|tensor| tensor.name = "tensor 0".to_owned());
-    let path = folder.path().join(Name::of(&header).to_string());
+    let path = folder.path().join(header.name().to_string());
     for node in [1, 2] {
         part::write(&path, &header, own(node), &snapshot(node, 96)).unwrap();
     }

@@ -5,14 +5,14 @@
 //! node whose process was killed, it is silent until its peers detect that. What it passed to the
 //! transport before is still delivered.
 
-use crate::transport::sessions::lock;
 use crate::transport::watched::Watched;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use slowmo_actors::ports::transport::{BulkError, BulkReceiver, BulkSender};
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::wire::{BulkHeader, Frame};
 use std::any::Any;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// A frame, or a part of a bulk stream, that a node is about to send.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ pub(super) struct Crash {
 
 impl Crash {
     pub(super) fn watch(&self, watcher: Watcher) {
-        lock(&self.watcher).replace(watcher);
+        self.watcher.lock().replace(watcher);
     }
 
     /// Marks the node as crashed; returns `true` the first time.
@@ -69,7 +69,7 @@ impl Crash {
 
     /// Keeps a crashed node's end of a stream open, so that the peer is not notified.
     pub(super) fn mark_down(&self, end: impl Any + Send) {
-        lock(&self.graveyard).push(Box::new(end));
+        self.graveyard.lock().push(Box::new(end));
     }
 
     /// Whether a control frame may still be sent.
@@ -104,7 +104,7 @@ impl Crash {
     }
 
     fn watcher(&self) -> Option<Watcher> {
-        lock(&self.watcher).clone()
+        self.watcher.lock().clone()
     }
 
     /// Asks the watcher; returns whether the node may still send. The watcher is called with no

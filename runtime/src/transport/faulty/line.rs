@@ -5,8 +5,7 @@
 //! All other traffic waits behind what is queued, and a datagram that finds more than twice as much
 //! queued is lost.
 
-use crate::transport::sessions::lock;
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -31,7 +30,7 @@ impl Line {
     }
 
     pub(super) fn set_rate(&self, bytes_per_second: Option<u64>) {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         state.bytes_per_second = bytes_per_second;
         if bytes_per_second.is_none() {
             state.free_at = Instant::now();
@@ -40,11 +39,12 @@ impl Line {
 
     /// Whether the line has no throttle.
     pub(super) fn is_free(&self) -> bool {
-        lock(&self.0).bytes_per_second.is_none()
+        self.0.lock().bytes_per_second.is_none()
     }
 
     pub(super) fn queued(&self) -> Duration {
-        lock(&self.0)
+        self.0
+            .lock()
             .free_at
             .saturating_duration_since(Instant::now())
     }
@@ -52,7 +52,8 @@ impl Line {
     /// The time when the queue has room for more bulk; now, if it has room.
     pub(super) fn room_at(&self) -> Instant {
         let now = Instant::now();
-        lock(&self.0)
+        self.0
+            .lock()
             .free_at
             .checked_sub(QUEUE_MAX)
             .unwrap_or(now)
@@ -66,7 +67,7 @@ impl Line {
 
     /// Queues bytes behind what is queued already, and returns the time when they will have passed.
     pub(super) fn enter(&self, bytes: usize) -> Instant {
-        lock(&self.0).queue(bytes)
+        self.0.lock().queue(bytes)
     }
 }
 

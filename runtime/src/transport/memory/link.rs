@@ -1,14 +1,15 @@
 //! One direction between two nodes of a hub: a control queue, a datagram queue, and bulk streams.
 
 use super::stream::{self, StreamParts};
-use super::{Node, SEEDED_DELAY_MAX, lock};
+use super::{Node, SEEDED_DELAY_MAX};
 use crate::transport::sessions::Session;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use slowmo_actors::ports::transport::{
     BulkError, BulkSender, CONTROL_QUEUE_FRAMES_MAX, DownReason, SendError, TransportEvent,
 };
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -51,7 +52,7 @@ impl Link {
 
     /// Starts delivery; `here` is the session that the sender has for the receiver.
     pub(super) fn run(self: &Arc<Self>, here: Arc<Session>) {
-        if let Some((control, datagrams)) = lock(&self.queues).take() {
+        if let Some((control, datagrams)) = self.queues.lock().take() {
             self.from
                 .runtime
                 .spawn(self.clone().deliver_control(control));

@@ -8,7 +8,7 @@
 
 use super::close::{CloseCode, close, dial_error};
 use super::tls::certified_name;
-use crate::transport::sessions::PeerIdentity;
+use crate::transport::session::PeerIdentity;
 use quinn::{Connection, ConnectionError, ReadError, ReadExactError, RecvStream, SendStream};
 use slowmo_actors::ports::transport::{DialError, LocalPeer};
 use slowmo_protocol::ident::ClusterId;

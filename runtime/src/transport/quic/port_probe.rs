@@ -6,13 +6,13 @@
 //! the byte.
 
 use super::Node;
-use crate::transport::sessions::lock;
+use parking_lot::Mutex;
 use slowmo_actors::ports::transport::TransportEvent;
 use slowmo_protocol::ident::NodeId;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
@@ -36,7 +36,7 @@ struct Door {
 
 /// Sends one port probe; a refusal is reported as [`TransportEvent::PortRefused`].
 pub(super) fn port_probe(node: &Arc<Node>, peer: NodeId, address: SocketAddr) {
-    let mut open = lock(&node.doors.open);
+    let mut open = node.doors.open.lock();
     if let Some(door) = open.get(&peer).filter(|door| door.address == address) {
         return door.port_probe.notify_one();
     }
@@ -59,7 +59,7 @@ pub(super) fn port_probe(node: &Arc<Node>, peer: NodeId, address: SocketAddr) {
         let _ = node
             .until_stopped(stand(&node, peer, address, &port_probe))
             .await;
-        let mut open = lock(&node.doors.open);
+        let mut open = node.doors.open.lock();
         if open
             .get(&peer)
             .is_some_and(|door| Arc::ptr_eq(&door.port_probe, &port_probe))

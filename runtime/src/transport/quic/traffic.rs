@@ -2,11 +2,10 @@
 //! connection's signs of life.
 
 use crate::transport::pulse::Vital;
-use crate::transport::sessions::lock;
+use parking_lot::Mutex;
 use quinn::Connection;
 use slowmo_actors::ports::transport::Traffic;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 
 /// Byte counts of one transport.
 #[derive(Default)]
@@ -24,7 +23,7 @@ struct State {
 impl TrafficCounter {
     /// Counts a connection from now on; returns its id for [`TrafficCounter::fold`].
     pub(super) fn add(&self, connection: &Connection) -> u64 {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.added += 1;
         let id = state.added;
         state.live.insert(id, connection.clone());
@@ -33,7 +32,7 @@ impl TrafficCounter {
 
     /// Adds the bytes of a connection that has ended to the total, and drops the connection.
     pub(super) fn fold(&self, id: u64) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let Some(connection) = state.live.remove(&id) {
             state.ended = sum(state.ended, &connection);
             state.ended.mtu_bytes = 0;
@@ -41,7 +40,7 @@ impl TrafficCounter {
     }
 
     pub(super) fn total(&self) -> Traffic {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         state.live.values().fold(state.ended, sum)
     }
 }

@@ -1,7 +1,7 @@
 //! The undecided round: this node's vote, its lead, and its knowledge of the others.
 
 use super::data::Data;
-use super::links::Reports;
+use super::reports::Reports;
 use crate::coordinator::acceptor::{Acceptor, Promise};
 use crate::coordinator::outcome::{Outcome, Proposal};
 use crate::ident::{NodeId, Term};

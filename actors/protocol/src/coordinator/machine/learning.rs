@@ -42,10 +42,6 @@ struct Pending {
     votes: Option<Votes>,
 }
 
-/// Interval at which a member that waits for a round asks its leader for the result, in real
-/// deployments.
-pub const ASK_AGAIN_EVERY: Span = Span::from_millis(1_500);
-
 impl Coordinator {
     /// Asks the leader, as far as this node knows it, for the result of the round.
     pub(super) fn ask_again(&mut self, now: Instant, out: &mut Outbox<Effect>) {

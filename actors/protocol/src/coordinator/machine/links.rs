@@ -18,6 +18,7 @@
 
 use super::Coordinator;
 use super::deciding::Lead;
+use super::reports::REPORTS_TO_PART;
 use super::timers::Timer;
 use crate::coordinator::events::Effect;
 use crate::coordinator::plan::Attempt;
@@ -41,11 +42,6 @@ pub const STAND_IN_STEPS_MAX: usize = 16;
 /// that a member waits before it stands in again: the waits double, so that data that takes long
 /// arrives in between.
 pub const ATTEMPT_WAIT_MAX: Span = Span::from_millis(32_000);
-/// Maximum number of pairs of which reports are kept.
-pub const PAIRS_REPORTED_MAX: usize = 4096;
-/// Number of attempts of a round under which a pair must be reported before the round is made
-/// without one of the two.
-pub const REPORTS_TO_PART: u32 = 2;
 /// Time for which a broken stream may go unexplained before the leader is asked for another
 /// attempt: its other end may be found dead, or another attempt may be on its way.
 pub const STREAM_BROKEN_WAIT: Span = Span::from_millis(500);
@@ -188,43 +184,6 @@ impl Links {
         let deposed = away_for(deposed_after);
         self.given_up = given_up;
         self.deposed = deposed;
-    }
-}
-
-/// Broken links that were reported to a leader in one round.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Reports {
-    /// By pair, the lower id first: the number of attempts under which it was reported, and the
-    /// last of them. At most [`PAIRS_REPORTED_MAX`].
-    pairs: BTreeMap<(NodeId, NodeId), (u32, Attempt)>,
-    /// Nodes that are excluded from this round.
-    left_out: BTreeSet<NodeId>,
-}
-
-impl Reports {
-    /// Records a report; `true` once the pair was reported under [`REPORTS_TO_PART`] attempts. A
-    /// node may report itself: it fails by itself.
-    fn note(&mut self, (one, other): (NodeId, NodeId), attempt: Attempt) -> bool {
-        let pair = (one.min(other), one.max(other));
-        if self.pairs.len() >= PAIRS_REPORTED_MAX && !self.pairs.contains_key(&pair) {
-            return false;
-        }
-        match self.pairs.get_mut(&pair) {
-            None => _ = self.pairs.insert(pair, (1, attempt)),
-            Some((times, last)) if *last != attempt => (*times, *last) = (*times + 1, attempt),
-            Some(_) => {}
-        }
-        self.pairs
-            .get(&pair)
-            .is_some_and(|(times, _)| *times >= REPORTS_TO_PART)
-    }
-
-    /// Number of reported pairs that contain a node.
-    fn pairs_of(&self, node: NodeId) -> usize {
-        self.pairs
-            .keys()
-            .filter(|(one, other)| *one == node || *other == node)
-            .count()
     }
 }
 
