@@ -269,14 +269,22 @@ impl Liveness {
         }
         packet
             .updates
-            .retain(|update| self.is_news(update, from, now));
+            .retain(|update| self.is_news(update, from, now, out));
         let wishes = self.swim.receive(&packet);
         self.grant(wishes, Some(from), now, out);
     }
 
     /// Whether news is passed on to foca. The reported death of a node that was heard a moment ago
     /// waits for confirmation.
-    fn is_news(&mut self, update: &LifeUpdate, teller: NodeId, now: Instant) -> bool {
+    fn is_news(
+        &mut self,
+        update: &LifeUpdate,
+        teller: NodeId,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) -> bool {
+        // A far node may have been heard since it was last looked at.
+        let unseen = self.look_interval().0 - POLL_EVERY.0;
         let ours = self.swim.life();
         if update.life.node == ours.node {
             return update.life.incarnation == ours.incarnation
@@ -291,12 +299,16 @@ impl Liveness {
         let bound = peer
             .answer_bound(&self.settings)
             .max(self.settings.probe_interval);
+        let bound = Span(bound.0 + unseen);
         let doubtful = update.state == LifeState::Down && !peer.down && peer.silence(now) < bound;
         if doubtful {
             peer.unconfirmed.get_or_insert(Rumour {
                 believed_by: now.after(bound),
                 teller,
             });
+            if peer.ask(&self.settings, now) {
+                send(update.life.node, Content::Ask, out);
+            }
         }
         !doubtful
     }
@@ -399,8 +411,16 @@ impl Liveness {
     /// Whether the next poll looks at all nodes, and not only at the near ones.
     #[must_use]
     pub fn looks_at_all(&self) -> bool {
-        let polls = self.peers.len().div_ceil(LOOKED_AT_PER_POLL).max(1);
-        self.polls.is_multiple_of(polls as u64)
+        self.polls.is_multiple_of(self.polls_per_look())
+    }
+
+    fn polls_per_look(&self) -> u64 {
+        self.peers.len().div_ceil(LOOKED_AT_PER_POLL).max(1) as u64
+    }
+
+    /// Interval at which the machine looks at all nodes.
+    fn look_interval(&self) -> Span {
+        Span(POLL_EVERY.0 * self.polls_per_look())
     }
 
     fn look_at_near(&mut self, now: Instant, out: &mut Outbox<Effect>) {
@@ -521,6 +541,9 @@ impl Liveness {
                     down_by,
                     refutations,
                 });
+                if peer.ask(&self.settings, now) {
+                    send(life.node, Content::Ask, out);
+                }
             }
             _ => {}
         }

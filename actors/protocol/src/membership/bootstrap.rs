@@ -104,9 +104,9 @@ impl Membership {
     }
 
     fn is_founder(&self, known: &Known) -> bool {
-        known.model.is_some()
-            && self.is_current(known)
-            && !self.life.ended.contains(&(known.node, known.incarnation))
+        let incarnation = (known.node, known.incarnation);
+        let has_ended = self.life.ended.contains(&incarnation) || self.left.contains(&incarnation);
+        known.model.is_some() && self.is_current(known) && !has_ended
     }
 
     /// Whether `known` describes the incarnation that this node can send to.
@@ -278,7 +278,7 @@ impl Membership {
             Bootstrap::Auto => {
                 let other = self.bootstrapped_by()?;
                 Some(format!(
-                    "{other} bootstraps the run: the smallest of the known addresses (key bootstrap)"
+                    "{other} bootstraps the run, or a smaller known address (key bootstrap)"
                 ))
             }
             Bootstrap::Yes => None,

@@ -579,10 +579,17 @@ impl Membership {
             self.tell_strangers(out);
             self.left_when_alone(out);
         }
+        if ended {
+            // It may have been the one with the smaller address.
+            self.found_when_complete(out);
+        }
     }
 
     pub(super) fn up(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
         self.life.dead.retain(|(dead, _)| *dead != node);
+        if let Some(incarnation) = self.connected.get(&node) {
+            self.life.ended.remove(&(node, *incarnation));
+        }
         out.push(Effect::Back(node));
         self.tell_strangers(out);
     }

@@ -305,6 +305,8 @@ impl Membership {
         let known = self.connected.get(&node).copied();
         if self.connected.len() < MEMBERS_MAX && known != Some(incarnation) {
             self.connected.insert(node, incarnation);
+            // It answered: an end that was reported of it was none.
+            self.life.ended.remove(&(node, incarnation));
             self.disconnections += u64::from(known.is_some());
             self.send(node, self.hello(), out);
             self.connected_anew(node, incarnation, out);

@@ -14,8 +14,9 @@ use crate::wire::Frame;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-/// Round trips are read once in this many polls of all nodes.
-const ROUND_TRIP_LOOKS: u64 = 16;
+/// Round trips of near nodes are read in one of so many ticks, and those of all nodes in one of so
+/// many looks at all nodes.
+const ROUND_TRIP_TICKS: u64 = 16;
 
 /// A peer's signs of life, as the transport knows them.
 pub trait SignsOfLife {
@@ -90,6 +91,7 @@ pub struct MembershipPart {
     machine: Membership,
     liveness: Liveness,
     heard: BTreeMap<NodeId, u64>,
+    ticks: u64,
     looks: u64,
     suspects: BTreeSet<NodeId>,
     suspicions: u64,
@@ -104,6 +106,7 @@ impl MembershipPart {
             machine: Membership::new(settings),
             liveness: Liveness::new(liveness),
             heard: BTreeMap::new(),
+            ticks: 0,
             looks: 0,
             suspects: BTreeSet::new(),
             suspicions: 0,
@@ -196,14 +199,16 @@ impl<D: Data> Turn<'_, D> {
         let MembershipPart {
             liveness,
             heard,
+            ticks,
             looks,
             ..
         } = &mut *self.part;
         let looks_at_all = liveness.looks_at_all();
-        let mut reads_round_trips = false;
+        *ticks = ticks.wrapping_add(1);
+        let mut reads_round_trips = ticks.is_multiple_of(ROUND_TRIP_TICKS);
         if looks_at_all {
             *looks = looks.wrapping_add(1);
-            reads_round_trips = looks.is_multiple_of(ROUND_TRIP_LOOKS);
+            reads_round_trips = looks.is_multiple_of(ROUND_TRIP_TICKS);
             heard.retain(|node, _| liveness.watches(*node));
         }
         for node in liveness.listens_to() {
@@ -232,6 +237,13 @@ impl<D: Data> Turn<'_, D> {
         }
     }
 
+    /// Probes a node's port. A refusal counts only if nothing was heard since, so what arrived
+    /// before is no sign of life any more.
+    fn probe_port(&mut self, node: NodeId) {
+        self.part.heard.insert(node, self.signs.heard(node));
+        self.out.push(MembershipEffect::PortProbe(node));
+    }
+
     fn hear(&mut self, node: NodeId) {
         let heard = self.signs.heard(node);
         if self
@@ -253,9 +265,7 @@ impl<D: Data> Turn<'_, D> {
                 liveness::Effect::Datagram { to, bytes } => {
                     self.out.push(MembershipEffect::Datagram { to, bytes })
                 }
-                liveness::Effect::PortProbe(node) => {
-                    self.out.push(MembershipEffect::PortProbe(node))
-                }
+                liveness::Effect::PortProbe(node) => self.probe_port(node),
                 liveness::Effect::Down(node, incarnation, cause) => {
                     self.notice(Notice::Dead(node, cause));
                     self.feed(In::Down {
