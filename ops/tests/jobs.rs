@@ -403,7 +403,7 @@ fn a_node_that_dies_before_the_bootstrap_can_be_started_again() {
         nodes.len() == 2
             && nodes
                 .iter()
-                .all(|node| node["standing"] == "founding" || node["standing"] == "member")
+                .all(|node| node["standing"] == "bootstrapping" || node["standing"] == "member")
     });
     assert_eq!(
         job.change(&["scale", "3"])["joined"],
@@ -534,7 +534,7 @@ fn a_node_that_founds_is_live_and_not_ready_and_one_that_cannot_leave_is_named()
     let ready = ask(&["status", "--probe", "ready"]);
     assert_eq!(ready.status.code(), Some(1));
     assert!(
-        String::from_utf8_lossy(&ready.stderr).contains("node 7 is no member: founding"),
+        String::from_utf8_lossy(&ready.stderr).contains("node 7 is no member: bootstrapping"),
         "{ready:?}"
     );
     node.kill().unwrap();

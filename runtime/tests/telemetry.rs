@@ -96,7 +96,7 @@ fn metrics_are_well_formed_and_follow_the_training() {
     let (_runtime, mut worker, address) = node(|config| config);
     assert_eq!(
         ask(address, "GET /ready HTTP/1.1"),
-        (503, "founding\n".to_owned())
+        (503, "bootstrapping\n".to_owned())
     );
     let mut parameters = vec![0.5f32; 100];
     worker.synchronize(&mut parameters).unwrap();

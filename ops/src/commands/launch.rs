@@ -302,7 +302,7 @@ fn is_founded(group: &Group) -> bool {
     let waits =
         |node: &usize| match jobs::ask(*node, &group.admin_socket(*node), admin::Request::Status) {
             Ok(admin::Answer::Status(report)) => {
-                ["founding", "joining"].contains(&report.standing.as_str())
+                ["bootstrapping", "joining"].contains(&report.standing.as_str())
             }
             _ => false,
         };

@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn only_a_member_is_ready_and_whoever_answers_lives() {
-        for standing in ["founding", "joining", "member", "leaving", "left"] {
+        for standing in ["bootstrapping", "joining", "member", "leaving", "left"] {
             assert!(Probe::Live.is_met(standing));
             assert_eq!(Probe::Ready.is_met(standing), standing == "member");
         }

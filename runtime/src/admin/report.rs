@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 pub struct Report {
     /// The node's id.
     pub node: u64,
-    /// The member state: `founding`, `joining`, `member`, `leaving` or `left`.
+    /// The member state: `bootstrapping`, `joining`, `member`, `leaving` or `left`.
     pub standing: String,
     /// The model history, 32 hexadecimal digits.
     pub lineage: String,

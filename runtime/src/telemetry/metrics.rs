@@ -174,7 +174,7 @@ impl Collector for Now {
 }
 
 fn cluster(writer: &mut Writer<'_>, report: &Report) -> fmt::Result {
-    let standings = ["founding", "joining", "member", "leaving", "left"].into_iter();
+    let standings = ["bootstrapping", "joining", "member", "leaving", "left"].into_iter();
     let here =
         standings.map(|standing| (standing, f64::from(u8::from(report.standing == standing))));
     writer.gauges(
@@ -212,7 +212,7 @@ fn cluster(writer: &mut Writer<'_>, report: &Report) -> fmt::Result {
     )?;
     writer.count(
         "momentum_lost_shards",
-        "Shards whose slow momentum restarted at zero since the founding",
+        "Shards whose slow momentum restarted at zero since the bootstrap",
         None,
         report.momentum_lost,
     )

@@ -28,7 +28,7 @@ impl std::fmt::Display for Request {
             elements,
         } = self;
         let task = match task {
-            Task::Bootstrap => "the founding",
+            Task::Bootstrap => "the bootstrap",
             Task::Gradients => "a gradient mean",
             Task::Due(Due {
                 exchange: Exchange::Gossip,

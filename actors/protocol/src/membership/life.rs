@@ -218,9 +218,12 @@ impl Membership {
             view.member(*id)
                 .is_some_and(|member| member.incarnation == *incarnation)
         };
+        // A member that asks for this very view has resigned from it: its request may have come
+        // before the decision.
+        let asks_for_it = |of: Epoch| of >= view.epoch();
         self.life
             .candidates
-            .retain(|id, (_, member)| !stays(id, &member.incarnation));
+            .retain(|id, (of, member)| asks_for_it(*of) || !stays(id, &member.incarnation));
         let candidates = &self.life.candidates;
         let retained = &self.life.retained;
         let votes = |id: &NodeId| retained.iter().any(|voter| voter.id == *id);

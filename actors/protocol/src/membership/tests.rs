@@ -820,6 +820,45 @@ fn a_cluster_of_which_nobody_is_left_is_no_longer_waited_for() {
     assert!(out.take().iter().any(asks));
 }
 
+/// Node 4 is admitted, hears of it from node 2 before its own decision arrives, resigns and asks for
+/// the new view. Node 1 hears that before it enters the view itself, and must not wait for node 4 as
+/// for a member: it votes on nothing.
+#[test]
+fn a_request_for_the_view_that_is_about_to_be_entered_is_kept() {
+    let mut node = machine(1, 1, "");
+    let mut out = Outbox::default();
+    let member = |id: u64| Member {
+        id: NodeId(id),
+        incarnation: Incarnation(id + 100),
+        address: node.settings.address,
+        devices: 1,
+    };
+    let before = View::new(Epoch(4), [1, 2].map(member).to_vec()).unwrap();
+    let after = View::new(Epoch(5), [1, 2, 4].map(member).to_vec()).unwrap();
+    let decided = |round: u64, view: &View| In::Decided(at(Lineage(5), Round(round), view.clone()));
+    node.handle(decided(7, &before), Instant(1), &mut out);
+    let up = In::PeerUp(NodeId(4), Incarnation(104));
+    node.handle(up, Instant(1), &mut out);
+    let peer = machine(4, 1, "");
+    let mut place = peer.place();
+    place.lineage = Lineage(5);
+    place.epoch = after.epoch();
+    for message in [peer.hello(), Message::Join] {
+        let Frame::V1 { header, message } = peer.settings.identity.frame(place, message);
+        node.handle(In::Frame { header, message }, Instant(2), &mut out);
+    }
+    _ = out.take();
+    node.handle(decided(8, &after), Instant(3), &mut out);
+    let asks = |effect: &Effect| match effect {
+        Effect::Joiners { epoch, members } => {
+            *epoch == after.epoch() && members.iter().any(|member| member.id == NodeId(4))
+        }
+        _ => false,
+    };
+    let effects = out.take();
+    assert!(effects.iter().any(asks), "{effects:?}");
+}
+
 #[test]
 fn a_member_that_has_resigned_learns_who_of_the_view_died() {
     let mut node = machine(1, 1, "");

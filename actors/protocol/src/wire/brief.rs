@@ -78,7 +78,7 @@ impl Stands {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Bootstrapping => "founding",
+            Self::Bootstrapping => "bootstrapping",
             Self::Joining => "joining",
             Self::Member => "member",
             Self::Leaving => "leaving",
