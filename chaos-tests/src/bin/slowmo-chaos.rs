@@ -185,7 +185,7 @@ fn files(arguments: &Sim, look: Look) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for path in &arguments.schedule {
         let report = sim::run(&Schedule::read(path)?, look);
-        for (at, deed) in &report.excluded {
+        for (at, deed) in &report.not_done {
             println!(
                 "{}: not done at {} ms: {deed:?}",
                 path.display(),

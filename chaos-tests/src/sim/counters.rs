@@ -197,7 +197,7 @@ fn faults(report: &Report) -> impl Iterator<Item = &'static str> + '_ {
             && timed
                 .deeds()
                 .iter()
-                .any(|deed| !report.excluded.contains(deed))
+                .any(|deed| !report.not_done.contains(deed))
     };
     report
         .schedule

@@ -41,7 +41,7 @@ impl World {
             }
         };
         if !done {
-            self.excluded.push((at, deed));
+            self.not_done.push((at, deed));
         }
     }
 

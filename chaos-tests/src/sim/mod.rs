@@ -54,7 +54,7 @@ pub struct Report {
     /// The schedule of the run.
     pub schedule: Schedule,
     /// Deeds that could not be carried out, with their times.
-    pub excluded: Vec<(Instant, Deed)>,
+    pub not_done: Vec<(Instant, Deed)>,
     /// The rule that was broken first.
     pub violation: Option<Violation>,
     /// Verdict on every rule.
@@ -111,7 +111,7 @@ pub fn run(schedule: &Schedule, look: Look) -> Report {
         watch,
         coverage,
         events,
-        excluded,
+        not_done,
         went_on,
         ..
     } = world;
@@ -119,7 +119,7 @@ pub fn run(schedule: &Schedule, look: Look) -> Report {
     verdicts.extend(going_on::verdicts(went_on, violation.as_ref()));
     Report {
         schedule: schedule.clone(),
-        excluded,
+        not_done,
         violation,
         verdicts,
         coverage,

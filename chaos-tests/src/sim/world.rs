@@ -66,7 +66,7 @@ pub struct World {
     pub deeds: Vec<(Instant, Deed)>,
     /// Deeds that could not be carried out: they would have left no holder of the model, or found
     /// no target.
-    pub excluded: Vec<(Instant, Deed)>,
+    pub not_done: Vec<(Instant, Deed)>,
     /// The trace and its judge.
     pub watch: Watch,
     /// The combinations that were seen.
@@ -111,7 +111,7 @@ impl World {
             went_on: None,
             still: None,
             holds: BTreeMap::new(),
-            excluded: Vec::new(),
+            not_done: Vec::new(),
             events: 0,
             felt_until: 0,
             staleness: if let Base::Sgp(gossip) = config.algorithm.base {

@@ -621,9 +621,12 @@ impl Coordinator {
         let mut history = History::after(parent, place, self.myself());
         // A fork continues from an entry of the previous history.
         history.lineage = header.lineage;
-        if !history.lineage.is_decided() || history.member || !is_member(&history.view, header) {
+        if !history.lineage.is_decided() || !is_member(&history.view, header) {
             return;
         }
+        // The view may count on this node all the same: it resigned from it, and asked again. It
+        // holds nothing of the view before the attempt that admits it.
+        history.member = false;
         let Some(proposal) = draft.resolve(history.base()) else {
             return;
         };

@@ -119,7 +119,7 @@ fn a_founder_that_voted_goes_over_to_no_other_bootstrap() {
 }
 
 /// A leader attempts to admit node 3.
-fn admit(node: &mut Leader, parent: Outcome, leader: u64, counter: u64) {
+fn admit(node: &mut Leader, parent: Outcome, leader: u64, counter: u64) -> Vec<Effect> {
     let before: View = parent.view.clone();
     let round = parent.round.next();
     let base = Base {
@@ -142,7 +142,7 @@ fn admit(node: &mut Leader, parent: Outcome, leader: u64, counter: u64) {
         retained: vec![],
         ..parent.clone()
     };
-    let participants = before.ids().collect();
+    let participants = before.ids().filter(|id| *id != NodeId(3)).collect();
     let draft = Draft::new(
         &Proposal {
             outcome,
@@ -161,7 +161,25 @@ fn admit(node: &mut Leader, parent: Outcome, leader: u64, counter: u64) {
         term,
         attempt: 1,
     };
-    node.hear_at(leader, place, Message::Admit { parent, draft });
+    node.hear_at(leader, place, Message::Admit { parent, draft })
+}
+
+/// Node 3 is a member of the newest view and has given its place up. It asks for the same view
+/// again, and the next round admits it.
+#[test]
+fn a_member_that_resigned_is_admitted_by_the_next_round() {
+    let mut node = Leader::of(&[1, 2, 3], 3);
+    node.contribute();
+    let entry = founded(&node.view.clone(), NodeId(1));
+    let decide = Message::Decide {
+        entry: Some(entry.clone()),
+        leaves: false,
+    };
+    node.hear(1, decide);
+    node.tell(In::Resign(GivesUp::Membership));
+    let effects = admit(&mut node, entry, 1, 1);
+    let opens = |effect: &Effect| matches!(effect, Effect::Open(_));
+    assert!(effects.iter().any(opens), "{effects:?}");
 }
 
 /// Node 3 votes although it is no member. Another history begins to admit it, and then the one in
