@@ -1,11 +1,9 @@
 //! State that the actors of one node share: the node's identity and settings, its transport, clock
 //! and buffers, and references to the other actors.
 
-use crate::aggregator::AggregatorMessage;
 use crate::buffers::Pool;
-use crate::coordinator::CoordinatorMessage;
-use crate::data::{Buffers, Told};
-use crate::gossip_peer::GossipPeerMessage;
+use crate::data::Buffers;
+use crate::messages::{AggregatorMessage, CoordinatorMessage, Credit, GossipPeerMessage, Told};
 use crate::metrics::Metrics;
 use crate::ports::clock::Clock;
 use crate::ports::discovery::Discovery;
@@ -26,7 +24,7 @@ use slowmo_protocol::trace::{End, Event, Start};
 use slowmo_protocol::wire::Frame;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 /// Most network events that may wait in the actors' mailboxes before reading from the network
 /// stops.
@@ -111,20 +109,6 @@ pub struct NodeContext {
     pub rates: RateBook,
     /// Credits that bound the number of network events in mailboxes.
     pub credits: Arc<Semaphore>,
-}
-
-/// A permit that a network event holds until its actor has handled it.
-#[derive(Debug)]
-pub struct Credit {
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Credit {
-    /// Waits until another network event may enter a mailbox; `None` when the node stops.
-    pub async fn acquire(credits: &Arc<Semaphore>) -> Option<Self> {
-        let permit = Arc::clone(credits).acquire_owned().await.ok()?;
-        Some(Self { _permit: permit })
-    }
 }
 
 /// The actors of one node; each is set once, before any message is sent.

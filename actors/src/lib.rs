@@ -13,6 +13,7 @@
 //! [`status`], [`timeline`] and [`watching`] hold what a node shows of itself and knows of other
 //! nodes. They decide nothing.
 //!
+//! [`messages`] holds what the actors' mailboxes receive, so that no actor imports another one.
 //! [`ports`] are the traits that runtime implements; [`buffers`] and [`data`] move bulk values
 //! without sending them through a mailbox.
 #![deny(missing_docs)]
@@ -27,6 +28,7 @@ mod error;
 pub mod gossip_peer;
 pub mod meeting;
 pub mod membership;
+pub mod messages;
 pub mod metrics;
 pub mod node_supervisor;
 pub mod ports;

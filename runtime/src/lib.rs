@@ -48,7 +48,7 @@ pub use error::{GradientError, LeaveError, SpawnError, StepError, SynchronizeErr
 pub use runtime::{Runtime, RuntimeBuilder};
 pub use sampler::{ElasticSampler, SamplerError, UsedSamples};
 pub use slowmo_actors::ExchangeError;
-pub use slowmo_actors::coordinator::Inspection;
+pub use slowmo_actors::messages::Inspection;
 pub use slowmo_actors::ports::device::{TensorError, Tensors};
 pub use slowmo_actors::ports::transport::Traffic;
 #[cfg(feature = "cuda")]

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use parts::{checkpoints_of, recorder_of, settings};
 use ractor::Actor;
 use slowmo_actors::context::{Actors, MAILBOX_CREDITS_MAX, NodeContext};
-use slowmo_actors::coordinator::Inspection;
+use slowmo_actors::messages::Inspection;
 use slowmo_actors::metrics::Metrics;
 use slowmo_actors::node_supervisor::{NodeArguments, NodeSupervisor, NodeSupervisorMessage};
 use slowmo_actors::ports::clock::TokioClock;
@@ -392,7 +392,7 @@ type Parts = (
     Devices,
     Arc<Checkpoints>,
     ractor::ActorRef<NodeSupervisorMessage>,
-    Vec<ractor::ActorRef<slowmo_actors::worker::WorkerMessage>>,
+    Vec<ractor::ActorRef<slowmo_actors::messages::WorkerMessage>>,
 );
 
 fn serve_admin(

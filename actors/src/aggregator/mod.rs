@@ -1,20 +1,14 @@
 //! The aggregator actor: one per node. Collects the workers' requests, hands the node's
 //! contribution to the coordinator or the gossip peer, and gives every worker the result.
 
-mod messages;
-mod whole;
-
-pub use messages::{AggregatorMessage, Arrival};
-pub use whole::WholeState;
-
 use crate::buffers::{ChunkedBuffer, Frozen};
 use crate::compute::compute;
 use crate::context::NodeContext;
-use crate::coordinator::{Contributed, Decided};
-use crate::data::Buffers;
+use crate::coordinator::Decided;
+use crate::data::{Basis, Buffers, Contributed, WholeState};
 use crate::error::ExchangeError;
+use crate::messages::{AggregatorMessage, Arrival, Exchanged};
 use crate::timer::Timer;
-use crate::worker::{Basis, Exchanged};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::aggregator::Task;
 use slowmo_protocol::algorithm::Base;

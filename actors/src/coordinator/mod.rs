@@ -1,9 +1,7 @@
 //! The coordinator actor: one per node. Handles outer rounds, exact averages, shard ownership, slow
 //! momentum, and changes of the view.
 
-mod encoding;
 mod keeping;
-mod messages;
 mod movements;
 mod recording;
 mod reduce;
@@ -13,18 +11,16 @@ mod tests;
 mod transfer;
 
 pub use keeping::Decided;
-pub use messages::{CoordinatorMessage, Inspection};
 pub use reduce::PUBLISH_WINDOW_CHUNKS;
-pub use shards::{Contributed, Left, ShardState};
 pub use transfer::CONNECT_WAIT_MAX;
 
 use crate::buffers::{CHUNK_ELEMENTS, ChunkedBuffer};
 use crate::context::{MAILBOX_CREDITS_MAX, NodeContext};
-use crate::data::{Buffers, Told};
+use crate::data::{Buffers, Coding, Contributed, ErrorFeedback, is_encoded};
+use crate::messages::{CoordinatorMessage, Inspection, Told};
 use crate::ports::recorder::QueueUse;
 use crate::status::MemberState;
 use crate::timer::Timer;
-use encoding::{Coding, ErrorFeedback, is_encoded};
 use movements::Movements;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::algorithm::{Base, WireType};

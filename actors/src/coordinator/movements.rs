@@ -1,14 +1,12 @@
 //! The data movements of one attempt: tasks that send, receive and average, and report to the
 //! coordinator.
 
-use super::encoding::{Coding, Encoder};
-use super::messages::CoordinatorMessage;
 use super::reduce::{self, OwnContribution, Work};
-use super::shards::{Contributed, ShardState};
 use super::transfer::{self, StateCut};
 use crate::buffers::Frozen;
 use crate::context::NodeContext;
-use crate::data::{Arrived, Buffers, Told};
+use crate::data::{Arrived, Buffers, Coding, Contributed, Encoder, ShardState};
+use crate::messages::{CoordinatorMessage, Told};
 use crate::metrics::round_name;
 use crate::ports::transport::BulkError;
 use ractor::ActorRef;

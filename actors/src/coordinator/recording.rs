@@ -1,11 +1,10 @@
 //! Makes the trace events of a coordinator. The actor shell decides when; digests are computed on
 //! another thread.
 
-use super::shards::{self, ShardState};
+use super::shards;
 use crate::buffers::VALUE_BYTES;
-use crate::data::Buffers;
+use crate::data::{Basis, Buffers, ShardState};
 use crate::ports::recorder::Later;
-use crate::worker::Basis;
 use slowmo_protocol::ident::{Lineage, Round, ShardId};
 use slowmo_protocol::node::{Applied, Shards};
 use slowmo_protocol::trace::{Digest, Event, Held, Start};

@@ -2,13 +2,11 @@
 //! takes the slow step, and publishes. Works chunk by chunk, so that receiving, arithmetic and
 //! sending overlap and memory stays within a window of chunks.
 
-use super::encoding::{Coding, Encoder, Sum, Update};
 use super::keeping::restore;
-use super::shards::{Left, ShardState};
 use super::transfer::{Broken, open};
 use crate::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Frozen, VALUE_BYTES, chunks};
 use crate::context::NodeContext;
-use crate::data::{Arrived, Buffers};
+use crate::data::{Arrived, Buffers, Coding, Encoder, Left, ShardState, Sum, Update};
 use crate::ports::transport::BulkError;
 use bytes::Bytes;
 use slowmo_protocol::algorithm::WireType;

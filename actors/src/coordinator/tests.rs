@@ -1,11 +1,11 @@
 //! Encoded rounds without a network: who reads what, what stays with a node, and what a wrong
 //! encoding is.
 
-use super::encoding::{Coding, Encoder, ErrorFeedback, Sum};
 use super::reduce::{OwnContribution, gather};
 use super::transfer::Broken;
 use crate::buffers::{ChunkedBuffer, Frozen, Pool, chunks};
 use crate::data::Arrived;
+use crate::data::{Coding, Encoder, ErrorFeedback, Sum};
 use crate::ports::transport::BulkReceiver;
 use crate::testing::Whole;
 use bytes::Bytes;

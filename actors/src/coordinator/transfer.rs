@@ -1,11 +1,9 @@
 //! The plain data movements of a round: sends the frozen contribution to the owners, receives the
 //! owners' publications, and moves state to other holders.
 
-use super::encoding::Coding;
-use super::shards::ShardState;
 use crate::buffers::{ChunkedBuffer, chunks};
 use crate::context::NodeContext;
-use crate::data::Arrived;
+use crate::data::{Arrived, Coding, ShardState};
 use crate::ports::transport::{BulkError, BulkReceiver, BulkSender};
 use bytes::Bytes;
 use slowmo_protocol::ident::{NodeId, ShardId};

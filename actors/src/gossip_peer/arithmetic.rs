@@ -7,10 +7,10 @@
 //! It needs no input from the training thread, which mixes it in and hands over the model as it was
 //! before. If something is sent, `own = stays`, and the correction consists of the messages only.
 
-use super::messages::GossipPeerMessage;
-use super::payload::Payload;
 use crate::buffers::{Buffer, ChunkedBuffer, Frozen, Pool, chunks};
 use crate::compute::compute;
+use crate::data::Payload;
+use crate::messages::GossipPeerMessage;
 use ractor::ActorRef;
 use slowmo_protocol::gossip_peer::{Mix, Plan};
 use slowmo_protocol::mean;

@@ -9,19 +9,15 @@
 //! | `shipments` | in-flight messages, which may come back |
 
 mod arithmetic;
-mod messages;
-mod payload;
 mod shipments;
 #[cfg(test)]
 mod tests;
 mod transfer;
 
-pub use messages::GossipPeerMessage;
-pub use payload::Payload;
-
 use crate::buffers::{ChunkedBuffer, Frozen};
 use crate::context::NodeContext;
-use crate::data::{Arrived, Buffers, Told};
+use crate::data::{Arrived, Buffers, Payload};
+use crate::messages::{GossipPeerMessage, Told};
 use crate::status::Gossiping;
 use crate::timer::Timer;
 use arithmetic::{Job, Jobs, Part};

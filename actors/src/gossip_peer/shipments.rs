@@ -2,7 +2,7 @@
 //! mass may come back.
 
 use super::arithmetic::Part;
-use super::payload::Payload;
+use crate::data::Payload;
 use slowmo_protocol::gossip_peer::{Plan, Sent};
 use slowmo_protocol::ident::{NodeId, Step};
 use slowmo_protocol::time::Instant;

@@ -1,11 +1,10 @@
 //! Messages without a network: what is read, and what is kept until it is answered.
 
 use super::arithmetic::front;
-use super::payload::Payload;
 use super::shipments::Shipments;
 use super::transfer::{ReadError, read};
 use crate::buffers::{CHUNK_ELEMENTS, ChunkedBuffer, Pool};
-use crate::data::Arrived;
+use crate::data::{Arrived, Payload};
 use crate::testing::Whole;
 use bytes::Bytes;
 use slowmo_protocol::algorithm::WireType;

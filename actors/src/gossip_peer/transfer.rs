@@ -1,9 +1,8 @@
 //! Gossip messages as streams: sends a node's whole numerators to one peer, or reads them from one.
 
-use super::payload::Payload;
 use crate::buffers::{CHUNK_ELEMENTS, ChunkedBuffer, Pool, chunks};
 use crate::context::NodeContext;
-use crate::data::Arrived;
+use crate::data::{Arrived, Payload};
 use crate::ports::transport::BulkError;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::gossip_peer::Plan;

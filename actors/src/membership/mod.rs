@@ -7,7 +7,8 @@ mod search;
 pub use search::{DISCOVERY_INTERVAL, REDIAL_PAUSE};
 
 use crate::context::NodeContext;
-use crate::data::{Buffers, Told};
+use crate::data::Buffers;
+use crate::messages::Told;
 use crate::ports::transport::Transport;
 use crate::status::MemberState;
 use crate::timer::Timer;

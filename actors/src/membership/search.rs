@@ -1,7 +1,7 @@
 //! The search for peers until the view is formed: dials every address that discovery finds.
 
 use crate::context::NodeContext;
-use crate::data::Told;
+use crate::messages::Told;
 use parking_lot::Mutex;
 use ractor::ActorRef;
 use slowmo_protocol::membership::In;

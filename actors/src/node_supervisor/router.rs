@@ -2,8 +2,9 @@
 //! handled, so that a flood stops the reading, not the node. Events that do not decode are dropped,
 //! counted and logged.
 
-use crate::context::{Credit, NodeContext};
+use crate::context::NodeContext;
 use crate::data::Arrived;
+use crate::messages::Credit;
 use crate::ports::transport::{BulkReceiver, TransportEvent};
 use crate::watching::Watching;
 use bytes::Bytes;

@@ -1,15 +1,12 @@
 //! The worker actor: one per device. Forwards requests of the training thread's handle to the
 //! node's aggregator, so that at most one exchange per worker is in progress.
 
-use crate::aggregator::{AggregatorMessage, Arrival};
 use crate::context::NodeContext;
 use crate::error::ExchangeError;
+use crate::messages::{AggregatorMessage, Arrival, ExchangeRequest, WorkerMessage};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::node::{Arrive, ToGossip};
 use std::sync::Arc;
-
-mod messages;
-pub use messages::{Basis, ExchangeRequest, Exchanged, WorkerMessage};
 
 /// Actor shell of one worker.
 pub struct WorkerActor;

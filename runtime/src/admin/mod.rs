@@ -15,7 +15,7 @@ use crate::telemetry::Allowance;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
-use slowmo_actors::coordinator::CoordinatorMessage;
+use slowmo_actors::messages::CoordinatorMessage;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::{liveness, membership};
 use std::io;

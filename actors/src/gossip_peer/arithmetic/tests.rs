@@ -2,7 +2,7 @@
 //! scale·y`, the rest of `Δ` is sent, and what is sent, kept and owed adds up to all of it.
 
 use super::*;
-use crate::data::Told;
+use crate::messages::Told;
 use proptest::prelude::*;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::gossip_peer::Purpose;

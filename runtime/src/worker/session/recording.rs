@@ -2,7 +2,7 @@
 
 use super::{Follower, Session};
 use crate::error::WorkerError;
-use slowmo_actors::worker::Basis;
+use slowmo_actors::data::Basis;
 
 impl Session {
     /// Records the loss of the current inner step.

@@ -7,9 +7,9 @@ use crate::checkpoints::{CURSOR_BYTES_MAX, Header, Kind, Resumed, Tensor, unique
 use crate::error::{SynchronizeError, WorkerError};
 use crate::worker::report::{Buffers, ResumedFrom};
 use slowmo_actors::buffers::{ChunkedBuffer, Frozen};
+use slowmo_actors::messages::Exchanged;
 use slowmo_actors::ports::device::{TensorError, Tensors};
 use slowmo_actors::ports::store::{Restored, Store};
-use slowmo_actors::worker::Exchanged;
 use slowmo_protocol::checkpoint::is_due;
 use slowmo_protocol::coordinator::{RoundKind, RoundSpec};
 use slowmo_protocol::ident::Step;

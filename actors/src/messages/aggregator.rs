@@ -1,9 +1,9 @@
 //! Messages to the aggregator.
 
+use super::worker::Exchanged;
 use crate::buffers::{ChunkedBuffer, Frozen};
-use crate::data::Buffers;
+use crate::data::{Basis, Buffers, WholeState};
 use crate::error::ExchangeError;
-use crate::worker::{Basis, Exchanged};
 use slowmo_protocol::node::{Arrive, ToAggregator};
 use tokio::sync::oneshot;
 
@@ -14,7 +14,7 @@ pub enum AggregatorMessage {
     /// Another part of the node sends the aggregator a message.
     Told(ToAggregator<Buffers>),
     /// The node's own slow step is done.
-    WholeStepDone(Box<super::WholeState>, ChunkedBuffer),
+    WholeStepDone(Box<WholeState>, ChunkedBuffer),
     /// A worker leaves in an orderly way.
     Leave {
         /// Index of the worker.

@@ -1,6 +1,7 @@
 //! Messages to the coordinator.
 
-use crate::data::{Buffers, Told};
+use super::Told;
+use crate::data::Buffers;
 use slowmo_protocol::coordinator::{Outcome, Recovery, RecoveryError};
 use slowmo_protocol::ident::{Lineage, NodeId};
 use slowmo_protocol::node::ToRounds;

@@ -1,7 +1,7 @@
 //! Messages to the gossip peer.
 
-use super::payload::Payload;
-use crate::data::{Buffers, Told};
+use super::Told;
+use crate::data::{Buffers, Payload};
 use slowmo_protocol::gossip_peer::Plan;
 use slowmo_protocol::node::ToGossip;
 use std::sync::Arc;

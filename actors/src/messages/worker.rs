@@ -1,13 +1,13 @@
 //! Requests of a training thread's handle to its worker.
 
 use crate::buffers::{ChunkedBuffer, Frozen};
+use crate::data::Basis;
 use crate::error::ExchangeError;
 use slowmo_protocol::aggregator::Request;
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::ident::Step;
 use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::sampler::Progress;
-use slowmo_protocol::trace::Place;
 use slowmo_protocol::view::Member;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -56,27 +56,6 @@ pub struct ExchangeRequest {
     pub basis: Basis,
     /// Receives the result.
     pub reply: oneshot::Sender<Result<Exchanged, ExchangeError>>,
-}
-
-/// The inputs from which a contribution was made; empty if nothing is recorded.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Basis {
-    /// The last decided outcome whose parameters the training thread took over.
-    pub after: Option<Place>,
-    /// Positions of the sample stream that it requested since then, `from` and `to` (exclusive).
-    pub samples: Vec<(u64, u64)>,
-}
-
-impl Basis {
-    /// Adds the basis of another worker of the node; `after` is worker 0's, whose values stand for
-    /// the node.
-    pub fn merge(&mut self, worker: usize, other: Self) {
-        if worker == 0 {
-            self.after = other.after;
-        }
-        self.samples.extend(other.samples);
-        self.samples.sort_unstable();
-    }
 }
 
 /// The result of an exchange, shared by the workers of a node.
