@@ -6,10 +6,10 @@
 //! it was sent. Messages are not encoded.
 
 use crate::digits::{
-    Batches, Dataset, MOMENTUM, Mlp, NesterovSgd, Options, SourceError, TrainError, deal, flatten,
+    Batches, Dataset, MOMENTUM, Mlp, NesterovSgd, Options, Parameters, SourceError, TrainError,
+    deal,
 };
 use crate::method::{Base, Method, SlowMo, Wire};
-use slowmo::tensors::CandleGradients;
 use slowmo::tensors::flat::restore;
 
 /// Averaged parameters of all replicas during a run.
@@ -31,15 +31,14 @@ struct Replica {
 /// Trains `nodes` replicas of one worker each.
 ///
 /// # Errors
-/// Candle refuses an operation, there are more nodes than images, or the method encodes its
-/// messages.
+/// There are more nodes than images, or the method encodes its messages.
 pub fn train(nodes: usize, method: &Method, options: &Options) -> Result<OracleRun, TrainError> {
     if method.wire != Wire::Float32 {
         return Err(TrainError::NotSimulated(method.wire.word()));
     }
     let data = Dataset::train()?;
     let mut replicas = found(nodes, &data, options)?;
-    let mut exchange = Exchange::new(*method, flatten(Mlp::seeded(options.seed)?.variables())?);
+    let mut exchange = Exchange::new(*method, Mlp::seeded(options.seed).parameters().flat());
     let mut snapshots = Vec::new();
     for step in 0..options.steps {
         inner_step(
@@ -51,11 +50,11 @@ pub fn train(nodes: usize, method: &Method, options: &Options) -> Result<OracleR
         )?;
         let mut values = replicas
             .iter()
-            .map(|replica| flatten(replica.model.variables()))
-            .collect::<Result<Vec<_>, _>>()?;
+            .map(|replica| replica.model.parameters().flat())
+            .collect::<Vec<_>>();
         if exchange.after(step, &mut values, options.learning_rate) {
             for (replica, values) in replicas.iter_mut().zip(&values) {
-                restore(values, replica.model.variables_mut())?;
+                restore(values, replica.model.parameters_mut())?;
             }
         }
         if (step + 1).checked_rem(options.steps_per_snapshot) == Some(0) {
@@ -64,8 +63,8 @@ pub fn train(nodes: usize, method: &Method, options: &Options) -> Result<OracleR
     }
     let values = replicas
         .iter()
-        .map(|replica| flatten(replica.model.variables()))
-        .collect::<Result<Vec<_>, _>>()?;
+        .map(|replica| replica.model.parameters().flat())
+        .collect::<Vec<_>>();
     Ok(OracleRun {
         parameters: mean(&values),
         snapshots,
@@ -82,8 +81,8 @@ fn found(nodes: usize, data: &Dataset, options: &Options) -> Result<Vec<Replica>
             }
             .into());
         }
-        let model = Mlp::seeded(options.seed)?;
-        let optimizer = NesterovSgd::new(model.variables().to_vars(), MOMENTUM)?;
+        let model = Mlp::seeded(options.seed);
+        let optimizer = NesterovSgd::new(model.parameters(), MOMENTUM);
         Ok(Replica {
             batches: Batches::new(samples, options.batch, options.seed, rank as u32),
             model,
@@ -100,23 +99,22 @@ fn inner_step(
     step: u64,
     share: bool,
 ) -> Result<(), TrainError> {
-    let mut stores = Vec::with_capacity(replicas.len());
+    let mut gradients: Vec<Parameters> = Vec::with_capacity(replicas.len());
     for replica in replicas.iter_mut() {
-        let (pixels, labels) = data.batch(replica.batches.at(step))?;
-        stores.push(replica.model.loss_and_gradients(&pixels, &labels)?.1);
+        let batch = data.batch(replica.batches.at(step));
+        gradients.push(replica.model.loss_and_gradients(&batch).1);
     }
     if share {
-        let mut lent: Vec<_> = replicas
-            .iter()
-            .zip(&mut stores)
-            .map(|(replica, store)| CandleGradients::new(replica.model.variables(), store))
-            .collect();
-        let mean = mean(&lent.iter().map(flatten).collect::<Result<Vec<_>, _>>()?);
-        lent.iter_mut()
-            .try_for_each(|gradients| restore(&mean, gradients))?;
+        let mean = mean(&gradients.iter().map(Parameters::flat).collect::<Vec<_>>());
+        for own in &mut gradients {
+            restore(&mean, own)?;
+        }
     }
-    for (replica, gradients) in replicas.iter_mut().zip(&stores) {
-        replica.optimizer.step(gradients, options.learning_rate)?;
+    for (replica, gradients) in replicas.iter_mut().zip(&gradients) {
+        let parameters = replica.model.parameters_mut();
+        replica
+            .optimizer
+            .step(parameters, gradients, options.learning_rate);
     }
     Ok(())
 }

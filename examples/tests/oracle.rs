@@ -24,12 +24,12 @@ fn evaluate(name: &str, shards: Shards) -> Evaluation {
         },
     )
     .unwrap();
-    let mut model = Mlp::seeded(0).unwrap();
-    restore(&run.parameters, model.variables_mut()).unwrap();
-    let loss = model.evaluate(&Dataset::train().unwrap()).unwrap().loss;
+    let mut model = Mlp::seeded(0);
+    restore(&run.parameters, model.parameters_mut()).unwrap();
+    let loss = model.evaluate(&Dataset::train().unwrap()).loss;
     Evaluation {
         loss,
-        accuracy: model.evaluate(&Dataset::test().unwrap()).unwrap().accuracy,
+        accuracy: model.evaluate(&Dataset::test().unwrap()).accuracy,
     }
 }
 

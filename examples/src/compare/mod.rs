@@ -197,19 +197,19 @@ fn judge(
     train: &Dataset,
     test: &Dataset,
 ) -> Result<Figures, TrainError> {
-    let mut model = Mlp::seeded(0)?;
+    let mut model = Mlp::seeded(0);
     let mut curve = Vec::with_capacity(run.snapshots.len());
     for (step, parameters) in &run.snapshots {
-        restore(parameters, model.variables_mut())?;
-        curve.push((*step, model.evaluate(train)?.loss));
+        restore(parameters, model.parameters_mut())?;
+        curve.push((*step, model.evaluate(train).loss));
     }
-    restore(&run.parameters, model.variables_mut())?;
+    restore(&run.parameters, model.parameters_mut())?;
     Ok(Figures {
         method: *method,
         shards,
         outcomes: vec![Outcome {
-            train_loss: model.evaluate(train)?.loss,
-            test_accuracy: model.evaluate(test)?.accuracy,
+            train_loss: model.evaluate(train).loss,
+            test_accuracy: model.evaluate(test).accuracy,
         }],
         sent_bytes_per_node: run.sent_bytes_per_node,
         step_ms: run.step_ms,

@@ -1,8 +1,6 @@
 //! The handwritten digits, compiled into the binary (see `data/README.md` for their origin and
 //! licence).
 
-use candle_core::{Device, Tensor};
-
 /// Pixels of one image, 8 × 8.
 pub const PIXELS: usize = 64;
 /// Number of classes, the digits 0–9.
@@ -19,6 +17,15 @@ pub struct Dataset {
     /// `len × 64` pixels in `[0, 1]`, image after image.
     pixels: Vec<f32>,
     labels: Vec<u8>,
+}
+
+/// Images that are trained on together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Batch {
+    /// `n × 64` pixels in `[0, 1]`, image after image.
+    pub pixels: Vec<f32>,
+    /// The labels, one per image.
+    pub labels: Vec<u8>,
 }
 
 /// A line of the data is not 64 pixels 0–16 and a label 0–9. No data was kept.
@@ -97,25 +104,26 @@ impl Dataset {
         &self.labels
     }
 
-    /// Returns the images `indices` as tensors: pixels `[n, 64]` f32 and labels `[n]` u32.
-    ///
-    /// # Errors
-    /// An index is out of range, or candle refuses an operation.
-    pub fn batch(&self, indices: &[usize]) -> candle_core::Result<(Tensor, Tensor)> {
-        let mut pixels = Vec::with_capacity(indices.len() * PIXELS);
-        let mut labels = Vec::with_capacity(indices.len());
+    /// The images `indices`; those that do not exist are left out.
+    #[must_use]
+    pub fn batch(&self, indices: &[usize]) -> Batch {
+        let mut batch = Batch::default();
         for &index in indices {
-            let (Some(image), Some(label)) = (self.image(index), self.labels.get(index)) else {
-                candle_core::bail!("there is no image {index}: {} images", self.len());
-            };
-            pixels.extend_from_slice(image);
-            labels.push(u32::from(*label));
+            if let (Some(image), Some(label)) = (self.image(index), self.labels.get(index)) {
+                batch.pixels.extend_from_slice(image);
+                batch.labels.push(*label);
+            }
         }
-        let count = indices.len();
-        Ok((
-            Tensor::from_vec(pixels, (count, PIXELS), &Device::Cpu)?,
-            Tensor::from_vec(labels, count, &Device::Cpu)?,
-        ))
+        batch
+    }
+
+    /// All images.
+    #[must_use]
+    pub fn all(&self) -> Batch {
+        Batch {
+            pixels: self.pixels.clone(),
+            labels: self.labels.clone(),
+        }
     }
 
     fn image(&self, index: usize) -> Option<&[f32]> {
@@ -145,14 +153,10 @@ mod tests {
     #[test]
     fn a_batch_holds_the_images_asked_for() {
         let train = Dataset::train().unwrap();
-        let (pixels, labels) = train.batch(&[3, 0]).unwrap();
-        assert_eq!(pixels.dims(), [2, 64]);
-        assert_eq!(pixels.to_vec2::<f32>().unwrap()[1], train.pixels[..64]);
-        assert_eq!(
-            labels.to_vec1::<u32>().unwrap(),
-            [u32::from(train.labels[3]), u32::from(train.labels[0])]
-        );
-        assert!(train.batch(&[1437]).is_err());
+        let batch = train.batch(&[3, 0]);
+        assert_eq!(batch.pixels[PIXELS..], train.pixels[..PIXELS]);
+        assert_eq!(batch.labels, [train.labels[3], train.labels[0]]);
+        assert_eq!(train.batch(&[1437]), Batch::default());
     }
 
     #[test]

@@ -2,17 +2,18 @@
 //! training loop.
 
 mod data;
-mod dense;
 mod events;
 mod model;
+mod parameters;
 mod sgd;
 mod shards;
 mod source;
 mod train;
 
-pub use data::{CLASSES, DataError, Dataset, PIXELS};
+pub use data::{Batch, CLASSES, DataError, Dataset, PIXELS};
 pub use events::{EpochSamples, Event, Summary};
-pub use model::{Evaluation, Mlp, ModelError, flatten};
+pub use model::{Evaluation, Mlp};
+pub use parameters::{Parameter, Parameters};
 pub use sgd::NesterovSgd;
 pub use shards::{Batches, Shards, deal};
 pub use source::SourceError;

@@ -1,43 +1,23 @@
-//! The multilayer perceptron 64-128-64-10 over candle variables.
+//! The multilayer perceptron 64-128-64-10 in plain loops over rows: a model of this size spends
+//! more time in a framework's scheduling than on arithmetic. `04_candle` trains with a framework.
 
-use super::data::{CLASSES, Dataset, PIXELS};
-use super::dense::Dense;
+use super::data::{Batch, CLASSES, Dataset, PIXELS};
+use super::parameters::{Parameter, Parameters};
 use crate::random::{self, Purpose};
-use candle_core::backprop::GradStore;
-use candle_core::{Device, Tensor, Var};
-use slowmo::tensors::CandleVariables;
-use slowmo::{TensorError, Tensors};
 
 /// Width of each layer: inputs, hidden units, outputs.
 const WIDTHS: [usize; 4] = [PIXELS, 128, 64, CLASSES];
 const LAYERS: usize = WIDTHS.len() - 1;
+/// Number of independent partial sums of a dot product, so that it fills vector registers.
+const LANES: usize = 8;
 
 /// ReLU between fully connected layers.
 ///
-/// Weights are stored as `[inputs, outputs]`, so that all passes run along rows.
-#[derive(Clone, Debug)]
+/// Weights are stored as `[inputs, outputs]`, so that all passes run along rows. The parameters
+/// are `layer1.weight`, `layer1.bias`, `layer2.weight`, …
+#[derive(Clone, Debug, PartialEq)]
 pub struct Mlp {
-    layers: Vec<Layer>,
-    /// The same variables under their names, for the runtime.
-    variables: CandleVariables,
-    device: Device,
-}
-
-#[derive(Clone, Debug)]
-struct Layer {
-    weight: Var,
-    bias: Var,
-}
-
-/// Reasons why a model could not be made.
-#[derive(Debug, thiserror::Error)]
-pub enum ModelError {
-    /// Candle refused an operation.
-    #[error("candle: {0}")]
-    Framework(#[from] candle_core::Error),
-    /// The variables cannot be passed to the runtime.
-    #[error(transparent)]
-    Tensor(#[from] TensorError),
+    parameters: Parameters,
 }
 
 /// Quality of a model on a data set.
@@ -51,166 +31,203 @@ pub struct Evaluation {
 
 impl Mlp {
     /// Initializes weights and biases uniformly in ±1/√inputs, torch's default for linear layers.
-    ///
-    /// # Errors
-    /// Candle refuses to allocate, or the runtime refuses the variables.
-    pub fn seeded(seed: u64) -> Result<Self, ModelError> {
-        Self::seeded_on(seed, &Device::Cpu)
-    }
-
-    /// Initializes as [`Self::seeded`] with the same values, on a device.
-    ///
-    /// # Errors
-    /// As [`Self::seeded`].
-    pub fn seeded_on(seed: u64, device: &Device) -> Result<Self, ModelError> {
+    #[must_use]
+    pub fn seeded(seed: u64) -> Self {
         let mut generator = random::generator(seed, Purpose::Weights);
-        let mut layers = Vec::with_capacity(LAYERS);
-        for pair in WIDTHS.windows(2) {
+        let mut list = Vec::with_capacity(2 * LAYERS);
+        for (index, pair) in WIDTHS.windows(2).enumerate() {
             let inputs = pair[0];
             let outputs = pair[1];
             let bound = 1.0 / (inputs as f32).sqrt();
-            let mut uniform = |count: usize| {
-                (0..count)
+            let mut uniform = |part: &str, shape: &[usize]| Parameter {
+                name: format!("layer{}.{part}", index + 1),
+                shape: shape.to_vec(),
+                values: (0..shape.iter().product())
                     .map(|_| bound * (2.0 * random::unit(&mut generator) - 1.0))
-                    .collect()
+                    .collect(),
             };
-            let weight = Var::from_vec(uniform(inputs * outputs), (inputs, outputs), device)?;
-            layers.push(Layer {
-                weight,
-                bias: Var::from_vec(uniform(outputs), outputs, device)?,
-            });
+            list.push(uniform("weight", &[inputs, outputs]));
+            list.push(uniform("bias", &[outputs]));
         }
-        let named = layers.iter().enumerate().flat_map(|(index, layer)| {
-            let name = |part: &str| format!("layer{}.{part}", index + 1);
-            [
-                (name("weight"), layer.weight.clone()),
-                (name("bias"), layer.bias.clone()),
-            ]
-        });
-        Ok(Self {
-            variables: CandleVariables::new(named)?,
-            layers,
-            device: device.clone(),
-        })
+        Self {
+            parameters: Parameters { list },
+        }
     }
 
-    /// The trainable variables.
+    /// The trainable parameters.
     #[must_use]
-    pub fn variables(&self) -> &CandleVariables {
-        &self.variables
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
     }
 
-    /// The trainable variables, to be passed to the runtime for writing: they share their storage
-    /// with the layers.
+    /// The trainable parameters, for writing.
     #[must_use]
-    pub fn variables_mut(&mut self) -> &mut CandleVariables {
-        &mut self.variables
+    pub fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.parameters
     }
 
-    /// The number of values of the model.
-    #[must_use]
-    pub fn parameters(&self) -> usize {
-        self.variables
-            .iter()
-            .map(|(_, variable)| variable.elem_count())
-            .sum()
+    /// Weights and biases of layer `index`, counted from 0.
+    fn layer(&self, index: usize) -> (&[f32], &[f32]) {
+        let list = &self.parameters.list;
+        (&list[2 * index].values, &list[2 * index + 1].values)
     }
 
-    /// Logits `[n, 10]` of pixels `[n, 64]`.
-    ///
-    /// # Errors
-    /// The pixels have another shape.
-    pub fn forward(&self, pixels: &Tensor) -> candle_core::Result<Tensor> {
-        let mut activation = pixels.to_device(&self.device)?;
-        for (index, layer) in self.layers.iter().enumerate() {
-            activation = if self.device.is_cpu() {
-                activation.apply_op3(
-                    &layer.weight,
-                    &layer.bias,
-                    Dense {
-                        input_gradient: index > 0,
-                    },
-                )?
-            } else {
-                activation
-                    .matmul(layer.weight.as_tensor())?
-                    .broadcast_add(layer.bias.as_tensor())?
-            };
+    /// The activations that enter each layer, and the logits `[n, 10]` at the end.
+    fn forward(&self, pixels: &[f32]) -> Vec<Vec<f32>> {
+        let mut activations = vec![pixels.to_vec()];
+        for index in 0..LAYERS {
+            let (weight, bias) = self.layer(index);
+            let mut y = dense(&activations[index], weight, bias, WIDTHS[index]);
             if index + 1 < LAYERS {
-                activation = activation.relu()?;
+                y.iter_mut().for_each(|value| *value = value.max(0.0));
+            }
+            activations.push(y);
+        }
+        activations
+    }
+
+    /// Mean cross-entropy of a batch, and its gradients.
+    #[must_use]
+    pub fn loss_and_gradients(&self, batch: &Batch) -> (f64, Parameters) {
+        let mut activations = self.forward(&batch.pixels);
+        let logits = activations.pop().unwrap_or_default();
+        let (loss, mut gradient) = cross_entropy(&logits, &batch.labels);
+        let mut gradients = self.parameters.zeros_like("");
+        for index in (0..LAYERS).rev() {
+            let x = &activations[index];
+            let of_layer = &mut gradients.list[2 * index..=2 * index + 1];
+            weight_gradient(x, &gradient, WIDTHS[index], &mut of_layer[0].values);
+            for row in gradient.chunks_exact(WIDTHS[index + 1]) {
+                add_scaled(&mut of_layer[1].values, 1.0, row);
+            }
+            if index > 0 {
+                gradient = input_gradient(&gradient, self.layer(index).0, WIDTHS[index + 1]);
+                // ReLU passes nothing where it passed no value.
+                for (gradient, x) in gradient.iter_mut().zip(x) {
+                    if *x <= 0.0 {
+                        *gradient = 0.0;
+                    }
+                }
             }
         }
-        Ok(activation)
-    }
-
-    /// Mean cross-entropy of a batch and its gradients; `labels` are `[n]` u32.
-    ///
-    /// # Errors
-    /// The shapes do not match.
-    pub fn loss_and_gradients(
-        &self,
-        pixels: &Tensor,
-        labels: &Tensor,
-    ) -> candle_core::Result<(f64, GradStore)> {
-        let loss = candle_nn::loss::cross_entropy(
-            &self.forward(pixels)?,
-            &labels.to_device(&self.device)?,
-        )?;
-        Ok((f64::from(loss.to_scalar::<f32>()?), loss.backward()?))
+        (loss, gradients)
     }
 
     /// Loss and accuracy on the whole of `data`.
-    ///
-    /// Candle refuses an operation.
-    /// Candle refuses.
-    pub fn evaluate(&self, data: &Dataset) -> candle_core::Result<Evaluation> {
-        let all: Vec<usize> = (0..data.len()).collect();
-        let (pixels, labels) = data.batch(&all)?;
-        let logits = self.forward(&pixels)?.detach();
-        let labels = labels.to_device(&self.device)?;
-        let loss = f64::from(candle_nn::loss::cross_entropy(&logits, &labels)?.to_scalar::<f32>()?);
-        let right: u32 = logits
-            .argmax(1)?
-            .eq(&labels)?
-            .to_dtype(candle_core::DType::U32)?
-            .sum_all()?
-            .to_scalar()?;
-        Ok(Evaluation {
+    #[must_use]
+    pub fn evaluate(&self, data: &Dataset) -> Evaluation {
+        let all = data.all();
+        let logits = self.forward(&all.pixels).pop().unwrap_or_default();
+        let (loss, _) = cross_entropy(&logits, &all.labels);
+        let rows = logits.chunks_exact(CLASSES).zip(&all.labels);
+        let right = rows
+            .filter(|(row, label)| argmax(row) == usize::from(**label))
+            .count();
+        Evaluation {
             loss,
-            accuracy: f64::from(right) / data.len().max(1) as f64,
-        })
+            accuracy: right as f64 / data.len().max(1) as f64,
+        }
     }
 }
 
-/// All values of the given tensors, one after the other; unlike `slowmo::tensors::flat::freeze`,
-/// values that diverged are included.
-///
-/// # Errors
-/// As [`Tensors::read`].
-pub fn flatten(tensors: &(impl Tensors + ?Sized)) -> Result<Vec<f32>, TensorError> {
-    let mut flat = Vec::new();
-    tensors.read(&mut |_, values| flat.extend_from_slice(values))?;
-    Ok(flat)
+/// A fully connected layer, row by row: `y ← b + Σ_k x_k·W_k`.
+fn dense(x: &[f32], w: &[f32], b: &[f32], inputs: usize) -> Vec<f32> {
+    let mut y = b.repeat(x.len() / inputs);
+    for (x, y) in x.chunks_exact(inputs).zip(y.chunks_exact_mut(b.len())) {
+        for (x, w) in x.iter().zip(w.chunks_exact(b.len())) {
+            add_scaled(y, *x, w);
+        }
+    }
+    y
+}
+
+/// Adds the gradient of the weights, `xᵀ·g`.
+fn weight_gradient(x: &[f32], gradient: &[f32], inputs: usize, of_w: &mut [f32]) {
+    let outputs = of_w.len() / inputs;
+    for (x, gradient) in x.chunks_exact(inputs).zip(gradient.chunks_exact(outputs)) {
+        for (x, of_w) in x.iter().zip(of_w.chunks_exact_mut(outputs)) {
+            add_scaled(of_w, *x, gradient);
+        }
+    }
+}
+
+/// Gradient of a layer's input, `g·Wᵀ`.
+fn input_gradient(gradient: &[f32], w: &[f32], outputs: usize) -> Vec<f32> {
+    gradient
+        .chunks_exact(outputs)
+        .flat_map(|gradient| w.chunks_exact(outputs).map(|w| dot(gradient, w)))
+        .collect()
+}
+
+/// Mean cross-entropy of logits `[n, 10]`, and its gradient: `(softmax − one-hot) / n`.
+fn cross_entropy(logits: &[f32], labels: &[u8]) -> (f64, Vec<f32>) {
+    let count = labels.len().max(1) as f32;
+    let mut loss = 0.0;
+    let mut gradient = Vec::with_capacity(logits.len());
+    for (row, label) in logits.chunks_exact(CLASSES).zip(labels) {
+        let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f32 = row.iter().map(|logit| (logit - largest).exp()).sum();
+        let log_sum = sum.ln();
+        loss += f64::from(log_sum - (row[usize::from(*label)] - largest));
+        gradient.extend(row.iter().enumerate().map(|(class, logit)| {
+            let softmax = (logit - largest - log_sum).exp();
+            let target = if class == usize::from(*label) {
+                1.0
+            } else {
+                0.0
+            };
+            (softmax - target) / count
+        }));
+    }
+    (loss / f64::from(count), gradient)
+}
+
+/// Index of the largest value, the first of equal ones.
+fn argmax(row: &[f32]) -> usize {
+    let mut best = 0;
+    for (index, value) in row.iter().enumerate() {
+        if *value > row[best] {
+            best = index;
+        }
+    }
+    best
+}
+
+fn add_scaled(sum: &mut [f32], factor: f32, values: &[f32]) {
+    sum.iter_mut()
+        .zip(values)
+        .for_each(|(sum, value)| *sum += factor * value);
+}
+
+fn dot(left: &[f32], right: &[f32]) -> f32 {
+    let left = left.chunks_exact(LANES);
+    let right = right.chunks_exact(LANES);
+    let rest: f32 = left
+        .remainder()
+        .iter()
+        .zip(right.remainder())
+        .map(|(left, right)| left * right)
+        .sum();
+    let mut sums = [0.0f32; LANES];
+    for (left, right) in left.zip(right) {
+        for ((sum, left), right) in sums.iter_mut().zip(left).zip(right) {
+            *sum += left * right;
+        }
+    }
+    sums.iter().sum::<f32>() + rest
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use slowmo::tensors::CandleGradients;
-    use slowmo::tensors::flat::restore;
 
     #[test]
     fn the_same_seed_gives_the_same_values_within_their_bound() {
-        let model = Mlp::seeded(3).unwrap();
-        assert_eq!(
-            model.parameters(),
-            64 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10
-        );
-        let flat = |seed| flatten(Mlp::seeded(seed).unwrap().variables()).unwrap();
-        assert_eq!(flatten(model.variables()).unwrap(), flat(3));
-        assert_ne!(flat(3), flat(4));
-        let flat = flat(3);
+        let flat = Mlp::seeded(3).parameters().flat();
+        assert_eq!(flat.len(), 64 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10);
+        assert_eq!(Mlp::seeded(3), Mlp::seeded(3));
+        assert_ne!(Mlp::seeded(3), Mlp::seeded(4));
         let first = &flat[..128 + 64 * 128];
         let variance = first.iter().map(|x| x * x).sum::<f32>() / first.len() as f32;
         assert!(
@@ -222,17 +239,23 @@ mod tests {
     #[test]
     fn gradients_match_finite_differences() {
         let data = Dataset::train().unwrap();
-        let (pixels, labels) = data.batch(&[0, 1, 2, 3, 4, 5, 6, 7]).unwrap();
-        let mut model = Mlp::seeded(1).unwrap();
-        let (_, mut store) = model.loss_and_gradients(&pixels, &labels).unwrap();
-        let gradient = flatten(&CandleGradients::new(model.variables(), &mut store)).unwrap();
-        let flat = flatten(model.variables()).unwrap();
-        for index in [5, 700, 8_400, 9_000, 16_600, 17_150, flat.len() - 1] {
-            let mut loss_at = |shift: f32| {
-                let mut moved = flat.clone();
-                moved[index] += shift;
-                restore(&moved, model.variables_mut()).unwrap();
-                model.loss_and_gradients(&pixels, &labels).unwrap().0
+        let batch = data.batch(&[0, 1, 2, 3, 4, 5, 6, 7]);
+        let model = Mlp::seeded(1);
+        let gradient = model.loss_and_gradients(&batch).1.flat();
+        for index in [5, 700, 8_400, 9_000, 16_600, 17_150, gradient.len() - 1] {
+            let loss_at = |shift: f32| {
+                let mut moved = model.clone();
+                let mut offset = index;
+                for parameter in &mut moved.parameters.list {
+                    match parameter.values.get_mut(offset) {
+                        Some(value) => {
+                            *value += shift;
+                            break;
+                        }
+                        None => offset -= parameter.values.len(),
+                    }
+                }
+                moved.loss_and_gradients(&batch).0
             };
             let slope = (loss_at(1e-2) - loss_at(-1e-2)) / 2e-2;
             assert!(
@@ -241,5 +264,20 @@ mod tests {
                 gradient[index]
             );
         }
+    }
+
+    #[test]
+    fn evaluation_of_logits_by_hand() {
+        let mut logits = vec![0.0; 2 * CLASSES];
+        logits[3] = 2.0;
+        let (loss, gradient) = cross_entropy(&logits, &[3, 7]);
+        let first = (2.0f64.exp() + 9.0).ln() - 2.0;
+        let second = 10.0f64.ln();
+        assert!((loss - (first + second) / 2.0).abs() < 1e-6, "{loss}");
+        assert!((gradient[CLASSES + 7] - (0.1 - 1.0) / 2.0).abs() < 1e-6);
+        assert_eq!(
+            (argmax(&logits[..CLASSES]), argmax(&logits[CLASSES..])),
+            (3, 0)
+        );
     }
 }

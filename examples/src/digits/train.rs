@@ -1,10 +1,8 @@
 //! The training loop of one node: its workers, each on its own thread, and their reports.
 
 use super::source::{Source, SourceError};
-use super::{DataError, Dataset, Event, Mlp, ModelError, NesterovSgd, Shards, Summary, flatten};
-use candle_core::Device;
+use super::{DataError, Dataset, Event, Mlp, NesterovSgd, Shards, Summary};
 use slowmo::tensors::flat::RestoreError;
-use slowmo::tensors::{CandleGradients, CandleVariables};
 use slowmo::{Buffers, Config, Runtime, StepReport, Synchronized, Worker};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -96,15 +94,9 @@ pub enum TrainError {
     /// The digits in the binary are damaged.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// Candle refused an operation.
-    #[error("candle: {0}")]
-    Framework(#[from] candle_core::Error),
     /// The model's values could not be read.
     #[error(transparent)]
     Tensor(#[from] slowmo::TensorError),
-    /// The model could not be made.
-    #[error(transparent)]
-    Model(#[from] ModelError),
     /// The model's values could not be replaced.
     #[error(transparent)]
     Restore(#[from] RestoreError),
@@ -212,10 +204,10 @@ fn train_reporting(
             on_event(&Event::Step { step, loss });
         }
         if let Some(round) = report.round {
-            let digest = slowmo::digest(model.variables())?;
+            let digest = slowmo::digest(model.parameters())?;
             let evaluate = round.checked_rem(options.rounds_per_evaluation) == Some(0);
             let train_loss = if evaluate {
-                Some(model.evaluate(&train_data)?.loss)
+                Some(model.evaluate(&train_data).loss)
             } else {
                 None
             };
@@ -228,13 +220,13 @@ fn train_reporting(
             });
         }
         if step.checked_rem(options.steps_per_snapshot) == Some(0) {
-            snapshots.push((step, flatten(model.variables())?));
+            snapshots.push((step, model.parameters().flat()));
         }
         Ok(())
     })?;
     let summary = replica.summary(runtime, elapsed)?;
     on_event(&Event::Done(summary.clone()));
-    let parameters = flatten(replica.model.variables())?;
+    let parameters = replica.model.parameters().flat();
     replica.worker.leave().map_err(TrainError::Leave)?;
     Ok(Trained {
         summary,
@@ -259,16 +251,7 @@ fn start_event(node: u64, replica: &Replica) -> Event {
         workers,
         round,
         step,
-        parameters: replica.model.parameters(),
-    }
-}
-
-/// Device of a worker's tensors: its GPU, if this program was built with candle for GPUs. The
-/// runtime also takes tensors from main memory.
-fn device_of(worker: &Worker) -> candle_core::Result<Device> {
-    match worker.gpu() {
-        Some(gpu) if cfg!(feature = "candle-cuda") => Device::new_cuda(gpu),
-        _ => Ok(Device::Cpu),
+        parameters: replica.model.parameters().flat().len(),
     }
 }
 
@@ -279,10 +262,8 @@ struct Replica {
     data: Dataset,
     source: Source,
     model: Mlp,
+    /// Its velocities are passed to the runtime at every step, so that checkpoints contain them.
     optimizer: NesterovSgd,
-    /// The optimizer's velocities, passed to the runtime at every step so that checkpoints contain
-    /// them.
-    velocities: CandleVariables,
     /// Inner steps completed.
     steps: u64,
 }
@@ -291,16 +272,15 @@ impl Replica {
     /// Waits for the cluster's parameters and takes this worker's share of the images.
     fn synchronized(mut worker: Worker, options: &Options) -> Result<Self, TrainError> {
         let data = Dataset::train()?;
-        let mut model = Mlp::seeded_on(options.seed, &device_of(&worker)?)?;
+        let mut model = Mlp::seeded(options.seed);
         let source = Source::attached(&mut worker, options, data.len())?;
-        let optimizer = NesterovSgd::new(model.variables().to_vars(), MOMENTUM)?;
-        let mut velocities = optimizer.buffers(model.variables().iter().map(|(name, _)| name))?;
+        let mut optimizer = NesterovSgd::new(model.parameters(), MOMENTUM);
         let buffers = Buffers {
-            optimizer: &mut velocities,
+            optimizer: optimizer.velocities_mut(),
             model: &mut (),
         };
         let place = worker
-            .synchronize_with(model.variables_mut(), buffers)
+            .synchronize_with(model.parameters_mut(), buffers)
             .map_err(TrainError::Synchronize)?;
         let source = source.placed(&place, &data, options)?;
         Ok(Self {
@@ -310,7 +290,6 @@ impl Replica {
             source,
             model,
             optimizer,
-            velocities,
             steps: place.step,
         })
     }
@@ -327,29 +306,30 @@ impl Replica {
         let mut evaluated = start;
         while !self.source.is_finished(self.steps, options) {
             let begun = Instant::now();
-            let (pixels, labels) = self.data.batch(self.source.batch(self.steps))?;
-            let (loss, mut gradients) = self.model.loss_and_gradients(&pixels, &labels)?;
-            let mut lent = CandleGradients::new(self.model.variables(), &mut gradients);
+            let batch = self.data.batch(self.source.batch(self.steps));
+            let (loss, mut gradients) = self.model.loss_and_gradients(&batch);
             self.worker
-                .average_gradients(&mut lent)
+                .average_gradients(&mut gradients)
                 .map_err(TrainError::Gradients)?;
-            self.optimizer.step(&gradients, options.learning_rate)?;
+            let parameters = self.model.parameters_mut();
+            self.optimizer
+                .step(parameters, &gradients, options.learning_rate);
             self.worker.report_loss(loss);
             if evaluated.elapsed() >= ACCURACY_INTERVAL {
                 evaluated = Instant::now();
                 self.worker
-                    .report("accuracy", self.model.evaluate(&test)?.accuracy)?;
+                    .report("accuracy", self.model.evaluate(&test).accuracy)?;
             }
             std::thread::sleep(
                 Duration::from_millis(options.step_ms).saturating_sub(begun.elapsed()),
             );
             let buffers = Buffers {
-                optimizer: &mut self.velocities,
+                optimizer: self.optimizer.velocities_mut(),
                 model: &mut (),
             };
             let stepped =
                 self.worker
-                    .step_with(self.model.variables_mut(), buffers, options.learning_rate);
+                    .step_with(self.model.parameters_mut(), buffers, options.learning_rate);
             let report = stepped.map_err(TrainError::Step)?;
             self.steps = report.step + 1;
             self.source.log()?;
@@ -365,9 +345,9 @@ impl Replica {
         let sent_bytes = runtime.traffic().sent_bytes;
         Ok(Summary {
             node: runtime.node_id(),
-            test_accuracy: self.model.evaluate(&Dataset::test()?)?.accuracy,
-            train_loss: self.model.evaluate(&self.data)?.loss,
-            digest: slowmo::digest(self.model.variables())?,
+            test_accuracy: self.model.evaluate(&Dataset::test()?).accuracy,
+            train_loss: self.model.evaluate(&self.data).loss,
+            digest: slowmo::digest(self.model.parameters())?,
             steps: self.steps,
             elapsed_s: elapsed.as_secs_f64(),
             sent_bytes,

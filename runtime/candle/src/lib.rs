@@ -1,7 +1,11 @@
-//! Candle variables and gradients, passed without copies: in main memory, and with the feature
-//! `candle-cuda` on a GPU. Touches candle's storage only.
+//! Candle variables and gradients as [`slowmo::Tensors`], passed without copies: in main memory,
+//! and with the feature `cuda` on a GPU. Touches candle's storage only.
+//!
+//! A package of its own, so that who trains without candle does not compile it. The example
+//! `digits` is a whole training loop.
+#![deny(missing_docs)]
 
-#[cfg(feature = "candle-cuda")]
+#[cfg(feature = "cuda")]
 mod gpu;
 mod gradients;
 #[cfg(test)]
@@ -11,8 +15,8 @@ mod variables;
 pub use gradients::CandleGradients;
 pub use variables::CandleVariables;
 
-use super::TensorError;
 use candle_core::{CpuStorage, DType, Error, InplaceOp1, Layout, Storage, Tensor};
+use slowmo::TensorError;
 use std::cell::RefCell;
 
 /// Checks that a tensor's values can be borrowed: float32, one block, main memory.
@@ -27,7 +31,7 @@ fn check(name: &str, tensor: &Tensor) -> Result<(), TensorError> {
     if !tensor.is_contiguous() {
         return Err(TensorError::NotContiguous { name: name() });
     }
-    let on_gpu = cfg!(feature = "candle-cuda") && tensor.device().is_cuda();
+    let on_gpu = cfg!(feature = "cuda") && tensor.device().is_cuda();
     if !tensor.device().is_cpu() && !on_gpu {
         return Err(refused(
             &name(),
@@ -44,7 +48,7 @@ fn read(
     visit: &mut dyn FnMut(&str, &[f32]),
 ) -> Result<(), TensorError> {
     check(name, tensor)?;
-    #[cfg(feature = "candle-cuda")]
+    #[cfg(feature = "cuda")]
     if tensor.device().is_cuda() {
         return gpu::read(name, tensor, visit);
     }
@@ -112,7 +116,7 @@ impl InplaceOp1 for Lend<'_> {
         Ok(())
     }
 
-    #[cfg(feature = "candle-cuda")]
+    #[cfg(feature = "cuda")]
     fn cuda_fwd(
         &self,
         storage: &mut candle_core::CudaStorage,

@@ -1,9 +1,9 @@
 //! The trainable variables of a candle model.
 
-use super::super::{TensorError, Tensors};
-use super::{check, read, refused, write};
+use crate::{check, read, refused, write};
 use candle_core::Var;
 use candle_nn::VarMap;
+use slowmo::{TensorError, Tensors};
 use std::sync::PoisonError;
 
 /// Variables ordered by name, so that all nodes agree on the flat order. They share their storage
@@ -15,7 +15,7 @@ use std::sync::PoisonError;
 /// let map = candle_nn::VarMap::new();
 /// let builder = candle_nn::VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu);
 /// let layer = candle_nn::linear(3, 2, builder.pp("layer"))?;
-/// let variables = slowmo::tensors::CandleVariables::from_var_map(&map)?;
+/// let variables = slowmo_candle::CandleVariables::from_var_map(&map)?;
 /// assert_eq!(slowmo::tensors::flat::elements(&variables)?, 8);
 /// # Ok(()) }
 /// ```
@@ -96,8 +96,8 @@ impl Tensors for CandleVariables {
             .collect())
     }
 
-    #[cfg(feature = "candle-cuda")]
-    fn on_gpu(&self) -> Option<&dyn slowmo_actors::ports::device::OnGpu> {
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self) -> Option<&dyn slowmo::tensors::OnGpu> {
         self.list
             .iter()
             .all(|(_, variable)| variable.device().is_cuda())

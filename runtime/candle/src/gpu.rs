@@ -1,10 +1,10 @@
 //! Candle's tensors on a GPU: their addresses, and copies for callers that need values in main
 //! memory.
 
-use super::super::TensorError;
-use super::{CandleGradients, CandleVariables, block, refused};
+use crate::{CandleGradients, CandleVariables, block, refused};
 use candle_core::{Storage, Tensor};
-use slowmo_actors::ports::device::OnGpu;
+use slowmo::TensorError;
+use slowmo::tensors::OnGpu;
 
 /// Calls `visit` with a copy of a tensor's values.
 pub(super) fn read(

@@ -1,9 +1,9 @@
 //! The gradients of a candle model's variables.
 
-use super::super::{TensorError, Tensors};
-use super::{CandleVariables, read, refused, write};
+use crate::{CandleVariables, read, refused, write};
 use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
+use slowmo::{TensorError, Tensors};
 
 /// The gradients of [`CandleVariables`], in the same order and of the same lengths on every worker:
 /// a variable that took no part in the loss counts as zeros, and gets a gradient when it is
@@ -48,8 +48,8 @@ impl Tensors for CandleGradients<'_> {
 
     /// Available only if every variable has a contiguous gradient: missing ones are created, and
     /// others made contiguous, when they are written.
-    #[cfg(feature = "candle-cuda")]
-    fn on_gpu(&self) -> Option<&dyn slowmo_actors::ports::device::OnGpu> {
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self) -> Option<&dyn slowmo::tensors::OnGpu> {
         let lent = |gradient: &Tensor| gradient.device().is_cuda() && gradient.is_contiguous();
         self.variables
             .iter()
@@ -58,7 +58,7 @@ impl Tensors for CandleGradients<'_> {
     }
 }
 
-#[cfg(feature = "candle-cuda")]
+#[cfg(feature = "cuda")]
 impl CandleGradients<'_> {
     /// The gradients that exist.
     pub(super) fn present(&self) -> impl Iterator<Item = (&str, &Tensor)> {

@@ -1,11 +1,11 @@
 //! A small model: order, writing in place, missing gradients, everything that is refused.
 #![allow(clippy::unwrap_used)]
 
-use super::super::flat::{digest, elements, freeze, restore};
-use super::super::{TensorError, Tensors};
-use super::{CandleGradients, CandleVariables};
+use crate::{CandleGradients, CandleVariables};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{Module, VarBuilder, VarMap};
+use slowmo::tensors::flat::{digest, elements, freeze, restore};
+use slowmo::{TensorError, Tensors};
 
 fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()

@@ -4,9 +4,10 @@
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Linear, Module, VarBuilder, VarMap};
 use slowmo::config::BaseName;
-use slowmo::tensors::{CandleGradients, CandleVariables, digest, flat};
+use slowmo::tensors::{digest, flat};
 use slowmo::transport::memory::MemoryHub;
 use slowmo::{Config, Network, Runtime};
+use slowmo_candle::{CandleGradients, CandleVariables};
 use std::net::SocketAddr;
 use std::thread;
 
