@@ -1,5 +1,6 @@
 //! The launcher that started this process. When it is gone this process ends, so that no training
-//! process is ever left behind. The launcher also starts further nodes.
+//! process is ever left behind. The launcher also starts further nodes. It takes part in no
+//! decision of the cluster.
 
 use serde::{Deserialize, Serialize};
 use std::io::Write;

@@ -22,7 +22,7 @@ pub enum Base {
 /// Upper bound of [`Gossip::staleness`], in inner steps; a sent message is kept until it is mixed.
 pub const STALENESS_MAX: u32 = 64;
 
-/// Settings of SGP's gossip (algorithm section 5).
+/// Settings of SGP's gossip ([`crate::gossip_peer`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gossip {
     /// `p`, number of out-peers of one gossip.
@@ -143,7 +143,7 @@ pub struct Outer {
     pub average: bool,
 }
 
-/// Handling of the base optimizer's buffers at a round boundary (algorithm section 7).
+/// Handling of the base optimizer's buffers at a round boundary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum BufferStrategy {
     /// Leave them unchanged.

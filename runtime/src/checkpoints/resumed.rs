@@ -1,4 +1,9 @@
 //! The checkpoint that a bootstrap continues from: the newest whole one, or the one that was named.
+//!
+//! Such a bootstrap is an ordinary one at a later step. Every bootstrap member verifies the
+//! checkpoint before it meets the others, and all must name the same one. The history is a new one,
+//! because other nodes may still continue the old one. Its run number is above all that the folder
+//! contains, so its checkpoints are the newest.
 
 use super::checkpoint::Checkpoint;
 use super::error::CheckpointError;

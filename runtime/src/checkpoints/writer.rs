@@ -1,5 +1,6 @@
 //! The thread that writes this node's parts of checkpoints. Training never waits for it: failures
-//! and delays of a full or slow disk are counted and logged.
+//! and delays of a full or slow disk are counted and logged. At most one snapshot is being written
+//! and one waits; [`replaces`] says which of two stays if the disk is too slow for both.
 
 use super::error::CheckpointError;
 use super::folder::{self, Keeps};
