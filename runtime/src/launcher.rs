@@ -72,13 +72,13 @@ fn launcher_is_gone(launcher: u32, parent_at_start: u32) -> bool {
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
     /// There is no launcher that could start nodes here.
-    #[error("no launcher started this node: start a further one where it shall run, or drain one")]
+    #[error("no launcher started this node: start another node by hand, or drain one")]
     NoLauncher,
     /// The launcher refused.
     #[error("{0}")]
     Refused(String),
     /// The launcher does not answer.
-    #[error("the launcher does not answer ({0}); it may still have done it")]
+    #[error("the launcher does not answer ({0}); it may have done it nevertheless")]
     Silent(String),
 }
 

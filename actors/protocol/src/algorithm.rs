@@ -207,17 +207,17 @@ pub enum AlgorithmError {
     Staleness(u32),
     /// `late_peers = "skip"` with synchronous gossip.
     #[error(
-        "late_peers = \"skip\" does without every message that is not here yet, and staleness = 0 has no time for them: set staleness to 1 or more"
+        "late_peers = \"skip\" skips every message that has not arrived, and with staleness = 0 none has: set staleness to 1 or more"
     )]
     SynchronousSkips,
     /// `topology = "bandwidth"` without exact averages.
     #[error(
-        "topology = \"bandwidth\": the order of the nodes is decided with exact averages, and there are none: set average_every or SlowMo, or another topology"
+        "topology = \"bandwidth\": exact averages decide the order of the nodes, and there are none: set average_every, SlowMo or another topology"
     )]
     OrderNeedsAverages,
     /// `no_average` with overlapped gossip.
     #[error(
-        "no_average takes the slow step on what the same step's gossip brought: set staleness = 0"
+        "no_average takes the slow step on the result of the same step's gossip: set staleness = 0"
     )]
     NoAverageIsSynchronous,
     /// `β` or `μ` outside `[0, 1)`.

@@ -244,12 +244,12 @@ impl CoordinatorState {
             }
             RoundsEffect::Returned => {
                 tracing::warn!(
-                    "nobody is left of the history that was to admit this node: it goes on where it stood before"
+                    "nobody is left of the history that was to admit this node: it continues its previous history"
                 );
                 self.context.status.standing(MemberState::Member);
             }
             RoundsEffect::MustRejoin => tracing::warn!(
-                "a round was decided whose values this node does not hold: it joins again"
+                "this node does not hold the data of a decided round: it must rejoin"
             ),
             RoundsEffect::Waiting(why) => {
                 match &why {
