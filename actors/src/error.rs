@@ -18,7 +18,7 @@ pub enum ExchangeError {
     Round(#[from] RoundError),
     /// The workers of a node requested different operations.
     #[error(
-        "worker {worker} of this node asked for {asked}, the workers before it for {before}; call the same operations with the same learning rate on every worker"
+        "worker {worker} of this node asked for {asked}, the workers before it asked for {before}; make the same calls with the same learning rate on every worker"
     )]
     WorkersDisagree {
         /// The worker that arrived last.
@@ -29,7 +29,7 @@ pub enum ExchangeError {
         before: Box<Request>,
     },
     /// Other workers of the node did not arrive in time.
-    #[error("workers {workers:?} of this node did not come within {} s: every one of its `devices` workers needs a thread that takes its handle and makes the same calls", waited.as_millis() / 1000)]
+    #[error("workers {workers:?} of this node did not call within {} s: each of its `devices` workers needs a thread that makes the same calls", waited.as_millis() / 1000)]
     WorkersMissing {
         /// The missing workers.
         workers: Vec<usize>,
@@ -37,11 +37,11 @@ pub enum ExchangeError {
         waited: Span,
     },
     /// Another worker of the node left while this one waited.
-    #[error("worker {0} of this node left: the others cannot go on without it")]
+    #[error("worker {0} of this node left: the others cannot continue without it")]
     WorkerLeft(usize),
     /// The gradients were not averaged because this node was excluded from the round; it receives
     /// new parameters at its next step.
-    #[error("this node was passed over: new parameters wait for it at its next step")]
+    #[error("this node was excluded from the round: its next step takes the new parameters")]
     Excluded,
     /// The node has left the cluster in an orderly way.
     #[error("this node has left the cluster: end the training loop and call leave")]

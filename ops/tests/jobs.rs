@@ -534,7 +534,7 @@ fn a_node_that_founds_is_live_and_not_ready_and_one_that_cannot_leave_is_named()
     let ready = ask(&["status", "--probe", "ready"]);
     assert_eq!(ready.status.code(), Some(1));
     assert!(
-        String::from_utf8_lossy(&ready.stderr).contains("node 7 is no member: bootstrapping"),
+        String::from_utf8_lossy(&ready.stderr).contains("node 7 is not a member: bootstrapping"),
         "{ready:?}"
     );
     node.kill().unwrap();

@@ -41,7 +41,9 @@ pub enum SpawnError {
     #[error(transparent)]
     Token(#[from] AccessError),
     /// The checkpoint to continue from cannot be used, or the folder of checkpoints cannot be read.
-    #[error("{0}; check the keys checkpoints and resume (resume = none begins anew)")]
+    #[error(
+        "{0}; check the keys checkpoints and resume (resume = none starts from the given parameters)"
+    )]
     Checkpoint(CheckpointError),
     /// The devices cannot be used.
     #[error(transparent)]
@@ -65,7 +67,7 @@ pub enum SpawnError {
     /// The configuration asks for more than one node but has no cluster key to prove who belongs
     /// together.
     #[error(
-        "min_nodes, peers, rendezvous or discover ask for other nodes, which needs a cluster key: write one with `slowmo keygen --out FILE` and give all nodes cluster_key_file = FILE"
+        "min_nodes, peers, rendezvous or discover ask for other nodes, so a cluster key is needed: write one with `slowmo keygen --out FILE` and give all nodes cluster_key_file = FILE"
     )]
     NoCredentials,
     /// The configuration asks for more than one node but has no way to find the others.
@@ -75,7 +77,7 @@ pub enum SpawnError {
     NoPeers(usize),
     /// The address that a rendezvous folder would name cannot be dialed.
     #[error(
-        "listen = {0} with rendezvous: others find the address in the folder and cannot dial this one; set listen to an address of this machine that they reach (its port may be 0) or advertise to one that leads here, or use peers"
+        "listen = {0} with rendezvous: other nodes cannot dial this address; set listen to an address of this machine that they reach (port 0 is allowed), set advertise, or use peers"
     )]
     RendezvousUnspecified(std::net::SocketAddr),
     /// The address to be announced cannot be dialed.
@@ -130,7 +132,7 @@ pub enum WorkerError {
         devices: usize,
     },
     /// A cursor is longer than its bound.
-    #[error("a cursor of {bytes} bytes: at most {max} go into a checkpoint; the one before stays")]
+    #[error("a cursor of {bytes} bytes exceeds the limit of {max}; the previous one stays")]
     CursorTooLong {
         /// The length of the cursor in bytes.
         bytes: usize,
@@ -146,7 +148,7 @@ pub enum WorkerError {
         name: String,
     },
     /// The handle was already taken.
-    #[error("worker {0} was taken before: each worker has one handle")]
+    #[error("worker {0} is already taken: each worker has one handle")]
     Taken(usize),
 }
 
@@ -171,23 +173,23 @@ pub enum SynchronizeError {
     Sampler(#[from] SamplerError),
     /// The checkpoint to continue from is of another model, or cannot be read any more.
     #[error(
-        "synchronize: {0}; resume = none begins anew, resume = NAME goes on from another checkpoint"
+        "synchronize: {0}; resume = none starts from the given parameters, resume = NAME from another checkpoint"
     )]
     Checkpoint(String),
     /// An async call was cancelled while it waited: its exchange may have continued without it.
     #[error(
-        "an earlier call was cancelled while it waited, and its exchange may have gone on without it: drop this worker and restart the node"
+        "an earlier call was cancelled while it waited, and its exchange may have happened: drop this worker and restart the node"
     )]
     Abandoned,
     /// The exchange succeeded, but its values could not be written: the tensors before this one
     /// hold them, the others do not.
     #[error(
-        "synchronize: {0}; the tensors before it hold the values of all nodes and the others do not: leave and start the node again, which joins the others"
+        "synchronize: {0}; only the tensors before it were written: leave, and restart the node, which then joins the others"
     )]
     NotWritten(TensorError),
     /// An earlier call could not write the values of all nodes, as its error said.
     #[error(
-        "an earlier synchronize could not write its result, as its error said: leave and start the node again, which joins the others"
+        "an earlier synchronize could not write its result (see its error): leave, and restart the node, which then joins the others"
     )]
     Broken,
 }
@@ -220,7 +222,7 @@ pub enum StepError {
     /// Overlapped gossip found a value that is not finite. What had arrived was mixed into the
     /// parameters, nothing was sent, and the step counter did not move.
     #[error(
-        "step {step}: {error}; what had arrived was mixed into the parameters, and nothing was sent"
+        "step {step}: {error}; the messages that had arrived were mixed into the parameters, and nothing was sent"
     )]
     NotSent {
         /// The inner step.
@@ -230,7 +232,7 @@ pub enum StepError {
     },
     /// The learning rate cannot be used: the slow step divides by it.
     #[error(
-        "step {step} closes an outer round, which divides by the learning rate, but it is {learning_rate}: pass the inner optimizer's rate, finite and above 0"
+        "step {step} ends an outer round, which divides by the learning rate, but the learning rate is {learning_rate}: pass the inner optimizer's rate, finite and above 0"
     )]
     LearningRate {
         /// The inner step.
@@ -262,7 +264,7 @@ pub enum StepError {
     /// hold it, the others do not. Nothing of this model is sent any more: this worker can only
     /// leave.
     #[error(
-        "step {step}: {error}; the tensors before it hold the result of the exchange and the others do not: leave and start the node again, which joins the others"
+        "step {step}: {error}; only the tensors before it were written: leave, and restart the node, which then joins the others"
     )]
     NotWritten {
         /// The inner step.
@@ -272,7 +274,7 @@ pub enum StepError {
     },
     /// An earlier step's result was not taken, as that step's error said.
     #[error(
-        "the result of an earlier step was not taken, as its error said: leave and start the node again, which joins the others"
+        "the result of an earlier step was not taken (see its error): leave, and restart the node, which then joins the others"
     )]
     Broken,
     /// The attached sampler's settings differ from the cluster's; the result of the exchange was
@@ -281,7 +283,7 @@ pub enum StepError {
     Sampler(#[from] SamplerError),
     /// An async call was cancelled while it waited: its exchange may have continued without it.
     #[error(
-        "an earlier call was cancelled while it waited, and its exchange may have gone on without it: drop this worker and restart the node"
+        "an earlier call was cancelled while it waited, and its exchange may have happened: drop this worker and restart the node"
     )]
     Abandoned,
 }
@@ -311,7 +313,7 @@ pub enum GradientError {
     NeedsThreads,
     /// An earlier step's result was not taken, as that step's error said.
     #[error(
-        "the result of an earlier step was not taken, as its error said: leave and start the node again, which joins the others"
+        "the result of an earlier step was not taken (see its error): leave, and restart the node, which then joins the others"
     )]
     Broken,
     /// The attached sampler's settings differ from the cluster's.
@@ -319,7 +321,7 @@ pub enum GradientError {
     Sampler(#[from] SamplerError),
     /// An async call was cancelled while it waited: its exchange may have continued without it.
     #[error(
-        "an earlier call was cancelled while it waited, and its exchange may have gone on without it: drop this worker and restart the node"
+        "an earlier call was cancelled while it waited, and its exchange may have happened: drop this worker and restart the node"
     )]
     Abandoned,
 }

@@ -1,5 +1,6 @@
 //! The launcher that started this process. When it is gone this process ends, so that no training
-//! process is ever left behind. The launcher also starts further nodes.
+//! process is ever left behind. The launcher also starts further nodes. It takes part in no
+//! decision of the cluster.
 
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -71,13 +72,13 @@ fn launcher_is_gone(launcher: u32, parent_at_start: u32) -> bool {
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
     /// There is no launcher that could start nodes here.
-    #[error("no launcher started this node: start a further one where it shall run, or drain one")]
+    #[error("no launcher started this node: start another node by hand, or drain one")]
     NoLauncher,
     /// The launcher refused.
     #[error("{0}")]
     Refused(String),
     /// The launcher does not answer.
-    #[error("the launcher does not answer ({0}); it may still have done it")]
+    #[error("the launcher does not answer ({0}); it may have done it nevertheless")]
     Silent(String),
 }
 

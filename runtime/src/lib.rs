@@ -56,3 +56,27 @@ pub use slowmo_cuda as cuda;
 pub use slowmo_protocol::schedule::Exchange;
 pub use tensors::digest;
 pub use worker::{AsyncWorker, Buffers, ResumedFrom, StepReport, Synchronized, Worker};
+
+/// Compiles the Rust snippets of the documentation as tests.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../docs/chaos.md")]
+    struct Chaos;
+    #[doc = include_str!("../../docs/checkpoints.md")]
+    struct Checkpoints;
+    #[doc = include_str!("../../docs/clusters.md")]
+    struct Clusters;
+    #[doc = include_str!("../../docs/compare.md")]
+    struct Compare;
+    #[doc = include_str!("../../docs/configuration.md")]
+    struct Configuration;
+    #[doc = include_str!("../../docs/fairscale.md")]
+    struct Fairscale;
+    #[cfg(feature = "cuda")]
+    #[doc = include_str!("../../docs/gpus.md")]
+    struct Gpus;
+    #[doc = include_str!("../../docs/metrics.md")]
+    struct Metrics;
+}

@@ -36,7 +36,7 @@ impl Marker {
         if let Err(error) = made
             && error.kind() != ErrorKind::AlreadyExists
         {
-            tracing::warn!(marker = %path.display(), %error, "the marker could not be made: after a restart this node may found a second run");
+            tracing::warn!(marker = %path.display(), %error, "the marker could not be created: after a restart this node may bootstrap a second run");
         }
     }
 

@@ -269,7 +269,7 @@ impl Writer {
         if let Err(error) = &written
             && self.usage.lost.fetch_add(1, Ordering::Relaxed) == 0
         {
-            tracing::error!(%error, "the trace cannot be written: training goes on, and what is missing is counted");
+            tracing::error!(%error, "the trace cannot be written: training continues, and lost events are counted");
         }
         self.torn = written.is_err();
     }

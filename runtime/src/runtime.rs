@@ -273,7 +273,7 @@ impl RuntimeBuilder {
             tracing::warn!(
                 min_nodes,
                 nodes,
-                "two clusters may be founded: min_nodes is not more than half of this node and its peers"
+                "two clusters may be bootstrapped: min_nodes is not more than half of this node and its peers"
             );
         }
         Ok(())

@@ -22,7 +22,7 @@ pub enum Base {
 /// Upper bound of [`Gossip::staleness`], in inner steps; a sent message is kept until it is mixed.
 pub const STALENESS_MAX: u32 = 64;
 
-/// Settings of SGP's gossip (algorithm section 5).
+/// Settings of SGP's gossip ([`crate::gossip_peer`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gossip {
     /// `p`, number of out-peers of one gossip.
@@ -143,7 +143,7 @@ pub struct Outer {
     pub average: bool,
 }
 
-/// Handling of the base optimizer's buffers at a round boundary (algorithm section 7).
+/// Handling of the base optimizer's buffers at a round boundary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum BufferStrategy {
     /// Leave them unchanged.
@@ -207,17 +207,17 @@ pub enum AlgorithmError {
     Staleness(u32),
     /// `late_peers = "skip"` with synchronous gossip.
     #[error(
-        "late_peers = \"skip\" does without every message that is not here yet, and staleness = 0 has no time for them: set staleness to 1 or more"
+        "late_peers = \"skip\" skips every message that has not arrived, and with staleness = 0 none has: set staleness to 1 or more"
     )]
     SynchronousSkips,
     /// `topology = "bandwidth"` without exact averages.
     #[error(
-        "topology = \"bandwidth\": the order of the nodes is decided with exact averages, and there are none: set average_every or SlowMo, or another topology"
+        "topology = \"bandwidth\": exact averages decide the order of the nodes, and there are none: set average_every, SlowMo or another topology"
     )]
     OrderNeedsAverages,
     /// `no_average` with overlapped gossip.
     #[error(
-        "no_average takes the slow step on what the same step's gossip brought: set staleness = 0"
+        "no_average takes the slow step on the result of the same step's gossip: set staleness = 0"
     )]
     NoAverageIsSynchronous,
     /// `β` or `μ` outside `[0, 1)`.

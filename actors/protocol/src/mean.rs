@@ -9,7 +9,7 @@ pub fn add(sum: &mut [f32], values: &[f32]) {
     }
 }
 
-/// Final step of an exact average: `x̄ = Σx / Σw` (algorithm section 3). A weight of 1 leaves every
+/// Final step of an exact average: `x̄ = Σx / Σw`. A weight of 1 leaves every
 /// bit unchanged.
 pub fn divide(sum: &mut [f32], weight: f64) {
     let weight = weight as f32;
@@ -20,7 +20,7 @@ pub fn divide(sum: &mut [f32], weight: f64) {
     }
 }
 
-/// `target += scale · values`: mixes a received gossip message (algorithm section 5).
+/// `target += scale · values`: mixes a received gossip message.
 pub fn mix(target: &mut [f32], values: &[f32], scale: f32) {
     for (target, value) in target.iter_mut().zip(values) {
         *target += scale * value;
@@ -41,7 +41,7 @@ pub fn blend(target: &mut [f32], scale: f32, values: &[f32], factor: f32) {
     }
 }
 
-/// Overlapped gossip (algorithm section 5): computes the numerators `x = stays·model + correction`
+/// Overlapped gossip: computes the numerators `x = stays·model + correction`
 /// and leaves `x / weight` in the model. `false` if one of the results is not finite.
 #[must_use]
 pub fn correct(model: &mut [f32], correction: &[f32], stays: f32, weight: f64) -> bool {

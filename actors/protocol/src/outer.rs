@@ -1,4 +1,4 @@
-//! The outer optimizers, element by element (algorithm section 4). All arithmetic is float32.
+//! The outer optimizers, element by element. All arithmetic is float32.
 //!
 //! Each takes the exact average and the decided state of a piece of a shard. It writes the new
 //! parameters and the new momentum to separate memory: the decided state stays unchanged until the

@@ -1,4 +1,4 @@
-//! Push-sum weights (algorithm section 5) and their split in a gossip.
+//! Push-sum weights and their split in a gossip.
 
 /// Split of a node's mass in one gossip with out-degree `d`: every part is `1/(d+1)` of it. The
 /// kept part is the remainder after the sent parts, so that rounding neither creates nor loses

@@ -1,4 +1,4 @@
-//! Exchanges due at inner step `n`: a pure function of the algorithm (algorithm sections 2 and 6).
+//! Exchanges due at inner step `n`: a pure function of the settings.
 
 use crate::algorithm::{Algorithm, Base};
 use crate::ident::Step;

@@ -90,10 +90,10 @@ pub enum ViewError {
     #[error("{0} members exceed the bound of {MEMBERS_MAX}")]
     TooMany(usize),
     /// A received view lists its members out of order.
-    #[error("the members of a received view are not in ascending id")]
+    #[error("the members of a received view are not ascending by id")]
     NotAscending,
     /// A received view does not give each member exactly one slot.
-    #[error("a received view does not give each member one seat")]
+    #[error("a received view does not give each member one slot")]
     Seats,
 }
 

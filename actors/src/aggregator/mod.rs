@@ -172,7 +172,7 @@ impl AggregatorState {
             AggregatorEffect::WholeStep { from, gamma } => self.start_whole_step(from, gamma),
             AggregatorEffect::Release(released) => self.release(*released),
             AggregatorEffect::Behind => {
-                tracing::warn!("this node missed too many means of gradients: it joins again")
+                tracing::warn!("this node missed too many means of gradients: it rejoins")
             }
             AggregatorEffect::Unchanged => self.answer(Err(ExchangeError::Excluded)),
             AggregatorEffect::Drained => self.answer(Err(ExchangeError::Drained)),

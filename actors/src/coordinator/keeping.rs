@@ -103,7 +103,7 @@ pub async fn restore(
 ) -> Result<ChunkedBuffer, Broken> {
     let range = parameters_of(&plan.layout, shard, parameters);
     let Some(restored) = context.store.restored() else {
-        tracing::error!("there is nothing that this founding could go on from");
+        tracing::error!("the checkpoint for this bootstrap is missing");
         return Err(Broken(plan.me));
     };
     let pool = Arc::clone(&context.pool);

@@ -1,5 +1,14 @@
 //! The coordinator actor: one per node. Handles outer rounds, exact averages, shard ownership, slow
-//! momentum, and changes of the view.
+//! momentum, and changes of the view. The part [`RoundsPart`] decides; this folder moves the data.
+//!
+//! A contribution is `parameters ++ model buffers ++ optimizer buffers`; the slow step changes the
+//! parameters only. What an attempt makes is kept under that attempt and dropped with it: the
+//! decided anchor and momentum stay unchanged until an outcome is applied. The anchor is no copy,
+//! but the published chunks themselves.
+//!
+//! For a model of `M` bytes and `W` nodes a round sends about `2·M·(W − 1)/W` bytes per node (a
+//! half or a quarter of that if it is encoded), and `M·R/W` for the momentum of `R` replicas. A
+//! node holds `M·(1 + R)/W` bytes of anchors and as many of momentum.
 
 mod keeping;
 mod movements;
@@ -231,12 +240,12 @@ impl CoordinatorState {
             }
             RoundsEffect::Returned => {
                 tracing::warn!(
-                    "nobody is left of the history that was to admit this node: it goes on where it stood before"
+                    "nobody is left of the history that was to admit this node: it continues its previous history"
                 );
                 self.context.status.standing(MemberState::Member);
             }
             RoundsEffect::MustRejoin => tracing::warn!(
-                "a round was decided whose values this node does not hold: it joins again"
+                "this node does not hold the data of a decided round: it must rejoin"
             ),
             RoundsEffect::Waiting(why) => {
                 match &why {

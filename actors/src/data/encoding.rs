@@ -1,6 +1,13 @@
 //! Encoding of a round's parameters if they do not travel as float32 (`round_wire`): they travel as
-//! differences from the values that the previous round decided, which every member holds. A node
-//! keeps its rounding error as a residual and adds it to its next contribution.
+//! differences from the values that the previous round decided (the *reference*), which every
+//! member holds. A node keeps its rounding error as a residual and adds it to its next
+//! contribution; an owner adds the rounding error of what it publishes to its own residual. A
+//! node's own shards are encoded too, so the sum does not depend on which node owns what, and all
+//! members end with the same bits ([`slowmo_protocol::encoding`]).
+//!
+//! The bootstrap, joiners, moved state, buffers and gradients travel as float32. A node that leaves
+//! or dies takes its residual with it: at most half a unit of the wire type. Reference and residual
+//! take two models of memory, and three during a round.
 
 use crate::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Frozen, Pool, VALUE_BYTES, chunks};
 use crate::ports::transport::{BulkError, BulkReceiver};

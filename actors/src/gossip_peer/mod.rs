@@ -209,7 +209,7 @@ impl GossipPeerState {
                 let staleness = self.part.settings().map_or(0, |gossip| gossip.staleness);
                 for node in nodes {
                     let what = format!(
-                        "{node} is more than {staleness} steps late: gossip goes on without it"
+                        "{node} is more than {staleness} steps late: gossip continues without it"
                     );
                     tracing::info!("{what}");
                     self.context.status.event(what);

@@ -155,7 +155,7 @@ impl MembershipState {
     fn note(&self, mail: &Mail<Buffers>) {
         match mail {
             Mail::Rounds(ToRounds::In(coordinator::In::Formed { view, lineage })) => {
-                tracing::info!(nodes = view.size(), epoch = view.epoch().0, %lineage, "the founding view is formed");
+                tracing::info!(nodes = view.size(), epoch = view.epoch().0, %lineage, "the first view is formed");
             }
             Mail::Rounds(ToRounds::In(coordinator::In::Leaving { node, .. }))
                 if *node == self.context.settings.identity.node =>
@@ -177,18 +177,18 @@ impl MembershipState {
             Notice::Lost(node) => status.lives(node, false),
             Notice::Back(node) => status.lives(node, true),
             Notice::Rejoins => {
-                tracing::warn!("the others went on without this node: it joins again");
+                tracing::warn!("the others continued without this node: it rejoins");
                 status.standing(MemberState::Joining);
             }
             Notice::Drained => {
                 tracing::warn!(
-                    "the others went on without this node, which wanted to leave: it has left"
+                    "the others continued without this node, which was leaving: it has left"
                 );
                 status.standing(MemberState::Left);
             }
             Notice::Waiting(why) => {
                 if let Some(why) = &why {
-                    tracing::info!(why, "this node is no member yet");
+                    tracing::info!(why, "this node is not a member yet");
                 }
                 status.waiting_to_join(why);
             }
@@ -200,7 +200,7 @@ impl MembershipState {
                 let found =
                     format!("{node} belongs to another running cluster ({lineage}, {round})");
                 tracing::warn!(
-                    "{found}: both go on and never become one. Stop one of them, and start all nodes with min_nodes above half of them"
+                    "{found}: both continue and never merge. Stop one of them, and set min_nodes above half of all nodes"
                 );
                 status.event(found);
             }

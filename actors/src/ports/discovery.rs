@@ -65,7 +65,7 @@ pub enum DiscoveryError {
     },
     /// A name currently has no address.
     #[error(
-        "cannot resolve {name} ({reason}); check the name, and that this machine's resolver knows it; it is asked for again"
+        "cannot resolve {name} ({reason}); check the name and this machine's resolver; the node asks again"
     )]
     Unresolved {
         /// The name and port.
@@ -75,7 +75,7 @@ pub enum DiscoveryError {
     },
     /// A file of addresses cannot be read.
     #[error(
-        "cannot read the addresses in {file} ({reason}); check that it exists and that this user may read it; it is read again"
+        "cannot read the addresses in {file} ({reason}); check that it exists and that this user may read it; the node reads it again"
     )]
     NoList {
         /// The file.
@@ -85,7 +85,7 @@ pub enum DiscoveryError {
     },
     /// A line of a file of addresses is not a `host:port`.
     #[error(
-        "{file} line {line}: {found} is no host:port; nothing of the file is used until it is mended, and it is read again"
+        "{file} line {line}: {found} is not a host:port; the node ignores the file until it is corrected, and reads it again"
     )]
     BadLine {
         /// The file.
@@ -97,7 +97,7 @@ pub enum DiscoveryError {
     },
     /// A resolver or a file system does not answer.
     #[error(
-        "{what} was looked up for {seconds} s without an answer; check the resolver, or the disk of the file; it is waited for"
+        "the lookup of {what} has not finished after {seconds} s; check the resolver, or the disk of the file; the node keeps waiting"
     )]
     Slow {
         /// The name or file that was looked up.

@@ -315,7 +315,7 @@ pub enum DialError {
     WrongClusterKey(String),
     /// The peers speak different protocol versions.
     #[error(
-        "it speaks protocol version {theirs}, this node {ours}; run the same slowmo release on all nodes"
+        "it speaks protocol version {theirs}, this node speaks {ours}; run the same slowmo release on all nodes"
     )]
     ProtocolVersion {
         /// The peer's version, as it names it.
@@ -324,7 +324,7 @@ pub enum DialError {
         ours: String,
     },
     /// The first bytes were not a valid preface, or contradict the certificate.
-    #[error("it introduced itself wrongly: {0}")]
+    #[error("its introduction is not valid: {0}")]
     BadPreface(String),
     /// Another node uses this node's own id.
     #[error("it uses this node's own id {0}; give each node its own node_id")]

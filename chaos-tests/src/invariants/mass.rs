@@ -1,4 +1,4 @@
-//! 5. Push-sum mass (algorithm section 5): over live nodes, mass that is held, in escrow and in
+//! 5. Push-sum mass: over live nodes, mass that is held, in escrow and in
 //!    flight adds up to the expected mass.
 
 use super::{Checked, History, Invariant};

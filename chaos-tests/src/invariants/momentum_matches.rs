@@ -219,7 +219,7 @@ fn contributions<'a>(
     decided.contributors.iter().map(|node| of(*node)).collect()
 }
 
-/// The exact average: `Σx / Σw`, in ascending node id (algorithm section 3).
+/// The exact average: `Σx / Σw`, in ascending node id.
 fn average(contributions: &[(f64, &[f64])]) -> Vec<f64> {
     let weight: f64 = contributions.iter().map(|(weight, _)| weight).sum();
     let elements = contributions.first().map_or(0, |(_, values)| values.len());

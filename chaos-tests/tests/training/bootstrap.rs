@@ -228,17 +228,17 @@ fn different_parameter_counts() {
         assert_says(
             &told[0],
             &[
-                "node 1 brought 100 parameters",
-                "node 2 101",
-                "all nodes train the same model",
+                "node 1 has 100 parameters",
+                "node 2 has 101",
+                "all nodes must train the same model",
             ],
         );
         assert_says(
             &told[1],
             &[
-                "node 2 brought 101 parameters",
-                "node 1 100",
-                "all nodes train the same model",
+                "node 2 has 101 parameters",
+                "node 1 has 100",
+                "all nodes must train the same model",
             ],
         );
     }
@@ -370,7 +370,7 @@ fn a_key_that_is_wrong_in_a_rendezvous_is_named_in_the_end() {
             &told,
             &[
                 "only 1 of min_nodes = 2",
-                "last tried in vain",
+                "last failure",
                 "give every node the same cluster_key",
             ],
         );

@@ -255,7 +255,7 @@ fn a_node_with_other_settings_is_told_which() {
         &told,
         &[
             "of the running cluster refused this node",
-            "other settings",
+            "its settings differ",
             "beta is 0.25 here, 0.5 there",
         ],
     );
@@ -269,7 +269,7 @@ fn a_node_with_another_model_is_told_both_sizes() {
         &[
             "of the running cluster refused this node",
             "600 parameters",
-            "brought 601",
+            "this node has 601",
             "train the same model",
         ],
     );
@@ -306,7 +306,7 @@ fn a_node_with_other_optimizer_buffers_is_told_both_sizes_where_they_are_copied(
         &[
             "of the running cluster refused this node",
             "0 optimizer",
-            "brought",
+            "this node has",
             "5 optimizer",
             "train the same model",
         ],
@@ -513,5 +513,8 @@ fn a_cluster_whose_rounds_carry_no_parameters_admits_nobody() {
             .unwrap_err()
             .to_string()
     });
-    assert_says(&told, &["carry no complete state", "set average_every"]);
+    assert_says(
+        &told,
+        &["do not carry the complete state", "set average_every"],
+    );
 }

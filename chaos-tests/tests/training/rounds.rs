@@ -73,8 +73,8 @@ fn a_learning_rate_that_cannot_be_divided_by_is_refused_before_anything_is_sent(
                     assert_says(
                         &error.to_string(),
                         &[
-                            "step 1 closes an outer round",
-                            &format!("but it is {shown}"),
+                            "step 1 ends an outer round",
+                            &format!("but the learning rate is {shown}"),
                             "finite and above 0",
                         ],
                     );

@@ -252,7 +252,7 @@ fn a_worker_that_is_dropped_is_named_to_the_one_that_waits_for_it() {
     );
     assert_eq!(
         error.to_string(),
-        "step 0: worker 1 of this node left: the others cannot go on without it"
+        "step 0: worker 1 of this node left: the others cannot continue without it"
     );
     let error = told_when_the_other_is_dropped(|worker| {
         worker.average_gradients(&mut [1.0f32; 6]).unwrap_err()

@@ -52,7 +52,7 @@ pub enum ChaosError {
         source: std::io::Error,
     },
     /// A file is not part of a chaos run.
-    #[error("{} is none of a chaos run: {reason}", path.display())]
+    #[error("{} is not a folder of a chaos run: {reason}", path.display())]
     Unreadable {
         /// Path of the file.
         path: PathBuf,

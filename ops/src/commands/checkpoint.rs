@@ -248,7 +248,7 @@ impl Export {
     fn newest(&self, console: Console) -> anyhow::Result<Checkpoint> {
         let (found, refused) = newest_whole(&self.folder)?;
         for refused in &refused {
-            console.note(format!("passed over: {}", refused.error));
+            console.note(format!("skipped: {}", refused.error));
         }
         found.with_context(|| format!("there is no whole checkpoint in {}", self.folder.display()))
     }

@@ -40,7 +40,7 @@ impl Probe {
         let Report { node, standing, .. } = report;
         ensure!(
             self.is_met(standing),
-            "node {node} is no member: {standing}{}",
+            "node {node} is not a member: {standing}{}",
             waits(report)
         );
         let probed = Probed {

@@ -14,7 +14,7 @@ pub const NODE_ANSWER_MAX: Duration = Duration::from_secs(2);
 pub enum NodeError {
     /// The node does not answer.
     #[error(
-        "{who} does not answer ({source}); it may not be up yet, or be stopped, and then do what was asked once it goes on"
+        "{who} does not answer ({source}); it may not be up yet; if it is paused, it does what was asked once it continues"
     )]
     Silent {
         /// Description of the node.

@@ -18,7 +18,7 @@ pub const START_NODE: &str = "start-node";
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// No binary was given.
-    #[error("{START_NODE} is used by `slowmo launch` and wants a binary")]
+    #[error("{START_NODE} is used by `slowmo launch` and needs a binary")]
     NoBinary,
     /// The launcher died before its node began.
     #[error("the launcher (process {0}) was gone before this node began")]

@@ -14,6 +14,14 @@
 //! | `nccl`, `collective` | [`NcclCollective`]: the port `Collective` |
 //! | `arithmetic`, `selftest` | what every kernel computes, on the CPU and in float64, and the comparison |
 //!
+//! # What runs where
+//! The GPU mixes overlapped gossip, divides by the push-sum weight, and looks for values that are
+//! not finite, each in one pass. Sums, slow steps and encodings of a round run on the CPU, over
+//! page-locked host buffers, as on a node without GPUs.
+//!
+//! A GPU that fails ends its node's part, and the node leaves the cluster. With `slowmo launch
+//! --on-gpu-loss restart` its process starts again with the GPUs that still compute.
+//!
 //! # Order
 //! A GPU's communication stream ([`Gpu::stream`]) runs beside the training code's own. Before it
 //! touches a borrowed tensor it waits for an event on the tensor's stream, and that stream waits

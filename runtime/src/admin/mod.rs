@@ -290,7 +290,7 @@ async fn recover(history: Option<&str>, context: &NodeContext) -> Answer {
 /// Writes the last events to disk; returns their file.
 pub(crate) async fn dump(context: &NodeContext, why: &str) -> Result<PathBuf, String> {
     let Some(written) = context.recorder.dump(why) else {
-        return Err("this node keeps no events for that: give flight, a folder".to_owned());
+        return Err("this node has no flight recorder: set flight to a folder".to_owned());
     };
     let written = tokio::task::spawn_blocking(move || written.recv_timeout(DUMP_MAX)).await;
     let Ok(Ok(written)) = written else {
@@ -311,7 +311,7 @@ pub(crate) async fn dump_on_sigusr1(context: Arc<NodeContext>) {
     };
     while signals.recv().await.is_some() {
         if context.recorder.dump("SIGUSR1").is_none() {
-            tracing::warn!("SIGUSR1: this node keeps no events for that: give flight, a folder");
+            tracing::warn!("SIGUSR1: this node has no flight recorder: set flight to a folder");
         }
     }
 }

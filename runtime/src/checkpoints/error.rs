@@ -17,7 +17,7 @@ pub enum CheckpointError {
         error: io::Error,
     },
     /// A file ends early, or was not written by slowmo.
-    #[error("{file} is torn or no checkpoint's ({why})")]
+    #[error("{file} is torn, or not part of a checkpoint ({why})")]
     Torn {
         /// The file.
         file: PathBuf,
@@ -25,7 +25,7 @@ pub enum CheckpointError {
         why: String,
     },
     /// A file's content differs from what was written.
-    #[error("{file} was altered: {tensor} is not what was written")]
+    #[error("{file} was altered: the digest of {tensor} does not match")]
     Altered {
         /// The file.
         file: PathBuf,
@@ -34,7 +34,7 @@ pub enum CheckpointError {
     },
     /// Parts of the checkpoint are missing.
     #[error(
-        "{folder} is not whole: {missing} of {shards} shards are missing, so a node did not get to write its part"
+        "{folder} is not complete: {missing} of {shards} shards are missing, because a node did not write its part"
     )]
     Incomplete {
         /// The checkpoint's folder.
@@ -52,7 +52,7 @@ pub enum CheckpointError {
     },
     /// The folder has another checkpoint's name.
     #[error(
-        "{folder} holds the checkpoint {holds}, so it was copied or renamed: give it that name, or move it away"
+        "{folder} contains the checkpoint {holds}, so it was copied or renamed: give it that name, or move it away"
     )]
     Misnamed {
         /// The folder.

@@ -1,4 +1,9 @@
 //! The checkpoint that a bootstrap continues from: the newest whole one, or the one that was named.
+//!
+//! Such a bootstrap is an ordinary one at a later step. Every bootstrap member verifies the
+//! checkpoint before it meets the others, and all must name the same one. The history is a new one,
+//! because other nodes may still continue the old one. Its run number is above all that the folder
+//! contains, so its checkpoints are the newest.
 
 use super::checkpoint::Checkpoint;
 use super::error::CheckpointError;
@@ -64,10 +69,10 @@ impl Resumed {
             tracing::warn!(
                 kept,
                 outer,
-                "the checkpoint is of another outer optimizer: slow momentum begins at zero"
+                "the checkpoint is of another outer optimizer: slow momentum starts at zero"
             );
         }
-        tracing::info!(checkpoint = %checkpoint.folder().display(), step = checkpoint.header().step, "the founding goes on from a checkpoint");
+        tracing::info!(checkpoint = %checkpoint.folder().display(), step = checkpoint.header().step, "the bootstrap resumes from a checkpoint");
         Self {
             checkpoint,
             keeps_momentum,
@@ -137,7 +142,7 @@ pub fn warn_of_others(folder: &Path, chosen: Option<Name>) -> Result<(), Checkpo
         tracing::warn!(
             others,
             chosen,
-            "there are whole checkpoints of another history: they stay; resume = NAME goes on from one of them"
+            "there are complete checkpoints of another history: they stay; resume = NAME resumes from one of them"
         );
     }
     Ok(())

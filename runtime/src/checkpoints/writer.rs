@@ -1,5 +1,6 @@
 //! The thread that writes this node's parts of checkpoints. Training never waits for it: failures
-//! and delays of a full or slow disk are counted and logged.
+//! and delays of a full or slow disk are counted and logged. At most one snapshot is being written
+//! and one waits; [`replaces`] says which of two stays if the disk is too slow for both.
 
 use super::error::CheckpointError;
 use super::folder::{self, Keeps};
@@ -203,9 +204,7 @@ impl Store for Checkpoints {
         if waiting.is_some() {
             state.told.skipped += 1;
             shared.tell(&state);
-            tracing::warn!(
-                "a checkpoint was not begun when the next came: the disk is too slow for checkpoint_every"
-            );
+            tracing::warn!("a checkpoint was skipped: the disk is too slow for checkpoint_every");
         }
         shared.changed.notify_all();
     }
@@ -267,7 +266,7 @@ impl Shared {
                     state.told.error = None;
                 }
                 Err(error) => {
-                    tracing::error!(%error, step = header.step, "this node's part of a checkpoint was not written: training goes on");
+                    tracing::error!(%error, step = header.step, "this node's part of a checkpoint was not written: training continues");
                     state.told.failed += 1;
                     state.told.error = Some(error.to_string());
                 }
@@ -339,7 +338,7 @@ impl Shared {
             tracing::warn!(
                 not_whole,
                 whole_step,
-                "checkpoints do not become whole: a node's disk is full or slow, see its status"
+                "checkpoints stay incomplete: a node's disk is full or slow, see its status"
             );
         }
     }

@@ -60,7 +60,7 @@ pub enum ConfigError {
     },
     /// The file has a table, a date or an array that does not hold only strings.
     #[error(
-        "{key} (from {origin}) is {found}: write a string, a number, true, false, or an array of strings; keys are not grouped in tables"
+        "{key} (from {origin}) is {found}: write a string, a number, true, false, or an array of strings; tables are not allowed"
     )]
     NotAValue {
         /// The key.
@@ -119,7 +119,7 @@ pub enum ConfigError {
     /// The keep-alive interval is not below the idle timeout, so that peers would be given up
     /// between two signs of life.
     #[error(
-        "keep_alive_ms = {keep_alive_ms} must be below idle_timeout_ms = {idle_timeout_ms}: otherwise healthy peers are given up"
+        "keep_alive_ms = {keep_alive_ms} must be below idle_timeout_ms = {idle_timeout_ms}: otherwise connections to healthy peers time out"
     )]
     KeepAliveTooLong {
         /// The key's value, in milliseconds.
@@ -129,12 +129,12 @@ pub enum ConfigError {
     },
     /// Two ways to find nodes that exclude each other are given.
     #[error(
-        "rendezvous and discover exclude each other: remove one of them (peers may stand beside discover)"
+        "rendezvous and discover exclude each other: remove one of them (peers can be combined with discover)"
     )]
     TwoDiscoveries,
     /// Trace and flight recorder would write the same files in one folder.
     #[error(
-        "trace and flight name the same folder, and a dump would replace the trace: give them one each"
+        "trace and flight name the same folder, so a dump would replace the trace: use two folders"
     )]
     OneFolderForTwo,
     /// Checkpoints are enabled, but no folder for them is given.
@@ -143,7 +143,7 @@ pub enum ConfigError {
     /// Checkpoints are enabled, but with this algorithm the parameters and slow momentum are never
     /// the same on all nodes.
     #[error(
-        "checkpoint_every needs rounds after which all nodes hold the same: an outer optimizer, local_sgd or average_every; with sharded = false a tau that is a multiple of frequency, or SGP without no_average"
+        "checkpoint_every needs rounds after which all nodes have the same parameters: an outer optimizer, local_sgd or average_every; with sharded = false a tau that is a multiple of frequency, or SGP without no_average"
     )]
     NothingToKeep,
     /// The algorithm's settings are invalid.

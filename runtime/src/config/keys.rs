@@ -152,7 +152,7 @@ const NODES: Allowed = Allowed::Whole(1, MEMBERS_MAX as u64);
 
 /// All keys, in the order of the documentation and of [`Config::shared_settings`].
 pub static KEYS: &[Key] = &[
-    key!(node_id, word: "random", "", Allowed::Form("random, or a whole number below 2^64"), false, "who this node is; random at each start unless given"),
+    key!(node_id, word: "random", "", Allowed::Form("random, or a whole number below 2^64"), false, "id of this node; random at each start unless set"),
     key!(
         listen,
         "127.0.0.1:0",
@@ -167,7 +167,7 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Form("a host:port, or none"),
         false,
-        "address that other nodes are told to dial instead of where this one listens: behind a NAT, a forwarded port or a relay"
+        "address that other nodes dial, if it is not where this one listens: behind a NAT, a forwarded port or a relay"
     ),
     key!(
         peers,
@@ -184,7 +184,7 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Form("none, dns:NAME:PORT, slurm:PORT or file:PATH"),
         false,
-        "where else to look for nodes, again and again: all addresses of a name, the nodes of this Slurm step (each task at PORT and its SLURM_LOCALID), a file of host:port lines"
+        "where to look for nodes repeatedly: all addresses of a name, the nodes of this Slurm step (each task at PORT plus its SLURM_LOCALID), or a file of host:port lines"
     ),
     key!(
         min_nodes,
@@ -192,7 +192,7 @@ pub static KEYS: &[Key] = &[
         "nodes",
         NODES,
         true,
-        "founding nodes: training starts when so many have met; with half of all nodes or fewer, nodes that do not reach each other found two clusters"
+        "training starts when so many nodes have met; with half of all nodes or fewer, nodes that do not reach each other can bootstrap two clusters"
     ),
     key!(
         join,
@@ -200,7 +200,7 @@ pub static KEYS: &[Key] = &[
         "",
         SWITCH,
         false,
-        "join a running cluster only, never found one"
+        "only join a running cluster, never bootstrap one"
     ),
     key!(
         bootstrap,
@@ -208,7 +208,7 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["auto", "yes", "no"]),
         false,
-        "whether this process founds the run: exactly one of those that start together does; auto: the one whose address is the smallest; yes: also after a restart, whatever it was a member of"
+        "whether this process bootstraps the run; exactly one of those that start together must; auto: the one with the smallest address; yes: also after a restart"
     ),
     key!(
         marker,
@@ -216,7 +216,7 @@ pub static KEYS: &[Key] = &[
         "",
         PATH,
         false,
-        "file that this node makes when it becomes a member and removes when it leaves; where it exists at the start, the node founds nothing before every known address has answered that no run lives there"
+        "file that this node creates when it becomes a member and removes when it leaves; a node that finds it at its start does not bootstrap before every known address has answered that no run lives there"
     ),
     key!(
         lineage,
@@ -256,9 +256,9 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Whole(0, 65_535),
         false,
-        "with cuda: the GPU of worker 0; worker i has the i-th one after it, counted around"
+        "with cuda: the GPU of worker 0; worker i gets the i-th one after it, wrapping around"
     ),
-    key!(cluster_key, word: "none", "", Allowed::Secret("64 hexadecimal digits, as slowmo keygen writes them"), false, "the cluster's secret; better given as a file"),
+    key!(cluster_key, word: "none", "", Allowed::Secret("64 hexadecimal digits, as slowmo keygen writes them"), false, "the cluster's secret; a file is safer (cluster_key_file)"),
     key!(cluster_key_file, word: "none", "", PATH, false, "file that holds the cluster key"),
     key!(tls_ca_file, word: "none", "", PATH, false, "the operator's own CA (PEM), instead of a cluster key"),
     key!(tls_certificate_file, word: "none", "", PATH, false, "this node's certificate chain (PEM)"),
@@ -293,7 +293,7 @@ pub static KEYS: &[Key] = &[
         "steps",
         Allowed::Whole(0, STALENESS_MAX as u64),
         true,
-        "SGP: how many steps late a message may be before a node waits for it; its travel hides behind so many steps' computation; 0 is synchronous"
+        "SGP: how many steps late a message may be before a node waits for it; messages travel while so many steps are computed; 0 is synchronous"
     ),
     key!(
         topology,
@@ -301,7 +301,7 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["exponential", "ring", "bipartite", "complete", "bandwidth"]),
         true,
-        "SGP: who gossips with whom; bandwidth orders the nodes, at exact averages, so that gossip waits least for slow links"
+        "SGP: the gossip graph; bandwidth orders the nodes, at exact averages, so that gossip waits least for slow links"
     ),
     key!(
         late_peers,
@@ -309,7 +309,7 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["wait", "skip"]),
         true,
-        "SGP: wait (at most grace_ms) for a peer that is more than staleness steps late, or do without it at once"
+        "SGP: wait (at most grace_ms) for a peer that is more than staleness steps late, or skip it"
     ),
     key!(
         gossip_wire,
@@ -317,7 +317,7 @@ pub static KEYS: &[Key] = &[
         "",
         WIRE,
         true,
-        "how gossip messages travel; what rounding drops is added to the next one"
+        "encoding of gossip messages; what rounding drops is added to the next one"
     ),
     key!(
         round_wire,
@@ -325,7 +325,7 @@ pub static KEYS: &[Key] = &[
         "",
         WIRE,
         true,
-        "how parameters travel in rounds, but not to joiners; what rounding drops is added to the next one"
+        "encoding of parameters in rounds (joiners get f32); what rounding drops is added to the next one"
     ),
     key!(
         outer,
@@ -375,7 +375,7 @@ pub static KEYS: &[Key] = &[
         true,
         "nesterov, bmuf_nbm: outer momentum, μ"
     ),
-    key!(average_every, word: "off", "inner steps", Allowed::WholeOr("off"), true, "an exact average without momentum every so many steps"),
+    key!(average_every, word: "off", "inner steps", Allowed::WholeOr("off"), true, "steps from one exact average without momentum to the next"),
     key!(
         no_average,
         "false",
@@ -390,7 +390,7 @@ pub static KEYS: &[Key] = &[
         "",
         SWITCH,
         true,
-        "anchor and momentum are divided over the nodes"
+        "whether anchor and momentum are divided over the nodes"
     ),
     key!(
         replicas,
@@ -398,7 +398,7 @@ pub static KEYS: &[Key] = &[
         "copies",
         Allowed::Whole(0, 3),
         true,
-        "further holders of each shard, R"
+        "copies of each shard besides its owner's, R"
     ),
     key!(
         buffers,
@@ -414,7 +414,7 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["majority", "survivors"]),
         true,
-        "who may decide a round: more than half of the members, or whoever lives"
+        "who may decide a round: more than half of the voters, or the nodes that are alive"
     ),
     key!(
         grace_ms,
@@ -422,7 +422,7 @@ pub static KEYS: &[Key] = &[
         "ms",
         MILLISECONDS,
         true,
-        "how long a round waits for a live straggler before it closes without its contribution, half of round_timeout_ms at most; and gossip for a late message"
+        "how long a round waits for a live straggler before it closes without its contribution (at most half of round_timeout_ms), and how long gossip waits for a late message"
     ),
     key!(
         on_quorum_loss,
@@ -430,7 +430,7 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["wait", "fork"]),
         true,
-        "quorum = majority: wait for a lost quorum, or go on in a history of their own once every other voter was started again"
+        "quorum = majority: wait for a lost quorum, or continue in a history of their own once every other voter was restarted"
     ),
     key!(
         fork_after_ms,
@@ -438,7 +438,7 @@ pub static KEYS: &[Key] = &[
         "ms",
         MILLISECONDS,
         true,
-        "quorum = survivors: how long members that may live are waited for before the others go on in a history of their own"
+        "quorum = survivors: how long the others wait for members that may be alive before they continue in a history of their own"
     ),
     key!(
         on_momentum_loss,
@@ -446,7 +446,7 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["reset", "stop"]),
         true,
-        "all holders of a shard lost: its momentum restarts at zero, or the run stops"
+        "if all holders of a shard are lost: its momentum restarts at zero, or the run stops"
     ),
     key!(
         joiner_buffers,
@@ -454,7 +454,7 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["reset", "copy"]),
         true,
-        "the base optimizer's buffers of a joiner: zeros, or a copy of a member's (which every node then keeps ready at each round)"
+        "the base optimizer's buffers of a joiner: zeros, or a copy of a member's (every node then keeps one ready at each round)"
     ),
     key!(
         probe_interval_ms,
@@ -462,7 +462,7 @@ pub static KEYS: &[Key] = &[
         "ms",
         MILLISECONDS,
         false,
-        "how often a peer is probed for life"
+        "how often a peer is probed"
     ),
     key!(
         suspect_ms,
@@ -470,7 +470,7 @@ pub static KEYS: &[Key] = &[
         "ms",
         MILLISECONDS,
         false,
-        "how long a peer that does not answer is suspected before it counts as dead"
+        "how long a peer that does not answer is suspected before it is declared dead"
     ),
     key!(admin, word: "none", "", PATH, false, "Unix socket on which this node answers status and takes orders"),
     key!(
@@ -479,16 +479,16 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Form("an IP address and a port, like 127.0.0.1:9400, or none"),
         false,
-        "where this node serves metrics for Prometheus and its status; port 0 takes a free one; another address than loopback wants http_token_file"
+        "where this node serves its page, metrics for Prometheus and its status; port 0 takes a free one; an address other than loopback needs http_token_file"
     ),
-    key!(http_token_file, word: "none", "", PATH, false, "file that holds the token which orders over HTTP must bring; without it nobody gives any"),
+    key!(http_token_file, word: "none", "", PATH, false, "file with the token that orders over HTTP must carry; without it no order is accepted"),
     key!(
         trace,
         word: "none",
         "",
         Allowed::Form("a path of a folder, or none"),
         false,
-        "folder in which each start of this node writes down what it does, as ID-INCARNATION.jsonl, one JSON object a line"
+        "folder in which each start of this node writes its events, as ID-INCARNATION.jsonl, one JSON object a line"
     ),
     key!(
         flight,
@@ -496,16 +496,16 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Form("a path of a folder, or none"),
         false,
-        "folder for the flight recorder: the node's last events, kept in memory, are written there when it fails, at SIGUSR1 and on request, as slowmo replay reads them"
+        "folder of the flight recorder: the node's last events are kept in memory and written there when it fails, at SIGUSR1 and on request, for slowmo replay"
     ),
-    key!(checkpoints, word: "none", "", PATH, false, "folder of the checkpoints, which all nodes reach: a shared disk"),
+    key!(checkpoints, word: "none", "", PATH, false, "folder of the checkpoints, on a disk that all nodes share"),
     key!(
         checkpoint_every,
         word: "off",
         "outer rounds",
         Allowed::WholeOr("off"),
         true,
-        "a checkpoint after every so many outer rounds; without an outer optimizer after every so many exact averages"
+        "outer rounds from one checkpoint to the next; without an outer optimizer, exact averages"
     ),
     key!(
         checkpoint_keep_last,
@@ -513,7 +513,7 @@ pub static KEYS: &[Key] = &[
         "checkpoints",
         Allowed::Whole(1, 1_000_000),
         false,
-        "whole checkpoints of a training that are kept; its older ones are removed"
+        "complete checkpoints of a training that are kept; older ones are removed"
     ),
     key!(
         resume,
@@ -523,7 +523,7 @@ pub static KEYS: &[Key] = &[
             "newest, none, or the name of a checkpoint, as slowmo checkpoint inspect shows it"
         ),
         false,
-        "what a founding goes on from: the newest whole checkpoint (the parameters as they come where there is none), nothing, or that one"
+        "where a bootstrap resumes from: the newest complete checkpoint (if there is none, the given parameters), nothing, or the named checkpoint"
     ),
     key!(
         drain_on_sigterm,
@@ -531,7 +531,7 @@ pub static KEYS: &[Key] = &[
         "",
         SWITCH,
         false,
-        "SIGTERM hands over in the next round and ends the training loop; a second one ends the process"
+        "SIGTERM drains the node: it hands over in the next round and leaves; a second one ends the process"
     ),
     key!(
         connect_timeout_ms,
@@ -539,7 +539,7 @@ pub static KEYS: &[Key] = &[
         "ms",
         MILLISECONDS,
         false,
-        "how long a peer is tried before it is given up"
+        "how long a node tries to reach a peer"
     ),
     key!(
         round_timeout_ms,
@@ -555,7 +555,7 @@ pub static KEYS: &[Key] = &[
         "ms",
         MILLISECONDS,
         false,
-        "silence after which a connection is given up"
+        "silence after which a connection is closed"
     ),
     key!(
         keep_alive_ms,
@@ -563,7 +563,7 @@ pub static KEYS: &[Key] = &[
         "ms",
         MILLISECONDS,
         false,
-        "how often an idle connection shows life; below idle_timeout_ms"
+        "how often an idle connection sends a sign of life; less than idle_timeout_ms"
     ),
     key!(
         mtu_bytes_max,
@@ -571,7 +571,7 @@ pub static KEYS: &[Key] = &[
         "bytes",
         Allowed::Whole(1200, 6500),
         false,
-        "largest UDP payload that path discovery tries"
+        "largest UDP payload that path MTU discovery tries"
     ),
     key!(
         congestion,

@@ -239,7 +239,7 @@ fn values_out_of_range_name_key_value_source_and_range() {
         ),
         (
             refusal(Some("tau = [1]"), &[], &[]),
-            "tau (from slowmo.toml line 1) is array: write a string, a number, true, false, or an array of strings; keys are not grouped in tables",
+            "tau (from slowmo.toml line 1) is array: write a string, a number, true, false, or an array of strings; tables are not allowed",
         ),
         (
             refusal(None, &[], &["--slowmo-tau"]),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub enum DeviceError {
     /// The program was built without CUDA.
     #[error(
-        "device = cuda, and this program was built without CUDA: build it with the feature cuda of slowmo, or set device = cpu"
+        "device = cuda, but this program was built without CUDA: build it with slowmo's feature cuda, or set device = cpu"
     )]
     NotBuilt,
     /// An error of a GPU or of one of CUDA's libraries.
@@ -143,7 +143,7 @@ mod tests {
             "{text}"
         );
         #[cfg(not(feature = "cuda"))]
-        assert!(text.contains("the feature cuda"), "{text}");
+        assert!(text.contains("feature cuda"), "{text}");
         #[cfg(feature = "cuda")]
         if !slowmo_cuda::Library::Driver.is_present() {
             assert!(

@@ -29,7 +29,7 @@ pub enum AccessError {
     TooShort,
     /// The token has characters that no request can contain in a header.
     #[error(
-        "the token has characters that a header of HTTP cannot bring: use letters, digits and signs of ASCII; slowmo keygen writes some"
+        "the token has characters that an HTTP header cannot carry: use ASCII letters, digits and punctuation, as slowmo keygen does"
     )]
     NoHeader,
 }

@@ -2,7 +2,8 @@
 //! it.
 //!
 //! A node asks other nodes for their state only while a page is open ([`slowmo_actors::watching`]).
-//! The page loads nothing from other sites: its files are in the binary.
+//! The page loads nothing from other sites: its files are in the binary. The token for orders
+//! follows the `#` of the page's address, which browsers do not send, and stays in the tab.
 
 use super::http::Served;
 use crate::admin::{Report, report};

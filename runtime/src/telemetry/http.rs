@@ -43,11 +43,11 @@ const REST: Duration = Duration::from_millis(100);
 pub enum HttpError {
     /// Other machines reach the address, and no token restricts who may give orders.
     #[error(
-        "http = {0} can be reached from other machines: give http_token_file, the token that orders must bring, or listen on 127.0.0.1"
+        "http = {0} can be reached from other machines: set http_token_file, or listen on 127.0.0.1"
     )]
     NoToken(SocketAddr),
     /// The address is taken, or does not belong to this machine.
-    #[error("http = {address} cannot be listened on ({error}); name a free port of this machine")]
+    #[error("cannot listen on http = {address} ({error}); choose a free port of this machine")]
     Bind {
         /// The address.
         address: SocketAddr,

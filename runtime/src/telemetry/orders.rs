@@ -51,7 +51,7 @@ pub(super) async fn drain(
     if !is_known {
         return (
             StatusCode::NOT_FOUND,
-            format!("{node} is no member of the view: nothing was done\n"),
+            format!("{node} is not a member of the view: nothing was done\n"),
         )
             .into_response();
     }

@@ -111,7 +111,7 @@ impl Worker {
     }
 
     /// Runs the exchange that is due after this inner step: gossip, exact average or outer round
-    /// (algorithm sections 2 and 6). Call it after every optimizer step, also one that was skipped.
+    /// ([`slowmo_protocol::schedule`]). Call it after every optimizer step, also one that was skipped.
     /// `learning_rate` is `γ`, the inner optimizer's rate at this moment. Costs well under 20 µs
     /// when nothing is due.
     ///

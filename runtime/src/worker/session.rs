@@ -596,7 +596,7 @@ impl Session {
         if expected && !self.averaged_gradients && self.step.0 < 2 {
             tracing::warn!(
                 worker = self.index,
-                "average_gradients was not called before step: the workers train apart"
+                "average_gradients was not called before step: the workers' models diverge"
             );
         }
     }

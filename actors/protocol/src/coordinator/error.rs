@@ -35,7 +35,7 @@ pub enum RoundError {
         shards: u32,
     },
     /// The round took longer than allowed.
-    #[error("{round} was given up after {} s, waiting for {}; see those nodes' logs, or raise round_timeout_ms", after.as_millis() / 1000, Nodes(waiting_for))]
+    #[error("{round} timed out after {} s, waiting for {}; see those nodes' logs, or raise round_timeout_ms", after.as_millis() / 1000, Nodes(waiting_for))]
     TimedOut {
         /// The round.
         round: Round,
@@ -74,18 +74,18 @@ impl RoundError {
 pub enum RecoveryError {
     /// The node is not a member of any history.
     #[error(
-        "this node is no member: it waits to be admitted to a history that went further, or that it takes for such; ask one of its members"
+        "this node is not a member: it waits to be admitted to another history; ask a member of that history"
     )]
     NoMember,
     /// There is no decided entry to continue from.
-    #[error("no round was decided here: there is nothing to go on from; start the nodes again")]
+    #[error("this node has no decided round to continue from; start the nodes again")]
     NothingDecided,
     /// A quorum of the voters lives, so rounds continue without an order.
     #[error(
-        "a quorum of the voters lives: rounds go on by themselves; see status for what they wait for"
+        "a quorum of the voters is alive, so rounds continue without an order; status says what they wait for"
     )]
     QuorumLives,
     /// The history has forked too often to be compared with others.
-    #[error("this history has forked as often as one may; restart from a checkpoint")]
+    #[error("this history has reached the limit of forks; restart from a checkpoint")]
     ForkedTooOften,
 }

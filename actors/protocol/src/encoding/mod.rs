@@ -1,6 +1,5 @@
-//! Encodings of float32 values in fewer bytes, and the residual that rounding leaves: it "stays
-//! with the sender and is added to its next message" (algorithm section 7). With `Q` for a round
-//! trip through the wire type:
+//! Encodings of float32 values in fewer bytes, and the residual that rounding leaves: it stays with
+//! the sender and is added to its next message. With `Q` for a round trip through the wire type:
 //!
 //! | message | sends | keeps |
 //! |---|---|---|

@@ -1,5 +1,4 @@
-//! Push-sum gossip as a state machine, synchronous or overlapped with computation (algorithm
-//! section 5).
+//! Push-sum gossip as a state machine, synchronous or overlapped with computation.
 //!
 //! ```text
 //!   node i                                     out-peer j

@@ -25,10 +25,10 @@ pub(super) const PACKET_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - WIRE_OVERHEAD_BY
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum CodecError {
     /// The buffer is too short.
-    #[error("the packet has no room or no more bytes")]
+    #[error("the packet is full, or too short")]
     TooShort,
     /// Unknown message or state.
-    #[error("{0} is no message or state")]
+    #[error("{0} is not a message or a state")]
     Unknown(u32),
 }
 

@@ -260,7 +260,7 @@ impl Membership {
         if self.is_bound_to_look() {
             let unanswered = self.unanswered();
             return Some(format!(
-                "it was started again, and {unanswered} of the known addresses have not answered: the run that it was in may live there. If that run is over, set bootstrap = yes on one node"
+                "this node was restarted, and {unanswered} of the known addresses have not answered: its run may still live there. If that run is over, set bootstrap = yes on one node"
             ));
         }
         if self.settings.min_nodes == 1 {
@@ -278,7 +278,7 @@ impl Membership {
             Bootstrap::Auto => {
                 let other = self.bootstrapped_by()?;
                 Some(format!(
-                    "{other} bootstraps the run, or a smaller known address (key bootstrap)"
+                    "{other} bootstraps the run, unless a node with a smaller address does (key bootstrap)"
                 ))
             }
             Bootstrap::Yes => None,

@@ -42,7 +42,7 @@ pub enum BootstrapError {
         waited: Span,
     },
     /// The bootstrapper did not bootstrap the run.
-    #[error("no run was founded within {} ms: {why}; see its log, or set bootstrap = yes on one node", waited.as_millis())]
+    #[error("no node bootstrapped a run within {} ms: {why}; see that node's log, or set bootstrap = yes on one node", waited.as_millis())]
     NotBootstrapped {
         /// How long this node waited for it.
         waited: Span,
@@ -62,7 +62,9 @@ pub enum BootstrapError {
         differences: String,
     },
     /// Two nodes train models of different sizes.
-    #[error("{ours} brought {our_model}, {theirs} {their_model}; all nodes train the same model")]
+    #[error(
+        "{ours} has {our_model}, {theirs} has {their_model}; all nodes must train the same model"
+    )]
     ModelsDiffer {
         /// This node.
         ours: NodeId,
@@ -98,7 +100,7 @@ pub enum BootstrapError {
 
 pub(super) fn last_failure(unreachable: Option<&str>) -> String {
     unreachable
-        .map(|told| format!(" (last tried in vain: {told})"))
+        .map(|told| format!(" (last failure: {told})"))
         .unwrap_or_default()
 }
 

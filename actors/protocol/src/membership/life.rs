@@ -133,7 +133,7 @@ impl Life {
     /// The reason why this node is not admitted, as text for an operator.
     pub fn missing(&self, node: &Membership) -> String {
         if self.cluster.is_none() && self.was_member {
-            return "the cluster that this node was a member of went on without it, and no member of that is met; bring one back, or start again \
+            return "the cluster continued without this node, and none of its members was met; bring one back, or restart \
                     from a checkpoint"
                 .to_owned();
         }
@@ -146,7 +146,7 @@ impl Life {
         match node.unheard(cluster).next() {
             Some(unheard) => {
                 format!(
-                    "{unheard} of the cluster cannot be reached, or does not reach this node; check addresses and firewalls"
+                    "this node and {unheard} cannot reach each other; check addresses and firewalls"
                 )
             }
             None if node.model.is_none() => "synchronize was not called".to_owned(),

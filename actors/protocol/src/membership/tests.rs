@@ -534,7 +534,7 @@ fn a_joiner_waits_for_members_as_long_as_for_peers_and_then_for_one_round() {
     };
     for (met, missing) in [
         (&[][..], "no running cluster was met"),
-        (&[1], "node 2 of the cluster cannot be reached"),
+        (&[1], "this node and node 2 cannot reach each other"),
     ] {
         let (at, told) = settle(met);
         assert_eq!(at, connected_by, "{told}");
@@ -619,9 +619,12 @@ fn a_member_that_was_must_rejoin_founds_no_cluster_of_its_own() {
             .any(|effect| matches!(effect, Effect::Formed { .. })),
         "{effects:?}"
     );
-    assert!(node.life.waiting.as_deref().is_some_and(|why| {
-        why.starts_with("the cluster that this node was a member of went on without it")
-    }));
+    assert!(
+        node.life
+            .waiting
+            .as_deref()
+            .is_some_and(|why| { why.starts_with("the cluster continued without this node") })
+    );
 }
 
 #[test]
@@ -1008,7 +1011,7 @@ fn who_was_started_again_founds_nothing_before_everybody_has_answered() {
         "{effects:?}"
     );
     assert!(
-        waiting(&first).starts_with("it was started again, and 1 of the known addresses"),
+        waiting(&first).starts_with("this node was restarted, and 1 of the known addresses"),
         "{}",
         waiting(&first)
     );

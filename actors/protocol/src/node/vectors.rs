@@ -90,7 +90,7 @@ impl Data for Vectors {
     }
 }
 
-/// `x̄ → (parameters, momentum)`: the slow step on one value (algorithm section 4).
+/// `x̄ → (parameters, momentum)`: the slow step on one value.
 #[must_use]
 pub fn slow_step(
     optimizer: OuterOptimizer,
@@ -119,7 +119,7 @@ pub fn slow_step(
     }
 }
 
-/// The exact average of numerators over push-sum weights, in the order given (algorithm section 3).
+/// The exact average of numerators over push-sum weights, in the order given.
 #[must_use]
 pub fn average(pieces: &[(f64, &[f64])]) -> Vec<f64> {
     let weight: f64 = pieces.iter().map(|(weight, _)| weight).sum();

@@ -307,11 +307,11 @@ impl std::fmt::Display for JoinRefusal {
         match self {
             Self::SettingsDiffer { differences } => write!(
                 f,
-                "it runs with other settings ({differences}); give this node the cluster's"
+                "its settings differ ({differences}); give this node the cluster's settings"
             ),
             Self::ModelsDiffer { cluster, joiner } => write!(
                 f,
-                "it trains {cluster}, this node brought {joiner}; train the same model"
+                "it trains {cluster}, this node has {joiner}; train the same model"
             ),
             Self::Full { max_nodes } => write!(
                 f,
@@ -326,11 +326,11 @@ impl std::fmt::Display for JoinRefusal {
             }
             Self::DuplicateId { node } => write!(
                 f,
-                "a live member is {node} already; give each node its own node_id"
+                "a live member already has the id of {node}; give each node its own node_id"
             ),
             Self::NoParameters => write!(
                 f,
-                "its rounds carry no complete state (base all_reduce without averages, or sharded = false); set average_every, or sharded = true"
+                "its rounds do not carry the complete state (base = all_reduce without averages, or sharded = false); set average_every, or sharded = true"
             ),
         }
     }

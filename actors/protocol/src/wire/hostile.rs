@@ -265,7 +265,7 @@ fn a_view_that_does_not_seat_each_member_once_is_refused() {
         let Err(DecodeError::Malformed(reason)) = Frame::decode(&with_seats(seats)) else {
             panic!("{seats:?} was accepted")
         };
-        assert!(reason.contains("one seat"), "{reason}");
+        assert!(reason.contains("one slot"), "{reason}");
     }
 }
 

@@ -42,7 +42,7 @@ pub enum CollectError {
         source: io::Error,
     },
     /// A line does not belong to a trace.
-    #[error("the trace {}: line {line} is none: {reason}", path.display())]
+    #[error("the trace {}: line {line} is not an event: {reason}", path.display())]
     Line {
         /// Path of the file.
         path: PathBuf,

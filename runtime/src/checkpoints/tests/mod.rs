@@ -330,7 +330,7 @@ fn the_newest_whole_one_is_used_and_what_is_wrong_is_named() {
         refused[1]
             .error
             .to_string()
-            .contains("node-2.safetensors was altered: optimizer"),
+            .contains("node-2.safetensors was altered: the digest of optimizer"),
         "{}",
         refused[1].error
     );
@@ -405,7 +405,7 @@ fn whatever_is_altered_in_a_manifest_is_named() {
         assert!(
             error
                 .to_string()
-                .contains(".json was altered: the manifest is not what was written"),
+                .contains(".json was altered: the digest of the manifest does not match"),
             "{from}: {error}"
         );
         whole

@@ -116,7 +116,7 @@ impl Session {
                 tracing::warn!(
                     kept = kept.len(),
                     lent,
-                    "the checkpoint's buffers of the optimizer are others: they stay as they are"
+                    "the checkpoint's optimizer buffers differ from this optimizer's: its own stay as they are"
                 );
             }
             return Ok(());

@@ -361,14 +361,14 @@ impl Coordinator {
             .collect();
         if !away.is_empty() {
             return Some(format!(
-                "{found}, and {} cannot be reached from here: no quorum. {rule}. Check the links",
+                "{found}, but this node cannot reach {}: no quorum. {rule}. Check the links",
                 Nodes(&away)
             ));
         }
         let missing = Nodes(&ids(&dead)).to_string();
         Some(format!(
-            "{found}: no quorum. {rule}. Bring back {missing}, whose processes may still run elsewhere; a new start of one has no vote \
-             (unless on_quorum_loss = fork and all of them were started again). If they are gone for good, slowmo recover goes on without"
+            "{found}: no quorum. {rule}. Bring back {missing}: their processes may still run elsewhere. A restarted process has no vote \
+             (unless on_quorum_loss = fork and all of them were restarted). If they are gone for good, slowmo recover continues without them"
         ))
     }
 

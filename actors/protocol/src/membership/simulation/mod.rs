@@ -600,7 +600,7 @@ fn who_waits_to_be_admitted_says_what_for() {
     world.end(started[0], false);
     world.run(1_500);
     assert!(
-        waits(&world).contains("node 1 of the cluster cannot be reached"),
+        waits(&world).contains("this node and node 1 cannot reach each other"),
         "{}",
         waits(&world)
     );
