@@ -2,9 +2,8 @@
 
 use super::bench::{
     Bench, LEAVE, ROUND, ask, header, key, members, mix, mixed, out, overlapped, reclaimed,
-    refused, sends, skipped,
+    refused, sends, skipped, view_of,
 };
-use super::rounds::view_of;
 use crate::algorithm::{Gossip, TopologyName};
 use crate::gossip_peer::escrow::ASK_INTERVAL;
 use crate::gossip_peer::{Effect, In};

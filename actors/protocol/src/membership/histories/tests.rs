@@ -82,16 +82,6 @@ fn a_member_that_has_not_yet_heard_under_which_lineage_it_goes_on_is_one_all_the
     }
 }
 
-#[test]
-fn the_state_before_the_last_round_is_no_history_to_give_way_to() {
-    let before = view(1, &[1, 2, 3]);
-    // The history before has more rounds, and so ranks higher, than the fork of this one.
-    let after = standing(Lineage(1 << 64 | 9), 8, before.clone());
-    let mut node = was_member(2, before.clone(), &after);
-    let effects = hears(&mut node, 3, standing(FIRST, 7, before));
-    assert!(!resigns(&effects), "{effects:?}");
-}
-
 /// Node 3 died and its new start joined a cluster that was founded apart, before a round was
 /// decided here without it.
 #[test]

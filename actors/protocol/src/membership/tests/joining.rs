@@ -115,6 +115,19 @@ fn a_member_that_must_rejoin_founds_no_cluster_of_its_own() {
 }
 
 #[test]
+fn a_member_that_resigned_asks_for_the_same_view_whoever_still_counts_on_it() {
+    let mut node = joiner(&[1, 2]);
+    let standing = at(FIRST, 8, view(5, &[1, 2, 9]));
+    node.decide(standing.clone());
+    node.feed(In::MustRejoin);
+    node.feed(In::Resigned(true));
+    for (hears, asks) in [(1, vec![1, 2]), (2, vec![2]), (1, vec![1])] {
+        let effects = node.meet(&peer(hears, Some(standing.clone())));
+        assert_eq!(asked(&effects), asks);
+    }
+}
+
+#[test]
 fn a_member_that_resigned_while_others_counted_on_it_asks_again() {
     let mut node = joiner(&[1, 2]);
     let before = at(FIRST, 8, view(5, &[1, 2, 9]));
