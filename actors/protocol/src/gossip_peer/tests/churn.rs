@@ -300,6 +300,21 @@ fn what_was_skipped_in_another_history_is_waited_for_in_this_one() {
 }
 
 #[test]
+fn another_history_may_be_at_an_earlier_step() {
+    for (lineage, step) in [(1, Step(8)), (2, Step(0))] {
+        let mut node = Bench::new(2, overlapped(4));
+        node.gossip(7);
+        node.feed(In::View {
+            view: members(2, 2),
+            lineage: Lineage(lineage),
+            round: Round(2),
+            order: Vec::new(),
+        });
+        assert_eq!(node.machine.step(), step, "lineage {lineage}");
+    }
+}
+
+#[test]
 fn a_node_leaves_when_its_last_message_is_answered_or_its_receiver_gone_or_the_wait_over() {
     let under_way = || {
         let mut node = Bench::new(2, overlapped(1));
