@@ -12,7 +12,6 @@ mod restoring;
 mod size;
 mod storm;
 mod streams;
-mod trace;
 mod verbs;
 mod world;
 

@@ -34,8 +34,6 @@ mod life;
 mod resigning;
 pub mod settings;
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 mod tests;
 
 pub use bootstrap::LOOK_FOR_RUN_WAIT;

@@ -1,7 +1,6 @@
 //! The membership of the simulated world: what happens to nodes, and who hears of it when.
 
 use super::node::Node;
-use super::trace;
 use super::world::{DELAY_MAX, Event, Fault, World};
 use crate::coordinator::{GivesUp, In, Voter, Voters, next_voters};
 use crate::ident::{Lineage, NodeId, Round};
@@ -26,7 +25,6 @@ pub struct Absence {
 
 impl World {
     pub fn fault(&mut self, fault: Fault) {
-        trace::fault(self.now, &fault);
         match fault {
             Fault::Kill(id) => self.kill(id),
             Fault::KillOne(id) if self.survives_without(id) => self.kill(id),

@@ -5,7 +5,6 @@ use super::membership::{Absence, LOOK_EVERY};
 use super::network::{Link, Network};
 use super::node::{BUFFERS, Node, Schedule};
 use super::oracle::Oracle;
-use super::trace;
 use crate::algorithm::BufferStrategy;
 use crate::coordinator::{In, Outcome, RoundKind, Voter};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId};
@@ -307,7 +306,6 @@ impl World {
     }
 
     pub fn feed(&mut self, id: NodeId, event: In) {
-        trace::told(self.now, id, &event);
         self.take(id, ToRounds::In(event));
     }
 
@@ -324,7 +322,6 @@ impl World {
         }
         let mut reports = Vec::new();
         for effect in out.take() {
-            trace::effect(self.now, id, &effect);
             reports.extend(self.execute(id, identity, effect));
         }
         for report in reports {
@@ -539,7 +536,7 @@ impl Drop for World {
     fn drop(&mut self) {
         if self.running {
             eprintln!(
-                "seed {} failed at {} of the simulated time; SLOWMO_TRACE=1 prints how it got there",
+                "seed {} failed at {} of the simulated time",
                 self.seed, self.now
             );
         }

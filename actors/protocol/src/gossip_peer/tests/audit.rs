@@ -2,7 +2,7 @@
 //! event.
 
 use super::node::{Node, Parcelled};
-use crate::ident::{NodeId, Round, Step};
+use crate::ident::{NodeId, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A push-sum weight and two numerators.
@@ -31,8 +31,6 @@ pub enum Side {
     Returned,
     /// It was mixed again, or never sent.
     Back,
-    /// A round closed over it.
-    WrittenOff,
     /// The sender is dead.
     Void,
 }
@@ -50,68 +48,36 @@ pub struct Parcel {
     to_the_dead: bool,
 }
 
-/// The books of the round that is not decided yet.
+/// The books.
 #[derive(Default)]
 pub struct Audit {
-    pub round: Round,
-    /// With what everybody begins the round.
-    pub mean: [f64; 2],
     pub expected: Mass,
     pub parcels: BTreeMap<Parcelled, Parcel>,
     /// Those that their senders still answer for.
     senders: BTreeSet<Parcelled>,
     /// Mass was lost, or counted twice for a while.
     pub adjusted: bool,
-    /// Who takes part in the round.
-    pub members: BTreeSet<NodeId>,
-    /// Nodes that died with their contribution frozen.
-    pub frozen: BTreeMap<NodeId, Mass>,
+}
+
+/// The mass that a node answers for, without what is on its way.
+fn of(node: &Node) -> Mass {
+    let mut mass = combine(node.mass, 1.0, node.held_mass());
+    mass[0] -= node.machine.debt;
+    mass
 }
 
 impl Audit {
-    /// A round begins with these nodes, which all have the same.
-    pub fn begin(&mut self, round: Round, mean: [f64; 2], members: BTreeSet<NodeId>) {
-        let size = members.len() as f64;
-        *self = Self {
-            round,
-            mean,
-            members,
-            expected: [size, size * mean[0], size * mean[1]],
-            ..Self::default()
-        };
-    }
-
     pub fn adjust(&mut self, scale: f64, mass: Mass) {
         self.expected = combine(self.expected, scale, mass);
         self.adjusted = true;
     }
 
-    /// All mass of the round that there is.
+    /// All mass that there is.
     pub fn total(&self, nodes: &BTreeMap<NodeId, Node>) -> Mass {
-        let living = nodes
-            .iter()
-            .filter(|(id, node)| node.alive && self.members.contains(id));
-        let living = living.fold([0.0; 3], |sum, (_, node)| combine(sum, 1.0, self.of(node)));
-        let frozen = self
-            .frozen
-            .values()
-            .fold(living, |sum, mass| combine(sum, 1.0, *mass));
+        let living = nodes.values().filter(|node| node.alive);
+        let living = living.fold([0.0; 3], |sum, node| combine(sum, 1.0, of(node)));
         self.on_their_way()
-            .fold(frozen, |sum, mass| combine(sum, 1.0, *mass))
-    }
-
-    fn of(&self, node: &Node) -> Mass {
-        let own = if node.round == self.round {
-            node.mass
-        } else {
-            [1.0, self.mean[0], self.mean[1]]
-        };
-        if node.machine.round != self.round {
-            return own;
-        }
-        let mut with_held = combine(own, 1.0, node.held_of(self.round));
-        with_held[0] -= node.machine.debt;
-        with_held
+            .fold(living, |sum, mass| combine(sum, 1.0, *mass))
     }
 
     pub fn shipped(&mut self, of: Parcelled, mass: Mass) {
@@ -150,7 +116,7 @@ impl Audit {
         let reclaimed = parcel.reclaimed;
         match side {
             Side::Open => {}
-            Side::Void | Side::WrittenOff => self.adjust(1.0, mass),
+            Side::Void => self.adjust(1.0, mass),
             Side::Returned | Side::Back if reclaimed => self.adjust(1.0, mass),
             _ => panic!("accepted although its sender took it back: {of:?} {side:?}"),
         }
@@ -203,20 +169,6 @@ impl Audit {
         }
     }
 
-    pub fn written_off(&mut self, of: Parcelled) {
-        let Some(parcel) = self.parcels.get_mut(&of) else {
-            return;
-        };
-        parcel.side = Side::WrittenOff;
-        self.senders.remove(&of);
-        let mass = parcel.mass;
-        let accepted = parcel.accepted;
-        self.adjusted = true;
-        if !accepted {
-            self.adjust(-1.0, mass);
-        }
-    }
-
     /// The receiver owes its weight.
     pub fn owed(&mut self, of: Parcelled, debt: f64) {
         let Some(parcel) = self.parcels.get_mut(&of) else {
@@ -231,29 +183,21 @@ impl Audit {
         self.adjust(-debt, [1.0, 0.0, 0.0]);
     }
 
-    /// A node is gone, with what it had at that time; it still counts if it had contributed.
-    pub fn gone(
-        &mut self,
-        node: NodeId,
-        nodes: &BTreeMap<NodeId, Node>,
-        contributed: Option<Mass>,
-    ) {
+    /// A node is gone, with what it had at that time.
+    pub fn gone(&mut self, node: NodeId, nodes: &BTreeMap<NodeId, Node>) {
         let before = self.total(nodes);
-        if let Some(mass) = contributed {
-            self.frozen.insert(node, mass);
-        }
         for ((from, to, step), parcel) in &mut self.parcels {
             if *from == node && matches!(parcel.side, Side::Open | Side::Returned) {
                 parcel.side = Side::Void;
                 self.senders.remove(&(*from, *to, *step));
             }
-            if *to == node && contributed.is_none() {
+            if *to == node {
                 parcel.accepted = false;
                 parcel.to_the_dead = true;
             }
         }
         let mut without = self.total(nodes);
-        without = combine(without, -1.0, self.of(&nodes[&node]));
+        without = combine(without, -1.0, of(&nodes[&node]));
         let lost = combine(before, -1.0, without);
         self.adjust(-1.0, lost);
     }

@@ -2,13 +2,12 @@
 //! in round 1.
 
 use super::identity;
-use super::rounds::view_of;
 use crate::algorithm::{Gossip, LatePeers};
 use crate::gossip_peer::{Effect, GossipPeer, In, Key, Mix, Plan, Waits};
-use crate::ident::{Epoch, Lineage, NodeId, Round, Step, Term};
+use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
 use crate::machine::{Machine, Outbox, Place};
 use crate::time::{Instant, Span};
-use crate::view::View;
+use crate::view::{Member, View};
 use crate::wire::{Frame, Header, Message};
 
 pub const GRACE: u64 = 100;
@@ -19,6 +18,17 @@ pub const ROUND: Round = Round(1);
 pub struct Bench {
     pub machine: GossipPeer,
     pub now: u64,
+}
+
+/// A view of these nodes; each may be another incarnation of it.
+pub fn view_of(epoch: Epoch, ids: impl IntoIterator<Item = (NodeId, u64)>) -> View {
+    let member = |(id, incarnation)| Member {
+        id,
+        incarnation: Incarnation(incarnation),
+        address: ([127, 0, 0, 1], 1).into(),
+        devices: 1,
+    };
+    View::new(epoch, ids.into_iter().map(member).collect()).unwrap()
 }
 
 /// The founding view of so many members, or a later one.

@@ -2,9 +2,8 @@
 
 use super::bench::{
     Bench, LEAVE, ROUND, ask, header, key, members, mix, mixed, out, overlapped, reclaimed,
-    refused, sends, skipped,
+    refused, sends, skipped, view_of,
 };
-use super::rounds::view_of;
 use crate::algorithm::{Gossip, TopologyName};
 use crate::gossip_peer::escrow::ASK_INTERVAL;
 use crate::gossip_peer::{Effect, In};
@@ -297,6 +296,21 @@ fn what_was_skipped_in_another_history_is_waited_for_in_this_one() {
         });
         node.gossip_in(4, Round(2));
         assert_eq!(node.waits_for(), waits, "lineage {lineage}");
+    }
+}
+
+#[test]
+fn another_history_may_be_at_an_earlier_step() {
+    for (lineage, step) in [(1, Step(8)), (2, Step(0))] {
+        let mut node = Bench::new(2, overlapped(4));
+        node.gossip(7);
+        node.feed(In::View {
+            view: members(2, 2),
+            lineage: Lineage(lineage),
+            round: Round(2),
+            order: Vec::new(),
+        });
+        assert_eq!(node.machine.step(), step, "lineage {lineage}");
     }
 }
 

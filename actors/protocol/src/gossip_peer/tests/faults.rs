@@ -1,17 +1,16 @@
 //! What happens to simulated nodes and their connections.
 
+use super::bench::ROUND;
 use super::node::Doing;
 use super::scenario::{Class, MILLI};
 use super::world::{Event, World};
 use crate::gossip_peer::In;
-use crate::ident::{NodeId, Round};
+use crate::ident::NodeId;
 
 #[derive(Clone, Debug)]
 pub enum Fault {
     Kill(NodeId),
     Leave(NodeId),
-    /// A new node, or one that died, joins.
-    Join(NodeId),
     /// The next step takes so much longer.
     Stall(NodeId, u64),
     /// All steps take so many percent.
@@ -61,12 +60,7 @@ impl World {
             (_, 4) => vec![Fault::Pause(one, long)],
             (_, 5 | 6) => vec![Fault::Kill(one)],
             (_, 7) => vec![Fault::Leave(one)],
-            (_, 8) => vec![Fault::Join(if self.random.below(2) == 0 {
-                one
-            } else {
-                NodeId(100 + self.random.below(5))
-            })],
-            (_, 9) => vec![Fault::Suspect(one, other, long, self.random.below(2) == 0)],
+            (_, 8 | 9) => vec![Fault::Suspect(one, other, long, self.random.below(2) == 0)],
             (_, 10) => vec![
                 Fault::Suspect(one, other, long, true),
                 Fault::Suspect(other, one, long / 2, true),
@@ -85,12 +79,6 @@ impl World {
         match fault {
             Fault::Kill(id) if self.may_go(id) => self.gone(id),
             Fault::Leave(id) if self.may_go(id) => self.leave(id),
-            Fault::Join(id)
-                if self.scenario.tau.is_some()
-                    && self.nodes.get(&id).is_none_or(|node| !node.alive) =>
-            {
-                self.rounds.joiners.insert(id);
-            }
             Fault::Stall(id, by) => self.node(id).stall += by,
             Fault::Slow(id, percent) => self.node(id).slowness = percent,
             Fault::Pause(id, by) => self.node(id).paused_until = self.now + by,
@@ -119,23 +107,15 @@ impl World {
     /// Somebody stays.
     fn may_go(&self, id: NodeId) -> bool {
         let stays = |(other, node): (&NodeId, &super::node::Node)| {
-            *other != id
-                && node.alive
-                && node.doing != Doing::Leaving
-                && !self.rounds.leavers.contains(other)
-                && self.rounds.view.contains(*other)
+            *other != id && node.alive && node.doing != Doing::Leaving
         };
         let node = &self.nodes[&id];
         node.alive && node.doing != Doing::Leaving && self.nodes.iter().any(stays)
     }
 
     fn leave(&mut self, id: NodeId) {
-        if self.scenario.tau.is_some() {
-            self.rounds.leavers.insert(id);
-        } else {
-            self.node(id).doing = Doing::Leaving;
-            self.feed(id, In::Leave(Round(1)));
-        }
+        self.node(id).doing = Doing::Leaving;
+        self.feed(id, In::Leave(ROUND));
     }
 
     fn suspect(&mut self, by: NodeId, of: NodeId, long: u64, down: bool) {

@@ -9,7 +9,6 @@ mod contraction;
 mod faults;
 mod network;
 mod node;
-mod rounds;
 mod rules;
 mod scenario;
 mod seen;

@@ -2,19 +2,14 @@
 
 use super::audit::{Mass, combine};
 use crate::gossip_peer::{GossipPeer, Key, Mix, Plan, Sent};
-use crate::ident::{NodeId, Round, Step};
+use crate::ident::{NodeId, Step};
 use std::collections::BTreeMap;
 
 /// What the training loop of a node does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// It has heard of no round that it is in.
-    Joining,
     Computing,
     Gossiping(u64),
-    Settling(u64),
-    /// Its contribution is frozen.
-    Settled,
     /// It takes no further step.
     Leaving,
 }
@@ -31,8 +26,6 @@ pub struct Stream {
 }
 
 pub struct Node {
-    /// Which start of it.
-    pub life: u64,
     pub alive: bool,
     pub machine: GossipPeer,
     pub mass: Mass,
@@ -43,7 +36,6 @@ pub struct Node {
     pub step: Step,
     /// The first step whose mix has not been.
     pub mixing: Step,
-    pub round: Round,
     pub doing: Doing,
     /// What was sent and may come back.
     pub kept: BTreeMap<Sent, Mass>,
@@ -51,44 +43,36 @@ pub struct Node {
     pub held: BTreeMap<Key, Mass>,
     /// The plan that waits for the training thread.
     pub pending: Option<Plan>,
-    /// A decided round that it was told of.
-    pub heard: Option<Round>,
     pub paused_until: u64,
     pub ticks_at: Option<u64>,
     /// Percent of the usual time of a step.
     pub slowness: u64,
     /// The next step takes so much longer.
     pub stall: u64,
-    /// Counts the steps that were begun: a step that a round overtook ends unnoticed.
-    pub generation: u64,
     pub steps: u64,
     /// When it came to the last steps.
     pub came_at: BTreeMap<Step, u64>,
 }
 
 impl Node {
-    pub fn new(life: u64, machine: GossipPeer, mass: Mass, round: Round, first: Step) -> Self {
+    pub fn new(machine: GossipPeer, mass: Mass) -> Self {
         Self {
-            life,
             alive: true,
             machine,
             mass,
             moved: [0.0; 3],
             goes: [0.0; 3],
-            step: first,
+            step: Step(0),
             mixing: Step(0),
-            round,
-            doing: Doing::Joining,
+            doing: Doing::Computing,
             kept: BTreeMap::new(),
             incoming: BTreeMap::new(),
             held: BTreeMap::new(),
             pending: None,
-            heard: None,
             paused_until: 0,
             ticks_at: None,
             slowness: 100,
             stall: 0,
-            generation: 0,
             steps: 0,
             came_at: BTreeMap::new(),
         }
@@ -176,22 +160,10 @@ impl Node {
         stream
     }
 
-    /// What arrived for `round` and is not mixed.
-    pub fn held_of(&self, round: Round) -> Mass {
-        let of_round = self.held.iter().filter(|(key, _)| key.0 == round);
-        of_round.fold([0.0; 3], |sum, (_, mass)| combine(sum, 1.0, *mass))
-    }
-
-    /// The decided round's values: every weight is 1.
-    pub fn adopt(&mut self, round: Round, first: Step, mean: [f64; 2]) {
-        self.round = round;
-        self.step = first;
-        self.mass = [1.0, mean[0], mean[1]];
-        self.heard = None;
-        self.moved = [0.0; 3];
-        self.goes = [0.0; 3];
-        self.kept.clear();
-        self.pending = None;
+    /// What arrived and is not mixed.
+    pub fn held_mass(&self) -> Mass {
+        let masses = self.held.values();
+        masses.fold([0.0; 3], |sum, mass| combine(sum, 1.0, *mass))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Who waits for what, what is mixed when, and whom a gossip goes to.
 
 use super::bench::{
-    Bench, GRACE, SETTLE, arrivals, header, key, mix, mixed, out, overlapped, plan, refused, sends,
-    skipped, skipping,
+    Bench, GRACE, ROUND, SETTLE, arrivals, header, key, mix, mixed, out, overlapped, plan, refused,
+    sends, skipped, skipping,
 };
 use crate::algorithm::Gossip;
 use crate::gossip_peer::{Effect, In, Purpose};
@@ -161,6 +161,34 @@ fn a_late_peer_is_waited_for_no_longer_than_the_grace_until_it_is_in_time() {
     assert_eq!(out(&node.gossip(3)), [2]);
     assert_eq!((node.late().len(), node.gossip(4)), (0, vec![]));
     assert_eq!(node.waits_for(), [(3, 2)]);
+}
+
+/// Where messages take longer than steps, it might otherwise never be within the bound.
+#[test]
+fn a_late_peer_is_waited_for_again_once_it_has_reached_the_step_at_which_it_was_given_up() {
+    for (gossip, late) in [(overlapped(1), vec![]), (skipping(1), vec![NodeId(2)])] {
+        let mut node = Bench::new(2, gossip);
+        node.gossip(0);
+        node.acknowledge(2, 0);
+        node.gossip(1);
+        node.tick_at(GRACE);
+        (2..6).for_each(|step| _ = node.gossip(step));
+        node.frame(2, skipped(0, 1));
+        node.gossip(6);
+        assert_eq!(node.late(), late, "{gossip:?}");
+    }
+}
+
+#[test]
+fn nobody_is_late_in_a_new_round() {
+    let mut node = Bench::new(2, overlapped(1));
+    node.gossip(0);
+    node.acknowledge(2, 0);
+    node.gossip(1);
+    node.tick_at(GRACE);
+    assert_eq!(node.late(), [NodeId(2)]);
+    node.feed(In::Round(ROUND.next()));
+    assert_eq!(node.late(), []);
 }
 
 #[test]

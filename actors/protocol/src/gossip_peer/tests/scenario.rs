@@ -16,7 +16,7 @@ pub enum Class {
     Slow,
     /// Streams break, frames come twice and out of order, connections break.
     Lossy,
-    /// All of that; nodes die, leave, join, are cut off, pause, and are taken for dead.
+    /// All of that; nodes die, leave, are cut off, pause, and are taken for dead.
     Churn,
     /// Nobody dies, but many are taken for dead.
     Doubt,
@@ -29,8 +29,6 @@ pub struct Scenario {
     pub class: Class,
     pub nodes: u64,
     pub gossip: Gossip,
-    /// Steps of a round; `None`: no rounds.
-    pub tau: Option<u64>,
     pub grace: Span,
     /// How long an inner step takes, and how much longer it may take.
     pub compute: (u64, u64),
@@ -81,7 +79,6 @@ impl Scenario {
                 topology,
                 ..Gossip::default()
             },
-            tau: (random.below(2) == 0).then(|| 1 + random.below(8)),
             grace: Span::from_millis(200 + random.below(1_300)),
             compute: (
                 10 * MILLI + random.below(20 * MILLI),
@@ -102,7 +99,6 @@ impl Scenario {
             class: Class::Quiet,
             nodes,
             gossip,
-            tau: None,
             grace: Span::from_millis(1_000),
             compute: (10 * MILLI, 1),
             delay_max: 200,

@@ -1,24 +1,15 @@
-//! What happened in simulated runs, for whoever looks into them: `SLOWMO_TRACE=1`, with
-//! `--nocapture`.
+//! What happened in simulated runs.
 
 use super::scenario::Class;
-use crate::gossip_peer::{Effect, In, Plan};
-use crate::ident::NodeId;
+use crate::gossip_peer::Plan;
 use crate::topology::Peers;
-use crate::wire::Frame;
-use std::fmt::Debug;
-use std::sync::OnceLock;
-
-/// Longest description of one event.
-const WIDTH: usize = 300;
 
 /// Figures of one run, or of many.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     pub events: u64,
-    /// The longest wait of a gossip, and of a settling node, in simulated microseconds.
+    /// The longest wait of a gossip, in simulated microseconds.
     pub waited: u64,
-    pub settled_after: u64,
     pub late: usize,
     /// Times that a node waited in vain for a peer that was not late.
     pub wrong_waits: usize,
@@ -29,7 +20,6 @@ pub struct Seen {
     pub detours: usize,
     pub silent: usize,
     pub withheld: usize,
-    pub written_off: usize,
     pub held: usize,
     pub parked: usize,
     pub models: usize,
@@ -42,7 +32,6 @@ impl Default for Seen {
         Self {
             events: 0,
             waited: 0,
-            settled_after: 0,
             late: 0,
             wrong_waits: 0,
             refused: 0,
@@ -52,7 +41,6 @@ impl Default for Seen {
             detours: 0,
             silent: 0,
             withheld: 0,
-            written_off: 0,
             held: 0,
             parked: 0,
             models: 0,
@@ -90,7 +78,6 @@ impl Seen {
             (&mut self.detours, other.detours),
             (&mut self.silent, other.silent),
             (&mut self.withheld, other.withheld),
-            (&mut self.written_off, other.written_off),
         ] {
             *mine += theirs;
         }
@@ -102,88 +89,37 @@ impl Seen {
             *mine = theirs.max(*mine);
         }
         self.waited = self.waited.max(other.waited);
-        self.settled_after = self.settled_after.max(other.settled_after);
         self.weight(other.weight_min);
         self.weight(other.weight_max);
     }
 }
 
 impl Seen {
-    /// What a class of runs is for has happened in them.
+    /// What a class of runs is for has happened in [`super::storm::RUNS`] of them, at least about
+    /// half as often as it did when this was written; the rest has not happened.
     pub fn shows(&self, class: Class) {
-        assert!(
-            self.late > 0
-                && self.refused > 0
-                && self.jumps > 0
-                && self.detours > 0
-                && self.silent > 0,
-            "{class:?}: {self:?}"
-        );
-        let breaks = matches!(class, Class::Lossy | Class::Churn | Class::Doubt);
-        assert_eq!(
-            self.wrong_waits + self.withheld + self.written_off > 0,
-            breaks,
-            "{class:?}: {self:?}"
-        );
-        let dies = matches!(class, Class::Churn | Class::Doubt);
-        assert_eq!(
-            self.reclaimed > 0 && self.debts > 0,
-            dies,
-            "{class:?}: {self:?}"
-        );
-    }
-}
-
-pub fn is_on() -> bool {
-    static ON: OnceLock<bool> = OnceLock::new();
-    *ON.get_or_init(|| std::env::var_os("SLOWMO_TRACE").is_some())
-}
-
-pub fn trace(now: u64, what: &str, of: &dyn Debug) {
-    if is_on() {
-        let of: String = format!("{of:?}").chars().take(WIDTH).collect();
-        eprintln!("{now} {what} {of}");
-    }
-}
-
-pub fn told(now: u64, id: NodeId, event: &In) {
-    if !is_on() {
-        return;
-    }
-    match event {
-        In::Tick => {}
-        In::Frame { header, message } => trace(
-            now,
-            &format!("{id} <= {} round {}", header.sender, header.round.0),
-            message,
-        ),
-        In::Offered {
-            header,
-            step,
-            weight,
-        } => trace(
-            now,
-            &format!("{id} <= {} OFFERS", header.sender),
-            &(header.round, step, weight),
-        ),
-        other => trace(now, &format!("{id} <="), other),
-    }
-}
-
-pub fn effect(now: u64, id: NodeId, effect: &Effect) {
-    if !is_on() {
-        return;
-    }
-    match effect {
-        Effect::Send {
-            to,
-            frame: Frame::V1 { message, .. },
-        } => trace(now, &format!("{id} -> {to}"), message),
-        Effect::Ship(plan) => trace(
-            now,
-            &format!("{id} SHIP"),
-            &(plan.step, plan.place.round, &plan.out, plan.split.share),
-        ),
-        other => trace(now, &format!("{id}"), other),
+        let least: [usize; 8] = match class {
+            Class::Quiet => [80, 0, 900, 0, 0, 200, 30, 0],
+            Class::Slow => [200, 0, 2_000, 0, 0, 450, 350, 0],
+            Class::Lossy => [250, 40, 2_500, 0, 0, 450, 1_400, 75],
+            Class::Churn => [240, 30, 2_000, 13, 2, 450, 3_800, 75],
+            Class::Doubt => [250, 35, 2_400, 30, 3, 490, 1_400, 90],
+        };
+        let seen = [
+            ("late", self.late),
+            ("wrong_waits", self.wrong_waits),
+            ("refused", self.refused),
+            ("reclaimed", self.reclaimed),
+            ("debts", self.debts),
+            ("jumps", self.jumps),
+            ("detours and skips", self.detours.min(self.silent)),
+            ("withheld", self.withheld),
+        ];
+        for ((what, times), least) in seen.into_iter().zip(least) {
+            assert!(
+                times >= least && (times == 0 || least > 0),
+                "{class:?}: {what} {times} times, not {least}: {self:?}"
+            );
+        }
     }
 }

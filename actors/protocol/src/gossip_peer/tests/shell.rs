@@ -57,42 +57,29 @@ impl World {
             "{id} accepts {key:?} at {}",
             node.mixing
         );
-        let frozen = node.doing == Doing::Settled && node.round == key.0;
-        assert!(
-            !frozen,
-            "{id} accepts {key:?} although its contribution is frozen"
-        );
-        assert_eq!(node.machine.round, key.0);
-        if key.0 == self.audit.round {
-            self.audit.accepted((key.2, id, key.1));
-        }
+        self.audit.accepted((key.2, id, key.1));
     }
 
     /// Values follow the split at once; the streams begin when the training thread has mixed.
     fn ship(&mut self, id: NodeId, plan: Plan) {
-        let round = plan.place.round;
         self.seen.shipped(
-            self.nodes[&id].machine.graph.peers(
-                &self.nodes[&id].machine.members,
-                id,
-                self.rounds.turn(plan.step),
-            ),
+            self.nodes[&id]
+                .machine
+                .graph
+                .peers(&self.nodes[&id].machine.members, id, plan.step.0),
             &plan,
         );
         let part = self.node(id).ship(&plan);
-        if round == self.audit.round {
-            plan.out
-                .iter()
-                .for_each(|to| self.audit.shipped((id, *to, plan.step), part));
-        }
+        plan.out
+            .iter()
+            .for_each(|to| self.audit.shipped((id, *to, plan.step), part));
         if self.scenario.staleness() == 0 {
             return self.dispatch(id, &plan, part);
         }
         let delay = self.random.below(MIXES_IN);
         let node = self.node(id);
         node.pending = Some(plan);
-        let generation = node.generation;
-        self.later(delay, id, Event::Numerators(generation));
+        self.later(delay, id, Event::Numerators);
     }
 
     pub fn numerators(&mut self, id: NodeId) {
@@ -124,66 +111,38 @@ impl World {
         let doing = node.doing;
         let step = node.step;
         let paused_until = node.paused_until;
-        let (Doing::Gossiping(since) | Doing::Settling(since)) = doing else {
-            // A round that was decided meanwhile has released the training threads.
+        let Doing::Gossiping(since) = doing else {
             return;
         };
-        if step != mix.step {
-            return;
-        }
+        assert_eq!((step, mix.purpose), (mix.step, Purpose::Gossip));
         assert!(
             now - since <= limit || paused_until >= since,
             "{id} waited {} at {step}",
             now - since
         );
         self.book(id, cause, mix);
-        match mix.purpose {
-            Purpose::Gossip => {
-                self.seen.waited = self.seen.waited.max(now - since);
-                let next = self.next_step(id, mix);
-                let node = self.node(id);
-                node.mixing = Step(step.0 + 1);
-                node.step = next;
-                self.compute(id);
-            }
-            Purpose::Average => {
-                self.seen.settled_after = self.seen.settled_after.max(now - since);
-                self.contribute(id);
-            }
-        }
+        self.seen.waited = self.seen.waited.max(now - since);
+        self.seen.jumps += usize::from(mix.behind.is_some());
+        let next = Step(step.0 + 1);
+        let node = self.node(id);
+        node.mixing = next;
+        node.step = mix.behind.map_or(next, |reached| reached.max(next));
+        self.compute(id);
     }
 
     /// What is mixed in the values and in the books.
     fn book(&mut self, id: NodeId, cause: &In, mix: &Mix) {
-        let of_audit = self.nodes[&id].round == self.audit.round;
         for (to, step) in &mix.returned {
             self.audit
                 .returned((id, *to, *step), matches!(cause, In::MemberLost(_)));
             self.audit.back((id, *to, *step));
         }
-        if mix.purpose == Purpose::Average && of_audit {
-            let open = self.audit.open_of(id);
-            self.seen.written_off += open.len();
-            open.into_iter().for_each(|of| self.audit.written_off(of));
-        }
         let given_up = self.node(id).mix(mix);
-        if of_audit && given_up[0].abs() > 0.0 {
+        if given_up[0].abs() > 0.0 {
             // Its weight was given up when the debt was made.
             self.audit.adjust(-1.0, [0.0, given_up[1], given_up[2]]);
         }
         self.seen.weight(mix.weight);
-    }
-
-    /// The step after a gossip: where the peers are, but never past a round's boundary.
-    fn next_step(&mut self, id: NodeId, mix: &Mix) -> Step {
-        let next = Step(mix.step.0 + 1);
-        let boundary = self
-            .rounds
-            .boundary(self.nodes[&id].round)
-            .unwrap_or(Step(u64::MAX));
-        self.seen.jumps += usize::from(mix.behind.is_some());
-        mix.behind
-            .map_or(next, |reached| reached.min(boundary).max(next))
     }
 
     /// A node does without a peer. If that one is not late at all, somebody waited for nothing.
@@ -198,9 +157,7 @@ impl World {
             .next()
             .is_some_and(|(_, at)| at + 3 * self.scenario.delay_max < self.now);
         let ran = |paused_until: u64| paused_until + 2 * self.scenario.delay_max < self.now;
-        let waits = self.scenario.gossip.late_peers == LatePeers::Wait
-            && other.alive
-            && other.round == node.round;
+        let waits = self.scenario.gossip.late_peers == LatePeers::Wait && other.alive;
         if waits && passed && ran(node.paused_until) && ran(other.paused_until) {
             self.seen.wrong_waits += 1;
         }
@@ -208,16 +165,12 @@ impl World {
 
     /// A node ends: it died, or it left. The others hear of it one by one.
     pub fn gone(&mut self, id: NodeId) {
-        let contributed = self.rounds.contributed.get(&id).copied();
-        if self.audit.members.contains(&id) {
-            self.audit.gone(id, &self.nodes, contributed);
-        }
+        self.audit.gone(id, &self.nodes);
         self.node(id).alive = false;
         for other in self.living() {
             let notices = 1 + self.random.below(200 * MILLI);
             self.later(notices, other, Event::Tell(In::MemberLost(id)));
         }
-        self.consider();
     }
 
     /// After every event: the books balance, weights are sound, memory is bounded.
@@ -247,14 +200,12 @@ impl World {
             "{id}: {:?}",
             node.mass
         );
-        if node.round == machine.round && node.doing != Doing::Settled {
-            assert!(
-                (node.mass[0] - machine.weight).abs() < EXACT,
-                "{id}: {:?} {}",
-                node.mass,
-                machine.weight
-            );
-        }
+        assert!(
+            (node.mass[0] - machine.weight).abs() < EXACT,
+            "{id}: {:?} {}",
+            node.mass,
+            machine.weight
+        );
         let steps = machine.escrow.steps() as u64;
         assert!(
             self.scenario.staleness() == 0 || steps <= self.scenario.staleness() + 4,

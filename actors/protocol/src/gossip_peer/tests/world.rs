@@ -1,16 +1,16 @@
 //! Simulated nodes with their machines, in virtual time; every event is followed by an audit.
 
-use super::audit::{Audit, Mass, combine};
+use super::audit::{Audit, combine};
+use super::bench::{ROUND, view_of};
 use super::faults::Fault;
 use super::identity;
 use super::network::Network;
 use super::node::{Doing, Node, Stream};
-use super::rounds::Rounds;
 use super::scenario::{Class, Scenario};
-use super::seen::{self, Seen};
+use super::seen::Seen;
 use crate::algorithm::LatePeers;
 use crate::gossip_peer::{GossipPeer, In, Key, Waits};
-use crate::ident::{Lineage, NodeId, Round, Step};
+use crate::ident::{Epoch, Lineage, NodeId, Step};
 use crate::machine::{Machine, Outbox};
 use crate::push_sum::WEIGHT_MIN;
 use crate::simulation::{Queue, Random};
@@ -31,8 +31,8 @@ const TURNS: u64 = 16;
 const AGREEMENT: f64 = 1e-6;
 
 pub enum Event {
-    /// The inner step of this generation is done.
-    Trained(u64),
+    /// An inner step is done.
+    Trained,
     Tell(In),
     Frame(NodeId, u64, Header, Box<Message>),
     /// A stream begins; the link it came by.
@@ -40,11 +40,8 @@ pub enum Event {
     /// A stream was read to its end.
     Read(Key, u64, u64),
     /// The training thread mixed: what is sent is on its way now.
-    Numerators(u64),
-    Decided(Round),
+    Numerators,
     Tick,
-    /// The round does not wait any longer.
-    Patience(Round),
     Fault(Fault),
 }
 
@@ -52,21 +49,19 @@ pub struct World {
     pub scenario: Scenario,
     pub nodes: BTreeMap<NodeId, Node>,
     pub audit: Audit,
-    pub rounds: Rounds,
     pub network: Network,
     pub random: Random,
     pub now: u64,
     pub seen: Seen,
     /// The faults are over.
     pub quiet: bool,
-    pub lives: u64,
     /// How many inner steps every node had taken when the faults ended.
     began: BTreeMap<NodeId, u64>,
     queue: Queue<Planned>,
 }
 
-/// What happens, and to which start of which node, if to one.
-type Planned = (Option<(NodeId, u64)>, Event);
+/// What happens, and to which node, if to one.
+type Planned = (Option<NodeId>, Event);
 
 impl World {
     pub fn new(scenario: Scenario) -> Self {
@@ -75,7 +70,6 @@ impl World {
             .collect();
         let random = Random(scenario.seed);
         let mut world = Self {
-            rounds: Rounds::new(&ids, scenario.tau),
             nodes: BTreeMap::new(),
             audit: Audit::default(),
             network: Network::default(),
@@ -83,50 +77,27 @@ impl World {
             now: 0,
             seen: Seen::default(),
             quiet: false,
-            lives: 0,
             began: BTreeMap::new(),
             queue: Queue::default(),
             scenario,
         };
-        let mut sum = [0.0; 3];
-        for id in ids {
+        let view = view_of(Epoch::BOOTSTRAP, ids.iter().map(|id| (*id, 0)));
+        for id in &ids {
             let mass = [
                 1.0,
                 world.random.below(20_000) as f64 / 1e3 - 10.0,
                 world.random.below(1_000) as f64,
             ];
-            sum = combine(sum, 1.0, mass);
-            world.spawn(id, mass);
+            world.audit.expected = combine(world.audit.expected, 1.0, mass);
+            let machine = world.machine(*id, &view);
+            world.nodes.insert(*id, Node::new(machine, mass));
         }
-        world
-            .audit
-            .begin(Round(1), [0.0; 2], world.nodes.keys().copied().collect());
-        world.audit.expected = sum;
-        world
-            .nodes
-            .keys()
-            .copied()
-            .collect::<Vec<_>>()
-            .into_iter()
-            .for_each(|id| world.compute(id));
+        ids.into_iter().for_each(|id| world.compute(id));
         world.plan_faults();
         world
     }
 
-    /// A node that is a member of the view of the round under way.
-    pub fn spawn(&mut self, id: NodeId, mass: Mass) {
-        self.lives += 1;
-        self.began.remove(&id);
-        let view = self.rounds.view.clone();
-        let round = self.rounds.round;
-        let machine = self.machine(id, &view, round);
-        self.nodes.insert(
-            id,
-            Node::new(self.lives, machine, mass, round, self.rounds.first(round)),
-        );
-    }
-
-    fn machine(&self, id: NodeId, view: &View, round: Round) -> GossipPeer {
+    fn machine(&self, id: NodeId, view: &View) -> GossipPeer {
         let grace = self.scenario.grace;
         let waits = Waits {
             message: grace,
@@ -137,7 +108,7 @@ impl World {
             identity(id),
             self.scenario.gossip,
             waits,
-            (view, Lineage(1), round),
+            (view, Lineage(1), ROUND),
         )
     }
 
@@ -153,13 +124,11 @@ impl World {
             .collect()
     }
 
-    /// For a node, as it is now: what dies with it is not delivered to its next start.
     pub fn later(&mut self, delay: u64, to: NodeId, event: Event) {
-        let life = self.nodes.get(&to).map_or(0, |node| node.life);
-        self.enqueue(self.now + delay, Some((to, life)), event);
+        self.enqueue(self.now + delay, Some(to), event);
     }
 
-    pub fn enqueue(&mut self, at: u64, to: Option<(NodeId, u64)>, event: Event) {
+    pub fn enqueue(&mut self, at: u64, to: Option<NodeId>, event: Event) {
         self.queue.push(at, (to, event));
     }
 
@@ -177,47 +146,31 @@ impl World {
         self.now = at;
         self.seen.events += 1;
         assert!(self.seen.events < EVENTS_MAX, "endless");
-        let Some((id, life)) = to else {
-            return self.on_world(event);
-        };
-        match self.nodes.get(&id) {
-            Some(node) if node.alive && node.life == life => {
-                if node.paused_until > at {
-                    return self.enqueue(node.paused_until, to, event);
-                }
-                self.on(id, event);
-                self.check(id);
-            }
-            _ => {}
-        }
-    }
-
-    fn on_world(&mut self, event: Event) {
-        match event {
-            Event::Fault(fault) => {
-                seen::trace(self.now, "FAULT", &fault);
+        let Some(id) = to else {
+            if let Event::Fault(fault) = event {
                 self.fault(fault);
             }
-            Event::Patience(round) if round == self.rounds.round => self.decide(),
-            _ => {}
+            return;
+        };
+        let node = &self.nodes[&id];
+        if node.alive && node.paused_until > at {
+            self.enqueue(node.paused_until, to, event);
+        } else if node.alive {
+            self.on(id, event);
+            self.check(id);
         }
     }
 
     fn on(&mut self, id: NodeId, event: Event) {
         match event {
-            Event::Trained(generation) if generation == self.nodes[&id].generation => {
-                self.trained(id)
-            }
-            Event::Tell(event) => self.tell(id, event),
+            Event::Trained => self.trained(id),
+            Event::Tell(event) => self.feed(id, event),
             Event::Frame(from, link, header, message) if link == self.network.link(from, id) => {
-                self.tell(id, In::Frame { header, message });
+                self.feed(id, In::Frame { header, message });
             }
             Event::Offer(key, header, stream, link) => self.offer(id, key, header, stream, link),
             Event::Read(key, number, link) => self.read(id, key, number, link),
-            Event::Numerators(generation) if generation == self.nodes[&id].generation => {
-                self.numerators(id)
-            }
-            Event::Decided(round) => self.hear(id, round),
+            Event::Numerators => self.numerators(id),
             Event::Tick => {
                 self.node(id).ticks_at = None;
                 self.feed(id, In::Tick);
@@ -226,20 +179,14 @@ impl World {
         }
     }
 
-    fn tell(&mut self, id: NodeId, event: In) {
-        self.feed(id, event);
-    }
-
     /// Begins an inner step.
     pub fn compute(&mut self, id: NodeId) {
         let (base, more) = self.scenario.compute;
         let more = self.random.below(more);
         let node = self.node(id);
         node.doing = Doing::Computing;
-        node.generation += 1;
-        let generation = node.generation;
         let takes = (base + more) * node.slowness / 100 + std::mem::take(&mut node.stall);
-        self.later(takes, id, Event::Trained(generation));
+        self.later(takes, id, Event::Trained);
     }
 
     /// The training threads are done with an inner step.
@@ -255,36 +202,25 @@ impl World {
             ];
             self.node(id).mass = combine(self.nodes[&id].mass, 1.0, moved);
             self.node(id).moved = moved;
-            if self.nodes[&id].round == self.audit.round {
-                self.audit.expected = combine(self.audit.expected, 1.0, moved);
-            }
-        }
-        if self.nodes[&id].heard.is_some() {
-            return self.adopt(id);
+            self.audit.expected = combine(self.audit.expected, 1.0, moved);
         }
         let now = self.now;
         let node = self.node(id);
         node.steps += 1;
         let step = node.step;
-        let round = node.round;
         node.mixing = step;
         node.came_at.insert(step, now);
         node.came_at = node.came_at.split_off(&Step(step.0.saturating_sub(64)));
-        if self.rounds.boundary(round) == Some(step) {
-            self.node(id).doing = Doing::Settling(now);
-            self.feed(id, In::Settle { step, round });
-        } else {
-            self.node(id).doing = Doing::Gossiping(now);
-            let turn = self.rounds.turn(step);
-            self.feed(id, In::Gossip { step, turn, round });
-        }
+        node.doing = Doing::Gossiping(now);
+        let turn = step.0;
+        let round = ROUND;
+        self.feed(id, In::Gossip { step, turn, round });
     }
 
     /// Tells the machine and does what it asks for.
     pub fn feed(&mut self, id: NodeId, event: In) {
         let now = Instant(self.now);
         let cause = event.clone();
-        seen::told(self.now, id, &event);
         let mut out = Outbox::default();
         let node = self.node(id);
         let debt = node.machine.debt;
@@ -299,7 +235,6 @@ impl World {
             self.audit.owed((header.sender, id, step), owed);
         }
         for effect in effects {
-            seen::effect(self.now, id, &effect);
             self.act(id, &cause, effect);
         }
         if self.nodes[&id].alive {
@@ -310,9 +245,7 @@ impl World {
     /// What came back without an effect; and when the machine wants a tick.
     fn after(&mut self, id: NodeId, cause: &In) {
         for of in self.audit.open_of(id) {
-            if !self.nodes[&id].machine.escrow.is_open((of.1, of.2))
-                && self.nodes[&id].machine.round == self.audit.round
-            {
+            if !self.nodes[&id].machine.escrow.is_open((of.1, of.2)) {
                 self.audit.returned(of, matches!(cause, In::MemberLost(_)));
             }
         }
@@ -411,14 +344,13 @@ impl World {
             gossip,
             delay_max,
             compute,
-            tau,
             ..
         } = &self.scenario;
         let in_time = 2 * delay_max < self.scenario.late_max() * compute.0;
         let living = self.living();
         let weighty = self.audit.expected[0] > 2.0 * WEIGHT_MIN * living.len() as f64;
         let connected = living.iter().all(|id| self.has_peers(*id, &living));
-        tau.is_none() && weighty && connected && (gossip.late_peers == LatePeers::Wait || in_time)
+        weighty && connected && (gossip.late_peers == LatePeers::Wait || in_time)
     }
 
     /// Whether somebody who lives sends to a node within a cycle of the graph: else it waits for
@@ -432,10 +364,7 @@ impl World {
 
     fn assert_agreement(&mut self) {
         let doubled = self.audit.doubled(&self.nodes);
-        assert!(
-            self.scenario.tau.is_some() || doubled.is_empty(),
-            "made for good: {doubled:?}"
-        );
+        assert!(doubled.is_empty(), "made for good: {doubled:?}");
         if matches!(self.scenario.class, Class::Quiet | Class::Slow) {
             assert!(
                 !self.audit.adjusted && self.seen.wrong_waits == 0,

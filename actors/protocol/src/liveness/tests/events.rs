@@ -169,7 +169,27 @@ fn the_silent_are_suspected_until_they_are_heard_or_dead() {
     assert_eq!(suspected(&watcher), [], "it is known to be dead");
 }
 
+/// Every deadline moves by the time for which this process was stopped, and by a grace.
+#[test]
+fn a_pause_of_this_process_is_nobodys_silence() {
+    let mut watcher = Watcher::new();
+    let three = [NodeId(3)];
+    watcher.pass(Span::from_millis(600), &three);
+    watcher.now = watcher.now.after(Span::from_millis(5_000));
+    assert_eq!(verdicts(watcher.feed(In::Tick)), []);
+    let suspected: Vec<_> = watcher.machine.suspected().collect();
+    assert_eq!(suspected, [TWO], "node 3 was heard before the pause");
+    assert_eq!(verdicts(watcher.pass(Span::from_millis(400), &three)), []);
+    let found = verdicts(watcher.pass(Span::from_millis(600), &three));
+    assert_eq!(found.len(), 1, "the rest of its time is over: {found:?}");
+}
+
 fn told(state: LifeState) -> In {
+    told_after(0, state)
+}
+
+/// The same after so many refutations.
+fn told_after(refutations: u16, state: LifeState) -> In {
     let life = |node| Life {
         node: NodeId(node),
         incarnation: FIRST,
@@ -177,7 +197,7 @@ fn told(state: LifeState) -> In {
     };
     let updates = vec![LifeUpdate {
         life: life(2),
-        refutations: 0,
+        refutations,
         state,
     }];
     let packet = SwimPacket {
@@ -218,6 +238,17 @@ fn a_rumour_of_death_is_believed_of_the_silent_only() {
         verdicts(watcher.feed(told(LifeState::Down))),
         down(DownCause::Told(NodeId(3)))
     );
+}
+
+#[test]
+fn who_refutes_a_suspicion_is_given_its_whole_time_again() {
+    for (refutations, deaths) in [(0, 1), (1, 0)] {
+        let mut watcher = Watcher::new();
+        watcher.pass(Span::from_millis(600), &[NodeId(3)]);
+        watcher.feed(told_after(refutations, LifeState::Alive));
+        let found = verdicts(watcher.pass(Span::from_millis(700), &[NodeId(3)]));
+        assert_eq!(found.len(), deaths, "{refutations} refutations");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::members;
 use crate::ident::NodeId;
 use crate::simulation::Random;
+use crate::topology::links::Links;
 use crate::topology::{Rate, Rates, hops, order_by_rate, score};
 
 fn ids(ids: impl IntoIterator<Item = u64>) -> Vec<NodeId> {
@@ -21,6 +22,23 @@ fn rates(members: &[NodeId], rate: impl Fn(u64, u64) -> u32) -> Rates {
             .collect()
     };
     members.iter().map(|from| (*from, measured(from))).collect()
+}
+
+#[test]
+fn a_link_is_as_fast_as_its_slower_direction() {
+    let members = ids(1..4);
+    let rate = |to: u64, kilobytes| Rate {
+        to: NodeId(to),
+        kilobytes,
+    };
+    let rates = Rates::from([
+        (NodeId(1), vec![rate(2, 1_000)]),
+        (NodeId(2), vec![rate(1, 10)]),
+    ]);
+    let links = Links::new(&members, &rates);
+    let slower = 1_000_000_000_000 / 10;
+    assert_eq!((links.time(0, 1), links.time(1, 0)), (slower, slower));
+    assert_eq!(links.time(0, 2), slower, "the mean of those that are known");
 }
 
 /// Fast within a site, slow between sites.

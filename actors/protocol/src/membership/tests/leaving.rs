@@ -1,0 +1,139 @@
+//! Nodes that leave, and members that are lost.
+
+use super::joining::joiner;
+use super::*;
+
+fn leaving(node: u64, contributes: bool) -> Effect {
+    Effect::Leaving {
+        node: NodeId(node),
+        incarnation: member(node).incarnation,
+        contributes,
+    }
+}
+
+/// Who is told that this node leaves.
+fn told(effects: &[Effect]) -> Vec<u64> {
+    let leaves = frames(effects).filter(|(_, message)| matches!(message, Message::Leave { .. }));
+    leaves.map(|(to, _)| to).collect()
+}
+
+#[test]
+fn a_node_leaves_when_all_others_left_or_died_or_the_wait_is_over() {
+    let mut alone = Bench::new(1, 1);
+    alone.synchronize();
+    assert_eq!(alone.feed(In::Leave), [leaving(1, false), Effect::Left]);
+    let last = |change: fn(&mut Bench) -> Vec<Effect>| {
+        let mut node = Bench::member(1, view(4, &[1, 2, 3]));
+        node.connect(&peer(2, None));
+        node.dead(3, false);
+        assert!(!node.feed(In::Leave).contains(&Effect::Left));
+        change(&mut node).contains(&Effect::Left)
+    };
+    assert!(last(|node| node.dead(2, false)));
+    assert!(last(|node| node.disconnect(2, true)));
+    assert!(!last(|node| node.disconnect(2, false)), "it may come back");
+    assert!(last(
+        |node| node.hear(&peer(2, None), Message::Leave { contributes: false })
+    ));
+    assert!(!last(|node| node.tick_after(Span(LEAVE_WAIT_MAX.0 - 1))));
+    assert!(last(|node| node.tick_after(LEAVE_WAIT_MAX)));
+}
+
+#[test]
+fn a_node_that_leaves_does_not_ask_to_be_admitted_again() {
+    for leave in [In::Leave, In::Drain] {
+        let mut node = joiner(&[1, 2]);
+        let without = at(FIRST, 9, view(6, &[1, 2]));
+        node.decide(at(FIRST, 8, view(5, &[1, 2, 9])));
+        node.feed(leave);
+        // A faster member tells of the round that leaves this node out before this node's own
+        // coordinator does.
+        let mut effects = node.meet(&peer(1, Some(without.clone())));
+        effects.extend(node.decide(without));
+        assert_eq!(asked(&effects), [0u64; 0]);
+    }
+}
+
+#[test]
+fn a_node_that_was_told_to_drain_while_it_joined_leaves_once_it_is_admitted() {
+    let mut node = joiner(&[1, 2]);
+    assert_eq!(node.feed(In::Drain), [], "nobody counts on it yet");
+    let admitted = view(5, &[1, 2, 9]);
+    let effects = node.decide(at(FIRST, 8, admitted.clone()));
+    let own = |effects: &[Effect]| {
+        let own = leaving(9, true);
+        effects.iter().filter(|effect| **effect == own).count()
+    };
+    assert_eq!((own(&effects), told(&effects)), (1, vec![1, 2]));
+    let effects = node.decide(at(FIRST, 9, admitted));
+    assert_eq!(own(&effects), 0, "once is enough");
+}
+
+#[test]
+fn a_node_says_that_it_leaves_again_and_again_and_to_whoever_connects() {
+    let mut node = Bench::member(1, view(4, &[1, 2, 3]));
+    node.up(2);
+    assert_eq!(told(&node.feed(In::Drain)), [2]);
+    assert_eq!(
+        told(&node.tick_after(Span(LEAVE_AGAIN_EVERY.0 - 1))),
+        [0u64; 0]
+    );
+    assert_eq!(told(&node.tick_after(Span(1))), [2]);
+    assert_eq!(told(&node.up(3)), [2, 3]);
+    node.decide(at(FIRST, 8, view(5, &[2, 3])));
+    assert_eq!(told(&node.tick_after(LEAVE_AGAIN_EVERY)), [0u64; 0]);
+}
+
+#[test]
+fn a_node_that_drained_ends_though_the_decision_never_reaches_it() {
+    let without = at(FIRST, 8, view(5, &[2, 3]));
+    let drained = |effects: &[Effect]| effects.contains(&Effect::Drained);
+    for decides in [false, true] {
+        let mut node = Bench::member(1, view(4, &[1, 2, 3]));
+        node.feed(In::Drain);
+        let effects = node.meet(&peer(2, Some(without.clone())));
+        assert!(!resigns(&effects) && !drained(&effects), "{effects:?}");
+        assert!(!drained(&node.tick_after(Span(DECISION_WAIT.0 - 1))));
+        if decides {
+            node.decide(without.clone());
+        }
+        assert_eq!(drained(&node.tick_after(Span(1))), !decides);
+    }
+}
+
+#[test]
+fn a_node_that_drains_and_holds_nothing_any_more_ends_at_once() {
+    let mut node = Bench::member(1, view(4, &[1, 2, 3]));
+    node.feed(In::Drain);
+    let effects = node.feed(In::MustRejoin);
+    assert!(effects.contains(&Effect::Drained) && !resigns(&effects));
+}
+
+#[test]
+fn lost_members_are_dialed_for_a_while_unless_they_said_goodbye() {
+    let dials = |effects: &[Effect]| effects.contains(&Effect::Connect(member(3).address));
+    for departed in [false, true] {
+        let mut node = Bench::member(1, view(4, &[1, 2, 3]));
+        node.up(2);
+        node.up(3);
+        node.disconnect(3, departed);
+        let effects = node.decide(at(FIRST, 8, view(5, &[1, 2])));
+        assert_eq!(dials(&effects), !departed);
+        assert!(!dials(&node.tick_after(Span(MISSED_REDIAL_EVERY.0 - 1))));
+        assert_eq!(dials(&node.tick_after(Span(1))), !departed);
+        assert!(!dials(&node.tick_after(MISSED_FOR)));
+    }
+}
+
+#[test]
+fn members_that_cannot_be_sent_to_are_dialed_until_they_can() {
+    let dialed = |effects: &[Effect]| effects.contains(&Effect::Connect(member(2).address));
+    let mut node = Bench::new(1, 2);
+    node.synchronize();
+    assert!(dialed(&node.decide(at(FIRST, 7, view(4, &[1, 2])))));
+    assert!(!dialed(&node.tick_after(Span(REDIAL_EVERY.0 - 1))));
+    assert!(dialed(&node.tick_after(Span(1))));
+    node.up(2);
+    assert!(!dialed(&node.tick_after(REDIAL_EVERY)));
+    assert!(dialed(&node.disconnect(2, false)));
+}
