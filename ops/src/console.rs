@@ -15,6 +15,14 @@ const NODE_COLOURS: [u8; 6] = [36, 33, 35, 32, 34, 31];
 #[error("not all held")]
 pub struct Told;
 
+#[derive(Serialize)]
+struct Done<'a, O> {
+    command: &'static str,
+    succeeded: bool,
+    #[serde(flatten)]
+    object: &'a O,
+}
+
 /// The two outputs of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Console {
@@ -62,6 +70,21 @@ impl Console {
             let _nobody_reads = writeln!(std::io::stdout(), "{}", serde_json::to_string(object)?);
         }
         Ok(())
+    }
+
+    /// Prints the result of a command that succeeded.
+    pub fn done(
+        self,
+        command: &'static str,
+        text: impl std::fmt::Display,
+        object: &impl Serialize,
+    ) -> anyhow::Result<()> {
+        let done = Done {
+            command,
+            succeeded: true,
+            object,
+        };
+        self.result(text, &done)
     }
 
     /// Prints the reason why the command failed.

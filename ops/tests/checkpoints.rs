@@ -2,14 +2,18 @@
 //! another number of nodes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
+use common::until_some;
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
 use serde_json::Value;
-use slowmo::checkpoints::{Checkpoint, CheckpointError, list, newest_whole};
+use slowmo::checkpoints::{CheckpointError, list, newest_whole};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Moments at which a run is killed.
 const KILLS: u64 = 20;
 
@@ -49,36 +53,10 @@ fn launch(nodes: usize, folder: &Path, training: &[&str]) -> Child {
 /// A demo node of a run without end.
 const DIGITS: [&str; 3] = ["demo-node", "--steps", "1000000"];
 
-fn until<T>(what: &str, mut reached: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(reached) = reached() {
-            return reached;
-        }
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// What begins with this id is killed without warning: the nodes end with their launcher.
 fn kill(mut launcher: Child) {
     launcher.kill().unwrap();
     launcher.wait().unwrap();
-}
-
-/// Digests of all values and of all momentum, in the order of the model.
-fn digests(checkpoint: &Checkpoint) -> (Vec<u128>, Vec<Option<u128>>) {
-    let mut shards: Vec<_> = checkpoint
-        .parts()
-        .iter()
-        .flat_map(|part| &part.shards)
-        .cloned()
-        .collect();
-    shards.sort_by_key(|shard| shard.shard);
-    shards
-        .into_iter()
-        .map(|shard| (shard.values, shard.momentum))
-        .unzip()
 }
 
 /// The nodes' events until the job ends, or is dropped.
@@ -94,23 +72,20 @@ fn killed_at_any_moment_of_writing_a_run_goes_on() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("checkpoints");
     let mut reached = (0, 0);
-    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = ChaCha8Rng::seed_from_u64(1);
     for kill_number in 0..KILLS {
         // Any number of nodes goes on from any other.
         let nodes = 1 + (kill_number as usize) % 3;
         let before = list(&folder).unwrap();
         let launcher = launch(nodes, &folder, &DIGITS);
         // Every start is a history of its own.
-        until("a part is being written", || {
+        until_some("a part is being written", || {
             list(&folder)
                 .unwrap()
                 .into_iter()
                 .find(|listed| !before.contains(listed))
         });
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        std::thread::sleep(Duration::from_micros((random >> 40) % 60_000));
+        std::thread::sleep(Duration::from_micros(random.next_u64() % 60_000));
         kill(launcher);
         // Another process may be writing still, for as long as it takes to hear that its launcher
         // is gone.
@@ -135,7 +110,7 @@ fn another_number_of_nodes_holds_what_was_kept() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("checkpoints");
     let first = launch(3, &folder, &DIGITS);
-    until("the third checkpoint", || {
+    until_some("the third checkpoint", || {
         list(&folder)
             .ok()?
             .into_iter()
@@ -144,26 +119,30 @@ fn another_number_of_nodes_holds_what_was_kept() {
     kill(first);
     std::thread::sleep(Duration::from_millis(500));
     let kept = newest_whole(&folder).unwrap().0.unwrap();
-    let mut second = launch(2, &folder, &DIGITS);
-    let mut events = events(&mut second);
-    let started = events.find(|event| event["event"] == "start").unwrap();
-    assert_eq!(
-        (started["step"].as_u64(), started["nodes"].as_u64()),
-        (Some(kept.header().step), Some(2))
-    );
-    // The founding's round has the kept parameters; what it kept of momentum shows in the next.
-    let next = until("a checkpoint of the second run", || {
-        let listed = list(&folder)
-            .ok()?
-            .into_iter()
-            .rev()
-            .find(|listed| listed.name.run == 1)?;
-        Checkpoint::open(&listed.path).ok()
-    });
-    kill(second);
-    assert_eq!(next.parts().len(), 2);
-    assert_ne!(digests(&next), digests(&kept));
-    assert!(digests(&kept).1.iter().all(Option::is_some));
+    let mut values = Vec::new();
+    kept.values(|piece| values.extend_from_slice(piece))
+        .unwrap();
+    let kept_digest = slowmo::digest(&values).unwrap();
+    let mut momentum = vec![0.0; values.len()];
+    kept.momentum(0..values.len(), &mut momentum).unwrap();
+    assert!(momentum.iter().any(|value| *value != 0.0));
+    // As many steps as were made: what the two nodes hold at their start is what they end with.
+    let steps = kept.header().step;
+    let mut second = launch(2, &folder, &["demo-node", "--steps", &steps.to_string()]);
+    let events: Vec<Value> = events(&mut second).collect();
+    assert!(second.wait().unwrap().success());
+    let of = |kind: &'static str| events.iter().filter(move |event| event["event"] == kind);
+    assert_eq!(of("start").count(), 2);
+    for started in of("start") {
+        assert_eq!(
+            (started["step"].as_u64(), started["nodes"].as_u64()),
+            (Some(steps), Some(2))
+        );
+    }
+    assert_eq!(of("done").count(), 2);
+    for done in of("done") {
+        assert_eq!(done["digest"], kept_digest.as_str());
+    }
 }
 
 #[test]

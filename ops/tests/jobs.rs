@@ -2,16 +2,16 @@
 //! processes on loopback.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
+use common::{TRAINING, until, until_holds};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Everything here happens well before this.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Images of the training set.
 const IMAGES: u64 = 1437;
 
@@ -64,16 +64,15 @@ impl Job {
 
     /// Asks for the status until it is as wanted; the last one asked for.
     fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let begun = Instant::now();
-        loop {
+        until(what, || {
             let output = self.ask(&["status"]);
             let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             if output.status.success() && wanted(&status) {
-                return status;
+                Ok(status)
+            } else {
+                Err(status.to_string())
             }
-            assert!(begun.elapsed() < PATIENCE, "{what}: {status}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        })
     }
 
     /// Until so many nodes are members and all of them contributed to a round after this one.
@@ -240,17 +239,7 @@ fn a_job_below_its_quorum_says_what_would_release_it_and_goes_on_when_nodes_retu
         ("SLOWMO_BETA", "0.5"),
         ("SLOWMO_ON_QUORUM_LOSS", "fork"),
     ];
-    let job = Job::start(
-        4,
-        &settings,
-        &[
-            "bench-churn-node",
-            "--parameters",
-            "5000",
-            "--compute-ms",
-            "10",
-        ],
-    );
+    let job = Job::start(4, &settings, &TRAINING);
     job.until_all(4, 1);
     for node in ["1", "2", "4"] {
         assert_eq!(
@@ -293,17 +282,7 @@ fn survivors_go_on_alone() {
         ("SLOWMO_BETA", "0.5"),
         ("SLOWMO_QUORUM", "survivors"),
     ];
-    let job = Job::start(
-        4,
-        &settings,
-        &[
-            "bench-churn-node",
-            "--parameters",
-            "5000",
-            "--compute-ms",
-            "10",
-        ],
-    );
+    let job = Job::start(4, &settings, &TRAINING);
     let before = job.until_all(4, 1);
     // Rounds may be decided between the deaths; the highest id of what is left is never a quorum.
     for node in ["1", "2", "3"] {
@@ -325,28 +304,16 @@ fn nodes_that_leave_do_not_count_when_a_job_grows_again_and_one_that_joins_can_b
         ("SLOWMO_TAU", "1"),
         ("SLOWMO_BETA", "0.5"),
     ];
-    let job = Job::start(
-        2,
-        &settings,
-        &[
-            "bench-churn-node",
-            "--parameters",
-            "5000",
-            "--compute-ms",
-            "10",
-        ],
-    );
+    let job = Job::start(2, &settings, &TRAINING);
     job.until_all(2, 1);
     assert_eq!(
         job.change(&["scale", "4"])["joined"],
         serde_json::json!([3, 4])
     );
     // Their sockets are open before they are members; until then they say so.
-    let begun = Instant::now();
-    while !job.ask(&["drain", "4"]).status.success() {
-        assert!(begun.elapsed() < PATIENCE);
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until_holds("node 4 drains", || {
+        job.ask(&["drain", "4"]).status.success()
+    });
     assert_eq!(
         job.change(&["scale", "3"])["drained"],
         serde_json::json!([]),
@@ -382,21 +349,10 @@ fn a_node_that_dies_before_the_bootstrap_can_be_started_again() {
         ("SLOWMO_TAU", "1"),
         ("SLOWMO_BETA", "0.5"),
     ];
-    let job = Job::start(
-        3,
-        &settings,
-        &[
-            "bench-churn-node",
-            "--parameters",
-            "5000",
-            "--compute-ms",
-            "10",
-        ],
-    );
-    let begun = Instant::now();
-    while !job.ask(&["kill", "2"]).status.success() {
-        assert!(begun.elapsed() < PATIENCE);
-    }
+    let job = Job::start(3, &settings, &TRAINING);
+    until_holds("node 2 is killed", || {
+        job.ask(&["kill", "2"]).status.success()
+    });
     job.until("the others wait for it", |status| {
         let nodes: Vec<_> = status["nodes"].as_array().into_iter().flatten().collect();
         // The founding was faster where they are members.
@@ -418,15 +374,7 @@ fn a_node_without_a_launcher_answers_on_its_own_socket() {
     let slowmo = env!("CARGO_BIN_EXE_slowmo");
     let socket = folder.path().join("node");
     let mut command = Command::new(slowmo);
-    command
-        .args([
-            "bench-churn-node",
-            "--parameters",
-            "5000",
-            "--compute-ms",
-            "10",
-        ])
-        .stdout(Stdio::null());
+    command.args(TRAINING).stdout(Stdio::null());
     let mut node = command
         .env("SLOWMO_ADMIN", &socket)
         .env("SLOWMO_NODE_ID", "7")
@@ -444,11 +392,10 @@ fn a_node_without_a_launcher_answers_on_its_own_socket() {
             serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default(),
         )
     };
-    let begun = Instant::now();
-    while ask("status").1["nodes"][0]["standing"] != "member" {
-        assert!(begun.elapsed() < PATIENCE && node.try_wait().unwrap().is_none());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until_holds("the node is a member", || {
+        assert!(node.try_wait().unwrap().is_none());
+        ask("status").1["nodes"][0]["standing"] == "member"
+    });
     assert_eq!(ask("status").1["nodes"][0]["node"], 7);
     let probe = |what: &str| {
         Command::new(slowmo)
@@ -500,15 +447,7 @@ fn a_node_that_founds_is_live_and_not_ready_and_one_that_cannot_leave_is_named()
             .success()
     );
     let mut command = Command::new(slowmo);
-    command
-        .args([
-            "bench-churn-node",
-            "--parameters",
-            "5000",
-            "--compute-ms",
-            "10",
-        ])
-        .stdout(Stdio::null());
+    command.args(TRAINING).stdout(Stdio::null());
     command
         .env("SLOWMO_ADMIN", &socket)
         .env("SLOWMO_NODE_ID", "7")
@@ -526,11 +465,10 @@ fn a_node_that_founds_is_live_and_not_ready_and_one_that_cannot_leave_is_named()
             .output()
             .unwrap()
     };
-    let begun = Instant::now();
-    while !ask(&["status", "--probe", "live"]).status.success() {
-        assert!(begun.elapsed() < PATIENCE && node.try_wait().unwrap().is_none());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until_holds("the node lives", || {
+        assert!(node.try_wait().unwrap().is_none());
+        ask(&["status", "--probe", "live"]).status.success()
+    });
     let ready = ask(&["status", "--probe", "ready"]);
     assert_eq!(ready.status.code(), Some(1));
     assert!(

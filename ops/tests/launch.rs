@@ -2,6 +2,9 @@
 //! none is ever left.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
+use common::{PATIENCE, until_holds};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -14,8 +17,6 @@ const SLEEPER: &str = "echo pid $$; exec sleep 60";
 /// The same, deaf to SIGTERM; a background process makes it a whole group.
 const DEAF_SLEEPER: &str =
     "trap '' TERM; sleep 60 & echo pid $!; echo pid $$; while true; do sleep 1; done";
-/// Everything here ends well before this.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn launcher(nodes: usize, script: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slowmo"));
@@ -79,14 +80,6 @@ fn start(nodes: usize, script: &str, processes: usize) -> (Child, Vec<Pid>) {
     (child, pids)
 }
 
-fn until(what: &str, mut reached: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !reached() {
-        assert!(start.elapsed() < PATIENCE, "{what} took too long");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 fn is_gone(pid: Pid) -> bool {
     // A process that nobody has reaped yet is a zombie: it has ended too.
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -98,7 +91,7 @@ fn is_gone(pid: Pid) -> bool {
 }
 
 fn finish(mut launcher: Child) -> (Option<i32>, String) {
-    until("the launcher's end", || {
+    until_holds("the launcher's end", || {
         launcher.try_wait().unwrap().is_some()
     });
     let output = launcher.wait_with_output().unwrap();
@@ -278,7 +271,7 @@ fn a_second_interrupt_kills_nodes_that_do_not_listen_with_all_they_started() {
     );
     kill(launcher, Signal::SIGINT).unwrap();
     assert_eq!(finish(child).0, Some(1));
-    until("the end of all processes", || {
+    until_holds("the end of all processes", || {
         pids.iter().all(|pid| is_gone(*pid))
     });
 }
@@ -287,7 +280,7 @@ fn a_second_interrupt_kills_nodes_that_do_not_listen_with_all_they_started() {
 fn what_a_node_leaves_running_ends_with_it() {
     let (child, pids) = start(2, "sleep 60 & echo pid $!", 2);
     assert_eq!(finish(child).0, Some(0));
-    until("the end of what was left", || {
+    until_holds("the end of what was left", || {
         pids.iter().all(|pid| is_gone(*pid))
     });
 }
@@ -310,5 +303,5 @@ fn nodes_die_with_a_killed_launcher() {
     let (mut child, pids) = start(3, SLEEPER, 3);
     child.kill().unwrap();
     child.wait().unwrap();
-    until("the nodes' end", || pids.iter().all(|pid| is_gone(*pid)));
+    until_holds("the nodes' end", || pids.iter().all(|pid| is_gone(*pid)));
 }

@@ -1,15 +1,16 @@
 //! Flight recorders of real processes, and `slowmo replay` over them and over whole traces.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
+use common::until_some;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use std::time::Duration;
 
 fn replay(arguments: &[&str], paths: &[&Path]) -> (Option<i32>, Value, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_slowmo"))
@@ -25,17 +26,6 @@ fn replay(arguments: &[&str], paths: &[&Path]) -> (Option<i32>, Value, String) {
         report,
         String::from_utf8_lossy(&output.stderr).into_owned(),
     )
-}
-
-fn until<T>(what: &str, mut reached: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(reached) = reached() {
-            return reached;
-        }
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// One node that trains alone, as long as it is let.
@@ -79,7 +69,7 @@ fn a_signal_writes_the_last_events_down() {
     let process = Pid::from_raw(child.id().try_into().unwrap());
     // The signal ends a process that does not listen for it yet.
     std::thread::sleep(Duration::from_millis(700));
-    let file = until("a dump", || {
+    let file = until_some("a dump", || {
         kill(process, Signal::SIGUSR1).unwrap();
         std::thread::sleep(Duration::from_millis(100));
         files(&folder)
@@ -111,7 +101,7 @@ fn an_order_writes_them_down_and_a_node_that_keeps_none_says_so() {
     };
     for key in ["SLOWMO_FLIGHT", "SLOWMO_CHECKPOINTS"] {
         let mut child = node_at(&folder, key, Some(&socket));
-        let output = until("an answer", || {
+        let output = until_some("an answer", || {
             Some(dump(&socket))
                 .filter(|output| output.status.success() || output.stderr.ends_with(b"a folder\n"))
         });
@@ -122,7 +112,7 @@ fn an_order_writes_them_down_and_a_node_that_keeps_none_says_so() {
             String::from_utf8_lossy(&output.stderr)
         );
         if output.status.success() {
-            until("a dump", || files(&folder).pop());
+            until_some("a dump", || files(&folder).pop());
         }
         child.kill().unwrap();
         child.wait().unwrap();
@@ -134,7 +124,7 @@ fn a_signal_does_not_end_a_node_that_keeps_nothing() {
     let parent = tempfile::tempdir().unwrap();
     let socket = parent.path().join("admin.sock");
     let mut child = node_at(parent.path(), "SLOWMO_CHECKPOINTS", Some(&socket));
-    until("the node", || {
+    until_some("the node", || {
         std::os::unix::net::UnixStream::connect(&socket).ok()
     });
     std::thread::sleep(Duration::from_millis(200));
@@ -162,7 +152,7 @@ fn no_events_are_no_run_that_held() {
 fn a_trace_is_gone_through_and_what_is_broken_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = node(folder.path(), "SLOWMO_TRACE");
-    let file = until("some rounds", || {
+    let file = until_some("some rounds", || {
         let file = files(folder.path()).pop()?;
         (std::fs::read_to_string(&file).ok()?.lines().count() > 60).then_some(file)
     });

@@ -3,6 +3,9 @@
 //! into temporary folders.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
+use common::{TRAINING, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -10,11 +13,8 @@ use std::net::UdpSocket;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Everything here happens well before this.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Runs its command once for each task of the job, on this machine, and notes what it was asked
 /// for.
 const SRUN: &str = r#"#!/usr/bin/env bash
@@ -345,14 +345,8 @@ struct Job(Child);
 impl Job {
     fn start(mut command: Command) -> Self {
         command
-            .args([
-                slowmo(),
-                "bench-churn-node",
-                "--parameters",
-                "5000",
-                "--compute-ms",
-                "10",
-            ])
+            .arg(slowmo())
+            .args(TRAINING)
             .env("SLOWMO_LOG", "error");
         Self(
             command
@@ -378,8 +372,8 @@ impl Job {
 }
 
 fn until_members(socket: &Path, members: usize, job: &mut Job) {
-    let begun = Instant::now();
-    loop {
+    until(&format!("{members} members"), || {
+        assert!(job.0.try_wait().unwrap().is_none());
         let output = Command::new(slowmo())
             .args(["status", "--json", "--admin"])
             .arg(socket)
@@ -387,14 +381,11 @@ fn until_members(socket: &Path, members: usize, job: &mut Job) {
             .unwrap();
         let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         if status["contributors"] == members && status["members"] == members {
-            return;
+            Ok(())
+        } else {
+            Err(status.to_string())
         }
-        assert!(
-            begun.elapsed() < PATIENCE && job.0.try_wait().unwrap().is_none(),
-            "{members} members: {status}"
-        );
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    })
 }
 
 #[test]

@@ -108,7 +108,12 @@ fn gossip_beside_a_slow_node_is_measured() {
         ]
         .concat(),
     );
-    assert!(report["within_target"].is_boolean(), "{report}");
+    // The targets that the documentation names.
+    let figure = |value: &Value| value.as_f64().unwrap();
+    let met = figure(&report["overlapped_vs_longer"]) <= 1.05
+        && figure(&report["slowed"]["others_vs_unslowed"]) < 1.1
+        && figure(&report["skipped"]["others_vs_unslowed"]) < 1.1;
+    assert_eq!(report["within_target"], met, "{report}");
     for (kind, staleness) in [("slowed", 4), ("skipped", 1)] {
         assert_eq!(
             (&report[kind]["staleness"], &report[kind]["steps"]),
@@ -136,7 +141,7 @@ fn killed_and_stopped_nodes_are_excluded_and_come_back() {
             "{report}"
         );
         assert!(
-            report["without_victim_ms"]["max"].as_f64().unwrap() < 5_000.0,
+            report["without_victim"]["max_ms"].as_f64().unwrap() < 5_000.0,
             "{report}"
         );
     }

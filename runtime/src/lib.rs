@@ -51,6 +51,7 @@ pub use slowmo_actors::ExchangeError;
 pub use slowmo_actors::messages::Inspection;
 pub use slowmo_actors::ports::device::{TensorError, Tensors};
 pub use slowmo_actors::ports::transport::Traffic;
+pub use slowmo_actors::unix_time::unix_us;
 #[cfg(feature = "cuda")]
 pub use slowmo_cuda as cuda;
 pub use slowmo_protocol::schedule::Exchange;

@@ -9,6 +9,7 @@
 use crate::transport::faulty::Faults;
 use parking_lot::Mutex;
 use slowmo_actors::ports::recorder::{Dumped, Later, QueueUse, Recorder};
+use slowmo_actors::unix_time::unix_us;
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{Event, Line, Start};
 use std::fs::{File, OpenOptions};
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 mod flight;
 
@@ -121,7 +122,8 @@ impl FileRecorder {
 
     fn put(&self, entry: impl FnOnce(Instant) -> Entry) {
         let mut queue = self.queue.lock();
-        queue.1 = queue.1.max(now());
+        // The wall clock, which all nodes of a machine share.
+        queue.1 = queue.1.max(Instant(unix_us()));
         self.usage.waiting.fetch_add(1, Ordering::Relaxed);
         if queue.0.try_send(entry(queue.1)).is_err() {
             self.usage.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -273,14 +275,6 @@ impl Writer {
         }
         self.torn = written.is_err();
     }
-}
-
-/// Microseconds since 1970 of the wall clock, which all nodes of a machine share.
-fn now() -> Instant {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Instant(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Stops recording a node once it was made to crash: a killed process writes nothing either.

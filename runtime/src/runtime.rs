@@ -29,6 +29,7 @@ use slowmo_actors::ports::recorder::Recorder;
 use slowmo_actors::ports::transport::{LocalPeer, Traffic};
 use slowmo_actors::rates::RateBook;
 use slowmo_actors::status::StatusBoard;
+use slowmo_actors::unix_time::unix_us;
 use slowmo_actors::watching::Watching;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
@@ -36,7 +37,7 @@ use slowmo_protocol::membership::settings::RESUME_KEY;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// A node: the actors, the transport and the workers of this process. It lives until it and every
@@ -290,7 +291,7 @@ impl RuntimeBuilder {
         } = self;
         let opened = config.clone();
         let devices = beside(move || device::open(&opened)).await??;
-        let incarnation = Incarnation(incarnation.unwrap_or_else(now_micros));
+        let incarnation = Incarnation(incarnation.unwrap_or_else(unix_us));
         let me = (
             NodeId(config.node_id.map_or_else(random_id, Ok)?),
             incarnation,
@@ -435,12 +436,4 @@ fn random_id() -> Result<u64, SpawnError> {
     let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes[..6]);
     filled.map_err(|_| SpawnError::System("no random bytes".to_owned()))?;
     Ok(u64::from_le_bytes(bytes))
-}
-
-/// Microseconds since 1970: a later start has a larger incarnation.
-fn now_micros() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

@@ -7,7 +7,7 @@ use super::{BOOTSTRAP_MAX, ChaosError, sample};
 use crate::jobs;
 use crate::processes::{Group, Happening, signals};
 use nix::sys::signal::Signal;
-use slowmo::admin::{Answer, Request};
+use slowmo::admin::Request;
 use slowmo_chaos::processes::collect::{self, Journal};
 use slowmo_chaos::processes::relay::{Layer, Relay, Traffic};
 use slowmo_chaos::processes::report::Kept;
@@ -205,10 +205,8 @@ impl Run<'_> {
                 .filter(|node| !ready.contains(node))
                 .collect::<Vec<_>>()
             {
-                if let Ok(Answer::Status(report)) =
-                    jobs::ask(node, &self.group.admin_socket(node), Request::Status)
-                    && report.last_round.contributors == nodes
-                {
+                let report = self.group.report(node);
+                if report.is_some_and(|report| report.last_round.contributors == nodes) {
                     ready.insert(node);
                 }
             }

@@ -70,8 +70,6 @@ struct Row {
 
 #[derive(Debug, Serialize)]
 struct Exported {
-    command: &'static str,
-    succeeded: bool,
     checkpoint: String,
     step: u64,
     tensors: usize,
@@ -235,14 +233,12 @@ impl Export {
         let step = checkpoint.header().step;
         let text = format!("{tensors} tensors of step {step} in {}", self.out.display());
         let report = Exported {
-            command: "checkpoint export",
-            succeeded: true,
             checkpoint: name,
             step,
             tensors,
             file: self.out,
         };
-        console.result(text, &report)
+        console.done("checkpoint export", text, &report)
     }
 
     fn newest(&self, console: Console) -> anyhow::Result<Checkpoint> {

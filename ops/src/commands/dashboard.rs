@@ -45,8 +45,6 @@ pub struct Dashboard {
 
 #[derive(Debug, Serialize)]
 struct Found {
-    command: &'static str,
-    succeeded: bool,
     page: String,
     opened: bool,
 }
@@ -65,15 +63,7 @@ impl Dashboard {
         } else {
             page.clone()
         };
-        console.result(
-            told,
-            &Found {
-                command: "dashboard",
-                succeeded: true,
-                page,
-                opened,
-            },
-        )
+        console.done("dashboard", told, &Found { page, opened })
     }
 }
 

@@ -18,8 +18,6 @@ pub struct Dump {
 
 #[derive(Debug, Serialize)]
 struct Dumped {
-    command: &'static str,
-    succeeded: bool,
     node: PathBuf,
     file: PathBuf,
 }
@@ -37,11 +35,10 @@ impl Dump {
             self.admin.display(),
             file.display()
         );
-        console.result(
+        console.done(
+            "dump",
             text,
             &Dumped {
-                command: "dump",
-                succeeded: true,
                 node: self.admin,
                 file,
             },

@@ -90,18 +90,24 @@ impl Drain {
             let job = socket.display().to_string();
             let none = Vec::new();
             let report = Change {
-                command: "drain",
-                succeeded: true,
                 job,
                 joined: none.clone(),
                 drained: none.clone(),
                 killed: none,
             };
             let Some(seconds) = self.wait else {
-                return console.result(format!("the node at {} drains", report.job), &report);
+                return console.done(
+                    "drain",
+                    format!("the node at {} drains", report.job),
+                    &report,
+                );
             };
             one_node::wait_until_gone(&socket, Duration::from_secs(seconds.into()))?;
-            return console.result(format!("the node at {} has left", report.job), &report);
+            return console.done(
+                "drain",
+                format!("the node at {} has left", report.job),
+                &report,
+            );
         }
         let Some(node) = self.node else {
             bail!("no node was named")
@@ -125,8 +131,6 @@ impl Kill {
 /// Report of a change.
 #[derive(Debug, Serialize)]
 struct Change {
-    command: &'static str,
-    succeeded: bool,
     job: String,
     joined: Vec<usize>,
     drained: Vec<usize>,
@@ -174,21 +178,17 @@ fn change(
         told.join(", ")
     };
     let report = Change {
-        command,
-        succeeded: true,
         job,
         joined,
         drained,
         killed,
     };
-    console.result(format!("job {}: {told}", report.job), &report)
+    console.done(command, format!("job {}: {told}", report.job), &report)
 }
 
 /// Report of `status`: the job as seen by the member that is furthest ahead, and every node.
 #[derive(Debug, Serialize)]
 struct JobReport {
-    command: &'static str,
-    succeeded: bool,
     job: String,
     /// Live nodes in the last decided round.
     alive: usize,
@@ -314,7 +314,7 @@ impl Status {
             }
         };
         let report = JobReport::new(job, nodes);
-        console.result(report.to_text(), &report)
+        console.done("status", report.to_text(), &report)
     }
 }
 
@@ -329,8 +329,6 @@ impl JobReport {
             .filter_map(|report| report.disagreement)
             .max_by(f32::total_cmp);
         Self {
-            command: "status",
-            succeeded: true,
             job,
             alive: last.map_or(0, |last| last.alive),
             members: last.map_or(0, |last| last.members),

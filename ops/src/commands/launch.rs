@@ -13,7 +13,7 @@ use serde::Serialize;
 use slowmo::admin;
 use slowmo_ops::jobs::{self, Answer, Asked, Request, Server};
 use slowmo_ops::processes::signals::{catch_signals, caught};
-use slowmo_ops::processes::{Flow, Group, Happening, NODES_MAX, Plan, supervise};
+use slowmo_ops::processes::{Group, Happening, NODES_MAX, Plan, supervise};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -76,8 +76,6 @@ pub struct Launch {
 /// Report of a launch.
 #[derive(Debug, Serialize)]
 struct Launched {
-    command: &'static str,
-    succeeded: bool,
     nodes: u16,
     /// Nodes that failed, by id.
     failed: Vec<usize>,
@@ -120,8 +118,6 @@ impl Launch {
         let nodes = self.nodes;
         let elapsed_s = start.elapsed().as_secs_f64();
         let report = Launched {
-            command: "launch",
-            succeeded: true,
             nodes,
             failed: failed.clone(),
             elapsed_s,
@@ -131,7 +127,7 @@ impl Launch {
         } else {
             format!("the job ended; nodes {failed:?} had failed")
         };
-        console.result(format!("{ended} after {elapsed_s:.1} s"), &report)
+        console.done("launch", format!("{ended} after {elapsed_s:.1} s"), &report)
     }
 
     /// Runs the nodes, continues when some die, and carries out the requests of other commands.
@@ -211,10 +207,7 @@ fn show(console: Console, happening: &Happening) {
 }
 
 fn fail_fast(plan: &Plan, console: Console) -> anyhow::Result<Vec<usize>> {
-    supervise(plan, &mut |line| {
-        console.node_line(line);
-        Flow::Continue
-    })?;
+    supervise(plan, &mut |line| console.node_line(line))?;
     Ok(Vec::new())
 }
 
@@ -273,13 +266,11 @@ fn no_such(group: &Group, node: usize) -> String {
 
 /// Queries all nodes concurrently, outside the launcher's loop: a stopped node delays nobody else.
 fn tell_status(job: &str, group: &Group, asked: Asked) {
-    let report = |node: usize, socket: &Path| match jobs::ask(node, socket, admin::Request::Status)
-    {
-        Ok(admin::Answer::Status(report)) => Some(*report),
-        _ => None,
-    };
-    let ask = move |(node, socket): (usize, PathBuf)| {
-        (node, std::thread::spawn(move || report(node, &socket)))
+    let ask = |(node, socket): (usize, PathBuf)| {
+        (
+            node,
+            std::thread::spawn(move || jobs::report(node, &socket)),
+        )
     };
     let sockets: Vec<_> = group
         .running_nodes()
@@ -299,13 +290,11 @@ fn tell_status(job: &str, group: &Group, asked: Asked) {
 
 /// Whether the job's model history has begun; a node that does not answer may already have one.
 fn is_founded(group: &Group) -> bool {
-    let waits =
-        |node: &usize| match jobs::ask(*node, &group.admin_socket(*node), admin::Request::Status) {
-            Ok(admin::Answer::Status(report)) => {
-                ["bootstrapping", "joining"].contains(&report.standing.as_str())
-            }
-            _ => false,
-        };
+    let waits = |node: &usize| {
+        let report = group.report(*node);
+        report
+            .is_some_and(|report| ["bootstrapping", "joining"].contains(&report.standing.as_str()))
+    };
     !group.running_nodes().iter().all(waits)
 }
 

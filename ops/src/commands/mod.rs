@@ -90,10 +90,11 @@ pub enum Command {
     CheckGpu(launch::gpus::CheckGpu),
     /// One process of a raw transfer.
     #[command(name = slowmo_ops::limits::RAW_NODE, hide = true)]
-    RawNode(bench::RawNode),
+    RawNode {
+        /// The transfer, as JSON.
+        transfer: String,
+    },
     /// One node of a measurement.
-    #[command(name = bench::CHURN_NODE, hide = true)]
-    ChurnNode(bench::ChurnNode),
     #[command(name = bench::BENCH_NODE, hide = true)]
     BenchNode(bench::BenchNode),
     /// One node of the demo.
@@ -123,8 +124,7 @@ impl Command {
             Self::Bench(bench) => bench.run(*console),
             Self::StartNode { command } => Err(become_node(&command).into()),
             Self::CheckGpu(check_gpu) => check_gpu.run(),
-            Self::RawNode(raw_node) => raw_node.run(),
-            Self::ChurnNode(churn_node) => churn_node.run(),
+            Self::RawNode { transfer } => slowmo_ops::limits::run_node(&transfer),
             Self::BenchNode(bench_node) => bench_node.run(),
             Self::DemoNode(demo_node) => demo_node.run(),
         }

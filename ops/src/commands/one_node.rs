@@ -27,8 +27,6 @@ pub enum Probe {
 
 #[derive(Debug, Serialize)]
 struct Probed {
-    command: &'static str,
-    succeeded: bool,
     probe: Probe,
     node: u64,
     standing: String,
@@ -44,13 +42,11 @@ impl Probe {
             waits(report)
         );
         let probed = Probed {
-            command: "status",
-            succeeded: true,
             probe: self,
             node: *node,
             standing: standing.clone(),
         };
-        console.result(format!("node {node}: {standing}"), &probed)
+        console.done("status", format!("node {node}: {standing}"), &probed)
     }
 
     fn is_met(self, standing: &str) -> bool {

@@ -25,8 +25,6 @@ pub struct Recover {
 
 #[derive(Debug, Serialize)]
 struct Recovered {
-    command: &'static str,
-    succeeded: bool,
     #[serde(flatten)]
     report: RecoveryReport,
 }
@@ -61,13 +59,6 @@ impl Recover {
                 "\nif a quorum of them still goes on somewhere, this side gives way when the two meet, and loses what it decides from now on; if they are gone for good:\n  slowmo recover --admin {admin} --history {history}"
             ));
         }
-        console.result(
-            text,
-            &Recovered {
-                command: "recover",
-                succeeded: true,
-                report,
-            },
-        )
+        console.done("recover", text, &Recovered { report })
     }
 }

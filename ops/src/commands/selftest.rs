@@ -7,7 +7,6 @@ use serde::Serialize;
 use slowmo_cuda::arithmetic::{Arithmetic, Host};
 use slowmo_cuda::selftest::{self, LENGTHS, Rate, Tested};
 use slowmo_cuda::{Gpu, Library};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Share of the reference rate that a kernel or a copy must reach.
 const SHARE_MIN: f64 = 0.8;
@@ -67,12 +66,7 @@ struct RateReport {
 impl Selftest {
     /// Runs the command.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        let now = || {
-            SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| since.subsec_nanos().into())
-        };
-        let seed = self.seed.unwrap_or_else(now);
+        let seed = self.seed.unwrap_or_else(slowmo::unix_us);
         let devices = if self.gpu {
             self.gpus(console, seed)?
         } else {

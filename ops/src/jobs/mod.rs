@@ -9,7 +9,7 @@ mod node;
 mod server;
 
 pub use folder::{JobError, find, socket_of};
-pub use node::{NodeError, ask, ask_at};
+pub use node::{NodeError, ask, ask_at, report};
 pub use server::{Asked, Server};
 
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! Requests to a node on its admin socket.
 
 use super::exchange;
-use slowmo::admin::{Answer, Request};
+use slowmo::admin::{Answer, Report, Request};
 use std::path::Path;
 use std::time::Duration;
 
@@ -60,6 +60,15 @@ pub fn ask(node: usize, socket: &Path, request: Request) -> Result<Answer, NodeE
 /// The node does not answer, or refuses.
 pub fn ask_at(socket: &Path, request: Request) -> Result<Answer, NodeError> {
     converse(format!("the node at {}", socket.display()), socket, request)
+}
+
+/// A node's report of itself, if it answers on its admin socket.
+#[must_use]
+pub fn report(node: usize, socket: &Path) -> Option<Report> {
+    match ask(node, socket, Request::Status) {
+        Ok(Answer::Status(report)) => Some(*report),
+        _ => None,
+    }
 }
 
 fn converse(who: String, socket: &Path, request: Request) -> Result<Answer, NodeError> {

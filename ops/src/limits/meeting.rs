@@ -1,7 +1,8 @@
 //! Discovery between the processes of a raw transfer: each writes its address into the shared
-//! folder.
+//! folder, and what the others must know to trust it.
 
-use super::RawNodeError;
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,42 +12,35 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Polling period of that wait.
 const LOOK_PERIOD: Duration = Duration::from_millis(5);
 
-/// Writes this process's address atomically: a reader never sees a partial file.
-pub(super) fn publish(folder: &Path, node: usize, address: SocketAddr) -> Result<(), RawNodeError> {
+/// What a process says of itself.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Place {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its throwaway certificate; empty where the transport has none.
+    pub certificate: Vec<u8>,
+}
+
+/// Writes this process's place atomically: a reader never sees a partial file.
+pub(super) fn publish(folder: &Path, node: usize, place: &Place) -> anyhow::Result<()> {
     let unfinished = folder.join(format!("raw-{node}.part"));
-    let io = |source| RawNodeError::Io {
-        doing: "writing the address",
-        source,
-    };
-    std::fs::write(&unfinished, address.to_string()).map_err(io)?;
-    std::fs::rename(&unfinished, file_of(folder, node)).map_err(io)
+    std::fs::write(&unfinished, serde_json::to_vec(place)?)
+        .and_then(|()| std::fs::rename(&unfinished, file_of(folder, node)))
+        .context("writing the address")
 }
 
-/// Waits for the address of `node` and returns it.
-pub(super) fn wait_for(folder: &Path, node: usize) -> Result<SocketAddr, RawNodeError> {
-    wait_for_file(&file_of(folder, node), |bytes| {
-        std::str::from_utf8(bytes).ok()?.parse().ok()
-    })
-}
-
-/// Polls the file until `parse` returns a value, and returns that value.
-pub(super) fn wait_for_file<T>(
-    file: &Path,
-    parse: impl Fn(&[u8]) -> Option<T>,
-) -> Result<T, RawNodeError> {
+/// Waits for the place of `node`.
+pub(super) fn wait_for(folder: &Path, node: usize) -> anyhow::Result<Place> {
     let until = Instant::now() + WAIT_MAX;
     while Instant::now() < until {
-        if let Some(found) = std::fs::read(file).ok().and_then(|bytes| parse(&bytes)) {
-            return Ok(found);
+        if let Ok(bytes) = std::fs::read(file_of(folder, node)) {
+            return Ok(serde_json::from_slice(&bytes)?);
         }
         std::thread::sleep(LOOK_PERIOD);
     }
-    Err(RawNodeError::Missing {
-        found: 0,
-        expected: 1,
-    })
+    bail!("process {node} did not appear in time")
 }
 
 fn file_of(folder: &Path, node: usize) -> PathBuf {
-    folder.join(format!("raw-{node}.address"))
+    folder.join(format!("raw-{node}.json"))
 }

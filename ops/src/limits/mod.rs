@@ -5,18 +5,20 @@
 //! process. Knows nothing of the runtime, so that its figures are an independent bound and not a
 //! copy of the runtime's own choices.
 
-mod certificate;
 mod meeting;
 mod memory;
 mod quic;
 mod tcp;
 
-use crate::processes::{Flow, GroupError, Plan, Stream, supervise};
+use crate::processes::{NODE_ID, Plan, RENDEZVOUS, Stream, supervise};
+use anyhow::Context;
 pub use memory::copy_bytes_per_second;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use std::time::Duration;
 
-/// The hidden subcommand under which the program must call [`run_node`].
+/// The hidden subcommand under which the program must call [`run_node`] with the argument that
+/// follows it.
 pub const RAW_NODE: &str = "raw-node";
 /// Repetitions of one measurement; the median is reported.
 pub const REPETITIONS: usize = 3;
@@ -26,7 +28,7 @@ const TIME_MAX: Duration = Duration::from_secs(180);
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Transport protocol of a raw transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Carrier {
     /// quinn: one connection per pair of processes, one stream in each direction.
     Quic,
@@ -35,7 +37,7 @@ pub enum Carrier {
 }
 
 /// One raw transfer, repeated [`REPETITIONS`] times after one warm-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transfer {
     /// Transport protocol.
     pub carrier: Carrier,
@@ -47,110 +49,52 @@ pub struct Transfer {
     pub all_to_all: bool,
 }
 
-/// Reasons why a raw measurement failed.
-#[derive(Debug, thiserror::Error)]
-pub enum LimitError {
-    /// A process of the measurement failed.
-    #[error("a raw transfer failed")]
-    Processes(#[from] GroupError),
-    /// The path of this program cannot be determined.
-    #[error("cannot find this program")]
-    Program(#[source] std::io::Error),
-    /// A process ended without reporting its times.
-    #[error("raw transfer: node {0} reported no times")]
-    NoReport(usize),
-}
-
-/// Reasons why one process of a raw transfer failed.
-#[derive(Debug, thiserror::Error)]
-pub enum RawNodeError {
-    /// A socket or file operation failed.
-    #[error("{doing}")]
-    Io {
-        /// The operation that failed.
-        doing: &'static str,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// Not enough processes appeared.
-    #[error("only {found} of {expected} processes appeared in time")]
-    Missing {
-        /// Processes that appeared.
-        found: usize,
-        /// Processes expected.
-        expected: usize,
-    },
-    /// The throwaway certificate could not be made or used.
-    #[error("certificate: {0}")]
-    Certificate(String),
-    /// The QUIC connection or one of its streams failed.
-    #[error("quic: {0}")]
-    Quic(String),
-    /// The peer sent an unexpected number of bytes.
-    #[error("received {found} of {expected} bytes")]
-    Length {
-        /// Bytes received.
-        found: u64,
-        /// Bytes expected.
-        expected: u64,
-    },
-}
-
-/// Report of one process, as one JSON line.
-#[derive(Debug, Serialize, Deserialize)]
-struct Report {
-    /// Time of each repetition, in seconds.
-    seconds: Vec<f64>,
-}
-
 /// Runs the transfer in child processes.
 ///
 /// Returns the median over the repetitions of the slowest process's time, in seconds.
 ///
 /// # Errors
 /// A process failed.
-pub fn measure(transfer: &Transfer) -> Result<f64, LimitError> {
-    let program = std::env::current_exe().map_err(LimitError::Program)?;
-    let plan = Plan::new(program, transfer.nodes)
-        .arguments(arguments_of(transfer))
-        .isolated(TIME_MAX);
-    let mut reports: Vec<Option<Report>> = (0..transfer.nodes).map(|_| None).collect();
+pub fn measure(transfer: &Transfer) -> anyhow::Result<f64> {
+    let arguments = [RAW_NODE.to_owned(), serde_json::to_string(transfer)?];
+    let plan = Plan::of_this_program(transfer.nodes, arguments)?.isolated(TIME_MAX);
+    let mut told: Vec<Vec<f64>> = vec![Vec::new(); transfer.nodes];
     supervise(&plan, &mut |line| {
         if line.stream == Stream::Output {
-            reports[line.node - 1] = serde_json::from_str(&line.text).ok();
+            told[line.node - 1] = serde_json::from_str(&line.text).unwrap_or_default();
         }
-        Flow::Continue
-    })?;
+    })
+    .context("a raw transfer failed")?;
     let mut slowest = vec![0.0f64; REPETITIONS];
-    for (index, report) in reports.iter().enumerate() {
-        let seconds = report
-            .as_ref()
-            .map(|report| &report.seconds)
-            .filter(|seconds| seconds.len() == REPETITIONS);
-        let seconds = seconds.ok_or(LimitError::NoReport(index + 1))?;
-        slowest
-            .iter_mut()
-            .zip(seconds)
-            .for_each(|(slowest, seconds)| *slowest = slowest.max(*seconds));
+    for (index, seconds) in told.iter().enumerate() {
+        anyhow::ensure!(
+            seconds.len() == REPETITIONS,
+            "raw transfer: node {} reported no times",
+            index + 1
+        );
+        for (slowest, seconds) in slowest.iter_mut().zip(seconds) {
+            *slowest = slowest.max(*seconds);
+        }
     }
     Ok(median(&mut slowest))
 }
 
-/// Runs the part of one process and prints its report. `node` counts from 1; the processes share
-/// `folder`.
+/// Runs the part of one process, which was started with a node's environment, and prints the time
+/// of each repetition in seconds. `transfer` is a [`Transfer`] as JSON.
 ///
 /// # Errors
 /// A socket failed, or a peer did not appear.
-pub fn run_node(
-    transfer: &Transfer,
-    node: usize,
-    folder: &std::path::Path,
-) -> Result<String, RawNodeError> {
+pub fn run_node(transfer: &str) -> anyhow::Result<()> {
+    let transfer: Transfer = serde_json::from_str(transfer)?;
+    let variable = |name| std::env::var(name).with_context(|| format!("{name} is not set"));
+    let node = variable(NODE_ID)?.parse()?;
+    let folder = PathBuf::from(variable(RENDEZVOUS)?);
     let seconds = match transfer.carrier {
-        Carrier::Quic => quic::run(transfer, node, folder)?,
-        Carrier::Tcp => tcp::run(transfer, node, folder)?,
+        Carrier::Quic => quic::run(&transfer, node, &folder)?,
+        Carrier::Tcp => tcp::run(&transfer, node, &folder)?,
     };
-    Ok(format!("{{\"seconds\":{seconds:?}}}"))
+    println!("{}", serde_json::to_string(&seconds)?);
+    Ok(())
 }
 
 /// Median of the values: the mean of the two middle ones for an even count, 0 for none.
@@ -162,21 +106,6 @@ pub fn median(values: &mut [f64]) -> f64 {
         count if count % 2 == 1 => values[count / 2],
         count => f64::midpoint(values[count / 2 - 1], values[count / 2]),
     }
-}
-
-fn arguments_of(transfer: &Transfer) -> Vec<String> {
-    let carrier = match transfer.carrier {
-        Carrier::Quic => "quic",
-        Carrier::Tcp => "tcp",
-    };
-    let mut arguments = vec![RAW_NODE.into(), "--carrier".into(), carrier.into()];
-    arguments.extend(["--nodes".into(), transfer.nodes.to_string()]);
-    arguments.extend([
-        "--bytes-per-peer".into(),
-        transfer.bytes_per_peer.to_string(),
-    ]);
-    arguments.extend(transfer.all_to_all.then(|| "--all-to-all".into()));
-    arguments
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Plain quinn between processes: one connection per pair, one stream per direction, the
 //! transport's tuning, nothing else.
 
-use super::{CHUNK_BYTES, REPETITIONS, RawNodeError, Transfer, certificate, meeting};
+use super::meeting::{Place, publish, wait_for};
+use super::{CHUNK_BYTES, REPETITIONS, Transfer};
+use anyhow::{Context, ensure};
 use bytes::Bytes;
 use quinn::congestion::CubicConfig;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
@@ -9,6 +11,8 @@ use quinn::{
     AckFrequencyConfig, ClientConfig, Connection, Endpoint, EndpointConfig, MtuDiscoveryConfig,
     RecvStream, SendStream, ServerConfig, TransportConfig, VarInt,
 };
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::pki_types::PrivatePkcs8KeyDer;
 use socket2::{Domain, Socket, Type};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -26,37 +30,28 @@ const INITIAL_WINDOW_BYTES: u64 = 256 << 10;
 const INITIAL_ROUND_TRIP: Duration = Duration::from_millis(20);
 /// Socket buffer size in each direction.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+/// The name in each certificate.
+const NAME: &str = "raw";
 /// Idle timeout of a connection.
 const IDLE_MAX: Duration = Duration::from_secs(20);
 
 /// Returns one process's times, in seconds, without the warm-up.
-pub(super) fn run(
-    transfer: &Transfer,
-    node: usize,
-    folder: &Path,
-) -> Result<Vec<f64>, RawNodeError> {
+pub(super) fn run(transfer: &Transfer, node: usize, folder: &Path) -> anyhow::Result<Vec<f64>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();
     runtime
-        .map_err(|source| RawNodeError::Io {
-            doing: "starting threads",
-            source,
-        })?
+        .context("starting threads")?
         .block_on(run_async(transfer, node, folder))
 }
 
-async fn run_async(
-    transfer: &Transfer,
-    node: usize,
-    folder: &Path,
-) -> Result<Vec<f64>, RawNodeError> {
-    let endpoint = bind(folder, node)?;
-    let address = endpoint.local_addr().map_err(|source| RawNodeError::Io {
-        doing: "binding",
-        source,
-    })?;
-    meeting::publish(folder, node, address)?;
+async fn run_async(transfer: &Transfer, node: usize, folder: &Path) -> anyhow::Result<Vec<f64>> {
+    let (endpoint, certificate) = bind()?;
+    let place = Place {
+        address: endpoint.local_addr()?,
+        certificate,
+    };
+    publish(folder, node, &place)?;
     let connections = connect_all(&endpoint, transfer.nodes, node, folder).await?;
     let mut seconds = Vec::with_capacity(REPETITIONS + 1);
     for _ in 0..=REPETITIONS {
@@ -80,23 +75,21 @@ async fn connect_all(
     nodes: usize,
     node: usize,
     folder: &Path,
-) -> Result<Vec<Connection>, RawNodeError> {
+) -> anyhow::Result<Vec<Connection>> {
     let mut connections = Vec::with_capacity(nodes - 1);
     for lower in 1..node {
-        let connecting = endpoint
-            .connect(meeting::wait_for(folder, lower)?, certificate::NAME)
-            .map_err(quic)?;
-        connections.push(connecting.await.map_err(quic)?);
+        let place = wait_for(folder, lower)?;
+        let config = client(place.certificate)?;
+        let connecting = endpoint.connect_with(config, place.address, NAME)?;
+        connections.push(connecting.await?);
     }
     for _ in node..nodes {
-        let missing = RawNodeError::Missing {
-            found: connections.len(),
-            expected: nodes - 1,
-        };
-        let Ok(Some(incoming)) = tokio::time::timeout(IDLE_MAX, endpoint.accept()).await else {
-            return Err(missing);
-        };
-        connections.push(incoming.await.map_err(quic)?);
+        let incoming = tokio::time::timeout(IDLE_MAX, endpoint.accept()).await;
+        let incoming = incoming.ok().flatten();
+        let found = connections.len();
+        let incoming = incoming
+            .with_context(|| format!("only {found} of {} processes appeared", nodes - 1))?;
+        connections.push(incoming.await?);
     }
     Ok(connections)
 }
@@ -108,100 +101,80 @@ async fn exchange(
     bytes: u64,
     sends: bool,
     receives: bool,
-) -> Result<(), RawNodeError> {
+) -> anyhow::Result<()> {
     let mut tasks = tokio::task::JoinSet::new();
     for connection in connections {
         if sends {
             let connection = connection.clone();
-            tasks.spawn(
-                async move { send(connection.open_uni().await.map_err(quic)?, bytes).await },
-            );
+            tasks.spawn(async move { send(connection.open_uni().await?, bytes).await });
         }
         if receives {
             let connection = connection.clone();
-            tasks.spawn(async move {
-                receive(connection.accept_uni().await.map_err(quic)?, bytes).await
-            });
+            tasks.spawn(async move { receive(connection.accept_uni().await?, bytes).await });
         }
     }
     while let Some(done) = tasks.join_next().await {
-        done.map_err(quic)??;
+        done??;
     }
     Ok(())
 }
 
-async fn send(mut stream: SendStream, bytes: u64) -> Result<(), RawNodeError> {
+async fn send(mut stream: SendStream, bytes: u64) -> anyhow::Result<()> {
     let chunk = Bytes::from(vec![7u8; CHUNK_BYTES]);
     let mut left = bytes;
     while left > 0 {
         let now = left.min(CHUNK_BYTES as u64);
-        stream
-            .write_chunk(chunk.slice(..now as usize))
-            .await
-            .map_err(quic)?;
+        stream.write_chunk(chunk.slice(..now as usize)).await?;
         left -= now;
     }
-    stream.finish().map_err(quic)?;
-    stream.stopped().await.map(drop).map_err(quic)
+    stream.finish()?;
+    stream.stopped().await?;
+    Ok(())
 }
 
-async fn receive(mut stream: RecvStream, bytes: u64) -> Result<(), RawNodeError> {
+async fn receive(mut stream: RecvStream, bytes: u64) -> anyhow::Result<()> {
     let mut found = 0u64;
-    while let Some(chunk) = stream.read_chunk(CHUNK_BYTES, true).await.map_err(quic)? {
+    while let Some(chunk) = stream.read_chunk(CHUNK_BYTES, true).await? {
         found += chunk.bytes.len() as u64;
     }
-    if found == bytes {
-        Ok(())
-    } else {
-        Err(RawNodeError::Length {
-            found,
-            expected: bytes,
-        })
-    }
+    ensure!(found == bytes, "received {found} of {bytes} bytes");
+    Ok(())
 }
 
-fn bind(folder: &Path, node: usize) -> Result<Endpoint, RawNodeError> {
-    let io = |source| RawNodeError::Io {
-        doing: "binding a UDP socket",
-        source,
-    };
-    let (certificate, key) = certificate::shared(folder, node)?;
+/// An endpoint with a certificate of its own, and that certificate.
+fn bind() -> anyhow::Result<(Endpoint, Vec<u8>)> {
+    let CertifiedKey { cert, signing_key } = generate_simple_self_signed([NAME.to_owned()])?;
+    let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls13 = &[&rustls::version::TLS13];
-    let server = rustls::ServerConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(tls13)
-        .map_err(quic)?;
-    let server = server
+    let server = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_no_client_auth()
-        .with_single_cert(vec![certificate.clone()], key)
-        .map_err(quic)?;
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(certificate).map_err(quic)?;
-    let client = rustls::ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(tls13)
-        .map_err(quic)?;
-    let client = client.with_root_certificates(roots).with_no_client_auth();
-    let tuning = Arc::new(tuning()?);
-    let mut server =
-        ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(server).map_err(quic)?));
-    server.transport_config(tuning.clone());
-    let mut client = ClientConfig::new(Arc::new(QuicClientConfig::try_from(client).map_err(quic)?));
-    client.transport_config(tuning);
+        .with_single_cert(vec![cert.der().clone()], key.into())?;
+    let mut server = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(server)?));
+    server.transport_config(Arc::new(tuning()?));
     let mut config = EndpointConfig::default();
-    config.max_udp_payload_size(MTU_BYTES_MAX).map_err(quic)?;
-    let mut endpoint = Endpoint::new(
-        config,
-        Some(server),
-        socket().map_err(io)?,
-        Arc::new(quinn::TokioRuntime),
-    )
-    .map_err(io)?;
-    endpoint.set_default_client_config(client);
-    Ok(endpoint)
+    config.max_udp_payload_size(MTU_BYTES_MAX)?;
+    let socket = socket().context("binding a UDP socket")?;
+    let endpoint = Endpoint::new(config, Some(server), socket, Arc::new(quinn::TokioRuntime))?;
+    Ok((endpoint, cert.der().to_vec()))
+}
+
+/// Trusts the process with this certificate.
+fn client(certificate: Vec<u8>) -> anyhow::Result<ClientConfig> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate.into())?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let client = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let mut client = ClientConfig::new(Arc::new(QuicClientConfig::try_from(client)?));
+    client.transport_config(Arc::new(tuning()?));
+    Ok(client)
 }
 
 /// The runtime's own tuning, except that the windows never fill.
-fn tuning() -> Result<TransportConfig, RawNodeError> {
+fn tuning() -> anyhow::Result<TransportConfig> {
     let mut discovery = MtuDiscoveryConfig::default();
     discovery.upper_bound(MTU_BYTES_MAX);
     let mut acknowledgements = AckFrequencyConfig::default();
@@ -222,7 +195,7 @@ fn tuning() -> Result<TransportConfig, RawNodeError> {
         .stream_receive_window(VarInt::from_u32(WINDOW_BYTES));
     tuning
         .send_window(u64::from(WINDOW_BYTES))
-        .max_idle_timeout(Some(IDLE_MAX.try_into().map_err(quic)?));
+        .max_idle_timeout(Some(IDLE_MAX.try_into()?));
     Ok(tuning)
 }
 
@@ -232,8 +205,4 @@ fn socket() -> std::io::Result<UdpSocket> {
     socket.set_send_buffer_size(SOCKET_BUFFER_BYTES)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
     Ok(socket.into())
-}
-
-fn quic(error: impl std::fmt::Display) -> RawNodeError {
-    RawNodeError::Quic(error.to_string())
 }

@@ -1,39 +1,38 @@
 //! One TCP stream between two processes: process 1 sends, process 2 answers with one byte when it
 //! has received everything.
 
-use super::{CHUNK_BYTES, REPETITIONS, RawNodeError, Transfer, meeting};
+use super::meeting::{Place, publish, wait_for};
+use super::{CHUNK_BYTES, REPETITIONS, Transfer};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Instant;
 
 /// Returns one process's times, in seconds, without the warm-up.
-pub(super) fn run(
-    transfer: &Transfer,
-    node: usize,
-    folder: &Path,
-) -> Result<Vec<f64>, RawNodeError> {
-    let io = |source| RawNodeError::Io {
-        doing: "tcp",
-        source,
-    };
+pub(super) fn run(transfer: &Transfer, node: usize, folder: &Path) -> anyhow::Result<Vec<f64>> {
     if node == 1 {
-        let stream = TcpStream::connect(meeting::wait_for(folder, 2)?).map_err(io)?;
-        return repeat(|| send(&stream, transfer.bytes_per_peer).map_err(io));
+        let stream = TcpStream::connect(wait_for(folder, 2)?.address)?;
+        return repeat(|| send(&stream, transfer.bytes_per_peer));
     }
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(io)?;
-    meeting::publish(folder, node, listener.local_addr().map_err(io)?)?;
-    let (stream, _) = listener.accept().map_err(io)?;
-    repeat(|| receive(&stream, transfer.bytes_per_peer).map_err(io))
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let place = Place {
+        address: listener.local_addr()?,
+        certificate: Vec::new(),
+    };
+    publish(folder, node, &place)?;
+    let (stream, _) = listener.accept()?;
+    repeat(|| receive(&stream, transfer.bytes_per_peer))
 }
 
-fn repeat(mut once: impl FnMut() -> Result<(), RawNodeError>) -> Result<Vec<f64>, RawNodeError> {
-    once()?;
-    let mut timed = || {
+fn repeat(mut once: impl FnMut() -> std::io::Result<()>) -> anyhow::Result<Vec<f64>> {
+    let mut seconds = Vec::new();
+    for _ in 0..=REPETITIONS {
         let start = Instant::now();
-        once().map(|()| start.elapsed().as_secs_f64())
-    };
-    (0..REPETITIONS).map(|_| timed()).collect()
+        once()?;
+        seconds.push(start.elapsed().as_secs_f64());
+    }
+    seconds.remove(0);
+    Ok(seconds)
 }
 
 fn send(mut stream: &TcpStream, bytes: u64) -> std::io::Result<()> {

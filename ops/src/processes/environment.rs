@@ -123,6 +123,17 @@ impl Plan {
         }
     }
 
+    /// `nodes` copies of this program, as one of its own commands.
+    ///
+    /// # Errors
+    /// The path of this program cannot be determined.
+    pub fn of_this_program<A: Into<OsString>>(
+        nodes: usize,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> std::io::Result<Self> {
+        Ok(Self::new(std::env::current_exe()?, nodes).arguments(arguments))
+    }
+
     /// Shields the nodes from this process's settings and ends them after `time_max`.
     #[must_use]
     pub fn isolated(mut self, time_max: Duration) -> Self {

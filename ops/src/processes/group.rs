@@ -5,8 +5,9 @@ use super::environment::{HTTP_TOKEN, JOIN, Plan, RENDEZVOUS_FOLDER};
 use super::lines::{LINES_WAITING_MAX, Line, Reading, Stream, forward};
 use super::start::START_NODE;
 use super::{NODES_MAX, signals};
+use crate::jobs;
 use nix::sys::signal::Signal;
-use slowmo::admin::Request;
+use slowmo::admin::{Report, Request};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::Write;
@@ -25,15 +26,6 @@ const LAST_LINES_MAX: usize = 20;
 const TELL_MAX: Duration = Duration::from_millis(100);
 /// Longest wait for the output of an ended process; a process that it left behind may hold it open.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
-
-/// Instruction from the reader of the lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
-    /// Continue with more lines.
-    Continue,
-    /// End all nodes.
-    Stop,
-}
 
 /// A node that failed.
 #[derive(Debug)]
@@ -72,9 +64,6 @@ pub enum GroupError {
     /// The plan's time limit was reached.
     #[error("not done after {0:?}; all nodes were ended")]
     TooLong(Duration),
-    /// The reader of the lines asked to stop.
-    #[error("stopped; all nodes were ended")]
-    Stopped,
 }
 
 /// An event of a group.
@@ -100,16 +89,14 @@ pub enum Happening {
 ///
 /// # Errors
 /// See [`GroupError`]; in every case no process is left.
-pub fn supervise(plan: &Plan, on_line: &mut dyn FnMut(&Line) -> Flow) -> Result<(), GroupError> {
+pub fn supervise(plan: &Plan, on_line: &mut dyn FnMut(&Line)) -> Result<(), GroupError> {
     let mut group = Group::start(plan)?;
     let start = Instant::now();
     while !group.is_over() {
         let mut reason = None;
         for happening in group.happenings() {
             match happening {
-                Happening::Line(line) if on_line(&line) == Flow::Stop => {
-                    reason = reason.or(Some(GroupError::Stopped))
-                }
+                Happening::Line(line) => on_line(&line),
                 Happening::Ended { node, status } if !status.success() => {
                     let failure = NodeFailure {
                         node,
@@ -125,7 +112,7 @@ pub fn supervise(plan: &Plan, on_line: &mut dyn FnMut(&Line) -> Flow) -> Result<
                         reason
                     };
                 }
-                _ => {}
+                Happening::Ended { .. } => {}
             }
         }
         let too_long = plan.time_max.filter(|max| start.elapsed() >= *max);
@@ -135,7 +122,7 @@ pub fn supervise(plan: &Plan, on_line: &mut dyn FnMut(&Line) -> Flow) -> Result<
         if let Some(reason) = reason {
             group.end(&mut |happening| {
                 if let Happening::Line(line) = happening {
-                    let _flow = on_line(line);
+                    on_line(line);
                 }
             });
             return Err(group.with_last_lines(reason));
@@ -342,6 +329,23 @@ impl Group {
                 .map(|(node, status)| Happening::Ended { node, status }),
         );
         happenings
+    }
+
+    /// The events so far, like [`Group::happenings`].
+    ///
+    /// # Errors
+    /// A signal was caught: the launch is to end.
+    pub fn watch(&mut self) -> Result<Vec<Happening>, GroupError> {
+        match signals::caught() {
+            Some(signal) => Err(GroupError::Interrupted(signal)),
+            None => Ok(self.happenings()),
+        }
+    }
+
+    /// A running node's report of itself, if it answers.
+    #[must_use]
+    pub fn report(&self, node: usize) -> Option<Report> {
+        jobs::report(node, &self.admin_socket(node))
     }
 
     /// Returns the lines written within [`POLL`].

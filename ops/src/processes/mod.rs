@@ -15,7 +15,7 @@ pub use environment::{
     ADVERTISE, CUDA_VISIBLE_DEVICES, DEVICES, FIRST_GPU, LAUNCHER_PID, LISTEN, NODE_ID, Plan,
     RENDEZVOUS, TRACE,
 };
-pub use group::{Flow, Group, GroupError, Happening, NodeFailure, supervise};
+pub use group::{Group, GroupError, Happening, NodeFailure, supervise};
 pub use lines::{LINE_BYTES_MAX, Line, Stream};
 pub use signals::catch_signals;
 pub use start::{START_NODE, StartError, become_node};

@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Around a block of threads and of values, and several blocks.
+/// Around a block of threads, and several blocks.
 const LENGTHS: [usize; 9] = [0, 1, 3, 255, 256, 257, 1_023, 4_099, 9_000];
 
 /// A process that emulates.
@@ -71,7 +71,6 @@ fn bytes(array: &Array) -> Option<Vec<u8>> {
                 .flat_map(|value| value.to_le_bytes())
                 .collect(),
         ),
-        Array::Bytes(bytes) => Some(bytes.clone()),
         Array::Word(word) => Some(word.to_le_bytes().to_vec()),
     }
 }
@@ -118,7 +117,6 @@ impl Arithmetic for Emulated {
                         .zip(quads)
                         .for_each(|(value, quad)| *value = f32::from_le_bytes(*quad));
                 }
-                Array::Bytes(bytes) => *bytes = answer,
                 Array::Word(word) => *word = u64::from_le_bytes(answer.try_into().unwrap()),
             }
         }
@@ -130,7 +128,12 @@ impl Arithmetic for Emulated {
 fn emulated_kernels_compute_what_the_cpu_computes() {
     let folder = tempfile::tempdir().unwrap();
     let Some(emulated) = Emulated::start(folder.path()) else {
-        return println!("skipped: there is no compiler for C++ (c++, g++ or clang++)");
+        let reason = "there is no compiler for C++ (c++, g++ or clang++)";
+        assert!(
+            std::env::var_os("CI").is_none_or(|ci| ci != "true"),
+            "{reason}"
+        );
+        return println!("skipped: {reason}");
     };
     for seed in [1, 2] {
         for tested in selftest::kernels(&emulated, &LENGTHS, seed).unwrap() {
@@ -180,7 +183,6 @@ impl Arithmetic for Wrong {
         }
         match changed {
             Some(Array::Floats(values)) => values[300] += values[300].abs() * 1e-3 + 1e-3,
-            Some(Array::Bytes(bytes)) => bytes[299] ^= 0x40,
             Some(Array::Word(word)) => *word ^= 1,
             Some(Array::Null) | None => {}
         }

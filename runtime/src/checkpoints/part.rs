@@ -7,6 +7,7 @@ use super::manifest::{Ancestor, FORMAT, Header, Kept, KeptShard, Part, parameter
 use super::tensor_file::{Planned, TensorWriter};
 use slowmo_actors::buffers::ChunkedBuffer;
 use slowmo_actors::ports::store::Snapshot;
+use slowmo_actors::unix_time::unix_us;
 use slowmo_protocol::trace::Start;
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -70,7 +71,7 @@ fn try_write(
         format: FORMAT,
         node: start.node.0,
         incarnation: start.incarnation.0,
-        written_at_us: now_us(),
+        written_at_us: unix_us(),
         file: format!("{name}.safetensors"),
         bytes,
         shards,
@@ -217,11 +218,4 @@ fn sync_folder(folder: &Path) -> Result<(), CheckpointError> {
     } else {
         Ok(())
     }
-}
-
-fn now_us() -> u64 {
-    let since = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

@@ -67,7 +67,7 @@ mod tests {
         let members = ids([1, 2, 3, 4, 5, 6]);
         let rates = sites(&members, 1000);
         let order = next_order(&[], &members, &rates);
-        assert_eq!(order, ids([1, 4, 2, 5, 3, 6]));
+        assert_eq!(order, ids([1, 4, 3, 6, 2, 5]));
         assert_eq!(next_order(&order, &members, &rates), order);
         // An order that is as good, and no known rates.
         let other = ids([5, 3, 4, 1, 6, 2]);

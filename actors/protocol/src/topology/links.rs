@@ -1,5 +1,6 @@
-//! Times of the links between members, from measured rates.
+//! Times of the links between members, from measured rates, and what an order of the members costs.
 
+use super::hops;
 use crate::ident::NodeId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -23,13 +24,36 @@ pub type Rates = BTreeMap<NodeId, Vec<Rate>>;
 /// Nanoseconds per megabyte: an integer, so that sums are exact and the same everywhere.
 pub type Time = u64;
 
+/// Cost of one cycle of the exponential graph with one peer a step; the smaller score is better.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Score {
+    /// Time of the slowest link of each turn, summed over the turns: gossip waits for every link of
+    /// a turn.
+    pub slowest: Time,
+    /// Sum of the times of all links of all turns.
+    pub total: Time,
+}
+
+impl Score {
+    /// Whether this score justifies a change of the order: `slowest` is at least a fifth less, or
+    /// is no larger and `total` is at least a fifth less.
+    #[must_use]
+    pub fn is_clearly_below(self, other: Self) -> bool {
+        let fifth_less =
+            |new: Time, old: Time| new < old && u128::from(new) * 5 <= u128::from(old) * 4;
+        fifth_less(self.slowest, other.slowest)
+            || (self.slowest <= other.slowest && fifth_less(self.total, other.total))
+    }
+}
+
 /// Known links between members, by their positions in the given list. A link is as fast as its
 /// slower direction; an unmeasured link takes the mean of the measured times.
 #[derive(Clone, Debug)]
 pub struct Links {
-    /// Known times per member, ascending by peer, each peer once.
-    known: Vec<Vec<(usize, Time)>>,
-    unknown: Time,
+    /// Known times per member, by peer.
+    pub known: Vec<BTreeMap<usize, Time>>,
+    /// Time of a link that nobody measured.
+    pub unknown: Time,
 }
 
 impl Links {
@@ -40,7 +64,7 @@ impl Links {
             .enumerate()
             .map(|(place, id)| (*id, place))
             .collect();
-        let mut known = vec![Vec::new(); members.len()];
+        let mut known = vec![BTreeMap::new(); members.len()];
         for (from, measured) in rates {
             let Some(from) = places.get(from) else {
                 continue;
@@ -50,69 +74,50 @@ impl Links {
                     continue;
                 };
                 let time = 1_000_000_000_000 / Time::from(rate.kilobytes.max(1));
-                known[*from].push((*to, time));
-                known[*to].push((*from, time));
+                for (one, other) in [(*from, *to), (*to, *from)] {
+                    let slower: &mut Time = known[one].entry(other).or_default();
+                    *slower = time.max(*slower);
+                }
             }
         }
-        for row in &mut known {
-            // The slower of two directions comes first and is kept.
-            row.sort_unstable_by_key(|(to, time)| (*to, std::cmp::Reverse(*time)));
-            row.dedup_by_key(|(to, _)| *to);
-        }
-        let times = || {
-            known
-                .iter()
-                .flat_map(|row| row.iter().map(|(_, time)| *time))
-        };
-        let unknown = times().fold(0, Time::saturating_add) / times().count().max(1) as Time;
+        let times = || known.iter().flat_map(BTreeMap::values);
+        let sum = times().copied().fold(0, Time::saturating_add);
+        let unknown = sum / times().count().max(1) as Time;
         Self { known, unknown }
     }
 
-    /// Whether no link is known.
-    pub fn none_known(&self) -> bool {
-        self.known.iter().all(Vec::is_empty)
-    }
-
-    /// A row of times without any known link.
-    pub fn fresh_row(&self) -> Vec<Time> {
-        vec![self.unknown; self.known.len()]
-    }
-
-    /// Number of members.
-    pub fn size(&self) -> usize {
-        self.known.len()
-    }
-
-    /// Whether no link of this member is known.
-    pub fn is_unknown(&self, of: usize) -> bool {
-        self.known[of].is_empty()
-    }
-
     /// The time of the link between two members.
-    pub fn time(&self, from: usize, to: usize) -> Time {
-        let row = &self.known[from];
-        row.binary_search_by_key(&to, |(to, _)| *to)
-            .map_or(self.unknown, |at| row[at].1)
+    fn time(&self, from: usize, to: usize) -> Time {
+        self.known[from].get(&to).copied().unwrap_or(self.unknown)
     }
 
-    fn fill(&self, row: &mut [Time], of: usize) {
-        for (to, time) in &self.known[of] {
-            row[*to] = *time;
+    /// The cost of an order, which contains every position once.
+    pub fn score(&self, order: &[usize]) -> Score {
+        let mut score = Score::default();
+        for hop in hops(order.len(), 1) {
+            let mut slowest = 0;
+            for (place, from) in order.iter().enumerate() {
+                let time = self.time(*from, order[(place + hop) % order.len()]);
+                slowest = time.max(slowest);
+                score.total = score.total.saturating_add(time);
+            }
+            score.slowest = score.slowest.saturating_add(slowest);
         }
+        score
     }
+}
 
-    fn clear(&self, row: &mut [Time], of: usize) {
-        for (to, _) in &self.known[of] {
-            row[*to] = self.unknown;
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Calls `look` with the times from `of` to all members and returns its result. `row` must be
-    /// fresh and is fresh again afterwards.
-    pub fn on_row<T>(&self, row: &mut [Time], of: usize, look: impl FnOnce(&[Time]) -> T) -> T {
-        self.fill(row, of);
-        let seen = look(row);
-        self.clear(row, of);
-        seen
+    #[test]
+    fn clearly_below_is_a_fifth() {
+        let score = |slowest, total| Score { slowest, total };
+        assert!(score(80, 900).is_clearly_below(score(100, 100)));
+        assert!(!score(81, 99).is_clearly_below(score(100, 100)));
+        assert!(score(100, 80).is_clearly_below(score(100, 100)));
+        assert!(!score(101, 1).is_clearly_below(score(100, 100)));
+        assert!(!score(0, 0).is_clearly_below(score(0, 0)));
     }
 }

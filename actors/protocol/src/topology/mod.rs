@@ -17,7 +17,6 @@ mod complete;
 mod deciding;
 mod exponential;
 mod links;
-mod objective;
 mod order;
 mod ring;
 #[cfg(test)]
@@ -28,8 +27,7 @@ pub use bipartite::BipartiteExponential;
 pub use complete::Complete;
 pub use deciding::next_order;
 pub use exponential::{Exponential, hops};
-pub use links::{RATES_MAX, Rate, Rates};
-pub use objective::Score;
+pub use links::{RATES_MAX, Rate, Rates, Score};
 pub use order::{order_by_rate, score};
 pub use ring::Ring;
 

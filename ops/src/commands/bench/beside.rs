@@ -1,15 +1,12 @@
 //! Cost of a task that runs beside the training: measurements without and with it, in turn, and
 //! their medians.
 
-use super::run::{Measurement, NodeReport, owned};
+use super::harness::{Settings, Sheet, Spread, verdict};
+use super::run::{Measurement, NodeReport};
 use super::sizes::Sizes;
-use crate::console::{Console, table};
+use crate::console::Console;
 use clap::Args;
 use serde::Serialize;
-use slowmo_ops::limits::median;
-
-/// Outer rounds only.
-const ROUNDS_ONLY: [(&str, &str); 1] = [("SLOWMO_BASE", "none")];
 
 /// Parameters of the measurements.
 #[derive(Debug, Args, Serialize)]
@@ -46,90 +43,64 @@ pub struct Cost {
     pub within_target: bool,
 }
 
-/// Configuration variables of one measurement.
-pub type Settings = Vec<(&'static str, String)>;
-
 impl Training {
-    /// Measures in turn without and with the settings that `settings` returns. `settings` is called
-    /// for each measurement with them, and its second result is passed to `after` when that ends.
-    pub fn compare<K>(
+    /// Measures in turn without the task `what` and with it; `with` measures with it.
+    pub fn compare(
         &self,
         console: Console,
-        (what, target): (&str, f64),
-        settings: impl Fn() -> anyhow::Result<(Settings, K)>,
-        mut after: impl FnMut(K) -> anyhow::Result<()>,
+        what: &str,
+        target: f64,
+        mut with: impl FnMut(&Self, Console) -> anyhow::Result<f64>,
     ) -> anyhow::Result<Cost> {
-        let mut without = Vec::new();
-        let mut with = Vec::new();
+        self.sizes.check()?;
+        let mut without_ms = Vec::new();
+        let mut with_ms = Vec::new();
         for _ in 0..self.times {
-            without.push(self.measure(console, &format!("steps without {what}"), Vec::new())?);
-            let (settings, kept) = settings()?;
-            with.push(self.measure(console, &format!("steps with {what}"), settings)?);
-            after(kept)?;
+            without_ms.push(self.step_ms(console, &format!("steps without {what}"), &[])?);
+            with_ms.push(with(self, console)?);
         }
-        let without = median(&mut without);
-        let with = median(&mut with);
-        let added = with / without - 1.0;
+        let without_ms = Spread::of(without_ms).p50_ms;
+        let with_ms = Spread::of(with_ms).p50_ms;
+        let added = with_ms / without_ms - 1.0;
         Ok(Cost {
-            without_ms: without * 1e3,
-            with_ms: with * 1e3,
+            without_ms,
+            with_ms,
             added,
             target,
             within_target: added < target,
         })
     }
 
-    /// Time of a step in seconds: mean on the slowest node.
-    fn measure(&self, console: Console, what: &str, more: Settings) -> anyhow::Result<f64> {
-        let mut settings = owned(&ROUNDS_ONLY);
-        settings.push(("SLOWMO_TAU", self.tau.to_string()));
-        settings.extend(more);
-        let sizes = &self.sizes;
-        let steps = self.steps;
-        let compute_ms = self.compute_ms;
+    /// Mean time of a step on the slowest node, in milliseconds, with more settings.
+    pub fn step_ms(&self, console: Console, what: &str, more: Settings<'_>) -> anyhow::Result<f64> {
+        let tau = self.tau.to_string();
+        let rounds_only = [("SLOWMO_BASE", "none"), ("SLOWMO_TAU", tau.as_str())];
         let measurement = Measurement {
             what,
-            sizes,
-            settings,
-            steps,
-            compute_ms,
-            ideal_bytes: 0.0,
+            sizes: &self.sizes,
+            settings: &[&rounds_only[..], more].concat(),
+            steps: self.steps,
+            compute_ms: self.compute_ms,
             slow: None,
         };
-        let mean = |report: NodeReport| report.periods.iter().sum::<f64>() / f64::from(steps);
-        Ok(measurement
-            .reports(console)?
-            .into_iter()
-            .map(mean)
-            .fold(0.0, f64::max))
+        Ok(NodeReport::slowest(&measurement.reports(console)?).mean_ms)
     }
 
-    /// A table of the cost, with more rows.
-    pub fn table(
-        &self,
-        cost: &Cost,
-        more: impl IntoIterator<Item = [String; 2]>,
-    ) -> comfy_table::Table {
-        let title = format!(
+    /// The rows of the cost.
+    pub fn sheet(&self, cost: &Cost) -> Sheet {
+        let mut sheet = Sheet::new(format!(
             "{} nodes, {} MiB, {} steps of {} ms",
             self.sizes.nodes, self.sizes.mib, self.steps, self.compute_ms
+        ));
+        sheet.row("a step without", format!("{:.3} ms", cost.without_ms));
+        sheet.row("a step with", format!("{:.3} ms", cost.with_ms));
+        let added = 100.0 * cost.added;
+        let target = 100.0 * cost.target;
+        let met = verdict(cost.within_target);
+        sheet.row(
+            "added",
+            format!("{added:.2} % (below {target:.0} %: {met})"),
         );
-        let verdict = if cost.within_target { "met" } else { "missed" };
-        let rows = [
-            [
-                "a step without".to_owned(),
-                format!("{:.3} ms", cost.without_ms),
-            ],
-            ["a step with".to_owned(), format!("{:.3} ms", cost.with_ms)],
-            [
-                "added".to_owned(),
-                format!(
-                    "{:.2} % (below {:.0} %: {verdict})",
-                    100.0 * cost.added,
-                    100.0 * cost.target
-                ),
-            ],
-        ];
-        table([title.as_str(), "figure"], rows.into_iter().chain(more))
+        sheet
     }
 }

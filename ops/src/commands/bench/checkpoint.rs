@@ -1,35 +1,30 @@
 //! `slowmo bench checkpoint`: cost of writing checkpoints during training.
 
 use super::beside::{Cost, Training};
+use super::harness::mebibytes;
 use crate::console::Console;
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use slowmo::checkpoints::{Checkpoint, list};
-use slowmo_ops::processes::catch_signals;
 use std::path::Path;
-use tempfile::TempDir;
 
 /// Largest share that checkpoints may add to the time of a step.
 const ADDED_MAX: f64 = 0.02;
 
 /// Training with and without checkpoints, in turn.
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Serialize)]
 pub struct CheckpointBench {
     #[command(flatten)]
+    #[serde(flatten)]
     training: Training,
     /// Outer rounds from one checkpoint to the next.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     every: u32,
 }
 
-/// Report of `bench checkpoint`.
 #[derive(Debug, Serialize)]
-struct Report {
-    command: &'static str,
-    #[serde(flatten)]
-    training: Training,
-    every: u32,
+struct Figures {
     #[serde(flatten)]
     cost: Cost,
     /// Checkpoints of one measurement that were written whole, and the bytes of one.
@@ -40,43 +35,35 @@ struct Report {
 impl CheckpointBench {
     /// Measures and reports.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        self.training.sizes.check()?;
-        catch_signals();
-        let settings = || {
-            let folder = tempfile::tempdir().context("no temporary folder")?;
-            let settings = vec![
-                ("SLOWMO_CHECKPOINTS", folder.path().display().to_string()),
-                ("SLOWMO_CHECKPOINT_EVERY", self.every.to_string()),
-                ("SLOWMO_CHECKPOINT_KEEP_LAST", "1000".to_owned()),
-            ];
-            Ok((settings, folder))
-        };
+        let every = self.every.to_string();
         let mut written = (0, 0);
-        let count = |folder: TempDir| {
-            written = whole(folder.path())?;
-            Ok(())
-        };
-        let cost = self
-            .training
-            .compare(console, ("checkpoints", ADDED_MAX), settings, count)?;
+        let cost =
+            self.training
+                .compare(console, "checkpoints", ADDED_MAX, |training, console| {
+                    let folder = tempfile::tempdir().context("no temporary folder")?;
+                    let path = folder.path().display().to_string();
+                    let settings = [
+                        ("SLOWMO_CHECKPOINTS", path.as_str()),
+                        ("SLOWMO_CHECKPOINT_EVERY", every.as_str()),
+                        ("SLOWMO_CHECKPOINT_KEEP_LAST", "1000"),
+                    ];
+                    let ms = training.step_ms(console, "steps with checkpoints", &settings)?;
+                    written = whole(folder.path())?;
+                    Ok(ms)
+                })?;
         let (checkpoints, bytes) = written;
-        let row = [
-            "written".to_owned(),
-            format!(
-                "{checkpoints} checkpoints of {:.1} MiB",
-                bytes as f64 / f64::from(1 << 20)
-            ),
-        ];
-        let text = self.training.table(&cost, [row]);
-        let report = Report {
-            command: "bench checkpoint",
-            training: self.training,
-            every: self.every,
+        let mut sheet = self.training.sheet(&cost);
+        let mib = mebibytes(bytes as f64);
+        sheet.row(
+            "written",
+            format!("{checkpoints} checkpoints of {mib:.1} MiB"),
+        );
+        let figures = Figures {
             cost,
             checkpoints,
             bytes,
         };
-        console.result(text, &report)
+        sheet.show(console, "bench checkpoint", &self, &figures)
     }
 }
 

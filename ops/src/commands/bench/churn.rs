@@ -1,13 +1,13 @@
 //! A cluster of bench processes whose nodes join and leave: collects the events of each node and
 //! checks that the nodes agree.
 
-use super::churn_node::{CHURN_NODE, NodeEvent};
+use super::harness::{Settings, plan};
+use super::node::{Closed, NodeEvent, Ready, Task};
 use crate::console::Console;
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use nix::sys::signal::Signal;
-use slowmo::admin::{self, Report};
-use slowmo_ops::jobs;
-use slowmo_ops::processes::{Group, Happening, Plan, Stream, signals};
+use slowmo::admin::Report;
+use slowmo_ops::processes::{Group, Happening, Stream};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -34,31 +34,12 @@ pub struct Cluster {
 pub struct Node {
     /// Time at which its process began, in microseconds since 1970.
     pub up_us: Option<u64>,
-    /// Time at which it had the parameters, its next round, and the bytes received until then.
-    pub ready: Option<(u64, u64, u64)>,
+    /// The moment at which it had the parameters.
+    pub ready: Option<Ready>,
     /// Time at which it entered its last round, in microseconds since 1970.
     pub entered_us: u64,
     /// The rounds it closed, ascending; at most the last [`TIMES_KEPT`].
     pub closed: Vec<Closed>,
-}
-
-/// A round as closed by one node.
-#[derive(Clone, Copy, Debug)]
-pub struct Closed {
-    /// Number of the round.
-    pub round: u64,
-    /// Time at which the training thread had the result, in microseconds since 1970.
-    pub at_us: u64,
-    /// Time at which the training thread entered the round, in microseconds since 1970.
-    pub entered_us: u64,
-    /// Nodes that were averaged.
-    pub contributors: usize,
-    /// Members of the view after it.
-    pub members: usize,
-    /// Whether the node got the result without having contributed.
-    pub caught_up: bool,
-    /// Duration of its publish phase until the decision, in microseconds.
-    pub published_us: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,26 +55,15 @@ impl Cluster {
         nodes: usize,
         parameters: usize,
         compute_ms: u64,
-        settings: &[(&str, &str)],
+        settings: Settings<'_>,
         time_max: Duration,
     ) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("cannot find this program")?;
-        let plan = settings
-            .iter()
-            .fold(Plan::new(program, nodes), |plan, (name, value)| {
-                plan.variable(name, value)
-            });
-        let arguments = [
-            ("--parameters", parameters as u64),
-            ("--compute-ms", compute_ms),
-        ];
-        let arguments = arguments
-            .into_iter()
-            .flat_map(|(name, value)| [name.to_owned(), value.to_string()]);
-        let plan = plan
-            .arguments([CHURN_NODE])
-            .arguments(arguments)
-            .isolated(time_max);
+        let task = Task {
+            parameters,
+            compute_ms,
+            ..Task::default()
+        };
+        let plan = plan(nodes, &task, settings, time_max)?;
         let group = Group::start(&plan)?;
         let nodes = group
             .running_nodes()
@@ -163,9 +133,6 @@ impl Cluster {
     ) -> anyhow::Result<()> {
         let until = Instant::now() + max;
         while !enough(self) {
-            if let Some(signal) = signals::caught() {
-                bail!("ended by {signal}");
-            }
             ensure!(
                 Instant::now() < until,
                 "{what}: not within {max:?}; {}",
@@ -178,15 +145,17 @@ impl Cluster {
 
     /// Reports from the nodes' admin sockets.
     pub fn reports(&self) -> Vec<Report> {
-        let ask = |node: usize| match jobs::ask(
-            node,
-            &self.group.admin_socket(node),
-            admin::Request::Status,
-        ) {
-            Ok(admin::Answer::Status(report)) => Some(*report),
-            _ => None,
-        };
-        self.running().into_iter().filter_map(ask).collect()
+        let report = |node| self.group.report(node);
+        self.running().into_iter().filter_map(report).collect()
+    }
+
+    /// Shards whose momentum was lost, as the node says that knows of most.
+    pub fn momentum_lost(&self) -> u64 {
+        let lost = self
+            .reports()
+            .into_iter()
+            .map(|report| report.momentum_lost);
+        lost.max().unwrap_or(0)
     }
 
     fn describe(&self) -> String {
@@ -209,7 +178,7 @@ impl Cluster {
     }
 
     fn listen(&mut self) -> anyhow::Result<()> {
-        for happening in self.group.happenings() {
+        for happening in self.group.watch()? {
             match happening {
                 Happening::Line(line) => match serde_json::from_str(&line.text) {
                     Ok(event) if line.stream == Stream::Output => self.note(line.node, event)?,
@@ -231,43 +200,22 @@ impl Cluster {
         let told = self.nodes.entry(node).or_default();
         match event {
             NodeEvent::Up { at_us } => told.up_us = Some(at_us),
-            NodeEvent::Ready {
-                at_us,
-                round,
-                received_bytes,
-            } => told.ready = Some((at_us, round, received_bytes)),
+            NodeEvent::Ready(ready) => told.ready = Some(ready),
             NodeEvent::Enter { at_us } => told.entered_us = at_us,
-            NodeEvent::Round {
-                at_us,
-                round,
-                contributors,
-                members,
-                caught_up,
-                published_us,
-                digest,
-            } => {
+            NodeEvent::Round(closed) => {
                 if told.closed.len() == TIMES_KEPT {
                     told.closed.remove(0);
                 }
-                let entered_us = told.entered_us;
-                told.closed.push(Closed {
-                    round,
-                    at_us,
-                    entered_us,
-                    contributors,
-                    members,
-                    caught_up,
-                    published_us,
-                });
-                self.agree(
-                    node,
-                    round,
-                    Decided {
-                        contributors,
-                        digest,
-                    },
-                )?;
+                let decided = Decided {
+                    contributors: closed.contributors,
+                    digest: closed.digest.clone(),
+                };
+                let round = closed.round;
+                told.closed.push(closed);
+                self.agree(node, round, decided)?;
             }
+            // Only nodes that time their steps tell these.
+            NodeEvent::Times { .. } | NodeEvent::Done(_) => {}
         }
         Ok(())
     }

@@ -1,22 +1,14 @@
 //! `slowmo bench gossip`: push-sum gossip overlapped with computation, against the time of each
 //! alone, measured in the same run; and the effect of a slow node on the others.
 
+use super::harness::{Sheet, Spread, ratio, verdict};
 use super::limits::{LimitsReport, single_limits};
-use super::round::Compared;
-use super::run::{Measurement, NodeReport, owned, ratio};
+use super::run::{Compared, Measurement, NodeReport};
 use super::sizes::Sizes;
-use crate::console::{Console, table};
+use crate::console::Console;
 use clap::Args;
 use serde::Serialize;
-use slowmo_ops::limits::median;
-use slowmo_ops::processes::catch_signals;
 
-/// Settings for gossip only, with one peer at every step.
-const GOSSIP: [(&str, &str); 3] = [
-    ("SLOWMO_BASE", "sgp"),
-    ("SLOWMO_ALPHA", "1"),
-    ("SLOWMO_BETA", "0"),
-];
 /// Id of the slowed node.
 const SLOW_NODE: u64 = 1;
 /// Factor by which its computation takes longer.
@@ -27,9 +19,10 @@ const OVERLAPPED_MAX: f64 = 1.05;
 const SLOWED_MAX: f64 = 1.10;
 
 /// Gossip over QUIC on loopback, with and without overlap with computation.
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Serialize)]
 pub struct GossipBench {
     #[command(flatten)]
+    #[serde(flatten)]
     sizes: Sizes,
     /// Timed steps, after two warm-up steps.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -42,22 +35,12 @@ pub struct GossipBench {
     #[arg(long, value_name = "STEPS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     staleness: u32,
     /// The same bound in the runs where one node computes five times as long as the others.
+    #[serde(skip)]
     #[arg(long, value_name = "STEPS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=64))]
     slow_staleness: u32,
     /// Wire type of the messages.
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = ["f32", "bf16", "int8"])]
     wire: String,
-}
-
-/// Whole steps of the slowest node, computation included.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Steps {
-    /// Mean over the steps.
-    mean_ms: f64,
-    /// Median.
-    p50_ms: f64,
-    /// Longest.
-    max_ms: f64,
 }
 
 /// Results with one node that computes [`SLOW_FACTOR`] times as long as the others.
@@ -67,29 +50,21 @@ struct Slowed {
     /// Timed steps of each of the other nodes.
     steps: u32,
     /// Steps of the slowest of the other nodes.
-    others: Steps,
+    others: Spread,
     /// Ratio of their mean to that of the overlapped run without a slow node.
     others_vs_unslowed: f64,
 }
 
-/// Report of `bench gossip`.
 #[derive(Debug, Serialize)]
-struct Report {
-    command: &'static str,
-    #[serde(flatten)]
-    sizes: Sizes,
-    steps: u32,
-    compute_ms: u64,
-    staleness: u32,
-    wire: String,
+struct Figures {
     /// Synchronous gossip without computation, i.e. the communication alone.
     communication: Compared,
     communication_rate_vs_plain_quinn: f64,
     /// Synchronous gossip after the computation.
-    synchronous: Steps,
+    synchronous: Spread,
     synchronous_vs_sum: f64,
     /// Gossip overlapped with computation.
-    overlapped: Steps,
+    overlapped: Spread,
     /// Ratio of the mean step to the longer of computation and communication.
     overlapped_vs_longer: f64,
     /// Whether that ratio and the steps beside a slow node meet their targets; `None` without
@@ -106,47 +81,64 @@ impl GossipBench {
     /// Measures and reports.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         self.sizes.check()?;
-        catch_signals();
         let limits = single_limits(console, self.sizes.model_bytes())?;
-        let communication = self
-            .measurement("communication", self.settings(0, "wait"), 0)
-            .compare(console)?;
-        let compute = self.compute_ms;
-        let synchronous = Steps::of(
-            &self
-                .measurement("synchronous steps", self.settings(0, "wait"), compute)
-                .reports(console)?,
-        );
-        let overlapped = Steps::of(
-            &self
-                .measurement(
-                    "overlapped steps",
-                    self.settings(self.staleness, "wait"),
-                    compute,
-                )
-                .reports(console)?,
-        );
-        let (slowed, skipped) = if self.compute_ms > 0 && self.sizes.nodes > 1 {
-            let slowed = self.slowed(console, self.slow_staleness, "wait", overlapped)?;
-            (
-                Some(slowed),
-                Some(self.slowed(console, self.staleness, "skip", overlapped)?),
-            )
-        } else {
-            (None, None)
+        let gossip_bytes = self.sizes.gossip_bytes() * self.sizes.encoded_share(&self.wire);
+        let alone = Gossip {
+            what: "communication",
+            staleness: 0,
+            late_peers: "wait",
+            steps: self.steps,
+            compute_ms: 0,
+            slow: None,
         };
-        let communication_ms = communication.figures.p50_ms;
+        let communication = self.measure(&alone, |measurement| {
+            measurement.compare(gossip_bytes, console)
+        })?;
+        let after = Gossip {
+            what: "synchronous steps",
+            compute_ms: self.compute_ms,
+            ..alone
+        };
+        let synchronous = self.steps(&after, 0, console)?;
+        let beside = Gossip {
+            what: "overlapped steps",
+            staleness: self.staleness,
+            ..after
+        };
+        let overlapped = self.steps(&beside, 0, console)?;
+        let slowed = |staleness, late_peers| {
+            if self.compute_ms == 0 || self.sizes.nodes < 2 {
+                return anyhow::Ok(None);
+            }
+            // Too few steps for the staleness bound to stop the others, who end up that many steps
+            // ahead.
+            let steps = self.slow_staleness - 1;
+            let gossip = Gossip {
+                what: "steps beside a slow node",
+                staleness,
+                late_peers,
+                steps,
+                slow: Some((SLOW_NODE, SLOW_FACTOR)),
+                ..beside
+            };
+            let others = self.steps(&gossip, SLOW_NODE as usize, console)?;
+            Ok(Some(Slowed {
+                staleness,
+                steps,
+                others,
+                others_vs_unslowed: ratio(others.mean_ms, overlapped.mean_ms),
+            }))
+        };
+        let slowed_by_one = slowed(self.slow_staleness, "wait")?;
+        let skipped = slowed(self.staleness, "skip")?;
+        let communication_ms = communication.time.p50_ms;
         let compute_ms = self.compute_ms as f64;
         let overlapped_vs_longer = ratio(overlapped.mean_ms, compute_ms.max(communication_ms));
-        let undisturbed = [&slowed, &skipped]
+        let undisturbed = [&slowed_by_one, &skipped]
             .into_iter()
             .flatten()
             .all(|slowed| slowed.others_vs_unslowed < SLOWED_MAX);
-        let report = Report {
-            command: "bench gossip",
-            steps: self.steps,
-            compute_ms: self.compute_ms,
-            staleness: self.staleness,
+        let figures = Figures {
             communication_rate_vs_plain_quinn: communication.rate_vs_plain_quinn,
             communication,
             synchronous,
@@ -155,160 +147,112 @@ impl GossipBench {
             overlapped_vs_longer,
             within_target: (self.compute_ms > 0)
                 .then_some(overlapped_vs_longer <= OVERLAPPED_MAX && undisturbed),
-            slowed,
+            slowed: slowed_by_one,
             skipped,
             limits,
-            sizes: self.sizes,
-            wire: self.wire,
         };
-        console.result(report.to_table(), &report)
+        let sheet = self.sheet(&figures);
+        sheet.show(console, "bench gossip", &self, &figures)
     }
 
-    /// Bytes that each node sends in one gossip.
-    fn gossip_bytes(&self) -> f64 {
-        self.sizes.gossip_bytes() * self.sizes.encoded_share(&self.wire)
-    }
-
-    fn settings(&self, staleness: u32, late_peers: &str) -> Vec<(&'static str, String)> {
-        let ours = [
-            ("SLOWMO_STALENESS", staleness.to_string()),
-            ("SLOWMO_LATE_PEERS", late_peers.to_owned()),
-            ("SLOWMO_GOSSIP_WIRE", self.wire.clone()),
-        ];
-        owned(&GOSSIP).into_iter().chain(ours).collect()
-    }
-
-    fn measurement<'a>(
-        &'a self,
-        what: &'a str,
-        settings: Vec<(&'static str, String)>,
-        compute_ms: u64,
-    ) -> Measurement<'a> {
-        Measurement {
-            what,
-            sizes: &self.sizes,
-            settings,
-            steps: self.steps,
-            compute_ms,
-            ideal_bytes: self.gossip_bytes(),
-            slow: None,
-        }
-    }
-
-    /// Measures with one slow node. The steps are too few for the staleness bound to stop the
-    /// others, who end up that many steps ahead.
-    fn slowed(
+    /// Runs the measurement of this gossip, with one peer at every step.
+    fn measure<T>(
         &self,
+        gossip: &Gossip<'_>,
+        run: impl FnOnce(Measurement<'_>) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let staleness = gossip.staleness.to_string();
+        run(Measurement {
+            what: gossip.what,
+            sizes: &self.sizes,
+            settings: &[
+                ("SLOWMO_BASE", "sgp"),
+                ("SLOWMO_ALPHA", "1"),
+                ("SLOWMO_BETA", "0"),
+                ("SLOWMO_STALENESS", &staleness),
+                ("SLOWMO_LATE_PEERS", gossip.late_peers),
+                ("SLOWMO_GOSSIP_WIRE", &self.wire),
+            ],
+            steps: gossip.steps,
+            compute_ms: gossip.compute_ms,
+            slow: gossip.slow,
+        })
+    }
+
+    /// Whole steps of the slowest node, without the first `left_out` nodes.
+    fn steps(
+        &self,
+        gossip: &Gossip<'_>,
+        left_out: usize,
         console: Console,
-        staleness: u32,
-        late_peers: &str,
-        unslowed: Steps,
-    ) -> anyhow::Result<Slowed> {
-        let steps = self.slow_staleness - 1;
-        let measurement = self.measurement(
-            "steps beside a slow node",
-            self.settings(staleness, late_peers),
-            self.compute_ms,
-        );
-        let reports = Measurement {
-            steps,
-            slow: Some((SLOW_NODE, SLOW_FACTOR)),
-            ..measurement
-        }
-        .reports(console)?;
-        let others = Steps::of(&reports[SLOW_NODE as usize..]);
-        Ok(Slowed {
-            staleness,
-            steps,
-            others,
-            others_vs_unslowed: ratio(others.mean_ms, unslowed.mean_ms),
+    ) -> anyhow::Result<Spread> {
+        self.measure(gossip, |measurement| {
+            Ok(NodeReport::slowest(
+                &measurement.reports(console)?[left_out..],
+            ))
         })
     }
-}
 
-impl Steps {
-    /// Steps of the slowest node.
-    fn of(reports: &[NodeReport]) -> Self {
-        let of_node = |report: &NodeReport| {
-            let mut periods = report.periods.clone();
-            let mean_ms = 1e3 * ratio(periods.iter().sum(), periods.len() as f64);
-            Self {
-                mean_ms,
-                p50_ms: 1e3 * median(&mut periods),
-                max_ms: 1e3 * periods.last().copied().unwrap_or(0.0),
-            }
+    fn sheet(&self, figures: &Figures) -> Sheet {
+        let steps = |Spread {
+                         mean_ms,
+                         p50_ms,
+                         max_ms,
+                         ..
+                     }: Spread| {
+            format!("{mean_ms:.1} ms (p50 {p50_ms:.1}, max {max_ms:.1})")
         };
-        let slowest = reports
-            .iter()
-            .map(of_node)
-            .max_by(|one, other| one.mean_ms.total_cmp(&other.mean_ms));
-        slowest.unwrap_or(Self {
-            mean_ms: 0.0,
-            p50_ms: 0.0,
-            max_ms: 0.0,
-        })
-    }
-
-    fn show(&self) -> String {
-        format!(
-            "{:.1} ms (p50 {:.1}, max {:.1})",
-            self.mean_ms, self.p50_ms, self.max_ms
-        )
-    }
-}
-
-impl Report {
-    fn to_table(&self) -> comfy_table::Table {
-        let mut rows = vec![["computation".to_owned(), format!("{} ms", self.compute_ms)]];
-        rows.extend(self.communication.rows(
-            "communication",
-            self.sizes.gossip_bytes() * self.sizes.encoded_share(&self.wire),
-        ));
-        rows.push(["synchronous step, mean".to_owned(), self.synchronous.show()]);
-        rows.push([
-            "  against the sum of both".to_owned(),
-            format!("× {:.3}", self.synchronous_vs_sum),
-        ]);
-        rows.push([
-            format!("overlapped step, mean (staleness {})", self.staleness),
-            self.overlapped.show(),
-        ]);
-        rows.push([
-            "  against the longer of both".to_owned(),
-            format!("× {:.3}", self.overlapped_vs_longer),
-        ]);
-        let slow = [
-            ("within the staleness bound", &self.slowed),
-            ("which is skipped", &self.skipped),
-        ];
-        for (how, slowed) in slow
-            .into_iter()
-            .filter_map(|(how, slowed)| slowed.as_ref().map(|slowed| (how, slowed)))
-        {
-            rows.push([
-                format!(
-                    "beside a slow node, {how} ({} steps, staleness {})",
-                    slowed.steps, slowed.staleness
-                ),
-                slowed.others.show(),
-            ]);
-            rows.push([
-                "  against no slow node".to_owned(),
-                format!("× {:.3}", slowed.others_vs_unslowed),
-            ]);
-        }
-        if let Some(met) = self.within_target {
-            let what = format!(
-                "× {OVERLAPPED_MAX} and × {SLOWED_MAX} at most: {}",
-                if met { "met" } else { "missed" }
-            );
-            rows.push(["targets".to_owned(), what]);
-        }
-        rows.extend(self.limits.rows());
-        let title = format!(
+        let times = |ratio: f64| format!("× {ratio:.3}");
+        let mut sheet = Sheet::new(format!(
             "{} nodes, {} MiB as {}, {} steps",
             self.sizes.nodes, self.sizes.mib, self.wire, self.steps
+        ));
+        sheet.row("computation", format!("{} ms", self.compute_ms));
+        figures.communication.rows("communication", &mut sheet);
+        sheet.row("synchronous step, mean", steps(figures.synchronous));
+        sheet.row(
+            "  against the sum of both",
+            times(figures.synchronous_vs_sum),
         );
-        table([title.as_str(), "figure"], rows)
+        sheet.row(
+            format!("overlapped step, mean (staleness {})", self.staleness),
+            steps(figures.overlapped),
+        );
+        sheet.row(
+            "  against the longer of both",
+            times(figures.overlapped_vs_longer),
+        );
+        for (how, slowed) in [
+            ("within the staleness bound", figures.slowed),
+            ("which is skipped", figures.skipped),
+        ] {
+            let Some(slowed) = slowed else { continue };
+            let of = format!("{} steps, staleness {}", slowed.steps, slowed.staleness);
+            sheet.row(
+                format!("beside a slow node, {how} ({of})"),
+                steps(slowed.others),
+            );
+            sheet.row("  against no slow node", times(slowed.others_vs_unslowed));
+        }
+        if let Some(met) = figures.within_target {
+            let met = verdict(met);
+            sheet.row(
+                "targets",
+                format!("× {OVERLAPPED_MAX} and × {SLOWED_MAX} at most: {met}"),
+            );
+        }
+        figures.limits.rows(&mut sheet);
+        sheet
     }
+}
+
+/// One kind of gossip to measure.
+#[derive(Clone, Copy)]
+struct Gossip<'a> {
+    what: &'a str,
+    staleness: u32,
+    late_peers: &'a str,
+    steps: u32,
+    compute_ms: u64,
+    slow: Option<(u64, u32)>,
 }

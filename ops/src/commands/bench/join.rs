@@ -1,17 +1,16 @@
 //! `slowmo bench join`: nodes join a running cluster and leave it again; measures the bytes that a
 //! joiner receives and the delay of the others.
 
-use super::churn::{Closed, Cluster};
-use super::churn_node::now_us;
-use super::run::ratio;
+use super::churn::Cluster;
+use super::harness::{Sheet, Spread, mebibytes, ratio};
+use super::node::Closed;
 use super::sizes::{REPLICAS, Sizes};
-use crate::console::{Console, table};
+use crate::console::Console;
 use anyhow::{Context, ensure};
 use clap::Args;
 use nix::sys::signal::Signal;
 use serde::Serialize;
-use slowmo_ops::limits::median;
-use slowmo_ops::processes::catch_signals;
+use slowmo::unix_us;
 use std::time::Duration;
 
 /// Settings for an outer round after every step.
@@ -28,11 +27,13 @@ const WAIT_MAX: Duration = Duration::from_secs(180);
 const QUIET_ROUNDS: usize = 5;
 
 /// Joins of nodes to a running cluster.
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Serialize)]
 pub struct JoinBench {
     #[command(flatten)]
+    #[serde(flatten)]
     sizes: Sizes,
     /// Number of nodes that join, one after the other; each leaves again before the next.
+    #[serde(skip)]
     #[arg(long, value_name = "J", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     joins: u32,
     /// Simulated computation before each step, in milliseconds.
@@ -69,11 +70,7 @@ struct Join {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
-    command: &'static str,
-    #[serde(flatten)]
-    sizes: Sizes,
-    compute_ms: u64,
+struct Figures {
     /// Bytes of the model and the momentum shares that a joiner needs.
     needed_bytes: f64,
     received_vs_needed_max: f64,
@@ -89,41 +86,34 @@ struct Report {
 impl JoinBench {
     /// Measures and reports.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        self.sizes.check()?;
-        catch_signals();
-        let Self {
-            sizes,
-            joins,
-            compute_ms,
-        } = self;
-        console.progress(format!(
-            "{} nodes, {} MiB, {joins} joins",
-            sizes.nodes, sizes.mib
-        ));
+        let sizes = &self.sizes;
+        sizes.check()?;
+        let title = format!(
+            "{} nodes, {} MiB, {} joins",
+            sizes.nodes, sizes.mib, self.joins
+        );
+        console.progress(&title);
         let mut cluster = Cluster::found(
             console,
             sizes.nodes.into(),
             sizes.parameters(),
-            compute_ms,
+            self.compute_ms,
             &SETTINGS,
             TIME_MAX,
         )?;
-        let measured = (1..=joins).map(|number| {
-            let join = join(&mut cluster, &sizes).with_context(|| format!("join {number}"))?;
+        let mut joins = Vec::new();
+        for number in 1..=self.joins {
+            let join = join(&mut cluster, sizes).with_context(|| format!("join {number}"))?;
             console.progress(format!(
-                "{number}/{joins}: ready after {:.0} ms, drained within {:.0} ms",
-                join.ready_ms, join.drain_ms
+                "{number}/{}: ready after {:.0} ms, drained within {:.0} ms",
+                self.joins, join.ready_ms, join.drain_ms
             ));
-            Ok(join)
-        });
-        let measured = measured.collect::<anyhow::Result<Vec<_>>>()?;
-        let middle =
-            |value: fn(&Join) -> f64| median(&mut measured.iter().map(value).collect::<Vec<_>>());
-        let report = Report {
-            command: "bench join",
-            compute_ms,
-            needed_bytes: needed_bytes(&sizes),
-            received_vs_needed_max: measured
+            joins.push(join);
+        }
+        let middle = |value: fn(&Join) -> f64| Spread::of(joins.iter().map(value)).p50_ms;
+        let figures = Figures {
+            needed_bytes: needed_bytes(sizes),
+            received_vs_needed_max: joins
                 .iter()
                 .map(|join| join.received_vs_needed)
                 .fold(0.0, f64::max),
@@ -131,17 +121,39 @@ impl JoinBench {
             publish_grew_ms: middle(|join| join.publish_grew_ms),
             waited_beyond_ms: middle(|join| join.waited_beyond_ms),
             joiner_bytes_ms: middle(|join| join.joiner_bytes_ms),
-            rounds_missed: measured.iter().map(|join| join.rounds_missed).sum(),
-            momentum_lost: cluster
-                .reports()
-                .iter()
-                .map(|report| report.momentum_lost)
-                .max()
-                .unwrap_or(0),
-            sizes,
-            joins: measured,
+            rounds_missed: joins.iter().map(|join| join.rounds_missed).sum(),
+            momentum_lost: cluster.momentum_lost(),
+            joins: joins.clone(),
         };
-        console.result(report.to_table(), &report)
+        let mut sheet = Sheet::new(title);
+        let needed = mebibytes(figures.needed_bytes);
+        sheet.row(
+            "a joiner needs: model, shares of the momentum",
+            format!("{needed:.0} MiB"),
+        );
+        sheet.row(
+            "it received, at most",
+            format!("{:.3} of that", figures.received_vs_needed_max),
+        );
+        sheet.ms("it had the model after, p50", middle(|join| join.ready_ms));
+        sheet.ms(
+            "ordinary round of the others, p50",
+            middle(|join| join.ordinary_round_ms),
+        );
+        sheet.ms("the joiner's round grew by, p50", figures.grew_ms);
+        sheet.ms("its publish phase grew by, p50", figures.publish_grew_ms);
+        sheet.ms("a node waited beyond that, p50", figures.waited_beyond_ms);
+        sheet.ms(
+            "its bytes take at an ordinary round's rate, p50",
+            figures.joiner_bytes_ms,
+        );
+        sheet.row("rounds missed by the others", figures.rounds_missed);
+        sheet.ms(
+            "drained and ended within, p50",
+            middle(|join| join.drain_ms),
+        );
+        sheet.row("shards whose momentum was lost", figures.momentum_lost);
+        sheet.show(console, "bench join", &self, &figures)
     }
 }
 
@@ -157,7 +169,7 @@ fn join(cluster: &mut Cluster, sizes: &Sizes) -> anyhow::Result<Join> {
     let nodes = usize::from(sizes.nodes);
     let joiner = nodes + 1;
     let others: Vec<usize> = cluster.running();
-    let quiet_us = now_us()?;
+    let quiet_us = unix_us();
     let of = |cluster: &Cluster, node: usize, members: usize| {
         cluster
             .node(node)
@@ -182,7 +194,7 @@ fn join(cluster: &mut Cluster, sizes: &Sizes) -> anyhow::Result<Join> {
             .collect::<Vec<_>>()
     };
     let ordinary = Times::median(&others.iter().flat_map(ordinary).collect::<Vec<_>>());
-    let begin_us = now_us()?;
+    let begin_us = unix_us();
     cluster.join(joiner)?;
     let contributed = |cluster: &Cluster, node: usize| {
         cluster
@@ -197,11 +209,12 @@ fn join(cluster: &mut Cluster, sizes: &Sizes) -> anyhow::Result<Join> {
             .all(|node| contributed(cluster, *node))
     })?;
     let told = cluster.node(joiner);
-    let (ready_us, next_round, received_bytes) = told
+    let ready = told
         .ready
         .context("the joiner did not say that it was ready")?;
-    let ready_ms = (ready_us - told.up_us.unwrap_or(ready_us)) as f64 / 1e3;
-    let received = next_round.saturating_sub(1);
+    let received_bytes = ready.received_bytes;
+    let ready_ms = (ready.at_us - told.up_us.unwrap_or(ready.at_us)) as f64 / 1e3;
+    let received = ready.round.saturating_sub(1);
     let in_round = |node: &usize| {
         cluster
             .node(*node)
@@ -257,8 +270,7 @@ impl Times {
     }
 
     fn median(all: &[Self]) -> Self {
-        let middle =
-            |value: fn(&Self) -> f64| median(&mut all.iter().map(value).collect::<Vec<_>>());
+        let middle = |value: fn(&Self) -> f64| Spread::of(all.iter().map(value)).p50_ms;
         Self {
             round_ms: middle(|times| times.round_ms),
             publish_ms: middle(|times| times.publish_ms),
@@ -276,12 +288,12 @@ fn missed(closed: &[Closed], since_us: u64) -> u64 {
 
 /// Lets the node hand over; returns the milliseconds until its process has ended.
 fn drain(cluster: &mut Cluster, node: usize, left: usize) -> anyhow::Result<f64> {
-    let begin_us = now_us()?;
+    let begin_us = unix_us();
     cluster.signal(node, Signal::SIGTERM)?;
     cluster.wait("the end of the drained node", WAIT_MAX, |cluster| {
         !cluster.running().contains(&node)
     })?;
-    let end_us = now_us()?;
+    let end_us = unix_us();
     ensure!(
         cluster.ended_well(node),
         "the drained node did not end with exit code 0"
@@ -296,65 +308,4 @@ fn drain(cluster: &mut Cluster, node: usize, left: usize) -> anyhow::Result<f64>
         })
     })?;
     Ok((end_us - begin_us) as f64 / 1e3)
-}
-
-impl Report {
-    fn to_table(&self) -> comfy_table::Table {
-        let title = format!(
-            "{} nodes, {} MiB, {} joins",
-            self.sizes.nodes,
-            self.sizes.mib,
-            self.joins.len()
-        );
-        let middle =
-            |value: fn(&Join) -> f64| median(&mut self.joins.iter().map(value).collect::<Vec<_>>());
-        let mebibytes = |bytes: f64| bytes / f64::from(1 << 20);
-        let rows = [
-            [
-                "a joiner needs: model, shares of the momentum".to_owned(),
-                format!("{:.0} MiB", mebibytes(self.needed_bytes)),
-            ],
-            [
-                "it received, at most".to_owned(),
-                format!("{:.3} of that", self.received_vs_needed_max),
-            ],
-            [
-                "it had the model after, p50".to_owned(),
-                format!("{:.0} ms", middle(|join| join.ready_ms)),
-            ],
-            [
-                "ordinary round of the others, p50".to_owned(),
-                format!("{:.0} ms", middle(|join| join.ordinary_round_ms)),
-            ],
-            [
-                "the joiner's round grew by, p50".to_owned(),
-                format!("{:.0} ms", self.grew_ms),
-            ],
-            [
-                "its publish phase grew by, p50".to_owned(),
-                format!("{:.0} ms", self.publish_grew_ms),
-            ],
-            [
-                "a node waited beyond that, p50".to_owned(),
-                format!("{:.0} ms", self.waited_beyond_ms),
-            ],
-            [
-                "its bytes take at an ordinary round's rate, p50".to_owned(),
-                format!("{:.0} ms", self.joiner_bytes_ms),
-            ],
-            [
-                "rounds missed by the others".to_owned(),
-                self.rounds_missed.to_string(),
-            ],
-            [
-                "drained and ended within, p50".to_owned(),
-                format!("{:.0} ms", middle(|join| join.drain_ms)),
-            ],
-            [
-                "shards whose momentum was lost".to_owned(),
-                self.momentum_lost.to_string(),
-            ],
-        ];
-        table([title.as_str(), "figure"], rows)
-    }
 }

@@ -1,16 +1,17 @@
 //! `slowmo bench limits`: the raw limits of this machine, without the runtime.
 
+use super::harness::{Sheet, mebibytes};
 use super::sizes::Sizes;
-use crate::console::{Console, table};
+use crate::console::Console;
 use clap::Args;
 use serde::Serialize;
 use slowmo_ops::limits::{Carrier, Transfer, copy_bytes_per_second, measure};
-use slowmo_ops::processes::catch_signals;
 
 /// Measures the raw limits alone.
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Serialize)]
 pub struct Limits {
     #[command(flatten)]
+    #[serde(flatten)]
     sizes: Sizes,
 }
 
@@ -25,12 +26,8 @@ pub struct LimitsReport {
     pub memory_copy_gb_per_s: f64,
 }
 
-/// Report of `bench limits`.
 #[derive(Debug, Serialize)]
-struct Report {
-    command: &'static str,
-    #[serde(flatten)]
-    sizes: Sizes,
+struct Figures {
     limits: LimitsReport,
     /// Time of plain quinn, all to all, for the bytes of an exact average.
     plain_quinn_average_ms: f64,
@@ -43,24 +40,28 @@ struct Report {
 impl Limits {
     /// Measures and reports.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        self.sizes.check()?;
-        catch_signals();
-        let limits = single_limits(console, self.sizes.model_bytes())?;
-        let plain_quinn_average_ms =
-            plain_quinn_ms(console, &self.sizes, self.sizes.average_bytes())?;
-        let plain_quinn_outer_round_ms =
-            plain_quinn_ms(console, &self.sizes, self.sizes.outer_round_bytes())?;
-        let plain_quinn_gossip_ms =
-            plain_quinn_ms(console, &self.sizes, self.sizes.gossip_bytes())?;
-        let report = Report {
-            command: "bench limits",
-            sizes: self.sizes,
-            limits,
-            plain_quinn_average_ms,
-            plain_quinn_outer_round_ms,
-            plain_quinn_gossip_ms,
+        let sizes = &self.sizes;
+        sizes.check()?;
+        let mut sheet = Sheet::new("limit of this machine".to_owned());
+        let limits = single_limits(console, sizes.model_bytes())?;
+        limits.rows(&mut sheet);
+        let mut quinn = |what: &str, bytes: f64| {
+            let ms = plain_quinn_ms(console, sizes, bytes)?;
+            let nodes = sizes.nodes;
+            let mib = mebibytes(bytes);
+            sheet.row(
+                format!("plain quinn, {nodes} processes, {what}: {mib:.0} MiB out of each"),
+                format!("{ms:.1} ms"),
+            );
+            anyhow::Ok(ms)
         };
-        console.result(report.to_table(), &report)
+        let figures = Figures {
+            limits,
+            plain_quinn_average_ms: quinn("as an average", sizes.average_bytes())?,
+            plain_quinn_outer_round_ms: quinn("as an outer round", sizes.outer_round_bytes())?,
+            plain_quinn_gossip_ms: quinn("as a gossip", sizes.gossip_bytes())?,
+        };
+        sheet.show(console, "bench limits", &self, &figures)
     }
 }
 
@@ -96,7 +97,7 @@ pub fn plain_quinn_ms(console: Console, sizes: &Sizes, bytes: f64) -> anyhow::Re
     console.progress(format!(
         "measuring plain quinn between {} processes, {:.0} MiB out of each",
         sizes.nodes,
-        bytes / f64::from(1 << 20)
+        mebibytes(bytes)
     ));
     let bytes_per_peer = (bytes / f64::from(sizes.nodes - 1)) as u64;
     let transfer = Transfer {
@@ -109,45 +110,14 @@ pub fn plain_quinn_ms(console: Console, sizes: &Sizes, bytes: f64) -> anyhow::Re
 }
 
 impl LimitsReport {
-    /// Rows of a table: name and value.
-    pub fn rows(&self) -> Vec<[String; 2]> {
-        let row = |what: &str, rate: f64| [what.to_owned(), format!("{rate:.2} GB/s")];
-        vec![
-            row("one QUIC stream, 2 processes", self.quic_stream_gb_per_s),
-            row("one TCP stream, 2 processes", self.tcp_stream_gb_per_s),
-            row("memory copy, one core", self.memory_copy_gb_per_s),
-        ]
-    }
-}
-
-impl Report {
-    fn to_table(&self) -> comfy_table::Table {
-        let mut rows = self.limits.rows();
-        let quinn = |what: &str, bytes: f64, ms: f64| {
-            let mebibytes = bytes / f64::from(1 << 20);
-            [
-                format!(
-                    "plain quinn, {} processes, {what}: {mebibytes:.0} MiB out of each",
-                    self.sizes.nodes
-                ),
-                format!("{ms:.1} ms"),
-            ]
-        };
-        rows.push(quinn(
-            "as an average",
-            self.sizes.average_bytes(),
-            self.plain_quinn_average_ms,
-        ));
-        rows.push(quinn(
-            "as an outer round",
-            self.sizes.outer_round_bytes(),
-            self.plain_quinn_outer_round_ms,
-        ));
-        rows.push(quinn(
-            "as a gossip",
-            self.sizes.gossip_bytes(),
-            self.plain_quinn_gossip_ms,
-        ));
-        table(["limit of this machine", "figure"], rows)
+    /// Adds the rows of the limits.
+    pub fn rows(&self, sheet: &mut Sheet) {
+        for (what, rate) in [
+            ("one QUIC stream, 2 processes", self.quic_stream_gb_per_s),
+            ("one TCP stream, 2 processes", self.tcp_stream_gb_per_s),
+            ("memory copy, one core", self.memory_copy_gb_per_s),
+        ] {
+            sheet.row(what, format!("{rate:.2} GB/s"));
+        }
     }
 }

@@ -3,12 +3,11 @@
 mod beside;
 mod checkpoint;
 mod churn;
-mod churn_node;
 mod gossip;
+mod harness;
 mod join;
 mod limits;
 mod node;
-mod raw_node;
 mod recovery;
 mod round;
 mod run;
@@ -17,10 +16,9 @@ mod step;
 mod telemetry;
 
 use crate::console::Console;
-pub use churn_node::{CHURN_NODE, ChurnNode};
 use clap::Subcommand;
 pub use node::{BENCH_NODE, BenchNode};
-pub use raw_node::RawNode;
+use slowmo_ops::processes::catch_signals;
 
 /// The measurements.
 #[derive(Debug, Subcommand)]
@@ -47,6 +45,7 @@ pub enum Bench {
 impl Bench {
     /// Measures and reports.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
+        catch_signals();
         match self {
             Self::Round(round) => round.run(console),
             Self::Gossip(gossip) => gossip.run(console),

@@ -1,8 +1,9 @@
-//! Hidden `slowmo bench-node`: one node with synthetic parameters that times its calls of `step`.
+//! Hidden `slowmo bench-node`: one node with synthetic parameters. It times its calls of `step`, or
+//! trains until it is drained and reports every decided round with the time.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use slowmo::{Config, Runtime, TensorError, Tensors, Worker};
+use slowmo::{Config, Runtime, TensorError, Tensors, Worker, unix_us};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -24,27 +25,38 @@ const LEARNING_RATE: f32 = 0.1;
 /// One node of a measurement; its algorithm comes through `SLOWMO_*` variables.
 #[derive(Debug, Args)]
 pub struct BenchNode {
-    /// Float32 values of the model.
-    #[arg(long)]
-    parameters: usize,
-    /// Timed steps.
-    #[arg(long)]
-    steps: u32,
-    /// Simulated computation before each step, in milliseconds.
-    #[arg(long, default_value_t = 0)]
-    compute_ms: u64,
-    /// Id of the node whose computation takes longer.
-    #[arg(long)]
-    slow_node: Option<u64>,
-    /// Factor by which its computation takes longer.
-    #[arg(long, default_value_t = 1)]
-    slow_factor: u32,
+    /// Its task, as JSON.
+    #[arg(value_parser = |text: &str| serde_json::from_str::<Task>(text))]
+    task: Task,
 }
 
-/// Event of a node of a measurement, one JSON object per line.
+/// The work of a node.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Task {
+    /// Float32 values of the model.
+    pub parameters: usize,
+    /// Timed steps, after the warm-up; 0 trains until the node is drained.
+    pub steps: u32,
+    /// Simulated computation before each step, in milliseconds.
+    pub compute_ms: u64,
+    /// Id of the node whose computation takes longer, and the factor.
+    pub slow: Option<(u64, u32)>,
+}
+
+/// Event of a node, one JSON object per line. Times are microseconds since 1970: all nodes run on
+/// one machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum NodeEvent {
+    /// The process has started and is about to start the runtime.
+    Up { at_us: u64 },
+    /// The node has the cluster's parameters.
+    Ready(Ready),
+    /// The node is about to enter a round.
+    Enter { at_us: u64 },
+    /// The node has the result of a decided round.
+    Round(Closed),
     /// Times of the next timed steps, in seconds; at most [`STEPS_PER_LINE`].
     Times {
         /// Times of `step` alone, in the order of the steps.
@@ -52,8 +64,40 @@ pub enum NodeEvent {
         /// Times of the steps with the computation before them.
         periods: Vec<f64>,
     },
-    /// Totals, reported after the last step.
+    /// Totals, reported after the last timed step.
     Done(NodeTotals),
+}
+
+/// The moment at which a node had the cluster's parameters.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Ready {
+    /// Time of the event.
+    pub at_us: u64,
+    /// Number of the next round.
+    pub round: u64,
+    /// UDP payload bytes received so far.
+    pub received_bytes: u64,
+}
+
+/// A round as closed by one node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Closed {
+    /// Number of the round.
+    pub round: u64,
+    /// Time at which the training thread had the result.
+    pub at_us: u64,
+    /// Time at which the training thread entered the round.
+    pub entered_us: u64,
+    /// Nodes that were averaged.
+    pub contributors: usize,
+    /// Members of the view after it.
+    pub members: usize,
+    /// Whether the node got the result without having contributed.
+    pub caught_up: bool,
+    /// Duration of its publish phase until the decision, in microseconds.
+    pub published_us: u64,
+    /// Digest of the parameters.
+    pub digest: String,
 }
 
 /// Totals of a node over all timed steps.
@@ -70,44 +114,98 @@ pub struct NodeTotals {
 }
 
 impl BenchNode {
-    /// Runs this node's part and reports its times.
+    /// Runs this node's part and reports its events.
     pub fn run(self) -> anyhow::Result<()> {
+        tell(&NodeEvent::Up { at_us: unix_us() })?;
+        let task = self.task;
         let config = Config::load()?;
-        let is_slow = self.slow_node.is_some() && self.slow_node == config.node_id;
+        let factor = match task.slow {
+            Some((node, factor)) if Some(node) == config.node_id => factor,
+            _ => 1,
+        };
+        let compute = Duration::from_millis(task.compute_ms) * factor;
         let runtime = Runtime::builder().config(config).spawn()?;
         if let Some(address) = runtime.http_address() {
             std::thread::spawn(move || read_metrics(address));
         }
         let mut worker = runtime.worker(0)?;
-        let mut params = Synthetic::new(self.parameters);
-        worker.synchronize(&mut params)?;
-        let compute =
-            Duration::from_millis(self.compute_ms) * if is_slow { self.slow_factor } else { 1 };
-        for _ in 0..WARM_UP_STEPS {
-            timed_step(&mut worker, &mut params, compute)?;
+        let mut params = Synthetic::new(task.parameters);
+        let start = worker.synchronize(&mut params)?;
+        tell(&NodeEvent::Ready(Ready {
+            at_us: unix_us(),
+            round: start.round,
+            received_bytes: runtime.traffic().received_bytes,
+        }))?;
+        if task.steps > 0 {
+            time_steps(&runtime, &mut worker, &mut params, task.steps, compute)?;
+        } else {
+            report_rounds(&runtime, &mut worker, &mut params, compute)?;
         }
-        let before = runtime.traffic();
-        let times = (0..self.steps)
-            .map(|_| timed_step(&mut worker, &mut params, compute))
-            .collect::<Result<Vec<_>, _>>()?;
-        let after = settled_traffic(&runtime);
-        let totals = NodeTotals {
-            sent_bytes: after.sent_bytes.saturating_sub(before.sent_bytes),
-            lost_packets: after.lost_packets.saturating_sub(before.lost_packets),
-            mtu_bytes: after.mtu_bytes,
-            peak_bytes: peak_resident_bytes().unwrap_or(0),
-        };
-        for times in times.chunks(STEPS_PER_LINE) {
-            let (seconds, periods) = times.iter().copied().unzip();
-            println!(
-                "{}",
-                serde_json::to_string(&NodeEvent::Times { seconds, periods })?
-            );
-        }
-        println!("{}", serde_json::to_string(&NodeEvent::Done(totals))?);
-        worker.leave()?;
-        Ok(())
+        Ok(worker.leave()?)
     }
+}
+
+/// Times the steps after the warm-up.
+fn time_steps(
+    runtime: &Runtime,
+    worker: &mut Worker,
+    params: &mut Synthetic,
+    steps: u32,
+    compute: Duration,
+) -> anyhow::Result<()> {
+    for _ in 0..WARM_UP_STEPS {
+        timed_step(worker, params, compute)?;
+    }
+    let before = runtime.traffic();
+    let times = (0..steps)
+        .map(|_| timed_step(worker, params, compute))
+        .collect::<Result<Vec<_>, _>>()?;
+    let after = settled_traffic(runtime);
+    for times in times.chunks(STEPS_PER_LINE) {
+        let (seconds, periods) = times.iter().copied().unzip();
+        tell(&NodeEvent::Times { seconds, periods })?;
+    }
+    tell(&NodeEvent::Done(NodeTotals {
+        sent_bytes: after.sent_bytes.saturating_sub(before.sent_bytes),
+        lost_packets: after.lost_packets.saturating_sub(before.lost_packets),
+        mtu_bytes: after.mtu_bytes,
+        peak_bytes: peak_resident_bytes().unwrap_or(0),
+    }))
+}
+
+/// Trains until the node is drained.
+fn report_rounds(
+    runtime: &Runtime,
+    worker: &mut Worker,
+    params: &mut Synthetic,
+    compute: Duration,
+) -> anyhow::Result<()> {
+    loop {
+        std::thread::sleep(compute);
+        let entered_us = unix_us();
+        tell(&NodeEvent::Enter { at_us: entered_us })?;
+        let report = worker.step(params, LEARNING_RATE)?;
+        if let Some(round) = report.round {
+            tell(&NodeEvent::Round(Closed {
+                round,
+                at_us: unix_us(),
+                entered_us,
+                contributors: report.contributors,
+                members: report.nodes,
+                caught_up: report.caught_up,
+                published_us: runtime.status().last_round.published_us,
+                digest: slowmo::digest(&*params)?,
+            }))?;
+        }
+        if report.drained {
+            return Ok(());
+        }
+    }
+}
+
+fn tell(event: &NodeEvent) -> anyhow::Result<()> {
+    let line = serde_json::to_string(event)?;
+    Ok(writeln!(std::io::stdout(), "{line}")?)
 }
 
 /// Reads the node's metrics every second, like a Prometheus scrape, for as long as the process
@@ -148,20 +246,18 @@ fn timed_step(
     compute: Duration,
 ) -> Result<(f64, f64), slowmo::StepError> {
     let begin = Instant::now();
-    if !compute.is_zero() {
-        std::thread::sleep(compute);
-    }
+    std::thread::sleep(compute);
     let start = Instant::now();
     worker.step(params, LEARNING_RATE)?;
     Ok((start.elapsed().as_secs_f64(), begin.elapsed().as_secs_f64()))
 }
 
 /// One flat tensor of deterministic values.
-pub struct Synthetic(Vec<f32>);
+struct Synthetic(Vec<f32>);
 
 impl Synthetic {
     /// A tensor of this many values.
-    pub fn new(parameters: usize) -> Self {
+    fn new(parameters: usize) -> Self {
         // A short cycle of exact values: cheap to make, finite, and not all equal.
         Self(
             (0..parameters)

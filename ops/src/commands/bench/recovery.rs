@@ -1,17 +1,18 @@
 //! `slowmo bench recovery`: nodes are killed or stopped at random moments; measures the time until
 //! the others' next round is decided, and until the victim or its replacement contributes again.
 
-use super::churn::{Closed, Cluster};
-use super::churn_node::now_us;
-use crate::console::{Console, table};
+use super::churn::Cluster;
+use super::harness::{Sheet, Spread};
+use super::node::Closed;
+use crate::console::Console;
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use nix::sys::signal::Signal;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use serde::Serialize;
-use slowmo_ops::limits::median;
-use slowmo_ops::processes::{NODES_MAX, catch_signals};
+use slowmo::unix_us;
+use slowmo_ops::processes::NODES_MAX;
 use std::time::Duration;
 
 /// Settings for an exact average with slow momentum after every step.
@@ -29,15 +30,17 @@ const WAIT_MAX: Duration = Duration::from_secs(90);
 const QUIET_ROUNDS: u64 = 5;
 
 /// Recovery from killed or stopped nodes.
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Serialize)]
 pub struct RecoveryBench {
     /// Node processes.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(3..=NODES_MAX as i64))]
     nodes: u16,
     /// Number of nodes that are killed or stopped, one after the other.
+    #[serde(rename = "faults")]
     #[arg(long, value_name = "K", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     kills: u32,
     /// Model size in MiB; a small model unless given.
+    #[serde(skip)]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=4096))]
     mib: Option<u32>,
     /// Fault applied to a node.
@@ -83,28 +86,15 @@ struct Recovery {
     pause_ms: f64,
 }
 
-/// Statistics over all faults, in milliseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Figures {
-    p50: f64,
-    p99: f64,
-    max: f64,
-}
-
 #[derive(Debug, Serialize)]
-struct Report {
-    command: &'static str,
-    nodes: u16,
-    faults: u32,
-    signal: Fault,
+struct Figures {
     model_bytes: u64,
-    compute_ms: u64,
     /// Ordinary time between two rounds.
     round_ms: f64,
-    next_round_ms: Figures,
-    without_victim_ms: Figures,
-    contributes_ms: Figures,
-    pause_ms: Figures,
+    next_round: Spread,
+    without_victim: Spread,
+    contributes: Spread,
+    pause: Spread,
     leaders_hit: usize,
     hit_inside_a_round: usize,
     rounds_decided: u64,
@@ -117,7 +107,6 @@ struct Report {
 impl RecoveryBench {
     /// Measures and reports.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        catch_signals();
         // Without a given size: as many values as a small perceptron.
         let parameters = self.mib.map_or(16 << 10, |mib| (mib as usize) << 18);
         console.progress(format!("{} nodes, {} faults", self.nodes, self.kills));
@@ -150,42 +139,78 @@ impl RecoveryBench {
         }
         run.quiet()?;
         let round_ms = run.ordinary_ms();
-        let reports = run.cluster.reports();
+        let answering = run.cluster.reports().len();
         ensure!(
-            reports.len() == run.nodes,
-            "only {} of {} nodes answer",
-            reports.len(),
+            answering == run.nodes,
+            "only {answering} of {} nodes answer",
             run.nodes
         );
-        let report = Report {
-            command: "bench recovery",
-            nodes: self.nodes,
-            faults: self.kills,
-            signal: self.signal,
+        let spread = |value: fn(&Recovery) -> f64| Spread::of(recoveries.iter().map(value));
+        let count = |is: fn(&&Recovery) -> bool| recoveries.iter().filter(is).count();
+        let figures = Figures {
             model_bytes: parameters as u64 * 4,
-            compute_ms: self.compute_ms,
             round_ms,
-            next_round_ms: Figures::of(&recoveries, |recovery| recovery.next_round_ms),
-            without_victim_ms: Figures::of(&recoveries, |recovery| recovery.without_victim_ms),
-            contributes_ms: Figures::of(&recoveries, |recovery| recovery.contributes_ms),
-            pause_ms: Figures::of(&recoveries, |recovery| recovery.pause_ms),
-            leaders_hit: recoveries.iter().filter(|recovery| recovery.leader).count(),
-            hit_inside_a_round: recoveries
-                .iter()
-                .filter(|recovery| recovery.inside_round)
-                .count(),
+            next_round: spread(|recovery| recovery.next_round_ms),
+            without_victim: spread(|recovery| recovery.without_victim_ms),
+            contributes: spread(|recovery| recovery.contributes_ms),
+            pause: spread(|recovery| recovery.pause_ms),
+            leaders_hit: count(|recovery| recovery.leader),
+            hit_inside_a_round: count(|recovery| recovery.inside_round),
             rounds_decided: run.cluster.decided(),
             // A violation of either would have ended the measurement.
             rounds_decided_twice: 0,
             digests_equal: true,
-            momentum_lost: reports
-                .iter()
-                .map(|report| report.momentum_lost)
-                .max()
-                .unwrap_or(0),
-            recoveries,
+            momentum_lost: run.cluster.momentum_lost(),
+            recoveries: recoveries.clone(),
         };
-        console.result(report.to_table(), &report)
+        self.sheet(&figures)
+            .show(console, "bench recovery", &self, &figures)
+    }
+
+    fn sheet(&self, figures: &Figures) -> Sheet {
+        let megabytes = figures.model_bytes as f64 / 1e6;
+        let mut sheet = Sheet::new(format!(
+            "{} nodes, {megabytes:.2} MB, {} faults",
+            self.nodes, self.kills
+        ));
+        let back = match self.signal {
+            Fault::Kill => "replacement contributes, after its start",
+            Fault::Stop => "contributes again, after SIGCONT",
+        };
+        sheet.ms("ordinary time between rounds", figures.round_ms);
+        for (what, time) in [
+            ("survivors' next round", figures.next_round),
+            (
+                "survivors' next round without the victim",
+                figures.without_victim,
+            ),
+            (back, figures.contributes),
+            ("survivors' pause for it", figures.pause),
+        ] {
+            let Spread {
+                p50_ms,
+                p99_ms,
+                max_ms,
+                ..
+            } = time;
+            sheet.row(
+                format!("{what}: p50"),
+                format!("{p50_ms:.0} ms (p99 {p99_ms:.0}, max {max_ms:.0})"),
+            );
+        }
+        sheet.row(
+            "leaders hit, hit inside a round",
+            format!("{}, {}", figures.leaders_hit, figures.hit_inside_a_round),
+        );
+        sheet.row(
+            "rounds decided, twice",
+            format!(
+                "{}, {}",
+                figures.rounds_decided, figures.rounds_decided_twice
+            ),
+        );
+        sheet.row("shards whose momentum was lost", figures.momentum_lost);
+        sheet
     }
 }
 
@@ -200,7 +225,7 @@ impl Run {
     /// Waits until all nodes have contributed to a few rounds in a row.
     fn quiet(&mut self) -> anyhow::Result<()> {
         let nodes = self.nodes;
-        let from = now_us()?;
+        let from = unix_us();
         self.cluster
             .wait("rounds with everybody", WAIT_MAX, |cluster| {
                 cluster.running().len() == nodes
@@ -229,14 +254,7 @@ impl Run {
                 .map(|(after, before)| (after.at_us - before.at_us) as f64 / 1e3)
                 .collect::<Vec<_>>()
         };
-        median(
-            &mut self
-                .cluster
-                .running()
-                .into_iter()
-                .flat_map(gaps)
-                .collect::<Vec<_>>(),
-        )
+        Spread::of(self.cluster.running().into_iter().flat_map(gaps)).p50_ms
     }
 
     /// Applies the fault to one node at a random moment and waits until it, or its replacement,
@@ -261,7 +279,7 @@ impl Run {
         } else {
             Signal::SIGSTOP
         };
-        let hit_us = now_us()?;
+        let hit_us = unix_us();
         self.cluster.signal(victim, signal)?;
         let (next, without) = self.survivors(&others, hit_us)?;
         let told = self.cluster.node(victim);
@@ -329,12 +347,12 @@ impl Run {
                 self.cluster.wait("the victim's end", WAIT_MAX, |cluster| {
                     !cluster.running().contains(&victim)
                 })?;
-                let begin_us = now_us()?;
+                let begin_us = unix_us();
                 self.cluster.join(victim)?;
                 begin_us
             }
             Fault::Stop => {
-                let begin_us = now_us()?;
+                let begin_us = unix_us();
                 self.cluster.signal(victim, Signal::SIGCONT)?;
                 begin_us
             }
@@ -378,74 +396,5 @@ impl Run {
             .iter()
             .flat_map(|node| self.cluster.node(*node).gaps(from_us, to_us));
         (gaps.max().unwrap_or(0) as f64 / 1e3 - round_ms).max(0.0)
-    }
-}
-
-impl Figures {
-    fn of(recoveries: &[Recovery], value: impl Fn(&Recovery) -> f64) -> Self {
-        let mut values: Vec<f64> = recoveries.iter().map(value).collect();
-        let p50 = median(&mut values);
-        // Nearest rank; `values` is sorted now.
-        let rank = (values.len() * 99).div_ceil(100).max(1) - 1;
-        Self {
-            p50,
-            p99: values.get(rank).copied().unwrap_or(0.0),
-            max: values.last().copied().unwrap_or(0.0),
-        }
-    }
-
-    fn to_text(self) -> String {
-        format!(
-            "{:.0} ms (p99 {:.0}, max {:.0})",
-            self.p50, self.p99, self.max
-        )
-    }
-}
-
-impl Report {
-    fn to_table(&self) -> comfy_table::Table {
-        let title = format!(
-            "{} nodes, {:.2} MB, {} faults",
-            self.nodes,
-            self.model_bytes as f64 / 1e6,
-            self.faults
-        );
-        let back = if self.signal == Fault::Kill {
-            "replacement contributes, after its start"
-        } else {
-            "contributes again, after SIGCONT"
-        };
-        let rows = [
-            [
-                "ordinary time between rounds".to_owned(),
-                format!("{:.0} ms", self.round_ms),
-            ],
-            [
-                "survivors' next round: p50".to_owned(),
-                self.next_round_ms.to_text(),
-            ],
-            [
-                "survivors' next round without the victim: p50".to_owned(),
-                self.without_victim_ms.to_text(),
-            ],
-            [format!("{back}: p50"), self.contributes_ms.to_text()],
-            [
-                "survivors' pause for it: p50".to_owned(),
-                self.pause_ms.to_text(),
-            ],
-            [
-                "leaders hit, hit inside a round".to_owned(),
-                format!("{}, {}", self.leaders_hit, self.hit_inside_a_round),
-            ],
-            [
-                "rounds decided, twice".to_owned(),
-                format!("{}, {}", self.rounds_decided, self.rounds_decided_twice),
-            ],
-            [
-                "shards whose momentum was lost".to_owned(),
-                self.momentum_lost.to_string(),
-            ],
-        ];
-        table([title.as_str(), "figure"], rows)
     }
 }

@@ -1,45 +1,33 @@
 //! Runs the nodes of one measurement and combines their reports.
 
-use super::node::{BENCH_NODE, NodeEvent, NodeTotals};
+use super::harness::{Settings, Sheet, Spread, mebibytes, plan, ratio};
+use super::limits::plain_quinn_ms;
+use super::node::{NodeEvent, NodeTotals, Task};
 use super::sizes::Sizes;
 use crate::console::Console;
 use anyhow::{Context, ensure};
 use serde::Serialize;
-use slowmo_ops::limits::median;
-use slowmo_ops::processes::{Flow, Plan, Stream, supervise};
+use slowmo_ops::processes::{Stream, supervise};
 use std::time::Duration;
 
 /// Time limit of one measurement.
 const TIME_MAX: Duration = Duration::from_secs(540);
 
 /// One measurement: the work of the nodes in each step.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Measurement<'a> {
     /// Name of the measurement, for people who wait.
     pub what: &'a str,
     /// Number of nodes and size of the model.
     pub sizes: &'a Sizes,
-    /// The algorithm, as configuration variables.
-    pub settings: Vec<(&'static str, String)>,
+    /// The algorithm.
+    pub settings: Settings<'a>,
     /// Timed steps.
     pub steps: u32,
     /// Simulated computation before each step, in milliseconds.
     pub compute_ms: u64,
-    /// Bytes that the algorithm must send out of each node in each step.
-    pub ideal_bytes: f64,
     /// Id of a node with longer computation, and the factor.
     pub slow: Option<(u64, u32)>,
-}
-
-/// Constant configuration variables.
-pub type Fixed<'a> = &'a [(&'static str, &'static str)];
-
-/// Owned configuration variables, for [`Measurement::settings`].
-pub fn owned(settings: Fixed<'_>) -> Vec<(&'static str, String)> {
-    settings
-        .iter()
-        .map(|(name, value)| (*name, (*value).to_owned()))
-        .collect()
 }
 
 /// Report of one node.
@@ -52,15 +40,12 @@ pub struct NodeReport {
     totals: Option<NodeTotals>,
 }
 
-/// The figures of one measurement.
-#[derive(Clone, Debug, Serialize)]
-pub struct Figures {
-    /// Median over the steps of the slowest node's time.
-    pub p50_ms: f64,
-    /// Shortest time.
-    pub min_ms: f64,
-    /// Longest time.
-    pub max_ms: f64,
+/// A measurement compared with plain quinn moving the same bytes, measured before and after it.
+#[derive(Debug, Serialize)]
+pub struct Compared {
+    /// Times of a step on its slowest node.
+    #[serde(flatten)]
+    pub time: Spread,
     /// Model bytes per median time.
     pub algorithm_bandwidth_gb_per_s: f64,
     /// UDP payload bytes sent, mean over nodes and steps.
@@ -75,86 +60,73 @@ pub struct Figures {
     pub peak_memory_bytes: u64,
     /// The same peak in units of the model's size.
     pub peak_memory_models: f64,
+    /// Time of plain quinn: mean of the medians before and after.
+    pub plain_quinn_ms: f64,
+    /// `plain_quinn_ms / p50_ms`: 1 is as fast as quinn alone.
+    pub rate_vs_plain_quinn: f64,
+    #[serde(skip)]
+    ideal_bytes: f64,
 }
 
 impl Measurement<'_> {
-    /// Figures of steps in which the nodes wait for each other: a step takes as long as on its
-    /// slowest node.
-    pub fn run(&self, console: Console) -> anyhow::Result<Figures> {
+    /// Measures plain quinn, then steps in which the nodes wait for each other, then plain quinn
+    /// again, because the machine's other load changes meanwhile. The algorithm must send
+    /// `ideal_bytes` out of each node in each step.
+    pub fn compare(&self, ideal_bytes: f64, console: Console) -> anyhow::Result<Compared> {
+        let before = plain_quinn_ms(console, self.sizes, ideal_bytes)?;
         let reports = self.reports(console)?;
+        let after = plain_quinn_ms(console, self.sizes, ideal_bytes)?;
         let slowest = |step: usize| {
-            reports
-                .iter()
-                .filter_map(|report| report.seconds.get(step))
-                .copied()
-                .fold(0.0, f64::max)
+            let seconds = reports.iter().filter_map(|report| report.seconds.get(step));
+            seconds.copied().fold(0.0, f64::max) * 1e3
         };
-        let mut seconds: Vec<f64> = (0..self.steps as usize).map(slowest).collect();
-        let p50 = median(&mut seconds);
+        let time = Spread::of((0..self.steps as usize).map(slowest));
         let totals: Vec<&NodeTotals> = reports
             .iter()
             .filter_map(|report| report.totals.as_ref())
             .collect();
         let model = self.sizes.model_bytes() as f64;
         let sent_bytes: u64 = totals.iter().map(|node| node.sent_bytes).sum();
-        let sent_bytes_per_node = ratio(
-            sent_bytes as f64,
-            totals.len() as f64 * f64::from(self.steps),
-        );
+        let messages = totals.len() as f64 * f64::from(self.steps);
+        let sent_bytes_per_node = ratio(sent_bytes as f64, messages);
         let peak_memory_bytes = totals.iter().map(|node| node.peak_bytes).max().unwrap_or(0);
-        Ok(Figures {
-            p50_ms: p50 * 1e3,
-            min_ms: seconds.first().copied().unwrap_or(0.0) * 1e3,
-            max_ms: seconds.last().copied().unwrap_or(0.0) * 1e3,
-            algorithm_bandwidth_gb_per_s: ratio(model / 1e9, p50),
+        let plain_quinn_ms = f64::midpoint(before, after);
+        Ok(Compared {
+            time,
+            algorithm_bandwidth_gb_per_s: ratio(model / 1e6, time.p50_ms),
             sent_bytes_per_node,
-            sent_vs_ideal: ratio(sent_bytes_per_node, self.ideal_bytes),
+            sent_vs_ideal: ratio(sent_bytes_per_node, ideal_bytes),
             lost_packets: totals.iter().map(|node| node.lost_packets).sum(),
             mtu_bytes: totals.iter().map(|node| node.mtu_bytes).min().unwrap_or(0),
             peak_memory_bytes,
             peak_memory_models: peak_memory_bytes as f64 / model,
+            plain_quinn_ms,
+            rate_vs_plain_quinn: ratio(plain_quinn_ms, time.p50_ms),
+            ideal_bytes,
         })
     }
 
     /// Starts the nodes and returns their reports in ascending order of id.
     pub fn reports(&self, console: Console) -> anyhow::Result<Vec<NodeReport>> {
+        let nodes = usize::from(self.sizes.nodes);
         console.progress(format!(
-            "measuring {} with {} nodes, {} MiB",
-            self.what, self.sizes.nodes, self.sizes.mib
+            "measuring {} with {nodes} nodes, {} MiB",
+            self.what, self.sizes.mib
         ));
-        let program = std::env::current_exe().context("cannot find this program")?;
-        let plan = self.settings.iter().fold(
-            Plan::new(program, self.sizes.nodes.into()),
-            |plan, (name, value)| plan.variable(name, value.as_str()),
-        );
-        let arguments = [
-            ("--parameters", self.sizes.parameters() as u64),
-            ("--steps", self.steps.into()),
-            ("--compute-ms", self.compute_ms),
-        ];
-        let slow = self
-            .slow
-            .map(|(node, factor)| [("--slow-node", node), ("--slow-factor", factor.into())]);
-        let arguments = arguments.into_iter().chain(slow.into_iter().flatten());
-        let arguments = arguments.flat_map(|(name, value)| [name.to_owned(), value.to_string()]);
-        let plan = plan
-            .arguments([BENCH_NODE])
-            .arguments(arguments)
-            .isolated(TIME_MAX);
-        let mut reports = vec![NodeReport::default(); self.sizes.nodes.into()];
+        let task = Task {
+            parameters: self.sizes.parameters(),
+            steps: self.steps,
+            compute_ms: self.compute_ms,
+            slow: self.slow,
+        };
+        let plan = plan(nodes, &task, self.settings, TIME_MAX)?;
+        let mut reports = vec![NodeReport::default(); nodes];
         supervise(&plan, &mut |line| {
             let report = &mut reports[line.node - 1];
             match serde_json::from_str(&line.text) {
-                Ok(NodeEvent::Times { seconds, periods }) if line.stream == Stream::Output => {
-                    report.seconds.extend(seconds);
-                    report.periods.extend(periods);
-                }
-                Ok(NodeEvent::Done(totals)) if line.stream == Stream::Output => {
-                    report.totals = Some(totals)
-                }
+                Ok(event) if line.stream == Stream::Output => report.note(event),
                 _ => console.node_line(line),
             }
-            Flow::Continue
         })
         .with_context(|| format!("measuring {}", self.what))?;
         let expected = self.steps as usize;
@@ -170,11 +142,63 @@ impl Measurement<'_> {
     }
 }
 
-/// `numerator / denominator`; 0 unless the denominator is positive.
-pub fn ratio(numerator: f64, denominator: f64) -> f64 {
-    if denominator > 0.0 {
-        numerator / denominator
-    } else {
-        0.0
+impl NodeReport {
+    fn note(&mut self, event: NodeEvent) {
+        match event {
+            NodeEvent::Times { seconds, periods } => {
+                self.seconds.extend(seconds);
+                self.periods.extend(periods);
+            }
+            NodeEvent::Done(totals) => self.totals = Some(totals),
+            // The start, and rounds of nodes that do not time their steps.
+            _ => {}
+        }
+    }
+
+    /// Whole steps of the slowest of these nodes, computation included.
+    pub fn slowest(reports: &[Self]) -> Spread {
+        reports
+            .iter()
+            .map(|report| Spread::of_seconds(&report.periods))
+            .max_by(|one, other| one.mean_ms.total_cmp(&other.mean_ms))
+            .unwrap_or_default()
+    }
+}
+
+impl Compared {
+    /// Adds the rows of this comparison.
+    pub fn rows(&self, name: &str, sheet: &mut Sheet) {
+        let Spread {
+            p50_ms,
+            min_ms,
+            max_ms,
+            ..
+        } = self.time;
+        let sent = mebibytes(self.sent_bytes_per_node);
+        let ideal = mebibytes(self.ideal_bytes);
+        sheet.row(
+            format!("{name}: p50 (min – max)"),
+            format!("{p50_ms:.1} ms ({min_ms:.1} – {max_ms:.1})"),
+        );
+        sheet.row(
+            "  model bytes / time",
+            format!("{:.2} GB/s", self.algorithm_bandwidth_gb_per_s),
+        );
+        sheet.row(
+            "  sent by each node, and against the ideal",
+            format!("{sent:.1} MiB, × {:.3} of {ideal:.1}", self.sent_vs_ideal),
+        );
+        sheet.row(
+            "  peak memory of a node process",
+            format!("{:.1} × model", self.peak_memory_models),
+        );
+        sheet.row(
+            "  plain quinn, same processes and bytes",
+            format!("{:.1} ms", self.plain_quinn_ms),
+        );
+        sheet.row(
+            "  rate against plain quinn",
+            format!("{:.2}", self.rate_vs_plain_quinn),
+        );
     }
 }

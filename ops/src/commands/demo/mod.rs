@@ -8,15 +8,13 @@ mod view;
 
 use crate::console::Console;
 use agreement::{Agreed, Agreement};
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use nix::sys::signal::Signal;
 pub use node::{DEMO_NODE, DemoNode};
 use report::{Fate, NodeResult, Report, Row};
 use serde::Deserialize;
-use slowmo_ops::processes::{
-    Group, Happening, Line, NODES_MAX, Plan, Stream, catch_signals, signals,
-};
+use slowmo_ops::processes::{Group, Happening, Line, NODES_MAX, Plan, Stream, catch_signals};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use view::View;
@@ -130,13 +128,9 @@ impl Demo {
     }
 
     fn plan(&self) -> anyhow::Result<Plan> {
-        let program = std::env::current_exe().context("cannot find this program")?;
-        let plan = Plan::new(program, self.nodes.into()).arguments([
-            DEMO_NODE.into(),
-            "--steps".into(),
-            self.steps.to_string(),
-        ]);
-        let plan = plan
+        let steps = self.steps.to_string();
+        let arguments = [DEMO_NODE, "--steps", &steps];
+        let plan = Plan::of_this_program(self.nodes.into(), arguments)?
             .variable("SLOWMO_BASE", "sgp")
             .variable("SLOWMO_TAU", TAU)
             .variable("SLOWMO_BETA", BETA);
@@ -148,14 +142,11 @@ impl Run {
     /// Handles the nodes' events until all have ended.
     fn watch(&mut self, until: Instant) -> anyhow::Result<()> {
         while !self.group.is_over() {
-            for happening in self.group.happenings() {
+            for happening in self.group.watch()? {
                 match happening {
                     Happening::Line(line) => self.hear(&line)?,
                     Happening::Ended { node, status } => self.ended(node, status)?,
                 }
-            }
-            if let Some(signal) = signals::caught() {
-                bail!("ended by {signal}; all nodes were ended");
             }
             if Instant::now() >= until {
                 bail!("not done after {TIME_MAX:?}; all nodes were ended");

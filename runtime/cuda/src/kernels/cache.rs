@@ -3,11 +3,11 @@
 
 use super::compile::OPTIONS;
 use super::{SOURCE, Target};
+use slowmo_actors::unix_time::unix_us;
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// Size limit of a cached file; no larger file was ever written here.
@@ -53,13 +53,11 @@ pub fn write(name: &str, content: &[u8]) {
         let folder = folder().ok_or(std::io::ErrorKind::NotFound)?;
         fs::create_dir_all(&folder)?;
         // Other containers may write here under the same process id.
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_nanos());
         let unique = format!(
-            "{}-{}-{now}",
+            "{}-{}-{}",
             std::process::id(),
-            WRITES.fetch_add(1, Ordering::Relaxed)
+            WRITES.fetch_add(1, Ordering::Relaxed),
+            unix_us()
         );
         let temporary = folder.join(format!("{name}.{unique}"));
         let mut options = fs::OpenOptions::new();

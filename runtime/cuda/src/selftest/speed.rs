@@ -25,7 +25,7 @@ pub struct Rate {
     pub share: Option<f64>,
 }
 
-/// The GPU's copy bandwidth; the rates of the mix and of the slow step; page-locked copies and the
+/// The GPU's copy bandwidth; the rates of the mix and of the division; page-locked copies and the
 /// device's own copies. Each uses arrays of `bytes` bytes, or of a sixth of the free memory if that
 /// is less.
 ///
@@ -34,7 +34,7 @@ pub struct Rate {
 pub fn rates(gpu: &Gpu, bytes: usize) -> Result<Vec<Rate>, GpuError> {
     let room = usize::try_from(gpu.memory()?.0 / 6).unwrap_or(usize::MAX);
     let n = (bytes.min(room) / size_of::<f32>()).max(1);
-    let arrays = (0..4)
+    let arrays = (0..2)
         .map(|_| Scratch::<f32>::zeros(gpu, n, "measuring rates"))
         .collect::<Result<Vec<_>, _>>()?;
     let word = Scratch::<u64>::zeros(gpu, 1, "measuring rates")?;
@@ -56,18 +56,11 @@ pub fn rates(gpu: &Gpu, bytes: usize) -> Result<Vec<Rate>, GpuError> {
             )
         }
     })?;
-    let slow = rate("slow step", 5 * size, gpu, || {
+    let divide = rate("divide", 2 * size, gpu, || {
         // SAFETY: the same.
-        unsafe {
-            gpu.launch(
-                Kernel::SlowMo,
-                &[at(0), at(1), at(2), at(3)],
-                n,
-                &[0.1, 0.5, 0.1],
-            )
-        }
+        unsafe { gpu.launch(Kernel::Divide, &[at(0)], n, &[1.5]) }
     })?;
-    let mut rates = vec![copy.clone(), against(mix, &copy), against(slow, &copy)];
+    let mut rates = vec![copy.clone(), against(mix, &copy), against(divide, &copy)];
     drop(arrays);
     rates.extend(copies(gpu, n)?);
     Ok(rates)
