@@ -3,15 +3,14 @@
 //!
 //! | module | explores |
 //! |---|---|
-//! | [`round`] | rounds: terms, attempts, votes, take-over, views that change, crashes, wrong verdicts, restarts |
 //! | [`bootstrap`] | which process bootstraps a run |
 //! | [`histories`] | forks and merging of histories |
 //! | [`order`] | which of two histories wins, in isolation |
 //!
-//! [`check`] runs a search and reports how far it got.
+//! Rounds have no model here: `chaos-tests/src/model` searches the product's own coordinator.
+//! [`check`] runs these searches, and that one.
 
 pub mod bootstrap;
 pub mod check;
 pub mod histories;
 pub mod order;
-pub mod round;

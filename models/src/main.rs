@@ -1,18 +1,13 @@
-//! Runs the models and prints what they found: `slowmo-models [round|bootstrap|histories]
-//! [--long]`.
+//! Runs the models and prints what they found: `slowmo-models [bootstrap|histories] [--long]`.
 
 use slowmo_models::check::Report;
-use slowmo_models::{bootstrap, histories, round};
+use slowmo_models::{bootstrap, histories};
 use std::process::ExitCode;
 
 /// A model's name and the function that runs it.
 type Subject = (&'static str, fn(bool) -> Vec<Report>);
 
-const SUBJECTS: [Subject; 3] = [
-    ("round", round::run),
-    ("bootstrap", bootstrap::run),
-    ("histories", histories::run),
-];
+const SUBJECTS: [Subject; 2] = [("bootstrap", bootstrap::run), ("histories", histories::run)];
 
 fn main() -> ExitCode {
     let mut long = false;
@@ -22,7 +17,7 @@ fn main() -> ExitCode {
             Some((name, _)) => named.push(*name),
             None if argument == "--long" => long = true,
             None => {
-                eprintln!("slowmo-models [round|bootstrap|histories] [--long]");
+                eprintln!("slowmo-models [bootstrap|histories] [--long]");
                 return ExitCode::FAILURE;
             }
         }

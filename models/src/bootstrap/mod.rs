@@ -1,8 +1,8 @@
 //! Which process bootstraps a run. The model has three bootstrap members, one of which is the
 //! bootstrapper, and a fourth process that only a run knows.
 //!
-//! Round 0 is modelled as votes of its bootstrap members without terms: [`crate::round`] explores
-//! that this one round has one outcome. A message once sent stays sent and is read at any later
+//! Round 0 is modelled as votes of its bootstrap members without terms: that one
+//! round has one outcome is searched elsewhere, in the product's coordinator. A message once sent stays sent and is read at any later
 //! time or never, which stands for loss, repetition and any order.
 //!
 //! | step | rule |
