@@ -5,9 +5,9 @@
 //! --seeds 20000` hunts among seeds that nobody tried, and shows and shrinks what fails.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use slowmo_chaos::sim::Look;
 use slowmo_chaos::sim::counters::{Counters, RUNS_MIN};
 use slowmo_chaos::sim::search::{self, Search};
-use slowmo_chaos::sim::{Look, Report};
 use std::ops::RangeInclusive;
 
 /// Nodes that a run starts with.
@@ -15,16 +15,9 @@ const NODES: RangeInclusive<usize> = 1..=8;
 /// Few enough to run with every build.
 const SEEDS: u64 = 500;
 
-fn seed(seed: u64, look: Look) -> Report {
-    search::seed(seed, &NODES, look)
-}
-
 #[test]
 fn no_seed_breaks_an_invariant() {
-    let seeds = std::env::var("SLOWMO_SEEDS")
-        .ok()
-        .and_then(|seeds| seeds.parse().ok())
-        .unwrap_or(SEEDS);
+    let seeds = std::env::var("SLOWMO_SEEDS").map_or(SEEDS, |seeds| seeds.parse().unwrap());
     let found = search::search(&Search::usual(0..seeds, NODES), &|_| {});
     let first = found.failures.first();
     assert!(
@@ -74,28 +67,12 @@ fn a_thousand_nodes() {
 }
 
 #[test]
-fn a_seed_is_the_same_run_every_time() {
-    for number in [3, 7, 42] {
-        let look = Look {
-            keeps_trace: true,
-            verbose: false,
-        };
-        let one = seed(number, look);
-        let other = seed(number, look);
-        assert_eq!(one.events, other.events, "seed {number}");
-        assert!(one.trace == other.trace, "seed {number}");
-    }
-}
-
-#[test]
 fn a_trace_is_read_as_it_was_written() {
-    let report = seed(
-        2,
-        Look {
-            keeps_trace: true,
-            verbose: false,
-        },
-    );
+    let look = Look {
+        keeps_trace: true,
+        verbose: false,
+    };
+    let report = search::seed(2, &NODES, look);
     for line in report.trace.unwrap() {
         let text = serde_json::to_string(&line).unwrap();
         let read: slowmo_protocol::trace::Line = serde_json::from_str(&text).unwrap();

@@ -3,14 +3,15 @@
 #![allow(clippy::unwrap_used)]
 
 use slowmo_chaos::virtual_cluster::search::search;
-use slowmo_protocol::planted::{Bug, plant};
 
 /// Seeds of several kinds: gossip, averages and gradient means, calm and stormy.
 const SEEDS: std::ops::Range<u64> = 12..16;
 
 /// Everything of a run happens on this test's thread, and so does what is planted there.
+#[cfg(feature = "planted")]
 #[test]
 fn a_planted_bug_is_found() {
+    use slowmo_protocol::planted::{Bug, plant};
     plant(Some(Bug::SamplerRepeats));
     let found = search(SEEDS, &(2..=5), false, |_| {});
     plant(None);

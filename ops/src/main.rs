@@ -12,6 +12,11 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
+const _: () = assert!(
+    !slowmo_protocol::planted::COMPILED_IN,
+    "bugs on purpose are for tests of slowmo-chaos only: build without its feature `planted`"
+);
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     log();

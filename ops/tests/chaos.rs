@@ -50,6 +50,24 @@ fn run(folder: &Path, scenario: &str, arguments: &[&str]) -> (Output, Value) {
     (output, report)
 }
 
+/// The shipped scenario of one kill, with three nodes instead of eight and seconds for minutes.
+fn one_kill() -> String {
+    let shipped = include_str!("../../chaos-tests/scenarios/one_kill.toml");
+    let changes = [
+        ("nodes = 8", "nodes = 3"),
+        ("duration_s = 30", "duration_s = 3\nwarm_up_s = 0.2"),
+        ("quiet_s = 15", "quiet_s = 3"),
+        ("at_s = 10", "at_s = 0.8"),
+        ("for_s = 5", "for_s = 0.4"),
+    ];
+    changes
+        .iter()
+        .fold(shipped.to_owned(), |text, (shipped, short)| {
+            assert!(text.contains(shipped), "{shipped} in {text}");
+            text.replace(shipped, short)
+        })
+}
+
 fn assert_sound(output: &Output, report: &Value) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(
@@ -68,18 +86,7 @@ fn assert_sound(output: &Output, report: &Value) {
 #[test]
 fn a_node_is_killed_and_comes_back_and_the_report_can_be_made_again() {
     let folder = tempfile::tempdir().unwrap();
-    let scenario = "
-        summary = 'one of three is killed'
-        nodes = 3
-        duration_s = 3
-        warm_up_s = 0.2
-        quiet_s = 3
-        script = [{ at_s = 0.8, do = 'kill', who = 2, for_s = 0.4 }]
-        [expect]
-        victims_return = true
-        next_round_within_ms = 5000
-    ";
-    let (output, report) = run(folder.path(), scenario, &["--seed", "7"]);
+    let (output, report) = run(folder.path(), &one_kill(), &["--seed", "7"]);
     assert_sound(&output, &report);
     let kinds: Vec<&str> = report["measures"]["kinds"]
         .as_array()

@@ -1,5 +1,6 @@
 //! Deliberate bugs that prove that the simulation finds such bugs. A test switches one on for its
-//! own thread. Without the feature `planted`, which only tests enable, none of them is compiled in.
+//! own thread. Without the feature `planted`, which only a build of `slowmo-chaos` enables, none of them
+//! is compiled in.
 
 /// One deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,9 @@ pub const MODEL_BUGS: [Bug; 7] = [
     Bug::FloorUntold,
     Bug::VoidIgnored,
 ];
+
+/// Whether this build can be made to have a bug. What ships refuses to be built with it.
+pub const COMPILED_IN: bool = cfg!(feature = "planted");
 
 #[cfg(feature = "planted")]
 mod switch {

@@ -13,11 +13,11 @@
 //! nothing fails. It also has planted bugs, rules that are broken on purpose, which the search must
 //! find.
 
-mod report;
 pub mod rounds;
 
-pub use report::{Finding, Report};
+pub use slowmo_models::check::Report;
 
+use slowmo_models::check::Search;
 use std::time::Duration;
 
 /// One search.
@@ -27,8 +27,6 @@ pub struct Config {
     pub name: &'static str,
     /// Bounds of the search.
     pub setup: rounds::Setup,
-    /// Number of threads that search.
-    pub threads: usize,
     /// Time after which the search is given up; the report says so.
     pub limit: Duration,
 }
@@ -36,39 +34,30 @@ pub struct Config {
 impl Config {
     /// The searches of the test suite: seconds each.
     #[must_use]
-    pub fn short(threads: usize) -> Vec<Self> {
-        Self::all(rounds::Setup::short(), threads, Duration::from_secs(600))
+    pub fn short() -> Vec<Self> {
+        Self::all(rounds::Setup::short(), Duration::from_secs(600))
     }
 
     /// Larger searches: minutes each, some hours.
     #[must_use]
-    pub fn long(threads: usize) -> Vec<Self> {
-        Self::all(
-            rounds::Setup::long(),
-            threads,
-            Duration::from_secs(4 * 3600),
-        )
+    pub fn long() -> Vec<Self> {
+        Self::all(rounds::Setup::long(), Duration::from_secs(4 * 3600))
     }
 
-    fn all(
-        setups: Vec<(&'static str, rounds::Setup)>,
-        threads: usize,
-        limit: Duration,
-    ) -> Vec<Self> {
-        setups
-            .into_iter()
-            .map(|(name, setup)| Self {
-                name,
-                setup,
-                threads,
-                limit,
-            })
-            .collect()
+    fn all(setups: Vec<(&'static str, rounds::Setup)>, limit: Duration) -> Vec<Self> {
+        let config = |(name, setup)| Self { name, setup, limit };
+        setups.into_iter().map(config).collect()
     }
 }
 
 /// Explores every state within the bounds of `config`; a search ends at the first forbidden state.
 #[must_use]
 pub fn check(config: &Config) -> Report {
-    report::search(config, rounds::Cluster::new(config.setup.clone()))
+    let search = Search {
+        time: config.limit,
+        ..Search::new(config.name)
+    };
+    slowmo_models::check::check(&search, |limit| {
+        rounds::Cluster::new(config.setup.clone()).until(limit)
+    })
 }

@@ -1,7 +1,7 @@
 //! What nodes are told when they cannot found a cluster: quickly, on every side, with both sides
 //! named and what to do.
 
-use crate::support::{config, local_sgd};
+use crate::support::{assert_says, config, local_sgd};
 use slowmo::config::ClusterKey;
 use slowmo::transport::memory::MemoryHub;
 use slowmo::{Config, Network, Runtime, SpawnError, SynchronizeError, Synchronized};
@@ -60,12 +60,6 @@ fn told(starts: Vec<Start>) -> Vec<String> {
         begun.elapsed()
     );
     told
-}
-
-fn assert_says(told: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(told.contains(part), "{told:?} should say {part:?}");
-    }
 }
 
 /// Nodes 1, 2, … in one hub, each configured and sized by itself.

@@ -1,7 +1,7 @@
 //! What a joiner gets of the base optimizer: zeros, or what the lowest contributor has, on each of
 //! its workers, bit for bit.
 
-use crate::support::{PATIENCE, in_hub, local_sgd, uneven};
+use crate::support::{PATIENCE, bits, in_hub, local_sgd, uneven};
 use slowmo::transport::memory::MemoryHub;
 use slowmo::{Buffers, Config, Runtime, StepError, Worker};
 use slowmo_protocol::algorithm::BufferStrategy;
@@ -119,10 +119,6 @@ fn joined(config: &Config) -> (Vec<(u64, Vec<f32>)>, Vec<f32>) {
     let donated = first.lock().unwrap().remove(&before).unwrap();
     assert_ne!(third.lock().unwrap().get(&before), None);
     (joined.into(), donated)
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! name; in both cases the model is what one process computes from who contributed.
 
 use crate::support::{
-    Training, bits, by_the_book, config, in_hub, local_sgd, overlapped, sgp, train, uneven,
+    Training, assert_says, bits, by_the_book, config, in_hub, local_sgd, overlapped, sgp, train,
+    uneven,
 };
 use slowmo::config::BaseName;
 use slowmo::transport::memory::MemoryHub;
@@ -144,12 +145,6 @@ fn assert_unmoved(founders: &[Training; 2], told: &str) {
             seen.values == expected,
             "the founders' model does not notice: {told}"
         );
-    }
-}
-
-fn assert_says(told: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(told.contains(part), "{told:?} should say {part:?}");
     }
 }
 

@@ -82,6 +82,7 @@ impl Processes {
             .map(|(key, value)| (format!("SLOWMO_{}", key.to_uppercase()), value));
         Command::new(std::env::current_exe().unwrap())
             .args([
+                "--ignored",
                 "--exact",
                 "killed::a_node_in_a_process_of_its_own",
                 "--nocapture",
@@ -164,10 +165,10 @@ fn train_node(config: Config, mut done: impl FnMut(&StepReport) -> bool) -> Trai
     training
 }
 
-/// The process that the tests below start and kill; as a test of its own it does nothing. Unless it
-/// is killed before, it trains [`TOGETHER`] rounds with all other nodes and prints its digest after
-/// each step.
+/// The process that the tests below start and kill. Unless it is killed before, it trains
+/// [`TOGETHER`] rounds with all other nodes and prints its digest after each step.
 #[test]
+#[ignore = "no test, but the process that the tests below start"]
 fn a_node_in_a_process_of_its_own() {
     if std::env::var_os(NODE_VARIABLE).is_none() {
         return;

@@ -6,7 +6,6 @@ mod bootstrap;
 mod buffers;
 mod determinism;
 mod encoded;
-mod golden;
 mod hostile;
 mod joiner_buffers;
 mod joining;

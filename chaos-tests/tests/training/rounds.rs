@@ -1,7 +1,7 @@
 //! What `step` and the other calls refuse, with what message, and that nobody else is disturbed by
 //! it.
 
-use crate::support::{IN_ORDER, assert_close, bits, config, local_sgd, sgp};
+use crate::support::{IN_ORDER, assert_close, assert_says, bits, config, local_sgd, sgp};
 use slowmo::config::{BaseName, OuterName};
 use slowmo::{
     Config, Exchange, GradientError, Runtime, StepError, SynchronizeError, Worker, WorkerError,
@@ -35,12 +35,6 @@ fn on_nodes<R: Send>(
             .map(|thread| thread.join().unwrap())
             .collect()
     })
-}
-
-fn assert_says(told: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(told.contains(part), "{told:?} should say {part:?}");
-    }
 }
 
 #[test]

@@ -211,11 +211,6 @@ pub fn descend(parameters: &mut [f32], gradients: &[f32], rate: f32) {
         .for_each(|(x, gradient)| *x -= rate * gradient);
 }
 
-/// The gradient of `½a(x − c)²` with each worker's own `a` and `c`.
-pub fn parabolas(a: &'static [f32], c: &'static [f32]) -> Gradient {
-    Arc::new(move |worker, _, x| x.iter().map(|x| a[worker] * (x - c[worker])).collect())
-}
-
 /// Parabolas of many elements; every worker, element and step has its own center.
 pub fn noisy(worker: usize, step: usize, x: &[f32]) -> Vec<f32> {
     let center = |index: usize| ((worker * 131 + step * 17 + index * 7) % 23) as f32 * 0.173 - 1.9;
@@ -315,5 +310,12 @@ pub fn assert_close(found: &[f32], expected: &[f32], tolerance: f32) {
             error <= tolerance,
             "value {index}: {found} against {expected}, off by {error:e}"
         );
+    }
+}
+
+/// What somebody is told has all these parts.
+pub fn assert_says(told: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(told.contains(part), "{told:?} should say {part:?}");
     }
 }

@@ -11,6 +11,9 @@ use slowmo_candle::{CandleGradients, CandleVariables};
 use std::net::SocketAddr;
 use std::thread;
 
+const STEPS: usize = 3;
+const RATE: f32 = 0.05;
+
 /// A linear model with random weights, and its variables.
 fn model() -> (Linear, CandleVariables) {
     let map = VarMap::new();
@@ -19,14 +22,32 @@ fn model() -> (Linear, CandleVariables) {
     (linear, CandleVariables::from_var_map(&map).unwrap())
 }
 
-/// Takes three steps of SGD on `½|model(1) − target|²`; the digest of the variables and the model's
-/// own output at the end.
-fn train(node: &Runtime, target: f32) -> (String, Vec<f32>) {
+/// What one node saw.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    /// Digest of the variables at the end.
+    digest: String,
+    /// The model's own output before the first step.
+    before: Vec<f32>,
+    /// Its output after the last one.
+    after: Vec<f32>,
+}
+
+/// The model's output for an input of ones.
+fn output(linear: &Linear) -> Vec<f32> {
+    let input = Tensor::ones((1, 4), DType::F32, &Device::Cpu).unwrap();
+    let output = linear.forward(&input).unwrap();
+    output.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// Takes [`STEPS`] steps of SGD on `½|model(1) − target|²`.
+fn train(node: &Runtime, target: f32) -> Seen {
     let (linear, mut variables) = model();
     let mut worker = node.worker(0).unwrap();
     worker.synchronize(&mut variables).unwrap();
+    let before = output(&linear);
     let input = Tensor::ones((1, 4), DType::F32, &Device::Cpu).unwrap();
-    for _ in 0..3 {
+    for _ in 0..STEPS {
         let loss = (linear.forward(&input).unwrap() - f64::from(target))
             .unwrap()
             .sqr()
@@ -38,25 +59,22 @@ fn train(node: &Runtime, target: f32) -> (String, Vec<f32>) {
             .average_gradients(&mut CandleGradients::new(&variables, &mut store))
             .unwrap();
         for variable in variables.to_vars() {
-            let update = (store.get(&variable).unwrap() * 0.05).unwrap();
+            let update = (store.get(&variable).unwrap() * f64::from(RATE)).unwrap();
             variable
                 .set(&(variable.as_tensor() - update).unwrap())
                 .unwrap();
         }
-        worker.step(&mut variables, 0.05).unwrap();
+        worker.step(&mut variables, RATE).unwrap();
     }
     worker.leave().unwrap();
-    let output = linear
-        .forward(&input)
-        .unwrap()
-        .flatten_all()
-        .unwrap()
-        .to_vec1()
-        .unwrap();
-    (digest(&variables).unwrap(), output)
+    Seen {
+        digest: digest(&variables).unwrap(),
+        before,
+        after: output(&linear),
+    }
 }
 
-fn on_two_nodes(config: &Config) -> Vec<(String, Vec<f32>)> {
+fn on_two_nodes(config: &Config) -> Vec<Seen> {
     let hub = MemoryHub::new(None);
     let address = |id: u64| SocketAddr::from(([127, 0, 0, 1], 44_000 + id as u16));
     let start = |id: u64| {
@@ -87,8 +105,11 @@ fn on_two_nodes(config: &Config) -> Vec<(String, Vec<f32>)> {
         .collect()
 }
 
+/// The nodes' targets are 1 and 2, so that both together descend towards 1.5. An output moves with
+/// four weights and a bias, each by the rate times the distance from there.
 #[test]
-fn both_nodes_end_with_the_same_variables() {
+fn both_nodes_end_with_the_same_variables_nearer_to_the_mean_target() {
+    let left = (1.0 - RATE * 5.0).powi(STEPS as i32);
     let local_sgd = Config {
         frequency: 1,
         tau: 3,
@@ -102,9 +123,10 @@ fn both_nodes_end_with_the_same_variables() {
     for config in [local_sgd, all_reduce] {
         let seen = on_two_nodes(&config);
         assert_eq!(seen[0], seen[1], "the model sees what the nodes agreed on");
-        // Three steps of 0.05·5 towards the mean target of 1.5, from weights that differ from run
-        // to run.
-        assert!(seen[0].1.iter().all(|output| output.is_finite()));
+        for (before, after) in seen[0].before.iter().zip(&seen[0].after) {
+            let expected = 1.5 + left * (before - 1.5);
+            assert!((after - expected).abs() < 1e-4, "{after}, not {expected}");
+        }
     }
 }
 

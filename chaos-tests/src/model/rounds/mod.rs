@@ -48,6 +48,7 @@ mod watch;
 pub use state::State;
 pub use watch::Violation;
 
+use slowmo_models::check::Limit;
 use slowmo_protocol::coordinator::{RoundKind, RoundSpec};
 use slowmo_protocol::ident::{NodeId, Round, Step as InnerStep};
 use slowmo_protocol::time::{Instant, Span};
@@ -378,6 +379,7 @@ pub enum Step {
 pub struct Cluster {
     setup: Setup,
     bootstrapped: State,
+    limit: Option<Limit>,
 }
 
 impl Cluster {
@@ -388,6 +390,16 @@ impl Cluster {
         Self {
             setup,
             bootstrapped,
+            limit: None,
+        }
+    }
+
+    /// The same, searched until a limit.
+    #[must_use]
+    pub fn until(self, limit: Limit) -> Self {
+        Self {
+            limit: Some(limit),
+            ..self
         }
     }
 
@@ -530,10 +542,11 @@ impl Model for Cluster {
     }
 
     fn within_boundary(&self, state: &State) -> bool {
-        state
-            .nodes
-            .iter()
-            .all(|node| node.machine.place().term.counter <= self.setup.counter_max)
+        self.limit.as_ref().is_none_or(Limit::allows)
+            && state
+                .nodes
+                .iter()
+                .all(|node| node.machine.place().term.counter <= self.setup.counter_max)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {

@@ -2,7 +2,7 @@
 //! that takes over.
 
 use super::book::TAU;
-use super::drill::{Drill, config, each, points};
+use super::drill::{Drill, config, each, each_that_comes_about, points};
 use super::points::{Act, Kind, Point, Stream, Trap};
 use slowmo::Config;
 use slowmo_protocol::policy::{OnQuorumLoss, Quorum};
@@ -55,25 +55,7 @@ fn all_but(survivor: u64, ids: &[u64], config: &Config) -> Vec<Together> {
 }
 
 #[test]
-fn the_last_of_four_goes_on_where_survivors_decide() {
-    let ids = [2, 3, 5, 8];
-    let config = Config {
-        quorum: Quorum::Survivors,
-        ..config(ids.len(), 3)
-    };
-    for survivor in [2, 8] {
-        each(&all_but(survivor, &ids, &config), |case| {
-            let drill = Drill::new(&ids, &[], config.clone(), &[case.trap()]);
-            let killed = drill.until_sprung(SLOW)[0];
-            let left = if killed { vec![survivor] } else { ids.to_vec() };
-            assert_eq!(drill.finish(&left), 0);
-            killed
-        });
-    }
-}
-
-#[test]
-fn the_last_of_four_goes_on_also_where_the_others_take_momentum_along() {
+fn the_last_of_four_goes_on_though_the_others_take_momentum_along() {
     let ids = [2, 3, 5, 8];
     let config = Config {
         quorum: Quorum::Survivors,
@@ -156,7 +138,7 @@ fn the_leader_dies_and_then_whoever_takes_over() {
         );
     }
     let kinds = Mutex::new(BTreeSet::new());
-    each(&cases, |(first, second, point)| {
+    let missed = each_that_comes_about(&cases, |(first, second, point)| {
         let drill = Drill::new(
             &ids,
             &[],
@@ -178,6 +160,13 @@ fn the_leader_dies_and_then_whoever_takes_over() {
         assert_eq!(drill.finish(&survivors), 0);
         sprung[1]
     });
+    // How far a first attempt comes is not the same in every run, so a few points are never passed.
+    assert!(
+        missed.len() * 10 <= cases.len(),
+        "{} of {} cases never came about: {missed:?}",
+        missed.len(),
+        cases.len()
+    );
     let kinds = kinds.into_inner().unwrap();
     for kind in [
         Kind::Prepare,
