@@ -11,6 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// The order in which states are visited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Breadth first: finds a wrong state in as few steps as possible.
+    Breadth,
+    /// Depth first: needs little memory beside the fingerprints.
+    Depth,
+}
+
 /// The condition that ends a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
@@ -25,10 +34,14 @@ pub enum Until {
 pub struct Search {
     /// Name in the report.
     pub name: &'static str,
+    /// The order in which states are visited.
+    pub order: Order,
     /// The condition that ends the search.
     pub until: Until,
     /// Time after which the search is given up.
     pub time: Duration,
+    /// Number of steps after which the search is given up.
+    pub steps: usize,
 }
 
 impl Search {
@@ -37,8 +50,10 @@ impl Search {
     pub fn new(name: &'static str) -> Self {
         Self {
             name,
+            order: Order::Breadth,
             until: Until::AnyFails,
             time: Duration::from_secs(600),
+            steps: usize::MAX,
         }
     }
 }
@@ -80,7 +95,7 @@ impl Limit {
 pub enum End {
     /// Every state within the bounds of the model was explored.
     Exhausted,
-    /// Time ran out first.
+    /// Time or steps ran out first.
     Cut,
     /// The search ended at the first wrong state.
     Violated,
@@ -196,8 +211,15 @@ where
         Until::AnyFails => HasDiscoveries::AnyFailures,
         Until::Fails(property) => HasDiscoveries::AnyOf(BTreeSet::from([property])),
     };
-    let builder = model.checker().threads(1).finish_when(finish);
-    report(search, &limit, builder.spawn_bfs())
+    let builder = model
+        .checker()
+        .threads(1)
+        .target_state_count(search.steps)
+        .finish_when(finish);
+    match search.order {
+        Order::Breadth => report(search, &limit, builder.spawn_bfs()),
+        Order::Depth => report(search, &limit, builder.spawn_dfs()),
+    }
 }
 
 fn report<M>(search: &Search, limit: &Limit, checker: impl Checker<M>) -> Report
@@ -239,7 +261,7 @@ where
             (Some(_), Expectation::Sometimes) | (None, _) => {}
         }
     }
-    if limit.passed.load(Ordering::Relaxed) {
+    if limit.passed.load(Ordering::Relaxed) || report.steps >= search.steps {
         report.end = End::Cut;
     }
     if !report.violations.is_empty() {

@@ -87,7 +87,7 @@ impl Links {
     }
 
     /// The time of the link between two members.
-    fn time(&self, from: usize, to: usize) -> Time {
+    pub(super) fn time(&self, from: usize, to: usize) -> Time {
         self.known[from].get(&to).copied().unwrap_or(self.unknown)
     }
 
