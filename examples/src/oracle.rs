@@ -9,8 +9,8 @@ use crate::digits::{
     Batches, Dataset, MOMENTUM, Mlp, NesterovSgd, Options, SourceError, TrainError, deal, flatten,
 };
 use crate::method::{Base, Method, SlowMo, Wire};
-use slowmo::tensors::CandleGradients;
-use slowmo::tensors::flat::restore;
+use slowmo::CandleGradients;
+use slowmo::internal::tensors::flat::restore;
 
 /// Averaged parameters of all replicas during a run.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,10 +3,12 @@
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Linear, Module, VarBuilder, VarMap};
-use slowmo::config::BaseName;
-use slowmo::tensors::{CandleGradients, CandleVariables, digest, flat};
-use slowmo::transport::memory::MemoryHub;
-use slowmo::{Config, Network, Runtime};
+use slowmo::BaseName;
+use slowmo::internal::Network;
+use slowmo::internal::tensors::flat;
+use slowmo::internal::transport::memory::MemoryHub;
+use slowmo::{CandleGradients, CandleVariables, digest};
+use slowmo::{Config, Runtime};
 use std::net::SocketAddr;
 use std::thread;
 

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::Value;
-use slowmo::checkpoints::{Checkpoint, CheckpointError, list, newest_whole};
+use slowmo::internal::checkpoints::{list, newest_whole};
+use slowmo::{Checkpoint, CheckpointError};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -2,10 +2,11 @@
 
 use super::machines::{LINEAGE, spec, view};
 use crate::sim::{Look, search};
-use slowmo::admin::{Answer, LastRound, MemberReport, Report, Request};
-use slowmo::checkpoints::{self, Ancestor, Kept, KeptShard, Kind, Part, Tensor};
-use slowmo::config::keys::KEYS;
-use slowmo::transport::quic::{CLUSTER_KEY_BYTES, ClusterKey, Identity};
+use slowmo::internal::admin::{Answer, Request};
+use slowmo::internal::checkpoints::{self, Ancestor, Kept, KeptShard, Kind, Part, Tensor};
+use slowmo::internal::config::keys::KEYS;
+use slowmo::internal::transport::quic::{CLUSTER_KEY_BYTES, ClusterKey, Identity};
+use slowmo::status::{LastRound, MemberState, MemberStatus, Status};
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Base, Draft, Origin, Outcome, Proposal, Voter};
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, Term};
@@ -429,15 +430,15 @@ pub(super) fn certificates() -> Seeds {
 
 /// Admin requests and answers.
 pub(super) fn admin() -> Seeds {
-    let report = Report {
+    let report = Status {
         node: 9,
-        standing: "member".to_owned(),
+        standing: MemberState::Member,
         lineage: format!("{:032x}", LINEAGE.0),
         epoch: 3,
         round: 42,
         step: 48,
         devices: vec!["cpu".to_owned()],
-        members: vec![MemberReport {
+        members: vec![MemberStatus {
             node: 9,
             address: "10.0.0.9:7400".to_owned(),
             devices: 2,

@@ -5,7 +5,7 @@ use super::dense::Dense;
 use crate::random::{self, Purpose};
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor, Var};
-use slowmo::tensors::CandleVariables;
+use slowmo::CandleVariables;
 use slowmo::{TensorError, Tensors};
 
 /// Width of each layer: inputs, hidden units, outputs.
@@ -182,7 +182,7 @@ impl Mlp {
     }
 }
 
-/// All values of the given tensors, one after the other; unlike `slowmo::tensors::flat::freeze`,
+/// All values of the given tensors, one after the other; unlike `slowmo::internal::tensors::flat::freeze`,
 /// values that diverged are included.
 ///
 /// # Errors
@@ -197,8 +197,8 @@ pub fn flatten(tensors: &(impl Tensors + ?Sized)) -> Result<Vec<f32>, TensorErro
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use slowmo::tensors::CandleGradients;
-    use slowmo::tensors::flat::restore;
+    use slowmo::CandleGradients;
+    use slowmo::internal::tensors::flat::restore;
 
     #[test]
     fn the_same_seed_gives_the_same_values_within_their_bound() {

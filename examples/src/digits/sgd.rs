@@ -3,8 +3,8 @@
 
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Result, Var};
+use slowmo::CandleVariables;
 use slowmo::TensorError;
-use slowmo::tensors::CandleVariables;
 
 /// Nesterov SGD as defined by `torch.optim.SGD(nesterov=True)`: `v ← μv + g; x ← x − γ(g + μv)`,
 /// with `v` zero at the start.

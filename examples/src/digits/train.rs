@@ -3,9 +3,9 @@
 use super::source::{Source, SourceError};
 use super::{DataError, Dataset, Event, Mlp, ModelError, NesterovSgd, Shards, Summary, flatten};
 use candle_core::Device;
-use slowmo::tensors::flat::RestoreError;
-use slowmo::tensors::{CandleGradients, CandleVariables};
+use slowmo::internal::tensors::flat::RestoreError;
 use slowmo::{Buffers, Config, Runtime, StepReport, Synchronized, Worker};
+use slowmo::{CandleGradients, CandleVariables};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -113,7 +113,7 @@ pub enum TrainError {
     Spawn(#[from] slowmo::SpawnError),
     /// A setting was refused.
     #[error(transparent)]
-    Config(#[from] slowmo::config::ConfigError),
+    Config(#[from] slowmo::ConfigError),
     /// There is no folder in which the nodes of this machine could find each other.
     #[error("no temporary folder: {0}")]
     Folder(#[source] std::io::Error),
@@ -131,7 +131,7 @@ pub enum TrainError {
     Step(slowmo::StepError),
     /// The node could not leave properly.
     #[error(transparent)]
-    Leave(slowmo::LeaveError),
+    Leave(slowmo::WorkerError),
     /// The batches could not be dealt.
     #[error(transparent)]
     Source(#[from] SourceError),

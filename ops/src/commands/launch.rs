@@ -10,7 +10,8 @@ use clap::Args;
 use gpus::{NodeGpus, OnGpuLoss};
 use nix::sys::signal::Signal;
 use serde::Serialize;
-use slowmo::admin;
+use slowmo::internal::admin;
+use slowmo::status::MemberState;
 use slowmo_ops::jobs::{self, Answer, Asked, Request, Server};
 use slowmo_ops::processes::signals::{catch_signals, caught};
 use slowmo_ops::processes::{Flow, Group, Happening, NODES_MAX, Plan, supervise};
@@ -145,7 +146,7 @@ impl Launch {
         let server = Server::open(&socket).context("cannot open the control socket")?;
         let plan = &plan
             .clone()
-            .variable(slowmo::launcher::SOCKET_VARIABLE, &socket);
+            .variable(slowmo::internal::launcher::SOCKET_VARIABLE, &socket);
         let mut group = Group::start(plan)?;
         if self.dashboard.is_some() {
             tell_page(name.clone(), console);
@@ -302,7 +303,10 @@ fn is_founded(group: &Group) -> bool {
     let waits =
         |node: &usize| match jobs::ask(*node, &group.admin_socket(*node), admin::Request::Status) {
             Ok(admin::Answer::Status(report)) => {
-                ["bootstrapping", "joining"].contains(&report.standing.as_str())
+                matches!(
+                    report.standing,
+                    MemberState::Bootstrapping | MemberState::Joining
+                )
             }
             _ => false,
         };

@@ -1,7 +1,7 @@
 //! Requests to a node on its admin socket.
 
 use super::exchange;
-use slowmo::admin::{Answer, Request};
+use slowmo::internal::admin::{Answer, Request};
 use std::path::Path;
 use std::time::Duration;
 

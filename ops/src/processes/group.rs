@@ -6,7 +6,7 @@ use super::lines::{LINES_WAITING_MAX, Line, Reading, Stream, forward};
 use super::start::START_NODE;
 use super::{NODES_MAX, signals};
 use nix::sys::signal::Signal;
-use slowmo::admin::Request;
+use slowmo::internal::admin::Request;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::Write;

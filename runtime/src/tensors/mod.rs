@@ -19,4 +19,4 @@ pub use candle::{CandleGradients, CandleVariables};
 pub use named::NamedTensors;
 pub use slowmo_actors::ports::device::{FreezeError, TensorError, Tensors};
 
-pub use flat::{RestoreError, digest, elements, freeze, restore, zero};
+pub use flat::{digest, elements, freeze, zero};

@@ -5,7 +5,8 @@ use super::churn_node::{CHURN_NODE, NodeEvent};
 use crate::console::Console;
 use anyhow::{Context, bail, ensure};
 use nix::sys::signal::Signal;
-use slowmo::admin::{self, Report};
+use slowmo::internal::admin::{self};
+use slowmo::status::Status;
 use slowmo_ops::jobs;
 use slowmo_ops::processes::{Group, Happening, Plan, Stream, signals};
 use std::collections::{BTreeMap, BTreeSet};
@@ -177,7 +178,7 @@ impl Cluster {
     }
 
     /// Reports from the nodes' admin sockets.
-    pub fn reports(&self) -> Vec<Report> {
+    pub fn reports(&self) -> Vec<Status> {
         let ask = |node: usize| match jobs::ask(
             node,
             &self.group.admin_socket(node),

@@ -128,7 +128,7 @@ fn read_metrics(address: SocketAddr) {
 
 /// Reads the traffic after a bounded wait for the transport's buffers to empty: a gossip ends as
 /// soon as its message is passed to the transport.
-fn settled_traffic(runtime: &Runtime) -> slowmo::Traffic {
+fn settled_traffic(runtime: &Runtime) -> slowmo::internal::Traffic {
     let until = Instant::now() + SETTLE_MAX;
     let mut last = runtime.traffic();
     loop {

@@ -1,0 +1,56 @@
+//! What a training thread's handle and its node tell each other: where a contribution comes from,
+//! and what an exchange has made.
+
+use crate::buffers::ChunkedBuffer;
+use slowmo_protocol::coordinator::Outcome;
+use slowmo_protocol::ident::Step;
+use slowmo_protocol::trace::Place;
+use slowmo_protocol::view::Member;
+use std::sync::Arc;
+
+/// The inputs from which a contribution was made; empty if nothing is recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Basis {
+    /// The last decided outcome whose parameters the training thread took over.
+    pub after: Option<Place>,
+    /// Positions of the sample stream that it requested since then, `from` and `to` (exclusive).
+    pub samples: Vec<(u64, u64)>,
+}
+
+impl Basis {
+    /// Adds the basis of another worker of the node; `after` is worker 0's, whose values stand for
+    /// the node.
+    pub fn merge(&mut self, worker: usize, other: Self) {
+        if worker == 0 {
+            self.after = other.after;
+        }
+        self.samples.extend(other.samples);
+        self.samples.sort_unstable();
+    }
+}
+
+/// The result of an exchange, shared by the workers of a node.
+#[derive(Clone, Debug)]
+pub struct Exchanged {
+    /// The new numerators `x`; the model is `x / weight`.
+    pub values: Arc<ChunkedBuffer>,
+    /// If set, `values` is instead a correction: added to this fraction of the model, it gives the
+    /// numerators. Worker 0 answers with the model as it was before ([`slowmo_protocol::node::ToGossip::Moved`]).
+    pub correction: Option<f32>,
+    /// A member's buffers of the base optimizer, if this node joined and joiners get a copy.
+    pub donated: Option<Arc<ChunkedBuffer>>,
+    /// The node's push-sum weight.
+    pub weight: f64,
+    /// The decided round, if the exchange decided one.
+    pub outcome: Option<Arc<Outcome>>,
+    /// Number of nodes whose values were averaged, including this one.
+    pub contributors: usize,
+    /// The current members of the view, ascending.
+    pub members: Arc<[Member]>,
+    /// The members of the view in which the round began, ascending.
+    pub members_before: Arc<[Member]>,
+    /// The inner step that follows.
+    pub next_step: Step,
+    /// Whether the node has left the view: it has handed over its state and may end.
+    pub drained: bool,
+}
