@@ -5,10 +5,11 @@
 //! |---|---|---|
 //! | [`node_supervisor`] | spawns and supervises the rest, routes the network | process |
 //! | [`membership`] | connects to peers, forms the view, reports lost nodes | process |
-//! | [`worker`] | forwards a training thread's requests to its node | device |
 //! | [`aggregator`] | combines the requests of the node's workers | node |
 //! | [`gossip_peer`] | push-sum exchange | node |
 //! | [`coordinator`] | outer rounds, shards, slow momentum | node |
+//!
+//! [`worker`] holds what training threads and the aggregator tell each other.
 //!
 //! [`status`], [`timeline`] and [`watching`] hold what a node shows of itself and knows of other
 //! nodes. They decide nothing.
@@ -40,6 +41,5 @@ pub mod timeline;
 mod timer;
 pub mod unix_time;
 pub mod watching;
-pub mod worker;
 
 pub use error::ExchangeError;

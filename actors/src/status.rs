@@ -4,6 +4,7 @@
 use crate::timeline::{DISAGREEMENT, Timeline};
 use crate::unix_time::unix_us;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::gossip_peer::Straggler;
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round, Step};
@@ -21,7 +22,7 @@ pub const EVENTS_MAX: usize = 64;
 pub const LOSS: &str = "loss";
 
 /// One event.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// Time of the event, in microseconds since 1970.
     pub at_us: u64,
@@ -44,8 +45,8 @@ pub struct Gossiping {
 }
 
 /// Outcomes of a node's parts of checkpoints.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Checkpointing {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointStatus {
     /// Parts that were written.
     pub written: u64,
     /// Parts that were not written because the disk failed.
@@ -59,9 +60,11 @@ pub struct Checkpointing {
     /// Error of the last part, if it was not written.
     pub error: Option<String>,
     /// The inner step that follows the newest complete checkpoint, as far as this node knows.
+    #[serde(default)]
     pub whole_step: Option<u64>,
     /// Checkpoints that were due since then and did not become complete. The last one that was due
     /// is not counted, because other nodes may still be writing it.
+    #[serde(default)]
     pub not_whole: u64,
 }
 
@@ -118,7 +121,7 @@ pub struct NodeStatus {
     /// Number of times that a member was declared dead.
     pub deaths: u64,
     /// State of the node's parts of checkpoints, if it writes any.
-    pub checkpoints: Option<Checkpointing>,
+    pub checkpoints: Option<CheckpointStatus>,
     /// The reason why no round is decided, and what would end the wait.
     pub waiting_for: Option<String>,
     /// The reason why this node is not a member yet.
@@ -132,6 +135,16 @@ pub struct NodeStatus {
 pub struct StatusBoard {
     status: Mutex<NodeStatus>,
     timeline: Mutex<Timeline>,
+}
+
+impl NodeStatus {
+    /// The reason why no round is decided, or why this node is not a member yet.
+    #[must_use]
+    pub fn waiting(&self) -> Option<&str> {
+        self.waiting_for
+            .as_deref()
+            .or(self.waiting_to_join.as_deref())
+    }
 }
 
 impl StatusBoard {
@@ -287,7 +300,7 @@ impl StatusBoard {
     }
 
     /// Sets the state of the node's parts of checkpoints. A new write error becomes an event.
-    pub fn checkpoints(&self, checkpoints: Checkpointing) {
+    pub fn checkpoints(&self, checkpoints: CheckpointStatus) {
         self.with(|status| {
             let failed = status
                 .checkpoints

@@ -3,6 +3,7 @@
 
 use crate::metrics::round_name;
 use crate::unix_time::unix_us;
+use serde::Serialize;
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::ident::{NodeId, Step};
 use slowmo_protocol::time::Span;
@@ -18,7 +19,7 @@ pub const CURVE_POINTS_MAX: usize = 512;
 pub const DISAGREEMENT: &str = "disagreement";
 
 /// One decided round.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RoundNote {
     /// Number of the round.
     pub round: u64,

@@ -184,7 +184,6 @@ impl Watching {
             .iter()
             .skip(oldest)
             .filter(|event| event.at_us > since_us);
-        let waits = status.waiting_for.is_some() || status.waiting_to_join.is_some();
         Brief {
             incarnation: context.settings.identity.incarnation,
             at_us: unix_us(),
@@ -200,7 +199,7 @@ impl Watching {
             measures: measures.collect(),
             disagreement: status.disagreement,
             weight: status.gossip.as_ref().map(|gossip| gossip.weight),
-            waits,
+            waits: status.waiting().is_some(),
             http: self.served_at(),
             sent_bytes: traffic.sent_bytes,
             received_bytes: traffic.received_bytes,

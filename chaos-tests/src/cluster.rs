@@ -1,9 +1,10 @@
 //! Several real nodes in one process: real runtimes and actors, over QUIC on loopback or the
 //! in-memory transport.
 
-use slowmo::config::ClusterKey;
-use slowmo::transport::memory::MemoryHub;
-use slowmo::{Config, Network, Runtime, SpawnError};
+use slowmo::internal::Network;
+use slowmo::internal::config::ClusterKey;
+use slowmo::internal::transport::memory::MemoryHub;
+use slowmo::{Config, Runtime, SpawnError};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use tempfile::TempDir;

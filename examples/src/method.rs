@@ -1,7 +1,7 @@
 //! The compared algorithms, as settings of the runtime and as rules for the oracle.
 
 use slowmo::Config;
-use slowmo::config::ConfigError;
+use slowmo::ConfigError;
 
 /// Communication of the replicas between two outer rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

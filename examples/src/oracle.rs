@@ -10,7 +10,7 @@ use crate::digits::{
     deal,
 };
 use crate::method::{Base, Method, SlowMo, Wire};
-use slowmo::tensors::flat::restore;
+use slowmo::internal::tensors::flat::restore;
 
 /// Averaged parameters of all replicas during a run.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 //! network.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use slowmo::tensors::flat::restore;
+use slowmo::internal::tensors::flat::restore;
 use slowmo_examples::digits::{Dataset, Evaluation, Mlp, Options, Shards};
 use slowmo_examples::method::{METHODS, Method};
 use slowmo_examples::oracle;

@@ -1,6 +1,6 @@
 //! Cluster keys as files: 32 random bytes as 64 hexadecimal digits, readable by the owner only.
 
-use slowmo::transport::quic::ClusterKey;
+use slowmo::internal::transport::quic::ClusterKey;
 use std::fs::OpenOptions;
 use std::io::{Error, Write};
 use std::os::unix::fs::OpenOptionsExt;

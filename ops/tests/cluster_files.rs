@@ -2,8 +2,8 @@
 //! lines of the log, links. Reads the repository, and runs the binary for its help.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use slowmo::config::RESERVED_VARIABLES;
-use slowmo::config::keys::Key;
+use slowmo::internal::config::RESERVED_VARIABLES;
+use slowmo::internal::config::keys::Key;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,8 +2,9 @@
 //! beside a plain copy. Touches memory only. Under `cargo test` it does nothing.
 #![allow(clippy::unwrap_used)]
 
-use slowmo::device::cpu::SharedMemory;
-use slowmo::tensors::{digest, freeze};
+use slowmo::digest;
+use slowmo::internal::device::cpu::SharedMemory;
+use slowmo::internal::tensors::freeze;
 use slowmo_actors::ports::device::Collective;
 use std::time::Instant;
 

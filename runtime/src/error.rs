@@ -150,6 +150,9 @@ pub enum WorkerError {
     /// The handle was already taken.
     #[error("worker {0} is already taken: each worker has one handle")]
     Taken(usize),
+    /// The node has stopped already.
+    #[error("the node's runtime has stopped already; see its log for the first error")]
+    Stopped,
 }
 
 /// The reason why `synchronize` failed. The tensors are unchanged, except with
@@ -324,12 +327,4 @@ pub enum GradientError {
         "an earlier call was cancelled while it waited, and its exchange may have happened: drop this worker and restart the node"
     )]
     Abandoned,
-}
-
-/// The reason why `leave` failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LeaveError {
-    /// The node has stopped already.
-    #[error("the node's runtime has stopped already; see its log for the first error")]
-    Stopped,
 }

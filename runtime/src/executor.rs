@@ -26,6 +26,7 @@ impl Executor {
     }
 
     /// The executor on which the caller runs.
+    #[cfg(feature = "testing")]
     pub(crate) fn current() -> Self {
         Self {
             handle: Handle::current(),

@@ -23,39 +23,38 @@
 //! `cuda::Slices` with `device = "cuda"`.
 #![deny(missing_docs)]
 
-pub mod admin;
-pub mod checkpoints;
-pub mod config;
+mod admin;
+mod checkpoints;
+mod config;
 mod connection;
-pub mod device;
-pub mod discovery;
+mod device;
+mod discovery;
 mod error;
 mod executor;
-pub mod launcher;
+#[doc(hidden)]
+pub mod internal;
+mod launcher;
 mod marker;
 mod node;
-pub mod recorder;
+mod recorder;
 mod runtime;
 mod sampler;
-pub mod telemetry;
-pub mod tensors;
-pub mod transport;
+pub mod status;
+mod telemetry;
+mod tensors;
+mod transport;
 mod worker;
 
-pub use config::Config;
-pub use connection::Network;
-pub use error::{GradientError, LeaveError, SpawnError, StepError, SynchronizeError, WorkerError};
+pub use checkpoints::{Checkpoint, CheckpointError, export};
+pub use config::{BaseName, Config, ConfigError, OuterName, WireType, user_arguments};
+pub use error::{GradientError, SpawnError, StepError, SynchronizeError, WorkerError};
 pub use runtime::{Runtime, RuntimeBuilder};
-pub use sampler::{ElasticSampler, SamplerError, UsedSamples};
+pub use sampler::{ElasticSampler, SamplerError};
 pub use slowmo_actors::ExchangeError;
-pub use slowmo_actors::messages::Inspection;
-pub use slowmo_actors::ports::device::{TensorError, Tensors};
-pub use slowmo_actors::ports::transport::Traffic;
-pub use slowmo_actors::unix_time::unix_us;
 #[cfg(feature = "cuda")]
-pub use slowmo_cuda as cuda;
+pub use slowmo_cuda::Slices;
 pub use slowmo_protocol::schedule::Exchange;
-pub use tensors::digest;
+pub use tensors::{NamedTensors, TensorError, Tensors, digest};
 pub use worker::{AsyncWorker, Buffers, ResumedFrom, StepReport, Synchronized, Worker};
 
 /// Compiles the Rust snippets of the documentation as tests.

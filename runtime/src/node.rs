@@ -1,19 +1,17 @@
 //! A running node: the executor, the actor tree, the transport and the collective. It lives as long
 //! as the runtime or any worker's handle.
 
-use crate::admin::{Endpoint, Report, report};
+use crate::admin::Endpoint;
 use crate::checkpoints::Checkpoints;
 use crate::executor::Executor;
 use crate::marker::Marker;
+use crate::status::{self, Status};
 use crate::telemetry;
 use crate::transport::quic;
-use crate::worker::block_on;
 use parking_lot::Mutex;
 use ractor::ActorRef;
 use slowmo_actors::buffers::Pool;
-use slowmo_actors::context::NodeContext;
-use slowmo_actors::context::NodeSettings;
-use slowmo_actors::messages::{CoordinatorMessage, Inspection, WorkerMessage};
+use slowmo_actors::context::{Actors, NodeContext, NodeSettings};
 use slowmo_actors::node_supervisor::NodeSupervisorMessage;
 use slowmo_actors::ports::device::{Collective, Device};
 use slowmo_actors::ports::store::Store;
@@ -40,7 +38,6 @@ pub struct Node {
     marker: Marker,
     collective: Arc<dyn Collective>,
     supervisor: ActorRef<NodeSupervisorMessage>,
-    workers: Vec<ActorRef<WorkerMessage>>,
     executor: Mutex<Option<Executor>>,
     closed: AtomicBool,
     /// The admin endpoint; it is dropped, and its socket removed, with the node.
@@ -54,7 +51,6 @@ impl Node {
         (devices, collective): (Vec<Arc<dyn Device>>, Arc<dyn Collective>),
         checkpoints: Arc<Checkpoints>,
         supervisor: ActorRef<NodeSupervisorMessage>,
-        workers: Vec<ActorRef<WorkerMessage>>,
         executor: Executor,
     ) -> Self {
         let executor = Mutex::new(Some(executor));
@@ -65,7 +61,6 @@ impl Node {
             checkpoints,
             collective,
             supervisor,
-            workers,
             executor,
             closed,
             marker: Marker::default(),
@@ -166,17 +161,17 @@ impl Node {
             .tell(slowmo_protocol::membership::In::Drain);
     }
 
-    pub(crate) fn status(&self) -> Report {
-        report(&self.context)
+    pub(crate) fn status(&self) -> Status {
+        status::status(&self.context)
     }
 
     /// Waits for the coordinator's answer, from a plain thread.
-    pub(crate) fn inspect(&self) -> Option<Inspection> {
+    #[cfg(feature = "testing")]
+    pub(crate) fn inspect(&self) -> Option<slowmo_actors::messages::Inspection> {
         let (reply, answer) = tokio::sync::oneshot::channel();
-        self.context
-            .actors
-            .tell_coordinator(CoordinatorMessage::Inspect(reply));
-        block_on(answer).ok()
+        let inspect = slowmo_actors::messages::CoordinatorMessage::Inspect(reply);
+        self.context.actors.tell_coordinator(inspect);
+        crate::worker::block_on(answer).ok()
     }
 
     pub(crate) fn id(&self) -> NodeId {
@@ -213,19 +208,10 @@ impl Node {
         self.context.transport.traffic()
     }
 
-    /// Sends a message to a worker's actor; if the node has stopped, the message and the reply
+    /// The actors that take the workers' messages. If the node has stopped, a message and the reply
     /// channel in it are dropped, which the sender notices.
-    pub(crate) fn tell_worker(&self, index: usize, message: WorkerMessage) {
-        if matches!(message, WorkerMessage::Gone | WorkerMessage::Leave { .. }) {
-            self.collective.abort(index);
-        }
-        let told = self
-            .workers
-            .get(index)
-            .is_some_and(|worker| worker.cast(message).is_ok());
-        if !told {
-            tracing::debug!(worker = index, "the node has stopped: message dropped");
-        }
+    pub(crate) fn actors(&self) -> &Actors {
+        &self.context.actors
     }
 
     /// Closes the connections after all sent data has arrived. Works on any executor: the node's

@@ -6,7 +6,6 @@
 //! not fit into the queue, or onto the disk, are counted, and the count is written as soon as
 //! writing succeeds again.
 
-use crate::transport::faulty::Faults;
 use parking_lot::Mutex;
 use slowmo_actors::ports::recorder::{Dumped, Later, QueueUse, Recorder};
 use slowmo_actors::unix_time::unix_us;
@@ -21,8 +20,6 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 mod flight;
-
-pub use flight::{FLIGHT_BYTES_MAX, FLIGHT_EVENTS_MAX, dump_in};
 
 use flight::Flight;
 
@@ -72,20 +69,12 @@ pub fn file_in(folder: &Path, start: Start) -> PathBuf {
 }
 
 impl FileRecorder {
-    /// Opens the file of `start` in `folder`, which is made if it is not there.
+    /// Opens the file of `start` in the folder `trace`, which is made if it is not there, and keeps
+    /// the last events in memory for `flight`, a folder that is created with its first dump.
     ///
     /// # Errors
     /// The folder or the file cannot be written to. Nothing was changed, except that the folder may
     /// have been created.
-    pub fn open(folder: &Path, start: Start) -> io::Result<Self> {
-        Self::of(Some(folder), None, start)
-    }
-
-    /// Like [`FileRecorder::open`], but also keeps the last events in memory for `flight`, a folder
-    /// that is created with its first dump; without `trace` there is no trace file.
-    ///
-    /// # Errors
-    /// As for [`FileRecorder::open`].
     pub fn of(trace: Option<&Path>, flight: Option<&Path>, start: Start) -> io::Result<Self> {
         let open = |folder: &Path| {
             std::fs::create_dir_all(folder)?;
@@ -277,52 +266,6 @@ impl Writer {
     }
 }
 
-/// Stops recording a node once it was made to crash: a killed process writes nothing either.
-pub(crate) struct UntilCrashed {
-    /// The recorder until the crash.
-    pub inner: Arc<dyn Recorder>,
-    /// The faults that tell whether the node crashed.
-    pub faults: Faults,
-}
-
-impl Recorder for UntilCrashed {
-    fn is_on(&self) -> bool {
-        self.inner.is_on()
-    }
-
-    fn is_brief(&self) -> bool {
-        self.inner.is_brief()
-    }
-
-    fn record(&self, event: Event) {
-        if !self.faults.has_crashed() {
-            self.inner.record(event);
-        }
-    }
-
-    fn record_later(&self, event: Later) {
-        if !self.faults.has_crashed() {
-            self.inner.record_later(event);
-        }
-    }
-
-    fn queue(&self) -> Option<QueueUse> {
-        self.inner.queue()
-    }
-
-    fn dump(&self, why: &str) -> Option<Dumped> {
-        if self.faults.has_crashed() {
-            None
-        } else {
-            self.inner.dump(why)
-        }
-    }
-
-    fn flush(&self) {
-        self.inner.flush();
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -345,7 +288,7 @@ mod tests {
     fn events_are_lines_in_order_also_those_that_are_made_later() {
         let parent = tempfile::tempdir().unwrap();
         let folder = parent.path().join("traces");
-        let recorder = FileRecorder::open(&folder, START).unwrap();
+        let recorder = FileRecorder::of(Some(&folder), None, START).unwrap();
         recorder.record(Event::Started(START));
         recorder.record_later(Later {
             bytes: 5,
@@ -376,7 +319,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_counted_and_nobody_waits() {
         let folder = tempfile::tempdir().unwrap();
-        let recorder = FileRecorder::open(folder.path(), START).unwrap();
+        let recorder = FileRecorder::of(Some(folder.path()), None, START).unwrap();
         let (go, wait) = sync_channel::<()>(0);
         let slow = Later {
             bytes: 1,
@@ -502,6 +445,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(FileRecorder::open(&file.join("traces"), START).is_err());
+        assert!(FileRecorder::of(Some(&file.join("traces")), None, START).is_err());
     }
 }

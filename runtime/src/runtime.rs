@@ -1,6 +1,8 @@
 //! Builds a node from a configuration: identity, transport, discovery, devices, actors.
 
 mod parts;
+#[cfg(feature = "testing")]
+mod testing;
 
 use crate::admin;
 use crate::checkpoints::Checkpoints;
@@ -12,23 +14,23 @@ use crate::executor::{Executor, beside};
 use crate::launcher;
 use crate::marker::Marker;
 use crate::node::Node;
+use crate::status::Status;
 use crate::telemetry;
-use crate::transport::faulty::{self, Faults};
-use crate::transport::memory::MemoryHub;
+#[cfg(feature = "testing")]
+use crate::transport::faulty::Faults;
 use crate::worker::{Session, Worker};
 use parking_lot::Mutex;
 use parts::{checkpoints_of, recorder_of, settings};
 use ractor::Actor;
 use slowmo_actors::context::{Actors, MAILBOX_CREDITS_MAX, NodeContext};
-use slowmo_actors::messages::Inspection;
 use slowmo_actors::metrics::Metrics;
 use slowmo_actors::node_supervisor::{NodeArguments, NodeSupervisor, NodeSupervisorMessage};
 use slowmo_actors::ports::clock::TokioClock;
 use slowmo_actors::ports::discovery::Discovery;
 use slowmo_actors::ports::recorder::Recorder;
-use slowmo_actors::ports::transport::{LocalPeer, Traffic};
+use slowmo_actors::ports::transport::Traffic;
 use slowmo_actors::rates::RateBook;
-use slowmo_actors::status::StatusBoard;
+use slowmo_actors::status::{MemberState, StatusBoard};
 use slowmo_actors::unix_time::unix_us;
 use slowmo_actors::watching::Watching;
 use slowmo_protocol::ident::{Incarnation, NodeId};
@@ -37,6 +39,7 @@ use slowmo_protocol::membership::settings::RESUME_KEY;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+#[cfg(feature = "testing")]
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
@@ -45,6 +48,17 @@ use tokio::sync::Semaphore;
 pub struct Runtime {
     node: Arc<Node>,
     taken: Mutex<Vec<bool>>,
+    #[cfg(feature = "testing")]
+    faults: Option<Faults>,
+}
+
+/// A node that runs, before it gets its endpoints.
+struct Built {
+    context: Arc<NodeContext>,
+    devices: Devices,
+    checkpoints: Arc<Checkpoints>,
+    supervisor: ractor::ActorRef<NodeSupervisorMessage>,
+    #[cfg(feature = "testing")]
     faults: Option<Faults>,
 }
 
@@ -62,10 +76,11 @@ impl std::fmt::Debug for Runtime {
 pub struct RuntimeBuilder {
     config: Config,
     network: Option<Network>,
-    faulty: bool,
     recorder: Option<Arc<dyn Recorder>>,
     incarnation: Option<u64>,
     discovery: Option<Arc<dyn Discovery>>,
+    #[cfg(feature = "testing")]
+    faulty: bool,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -78,12 +93,14 @@ impl std::fmt::Debug for RuntimeBuilder {
 }
 
 impl Runtime {
-    fn of(
-        config: &Config,
-        (parts, faults): (Parts, Option<Faults>),
-        executor: Executor,
-    ) -> Result<Self, SpawnError> {
-        let (context, devices, checkpoints, supervisor, workers) = parts;
+    fn of(config: &Config, built: Built, executor: Executor) -> Result<Self, SpawnError> {
+        let Built {
+            context,
+            devices,
+            checkpoints,
+            supervisor,
+            ..
+        } = built;
         let admin = match &config.admin {
             Some(path) => Some(serve_admin(path, &context, &executor)?),
             None => None,
@@ -103,13 +120,12 @@ impl Runtime {
                 .handle()
                 .spawn(admin::dump_on_sigusr1(Arc::clone(&context)));
         }
-        let taken = Mutex::new(vec![false; workers.len()]);
+        let taken = Mutex::new(vec![false; context.settings.workers]);
         let node = Node::new(
             context,
             (devices.each, devices.collective),
             checkpoints,
             supervisor,
-            workers,
             executor,
         )
         .with_admin(admin, http)
@@ -117,7 +133,8 @@ impl Runtime {
         Ok(Self {
             node: Arc::new(node),
             taken,
-            faults,
+            #[cfg(feature = "testing")]
+            faults: built.faults,
         })
     }
 
@@ -169,24 +186,12 @@ impl Runtime {
 
     /// This node's report of itself and the cluster, as the admin endpoint gives it.
     #[must_use]
-    pub fn status(&self) -> admin::Report {
+    pub fn status(&self) -> Status {
         self.node.status()
     }
 
-    /// The state of this node's coordinator: for tests. `None` if the node has stopped.
-    #[must_use]
-    pub fn inspect(&self) -> Option<Inspection> {
-        self.node.inspect()
-    }
-
-    /// The fault injection of this node's network; `None` unless it was built
-    /// [`RuntimeBuilder::faulty`].
-    #[must_use]
-    pub fn faults(&self) -> Option<&Faults> {
-        self.faults.as_ref()
-    }
-
     /// Bytes on the wire so far, headers and acknowledgements included.
+    #[doc(hidden)]
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         self.node.traffic()
@@ -198,43 +203,6 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
-        self
-    }
-
-    /// Uses a network other than QUIC.
-    #[must_use]
-    pub fn network(mut self, network: Network) -> Self {
-        self.network = Some(network);
-        self
-    }
-
-    /// Enables [`Runtime::faults`] to cut, delay and throttle what this node sends, to watch it,
-    /// and to end the node at once: for tests.
-    #[must_use]
-    pub fn faulty(mut self) -> Self {
-        self.faulty = true;
-        self
-    }
-
-    /// Records this node's events with `recorder` instead of in a file (key `trace`): for tests.
-    #[must_use]
-    pub fn recorder(mut self, recorder: Arc<dyn Recorder>) -> Self {
-        self.recorder = Some(recorder);
-        self
-    }
-
-    /// Sets the node's incarnation, which must be larger for a later start; the time by default:
-    /// for tests.
-    #[must_use]
-    pub fn incarnation(mut self, incarnation: u64) -> Self {
-        self.incarnation = Some(incarnation);
-        self
-    }
-
-    /// Replaces the discovery that the configuration asks for: for tests.
-    #[must_use]
-    pub fn discovery(mut self, discovery: Arc<dyn Discovery>) -> Self {
-        self.discovery = Some(discovery);
         self
     }
 
@@ -253,19 +221,6 @@ impl RuntimeBuilder {
         Runtime::of(&config, built, executor)
     }
 
-    /// Starts the node on the executor that calls this, which then drives the node and must not be
-    /// blocked: for tests that simulate time. Take the workers' handles with
-    /// [`Worker::into_async`].
-    ///
-    /// # Errors
-    /// As for [`RuntimeBuilder::spawn`].
-    pub async fn spawn_here(self) -> Result<Runtime, SpawnError> {
-        self.check()?;
-        let config = self.config.clone();
-        let built = self.build().await?;
-        Runtime::of(&config, built, Executor::current())
-    }
-
     fn check(&self) -> Result<(), SpawnError> {
         self.config.check()?;
         if self.config.may_found_twice() {
@@ -280,14 +235,14 @@ impl RuntimeBuilder {
         Ok(())
     }
 
-    async fn build(self) -> Result<(Parts, Option<Faults>), SpawnError> {
+    async fn build(self) -> Result<Built, SpawnError> {
         let Self {
             config,
             network,
-            faulty,
             recorder,
             incarnation,
             discovery: given,
+            ..
         } = self;
         let opened = config.clone();
         let devices = beside(move || device::open(&opened)).await??;
@@ -296,23 +251,25 @@ impl RuntimeBuilder {
             NodeId(config.node_id.map_or_else(random_id, Ok)?),
             incarnation,
         );
+        #[cfg(feature = "testing")]
         let hub = network.as_ref().map(|network| network.hub.clone());
+        let connected = connect(&config, network, me)?;
+        let recorder = recorder_of(&config, recorder, me)?;
+        #[cfg(feature = "testing")]
+        let (connected, recorder, faults) = if self.faulty {
+            let silent_after = Duration::from_millis(config.idle_timeout_ms);
+            let (connected, recorder, faults) = testing::inject(connected, recorder, silent_after);
+            (connected, recorder, Some(faults))
+        } else {
+            (connected, recorder, None)
+        };
         let Connected {
             cluster,
-            mut transport,
-            mut events,
+            transport,
+            events,
             discovery,
-        } = connect(&config, network, me)?;
+        } = connected;
         let discovery = given.unwrap_or(discovery);
-        let mut faults: Option<Faults> = None;
-        if faulty {
-            let silent_after = Duration::from_millis(config.idle_timeout_ms);
-            let (wrapped, wrapped_events, switches) = faulty::wrap(transport, events, silent_after);
-            transport = wrapped;
-            events = wrapped_events;
-            faults = Some(switches);
-        }
-        let recorder = recorder_of(&config, recorder, me, faults.as_ref())?;
         let status = StatusBoard::new();
         let checkpoints = checkpoints_of(&config, me, &status).await?;
         let mut settings = settings(
@@ -323,7 +280,9 @@ impl RuntimeBuilder {
                 incarnation: me.1,
             },
         )?;
-        if !settings.join {
+        if settings.join {
+            status.standing(MemberState::Joining);
+        } else {
             // Nodes that bootstrap together must continue from the same checkpoint; otherwise the
             // difference is reported.
             let resumed = checkpoints
@@ -352,49 +311,32 @@ impl RuntimeBuilder {
             rates: RateBook::default(),
             credits: Arc::new(Semaphore::new(MAILBOX_CREDITS_MAX)),
         });
-        let workers = Arc::new(OnceLock::new());
         let arguments = NodeArguments {
             context: Arc::clone(&context),
             events,
-            workers: Arc::clone(&workers),
         };
         let (supervisor, _) = Actor::spawn(None, NodeSupervisor, arguments)
             .await
             .map_err(|error| SpawnError::System(error.to_string()))?;
-        let workers = workers.get().cloned().unwrap_or_default();
+        #[cfg(feature = "testing")]
         if let Some(faults) = &faults {
-            tokio::spawn(die(
+            tokio::spawn(testing::die(
                 faults.clone(),
                 hub.map(|hub| (hub, context.transport.local())),
                 supervisor.clone(),
             ));
         }
         context.status.runs_on(devices.names.clone());
-        Ok(((context, devices, checkpoints, supervisor, workers), faults))
+        Ok(Built {
+            context,
+            devices,
+            checkpoints,
+            supervisor,
+            #[cfg(feature = "testing")]
+            faults,
+        })
     }
 }
-
-/// Removes a node that crashes from its hub; callers that wait in it are told that it has stopped.
-async fn die(
-    faults: Faults,
-    seat: Option<(MemoryHub, LocalPeer)>,
-    supervisor: ractor::ActorRef<NodeSupervisorMessage>,
-) {
-    faults.crashed().await;
-    if let Some((hub, node)) = seat {
-        hub.vanish(node);
-    }
-    // The supervisor may have stopped already.
-    _ = supervisor.cast(NodeSupervisorMessage::Stop);
-}
-
-type Parts = (
-    Arc<NodeContext>,
-    Devices,
-    Arc<Checkpoints>,
-    ractor::ActorRef<NodeSupervisorMessage>,
-    Vec<ractor::ActorRef<slowmo_actors::messages::WorkerMessage>>,
-);
 
 fn serve_admin(
     path: &Path,

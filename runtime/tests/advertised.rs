@@ -2,7 +2,7 @@
 //! advertises.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use slowmo::config::ClusterKey;
+use slowmo::internal::config::ClusterKey;
 use slowmo::{Config, Runtime, SpawnError};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};

@@ -6,7 +6,7 @@ mod http;
 
 use http::{ask, messages};
 use serde_json::Value;
-use slowmo::config::BaseName;
+use slowmo::BaseName;
 use slowmo::{Config, Runtime};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,6 +14,8 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Longer than a node with an open page waits before it asks the others again.
+const UNWATCHED: Duration = Duration::from_millis(1500);
 const TOKEN: &str = "a token of more than sixteen bytes";
 
 /// A node that trains in a thread until it is drained.
@@ -73,10 +75,24 @@ fn one_node_tells_of_all_and_passes_orders_on() {
             .map(|id| id.as_u64().unwrap())
             .collect::<Vec<_>>()
     };
+    let founded = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        let (_, status) = ask(address, "GET /status HTTP/1.1");
+        let status: Value = serde_json::from_str(&status).unwrap();
+        status["round"].as_u64() > Some(0)
+    });
+    assert!(founded, "no run was founded");
+    // Time in which a node that asks without an open page would have asked.
+    std::thread::sleep(UNWATCHED);
     let mut told = messages(address);
-    let first = told
-        .find(|told| told["report"]["round"].as_u64() > Some(0))
-        .unwrap();
+    let first = told.next().unwrap();
+    let is_told = |node: &Value| !node["brief"].is_null();
+    let told_of = first["nodes"].as_array().unwrap();
+    assert_eq!(
+        told_of.iter().map(is_told).collect::<Vec<_>>(),
+        [true, false, false],
+        "others were asked while no page was open"
+    );
     let complete = |told: &Value| {
         told["nodes"]
             .as_array()
@@ -118,6 +134,20 @@ fn one_node_tells_of_all_and_passes_orders_on() {
             .all(|round| ids(&round["contributors"]) == [1, 2, 3]
                 && ids(&round["members"]) == [1, 2, 3]),
         "{rounds:?}"
+    );
+
+    let other = nodes[1].0;
+    let mut page = messages(other);
+    assert!(page.any(|told| complete(&told)));
+    drop(page);
+    // The node notices at its second message that the page is closed.
+    std::thread::sleep(UNWATCHED + Duration::from_secs(2));
+    let reopened = messages(other).next().unwrap();
+    let ages = [0, 2].map(|node| reopened["nodes"][node]["brief"]["age_ms"].as_u64().unwrap());
+    assert!(
+        ages.iter()
+            .all(|age| u128::from(*age) > UNWATCHED.as_millis()),
+        "others were asked after the page was closed: {ages:?}"
     );
 
     let status = ask(address, "POST /drain?node=3 HTTP/1.1").0;
@@ -182,7 +212,7 @@ fn the_page_needs_nothing_from_elsewhere_and_is_for_this_machine() {
         ),
         (&Value::Bool(false), Some(0))
     );
-    let open: Vec<_> = (0..slowmo::telemetry::PAGES_MAX)
+    let open: Vec<_> = (0..slowmo::internal::telemetry::PAGES_MAX)
         .map(|_| messages(address))
         .map(|mut page| (page.next().is_some(), page))
         .collect();

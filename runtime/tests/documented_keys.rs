@@ -2,7 +2,7 @@
 
 #[test]
 fn the_documentation_lists_every_key_as_it_is() {
-    let table = slowmo::config::keys::markdown_table();
+    let table = slowmo::internal::config::keys::markdown_table();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
     let page = std::fs::read_to_string(path).expect("docs stand beside the workspace");
     assert!(

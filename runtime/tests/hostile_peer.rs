@@ -6,7 +6,7 @@
 mod raw_peer;
 
 use raw_peer::RawPeer;
-use slowmo::transport::quic::ClusterKey;
+use slowmo::internal::transport::quic::ClusterKey;
 use slowmo::{Config, Runtime};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX};

@@ -9,7 +9,7 @@ mod raw_peer;
 
 use nodes::{Kind, PATIENCE, pattern};
 use raw_peer::RawPeer;
-use slowmo::transport::quic::ClusterKey;
+use slowmo::internal::transport::quic::ClusterKey;
 use slowmo_actors::ports::transport::TransportEvent;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::net::SocketAddr;

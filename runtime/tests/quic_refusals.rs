@@ -5,7 +5,9 @@
 mod raw_peer;
 
 use raw_peer::RawPeer;
-use slowmo::transport::quic::{self, BindError, ClusterKey, Identity, IdentityError, QuicSettings};
+use slowmo::internal::transport::quic::{
+    self, BindError, ClusterKey, Identity, IdentityError, QuicSettings,
+};
 use slowmo_actors::ports::transport::{DialError, DownReason, Transport, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, Preface};

@@ -5,12 +5,14 @@
 mod http;
 
 use http::ask;
-use slowmo::config::BaseName;
-use slowmo::{Config, Runtime, Worker};
+use slowmo::internal::telemetry::{PAGES_MAX, STALL_MAX};
+use slowmo::{BaseName, Config, Runtime, Worker};
+use slowmo_actors::timeline::CURVE_POINTS_MAX;
+use socket2::{Domain, Socket, Type};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 const TOKEN: &str = "a token of more than sixteen bytes";
 
@@ -129,7 +131,7 @@ fn metrics_are_well_formed_and_follow_the_training() {
     assert_eq!(ask(address, "GET /ready HTTP/1.1").0, 200);
     assert_eq!(ask(address, "GET /live HTTP/1.1").0, 200);
     let (status, report) = ask(address, "GET /status HTTP/1.1");
-    let report: slowmo::admin::Report = serde_json::from_str(&report).unwrap();
+    let report: slowmo::status::Status = serde_json::from_str(&report).unwrap();
     assert_eq!((status, report.step), (200, 6));
     assert_eq!(ask(address, "GET /nothing HTTP/1.1").0, 404);
 }
@@ -247,7 +249,7 @@ fn a_loss_that_is_no_number_leaves_the_status_readable() {
     worker.report_loss(f64::NAN);
     worker.report("rate", f64::INFINITY).unwrap();
     let (status, report) = ask(address, "GET /status HTTP/1.1");
-    let report: slowmo::admin::Report = serde_json::from_str(&report).unwrap();
+    let report: slowmo::status::Status = serde_json::from_str(&report).unwrap();
     assert!(
         status == 200
             && report.loss.unwrap().loss.is_nan()
@@ -335,23 +337,59 @@ fn a_node_that_fails_leaves_its_last_events() {
     );
 }
 
+/// A page whose connection holds little and that is never read: a second's message does not fit.
+fn stalled_page(address: SocketAddr) -> Socket {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    // Small segments keep the node's own buffer small too.
+    socket.set_tcp_mss(536).unwrap();
+    socket.set_recv_buffer_size(2048).unwrap();
+    socket.connect(&address.into()).unwrap();
+    (&socket)
+        .write_all(b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .unwrap();
+    socket
+}
+
 /// Answers that nobody reads must not keep the others waiting.
 #[test]
 fn who_does_not_read_is_left_and_the_others_are_served() {
-    let (_runtime, _worker, address) = node(|config| config);
-    let stalled: Vec<TcpStream> = (0..slowmo::telemetry::CONNECTIONS_MAX)
-        .map(|_| {
-            let mut stream = TcpStream::connect(address).unwrap();
-            for _ in 0..200 {
-                // The node may have closed it: one connection brings one request.
-                if write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").is_err() {
-                    break;
-                }
-            }
-            stream
-        })
-        .collect();
+    let (_runtime, mut worker, address) = node(|config| config);
+    let mut parameters = vec![0.5f32; 10];
+    worker.synchronize(&mut parameters).unwrap();
+    // Curves make the first message to a page larger than what its connection holds.
+    for step in 0..CURVE_POINTS_MAX {
+        let value = 1.0 / (step as f64 + 3.0);
+        worker.report_loss(value);
+        for name in ["one", "two", "three"] {
+            worker.report(name, value).unwrap();
+        }
+        worker.step(&mut parameters, 0.1).unwrap();
+    }
+    let mut read = http::messages(address);
+    assert!(read.next().is_some());
+    let stalled: Vec<Socket> = (1..PAGES_MAX).map(|_| stalled_page(address)).collect();
+    let is_full = || ask(address, "HEAD /stream HTTP/1.1").0 == 503;
+    assert!(
+        (0..50).any(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            is_full()
+        }),
+        "the stalled pages hold no places"
+    );
     assert_eq!(ask(address, "GET /live HTTP/1.1").0, 200);
+    let begun = Instant::now();
+    while is_full() {
+        assert!(
+            begun.elapsed() < 4 * STALL_MAX,
+            "pages that nobody reads were not left"
+        );
+        assert!(read.next().is_some(), "a page that is read was left");
+    }
+    assert!(
+        begun.elapsed() > STALL_MAX / 2,
+        "they were left before their time"
+    );
+    assert!(read.next().is_some(), "a page that is read was left");
     drop(stalled);
 }
 

@@ -7,7 +7,7 @@ mod nodes;
 
 use bytes::Bytes;
 use nodes::{Kind, PATIENCE, pattern};
-use slowmo::transport::memory::MemoryHub;
+use slowmo::internal::transport::memory::MemoryHub;
 use slowmo_actors::ports::transport::{
     BulkError, CONTROL_QUEUE_FRAMES_MAX, DATAGRAM_BYTES_MAX, DialError, DownReason, SendError,
     TransportEvent,

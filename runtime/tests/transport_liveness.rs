@@ -6,8 +6,8 @@ mod nodes;
 
 use bytes::Bytes;
 use nodes::{Kind, Node, pattern};
-use slowmo::transport::faulty::{self, Faults};
-use slowmo::transport::memory::MemoryHub;
+use slowmo::internal::transport::faulty::{self, Faults};
+use slowmo::internal::transport::memory::MemoryHub;
 use slowmo_actors::ports::transport::{Transport, TransportEvent};
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId};
 use slowmo_protocol::liveness::{DownCause, Effect, In, Liveness, Settings};

@@ -7,7 +7,7 @@ mod nodes;
 
 use bytes::Bytes;
 use nodes::{Kind, PATIENCE, pattern};
-use slowmo::transport::memory::MemoryHub;
+use slowmo::internal::transport::memory::MemoryHub;
 use slowmo_actors::ports::transport::{DialError, DownReason, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::time::Duration;

@@ -31,7 +31,8 @@ pub enum AggregatorMessage {
     },
 }
 
-/// A worker's arrival at an exchange, and the data that it passes.
+/// A worker's arrival at an exchange, and the data that it passes. The handle of a worker has at
+/// most one exchange in progress.
 pub struct Arrival {
     /// The request.
     pub arrive: Arrive<Buffers>,

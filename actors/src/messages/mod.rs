@@ -8,7 +8,7 @@ mod worker;
 pub use aggregator::{AggregatorMessage, Arrival};
 pub use coordinator::{CoordinatorMessage, Inspection};
 pub use gossip_peer::GossipPeerMessage;
-pub use worker::{ExchangeRequest, Exchanged, WorkerMessage};
+pub use worker::Exchanged;
 
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

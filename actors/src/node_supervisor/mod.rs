@@ -9,13 +9,11 @@ use crate::context::NodeContext;
 use crate::coordinator::CoordinatorActor;
 use crate::gossip_peer::GossipPeerActor;
 use crate::membership::MembershipActor;
-use crate::messages::WorkerMessage;
 use crate::ports::transport::TransportEvent;
-use crate::worker::WorkerActor;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use slowmo_protocol::trace::{End, Event};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
@@ -37,8 +35,6 @@ pub struct NodeArguments {
     pub context: Arc<NodeContext>,
     /// Events from the transport.
     pub events: mpsc::Receiver<TransportEvent>,
-    /// Filled with the node's workers before the supervisor counts as started.
-    pub workers: Arc<OnceLock<Vec<ActorRef<WorkerMessage>>>>,
 }
 
 /// The supervisor's state: the node and its router task.
@@ -57,11 +53,7 @@ impl Actor for NodeSupervisor {
         myself: ActorRef<Self::Msg>,
         arguments: NodeArguments,
     ) -> Result<NodeState, ActorProcessingErr> {
-        let NodeArguments {
-            context,
-            events,
-            workers,
-        } = arguments;
+        let NodeArguments { context, events } = arguments;
         let node = context.settings.identity.node.0;
         // The registry is process-wide: names carry the node and a count, so that many nodes, of
         // equal ids too, can run in one process.
@@ -102,21 +94,6 @@ impl Actor for NodeSupervisor {
         )
         .await?;
         _ = actors.membership.set(membership);
-        let mut spawned = Vec::new();
-        for index in 0..context.settings.workers {
-            let arguments = (index, Arc::clone(&context));
-            spawned.push(
-                Actor::spawn_linked(
-                    name(&format!("worker/{index}")),
-                    WorkerActor,
-                    arguments,
-                    cell.clone(),
-                )
-                .await?
-                .0,
-            );
-        }
-        _ = workers.set(spawned);
         let router = tokio::spawn(router::route(Arc::clone(&context), events)).abort_handle();
         Ok(NodeState { context, router })
     }

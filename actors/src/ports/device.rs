@@ -131,6 +131,15 @@ pub enum FreezeError {
     Tensor(#[from] TensorError),
 }
 
+/// The two factors of a mix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MixFactors {
+    /// The fraction of the model that stays here.
+    pub stays: f32,
+    /// The push-sum weight, by which the numerators are divided.
+    pub weight: f64,
+}
+
 /// A worker's state after overlapped gossip was mixed in.
 #[derive(Clone, Debug)]
 pub struct Mixed {
@@ -162,10 +171,9 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// A tensor cannot be read.
     fn copy(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), TensorError>;
 
-    /// Makes one pass of overlapped gossip over the tensors. The numerators are `stays` times the
-    /// values, plus `correction` (in flat order; zero everywhere if it is empty); the tensors then
-    /// hold the numerators divided by the push-sum weight. `stays_and_weight` holds these two
-    /// factors. If `keep` is given, the result holds the values from before, in buffers of that
+    /// Makes one pass of overlapped gossip over the tensors. The numerators are `factors.stays`
+    /// times the values, plus `correction` (in flat order; zero everywhere if it is empty); the
+    /// tensors then hold the numerators divided by the push-sum weight. If `keep` is given, the result holds the values from before, in buffers of that
     /// pool.
     ///
     /// # Errors
@@ -173,7 +181,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn mix(
         &self,
         correction: &ChunkedBuffer,
-        stays_and_weight: (f32, f64),
+        factors: MixFactors,
         tensors: &mut dyn Tensors,
         keep: Option<&Arc<Pool>>,
     ) -> Result<Mixed, TensorError>;

@@ -3,7 +3,7 @@
 //! Counts the nodes that are taken for dead; there must be none.
 
 use clap::Parser;
-use slowmo::config::BaseName;
+use slowmo::BaseName;
 use slowmo::{Config, Runtime, Worker};
 use slowmo_chaos::cluster::{Cluster, Link, start};
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use slowmo::Config;
-use slowmo::config::{BaseName, OuterName};
+use slowmo::{BaseName, OuterName};
 use std::path::Path;
 
 /// Largest trajectory file, in bytes.

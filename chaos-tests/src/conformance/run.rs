@@ -2,7 +2,7 @@
 
 use super::case::Case;
 use crate::cluster::{Cluster, ClusterError, Link, start};
-use slowmo::{GradientError, LeaveError, StepError, SynchronizeError, Worker, WorkerError};
+use slowmo::{GradientError, StepError, SynchronizeError, Worker, WorkerError};
 use std::thread::{JoinHandle, spawn};
 
 /// The reason why a case could not be run.
@@ -11,7 +11,7 @@ pub enum RunError {
     /// The nodes did not start.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// A worker's handle was refused.
+    /// A worker's handle was refused, or it could not leave.
     #[error(transparent)]
     Worker(#[from] WorkerError),
     /// The bootstrap failed.
@@ -23,9 +23,6 @@ pub enum RunError {
     /// A step failed.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// A worker could not leave.
-    #[error(transparent)]
-    Leave(#[from] LeaveError),
     /// A worker's thread panicked.
     #[error("a worker's thread panicked")]
     Panicked,

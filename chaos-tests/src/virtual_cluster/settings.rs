@@ -2,7 +2,7 @@
 
 use crate::sim::config::Config as Simulated;
 use slowmo::Config;
-use slowmo::config::{BaseName, OuterName};
+use slowmo::{BaseName, OuterName};
 use slowmo_protocol::algorithm::{Base, Gossip, OuterOptimizer};
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::policy::JoinerBuffers;

@@ -7,9 +7,11 @@ use super::{Report, settings};
 use crate::sim::config::Config;
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use slowmo::transport::faulty;
-use slowmo::transport::memory::MemoryHub;
-use slowmo::{Network, Runtime, SpawnError};
+use slowmo::internal::Network;
+use slowmo::internal::transport::faulty;
+use slowmo::internal::transport::memory::MemoryHub;
+use slowmo::status::MemberState;
+use slowmo::{Runtime, SpawnError};
 use slowmo_actors::ports::discovery::{Discovery, DiscoveryError};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::trace::{End, Event, Fault, Link, Start, Timed};
@@ -362,8 +364,9 @@ impl World {
             let other = self
                 .living(start.node)
                 .filter(|other| other.start == *start && start.node != id);
-            other
-                .is_some_and(|other| !other.draining && other.runtime.status().standing == "member")
+            other.is_some_and(|other| {
+                !other.draining && other.runtime.status().standing == MemberState::Member
+            })
         };
         members.iter().any(stays)
     }

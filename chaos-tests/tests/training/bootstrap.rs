@@ -2,9 +2,10 @@
 //! named and what to do.
 
 use crate::support::{assert_says, config, local_sgd};
-use slowmo::config::ClusterKey;
-use slowmo::transport::memory::MemoryHub;
-use slowmo::{Config, Network, Runtime, SpawnError, SynchronizeError, Synchronized};
+use slowmo::internal::Network;
+use slowmo::internal::config::ClusterKey;
+use slowmo::internal::transport::memory::MemoryHub;
+use slowmo::{Config, Runtime, SpawnError, SynchronizeError, Synchronized};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;

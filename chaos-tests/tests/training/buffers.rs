@@ -2,7 +2,7 @@
 //! exact average.
 
 use crate::support::{IN_ORDER, assert_close, bits, descend, local_sgd, noisy, sgp, uneven};
-use slowmo::config::WireType;
+use slowmo::WireType;
 use slowmo::{Buffers, Config, StepError};
 use slowmo_chaos::cluster::{Link, start};
 use slowmo_protocol::algorithm::BufferStrategy;

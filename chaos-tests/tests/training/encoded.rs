@@ -6,7 +6,7 @@ use crate::support::{
     Gradient, IN_ORDER, Job, RATE, Seen, bits, descend, local_sgd, noise, outer_only, sgp, uneven,
 };
 use slowmo::Config;
-use slowmo::config::{OuterName, WireType};
+use slowmo::{OuterName, WireType};
 use slowmo_chaos::cluster::start;
 use std::sync::{Arc, Barrier};
 use std::thread;

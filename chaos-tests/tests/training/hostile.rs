@@ -2,8 +2,9 @@
 //! run's bits do not change.
 
 use crate::support::{Job, PATIENCE, bits, descend, local_sgd, noise, noisy, sgp, uneven};
-use slowmo::transport::memory::MemoryHub;
-use slowmo::{Config, Network, Runtime};
+use slowmo::internal::Network;
+use slowmo::internal::transport::memory::MemoryHub;
+use slowmo::{Config, Runtime};
 use slowmo_actors::ports::transport::{SendError, Transport, TransportEvent};
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{

@@ -2,7 +2,7 @@
 //! its workers, bit for bit.
 
 use crate::support::{PATIENCE, bits, in_hub, local_sgd, uneven};
-use slowmo::transport::memory::MemoryHub;
+use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{Buffers, Config, Runtime, StepError, Worker};
 use slowmo_protocol::algorithm::BufferStrategy;
 use slowmo_protocol::policy::JoinerBuffers;

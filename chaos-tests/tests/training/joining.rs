@@ -5,8 +5,8 @@ use crate::support::{
     Training, assert_says, bits, by_the_book, config, in_hub, local_sgd, overlapped, sgp, train,
     uneven,
 };
-use slowmo::config::BaseName;
-use slowmo::transport::memory::MemoryHub;
+use slowmo::BaseName;
+use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{Buffers, Config, ExchangeError, StepReport, SynchronizeError};
 use slowmo_protocol::ident::Lineage;
 use slowmo_protocol::membership::BootstrapError;
@@ -348,7 +348,7 @@ fn a_second_node_of_a_live_id_is_told_so() {
     let (told, founders) = visited(&averaging(), |hub| {
         // At another address, but with the id of a founder.
         let address = |port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port));
-        let network = slowmo::Network {
+        let network = slowmo::internal::Network {
             hub: hub.clone(),
             address: address(44_009),
             peers: vec![address(44_001), address(44_003)],

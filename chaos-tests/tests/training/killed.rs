@@ -2,8 +2,9 @@
 //! waits, says why, and goes on when the lost nodes are back.
 
 use crate::support::{PATIENCE, PATIENCE_MS, Training, bits, by_the_book, train};
-use slowmo::admin::{Answer, Report, Request};
-use slowmo::launcher::LAUNCHER_VARIABLE;
+use slowmo::internal::admin::{Answer, Request};
+use slowmo::internal::launcher::LAUNCHER_VARIABLE;
+use slowmo::status::Status;
 use slowmo::{Config, Runtime, StepReport, digest};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -136,7 +137,7 @@ impl Processes {
         }
     }
 
-    fn status(&self, id: u64) -> Report {
+    fn status(&self, id: u64) -> Status {
         let mut stream = UnixStream::connect(self.admin(id)).unwrap();
         writeln!(
             stream,

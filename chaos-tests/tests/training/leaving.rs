@@ -5,8 +5,8 @@ use crate::support::{
     IN_ORDER, RATE, Training, bits, by_the_book, config, descend, local_sgd, mean, noisy, train,
     uneven,
 };
+use slowmo::BaseName;
 use slowmo::Runtime;
-use slowmo::config::BaseName;
 use slowmo_chaos::cluster::{Cluster, Link, start};
 use std::thread;
 use std::time::{Duration, Instant};

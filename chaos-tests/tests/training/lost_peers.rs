@@ -6,8 +6,9 @@ use crate::support::{
     IN_ORDER, RATE, Seen, Training, assert_close, bits, by_the_book, config, descend, in_hub,
     local_sgd, noisy, overlapped, sgp, train, uneven,
 };
-use slowmo::config::{BaseName, OnMomentumLoss};
-use slowmo::transport::memory::MemoryHub;
+use slowmo::BaseName;
+use slowmo::internal::config::OnMomentumLoss;
+use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{Config, Runtime, Worker};
 use slowmo_chaos::cluster::{Cluster, Link, start};
 use std::thread;

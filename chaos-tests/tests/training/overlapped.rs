@@ -2,7 +2,8 @@
 //! agree, errors leave a node whole.
 
 use crate::support::{Job, Seen, assert_close, bits, noise, overlapped, uneven};
-use slowmo::config::{LatePeers, TopologyName, WireType};
+use slowmo::WireType;
+use slowmo::internal::config::{LatePeers, TopologyName};
 use slowmo::{Config, Exchange, GradientError, StepError, SynchronizeError, TensorError, Tensors};
 use slowmo_chaos::cluster::{Cluster, Link, start};
 use std::sync::Arc;

@@ -3,9 +3,10 @@
 use crate::support::{
     RATE, assert_close, bits, by_the_book, config, descend, in_hub, noisy, sgp, uneven,
 };
-use slowmo::checkpoints::{Checkpoint, list, newest_whole};
-use slowmo::config::{BaseName, OuterName};
-use slowmo::transport::memory::MemoryHub;
+use slowmo::Checkpoint;
+use slowmo::internal::checkpoints::{list, newest_whole};
+use slowmo::internal::transport::memory::MemoryHub;
+use slowmo::{BaseName, OuterName};
 use slowmo::{Buffers, Config, Runtime, StepReport, Worker};
 use std::path::Path;
 use std::sync::{Arc, Barrier};
@@ -363,7 +364,7 @@ fn a_full_disk_does_not_stop_training() {
     let mut worker = node.worker(0).unwrap();
     let mut parameters = uneven(VALUES);
     worker.synchronize(&mut parameters).unwrap();
-    let mut round = |told: &dyn Fn(slowmo::admin::Checkpoints) -> bool| {
+    let mut round = |told: &dyn Fn(slowmo::status::CheckpointStatus) -> bool| {
         (0..TAU).for_each(|_| _ = worker.step(&mut parameters, RATE).unwrap());
         until("the writer says what became of its part", || {
             node.status().checkpoints.is_some_and(told)
@@ -383,7 +384,7 @@ fn a_full_disk_does_not_stop_training() {
 
 #[test]
 fn whoever_begins_anew_or_goes_back_is_above_all_that_is_there() {
-    use slowmo::config::Resume;
+    use slowmo::internal::config::Resume;
     let folder = tempfile::tempdir().unwrap();
     let config = Config {
         checkpoint_every: Some(1),
@@ -460,7 +461,7 @@ fn nodes_that_would_go_on_from_different_checkpoints_say_so() {
         2,
         &ids,
         &Config {
-            resume: slowmo::config::Resume::Named(older),
+            resume: slowmo::internal::config::Resume::Named(older),
             ..config
         },
     );

@@ -2,7 +2,7 @@
 //! it.
 
 use crate::support::{IN_ORDER, assert_close, assert_says, bits, config, local_sgd, sgp};
-use slowmo::config::{BaseName, OuterName};
+use slowmo::{BaseName, OuterName};
 use slowmo::{
     Config, Exchange, GradientError, Runtime, StepError, SynchronizeError, Worker, WorkerError,
 };

@@ -5,7 +5,7 @@ use crate::support::{
     Job, assert_close, bits, config, descend, local_sgd, mean, noise, noisy, outer_only, uneven,
 };
 use slowmo::Config;
-use slowmo::config::{BaseName, OuterName};
+use slowmo::{BaseName, OuterName};
 
 const NODES: usize = 3;
 const VALUES: usize = 40;

@@ -1,9 +1,10 @@
 //! Runs small training jobs on several real nodes and keeps every worker's parameters after each
 //! step.
 
-use slowmo::config::{BaseName, OuterName};
-use slowmo::transport::memory::MemoryHub;
-use slowmo::{Config, Network, Runtime, StepReport, Worker};
+use slowmo::internal::Network;
+use slowmo::internal::transport::memory::MemoryHub;
+use slowmo::{BaseName, OuterName};
+use slowmo::{Config, Runtime, StepReport, Worker};
 use slowmo_chaos::cluster::{Cluster, Link, start};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

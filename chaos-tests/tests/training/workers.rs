@@ -4,7 +4,7 @@
 use crate::support::{
     IN_ORDER, Job, assert_close, bits, config, local_sgd, mean, noise, noisy, sgp, uneven,
 };
-use slowmo::config::BaseName;
+use slowmo::BaseName;
 use slowmo::{
     AsyncWorker, Config, Exchange, ExchangeError, GradientError, Runtime, StepError, StepReport,
     Worker,

@@ -14,7 +14,7 @@ pub use report::{Report, table};
 use crate::digits::{Dataset, Mlp, Options, Shards, TrainError};
 use crate::method::{Method, Methods, Wire};
 use crate::oracle;
-use slowmo::tensors::flat::restore;
+use slowmo::internal::tensors::flat::restore;
 
 /// Inner steps between two points of a loss curve.
 pub const STEPS_PER_POINT: u64 = 24;

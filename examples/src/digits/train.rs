@@ -2,7 +2,7 @@
 
 use super::source::{Source, SourceError};
 use super::{DataError, Dataset, Event, Mlp, NesterovSgd, Shards, Summary};
-use slowmo::tensors::flat::RestoreError;
+use slowmo::internal::tensors::flat::RestoreError;
 use slowmo::{Buffers, Config, Runtime, StepReport, Synchronized, Worker};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -105,7 +105,7 @@ pub enum TrainError {
     Spawn(#[from] slowmo::SpawnError),
     /// A setting was refused.
     #[error(transparent)]
-    Config(#[from] slowmo::config::ConfigError),
+    Config(#[from] slowmo::ConfigError),
     /// There is no folder in which the nodes of this machine could find each other.
     #[error("no temporary folder: {0}")]
     Folder(#[source] std::io::Error),
@@ -123,7 +123,7 @@ pub enum TrainError {
     Step(slowmo::StepError),
     /// The node could not leave properly.
     #[error(transparent)]
-    Leave(slowmo::LeaveError),
+    Leave(slowmo::WorkerError),
     /// The batches could not be dealt.
     #[error(transparent)]
     Source(#[from] SourceError),

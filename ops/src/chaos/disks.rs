@@ -3,7 +3,7 @@
 //! the user has.
 
 use super::ChaosError;
-use slowmo::checkpoints::newest_whole;
+use slowmo::internal::checkpoints::newest_whole;
 use slowmo_chaos::processes::report::Kept;
 use std::fs::File;
 use std::io;
@@ -65,11 +65,8 @@ impl Disks {
     pub fn kept(&self) -> Kept {
         match newest_whole(&self.folder) {
             Ok((found, refused)) => {
-                let torn = |error: &slowmo::checkpoints::CheckpointError| {
-                    !matches!(
-                        error,
-                        slowmo::checkpoints::CheckpointError::Incomplete { .. }
-                    )
+                let torn = |error: &slowmo::CheckpointError| {
+                    !matches!(error, slowmo::CheckpointError::Incomplete { .. })
                 };
                 let wrong = refused
                     .iter()

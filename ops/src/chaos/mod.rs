@@ -62,7 +62,7 @@ pub enum ChaosError {
     /// A configuration key from the scenario, this process's variables or the binary's flags is
     /// refused.
     #[error(transparent)]
-    Config(#[from] slowmo::config::ConfigError),
+    Config(#[from] slowmo::ConfigError),
     /// Training did not begin within [`BOOTSTRAP_MAX`].
     #[error("the {nodes} nodes did not train together within {} s; {why}", BOOTSTRAP_MAX.as_secs())]
     NotFounded {

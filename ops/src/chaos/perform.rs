@@ -7,7 +7,7 @@ use super::{BOOTSTRAP_MAX, ChaosError, sample};
 use crate::jobs;
 use crate::processes::{Group, Happening, signals};
 use nix::sys::signal::Signal;
-use slowmo::admin::Request;
+use slowmo::internal::admin::Request;
 use slowmo_chaos::processes::collect::{self, Journal};
 use slowmo_chaos::processes::relay::{Layer, Relay, Traffic};
 use slowmo_chaos::processes::report::Kept;

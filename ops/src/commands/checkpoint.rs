@@ -5,7 +5,8 @@ use crate::console::{Console, Told, table};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use slowmo::checkpoints::{Checkpoint, Listed, Name, export, list, newest_whole};
+use slowmo::internal::checkpoints::{Listed, Name, list, newest_whole};
+use slowmo::{Checkpoint, export};
 use std::path::{Path, PathBuf};
 
 /// Inspect, verify or export the checkpoints of a training.

@@ -4,7 +4,7 @@ use crate::console::Console;
 use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
-use slowmo::admin;
+use slowmo::internal::admin;
 use slowmo_ops::jobs::{self, Answer, JobError, Request};
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;

@@ -4,7 +4,7 @@ use crate::console::Console;
 use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
-use slowmo::admin::{Answer, Request};
+use slowmo::internal::admin::{Answer, Request};
 use slowmo_ops::jobs;
 use std::path::PathBuf;
 

@@ -5,7 +5,8 @@ use crate::console::{Console, table};
 use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
-use slowmo::admin::{self, Report};
+use slowmo::internal::admin::{self};
+use slowmo::status::{self, MemberState};
 use slowmo_ops::jobs::{self, Answer, Request};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -224,7 +225,7 @@ struct LateRow {
 
 impl LateRow {
     /// The late nodes according to `reports`, ascending.
-    fn all<'a>(reports: impl Iterator<Item = &'a Report>) -> Vec<Self> {
+    fn all<'a>(reports: impl Iterator<Item = &'a status::Status>) -> Vec<Self> {
         let mut rows: BTreeMap<u64, Self> = BTreeMap::new();
         for (by, late) in reports.flat_map(|report| {
             report
@@ -280,7 +281,7 @@ impl fmt::Display for LateRow {
 #[serde(untagged)]
 enum NodeRow {
     /// The node's report of itself, its id included.
-    Answer(Box<Report>),
+    Answer(Box<status::Status>),
     /// The node does not answer (yet).
     Silent {
         /// The node's id.
@@ -319,10 +320,10 @@ impl Status {
 }
 
 impl JobReport {
-    fn new(job: String, nodes: Vec<(usize, Option<Report>)>) -> Self {
+    fn new(job: String, nodes: Vec<(usize, Option<status::Status>)>) -> Self {
         let reports = || nodes.iter().filter_map(|(_, report)| report.as_ref());
         let furthest = reports()
-            .filter(|report| report.standing != "joining")
+            .filter(|report| report.standing != MemberState::Joining)
             .max_by_key(|report| report.round);
         let last = furthest.map(|report| report.last_round);
         let disagreement = reports()
@@ -375,7 +376,7 @@ impl JobReport {
             ],
             NodeRow::Answer(report) => [
                 report.node.to_string(),
-                report.standing.clone(),
+                report.standing.to_string(),
                 report.epoch.to_string(),
                 report.round.to_string(),
                 report

@@ -10,7 +10,8 @@ use clap::Args;
 use gpus::{NodeGpus, OnGpuLoss};
 use nix::sys::signal::Signal;
 use serde::Serialize;
-use slowmo::admin;
+use slowmo::internal::admin;
+use slowmo::status::MemberState;
 use slowmo_ops::jobs::{self, Answer, Asked, Request, Server};
 use slowmo_ops::processes::signals::{catch_signals, caught};
 use slowmo_ops::processes::{Group, Happening, NODES_MAX, Plan, supervise};
@@ -141,7 +142,7 @@ impl Launch {
         let server = Server::open(&socket).context("cannot open the control socket")?;
         let plan = &plan
             .clone()
-            .variable(slowmo::launcher::SOCKET_VARIABLE, &socket);
+            .variable(slowmo::internal::launcher::SOCKET_VARIABLE, &socket);
         let mut group = Group::start(plan)?;
         if self.dashboard.is_some() {
             tell_page(name.clone(), console);
@@ -292,8 +293,12 @@ fn tell_status(job: &str, group: &Group, asked: Asked) {
 fn is_founded(group: &Group) -> bool {
     let waits = |node: &usize| {
         let report = group.report(*node);
-        report
-            .is_some_and(|report| ["bootstrapping", "joining"].contains(&report.standing.as_str()))
+        report.is_some_and(|report| {
+            matches!(
+                report.standing,
+                MemberState::Bootstrapping | MemberState::Joining
+            )
+        })
     };
     !group.running_nodes().iter().all(waits)
 }

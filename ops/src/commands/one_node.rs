@@ -5,7 +5,8 @@ use crate::console::Console;
 use anyhow::{bail, ensure};
 use clap::ValueEnum;
 use serde::Serialize;
-use slowmo::admin::{Answer, Report, Request};
+use slowmo::internal::admin::{Answer, Request};
+use slowmo::status::{MemberState, Status};
 use slowmo_ops::jobs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -29,33 +30,33 @@ pub enum Probe {
 struct Probed {
     probe: Probe,
     node: u64,
-    standing: String,
+    standing: MemberState,
 }
 
 impl Probe {
     /// Prints the member state of the node; fails if it does not meet the probe.
-    pub fn judge(self, report: &Report, console: Console) -> anyhow::Result<()> {
-        let Report { node, standing, .. } = report;
+    pub fn judge(self, report: &Status, console: Console) -> anyhow::Result<()> {
+        let Status { node, standing, .. } = report;
         ensure!(
-            self.is_met(standing),
+            self.is_met(*standing),
             "node {node} is not a member: {standing}{}",
             waits(report)
         );
         let probed = Probed {
             probe: self,
             node: *node,
-            standing: standing.clone(),
+            standing: *standing,
         };
         console.done("status", format!("node {node}: {standing}"), &probed)
     }
 
-    fn is_met(self, standing: &str) -> bool {
-        self == Self::Live || standing == "member"
+    fn is_met(self, standing: MemberState) -> bool {
+        self == Self::Live || standing == MemberState::Member
     }
 }
 
 /// Fetches a node's report of itself.
-pub fn status(socket: &Path) -> anyhow::Result<Report> {
+pub fn status(socket: &Path) -> anyhow::Result<Status> {
     match jobs::ask_at(socket, Request::Status)? {
         Answer::Status(report) => Ok(*report),
         _ => bail!("{} answered something else", socket.display()),
@@ -84,7 +85,7 @@ pub fn wait_until_gone(socket: &Path, wait_max: Duration) -> anyhow::Result<()> 
     }
 }
 
-fn waits(report: &Report) -> String {
+fn waits(report: &Status) -> String {
     report
         .waiting_for
         .as_ref()
@@ -97,9 +98,12 @@ mod tests {
 
     #[test]
     fn only_a_member_is_ready_and_whoever_answers_lives() {
-        for standing in ["bootstrapping", "joining", "member", "leaving", "left"] {
+        for standing in MemberState::ALL {
             assert!(Probe::Live.is_met(standing));
-            assert_eq!(Probe::Ready.is_met(standing), standing == "member");
+            assert_eq!(
+                Probe::Ready.is_met(standing),
+                standing == MemberState::Member
+            );
         }
     }
 }

@@ -66,7 +66,7 @@ struct RateReport {
 impl Selftest {
     /// Runs the command.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        let seed = self.seed.unwrap_or_else(slowmo::unix_us);
+        let seed = self.seed.unwrap_or_else(slowmo::internal::unix_us);
         let devices = if self.gpu {
             self.gpus(console, seed)?
         } else {

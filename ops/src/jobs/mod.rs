@@ -13,7 +13,7 @@ pub use node::{NodeError, ask, ask_at, report};
 pub use server::{Asked, Server};
 
 use serde::{Deserialize, Serialize};
-use slowmo::admin::Report;
+use slowmo::status::Status;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -60,7 +60,7 @@ pub enum Answer {
         /// Name of the job.
         job: String,
         /// Its nodes in ascending order; `None` for a node that does not answer (yet).
-        nodes: Vec<(usize, Option<Report>)>,
+        nodes: Vec<(usize, Option<Status>)>,
     },
     /// Answer to [`Request::Count`].
     Count {

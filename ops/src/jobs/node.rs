@@ -1,7 +1,8 @@
 //! Requests to a node on its admin socket.
 
 use super::exchange;
-use slowmo::admin::{Answer, Report, Request};
+use slowmo::internal::admin::{Answer, Request};
+use slowmo::status::Status;
 use std::path::Path;
 use std::time::Duration;
 
@@ -64,7 +65,7 @@ pub fn ask_at(socket: &Path, request: Request) -> Result<Answer, NodeError> {
 
 /// A node's report of itself, if it answers on its admin socket.
 #[must_use]
-pub fn report(node: usize, socket: &Path) -> Option<Report> {
+pub fn report(node: usize, socket: &Path) -> Option<Status> {
     match ask(node, socket, Request::Status) {
         Ok(Answer::Status(report)) => Some(*report),
         _ => None,

@@ -39,7 +39,7 @@ impl Server {
     /// # Errors
     /// The socket cannot be opened.
     pub fn open(path: &Path) -> std::io::Result<Self> {
-        let listener = slowmo::admin::bind(path)?;
+        let listener = slowmo::internal::admin::bind(path)?;
         let (sender, asked) = sync_channel(REQUESTS_WAITING_MAX);
         let serve = move || {
             for connection in listener.incoming().flatten() {

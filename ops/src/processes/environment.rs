@@ -50,7 +50,7 @@ pub const HTTP_TOKEN_FILE: &str = "SLOWMO_HTTP_TOKEN_FILE";
 /// Name of that file in the launch's private folder.
 pub(super) const HTTP_TOKEN: &str = "http.token";
 /// Process id of the launcher; its nodes end when it ends.
-pub const LAUNCHER_PID: &str = slowmo::launcher::LAUNCHER_VARIABLE;
+pub const LAUNCHER_PID: &str = slowmo::internal::launcher::LAUNCHER_VARIABLE;
 
 /// Variables in which a user names their own credentials; at most one kind may be set.
 const CREDENTIALS: [&str; 5] = [

@@ -7,7 +7,8 @@ use super::start::START_NODE;
 use super::{NODES_MAX, signals};
 use crate::jobs;
 use nix::sys::signal::Signal;
-use slowmo::admin::{Report, Request};
+use slowmo::internal::admin::Request;
+use slowmo::status::Status;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::Write;
@@ -344,7 +345,7 @@ impl Group {
 
     /// A running node's report of itself, if it answers.
     #[must_use]
-    pub fn report(&self, node: usize) -> Option<Report> {
+    pub fn report(&self, node: usize) -> Option<Status> {
         jobs::report(node, &self.admin_socket(node))
     }
 

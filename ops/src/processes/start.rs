@@ -58,7 +58,7 @@ pub fn become_node(command: &[OsString]) -> StartError {
 }
 
 /// Asks the kernel to kill this process when the launching thread ends. The setting is kept over
-/// `exec`, so it also covers binaries that know nothing of [`slowmo::launcher::watch`].
+/// `exec`, so it also covers binaries that know nothing of [`slowmo::internal::launcher::watch`].
 fn die_with_launcher() {
     #[cfg(target_os = "linux")]
     let _refused = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);

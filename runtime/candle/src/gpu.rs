@@ -4,7 +4,7 @@
 use crate::{CandleGradients, CandleVariables, block, refused};
 use candle_core::{Storage, Tensor};
 use slowmo::TensorError;
-use slowmo::tensors::OnGpu;
+use slowmo::internal::OnGpu;
 
 /// Calls `visit` with a copy of a tensor's values.
 pub(super) fn read(

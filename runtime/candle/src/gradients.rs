@@ -49,7 +49,7 @@ impl Tensors for CandleGradients<'_> {
     /// Available only if every variable has a contiguous gradient: missing ones are created, and
     /// others made contiguous, when they are written.
     #[cfg(feature = "cuda")]
-    fn on_gpu(&self) -> Option<&dyn slowmo::tensors::OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn slowmo::internal::OnGpu> {
         let lent = |gradient: &Tensor| gradient.device().is_cuda() && gradient.is_contiguous();
         self.variables
             .iter()

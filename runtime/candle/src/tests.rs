@@ -4,7 +4,7 @@
 use crate::{CandleGradients, CandleVariables};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{Module, VarBuilder, VarMap};
-use slowmo::tensors::flat::{digest, elements, freeze, restore};
+use slowmo::internal::tensors::flat::{digest, elements, freeze, restore};
 use slowmo::{TensorError, Tensors};
 
 fn values(tensor: &Tensor) -> Vec<f32> {

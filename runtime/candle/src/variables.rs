@@ -16,7 +16,7 @@ use std::sync::PoisonError;
 /// let builder = candle_nn::VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu);
 /// let layer = candle_nn::linear(3, 2, builder.pp("layer"))?;
 /// let variables = slowmo_candle::CandleVariables::from_var_map(&map)?;
-/// assert_eq!(slowmo::tensors::flat::elements(&variables)?, 8);
+/// assert_eq!(slowmo::internal::tensors::flat::elements(&variables)?, 8);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -97,7 +97,7 @@ impl Tensors for CandleVariables {
     }
 
     #[cfg(feature = "cuda")]
-    fn on_gpu(&self) -> Option<&dyn slowmo::tensors::OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn slowmo::internal::OnGpu> {
         self.list
             .iter()
             .all(|(_, variable)| variable.device().is_cuda())

@@ -3,9 +3,9 @@
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Linear, Module, VarBuilder, VarMap};
-use slowmo::config::BaseName;
-use slowmo::tensors::{digest, flat};
-use slowmo::transport::memory::MemoryHub;
+use slowmo::BaseName;
+use slowmo::internal::tensors::{digest, flat};
+use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{Config, Network, Runtime};
 use slowmo_candle::{CandleGradients, CandleVariables};
 use std::net::SocketAddr;

@@ -8,7 +8,9 @@ use crate::memory::Scratch;
 use cudarc::driver::{result, sys};
 use parking_lot::{Mutex, MutexGuard};
 use slowmo_actors::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Pool, chunks};
-use slowmo_actors::ports::device::{Device, FreezeError, Mixed, OnGpu, TensorError, Tensors};
+use slowmo_actors::ports::device::{
+    Device, FreezeError, MixFactors, Mixed, OnGpu, TensorError, Tensors,
+};
 use std::sync::Arc;
 
 /// A GPU; tensors in main memory are passed on to the CPU's device.
@@ -188,7 +190,7 @@ impl CudaDevice {
         part: &Part<'_>,
         work: &Work,
         first: u64,
-        (stays, weight): (f32, f32),
+        factors: MixFactors,
     ) -> Result<(), GpuError> {
         let scratch = work.correction.address();
         let mut covered = 0;
@@ -223,8 +225,12 @@ impl CudaDevice {
         // SAFETY: the part lies in a checked tensor, the scratch is as long as a chunk, and the
         // word is the device's own.
         unsafe {
-            self.gpu
-                .launch(Kernel::Mix, &addresses, part.elements, &[stays, weight])
+            self.gpu.launch(
+                Kernel::Mix,
+                &addresses,
+                part.elements,
+                &[factors.stays, factors.weight as f32],
+            )
         }
     }
 }
@@ -383,13 +389,13 @@ impl Device for CudaDevice {
     fn mix(
         &self,
         correction: &ChunkedBuffer,
-        (stays, weight): (f32, f64),
+        factors: MixFactors,
         tensors: &mut dyn Tensors,
         keep: Option<&Arc<Pool>>,
     ) -> Result<Mixed, TensorError> {
         let elements = tensors.elements()?;
         let Some(lent) = tensors.on_gpu() else {
-            return self.host.mix(correction, (stays, weight), tensors, keep);
+            return self.host.mix(correction, factors, tensors, keep);
         };
         let mut kept: Vec<(usize, Buffer)> = keep.map_or_else(Vec::new, |pool| {
             chunks(0..elements)
@@ -421,7 +427,7 @@ impl Device for CudaDevice {
                             },
                             work,
                             first,
-                            (stays, weight as f32),
+                            factors,
                         )
                     })
                 })?;

@@ -43,16 +43,10 @@ mod writer;
 pub use checkpoint::Checkpoint;
 pub use error::CheckpointError;
 pub use export::export;
-pub use folder::{Keeps, Listed, Refused, UNTOUCHED, list, newest_whole, next_run, prune};
-pub use history::History;
-pub use manifest::{
-    ANCESTORS_MAX, Ancestor, Header, Kept, KeptShard, Kind, MANIFEST_BYTES_MAX, Part, Tensor,
-    Unread, unique_names,
-};
+pub use folder::{Listed, list, newest_whole, next_run};
+pub use manifest::{Ancestor, Header, Kept, KeptShard, Kind, Part, Tensor, unique_names};
 pub use name::Name;
 pub use resumed::{Resumed, warn_of_others};
+#[cfg(feature = "testing")]
 pub use tensor_file::is_tensor_file_for_tests;
-pub use writer::{
-    ANCESTRY_ASKS_MAX, CURSOR_BYTES_MAX, Checkpoints, FLUSH_WAIT_MAX, NOT_WHOLE_TOLD,
-    ROOM_TRIED_AFTER, WriterSettings,
-};
+pub use writer::{CURSOR_BYTES_MAX, Checkpoints, WriterSettings};

@@ -233,6 +233,7 @@ fn read_header(file: &mut impl Read, length: u64) -> Result<(Metadata, u64), Str
 
 /// Whether bytes are a complete file of this kind: for tests of the decoder.
 #[must_use]
+#[cfg(feature = "testing")]
 pub fn is_tensor_file_for_tests(mut bytes: &[u8]) -> bool {
     let length = bytes.len() as u64;
     read_header(&mut bytes, length).is_ok()

@@ -10,7 +10,7 @@ use super::part::{self, Own};
 use super::resumed::Resumed;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use slowmo_actors::ports::store::{Restored, Snapshot, Store};
-use slowmo_actors::status::{Checkpointing, StatusBoard};
+use slowmo_actors::status::{CheckpointStatus, StatusBoard};
 use slowmo_protocol::checkpoint::replaces;
 use slowmo_protocol::coordinator::{Origin, Outcome};
 use slowmo_protocol::ident::{Lineage, NodeId, Step};
@@ -89,7 +89,7 @@ struct State {
     /// Number of consecutive checkpoints not whole that triggers a warning; 0 stands for
     /// [`NOT_WHOLE_TOLD`].
     warns_at: u64,
-    told: Checkpointing,
+    told: CheckpointStatus,
 }
 
 impl Checkpoints {

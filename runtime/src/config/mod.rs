@@ -27,8 +27,8 @@ pub use discover::Discover;
 pub use error::{ConfigError, Origin};
 pub use slowmo_protocol::algorithm::{LatePeers, TopologyName, WireType};
 pub use slowmo_protocol::policy::{Bootstrap, JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
-pub use sources::{CONFIG_FILE_BYTES_MAX, RESERVED_VARIABLES, user_arguments};
-pub use values::{BaseName, Congestion, DeviceName, OuterName, PEERS_MAX, Resume};
+pub use sources::{RESERVED_VARIABLES, user_arguments};
+pub use values::{BaseName, Congestion, DeviceName, OuterName, Resume};
 
 pub(crate) use values::is_host_and_port;
 

@@ -4,7 +4,7 @@
 use super::mixing;
 use crate::tensors::{freeze, threads};
 use slowmo_actors::buffers::{CHUNK_ELEMENTS, ChunkedBuffer, Pool};
-use slowmo_actors::ports::device::{Device, FreezeError, Mixed, TensorError, Tensors};
+use slowmo_actors::ports::device::{Device, FreezeError, MixFactors, Mixed, TensorError, Tensors};
 use slowmo_protocol::mean;
 use std::sync::Arc;
 
@@ -30,11 +30,11 @@ impl Device for HostDevice {
     fn mix(
         &self,
         correction: &ChunkedBuffer,
-        scales: (f32, f64),
+        factors: MixFactors,
         tensors: &mut dyn Tensors,
         keep: Option<&Arc<Pool>>,
     ) -> Result<Mixed, TensorError> {
-        mixing::mix(correction, scales, tensors, keep)
+        mixing::mix(correction, factors, tensors, keep)
     }
 
     fn write_back(

@@ -3,7 +3,7 @@
 
 use crate::tensors::threads;
 use slowmo_actors::buffers::{Buffer, ChunkedBuffer, Pool, chunks};
-use slowmo_actors::ports::device::{FreezeError, Mixed, TensorError, Tensors};
+use slowmo_actors::ports::device::{FreezeError, MixFactors, Mixed, TensorError, Tensors};
 use slowmo_protocol::mean;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,14 +11,13 @@ use std::sync::Arc;
 /// Mixes the correction into the model; see [`slowmo_actors::ports::device::Device::mix`].
 pub fn mix(
     correction: &ChunkedBuffer,
-    (stays, weight): (f32, f64),
+    factors: MixFactors,
     tensors: &mut dyn Tensors,
     keep: Option<&Arc<Pool>>,
 ) -> Result<Mixed, TensorError> {
     let pass = Pass {
         correction,
-        stays,
-        weight,
+        factors,
         keep,
     };
     let mut all: Vec<Chunk> = chunks(0..tensors.elements()?)
@@ -103,8 +102,7 @@ fn parts<'a>(all: &'a mut [Chunk], start: usize, tensor: &'a mut [f32]) -> Vec<P
 /// Parameters that are the same for all chunks of a mix.
 struct Pass<'a> {
     correction: &'a ChunkedBuffer,
-    stays: f32,
-    weight: f64,
+    factors: MixFactors,
     keep: Option<&'a Arc<Pool>>,
 }
 
@@ -118,6 +116,7 @@ impl Pass<'_> {
             tensor,
             index,
         } = part;
+        let MixFactors { stays, weight } = self.factors;
         let until = from + tensor.len();
         let mut copy = Vec::new();
         let correction = match self
@@ -139,11 +138,11 @@ impl Pass<'_> {
                     tensor,
                     &mut before.values_mut()[from..until],
                     correction,
-                    self.stays,
-                    self.weight,
+                    stays,
+                    weight,
                 )
             }
-            None => mean::correct(tensor, correction, self.stays, self.weight),
+            None => mean::correct(tensor, correction, stays, weight),
         };
         let found = (!finite)
             .then(|| tensor.iter().position(|value| !value.is_finite()))

@@ -5,8 +5,7 @@ use crate::config::{Config, Resume};
 use crate::error::SpawnError;
 use crate::executor::beside;
 use crate::marker::Marker;
-use crate::recorder::{FileRecorder, UntilCrashed};
-use crate::transport::faulty::Faults;
+use crate::recorder::FileRecorder;
 use slowmo_actors::context::NodeSettings;
 use slowmo_actors::ports::recorder::{NoRecorder, Recorder};
 use slowmo_actors::status::StatusBoard;
@@ -14,7 +13,6 @@ use slowmo_protocol::checkpoint::spacing;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::trace::Start;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,26 +63,22 @@ pub(super) fn recorder_of(
     config: &Config,
     given: Option<Arc<dyn Recorder>>,
     (node, incarnation): (NodeId, Incarnation),
-    faults: Option<&Faults>,
 ) -> Result<Arc<dyn Recorder>, SpawnError> {
     let trace = config.trace.as_deref();
     let flight = config.flight.as_deref();
-    let inner: Arc<dyn Recorder> = match given {
-        Some(given) => given,
-        None if trace.is_none() && flight.is_none() => Arc::new(NoRecorder),
-        None => {
-            let opened = FileRecorder::of(trace, flight, Start { node, incarnation });
-            let folder = trace.or(flight).unwrap_or(Path::new("")).to_owned();
-            Arc::new(opened.map_err(|error| SpawnError::Trace { folder, error })?)
-        }
+    if let Some(given) = given {
+        return Ok(given);
+    }
+    let Some(folder) = trace.or(flight) else {
+        return Ok(Arc::new(NoRecorder));
     };
-    Ok(match faults {
-        Some(faults) => Arc::new(UntilCrashed {
-            inner,
-            faults: faults.clone(),
-        }),
-        None => inner,
-    })
+    let opened = FileRecorder::of(trace, flight, Start { node, incarnation });
+    opened
+        .map(|recorder| Arc::new(recorder) as Arc<dyn Recorder>)
+        .map_err(|error| SpawnError::Trace {
+            folder: folder.to_owned(),
+            error,
+        })
 }
 
 pub(super) fn settings(config: &Config, identity: Identity) -> Result<NodeSettings, SpawnError> {

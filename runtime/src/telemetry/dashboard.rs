@@ -5,12 +5,12 @@
 //! The page loads nothing from other sites: its files are in the binary. The token for orders
 //! follows the `#` of the page's address, which browsers do not send, and stays in the tab.
 
-use super::http::Served;
-use crate::admin::{Report, report};
+use super::served::Served;
 use crate::launcher;
+use crate::status::{Event, MemberState, MemberStatus, Status, status};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
-use axum::response::sse::{Event, Sse};
+use axum::response::sse::{Event as Message, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::Stream;
 use serde::Serialize;
@@ -19,7 +19,7 @@ use slowmo_actors::timeline::RoundNote;
 use slowmo_actors::unix_time::unix_us;
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::shards::{Layout, ShardMap};
-use slowmo_protocol::wire::Brief;
+use slowmo_protocol::wire::{Brief, Link};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ pub(super) async fn stream(State(served): State<Arc<Served>>) -> Response {
     Sse::new(telling(Teller::new(served, permit))).into_response()
 }
 
-fn telling(teller: Teller) -> impl Stream<Item = Result<Event, Infallible>> {
+fn telling(teller: Teller) -> impl Stream<Item = Result<Message, Infallible>> {
     futures_util::stream::unfold(teller, |mut teller| async move {
         if teller.told > 0 {
             tokio::time::sleep(TELL_INTERVAL).await;
@@ -98,9 +98,9 @@ fn telling(teller: Teller) -> impl Stream<Item = Result<Event, Infallible>> {
             None
         };
         let told = (teller.told < TOLD_MAX).then(|| teller.tell(launched))?;
-        let event = Event::default()
+        let event = Message::default()
             .json_data(told)
-            .unwrap_or_else(|error| Event::default().comment(error.to_string()));
+            .unwrap_or_else(|error| Message::default().comment(error.to_string()));
         Some((Ok(event), teller))
     })
 }
@@ -124,9 +124,9 @@ struct Told {
     before: Option<Before>,
     /// Number of nodes that this node's launcher runs, to which an order to scale applies.
     launched: Option<usize>,
-    report: Report,
+    report: Status,
     nodes: Vec<NodeNote>,
-    rounds: Vec<Round>,
+    rounds: Vec<RoundNote>,
     #[serde(skip_serializing_if = "Option::is_none")]
     shards: Option<Shards>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,10 +146,8 @@ struct Before {
 
 #[derive(Serialize)]
 struct NodeNote {
-    node: u64,
-    address: String,
-    devices: u16,
-    alive: bool,
+    #[serde(flatten)]
+    member: MemberStatus,
     /// The node's last brief and its age; `None` if it has not answered yet.
     brief: Option<BriefNote>,
 }
@@ -160,7 +158,7 @@ struct BriefNote {
     /// The node's incarnation; as text, because it exceeds the integers that a page's numbers hold
     /// exactly.
     incarnation: String,
-    standing: &'static str,
+    standing: MemberState,
     round: u64,
     step: u64,
     /// By name: inner step and value.
@@ -173,25 +171,7 @@ struct BriefNote {
     at_us: u64,
     sent_bytes: u64,
     received_bytes: u64,
-    links: Vec<LinkNote>,
-}
-
-#[derive(Serialize)]
-struct LinkNote {
-    to: u64,
-    sent_bytes: u64,
-    round_trip_us: u32,
-}
-
-#[derive(Serialize)]
-struct Round {
-    round: u64,
-    at_us: u64,
-    kind: &'static str,
-    step: u64,
-    members: Vec<u64>,
-    contributors: Vec<u64>,
-    published_us: u64,
+    links: Vec<Link>,
 }
 
 /// The holders of each shard of the slow momentum: first its owner, then its replicas.
@@ -204,9 +184,9 @@ struct Shards {
 
 #[derive(Clone, PartialEq, Serialize)]
 struct EventNote {
-    at_us: u64,
     node: u64,
-    what: String,
+    #[serde(flatten)]
+    event: Event,
 }
 
 impl Teller {
@@ -225,7 +205,7 @@ impl Teller {
         let served = Arc::clone(&self.served);
         let context = &served.context;
         context.watching.ask(context);
-        let report = report(context);
+        let report = status(context);
         let before = (self.told == 0).then(|| before(&served));
         self.told += 1;
         let nodes = nodes(context, &report);
@@ -244,11 +224,11 @@ impl Teller {
         }
     }
 
-    fn rounds(&mut self, context: &NodeContext) -> Vec<Round> {
-        let rounds: Vec<Round> = context.status.timeline(|timeline| {
+    fn rounds(&mut self, context: &NodeContext) -> Vec<RoundNote> {
+        let rounds: Vec<RoundNote> = context.status.timeline(|timeline| {
             timeline
                 .rounds_after(self.rounds_until_us)
-                .map(round)
+                .cloned()
                 .collect()
         });
         self.rounds_until_us = rounds
@@ -273,20 +253,21 @@ impl Teller {
         })
     }
 
-    fn events(&mut self, context: &NodeContext, report: &Report) -> Option<Vec<EventNote>> {
+    fn events(&mut self, context: &NodeContext, report: &Status) -> Option<Vec<EventNote>> {
         let own = report.events.iter().map(|event| EventNote {
-            at_us: event.at_us,
             node: report.node,
-            what: event.what.clone(),
+            event: event.clone(),
         });
         let others = context.watching.events();
         let others = others.into_iter().map(|(node, event)| EventNote {
-            at_us: event.at_us,
             node: node.0,
-            what: event.what,
+            event: Event {
+                at_us: event.at_us,
+                what: event.what,
+            },
         });
         let mut events: Vec<EventNote> = own.chain(others).collect();
-        events.sort_by_key(|event| event.at_us);
+        events.sort_by_key(|note| note.event.at_us);
         if events == self.events {
             return None;
         }
@@ -310,23 +291,10 @@ fn before(served: &Served) -> Before {
     }
 }
 
-fn round(note: &RoundNote) -> Round {
-    let ids = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect();
-    Round {
-        round: note.round,
-        at_us: note.at_us,
-        kind: note.kind,
-        step: note.step,
-        members: ids(&note.members),
-        contributors: ids(&note.contributors),
-        published_us: note.published_us,
-    }
-}
-
-fn nodes(context: &NodeContext, report: &Report) -> Vec<NodeNote> {
+fn nodes(context: &NodeContext, report: &Status) -> Vec<NodeNote> {
     let seen = context.watching.seen();
     let now = context.clock.now();
-    let node = |member: &crate::admin::MemberReport| {
+    let node = |member: &MemberStatus| {
         let brief = if member.node == report.node {
             Some(brief_note(&context.watching.brief(context, u64::MAX), 0))
         } else {
@@ -334,10 +302,7 @@ fn nodes(context: &NodeContext, report: &Report) -> Vec<NodeNote> {
                 .map(|seen| brief_note(&seen.brief, now.since(seen.at).as_millis()))
         };
         NodeNote {
-            node: member.node,
-            address: member.address.clone(),
-            devices: member.devices,
-            alive: member.alive,
+            member: member.clone(),
             brief,
         }
     };
@@ -345,15 +310,10 @@ fn nodes(context: &NodeContext, report: &Report) -> Vec<NodeNote> {
 }
 
 fn brief_note(brief: &Brief, age_ms: u64) -> BriefNote {
-    let link = |link: &slowmo_protocol::wire::Link| LinkNote {
-        to: link.to.0,
-        sent_bytes: link.sent_bytes,
-        round_trip_us: link.round_trip_us,
-    };
     BriefNote {
         age_ms,
         incarnation: brief.incarnation.0.to_string(),
-        standing: brief.stands.name(),
+        standing: brief.stands,
         round: brief.round.0,
         step: brief.step.0,
         measures: brief
@@ -368,6 +328,6 @@ fn brief_note(brief: &Brief, age_ms: u64) -> BriefNote {
         at_us: brief.at_us,
         sent_bytes: brief.sent_bytes,
         received_bytes: brief.received_bytes,
-        links: brief.links.iter().map(link).collect(),
+        links: brief.links.clone(),
     }
 }

@@ -4,8 +4,9 @@
 use super::access::{
     Allowance, REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX, Token, is_host_of_this_machine,
 };
+use super::served::Served;
 use super::{dashboard, metrics, orders};
-use crate::admin::report;
+use crate::status::status;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -15,7 +16,6 @@ use axum::{Json, Router};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
-use prometheus_client::registry::Registry;
 use slowmo_actors::context::NodeContext;
 use slowmo_actors::status::MemberState;
 use std::net::SocketAddr;
@@ -61,20 +61,6 @@ pub enum HttpError {
 pub struct Endpoint {
     address: SocketAddr,
     serving: AbortHandle,
-}
-
-/// State shared by all requests.
-pub(super) struct Served {
-    pub(super) context: Arc<NodeContext>,
-    registry: Registry,
-    pub(super) token: Option<Token>,
-    /// Whether only this machine reaches the address.
-    is_local: bool,
-    pub(super) pages: Arc<Semaphore>,
-    /// The rate limit of all requests except probes.
-    allowance: Mutex<Allowance>,
-    /// The rate limit of probes, which must be answered whatever else is asked.
-    probes: Mutex<Allowance>,
 }
 
 impl Endpoint {
@@ -228,7 +214,7 @@ async fn show_metrics(State(served): State<Arc<Served>>) -> Response {
 }
 
 async fn show_status(State(served): State<Arc<Served>>) -> Response {
-    Json(report(&served.context)).into_response()
+    Json(status(&served.context)).into_response()
 }
 
 async fn show_ready(State(served): State<Arc<Served>>) -> Response {
@@ -238,5 +224,5 @@ async fn show_ready(State(served): State<Arc<Served>>) -> Response {
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
-    (status, format!("{standing:?}\n").to_lowercase()).into_response()
+    (status, format!("{}\n", standing.name())).into_response()
 }

@@ -3,7 +3,7 @@
 //! they cost nothing until then.
 
 use super::process::Process;
-use crate::admin::{Report, report};
+use crate::status::{MemberState, Status, view};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -106,12 +106,12 @@ impl Writer<'_> {
 impl Collector for Now {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let context = &self.0;
-        let report = report(&self.0);
+        let status = context.status.read();
+        let report = view(context, &status);
         let mut writer = Writer(encoder);
         cluster(&mut writer, &report)?;
         training(&mut writer, &report)?;
         checkpoints(&mut writer, &report)?;
-        let status = context.status.read();
         writer.count(
             "view_changes",
             "Outcomes that changed the view since this node is a member",
@@ -173,10 +173,11 @@ impl Collector for Now {
     }
 }
 
-fn cluster(writer: &mut Writer<'_>, report: &Report) -> fmt::Result {
-    let standings = ["bootstrapping", "joining", "member", "leaving", "left"].into_iter();
-    let here =
-        standings.map(|standing| (standing, f64::from(u8::from(report.standing == standing))));
+fn cluster(writer: &mut Writer<'_>, report: &Status) -> fmt::Result {
+    let here = MemberState::ALL.into_iter().map(|standing| {
+        let is_here = report.standing == standing;
+        (standing.name(), f64::from(u8::from(is_here)))
+    });
     writer.gauges(
         ("standing", "Where this node stands: 1 for one of these"),
         "standing",
@@ -218,7 +219,7 @@ fn cluster(writer: &mut Writer<'_>, report: &Report) -> fmt::Result {
     )
 }
 
-fn training(writer: &mut Writer<'_>, report: &Report) -> fmt::Result {
+fn training(writer: &mut Writer<'_>, report: &Status) -> fmt::Result {
     writer.gauge(
         "inner_step",
         "The inner step after the last decided round",
@@ -292,7 +293,7 @@ fn training(writer: &mut Writer<'_>, report: &Report) -> fmt::Result {
     )
 }
 
-fn checkpoints(writer: &mut Writer<'_>, report: &Report) -> fmt::Result {
+fn checkpoints(writer: &mut Writer<'_>, report: &Status) -> fmt::Result {
     let Some(told) = &report.checkpoints else {
         return Ok(());
     };

@@ -6,6 +6,7 @@
 //! | `metrics` | the metrics of a node in Prometheus' text format |
 //! | `process` | memory and descriptors of this process |
 //! | `http` | the endpoint: connections, bounds, who may do what |
+//! | `served` | what all requests share |
 //! | `dashboard` | the page, and the stream of server-sent events that fills it; `page/` are its files |
 //! | `orders` | drain, scale, dump |
 //! | `access` | the token, and how often anything may be asked |
@@ -16,10 +17,10 @@ mod http;
 mod metrics;
 mod orders;
 mod process;
+mod served;
 
 pub use access::AccessError;
 pub(crate) use access::{Allowance, Token};
-pub use access::{REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX, TOKEN_BYTES_MIN};
 pub use dashboard::PAGES_MAX;
 pub(crate) use http::Endpoint;
-pub use http::{CONNECTION_MAX, CONNECTIONS_MAX, HttpError, SILENCE_MAX, STALL_MAX};
+pub use http::{CONNECTIONS_MAX, HttpError, STALL_MAX};

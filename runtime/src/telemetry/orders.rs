@@ -1,6 +1,6 @@
 //! Orders over HTTP. Each needs the token; a node without a token takes no orders.
 
-use super::http::Served;
+use super::served::Served;
 use crate::{admin, launcher};
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};

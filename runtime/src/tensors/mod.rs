@@ -12,6 +12,6 @@ mod named;
 pub(crate) mod threads;
 
 pub use named::NamedTensors;
-pub use slowmo_actors::ports::device::{FreezeError, OnGpu, TensorError, Tensors};
+pub use slowmo_actors::ports::device::{FreezeError, TensorError, Tensors};
 
-pub use flat::{RestoreError, digest, elements, freeze, restore, zero};
+pub use flat::{digest, elements, freeze, zero};

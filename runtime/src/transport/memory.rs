@@ -109,6 +109,7 @@ impl MemoryHub {
 
     /// Removes this incarnation of a node from the hub, as if its process were gone: it can no
     /// longer be dialed or port-probed. Its connections stay open and silent.
+    #[cfg(feature = "testing")]
     pub(crate) fn vanish(&self, node: LocalPeer) {
         let mut nodes = self.nodes.lock();
         if nodes
@@ -203,7 +204,7 @@ impl Transport for MemoryTransport {
             .sessions
             .outgoing(to)
             .ok_or(BulkError::NotConnected(to))?;
-        link.open_bulk(header).await
+        stream::open(&link, header).await
     }
 
     fn disconnect(&self, node: NodeId, reason: &str) {

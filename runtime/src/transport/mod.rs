@@ -8,6 +8,7 @@
 
 mod accepted;
 mod dialing;
+#[cfg(feature = "testing")]
 pub mod faulty;
 pub mod memory;
 mod pulse;

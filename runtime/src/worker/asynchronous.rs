@@ -2,9 +2,9 @@
 //! run on an executor.
 
 use super::report::{Buffers, ResumedFrom, StepReport, Synchronized};
-use super::session::Session;
+use super::session::{BegunStep, Session};
 use crate::ElasticSampler;
-use crate::error::{GradientError, LeaveError, StepError, SynchronizeError, WorkerError};
+use crate::error::{GradientError, StepError, SynchronizeError, WorkerError};
 use slowmo_actors::ExchangeError;
 use slowmo_actors::ports::device::Tensors;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -131,12 +131,12 @@ impl AsyncWorker {
     ) -> Result<StepReport, StepError> {
         let session = self.session.as_mut().ok_or(StepError::NotSynchronized)?;
         match session.begin_step(&mut parameters, &mut buffers, learning_rate)? {
-            Ok(pending) => {
+            BegunStep::Waits(pending) => {
                 let due = pending.due();
                 let exchanged = pending.answer.await.ok();
                 session.finish_step(due, exchanged, &mut parameters, &mut buffers)
             }
-            Err(report) => Ok(report),
+            BegunStep::Complete(report) => Ok(report),
         }
     }
 
@@ -177,12 +177,12 @@ impl AsyncWorker {
     ///
     /// # Errors
     /// As for that function.
-    pub async fn leave(mut self) -> Result<(), LeaveError> {
-        let session = self.session.take().ok_or(LeaveError::Stopped)?;
+    pub async fn leave(mut self) -> Result<(), WorkerError> {
+        let session = self.session.take().ok_or(WorkerError::Stopped)?;
         session
             .begin_leave()
             .await
-            .map_err(|_| LeaveError::Stopped)?;
+            .map_err(|_| WorkerError::Stopped)?;
         session.node.flush_checkpoints().await;
         session.node.left();
         session.node.close_async().await;

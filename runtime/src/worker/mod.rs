@@ -7,10 +7,11 @@ mod session;
 
 pub use asynchronous::AsyncWorker;
 pub use report::{Buffers, ResumedFrom, StepReport, Synchronized};
+use session::BegunStep;
 pub(crate) use session::Session;
 
 use crate::ElasticSampler;
-use crate::error::{GradientError, LeaveError, StepError, SynchronizeError, WorkerError};
+use crate::error::{GradientError, StepError, SynchronizeError, WorkerError};
 pub(crate) use block::block_on;
 use slowmo_actors::ports::device::Tensors;
 use slowmo_actors::ports::store::Store;
@@ -152,7 +153,7 @@ impl Worker {
     ) -> Result<StepReport, StepError> {
         let session = self.session.as_mut().ok_or(StepError::NotSynchronized)?;
         match session.begin_step(&mut parameters, &mut buffers, learning_rate)? {
-            Ok(pending) => {
+            BegunStep::Waits(pending) => {
                 let due = pending.due();
                 session.finish_step(
                     due,
@@ -161,7 +162,7 @@ impl Worker {
                     &mut buffers,
                 )
             }
-            Err(report) => Ok(report),
+            BegunStep::Complete(report) => Ok(report),
         }
     }
 
@@ -209,9 +210,9 @@ impl Worker {
     ///
     /// # Errors
     /// The node has stopped already.
-    pub fn leave(mut self) -> Result<(), LeaveError> {
-        let session = self.session.take().ok_or(LeaveError::Stopped)?;
-        block_on(session.begin_leave()).map_err(|_| LeaveError::Stopped)?;
+    pub fn leave(mut self) -> Result<(), WorkerError> {
+        let session = self.session.take().ok_or(WorkerError::Stopped)?;
+        block_on(session.begin_leave()).map_err(|_| WorkerError::Stopped)?;
         session.node.checkpoints().flush();
         session.node.left();
         session.node.close();

@@ -14,13 +14,14 @@ use crate::tensors::elements;
 use buffers::Sizes;
 use slowmo_actors::ExchangeError;
 use slowmo_actors::buffers::{Buffer, ChunkedBuffer, Frozen};
-use slowmo_actors::messages::{ExchangeRequest, Exchanged, WorkerMessage};
-use slowmo_actors::ports::device::{Device, FreezeError, Mixed, TensorError, Tensors};
+use slowmo_actors::messages::{AggregatorMessage, Arrival, Exchanged};
+use slowmo_actors::ports::device::{Device, FreezeError, MixFactors, Mixed, TensorError, Tensors};
 use slowmo_protocol::aggregator::{Request, Task};
 use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::ident::Step;
 use slowmo_protocol::model::ModelSize;
+use slowmo_protocol::node::{Arrive, ToGossip};
 use slowmo_protocol::schedule::{Due, Exchange, due};
 use slowmo_protocol::trace::Place;
 use std::sync::Arc;
@@ -61,6 +62,14 @@ struct Lent {
     optimizer_transfer: Option<Frozen>,
     /// The whole slow momentum that a bootstrap continues from.
     momentum: Option<Frozen>,
+}
+
+/// A step that has begun.
+pub enum BegunStep {
+    /// It waits for an exchange.
+    Waits(Pending),
+    /// Nothing was due: it is complete.
+    Complete(StepReport),
 }
 
 /// An exchange that a step waits for.
@@ -170,13 +179,13 @@ impl Session {
         })
     }
 
-    /// Checks a step and sends its request; `Ok(Err(report))` if nothing is due.
+    /// Checks a step and sends its request; complete already if nothing is due.
     pub fn begin_step(
         &mut self,
         parameters: &mut dyn Tensors,
         buffers: &mut Buffers<'_>,
         learning_rate: f32,
-    ) -> Result<Result<Pending, StepReport>, StepError> {
+    ) -> Result<BegunStep, StepError> {
         if self.waiting {
             return Err(StepError::Abandoned);
         }
@@ -188,7 +197,7 @@ impl Session {
         self.warn_if_gradients_were_not_averaged();
         let due = due(&self.node.settings().algorithm, self.step);
         if due == Due::NOTHING && !self.excluded {
-            return Ok(Err(self.completed(due)));
+            return Ok(BegunStep::Complete(self.completed(due)));
         }
         let total = self.total(due, sizes);
         self.check_buffers(due, sizes, buffers)?;
@@ -217,7 +226,7 @@ impl Session {
             optimizer_transfer,
             momentum: None,
         };
-        Ok(Ok(Pending {
+        Ok(BegunStep::Waits(Pending {
             answer: self.ask(request, sizes.model(), lent),
             due,
         }))
@@ -245,7 +254,7 @@ impl Session {
             weight, correction, ..
         } = exchanged;
         let not_finite = if let Some(stays) = correction {
-            self.mix(&exchanged.values, (stays, weight), parameters)
+            self.mix(&exchanged.values, MixFactors { stays, weight }, parameters)
                 .map_err(unwritten)?
         } else {
             self.device()
@@ -403,14 +412,23 @@ impl Session {
     /// Sends the request to leave; it is answered when the node may go.
     pub fn begin_leave(&self) -> oneshot::Receiver<()> {
         let (reply, answer) = oneshot::channel();
+        self.node.collective().abort(self.index);
         self.node
-            .tell_worker(self.index, WorkerMessage::Leave { reply });
+            .actors()
+            .tell_aggregator(AggregatorMessage::Leave {
+                worker: self.index,
+                reply,
+            });
         answer
     }
 
     /// Tells the other workers of the node that this one is gone.
     pub fn gone(&self) {
-        self.node.tell_worker(self.index, WorkerMessage::Gone);
+        self.node.collective().abort(self.index);
+        self.node.actors().tell_aggregator(AggregatorMessage::Gone {
+            worker: self.index,
+            error: ExchangeError::WorkerLeft(self.index),
+        });
     }
 
     fn ask(&mut self, request: Request, model: ModelSize, lent: Lent) -> Answer {
@@ -430,18 +448,23 @@ impl Session {
             _ => None,
         };
         let basis = self.basis();
-        let exchange = ExchangeRequest {
+        let arrive = Arrive {
+            worker: self.index,
             request,
             model,
             frozen,
+            samples,
+        };
+        let arrival = Arrival {
+            arrive,
             optimizer_transfer,
             momentum,
-            samples,
             basis,
             reply,
         };
         self.node
-            .tell_worker(self.index, WorkerMessage::Exchange(Box::new(exchange)));
+            .actors()
+            .tell_aggregator(AggregatorMessage::Arrive(arrival));
         answer
     }
 
@@ -539,24 +562,21 @@ impl Session {
     fn mix(
         &self,
         correction: &ChunkedBuffer,
-        scales: (f32, f64),
+        factors: MixFactors,
         parameters: &mut dyn Tensors,
     ) -> Result<Option<FreezeError>, TensorError> {
         let keep = (self.index == 0).then(|| self.node.pool());
-        let (before, mixed) = match self.device().mix(correction, scales, parameters, keep) {
+        let (before, mixed) = match self.device().mix(correction, factors, parameters, keep) {
             Ok(Mixed { before, not_finite }) => (before, Ok(not_finite)),
             Err(error) => (ChunkedBuffer::default(), Err(error)),
         };
         if self.index == 0 {
             let withheld = !matches!(mixed, Ok(None));
-            self.node.tell_worker(
-                self.index,
-                WorkerMessage::Mixed {
-                    step: self.step,
-                    before,
-                    withheld,
-                },
-            );
+            self.node.actors().tell(ToGossip::Moved {
+                step: self.step,
+                before,
+                withheld,
+            });
         }
         mixed
     }

@@ -1,9 +1,9 @@
 //! Nodes of any transport, for tests, and what they hear of.
 
 use bytes::Bytes;
-use slowmo::transport::faulty;
-use slowmo::transport::memory::MemoryHub;
-use slowmo::transport::quic::{self, ClusterKey, Identity, QuicSettings};
+use slowmo::internal::transport::faulty;
+use slowmo::internal::transport::memory::MemoryHub;
+use slowmo::internal::transport::quic::{self, ClusterKey, Identity, QuicSettings};
 use slowmo_actors::ports::transport::{BulkReceiver, DownReason, Transport, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::net::SocketAddr;

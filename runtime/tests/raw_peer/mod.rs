@@ -4,7 +4,7 @@
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Connection, Endpoint, SendStream};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use slowmo::transport::quic::{ClusterKey, Identity};
+use slowmo::internal::transport::quic::{ClusterKey, Identity};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::wire::Preface;
 use std::net::SocketAddr;

@@ -59,6 +59,7 @@ pub struct Brief {
 
 /// Member state of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Stands {
     /// It has met no other node, or waits for the bootstrap.
     #[default]
@@ -74,6 +75,15 @@ pub enum Stands {
 }
 
 impl Stands {
+    /// All member states, in the order in which a node goes through them.
+    pub const ALL: [Self; 5] = [
+        Self::Bootstrapping,
+        Self::Joining,
+        Self::Member,
+        Self::Leaving,
+        Self::Left,
+    ];
+
     /// Its name in reports and on the status page.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -84,6 +94,12 @@ impl Stands {
             Self::Leaving => "leaving",
             Self::Left => "left",
         }
+    }
+}
+
+impl std::fmt::Display for Stands {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.name())
     }
 }
 

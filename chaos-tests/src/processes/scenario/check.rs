@@ -4,7 +4,7 @@ use super::{
     ACTIONS_MAX, Action, Expect, Group, GroupWord, NODES_MAX, Quality, SECONDS_MAX, Scenario, Time,
     Who,
 };
-use slowmo::config::Config;
+use slowmo::Config;
 
 /// Longest delay of a link, in milliseconds.
 const DELAY_MS_MAX: f64 = 60_000.0;

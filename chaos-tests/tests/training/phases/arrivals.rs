@@ -3,8 +3,9 @@
 
 use super::drill::{Drill, HELD, config, each, points};
 use super::points::{Kind, Point, Trap};
-use slowmo::config::WireType;
-use slowmo::{Config, Inspection};
+use slowmo::Config;
+use slowmo::WireType;
+use slowmo::internal::Inspection;
 
 const FOUNDERS: [u64; 3] = [3, 5, 8];
 

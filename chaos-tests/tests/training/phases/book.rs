@@ -1,7 +1,8 @@
 //! The recorded outcomes, and the single process that follows them.
 
 use crate::support::{RATE, bits, descend, mean, noisy, uneven};
-use slowmo::{Inspection, StepReport};
+use slowmo::StepReport;
+use slowmo::internal::Inspection;
 use slowmo_protocol::coordinator::{Base, Outcome, RoundKind};
 use slowmo_protocol::ident::{ShardId, Term};
 use slowmo_protocol::shards::{Layout, ShardMap};

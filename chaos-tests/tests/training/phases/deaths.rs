@@ -4,7 +4,7 @@ use super::book::TAU;
 use super::drill::{Drill, config, each, points};
 use super::points::{Point, Trap};
 use slowmo::Config;
-use slowmo::config::WireType;
+use slowmo::WireType;
 
 const IDS: [u64; 4] = [2, 3, 5, 8];
 

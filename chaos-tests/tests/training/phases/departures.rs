@@ -3,7 +3,7 @@
 
 use super::drill::{Drill, HELD, config, each, points};
 use super::points::{Kind, Point, Trap};
-use slowmo::Inspection;
+use slowmo::internal::Inspection;
 
 const IDS: [u64; 4] = [2, 3, 5, 8];
 

@@ -4,8 +4,8 @@
 use super::book::{Book, VALUES};
 use super::points::{Act, Kind, Point, Trap, classify};
 use crate::support::{RATE, descend, noisy, uneven};
-use slowmo::transport::faulty::{Fate, Fault, Sending};
-use slowmo::transport::memory::MemoryHub;
+use slowmo::internal::transport::faulty::{Fate, Fault, Sending};
+use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{Config, Runtime, Worker};
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::wire::Frame;

@@ -1,6 +1,6 @@
 //! The phases of a round as one node goes through them: each thing that it is about to send.
 
-use slowmo::transport::faulty::Sending;
+use slowmo::internal::transport::faulty::Sending;
 use slowmo_protocol::ident::Round;
 use slowmo_protocol::wire::{Bulk, BulkHeader, Frame, Header, Message};
 

@@ -6,7 +6,8 @@ use crate::console::Console;
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
-use slowmo::checkpoints::{Checkpoint, list};
+use slowmo::Checkpoint;
+use slowmo::internal::checkpoints::list;
 use std::path::Path;
 
 /// Largest share that checkpoints may add to the time of a step.

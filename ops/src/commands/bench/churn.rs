@@ -6,7 +6,7 @@ use super::node::{Closed, NodeEvent, Ready, Task};
 use crate::console::Console;
 use anyhow::{bail, ensure};
 use nix::sys::signal::Signal;
-use slowmo::admin::Report;
+use slowmo::status::Status;
 use slowmo_ops::processes::{Group, Happening, Stream};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -144,7 +144,7 @@ impl Cluster {
     }
 
     /// Reports from the nodes' admin sockets.
-    pub fn reports(&self) -> Vec<Report> {
+    pub fn reports(&self) -> Vec<Status> {
         let report = |node| self.group.report(node);
         self.running().into_iter().filter_map(report).collect()
     }

@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use nix::sys::signal::Signal;
 use serde::Serialize;
-use slowmo::unix_us;
+use slowmo::internal::unix_us;
 use std::time::Duration;
 
 /// Settings for an outer round after every step.

@@ -3,7 +3,8 @@
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use slowmo::{Config, Runtime, TensorError, Tensors, Worker, unix_us};
+use slowmo::internal::unix_us;
+use slowmo::{Config, Runtime, TensorError, Tensors, Worker};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -226,7 +227,7 @@ fn read_metrics(address: SocketAddr) {
 
 /// Reads the traffic after a bounded wait for the transport's buffers to empty: a gossip ends as
 /// soon as its message is passed to the transport.
-fn settled_traffic(runtime: &Runtime) -> slowmo::Traffic {
+fn settled_traffic(runtime: &Runtime) -> slowmo::internal::Traffic {
     let until = Instant::now() + SETTLE_MAX;
     let mut last = runtime.traffic();
     loop {

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use serde::Serialize;
-use slowmo::unix_us;
+use slowmo::internal::unix_us;
 use slowmo_ops::processes::NODES_MAX;
 use std::time::Duration;
 

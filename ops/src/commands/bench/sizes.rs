@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use clap::Args;
 use serde::Serialize;
-use slowmo::config::WireType;
+use slowmo::WireType;
 use slowmo_ops::processes::NODES_MAX;
 
 /// Replicas of each shard's momentum, `R`, as the runtime keeps them by default.

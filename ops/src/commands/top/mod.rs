@@ -13,7 +13,7 @@ use crate::console::Console;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use slowmo::admin;
+use slowmo::internal::admin;
 use slowmo_ops::jobs::{self, Answer, Request};
 use state::{Order, Polled, Top};
 use std::io::IsTerminal;

@@ -1,7 +1,7 @@
 //! State of `slowmo top`: polls turned into rates and events, keys turned into orders.
 
 use ratatui::crossterm::event::KeyCode;
-use slowmo::admin::Report;
+use slowmo::status::{MemberState, Status};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ pub struct Polled {
     /// Time of the poll.
     pub at: Option<Instant>,
     /// Each node's report; `None` for a node that does not answer.
-    pub nodes: Vec<(usize, Option<Report>)>,
+    pub nodes: Vec<(usize, Option<Status>)>,
     /// Result of an order, as text.
     pub said: Option<String>,
 }
@@ -53,7 +53,7 @@ pub struct Top {
     /// Name of the job or node.
     pub name: String,
     /// The last reports.
-    pub nodes: Vec<(usize, Option<Report>)>,
+    pub nodes: Vec<(usize, Option<Status>)>,
     /// Events, oldest first.
     pub events: Vec<Happened>,
     /// Index of the chosen row.
@@ -122,10 +122,10 @@ impl Top {
     }
 
     /// The report of the member that is furthest ahead.
-    pub fn furthest(&self) -> Option<&Report> {
+    pub fn furthest(&self) -> Option<&Status> {
         let reports = self.nodes.iter().filter_map(|(_, report)| report.as_ref());
         reports
-            .filter(|report| report.standing != "joining")
+            .filter(|report| report.standing != MemberState::Joining)
             .max_by_key(|report| report.round)
     }
 
@@ -170,7 +170,7 @@ impl Top {
 }
 
 /// The inner step of a node, which advances with gossip between rounds too.
-pub fn step_of(report: &Report) -> u64 {
+pub fn step_of(report: &Status) -> u64 {
     let trained = report.loss.map_or(0, |loss| loss.step);
     report
         .gossip
@@ -218,19 +218,19 @@ fn rate(counts: &VecDeque<(Instant, u64)>) -> Option<f64> {
 #[allow(clippy::unwrap_used)]
 pub mod tests {
     use super::*;
-    use slowmo::admin::{EventReport, LastRound, LossReport, MemberReport};
+    use slowmo::status::{Event, LastRound, Loss, MemberStatus};
     use std::time::Duration;
 
-    pub fn report(node: u64, step: u64) -> Report {
-        Report {
+    pub fn report(node: u64, step: u64) -> Status {
+        Status {
             node,
-            standing: "member".to_owned(),
+            standing: MemberState::Member,
             lineage: "00112233445566778899aabbccddeeff".to_owned(),
             epoch: 3,
             round: step / 4,
             step,
             devices: vec!["cpu".to_owned()],
-            members: vec![MemberReport {
+            members: vec![MemberStatus {
                 node,
                 address: "127.0.0.1:7000".to_owned(),
                 devices: 1,
@@ -247,13 +247,13 @@ pub mod tests {
             push_sum_weight_lost: 0.0,
             push_sum_weight_doubled: 0.0,
             disagreement: Some(0.01),
-            loss: Some(LossReport { step, loss: 0.5 }),
+            loss: Some(Loss { step, loss: 0.5 }),
             measures: std::collections::BTreeMap::new(),
             gossip: None,
             checkpoints: None,
             waiting_for: None,
             http: None,
-            events: vec![EventReport {
+            events: vec![Event {
                 at_us: 1_700_000_000_000_000 + node,
                 what: "node-2 joined in round-3".to_owned(),
             }],

@@ -6,7 +6,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style, Stylize};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table, TableState};
-use slowmo::admin::Report;
+use slowmo::status::{MemberState, Status};
 use std::collections::BTreeSet;
 
 /// Lines of the header.
@@ -101,11 +101,13 @@ fn draw_nodes(frame: &mut Frame<'_>, top: &Top, area: Rect) {
     );
 }
 
-fn row(top: &Top, node: usize, report: &Report) -> Row<'static> {
+fn row(top: &Top, node: usize, report: &Status) -> Row<'static> {
     let none = || "–".to_owned();
-    let standing = match report.standing.as_str() {
-        "member" => Cell::from("member").green(),
-        other => Cell::from(other.to_owned()).yellow(),
+    let standing = Cell::from(report.standing.name());
+    let standing = if report.standing == MemberState::Member {
+        standing.green()
+    } else {
+        standing.yellow()
     };
     let late = report
         .gossip

@@ -3,7 +3,10 @@
 
 mod keeping;
 
+use super::folder::{Keeps, UNTOUCHED, prune};
+use super::history::History;
 use super::part::{self, Own};
+use super::writer::ROOM_TRIED_AFTER;
 use super::*;
 use proptest::prelude::*;
 use slowmo_actors::buffers::{ChunkedBuffer, Pool};

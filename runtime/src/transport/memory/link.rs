@@ -1,17 +1,16 @@
 //! One direction between two nodes of a hub: a control queue, a datagram queue, and bulk streams.
 
-use super::stream::{self, StreamParts};
 use super::{Node, SEEDED_DELAY_MAX};
 use crate::transport::sessions::Session;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use slowmo_actors::ports::transport::{
-    BulkError, BulkSender, CONTROL_QUEUE_FRAMES_MAX, DownReason, SendError, TransportEvent,
+    BulkError, CONTROL_QUEUE_FRAMES_MAX, DownReason, SendError, TransportEvent,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// Number of datagrams that may be queued before further ones are lost.
 const DATAGRAMS_QUEUED_MAX: usize = 256;
@@ -88,35 +87,20 @@ impl Link {
         self.undelivered.load(Ordering::Acquire) > 0
     }
 
-    pub(super) async fn open_bulk(
-        self: &Arc<Self>,
-        header: Bytes,
-    ) -> Result<Box<dyn BulkSender>, BulkError> {
+    /// Waits until another bulk stream may be open; fails if the session ends before.
+    pub(super) async fn stream_permit(&self) -> Result<OwnedSemaphorePermit, BulkError> {
         let broken = || BulkError::Broken("the peer is gone".into());
-        let permit = tokio::select! {
+        tokio::select! {
             biased;
-            _ = self.there.closing() => return Err(broken()),
-            permit = self.streams.clone().acquire_owned() => permit.map_err(|_| broken())?,
-        };
+            _ = self.there.closing() => Err(broken()),
+            permit = self.streams.clone().acquire_owned() => permit.map_err(|_| broken()),
+        }
+    }
+
+    /// The delays of the next bulk stream.
+    pub(super) fn stream_delays(&self) -> Delays {
         let stream = self.streams_opened.fetch_add(1, Ordering::Relaxed);
-        self.count_sent(header.len());
-        let delays = self.delays(2 + stream);
-        let StreamParts { sender, receiver } = stream::pair(self.clone(), delays.clone(), permit);
-        let link = self.clone();
-        self.from.runtime.spawn(async move {
-            delays.wait().await;
-            link.count_received(header.len());
-            let from = link.from.local.node;
-            let _ = link
-                .there
-                .deliver(TransportEvent::Bulk {
-                    from,
-                    header,
-                    stream: Box::new(receiver),
-                })
-                .await;
-        });
-        Ok(Box::new(sender))
+        self.delays(2 + stream)
     }
 
     async fn deliver_control(self: Arc<Self>, mut queue: mpsc::Receiver<Bytes>) {

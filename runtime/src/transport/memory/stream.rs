@@ -3,7 +3,7 @@
 use super::link::{Delays, Link};
 use async_trait::async_trait;
 use bytes::{Buf, Bytes};
-use slowmo_actors::ports::transport::{BulkError, BulkReceiver, BulkSender};
+use slowmo_actors::ports::transport::{BulkError, BulkReceiver, BulkSender, TransportEvent};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -12,30 +12,45 @@ const PIECE_BYTES_MAX: usize = 64 << 10;
 /// Number of pieces that may be queued for the receiver before the sender waits: 4 MiB.
 const PIECES_QUEUED_MAX: usize = 64;
 
-/// Both ends of one stream.
-pub(super) struct StreamParts {
-    pub(super) sender: MemorySender,
-    pub(super) receiver: MemoryReceiver,
-}
-
-/// Creates a stream; `permit` is released when both ends are dropped.
-pub(super) fn pair(link: Arc<Link>, delays: Delays, permit: OwnedSemaphorePermit) -> StreamParts {
+/// Opens a stream on `link` and announces its header to the receiver; returns the sending end.
+pub(super) async fn open(
+    link: &Arc<Link>,
+    header: Bytes,
+) -> Result<Box<dyn BulkSender>, BulkError> {
+    // Released when both ends are dropped.
+    let permit = Arc::new(link.stream_permit().await?);
+    link.count_sent(header.len());
+    let delays = link.stream_delays();
     let (pieces, queue) = mpsc::channel(PIECES_QUEUED_MAX);
-    let permit = Arc::new(permit);
     let sender = MemorySender {
         link: link.clone(),
         pieces,
         _permit: permit.clone(),
     };
     let receiver = MemoryReceiver {
-        link,
+        link: link.clone(),
         queue,
         current: Bytes::new(),
         finished: false,
-        delays,
+        delays: delays.clone(),
         _permit: permit,
     };
-    StreamParts { sender, receiver }
+    let link = link.clone();
+    link.from.runtime.clone().spawn(async move {
+        delays.wait().await;
+        link.count_received(header.len());
+        let from = link.from.local.node;
+        // A session that ends takes the stream with it.
+        _ = link
+            .there
+            .deliver(TransportEvent::Bulk {
+                from,
+                header,
+                stream: Box::new(receiver),
+            })
+            .await;
+    });
+    Ok(Box::new(sender))
 }
 
 enum Piece {
@@ -44,7 +59,7 @@ enum Piece {
 }
 
 /// The sending end; dropping it without a `Finish` is a reset.
-pub(super) struct MemorySender {
+struct MemorySender {
     link: Arc<Link>,
     pieces: mpsc::Sender<Piece>,
     _permit: Arc<OwnedSemaphorePermit>,
@@ -82,7 +97,7 @@ impl BulkSender for MemorySender {
 }
 
 /// The receiving end.
-pub(super) struct MemoryReceiver {
+struct MemoryReceiver {
     link: Arc<Link>,
     queue: mpsc::Receiver<Piece>,
     current: Bytes,

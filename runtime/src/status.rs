@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
-use slowmo_actors::status::{Checkpointing, Gossiping, LOSS, MemberState, NodeStatus};
+pub use slowmo_actors::status::{CheckpointStatus, Event, MemberState};
+use slowmo_actors::status::{Gossiping, LOSS, NodeStatus};
 use slowmo_protocol::gossip_peer::Straggler;
 use slowmo_protocol::real;
 use slowmo_protocol::time::Instant;
@@ -11,11 +12,11 @@ use std::net::SocketAddr;
 
 /// A node as it sees itself and the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct Status {
     /// The node's id.
     pub node: u64,
-    /// The member state: `bootstrapping`, `joining`, `member`, `leaving` or `left`.
-    pub standing: String,
+    /// The member state.
+    pub standing: MemberState,
     /// The model history, 32 hexadecimal digits.
     pub lineage: String,
     /// The view's number.
@@ -28,7 +29,7 @@ pub struct Report {
     #[serde(default)]
     pub devices: Vec<String>,
     /// The members of the current view.
-    pub members: Vec<MemberReport>,
+    pub members: Vec<MemberStatus>,
     /// The last decided round, in three separate numbers: members, those of them alive, those of
     /// them that contributed.
     pub last_round: LastRound,
@@ -47,51 +48,27 @@ pub struct Report {
     pub disagreement: Option<f32>,
     /// The loss that its training reported last.
     #[serde(default)]
-    pub loss: Option<LossReport>,
+    pub loss: Option<Loss>,
     /// The last values that its training reported under names of its own, and the loss.
     #[serde(default)]
-    pub measures: BTreeMap<String, MeasureReport>,
+    pub measures: BTreeMap<String, Measure>,
     /// The state of its gossip, if it gossips.
-    pub gossip: Option<GossipReport>,
+    pub gossip: Option<GossipStatus>,
     /// Counts and errors of its parts of checkpoints, if it writes any.
     #[serde(default)]
-    pub checkpoints: Option<Checkpoints>,
+    pub checkpoints: Option<CheckpointStatus>,
     /// The reason why no round can be decided now, and the remedy.
     pub waiting_for: Option<String>,
     /// The address of its HTTP endpoint and page (key `http`).
     #[serde(default)]
     pub http: Option<SocketAddr>,
     /// The latest events, oldest first.
-    pub events: Vec<EventReport>,
-}
-
-/// Counts and errors of a node's parts of checkpoints.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Checkpoints {
-    /// Parts that were written.
-    pub written: u64,
-    /// Parts that were not written because the disk failed.
-    pub failed: u64,
-    /// Parts that were not started when the next one came.
-    pub skipped: u64,
-    /// The inner step that follows the last part that was written.
-    pub last_step: Option<u64>,
-    /// Bytes of that part.
-    pub last_bytes: u64,
-    /// The reason why the last part was not written, if it was not.
-    pub error: Option<String>,
-    /// The inner step that follows the newest whole checkpoint known to this node.
-    #[serde(default)]
-    pub whole_step: Option<u64>,
-    /// Checkpoints that were due since and did not become whole; the last one that was due is not
-    /// counted, because others may still be writing it.
-    #[serde(default)]
-    pub not_whole: u64,
+    pub events: Vec<Event>,
 }
 
 /// One member of the view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemberReport {
+pub struct MemberStatus {
     /// The member's id.
     pub node: u64,
     /// The address at which it listens.
@@ -118,7 +95,7 @@ pub struct LastRound {
 
 /// The loss that a training loop reported.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LossReport {
+pub struct Loss {
     /// The inner step.
     pub step: u64,
     /// The loss.
@@ -128,7 +105,7 @@ pub struct LossReport {
 
 /// A value that a training loop reported under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MeasureReport {
+pub struct Measure {
     /// The inner step.
     pub step: u64,
     /// The value.
@@ -138,7 +115,7 @@ pub struct MeasureReport {
 
 /// The state of a node's gossip.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GossipReport {
+pub struct GossipStatus {
     /// The inner step that the next mix belongs to.
     pub step: u64,
     /// Push-sum weight of the node's own numerators.
@@ -146,12 +123,12 @@ pub struct GossipReport {
     /// Push-sum weight in flight to others.
     pub escrowed: f64,
     /// Peers that are late, with their lag.
-    pub late: Vec<LateReport>,
+    pub late: Vec<LatePeer>,
 }
 
 /// A peer that is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LateReport {
+pub struct LatePeer {
     /// The late peer.
     pub node: u64,
     /// Inner steps by which it lags this node, as far as known.
@@ -162,32 +139,23 @@ pub struct LateReport {
     pub skipped: bool,
 }
 
-/// One event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EventReport {
-    /// Microseconds since 1970.
-    pub at_us: u64,
-    /// Description of the event.
-    pub what: String,
+/// The node's current status.
+pub(crate) fn status(context: &NodeContext) -> Status {
+    let status = context.status.read();
+    view(context, &status)
 }
 
-/// The node's current report.
-pub(crate) fn report(context: &NodeContext) -> Report {
-    let status: NodeStatus = context.status.read();
-    let standing = match status.standing {
-        MemberState::Bootstrapping if !status.members.is_empty() => MemberState::Member,
-        MemberState::Bootstrapping if context.settings.join => MemberState::Joining,
-        standing => standing,
-    };
-    let member = |member: &slowmo_protocol::view::Member| MemberReport {
+/// The node's status as `status` has it, which `context` completes with what is fixed.
+pub(crate) fn view(context: &NodeContext, status: &NodeStatus) -> Status {
+    let member = |member: &slowmo_protocol::view::Member| MemberStatus {
         node: member.id.0,
         address: member.address.to_string(),
         devices: member.devices,
         alive: !status.dead.contains(&member.id),
     };
-    Report {
+    Status {
         node: context.settings.identity.node.0,
-        standing: standing.name().to_owned(),
+        standing: status.standing,
         lineage: format!("{:032x}", status.lineage.0),
         epoch: status.epoch.0,
         round: status.round.0,
@@ -205,7 +173,7 @@ pub(crate) fn report(context: &NodeContext) -> Report {
         push_sum_weight_lost: status.push_sum_weight_lost,
         push_sum_weight_doubled: status.push_sum_weight_doubled,
         disagreement: status.disagreement,
-        loss: status.measures.get(LOSS).map(|(step, loss)| LossReport {
+        loss: status.measures.get(LOSS).map(|(step, loss)| Loss {
             step: step.0,
             loss: *loss,
         }),
@@ -215,7 +183,7 @@ pub(crate) fn report(context: &NodeContext) -> Report {
             .map(|(name, (step, value))| {
                 (
                     name.clone(),
-                    MeasureReport {
+                    Measure {
                         step: step.0,
                         value: *value,
                     },
@@ -225,50 +193,23 @@ pub(crate) fn report(context: &NodeContext) -> Report {
         http: context.watching.served_at(),
         gossip: status
             .gossip
-            .map(|gossip| gossip_report(&gossip, context.clock.now())),
-        checkpoints: status.checkpoints.map(|told| {
-            let Checkpointing {
-                written,
-                failed,
-                skipped,
-                last_step,
-                last_bytes,
-                error,
-                whole_step,
-                not_whole,
-            } = told;
-            Checkpoints {
-                written,
-                failed,
-                skipped,
-                last_step,
-                last_bytes,
-                error,
-                whole_step,
-                not_whole,
-            }
-        }),
-        waiting_for: status.waiting_for.or(status.waiting_to_join),
-        events: status
-            .events
-            .into_iter()
-            .map(|event| EventReport {
-                at_us: event.at_us,
-                what: event.what,
-            })
-            .collect(),
+            .as_ref()
+            .map(|gossip| gossip_status(gossip, context.clock.now())),
+        checkpoints: status.checkpoints.clone(),
+        waiting_for: status.waiting().map(str::to_owned),
+        events: status.events.iter().cloned().collect(),
     }
 }
 
-fn gossip_report(gossip: &Gossiping, now: Instant) -> GossipReport {
-    let late = |straggler: &Straggler| LateReport {
+fn gossip_status(gossip: &Gossiping, now: Instant) -> GossipStatus {
+    let late = |straggler: &Straggler| LatePeer {
         node: straggler.node.0,
         steps: straggler.steps,
         ms: now.since(straggler.since).as_millis(),
         skipped: straggler.skipped,
     };
     let late = gossip.stragglers.iter().map(late).collect();
-    GossipReport {
+    GossipStatus {
         step: gossip.step.0,
         weight: gossip.weight,
         escrowed: gossip.escrowed,

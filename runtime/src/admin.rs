@@ -3,14 +3,7 @@
 //!
 //! Touches one socket file. Without the key `admin` nothing listens.
 
-mod report;
-
-pub(crate) use report::report;
-pub use report::{
-    Checkpoints, EventReport, GossipReport, LastRound, LateReport, LossReport, MeasureReport,
-    MemberReport, Report,
-};
-
+use crate::status::{Status, status};
 use crate::telemetry::Allowance;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -76,7 +69,7 @@ pub enum Answer {
     /// The request was carried out.
     Done,
     /// The answer to [`Request::Status`].
-    Status(Box<Report>),
+    Status(Box<Status>),
     /// The answer to [`Request::Dump`].
     Dumped {
         /// The file that holds the last events.
@@ -232,7 +225,7 @@ async fn answer(line: &str, context: &NodeContext) -> Answer {
         }
     };
     match request {
-        Request::Status => return Answer::Status(Box::new(report(context))),
+        Request::Status => return Answer::Status(Box::new(status(context))),
         Request::Drain => context.actors.tell(membership::In::Drain),
         Request::Dump => {
             return match dump(context, "asked for").await {

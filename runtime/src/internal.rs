@@ -1,0 +1,62 @@
+//! What the other packages of this workspace use beside the API: no part of it, and free to change.
+
+pub use crate::connection::Network;
+pub use slowmo_actors::messages::Inspection;
+pub use slowmo_actors::ports::device::OnGpu;
+pub use slowmo_actors::ports::transport::Traffic;
+pub use slowmo_actors::unix_time::unix_us;
+
+/// The admin socket's protocol.
+pub mod admin {
+    pub use crate::admin::{Answer, RecoveryReport, Request, bind};
+}
+
+/// Manifests and folders of checkpoints.
+pub mod checkpoints {
+    #[cfg(feature = "testing")]
+    pub use crate::checkpoints::is_tensor_file_for_tests;
+    pub use crate::checkpoints::{
+        Ancestor, Header, Kept, KeptShard, Kind, Listed, Name, Part, Tensor, list, newest_whole,
+    };
+}
+
+/// The table of keys, and the types of the values that are rarely set by a program.
+pub mod config {
+    pub use crate::config::keys;
+    pub use crate::config::{
+        Bootstrap, ClusterKey, LatePeers, OnMomentumLoss, Quorum, RESERVED_VARIABLES, Resume,
+        TopologyName,
+    };
+}
+
+/// Shared memory of the workers of a node.
+pub mod device {
+    pub use crate::device::cpu;
+}
+
+/// Parsers of lists of nodes.
+pub mod discovery {
+    pub use crate::discovery::{list_file, slurm};
+}
+
+/// The launcher that started this process.
+pub mod launcher {
+    pub use crate::launcher::{LAUNCHER_VARIABLE, SOCKET_VARIABLE, watch};
+}
+
+/// Bounds of the HTTP endpoint.
+pub mod telemetry {
+    pub use crate::telemetry::{CONNECTIONS_MAX, PAGES_MAX, STALL_MAX};
+}
+
+/// Copies of tensors to and from one vector.
+pub mod tensors {
+    pub use crate::tensors::{flat, freeze};
+}
+
+/// The transports.
+pub mod transport {
+    #[cfg(feature = "testing")]
+    pub use crate::transport::faulty;
+    pub use crate::transport::{memory, quic};
+}

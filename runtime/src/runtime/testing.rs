@@ -1,0 +1,163 @@
+//! Entry points for tests: other networks, recorders and discoveries, injected faults, simulated time.
+
+use super::{Runtime, RuntimeBuilder};
+use crate::connection::{Connected, Network};
+use crate::error::SpawnError;
+use crate::executor::Executor;
+use crate::transport::faulty::{self, Faults};
+use crate::transport::memory::MemoryHub;
+use slowmo_actors::messages::Inspection;
+use slowmo_actors::node_supervisor::NodeSupervisorMessage;
+use slowmo_actors::ports::discovery::Discovery;
+use slowmo_actors::ports::recorder::{Dumped, Later, QueueUse, Recorder};
+use slowmo_actors::ports::transport::LocalPeer;
+use slowmo_protocol::trace::Event;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Runtime {
+    /// The state of this node's coordinator: for tests. `None` if the node has stopped.
+    #[must_use]
+    pub fn inspect(&self) -> Option<Inspection> {
+        self.node.inspect()
+    }
+
+    /// The fault injection of this node's network; `None` unless it was built
+    /// [`RuntimeBuilder::faulty`].
+    #[must_use]
+    pub fn faults(&self) -> Option<&Faults> {
+        self.faults.as_ref()
+    }
+}
+
+impl RuntimeBuilder {
+    /// Uses a network other than QUIC.
+    #[must_use]
+    pub fn network(mut self, network: Network) -> Self {
+        self.network = Some(network);
+        self
+    }
+
+    /// Enables [`Runtime::faults`] to cut, delay and throttle what this node sends, to watch it,
+    /// and to end the node at once: for tests.
+    #[must_use]
+    pub fn faulty(mut self) -> Self {
+        self.faulty = true;
+        self
+    }
+
+    /// Records this node's events with `recorder` instead of in a file (key `trace`): for tests.
+    #[must_use]
+    pub fn recorder(mut self, recorder: Arc<dyn Recorder>) -> Self {
+        self.recorder = Some(recorder);
+        self
+    }
+
+    /// Sets the node's incarnation, which must be larger for a later start; the time by default:
+    /// for tests.
+    #[must_use]
+    pub fn incarnation(mut self, incarnation: u64) -> Self {
+        self.incarnation = Some(incarnation);
+        self
+    }
+
+    /// Replaces the discovery that the configuration asks for: for tests.
+    #[must_use]
+    pub fn discovery(mut self, discovery: Arc<dyn Discovery>) -> Self {
+        self.discovery = Some(discovery);
+        self
+    }
+
+    /// Starts the node on the executor that calls this, which then drives the node and must not be
+    /// blocked: for tests that simulate time. Take the workers' handles with
+    /// [`Worker::into_async`].
+    ///
+    /// # Errors
+    /// As for [`RuntimeBuilder::spawn`].
+    pub async fn spawn_here(self) -> Result<Runtime, SpawnError> {
+        self.check()?;
+        let config = self.config.clone();
+        let built = self.build().await?;
+        Runtime::of(&config, built, Executor::current())
+    }
+}
+
+/// Puts the switches of faults between a node and its network, and stops its recorder at a crash.
+pub(super) fn inject(
+    connected: Connected,
+    recorder: Arc<dyn Recorder>,
+    silent_after: Duration,
+) -> (Connected, Arc<dyn Recorder>, Faults) {
+    let (transport, events, faults) =
+        faulty::wrap(connected.transport, connected.events, silent_after);
+    let recorder = Arc::new(UntilCrashed {
+        inner: recorder,
+        faults: faults.clone(),
+    });
+    let connected = Connected {
+        transport,
+        events,
+        ..connected
+    };
+    (connected, recorder, faults)
+}
+
+/// Removes a node that crashes from its hub; callers that wait in it are told that it has stopped.
+pub(super) async fn die(
+    faults: Faults,
+    seat: Option<(MemoryHub, LocalPeer)>,
+    supervisor: ractor::ActorRef<NodeSupervisorMessage>,
+) {
+    faults.crashed().await;
+    if let Some((hub, node)) = seat {
+        hub.vanish(node);
+    }
+    // The supervisor may have stopped already.
+    _ = supervisor.cast(NodeSupervisorMessage::Stop);
+}
+
+/// Stops recording a node once it was made to crash: a killed process writes nothing either.
+struct UntilCrashed {
+    /// The recorder until the crash.
+    inner: Arc<dyn Recorder>,
+    /// The faults that tell whether the node crashed.
+    faults: Faults,
+}
+
+impl Recorder for UntilCrashed {
+    fn is_on(&self) -> bool {
+        self.inner.is_on()
+    }
+
+    fn is_brief(&self) -> bool {
+        self.inner.is_brief()
+    }
+
+    fn record(&self, event: Event) {
+        if !self.faults.has_crashed() {
+            self.inner.record(event);
+        }
+    }
+
+    fn record_later(&self, event: Later) {
+        if !self.faults.has_crashed() {
+            self.inner.record_later(event);
+        }
+    }
+
+    fn queue(&self) -> Option<QueueUse> {
+        self.inner.queue()
+    }
+
+    fn dump(&self, why: &str) -> Option<Dumped> {
+        if self.faults.has_crashed() {
+            None
+        } else {
+            self.inner.dump(why)
+        }
+    }
+
+    fn flush(&self) {
+        self.inner.flush();
+    }
+}

@@ -1,0 +1,22 @@
+//! State that the requests to a node's HTTP endpoint share.
+
+use super::access::{Allowance, Token};
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use slowmo_actors::context::NodeContext;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+
+/// State shared by all requests.
+pub(super) struct Served {
+    pub(super) context: Arc<NodeContext>,
+    pub(super) registry: Registry,
+    pub(super) token: Option<Token>,
+    /// Whether only this machine reaches the address.
+    pub(super) is_local: bool,
+    pub(super) pages: Arc<Semaphore>,
+    /// The rate limit of all requests except probes.
+    pub(super) allowance: Mutex<Allowance>,
+    /// The rate limit of probes, which must be answered whatever else is asked.
+    pub(super) probes: Mutex<Allowance>,
+}
