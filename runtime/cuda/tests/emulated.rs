@@ -133,7 +133,9 @@ fn emulated_kernels_compute_what_the_cpu_computes() {
             std::env::var_os("CI").is_none_or(|ci| ci != "true"),
             "{reason}"
         );
-        return println!("skipped: {reason}");
+        // Past the harness, which shows nothing of a test that passes.
+        writeln!(std::io::stderr(), "skipped: {reason}").unwrap();
+        return;
     };
     for seed in [1, 2] {
         for tested in selftest::kernels(&emulated, &LENGTHS, seed).unwrap() {

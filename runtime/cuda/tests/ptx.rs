@@ -4,15 +4,20 @@
 
 use slowmo_cuda::Library;
 use slowmo_cuda::kernels::{KERNELS, Target, compile};
+use std::io::Write;
 
 #[test]
 fn the_kernels_compile_for_every_generation() {
     if !Library::Nvrtc.is_present() {
-        return println!(
+        // Past the harness, which shows nothing of a test that passes.
+        writeln!(
+            std::io::stderr(),
             "skipped: NVRTC ({}) is not installed: {}",
             Library::Nvrtc.file(),
             Library::Nvrtc.remedy()
-        );
+        )
+        .unwrap();
+        return;
     }
     for architecture in [70, 80, 90] {
         let ptx = String::from_utf8(compile(Target::Ptx(architecture)).unwrap()).unwrap();
