@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// Seeds whose schedules are written and read.
 const SEEDS: u64 = 200;
+/// Those of them that are run twice.
+const RUNS: u64 = 40;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("schedules")
@@ -64,6 +66,9 @@ fn a_seed_and_its_schedule_are_the_same_run() {
         let text = drawn.text().unwrap();
         let read = Schedule::parse(&text, "a schedule").unwrap();
         assert_eq!(read, drawn, "seed {seed}: {text}");
+        if seed >= RUNS {
+            continue;
+        }
         let look = Look {
             keeps_trace: true,
             verbose: false,
