@@ -5,6 +5,7 @@ use crate::buffers::Pool;
 use crate::data::Buffers;
 use crate::messages::{AggregatorMessage, CoordinatorMessage, Credit, GossipPeerMessage, Told};
 use crate::metrics::Metrics;
+use crate::peer_status::PeerStatus;
 use crate::ports::clock::Clock;
 use crate::ports::discovery::Discovery;
 use crate::ports::recorder::Recorder;
@@ -12,7 +13,6 @@ use crate::ports::store::Store;
 use crate::ports::transport::Transport;
 use crate::rates::RateBook;
 use crate::status::StatusBoard;
-use crate::watching::Watching;
 use ractor::ActorRef;
 use slowmo_protocol::algorithm::Algorithm;
 use slowmo_protocol::ident::Lineage;
@@ -96,7 +96,7 @@ pub struct NodeContext {
     /// Status that the node's admin endpoint shows.
     pub status: Arc<StatusBoard>,
     /// Status of the other nodes, collected while somebody watches this node's page.
-    pub watching: Watching,
+    pub peers: PeerStatus,
     /// Counters and histograms of the node.
     pub metrics: Metrics,
     /// Records the node's trace events.

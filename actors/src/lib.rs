@@ -11,7 +11,7 @@
 //!
 //! [`worker`] holds what training threads and the aggregator tell each other.
 //!
-//! [`status`], [`timeline`] and [`watching`] hold what a node shows of itself and knows of other
+//! [`status`], [`timeline`], [`peer_status`] and [`status_digests`] hold what a node shows of itself and knows of other
 //! nodes. They decide nothing.
 //!
 //! [`messages`] holds what the actors' mailboxes receive, so that no actor imports another one.
@@ -32,14 +32,15 @@ pub mod membership;
 pub mod messages;
 pub mod metrics;
 pub mod node_supervisor;
+pub mod peer_status;
 pub mod ports;
 pub mod rates;
 pub mod status;
+pub mod status_digests;
 #[cfg(test)]
 mod testing;
 pub mod timeline;
 mod timer;
 pub mod unix_time;
-pub mod watching;
 
 pub use error::ExchangeError;

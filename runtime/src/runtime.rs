@@ -25,6 +25,7 @@ use ractor::Actor;
 use slowmo_actors::context::{Actors, MAILBOX_CREDITS_MAX, NodeContext};
 use slowmo_actors::metrics::Metrics;
 use slowmo_actors::node_supervisor::{NodeArguments, NodeSupervisor, NodeSupervisorMessage};
+use slowmo_actors::peer_status::PeerStatus;
 use slowmo_actors::ports::clock::TokioClock;
 use slowmo_actors::ports::discovery::Discovery;
 use slowmo_actors::ports::recorder::Recorder;
@@ -32,7 +33,6 @@ use slowmo_actors::ports::transport::Traffic;
 use slowmo_actors::rates::RateBook;
 use slowmo_actors::status::{MemberState, StatusBoard};
 use slowmo_actors::unix_time::unix_us;
-use slowmo_actors::watching::Watching;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::membership::settings::RESUME_KEY;
@@ -303,7 +303,7 @@ impl RuntimeBuilder {
             pool: Arc::clone(&devices.pool),
             actors: Actors::default(),
             status,
-            watching: Watching::default(),
+            peers: PeerStatus::default(),
             metrics: Metrics::default(),
             store: Arc::clone(&checkpoints) as _,
             recorder,
@@ -367,7 +367,7 @@ fn serve_http(
     if reached.ip().is_unspecified() {
         reached.set_ip(context.transport.local().announced.ip());
     }
-    context.watching.is_served_at(reached);
+    context.peers.is_served_at(reached);
     tracing::info!(page = %format_args!("http://{reached}/"), "metrics, status and the page are served");
     Ok(endpoint)
 }

@@ -190,7 +190,7 @@ pub(crate) fn view(context: &NodeContext, status: &NodeStatus) -> Status {
                 )
             })
             .collect(),
-        http: context.watching.served_at(),
+        http: context.peers.served_at(),
         gossip: status
             .gossip
             .as_ref()

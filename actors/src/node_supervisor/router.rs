@@ -6,7 +6,7 @@ use crate::context::NodeContext;
 use crate::data::Arrived;
 use crate::messages::Credit;
 use crate::ports::transport::{BulkReceiver, TransportEvent};
-use crate::watching::Watching;
+use crate::status_digests;
 use bytes::Bytes;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::liveness;
@@ -102,11 +102,11 @@ fn control(
 fn datagram(context: &NodeContext, from: NodeId, bytes: Bytes, credit: Credit) {
     match Datagram::decode(&bytes) {
         Ok(Datagram::V1(Content::AskBrief { since_us })) => {
-            context.watching.tell(context, from, since_us)
+            status_digests::answer(context, from, since_us)
         }
-        Ok(Datagram::V1(Content::Brief(brief))) => context.watching.take(context, from, *brief),
+        Ok(Datagram::V1(Content::Brief(brief))) => status_digests::receive(context, from, *brief),
         Ok(Datagram::V1(Content::Drain { incarnation })) => {
-            Watching::ordered_to_drain(context, from, incarnation)
+            status_digests::ordered_to_drain(context, from, incarnation)
         }
         _ => context.actors.tell_holding(
             liveness::In::Datagram {

@@ -1,7 +1,7 @@
 //! The page of the cluster, which any node serves, and the stream of server-sent events that fills
 //! it.
 //!
-//! A node asks other nodes for their state only while a page is open ([`slowmo_actors::watching`]).
+//! A node asks other nodes for their state only while a page is open ([`slowmo_actors::status_digests`]).
 //! The page loads nothing from other sites: its files are in the binary. The token for orders
 //! follows the `#` of the page's address, which browsers do not send, and stays in the tab.
 
@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::Stream;
 use serde::Serialize;
 use slowmo_actors::context::NodeContext;
+use slowmo_actors::status_digests;
 use slowmo_actors::timeline::RoundNote;
 use slowmo_actors::unix_time::unix_us;
 use slowmo_protocol::ident::{NodeId, ShardId};
@@ -204,7 +205,7 @@ impl Teller {
     fn tell(&mut self, launched: Option<usize>) -> Told {
         let served = Arc::clone(&self.served);
         let context = &served.context;
-        context.watching.ask(context);
+        status_digests::ask(context);
         let report = status(context);
         let before = (self.told == 0).then(|| before(&served));
         self.told += 1;
@@ -258,7 +259,7 @@ impl Teller {
             node: report.node,
             event: event.clone(),
         });
-        let others = context.watching.events();
+        let others = context.peers.events();
         let others = others.into_iter().map(|(node, event)| EventNote {
             node: node.0,
             event: Event {
@@ -292,11 +293,11 @@ fn before(served: &Served) -> Before {
 }
 
 fn nodes(context: &NodeContext, report: &Status) -> Vec<NodeNote> {
-    let seen = context.watching.seen();
+    let seen = context.peers.seen();
     let now = context.clock.now();
     let node = |member: &MemberStatus| {
         let brief = if member.node == report.node {
-            Some(brief_note(&context.watching.brief(context, u64::MAX), 0))
+            Some(brief_note(&status_digests::digest(context, u64::MAX), 0))
         } else {
             seen.get(&NodeId(member.node))
                 .map(|seen| brief_note(&seen.brief, now.since(seen.at).as_millis()))

@@ -6,7 +6,7 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use slowmo_actors::watching::Watching;
+use slowmo_actors::status_digests;
 use slowmo_protocol::ident::NodeId;
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ pub(super) async fn drain(
     if !told && node == own {
         context.actors.tell(slowmo_protocol::membership::In::Drain);
     } else if !told {
-        Watching::order_drain(context, node);
+        status_digests::order_drain(context, node);
     }
     (
         StatusCode::ACCEPTED,
