@@ -20,6 +20,7 @@
 #![deny(missing_docs)]
 
 pub mod aggregator;
+pub mod barrier;
 pub mod buffers;
 mod compute;
 pub mod context;
@@ -27,7 +28,6 @@ pub mod coordinator;
 pub mod data;
 mod error;
 pub mod gossip_peer;
-pub mod meeting;
 pub mod membership;
 pub mod messages;
 pub mod metrics;

@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::time::{Instant, Span};
-use slowmo_protocol::wire::{Brief, Happened};
+use slowmo_protocol::wire::{Happened, StatusDigest};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -18,9 +18,9 @@ pub const EVENTS_KEPT_MAX: usize = 256;
 /// Status that another node reported.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// The node's last brief.
-    pub brief: Brief,
-    /// Time at which that brief arrived.
+    /// The node's last digest.
+    pub digest: StatusDigest,
+    /// Time at which that digest arrived.
     pub at: Instant,
 }
 
@@ -33,14 +33,14 @@ pub struct PeerStatus {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Briefs by node; only of members of the view.
+    /// Digests by node; only of members of the view.
     seen: BTreeMap<NodeId, Seen>,
     events: VecDeque<(NodeId, Happened)>,
     /// Per node: its incarnation, and the time of the last event that it reported, by its own
     /// clock.
     heard: BTreeMap<NodeId, (Incarnation, u64)>,
     asked: Option<Instant>,
-    /// The current second, and the number of briefs sent in it.
+    /// The current second, and the number of digests sent in it.
     told: (u64, u32),
 }
 
@@ -90,15 +90,15 @@ impl PeerStatus {
     }
 
     /// Stores a member's digest. Each event in it is stored once, however often it is reported.
-    pub fn store(&self, from: NodeId, brief: Brief, now: Instant) {
+    pub fn store(&self, from: NodeId, digest: StatusDigest, now: Instant) {
         let mut state = self.state.lock();
         // A new incarnation counts its time from the start again.
         let heard = state
             .heard
             .get(&from)
-            .filter(|(incarnation, _)| *incarnation == brief.incarnation)
+            .filter(|(incarnation, _)| *incarnation == digest.incarnation)
             .map_or(0, |(_, until_us)| *until_us);
-        let news: Vec<_> = brief
+        let news: Vec<_> = digest
             .happened
             .iter()
             .filter(|happened| happened.at_us > heard)
@@ -108,14 +108,14 @@ impl PeerStatus {
             .iter()
             .map(|(_, happened)| happened.at_us)
             .fold(heard, u64::max);
-        state.heard.insert(from, (brief.incarnation, until_us));
+        state.heard.insert(from, (digest.incarnation, until_us));
         state.events.extend(news);
         let over = state.events.len().saturating_sub(EVENTS_KEPT_MAX);
         state.events.drain(..over);
-        state.seen.insert(from, Seen { brief, at: now });
+        state.seen.insert(from, Seen { digest, at: now });
     }
 
-    /// The members that have reported, with their briefs.
+    /// The members that have reported, with their digests.
     #[must_use]
     pub fn seen(&self) -> BTreeMap<NodeId, Seen> {
         self.state.lock().seen.clone()

@@ -7,7 +7,9 @@ use crate::status::{MemberState, NodeStatus};
 use crate::unix_time::unix_us;
 use bytes::Bytes;
 use slowmo_protocol::ident::{Incarnation, NodeId};
-use slowmo_protocol::wire::{Brief, Content, Datagram, HAPPENED_MAX, Happened, Link, Measure};
+use slowmo_protocol::wire::{
+    Content, Datagram, HAPPENED_MAX, Happened, Link, Measure, StatusDigest,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +29,11 @@ pub fn ask(context: &NodeContext) {
         return;
     };
     for (node, since_us) in asked {
-        send(context, node, &Datagram::V1(Content::AskBrief { since_us }));
+        send(
+            context,
+            node,
+            &Datagram::V1(Content::AskStatusDigest { since_us }),
+        );
     }
 }
 
@@ -39,7 +45,7 @@ pub fn answer(context: &NodeContext, to: NodeId, since_us: u64) {
 }
 
 /// Stores a member's digest; what others send is ignored.
-pub fn receive(context: &NodeContext, from: NodeId, digest: Brief) {
+pub fn receive(context: &NodeContext, from: NodeId, digest: StatusDigest) {
     if member(context, from).is_some() {
         context.peers.store(from, digest, context.clock.now());
     }
@@ -47,7 +53,7 @@ pub fn receive(context: &NodeContext, from: NodeId, digest: Brief) {
 
 /// This node's digest, with all events since `since_us`.
 #[must_use]
-pub fn digest(context: &NodeContext, since_us: u64) -> Brief {
+pub fn digest(context: &NodeContext, since_us: u64) -> StatusDigest {
     let status = context.status.read();
     let traffic = context.transport.traffic();
     let measures = status.measures.iter().map(|(name, (step, value))| Measure {
@@ -66,7 +72,7 @@ pub fn digest(context: &NodeContext, since_us: u64) -> Brief {
         .iter()
         .skip(oldest)
         .filter(|event| event.at_us > since_us);
-    Brief {
+    StatusDigest {
         incarnation: context.settings.identity.incarnation,
         at_us: unix_us(),
         stands: status.standing,

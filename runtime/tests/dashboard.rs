@@ -86,7 +86,7 @@ fn one_node_tells_of_all_and_passes_orders_on() {
     std::thread::sleep(UNWATCHED);
     let mut told = messages(address);
     let first = told.next().unwrap();
-    let is_told = |node: &Value| !node["brief"].is_null();
+    let is_told = |node: &Value| !node["digest"].is_null();
     let told_of = first["nodes"].as_array().unwrap();
     assert_eq!(
         told_of.iter().map(is_told).collect::<Vec<_>>(),
@@ -98,7 +98,7 @@ fn one_node_tells_of_all_and_passes_orders_on() {
             .as_array()
             .unwrap()
             .iter()
-            .all(|node| node["brief"]["links"].as_array().is_some())
+            .all(|node| node["digest"]["links"].as_array().is_some())
     };
     let whole = if complete(&first) {
         first.clone()
@@ -106,20 +106,21 @@ fn one_node_tells_of_all_and_passes_orders_on() {
         told.find(complete).unwrap()
     };
     for (node, id) in whole["nodes"].as_array().unwrap().iter().zip(1..) {
-        let brief = &node["brief"];
+        let digest = &node["digest"];
         assert_eq!(
             (node["node"].as_u64(), node["alive"].as_bool()),
             (Some(id), Some(true))
         );
         assert!(
-            brief["measures"]["loss"][1].as_f64().is_some()
-                && brief["measures"]["accuracy"][1] == 0.5,
-            "{brief}"
+            digest["measures"]["loss"][1].as_f64().is_some()
+                && digest["measures"]["accuracy"][1] == 0.5,
+            "{digest}"
         );
-        assert_eq!(brief["links"].as_array().unwrap().len(), 2);
+        assert_eq!(digest["links"].as_array().unwrap().len(), 2);
         assert!(
-            brief["links"][0]["sent_bytes"].as_u64() > Some(0) && brief["http"].as_str().is_some(),
-            "{brief}"
+            digest["links"][0]["sent_bytes"].as_u64() > Some(0)
+                && digest["http"].as_str().is_some(),
+            "{digest}"
         );
     }
     let again = told.next().unwrap();
@@ -143,7 +144,11 @@ fn one_node_tells_of_all_and_passes_orders_on() {
     // The node notices at its second message that the page is closed.
     std::thread::sleep(UNWATCHED + Duration::from_secs(2));
     let reopened = messages(other).next().unwrap();
-    let ages = [0, 2].map(|node| reopened["nodes"][node]["brief"]["age_ms"].as_u64().unwrap());
+    let ages = [0, 2].map(|node| {
+        reopened["nodes"][node]["digest"]["age_ms"]
+            .as_u64()
+            .unwrap()
+    });
     assert!(
         ages.iter()
             .all(|age| u128::from(*age) > UNWATCHED.as_millis()),

@@ -34,7 +34,7 @@ pub struct View {
     /// Shared, because every hello and every outcome carries a view.
     members: Arc<[Member]>,
     /// Per slot the rank of its member; ranks are below [`MEMBERS_MAX`], so they fit.
-    seats: Arc<[u16]>,
+    slots: Arc<[u16]>,
 }
 
 /// The wire form of a view, before its order and bounds are checked.
@@ -44,7 +44,7 @@ struct Unchecked {
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
     members: Vec<Member>,
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
-    seats: Vec<u16>,
+    slots: Vec<u16>,
 }
 
 impl TryFrom<Unchecked> for View {
@@ -55,13 +55,13 @@ impl TryFrom<Unchecked> for View {
             return Err(ViewError::NotAscending);
         }
         let view = Self::new(value.epoch, value.members)?;
-        let mut sorted = value.seats.clone();
+        let mut sorted = value.slots.clone();
         sorted.sort_unstable();
-        if sorted[..] != view.seats[..] {
-            return Err(ViewError::Seats);
+        if sorted[..] != view.slots[..] {
+            return Err(ViewError::Slots);
         }
         Ok(Self {
-            seats: value.seats.into(),
+            slots: value.slots.into(),
             ..view
         })
     }
@@ -72,7 +72,7 @@ impl From<View> for Unchecked {
         Self {
             epoch: view.epoch,
             members: view.members.to_vec(),
-            seats: view.seats.to_vec(),
+            slots: view.slots.to_vec(),
         }
     }
 }
@@ -94,7 +94,7 @@ pub enum ViewError {
     NotAscending,
     /// A received view does not give each member exactly one slot.
     #[error("a received view does not give each member one slot")]
-    Seats,
+    Slots,
 }
 
 impl View {
@@ -114,11 +114,11 @@ impl View {
             Some(pair) => Err(ViewError::Duplicate(pair[0].id.0)),
             None => {
                 // At most `MEMBERS_MAX` members, which fits.
-                let seats = (0..members.len() as u16).collect();
+                let slots = (0..members.len() as u16).collect();
                 Ok(Self {
                     epoch,
                     members: members.into(),
-                    seats,
+                    slots,
                 })
             }
         }
@@ -137,23 +137,23 @@ impl View {
             .filter(|id| !self.contains(*id))
             .collect::<Vec<_>>()
             .into_iter();
-        let mut seated: Vec<Option<NodeId>> = self
-            .seated()
+        let mut in_slot_order: Vec<Option<NodeId>> = self
+            .in_slot_order()
             .map(|id| {
                 Some(id)
                     .filter(|id| next.contains(*id))
                     .or_else(|| new.next())
             })
             .collect();
-        seated.extend(new.map(Some));
-        let (kept, beyond) = seated.split_at(next.size().min(seated.len()));
+        in_slot_order.extend(new.map(Some));
+        let (kept, beyond) = in_slot_order.split_at(next.size().min(in_slot_order.len()));
         let mut last = beyond.iter().rev().copied().flatten();
-        let seated: Vec<NodeId> = kept
+        let in_slot_order: Vec<NodeId> = kept
             .iter()
-            .filter_map(|seat| seat.or_else(|| last.next()))
+            .filter_map(|slot| slot.or_else(|| last.next()))
             .collect();
         // At most `MEMBERS_MAX` members, which fits.
-        next.seats = seated
+        next.slots = in_slot_order
             .iter()
             .filter_map(|id| next.rank(*id))
             .map(|rank| rank as u16)
@@ -162,8 +162,8 @@ impl View {
     }
 
     /// The ids in slot order.
-    pub fn seated(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.seats
+    pub fn in_slot_order(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.slots
             .iter()
             .map(|rank| self.members[usize::from(*rank)].id)
     }
@@ -306,48 +306,48 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn seats_are_kept_and_handed_on() {
-        let seats = |view: &View| view.seated().map(|id| id.0).collect::<Vec<_>>();
+    fn slots_are_kept_and_handed_on() {
+        let slots = |view: &View| view.in_slot_order().map(|id| id.0).collect::<Vec<_>>();
         let next = |view: &View, ids: &[u64]| {
             view.succeeded_by(Epoch(2), super::tests::view(ids).members().to_vec())
                 .unwrap()
         };
         let bootstrap = view(&[10, 20, 30, 40]);
-        assert_eq!(seats(&bootstrap), [10, 20, 30, 40]);
-        assert_eq!(next(&bootstrap, &[10, 20, 30, 40]).seats, bootstrap.seats);
+        assert_eq!(slots(&bootstrap), [10, 20, 30, 40]);
+        assert_eq!(next(&bootstrap, &[10, 20, 30, 40]).slots, bootstrap.slots);
         let joined = next(&bootstrap, &[5, 10, 20, 25, 30, 40]);
-        assert_eq!(seats(&joined), [10, 20, 30, 40, 5, 25]);
+        assert_eq!(slots(&joined), [10, 20, 30, 40, 5, 25]);
         assert_eq!(
-            seats(&next(&joined, &[5, 10, 25, 30, 40])),
+            slots(&next(&joined, &[5, 10, 25, 30, 40])),
             [10, 25, 30, 40, 5]
         );
         assert_eq!(
-            seats(&next(&joined, &[5, 10, 15, 25, 30, 40])),
+            slots(&next(&joined, &[5, 10, 15, 25, 30, 40])),
             [10, 15, 30, 40, 5, 25]
         );
-        assert_eq!(seats(&next(&joined, &[5, 40])), [5, 40]);
-        assert_eq!(seats(&next(&joined, &[7, 8, 25])), [7, 8, 25]);
-        assert_eq!(seats(&next(&joined, &[25])), [25]);
+        assert_eq!(slots(&next(&joined, &[5, 40])), [5, 40]);
+        assert_eq!(slots(&next(&joined, &[7, 8, 25])), [7, 8, 25]);
+        assert_eq!(slots(&next(&joined, &[25])), [25]);
     }
 
     #[test]
-    fn received_seats_are_one_each() {
-        let unchecked = |seats: &[u16]| Unchecked {
+    fn received_slots_are_one_each() {
+        let unchecked = |slots: &[u16]| Unchecked {
             epoch: Epoch(1),
             members: view(&[1, 2, 3]).members.to_vec(),
-            seats: seats.to_vec(),
+            slots: slots.to_vec(),
         };
         assert_eq!(
             View::try_from(unchecked(&[2, 0, 1]))
                 .unwrap()
-                .seated()
+                .in_slot_order()
                 .collect::<Vec<_>>(),
             [NodeId(3), NodeId(1), NodeId(2)]
         );
         for bad in [&[0, 1][..], &[0, 1, 1], &[0, 1, 3], &[0, 1, 2, 2], &[]] {
             assert_eq!(
                 View::try_from(unchecked(bad)),
-                Err(ViewError::Seats),
+                Err(ViewError::Slots),
                 "{bad:?}"
             );
         }

@@ -6,10 +6,10 @@
 //! | `arithmetic` | mixes, on a separate thread |
 //! | `transfer` | one message as a stream, out or in |
 //! | `payload` | a message's values, as float32 or encoded |
-//! | `shipments` | in-flight messages, which may come back |
+//! | `in_flight` | in-flight messages, which may come back |
 
 mod arithmetic;
-mod shipments;
+mod in_flight;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -21,8 +21,8 @@ use crate::messages::{GossipPeerMessage, Told};
 use crate::status::Gossiping;
 use crate::timer::Timer;
 use arithmetic::{Job, Jobs, Part};
+use in_flight::InFlight;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use shipments::Shipments;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::gossip_peer::{In, Key, Mix, PARKED_MAX, Plan, Sent, Waits};
 use slowmo_protocol::machine::Outbox;
@@ -48,7 +48,7 @@ pub struct GossipPeerState {
     elements: usize,
     reading: BTreeMap<Key, AbortHandle>,
     sending: JoinSet<()>,
-    shipments: Shipments,
+    in_flight: InFlight,
     /// Synchronous gossip: the numerators as sent, and the fraction of them that stays.
     shipped: Option<Part>,
     /// Synchronous gossip: the push-sum weight of that fraction.
@@ -123,7 +123,7 @@ impl GossipPeerState {
             elements: 0,
             reading: BTreeMap::new(),
             sending: JoinSet::new(),
-            shipments: Shipments::default(),
+            in_flight: InFlight::default(),
             shipped: None,
             kept: 1.0,
             last: None,
@@ -156,7 +156,7 @@ impl GossipPeerState {
             GossipEffect::Tell(mail) => self.context.actors.tell(mail),
             GossipEffect::Reset => {
                 self.sending.abort_all();
-                self.shipments.clear();
+                self.in_flight.clear();
                 self.shipped = None;
                 self.last = None;
                 self.work(Job::Reset).await;
@@ -191,7 +191,7 @@ impl GossipPeerState {
                 let now = self.context.clock.now();
                 let message = plan.map(|plan| {
                     let payload = Payload::awaited(wire);
-                    self.shipments.keep(&plan, payload.clone(), now);
+                    self.in_flight.keep(&plan, payload.clone(), now);
                     (Arc::new(plan), payload)
                 });
                 self.work(Job::Moved(before, message)).await;
@@ -253,7 +253,7 @@ impl GossipPeerState {
 
     async fn mix(&mut self, mix: Mix, arrived: Vec<ChunkedBuffer>, frozen: Option<Frozen>) {
         let mut parts: Vec<Part> = arrived.into_iter().map(whole).collect();
-        parts.extend(self.shipments.take_back(&mix.returned));
+        parts.extend(self.in_flight.take_back(&mix.returned));
         let job = match frozen {
             Some(frozen) => Job::Settle(mix, frozen, parts),
             None if !self.part.is_synchronous() => Job::Correct(mix, parts),
@@ -288,12 +288,12 @@ impl GossipPeerState {
             // Float32 needs no encoding.
             WireType::Float32 => {
                 let payload = Payload::Float32(values);
-                self.shipments.keep(&plan, payload.clone(), now);
+                self.in_flight.keep(&plan, payload.clone(), now);
                 self.send(&plan, &payload);
             }
             wire => {
                 let payload = Payload::awaited(wire);
-                self.shipments.keep(&plan, payload.clone(), now);
+                self.in_flight.keep(&plan, payload.clone(), now);
                 self.work(Job::Encode(plan, values, payload)).await;
             }
         }
@@ -305,7 +305,7 @@ impl GossipPeerState {
         if receivers.is_empty() {
             return;
         }
-        self.shipments.depart(plan.step, self.context.clock.now());
+        self.in_flight.depart(plan.step, self.context.clock.now());
         let wire = self.wire();
         for to in receivers {
             let context = Arc::clone(&self.context);
@@ -326,13 +326,13 @@ impl GossipPeerState {
     /// The receiver has a message: its values are no longer kept, and its transfer time measures
     /// the link's rate.
     fn acknowledged(&mut self, sent: Sent) {
-        if let Some((bytes, since)) = self.shipments.under_way(sent) {
+        if let Some((bytes, since)) = self.in_flight.under_way(sent) {
             let elapsed = self.context.clock.now().since(since);
             self.context
                 .rates
                 .measured(sent.0, bytes, Duration::from_micros(elapsed.0));
         }
-        self.shipments.forget(sent);
+        self.in_flight.forget(sent);
     }
 
     /// Records, when a round is decided, the most parked streams since the last record.

@@ -1,7 +1,7 @@
 //! Messages without a network: what is read, and what is kept until it is answered.
 
 use super::arithmetic::front;
-use super::shipments::Shipments;
+use super::in_flight::InFlight;
 use super::transfer::{ReadError, read};
 use crate::buffers::{CHUNK_ELEMENTS, ChunkedBuffer, Pool};
 use crate::data::{Arrived, Payload};
@@ -126,7 +126,7 @@ async fn values_that_are_not_finite_are_not_read() {
 #[test]
 fn a_message_comes_back_as_it_was_encoded_also_if_that_was_later() {
     let pool = Pool::new();
-    let mut shipments = Shipments::default();
+    let mut in_flight = InFlight::default();
     let plan = |step| Plan {
         step: Step(step),
         place: place(),
@@ -134,24 +134,24 @@ fn a_message_comes_back_as_it_was_encoded_also_if_that_was_later() {
         split: split(1.0, 2),
     };
     let payload = Payload::awaited(WireType::Int8);
-    shipments.keep(&plan(7), payload.clone(), Instant(1));
-    shipments.depart(Step(7), Instant(5));
+    in_flight.keep(&plan(7), payload.clone(), Instant(1));
+    in_flight.depart(Step(7), Instant(5));
     assert_eq!(
-        shipments.under_way((NodeId(2), Step(7))),
+        in_flight.under_way((NodeId(2), Step(7))),
         Some((0, Instant(5)))
     );
-    let mut parts = shipments.take_back(&[(NodeId(3), Step(7))]);
+    let mut parts = in_flight.take_back(&[(NodeId(3), Step(7))]);
     assert!(
-        shipments.take_back(&[(NodeId(3), Step(7))]).is_empty(),
+        in_flight.take_back(&[(NodeId(3), Step(7))]).is_empty(),
         "it comes back once"
     );
-    parts.extend(shipments.take_back(&[(NodeId(2), Step(7))]));
+    parts.extend(in_flight.take_back(&[(NodeId(2), Step(7))]));
     assert_eq!(
-        shipments.under_way((NodeId(2), Step(7))),
+        in_flight.under_way((NodeId(2), Step(7))),
         None,
         "nobody is to have it any more"
     );
-    shipments.depart(Step(7), Instant(6));
+    in_flight.depart(Step(7), Instant(6));
     let values = [1.0, -0.3, 0.7];
     let mut residual = ChunkedBuffer::default();
     payload.fill(assembled(&pool, &values), &mut residual, 2.0 / 3.0, &pool);

@@ -101,10 +101,12 @@ fn control(
 /// decode, to the membership.
 fn datagram(context: &NodeContext, from: NodeId, bytes: Bytes, credit: Credit) {
     match Datagram::decode(&bytes) {
-        Ok(Datagram::V1(Content::AskBrief { since_us })) => {
+        Ok(Datagram::V1(Content::AskStatusDigest { since_us })) => {
             status_digests::answer(context, from, since_us)
         }
-        Ok(Datagram::V1(Content::Brief(brief))) => status_digests::receive(context, from, *brief),
+        Ok(Datagram::V1(Content::StatusDigest(brief))) => {
+            status_digests::receive(context, from, *brief)
+        }
         Ok(Datagram::V1(Content::Drain { incarnation })) => {
             status_digests::ordered_to_drain(context, from, incarnation)
         }

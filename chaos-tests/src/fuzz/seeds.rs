@@ -324,7 +324,7 @@ pub(super) fn liveness() -> Seeds {
         ("gossip", swim(SwimMessage::Gossip, unconfirmed)),
         ("believed-dead", swim(SwimMessage::BelievedDead, vec![])),
         ("ask", bare(Content::Ask)),
-        ("ask-brief", bare(Content::AskBrief { since_us: 1 })),
+        ("ask-brief", bare(Content::AskStatusDigest { since_us: 1 })),
     ];
     let all: Vec<u8> = messages
         .iter()

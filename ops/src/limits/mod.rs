@@ -5,9 +5,9 @@
 //! process. Knows nothing of the runtime, so that its figures are an independent bound and not a
 //! copy of the runtime's own choices.
 
-mod meeting;
 mod memory;
 mod quic;
+mod rendezvous;
 mod tcp;
 
 use crate::processes::{NODE_ID, Plan, RENDEZVOUS, Stream, supervise};

@@ -1,7 +1,7 @@
 //! Plain quinn between processes: one connection per pair, one stream per direction, the
 //! transport's tuning, nothing else.
 
-use super::meeting::{Place, publish, wait_for};
+use super::rendezvous::{Place, publish, wait_for};
 use super::{CHUNK_BYTES, REPETITIONS, Transfer};
 use anyhow::{Context, ensure};
 use bytes::Bytes;

@@ -1,7 +1,7 @@
 //! One TCP stream between two processes: process 1 sends, process 2 answers with one byte when it
 //! has received everything.
 
-use super::meeting::{Place, publish, wait_for};
+use super::rendezvous::{Place, publish, wait_for};
 use super::{CHUNK_BYTES, REPETITIONS, Transfer};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -21,7 +21,7 @@ pub use crate::nccl::ABORT_WAIT;
 use crate::nccl::{Communicator, Operation, api};
 use cudarc::nccl::sys::ncclUniqueId;
 use parking_lot::Mutex;
-use slowmo_actors::meeting::Meeting;
+use slowmo_actors::barrier::Barrier;
 use slowmo_actors::ports::device::{Collective, CollectiveError, OnGpu, TensorError, Tensors};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -53,7 +53,7 @@ struct Owner {
 #[derive(Debug)]
 pub struct NcclCollective {
     owners: Vec<Owner>,
-    meeting: Meeting,
+    barrier: Barrier,
     shared: Arc<Shared>,
     /// The collective for tensors in main memory, used if all workers pass such tensors.
     host: Arc<dyn Collective>,
@@ -94,7 +94,7 @@ impl NcclCollective {
         // Created first, so that its drop ends the threads if a later step fails.
         let mut collective = Self {
             owners,
-            meeting: Meeting::new(size.max(1)),
+            barrier: Barrier::new(size.max(1)),
             shared,
             host,
         };
@@ -171,16 +171,16 @@ impl NcclCollective {
             return Err(CollectiveError::NoSuchWorker { rank: root, size });
         }
         if size == 1 {
-            return self.meeting.gone().map_or(Ok(()), Err);
+            return self.barrier.gone().map_or(Ok(()), Err);
         }
-        self.meeting.meet(rank, values.elements())?;
+        self.barrier.meet(rank, values.elements())?;
         let parts = values.on_gpu().map(|lent| parts(lent, owner)).transpose();
         // NCCL waits for ever if a rank runs a different operation.
         let shape = parts
             .as_ref()
             .map(|parts| shape(operation, parts.as_deref()))
             .map_err(Clone::clone);
-        self.meeting
+        self.barrier
             .meet(rank, shape)
             .map_err(|error| match error {
                 CollectiveError::Length { rank, .. } => differs(rank),
@@ -283,7 +283,7 @@ impl Collective for NcclCollective {
 
     fn abort(&self, rank: usize) {
         self.shared.end();
-        self.meeting.abort(rank);
+        self.barrier.abort(rank);
         self.host.abort(rank);
     }
 }

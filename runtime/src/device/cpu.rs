@@ -7,7 +7,7 @@
 //! worker moves `5 + 1/g` times its values through memory.
 
 use parking_lot::RwLock;
-use slowmo_actors::meeting::Meeting;
+use slowmo_actors::barrier::Barrier;
 use slowmo_actors::ports::device::{Collective, CollectiveError, TensorError, Tensors};
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub struct SharedMemory {
     slots: Vec<RwLock<Vec<f32>>>,
     /// The mean's parts; each is written by the worker of its rank.
     parts: Vec<RwLock<Vec<f32>>>,
-    meeting: Meeting,
+    barrier: Barrier,
 }
 
 impl SharedMemory {
@@ -34,15 +34,15 @@ impl SharedMemory {
         Self {
             slots: empty(),
             parts: empty(),
-            meeting: Meeting::new(size.max(1)),
+            barrier: Barrier::new(size.max(1)),
         }
     }
 
     fn mean_of_many(&self, rank: usize, values: &mut dyn Tensors) -> Result<(), CollectiveError> {
         let brought = self.bring(rank, values);
-        let length = self.meeting.meet(rank, brought)?;
+        let length = self.barrier.meet(rank, brought)?;
         self.reduce(rank, length);
-        self.meeting.meet(rank, Ok(length))?;
+        self.barrier.meet(rank, Ok(length))?;
         self.collect(values)
     }
 
@@ -108,7 +108,7 @@ impl Collective for SharedMemory {
             return Err(CollectiveError::NoSuchWorker { rank, size });
         }
         if size == 1 {
-            return self.meeting.gone().map_or(Ok(()), Err);
+            return self.barrier.gone().map_or(Ok(()), Err);
         }
         let _guard = AbortOnPanic {
             collective: self,
@@ -118,7 +118,7 @@ impl Collective for SharedMemory {
     }
 
     fn abort(&self, rank: usize) {
-        self.meeting.abort(rank);
+        self.barrier.abort(rank);
     }
 }
 

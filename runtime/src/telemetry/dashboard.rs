@@ -20,7 +20,7 @@ use slowmo_actors::timeline::RoundNote;
 use slowmo_actors::unix_time::unix_us;
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::shards::{Layout, ShardMap};
-use slowmo_protocol::wire::{Brief, Link};
+use slowmo_protocol::wire::{Link, StatusDigest};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -149,12 +149,12 @@ struct Before {
 struct NodeNote {
     #[serde(flatten)]
     member: MemberStatus,
-    /// The node's last brief and its age; `None` if it has not answered yet.
-    brief: Option<BriefNote>,
+    /// The node's last digest and its age; `None` if it has not answered yet.
+    digest: Option<DigestNote>,
 }
 
 #[derive(Serialize)]
-struct BriefNote {
+struct DigestNote {
     age_ms: u64,
     /// The node's incarnation; as text, because it exceeds the integers that a page's numbers hold
     /// exactly.
@@ -168,7 +168,7 @@ struct BriefNote {
     weight: Option<f64>,
     waits: bool,
     http: Option<String>,
-    /// The clock of the node that sent the brief, so that rates do not depend on when it arrived.
+    /// The clock of the node that sent the digest, so that rates do not depend on when it arrived.
     at_us: u64,
     sent_bytes: u64,
     received_bytes: u64,
@@ -296,39 +296,39 @@ fn nodes(context: &NodeContext, report: &Status) -> Vec<NodeNote> {
     let seen = context.peers.seen();
     let now = context.clock.now();
     let node = |member: &MemberStatus| {
-        let brief = if member.node == report.node {
-            Some(brief_note(&status_digests::digest(context, u64::MAX), 0))
+        let digest = if member.node == report.node {
+            Some(digest_note(&status_digests::digest(context, u64::MAX), 0))
         } else {
             seen.get(&NodeId(member.node))
-                .map(|seen| brief_note(&seen.brief, now.since(seen.at).as_millis()))
+                .map(|seen| digest_note(&seen.digest, now.since(seen.at).as_millis()))
         };
         NodeNote {
             member: member.clone(),
-            brief,
+            digest,
         }
     };
     report.members.iter().map(node).collect()
 }
 
-fn brief_note(brief: &Brief, age_ms: u64) -> BriefNote {
-    BriefNote {
+fn digest_note(digest: &StatusDigest, age_ms: u64) -> DigestNote {
+    DigestNote {
         age_ms,
-        incarnation: brief.incarnation.0.to_string(),
-        standing: brief.stands,
-        round: brief.round.0,
-        step: brief.step.0,
-        measures: brief
+        incarnation: digest.incarnation.0.to_string(),
+        standing: digest.stands,
+        round: digest.round.0,
+        step: digest.step.0,
+        measures: digest
             .measures
             .iter()
             .map(|measure| (measure.name.clone(), (measure.step.0, measure.value)))
             .collect(),
-        disagreement: brief.disagreement,
-        weight: brief.weight,
-        waits: brief.waits,
-        http: brief.http.map(|address| address.to_string()),
-        at_us: brief.at_us,
-        sent_bytes: brief.sent_bytes,
-        received_bytes: brief.received_bytes,
-        links: brief.links.clone(),
+        disagreement: digest.disagreement,
+        weight: digest.weight,
+        waits: digest.waits,
+        http: digest.http.map(|address| address.to_string()),
+        at_us: digest.at_us,
+        sent_bytes: digest.sent_bytes,
+        received_bytes: digest.received_bytes,
+        links: digest.links.clone(),
     }
 }

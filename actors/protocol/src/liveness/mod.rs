@@ -247,8 +247,8 @@ impl Liveness {
             // out.
             Ok(Datagram::V1(
                 Content::Answer
-                | Content::AskBrief { .. }
-                | Content::Brief(_)
+                | Content::AskStatusDigest { .. }
+                | Content::StatusDigest(_)
                 | Content::Drain { .. },
             ))
             | Err(_) => {}

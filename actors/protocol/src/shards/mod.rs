@@ -117,18 +117,18 @@ impl ShardMap {
     /// replicas (fewer if the view is smaller).
     #[must_use]
     pub fn new(view: &View, layout: &Layout, replicas: usize) -> Self {
-        let seated: Vec<NodeId> = view.seated().collect();
+        let in_slot_order: Vec<NodeId> = view.in_slot_order().collect();
         let placement = Placement::new(
             layout.shard_count(),
             replicas.min(REPLICAS_MAX) + 1,
-            seated.len(),
+            in_slot_order.len(),
         );
         let holders = placement
             .holders()
-            .map(|seats| {
-                seats
+            .map(|slots| {
+                slots
                     .iter()
-                    .map(|seat| seated[usize::from(*seat)])
+                    .map(|slot| in_slot_order[usize::from(*slot)])
                     .collect()
             })
             .collect();

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::view::tests::view;
-use placement::Seat;
+use placement::Slot;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -75,25 +75,25 @@ fn any_number_of_values_is_cut_without_overflow() {
     }
 }
 
-/// The shards that `before` and `after` give to each seat, and how many copies are new: `seat_of`
-/// names the seat before of the node that sits in a seat after.
-fn moved(before: &Placement, after: &Placement, seat_of: impl Fn(Seat) -> Option<Seat>) -> usize {
+/// The shards that `before` and `after` give to each slot, and how many copies are new: `slot_of`
+/// names the slot before of the node that sits in a slot after.
+fn moved(before: &Placement, after: &Placement, slot_of: impl Fn(Slot) -> Option<Slot>) -> usize {
     let pairs = before.holders().zip(after.holders());
-    let new = |old: &[Seat], seat: Seat| seat_of(seat).is_none_or(|seat| !old.contains(&seat));
+    let new = |old: &[Slot], slot: Slot| slot_of(slot).is_none_or(|slot| !old.contains(&slot));
     pairs
-        .map(|(old, now)| now.iter().filter(|seat| new(old, **seat)).count())
+        .map(|(old, now)| now.iter().filter(|slot| new(old, **slot)).count())
         .sum()
 }
 
 /// The loads of each rank and in all are within one of even; the holders of a shard differ.
-fn assert_even(placement: &Placement, copies: usize, seats: usize) {
-    let mut loads = vec![[0; REPLICAS_MAX + 1]; seats];
+fn assert_even(placement: &Placement, copies: usize, slots: usize) {
+    let mut loads = vec![[0; REPLICAS_MAX + 1]; slots];
     for holders in placement.holders() {
         assert_eq!(holders.iter().collect::<BTreeSet<_>>().len(), copies);
         holders
             .iter()
             .enumerate()
-            .for_each(|(rank, seat)| loads[usize::from(*seat)][rank] += 1);
+            .for_each(|(rank, slot)| loads[usize::from(*slot)][rank] += 1);
     }
     let spread = |load: &dyn Fn(&[usize; REPLICAS_MAX + 1]) -> usize| {
         loads.iter().map(load).max().unwrap() - loads.iter().map(load).min().unwrap()
@@ -101,72 +101,72 @@ fn assert_even(placement: &Placement, copies: usize, seats: usize) {
     for rank in 0..copies {
         assert!(
             spread(&|load| load[rank]) <= 1,
-            "rank {rank} of {seats} seats"
+            "rank {rank} of {slots} slots"
         );
     }
-    assert!(spread(&|load| load.iter().sum()) <= 1, "{seats} seats");
+    assert!(spread(&|load| load.iter().sum()) <= 1, "{slots} slots");
 }
 
-/// How far the first replicas of one owner's shards are from even over the other seats, at most.
-fn uneven_followers(placement: &Placement, seats: usize) -> usize {
-    let mut counts = vec![vec![0usize; seats]; seats];
+/// How far the first replicas of one owner's shards are from even over the other slots, at most.
+fn uneven_followers(placement: &Placement, slots: usize) -> usize {
+    let mut counts = vec![vec![0usize; slots]; slots];
     for holders in placement.holders().filter(|holders| holders.len() > 1) {
         counts[usize::from(holders[0])][usize::from(holders[1])] += 1;
     }
-    let others = |owner: usize| (0..seats).filter(move |seat| *seat != owner);
+    let others = |owner: usize| (0..slots).filter(move |slot| *slot != owner);
     let off = |owner: usize| {
-        let even = counts[owner].iter().sum::<usize>() / (seats - 1);
-        let rest = counts[owner].iter().sum::<usize>() % (seats - 1);
+        let even = counts[owner].iter().sum::<usize>() / (slots - 1);
+        let rest = counts[owner].iter().sum::<usize>() % (slots - 1);
         let most = |count: usize| {
             count
                 .saturating_sub(even + usize::from(rest > 0))
                 .max(even.saturating_sub(count))
         };
         others(owner)
-            .map(|seat| most(counts[owner][seat]))
+            .map(|slot| most(counts[owner][slot]))
             .max()
             .unwrap_or(0)
     };
-    if seats > 1 {
-        (0..seats).map(off).max().unwrap_or(0)
+    if slots > 1 {
+        (0..slots).map(off).max().unwrap_or(0)
     } else {
         0
     }
 }
 
 #[test]
-fn every_table_is_even_and_the_next_one_gives_to_the_new_seat_alone() {
+fn every_table_is_even_and_the_next_one_gives_to_the_new_slot_alone() {
     for replicas in 0..=REPLICAS_MAX {
         let mut before = Placement::new(SHARDS_MAX, replicas + 1, 1);
-        // Tables of few seats one by one; above, the one table that grows is looked at after every
-        // seat.
-        for seats in 2..=512 {
-            let copies = (replicas + 1).min(seats);
-            let after = if seats <= copies {
-                Placement::new(SHARDS_MAX, copies, seats)
+        // Tables of few slots one by one; above, the one table that grows is looked at after every
+        // slot.
+        for slots in 2..=512 {
+            let copies = (replicas + 1).min(slots);
+            let after = if slots <= copies {
+                Placement::new(SHARDS_MAX, copies, slots)
             } else {
-                before.with_one_seat_more()
+                before.with_one_slot_more()
             };
-            assert_even(&after, copies, seats);
+            assert_even(&after, copies, slots);
             assert!(
-                uneven_followers(&after, seats) <= 2,
-                "R={replicas} W={seats}: {}",
-                uneven_followers(&after, seats)
+                uneven_followers(&after, slots) <= 2,
+                "R={replicas} W={slots}: {}",
+                uneven_followers(&after, slots)
             );
             let total = SHARDS_MAX * copies;
-            let joins = moved(&before, &after, |seat| {
-                (usize::from(seat) + 1 < seats).then_some(seat)
+            let joins = moved(&before, &after, |slot| {
+                (usize::from(slot) + 1 < slots).then_some(slot)
             });
-            assert_eq!(joins, total / seats, "R={replicas} W={seats}");
-            // The last one moves to the seat of the one that leaves.
-            let last = seats as Seat - 1;
-            for left in (0..last).step_by(seats / 16 + 1) {
-                let leaves = moved(&after, &before, |seat| {
-                    Some(if seat == left { last } else { seat })
+            assert_eq!(joins, total / slots, "R={replicas} W={slots}");
+            // The last one moves to the slot of the one that leaves.
+            let last = slots as Slot - 1;
+            for left in (0..last).step_by(slots / 16 + 1) {
+                let leaves = moved(&after, &before, |slot| {
+                    Some(if slot == left { last } else { slot })
                 });
                 assert!(
-                    leaves <= (2 * total).div_ceil(seats),
-                    "R={replicas} W={seats}: {leaves} of {total}"
+                    leaves <= (2 * total).div_ceil(slots),
+                    "R={replicas} W={slots}: {leaves} of {total}"
                 );
             }
             before = after;
@@ -179,14 +179,14 @@ fn every_table_is_even_and_the_next_one_gives_to_the_new_seat_alone() {
 #[test]
 fn few_shards_are_even_too() {
     for shards in [0, 1, 2, 3, 5, 7, 12, 23, 64, 100, 317] {
-        for (replicas, seats) in
-            (0..=REPLICAS_MAX).flat_map(|replicas| (1..40).map(move |seats| (replicas, seats)))
+        for (replicas, slots) in
+            (0..=REPLICAS_MAX).flat_map(|replicas| (1..40).map(move |slots| (replicas, slots)))
         {
-            let placement = Placement::new(shards, replicas + 1, seats);
-            assert_even(&placement, (replicas + 1).min(seats), seats);
+            let placement = Placement::new(shards, replicas + 1, slots);
+            assert_even(&placement, (replicas + 1).min(slots), slots);
             assert!(
-                uneven_followers(&placement, seats) <= 2,
-                "S={shards} R={replicas} W={seats}"
+                uneven_followers(&placement, slots) <= 2,
+                "S={shards} R={replicas} W={slots}"
             );
         }
     }

@@ -29,11 +29,11 @@ impl BipartiteExponential {
     /// The graph over `members` nodes, each with `peers_per_step` peers.
     #[must_use]
     pub fn new(members: usize, peers_per_step: u32) -> Self {
-        let seats = seats(members);
+        let slots = slots(members);
         let mut distances = Vec::new();
         let mut next = 1;
-        while members > 1 && distances.last() != Some(&(seats - 1)) {
-            distances.push(next.min(seats - 1));
+        while members > 1 && distances.last() != Some(&(slots - 1)) {
+            distances.push(next.min(slots - 1));
             next = 2 * next + 1;
         }
         Self {
@@ -45,7 +45,7 @@ impl BipartiteExponential {
 }
 
 /// Number of ranks in the graph: even; the last one is empty if `members` is odd.
-fn seats(members: usize) -> usize {
+fn slots(members: usize) -> usize {
     members + members % 2
 }
 
@@ -55,12 +55,12 @@ impl Topology for BipartiteExponential {
             Ok(rank) if members.len() == self.members => rank,
             _ => return Peers::default(),
         };
-        let seats = seats(self.members);
+        let slots = slots(self.members);
         let other = |distance| {
             if rank.is_multiple_of(2) {
-                (rank + distance) % seats
+                (rank + distance) % slots
             } else {
-                (rank + seats - distance) % seats
+                (rank + slots - distance) % slots
             }
         };
         Peers::both_ways(

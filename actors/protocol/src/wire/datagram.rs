@@ -4,7 +4,7 @@
 #[cfg(test)]
 pub(super) mod tests;
 
-use super::{Brief, DATAGRAM_BYTES_MAX, DecodeError, EncodeError, bounded};
+use super::{DATAGRAM_BYTES_MAX, DecodeError, EncodeError, StatusDigest, bounded};
 use crate::ident::{Incarnation, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -27,14 +27,14 @@ pub enum Content {
     Answer,
     /// A message of the SWIM protocol.
     Swim(SwimPacket),
-    /// Asks for a brief: somebody watches the sender's status page.
-    AskBrief {
-        /// The brief should include events after this time, in microseconds since 1970 by the
+    /// Asks for a digest: somebody watches the sender's status page.
+    AskStatusDigest {
+        /// The digest should include events after this time, in microseconds since 1970 by the
         /// receiver's clock.
         since_us: u64,
     },
-    /// The brief, in answer to `AskBrief`.
-    Brief(Box<Brief>),
+    /// The digest, in answer to `AskStatusDigest`.
+    StatusDigest(Box<StatusDigest>),
     /// Asks this incarnation of the receiver to hand over and leave: an operator gave the order to
     /// the sender.
     Drain {

@@ -581,10 +581,10 @@ pub(super) fn preface(listen: SocketAddr, bulk: bool) -> Preface {
 pub(super) fn datagrams() -> Vec<Datagram> {
     let swim = swim_messages().map(|message| Content::Swim(packet(message, 3)));
     let watching = [
-        Content::AskBrief { since_us: 7 },
-        Content::Brief(Box::new(brief())),
+        Content::AskStatusDigest { since_us: 7 },
+        Content::StatusDigest(Box::new(digest())),
         Content::Drain {
-            incarnation: brief().incarnation,
+            incarnation: digest().incarnation,
         },
     ];
     [Content::Ask, Content::Answer]
@@ -595,8 +595,8 @@ pub(super) fn datagrams() -> Vec<Datagram> {
         .collect()
 }
 
-/// A brief with one entry of each kind.
-pub(super) fn brief() -> Brief {
+/// A digest with one entry of each kind.
+pub(super) fn digest() -> StatusDigest {
     let Header {
         lineage,
         epoch,
@@ -605,7 +605,7 @@ pub(super) fn brief() -> Brief {
         sender,
         ..
     } = header();
-    Brief {
+    StatusDigest {
         incarnation,
         at_us: 9,
         stands: Stands::Member,

@@ -240,21 +240,21 @@ fn without_members() -> Vec<u8> {
 }
 
 #[test]
-fn a_view_that_does_not_seat_each_member_once_is_refused() {
-    let with_seats = |seats: &[u16]| {
+fn a_view_that_does_not_give_each_member_a_slot_is_refused() {
+    let with_seats = |slots: &[u16]| {
         let found = found_with(&[3, 5, 9]);
         let behind = found.len() - 16;
-        let bytes: Vec<u8> = seats.iter().flat_map(|seat| seat.to_le_bytes()).collect();
+        let bytes: Vec<u8> = slots.iter().flat_map(|slot| slot.to_le_bytes()).collect();
         [
             &found[..behind - (8 + 3 * SEAT)],
-            &(seats.len() as u64).to_le_bytes(),
+            &(slots.len() as u64).to_le_bytes(),
             &bytes,
             &found[behind..],
         ]
         .concat()
     };
     assert!(Frame::decode(&with_seats(&[2, 0, 1])).is_ok());
-    for seats in [
+    for slots in [
         &[][..],
         &[0, 1],
         &[0, 1, 1],
@@ -262,8 +262,8 @@ fn a_view_that_does_not_seat_each_member_once_is_refused() {
         &[0, 1, u16::MAX],
         &[0, 1, 2, 3],
     ] {
-        let Err(DecodeError::Malformed(reason)) = Frame::decode(&with_seats(seats)) else {
-            panic!("{seats:?} was accepted")
+        let Err(DecodeError::Malformed(reason)) = Frame::decode(&with_seats(slots)) else {
+            panic!("{slots:?} was accepted")
         };
         assert!(reason.contains("one slot"), "{reason}");
     }

@@ -6,7 +6,6 @@
 //! replaced.
 
 pub(crate) mod bounded;
-mod brief;
 mod bulk;
 mod control;
 #[cfg(test)]
@@ -18,11 +17,8 @@ mod examples;
 mod golden;
 #[cfg(test)]
 mod hostile;
+mod status_digest;
 
-pub use brief::{
-    Brief, HAPPENED_BYTES_MAX, HAPPENED_MAX, Happened, LINKS_MAX, Link, MEASURE_NAME_BYTES_MAX,
-    MEASURES_MAX, Measure, Stands,
-};
 pub use bulk::{Bulk, BulkHeader};
 pub use control::{
     Contributed, Contribution, DIFFERENCES_BYTES_MAX, Frame, Header, Hello, JoinRefusal,
@@ -30,6 +26,10 @@ pub use control::{
 };
 pub use datagram::{
     Content, Datagram, LIFE_UPDATES_MAX, Life, LifeState, LifeUpdate, SwimMessage, SwimPacket,
+};
+pub use status_digest::{
+    HAPPENED_BYTES_MAX, HAPPENED_MAX, Happened, LINKS_MAX, Link, MEASURE_NAME_BYTES_MAX,
+    MEASURES_MAX, Measure, Stands, StatusDigest,
 };
 
 use serde::{Serialize, de::DeserializeOwned};

@@ -137,7 +137,7 @@ function showTiles() {
   const alive = nodes.filter((node) => node.alive).length;
   const rates = Object.values(state.rates);
   const total = (key) => (rates.length ? rates.reduce((sum, one) => sum + one[key], 0) : null);
-  const measures = [...new Set(nodes.flatMap((node) => Object.keys(node.brief?.measures ?? {})))].sort(lossFirst);
+  const measures = [...new Set(nodes.flatMap((node) => Object.keys(node.digest?.measures ?? {})))].sort(lossFirst);
   at('tiles').replaceChildren(
     tile(number(report.round), 'next round'),
     tile(number(report.step), 'inner step'),
@@ -200,13 +200,13 @@ function showNodes() {
     body.replaceChildren(...nodes.map((node) => nodeRow(node, report.node, mayDrain)));
   }
   nodes.forEach((node, index) => {
-    const [cells, brief, rates] = [body.rows[index].cells, node.brief, state.rates[node.node]];
+    const [cells, digest, rates] = [body.rows[index].cells, node.digest, state.rates[node.node]];
     const [word, kind] = standing(node);
     cells[1].replaceChildren(element('span', { className: `badge ${kind}`, textContent: word }));
     const link = node.node === report.node ? null : pageOf(node, node.address);
     if (cells[2].textContent !== node.address || cells[2].firstElementChild?.href !== link?.href) cells[2].replaceChildren(link ?? node.address);
-    const texts = [node.devices, brief?.step ?? '–', number(rates?.steps), number(measure(node, 'loss'), 4), number(brief?.disagreement),
-      number(brief?.weight), rate(rates?.sent), rate(rates?.received)];
+    const texts = [node.devices, digest?.step ?? '–', number(rates?.steps), number(measure(node, 'loss'), 4), number(digest?.disagreement),
+      number(digest?.weight), rate(rates?.sent), rate(rates?.received)];
     texts.forEach((text, column) => (cells[3 + column].textContent = text));
   });
 }
@@ -216,7 +216,7 @@ const isLoopback = (host) => host.startsWith('127.') || host === '[::1]';
 
 /** A link to a node's page, if this browser reaches it: a loopback address is one of the machine that this page's node runs on. */
 function pageOf(node, text) {
-  const http = node.brief?.http;
+  const http = node.digest?.http;
   const own = state.told.nodes.find((other) => other.node === state.told.report.node);
   const here = own && hostOf(own.address) === hostOf(node.address);
   if (!http || (isLoopback(hostOf(http)) && !here)) return null;
@@ -228,7 +228,7 @@ function showMatrices() {
   const { nodes } = state.told;
   const ids = nodes.map((node) => node.node);
   const going = (from, to) => state.rates[from]?.links[to];
-  const trip = (from, to) => nodes.find((node) => node.node === from)?.brief?.links.find((link) => link.to === to)?.round_trip_us;
+  const trip = (from, to) => nodes.find((node) => node.node === from)?.digest?.links.find((link) => link.to === to)?.round_trip_us;
   const tell = (from, to) => {
     const took = trip(from, to);
     return `node ${from} → node ${to}: ${rate(going(from, to))}${took ? `, round trip ${(took / 1000).toFixed(2)} ms` : ''}`;

@@ -4,7 +4,7 @@
 export const ROUNDS_MAX = 240;
 /** Points of one curve; a longer one loses every second of them. */
 export const POINTS_MAX = 1024;
-/** A brief that is older than this says nothing about now. */
+/** A digest that is older than this says nothing about now. */
 export const STALE_MS = 5000;
 
 export function fresh() {
@@ -32,14 +32,14 @@ export function take(state, told) {
   state.rounds = state.rounds.concat(told.rounds).slice(-ROUNDS_MAX);
   if (told.shards) state.shards = told.shards;
   if (told.events) Object.assign(state, { events: told.events, eventsTold: state.eventsTold + 1 });
-  for (const node of told.nodes) if (node.brief) note(state, node.node, node.brief);
+  for (const node of told.nodes) if (node.digest) note(state, node.node, node.digest);
   forget(state);
   return state;
 }
 
 /** Who is dead or says nothing has no rates; who is in no round any more, no curve. */
 function forget(state) {
-  const speaks = (node) => node.alive && node.brief && node.brief.age_ms <= STALE_MS;
+  const speaks = (node) => node.alive && node.digest && node.digest.age_ms <= STALE_MS;
   const speaking = new Set(state.told.nodes.filter(speaks).map((node) => String(node.node)));
   for (const id of Object.keys(state.rates)) if (!speaking.has(id)) delete state.rates[id];
   const known = new Set(everybody(state).map(String));
@@ -50,17 +50,17 @@ function curve(state, name) {
   return (state.curves[name] ??= {});
 }
 
-function note(state, id, brief) {
+function note(state, id, digest) {
   // What a node told before this page was open, to another one.
-  if (brief.age_ms > STALE_MS) return;
-  for (const [name, [step, value]] of Object.entries(brief.measures)) push(curve(state, name), id, step, value);
+  if (digest.age_ms > STALE_MS) return;
+  for (const [name, [step, value]] of Object.entries(digest.measures)) push(curve(state, name), id, step, value);
   const last = state.last[id];
-  if (brief.disagreement !== null && brief.disagreement !== last?.disagreement) push(curve(state, 'disagreement'), id, brief.step, brief.disagreement);
+  if (digest.disagreement !== null && digest.disagreement !== last?.disagreement) push(curve(state, 'disagreement'), id, digest.step, digest.disagreement);
   // A node that started again counts anew, and so does one whose clock was set back.
-  const goes = last && last.incarnation === brief.incarnation && brief.at_us >= last.at_us;
-  if (goes && brief.at_us === last.at_us) return;
-  if (goes && brief.sent_bytes >= last.sent_bytes && brief.step >= last.step) state.rates[id] = rates(last, brief);
-  state.last[id] = brief;
+  const goes = last && last.incarnation === digest.incarnation && digest.at_us >= last.at_us;
+  if (goes && digest.at_us === last.at_us) return;
+  if (goes && digest.sent_bytes >= last.sent_bytes && digest.step >= last.step) state.rates[id] = rates(last, digest);
+  state.last[id] = digest;
 }
 
 function rates(before, now) {
@@ -115,10 +115,10 @@ export function everybody(state) {
 /** What a node is now, in one word, and how good that is. */
 export function standing(node) {
   if (!node.alive) return ['dead', 'bad'];
-  if (!node.brief) return ['no answer', 'warn'];
-  if (node.brief.age_ms > STALE_MS) return ['silent', 'warn'];
-  if (node.brief.standing === 'member') return node.brief.waits ? ['waits', 'warn'] : ['member', 'good'];
-  return [node.brief.standing, 'warn'];
+  if (!node.digest) return ['no answer', 'warn'];
+  if (node.digest.age_ms > STALE_MS) return ['silent', 'warn'];
+  if (node.digest.standing === 'member') return node.digest.waits ? ['waits', 'warn'] : ['member', 'good'];
+  return [node.digest.standing, 'warn'];
 }
 
 /** Nodes that tell the same within this time saw one event. */
@@ -138,7 +138,7 @@ export function happened(events) {
 
 /** What a node reported last under a name. */
 export function measure(node, name) {
-  const told = node.brief && Object.hasOwn(node.brief.measures, name) ? node.brief.measures[name][1] : null;
+  const told = node.digest && Object.hasOwn(node.digest.measures, name) ? node.digest.measures[name][1] : null;
   return Number.isFinite(told) ? told : null;
 }
 

@@ -160,8 +160,9 @@ impl Hash for Maps {
 
 impl Maps {
     fn get(&mut self, view: &View, elements: u64, replicas: usize) -> Arc<ShardMap> {
-        let same =
-            |ids: &[NodeId]| ids.len() == view.size() && view.seated().eq(ids.iter().copied());
+        let same = |ids: &[NodeId]| {
+            ids.len() == view.size() && view.in_slot_order().eq(ids.iter().copied())
+        };
         if let Some((.., map)) = self
             .0
             .iter()
@@ -178,7 +179,7 @@ impl Maps {
             self.0.remove(0);
         }
         self.0
-            .push((view.seated().collect(), elements, Arc::clone(&map)));
+            .push((view.in_slot_order().collect(), elements, Arc::clone(&map)));
         map
     }
 }

@@ -278,7 +278,7 @@ fn no_more_join_than_there_is_room_for_but_a_member_that_returns_always_may() {
     let ready = asks(&mut member, &mut peer(8, None)).1;
     assert_eq!(ready, Some(vec![8]));
     let ready = asks(&mut member, &mut peer(9, None)).1;
-    assert_eq!(ready, Some(vec![8]), "one seat is free");
+    assert_eq!(ready, Some(vec![8]), "one slot is free");
     member.decide(at(FIRST, 8, view(5, &[1, 2, 3, 8])));
     let (refusal, _) = asks(&mut member, &mut peer(10, None));
     assert_eq!(refusal, Some(JoinRefusal::Full { max_nodes: 4 }));

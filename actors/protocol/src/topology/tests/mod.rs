@@ -95,7 +95,7 @@ fn everybody_has_as_many_peers_as_promised() {
             let expected = match name {
                 TopologyName::Complete => others,
                 _ if members.len() == 1 => 0,
-                TopologyName::BipartiteExponential => (p as usize).min(seats_log(members.len())),
+                TopologyName::BipartiteExponential => (p as usize).min(slots_log(members.len())),
                 _ => (p as usize).min(others),
             };
             assert_eq!(graph.peers_max(), expected);
@@ -105,7 +105,7 @@ fn everybody_has_as_many_peers_as_promised() {
 }
 
 /// `⌈log₂ W⌉`, of `W + 1` if that is odd.
-fn seats_log(members: usize) -> usize {
+fn slots_log(members: usize) -> usize {
     (members + members % 2).next_power_of_two().ilog2() as usize
 }
 

@@ -173,8 +173,8 @@ fn counted<T: Wire>(name: &'static str, bound: usize, empty: &T, longer: &T) -> 
 fn lists_of_a_view() -> [Counted; 2] {
     let found = found_with(&[3]);
     let members = found.len() - 16 - (8 + SEAT) - (8 + MEMBER);
-    let seats = members + 8 + MEMBER;
-    [("members", members), ("seats", seats)].map(|(name, at)| {
+    let slots = members + 8 + MEMBER;
+    [("members", members), ("slots", slots)].map(|(name, at)| {
         let before = found[..at].to_vec();
         let behind = found[at + 8..].to_vec();
         Counted {

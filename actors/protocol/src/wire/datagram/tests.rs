@@ -100,7 +100,7 @@ fn golden_bytes() {
         "0000000001000000"
     );
     assert_eq!(
-        hex(&Datagram::V1(Content::AskBrief { since_us: 7 })
+        hex(&Datagram::V1(Content::AskStatusDigest { since_us: 7 })
             .encode()
             .unwrap()),
         "00000000030000000700000000000000"
@@ -141,8 +141,10 @@ fn golden_bytes() {
         "0e000000000000006e6f6465203320697320646561",
         "64", // one event: node 3 is dead
     ];
-    let brief = Datagram::V1(Content::Brief(Box::new(super::super::examples::brief())));
-    assert_eq!(hex(&brief.encode().unwrap()), parts.concat());
+    let digest = Datagram::V1(Content::StatusDigest(Box::new(
+        super::super::examples::digest(),
+    )));
+    assert_eq!(hex(&digest.encode().unwrap()), parts.concat());
     let update = |node: u8, state: u8| {
         format!("{node:02x}000000000000000b0a000000000000030000000400{state:02x}000000")
     };

@@ -9,7 +9,7 @@ use slowmo_protocol::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Values sent in one step, and the receivers whose confirmations are missing.
-struct Shipment {
+struct InFlightMessage {
     values: Payload,
     scale: f32,
     open: BTreeSet<NodeId>,
@@ -18,43 +18,43 @@ struct Shipment {
 
 /// The in-flight messages of one node; the gossip peer's state machine bounds their number.
 #[derive(Default)]
-pub struct Shipments {
-    by_step: BTreeMap<Step, Shipment>,
+pub struct InFlight {
+    by_step: BTreeMap<Step, InFlightMessage>,
 }
 
-impl Shipments {
+impl InFlight {
     /// Keeps the values that `plan` sends, from the moment that the message counts as in flight.
     pub fn keep(&mut self, plan: &Plan, values: Payload, now: Instant) {
-        let shipment = Shipment {
+        let message = InFlightMessage {
             values,
             scale: plan.split.scale,
             open: plan.out.iter().copied().collect(),
             since: now,
         };
-        self.by_step.insert(plan.step, shipment);
+        self.by_step.insert(plan.step, message);
     }
 
     /// Records that the messages of this step are sent at `now`.
     pub fn depart(&mut self, step: Step, now: Instant) {
-        if let Some(shipment) = self.by_step.get_mut(&step) {
-            shipment.since = now;
+        if let Some(message) = self.by_step.get_mut(&step) {
+            message.since = now;
         }
     }
 
     /// Length of an in-flight message in bytes, and the time at which it was sent.
     pub fn under_way(&self, (to, step): Sent) -> Option<(u64, Instant)> {
-        let shipment = self
+        let message = self
             .by_step
             .get(&step)
-            .filter(|shipment| shipment.open.contains(&to))?;
-        Some((shipment.values.length() as u64, shipment.since))
+            .filter(|message| message.open.contains(&to))?;
+        Some((message.values.length() as u64, message.since))
     }
 
     /// Forgets a message that its receiver has.
     pub fn forget(&mut self, (to, step): Sent) {
-        if let Some(shipment) = self.by_step.get_mut(&step) {
-            shipment.open.remove(&to);
-            if shipment.open.is_empty() {
+        if let Some(message) = self.by_step.get_mut(&step) {
+            message.open.remove(&to);
+            if message.open.is_empty() {
                 self.by_step.remove(&step);
             }
         }
@@ -63,16 +63,16 @@ impl Shipments {
     /// Removes the messages whose mass comes back, and returns them to be mixed in again.
     pub fn take_back(&mut self, returned: &[Sent]) -> Vec<Part> {
         let part = |(to, step): &Sent| {
-            let shipment = self
+            let message = self
                 .by_step
                 .get(step)
-                .filter(|shipment| shipment.open.contains(to));
-            if shipment.is_none() {
+                .filter(|message| message.open.contains(to));
+            if message.is_none() {
                 tracing::error!(%to, %step, "mass came back whose values are not kept");
             }
-            shipment.map(|shipment| Part {
-                values: shipment.values.clone(),
-                scale: shipment.scale,
+            message.map(|message| Part {
+                values: message.values.clone(),
+                scale: message.scale,
             })
         };
         let parts = returned.iter().filter_map(part).collect();

@@ -1,4 +1,4 @@
-//! Brief: a node's status report in one datagram, sent to a node whose status page somebody
+//! StatusDigest: a node's status report in one datagram, sent to a node whose status page somebody
 //! watches. It influences no decision.
 
 use super::{Content, DATAGRAM_BYTES_MAX, Datagram, bounded};
@@ -10,16 +10,16 @@ use std::net::SocketAddr;
 pub const MEASURES_MAX: usize = 4;
 /// Maximum length of such a name, in bytes.
 pub const MEASURE_NAME_BYTES_MAX: usize = 24;
-/// Maximum number of links in a brief: those with the most traffic.
+/// Maximum number of links in a digest: those with the most traffic.
 pub const LINKS_MAX: usize = 16;
-/// Maximum number of events in a brief.
+/// Maximum number of events in a digest.
 pub const HAPPENED_MAX: usize = 4;
 /// Maximum length of an event, in bytes; a longer one is cut.
 pub const HAPPENED_BYTES_MAX: usize = 120;
 
 /// Status of a node in one datagram.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Brief {
+pub struct StatusDigest {
     /// Its incarnation.
     pub incarnation: Incarnation,
     /// Its clock, in microseconds since 1970.
@@ -150,7 +150,7 @@ fn what<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
     bounded::cut::<_, HAPPENED_BYTES_MAX>(text, serializer)
 }
 
-impl Brief {
+impl StatusDigest {
     /// The datagram, with as much content as fits: the oldest events and the busiest links.
     #[must_use]
     pub fn fitted(mut self) -> Datagram {
@@ -158,7 +158,7 @@ impl Brief {
         self.links.truncate(LINKS_MAX);
         self.happened.truncate(HAPPENED_MAX);
         loop {
-            let datagram = Datagram::V1(Content::Brief(Box::new(self.clone())));
+            let datagram = Datagram::V1(Content::StatusDigest(Box::new(self.clone())));
             let fits = super::encoded_bytes(&datagram) <= DATAGRAM_BYTES_MAX;
             // Two events are always kept if there are that many: links change every second, but an
             // event is reported only once.
@@ -196,13 +196,13 @@ mod tests {
             step: Step(1),
             value: 0.5,
         };
-        let mut brief = examples::brief();
-        brief.happened = (0..100).map(long).collect();
-        brief.links = (0..100).map(link).collect();
-        brief.measures = vec![measure; 100];
-        let bytes = brief.fitted().encode().unwrap();
-        let Ok(Datagram::V1(Content::Brief(read))) = Datagram::decode(&bytes) else {
-            panic!("no brief")
+        let mut digest = examples::digest();
+        digest.happened = (0..100).map(long).collect();
+        digest.links = (0..100).map(link).collect();
+        digest.measures = vec![measure; 100];
+        let bytes = digest.fitted().encode().unwrap();
+        let Ok(Datagram::V1(Content::StatusDigest(read))) = Datagram::decode(&bytes) else {
+            panic!("no digest")
         };
         assert_eq!(read.measures.len(), MEASURES_MAX);
         assert_eq!(read.measures[0].name.len(), MEASURE_NAME_BYTES_MAX);

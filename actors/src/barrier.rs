@@ -8,31 +8,31 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 /// answer. The wait ends when all workers have arrived or one is gone. The owner of the workers
 /// must guarantee that one of the two happens.
 #[derive(Debug)]
-pub struct Meeting {
+pub struct Barrier {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Reports of the workers at the current meeting, by rank; `None`: not there yet.
+    /// Reports of the workers that wait, by rank; `None`: not there yet.
     brought: Vec<Option<Result<usize, TensorError>>>,
-    /// Number of meetings that ended.
-    meetings: u64,
-    /// Result of the last meeting. It cannot be overwritten before every worker has read it,
-    /// because the next meeting needs every worker.
+    /// How often all workers have passed.
+    passed: u64,
+    /// Result of the last passage. It cannot be overwritten before every worker has read it,
+    /// because the next passage needs every worker.
     verdict: Result<usize, CollectiveError>,
     /// The first worker found to be gone; never reset.
     gone: Option<usize>,
 }
 
-impl Meeting {
+impl Barrier {
     /// A barrier of `size` workers.
     #[must_use]
     pub fn new(size: usize) -> Self {
         let state = State {
             brought: vec![None; size],
-            meetings: 0,
+            passed: 0,
             verdict: Ok(0),
             gone: None,
         };
@@ -53,18 +53,18 @@ impl Meeting {
         brought: Result<usize, TensorError>,
     ) -> Result<usize, CollectiveError> {
         let mut state = self.lock();
-        let this = state.meetings;
+        let this = state.passed;
         state.brought[rank] = Some(brought);
         if let Some(verdict) = state.verdict_of_all() {
             state.verdict = verdict;
-            state.meetings += 1;
+            state.passed += 1;
             state.brought.fill(None);
             self.changed.notify_all();
         }
-        let waiting = |state: &mut State| state.meetings == this && state.gone.is_none();
+        let waiting = |state: &mut State| state.passed == this && state.gone.is_none();
         self.changed.wait_while(&mut state, waiting);
-        // A meeting that ended before the abort stays valid, on all workers alike.
-        if state.meetings == this {
+        // A passage before the abort stays valid, on all workers alike.
+        if state.passed == this {
             state
                 .gone
                 .map_or(Ok(0), |gone| Err(CollectiveError::WorkerGone(gone)))
@@ -73,13 +73,13 @@ impl Meeting {
         }
     }
 
-    /// Ends this meeting and all later ones for every worker: worker `rank` is gone.
+    /// Ends the wait and all later ones for every worker: worker `rank` is gone.
     pub fn abort(&self, rank: usize) {
         self.lock().gone.get_or_insert(rank);
         self.changed.notify_all();
     }
 
-    /// The error of all later meetings, if a worker is gone.
+    /// The error of every later call, if a worker is gone.
     #[must_use]
     pub fn gone(&self) -> Option<CollectiveError> {
         self.lock().gone.map(CollectiveError::WorkerGone)
@@ -91,7 +91,7 @@ impl Meeting {
 }
 
 impl State {
-    /// Result of this meeting, once every worker has arrived and none is gone.
+    /// Result of this passage, once every worker has arrived and none is gone.
     fn verdict_of_all(&self) -> Option<Result<usize, CollectiveError>> {
         if self.gone.is_some() {
             return None;
