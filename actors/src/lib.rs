@@ -9,10 +9,8 @@
 //! | [`gossip_peer`] | push-sum exchange | node |
 //! | [`coordinator`] | outer rounds, shards, slow momentum | node |
 //!
-//! [`worker`] holds what training threads and the aggregator tell each other.
-//!
-//! [`status`], [`timeline`], [`peer_status`] and [`status_digests`] hold what a node shows of itself and knows of other
-//! nodes. They decide nothing.
+//! [`status`], [`timeline`], [`peer_status`] and [`status_digests`] hold what a node shows of
+//! itself and knows of other nodes. They decide nothing.
 //!
 //! [`messages`] holds what the actors' mailboxes receive, so that no actor imports another one.
 //! [`ports`] are the traits that runtime implements; [`buffers`] and [`data`] move bulk values

@@ -33,7 +33,9 @@ use crate::timer::Timer;
 use movements::Movements;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::algorithm::{Base, WireType};
-use slowmo_protocol::coordinator::{ASK_AGAIN_EVERY, Attempt, In, Plan, RoundKind, Settings};
+use slowmo_protocol::coordinator::{
+    ASK_AGAIN_EVERY, Attempt, In, Plan, RoundKind, Settings, capped_grace,
+};
 use slowmo_protocol::machine::Outbox;
 use slowmo_protocol::node::{
     Applied, Contribute, Moved, PARKED_MAX, RoundsEffect, RoundsPart, ToRounds,
@@ -440,8 +442,10 @@ fn settings(context: &NodeContext) -> Settings {
         on_quorum_loss: node.on_quorum_loss,
         fork_after: NodeContext::span(node.fork_after),
         on_momentum_loss: node.on_momentum_loss,
-        // Capped so that enough time is left to complete a round without a straggler.
-        grace: NodeContext::span(node.grace.min(node.round_timeout / 2)),
+        grace: capped_grace(
+            NodeContext::span(node.grace),
+            NodeContext::span(node.round_timeout),
+        ),
         round_timeout: NodeContext::span(node.round_timeout),
         ask_again: ASK_AGAIN_EVERY,
     }

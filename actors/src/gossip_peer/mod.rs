@@ -24,9 +24,11 @@ use arithmetic::{Job, Jobs, Part};
 use in_flight::InFlight;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::algorithm::WireType;
+use slowmo_protocol::coordinator::capped_grace;
 use slowmo_protocol::gossip_peer::{In, Key, Mix, PARKED_MAX, Plan, Sent, Waits};
 use slowmo_protocol::machine::Outbox;
 use slowmo_protocol::node::{GossipEffect, GossipPart, Made, ToGossip};
+use slowmo_protocol::time::Span;
 use slowmo_protocol::wire::Bulk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -108,11 +110,12 @@ impl Actor for GossipPeerActor {
 impl GossipPeerState {
     fn new(context: Arc<NodeContext>, myself: ActorRef<GossipPeerMessage>) -> Self {
         let settings = &context.settings;
-        let settle = settings.grace.min(settings.round_timeout / 2) / 2;
+        let grace = NodeContext::span(settings.grace);
+        let round_timeout = NodeContext::span(settings.round_timeout);
         let waits = Waits {
-            message: NodeContext::span(settings.grace),
-            settle: NodeContext::span(settle),
-            leave: NodeContext::span(settings.round_timeout),
+            message: grace,
+            settle: Span(capped_grace(grace, round_timeout).0 / 2),
+            leave: round_timeout,
         };
         Self {
             part: GossipPart::new(settings.identity, settings.algorithm, waits),

@@ -70,7 +70,7 @@ impl RuntimeBuilder {
 
     /// Starts the node on the executor that calls this, which then drives the node and must not be
     /// blocked: for tests that simulate time. Take the workers' handles with
-    /// [`Worker::into_async`].
+    /// [`Worker::into_async`](crate::Worker::into_async).
     ///
     /// # Errors
     /// As for [`RuntimeBuilder::spawn`].

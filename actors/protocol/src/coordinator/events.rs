@@ -181,6 +181,13 @@ pub enum Effect {
     Waiting(Option<String>),
 }
 
+/// How long a round waits for a live straggler: `grace`, and at most half of the round's time, so
+/// that enough is left to complete the round without it.
+#[must_use]
+pub fn capped_grace(grace: Span, round_timeout: Span) -> Span {
+    Span(grace.0.min(round_timeout.0 / 2))
+}
+
 /// Settings of a coordinator, given at its start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {

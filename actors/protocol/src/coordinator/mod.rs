@@ -175,7 +175,7 @@ mod voters;
 pub use acceptor::{Acceptor, Overtaken, Promise, TERM_COUNTER_MAX, bound, first_term};
 pub use draft::{Base, Draft, Order};
 pub use error::{RecoveryError, RoundError};
-pub use events::{ASK_AGAIN_EVERY, Effect, GivesUp, In, Settings};
+pub use events::{ASK_AGAIN_EVERY, Effect, GivesUp, In, Settings, capped_grace};
 pub use machine::{
     ATTEMPT_WAIT_MAX, ATTEMPTS_KEPT_MAX, AWAY_WAIT, Coordinator, EARLY_BYTES_MAX,
     EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT,

@@ -149,16 +149,6 @@ impl ShardMap {
         self.holders(shard).first().copied()
     }
 
-    /// The node that acts as the shard's owner while only some nodes are alive: its first live
-    /// holder; `None` if none is alive.
-    #[must_use]
-    pub fn acting_owner(&self, shard: ShardId, alive: impl Fn(NodeId) -> bool) -> Option<NodeId> {
-        self.holders(shard)
-            .iter()
-            .copied()
-            .find(|holder| alive(*holder))
-    }
-
     /// Holders in this map that do not hold the shard in `before`, by shard ascending, in rank
     /// order; shards without any are left out. This is the data that moves when the view changes.
     pub fn gained<'a>(

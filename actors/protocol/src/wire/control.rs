@@ -336,7 +336,7 @@ impl std::fmt::Display for JoinRefusal {
     }
 }
 
-/// One node's announcement of its contribution.
+/// Header of the stream of one node's contribution to one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Contribution {
     /// The round's spec as the contributor expects it.

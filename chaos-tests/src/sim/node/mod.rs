@@ -167,7 +167,7 @@ fn rounds_settings(identity: Identity, config: &Config) -> coordinator::Settings
         copies_buffers: (config.buffers > 0).then_some(config.algorithm.buffers),
         orders_by_rate: config.algorithm.orders_by_rate(),
         quorum: config.quorum,
-        grace: Span(config.waits.grace.0.min(config.waits.round.0 / 2)),
+        grace: coordinator::capped_grace(config.waits.grace, config.waits.round),
         round_timeout: config.waits.round,
         ..coordinator::Settings::simulated(identity)
     }
@@ -185,7 +185,7 @@ fn optimizer(config: &Config) -> OuterOptimizer {
 }
 
 fn waits(config: &Config) -> Waits {
-    let settle = Span(config.waits.grace.0.min(config.waits.round.0 / 2) / 2);
+    let settle = Span(coordinator::capped_grace(config.waits.grace, config.waits.round).0 / 2);
     Waits {
         message: config.waits.grace,
         settle,
