@@ -150,9 +150,9 @@ pub fn next_voters(now: &Voters, next: &View, ended: impl Fn(&Voter) -> bool) ->
         .map(|member| member.id)
         .collect();
     // A new incarnation of a node proves that the earlier one is over.
-    let silent = |voter: &&Voter| !next.contains(voter.node) && !ended(voter);
+    let left_out = |voter: &&Voter| !next.contains(voter.node) && !ended(voter);
     let kept = VOTERS_KEPT.saturating_sub(continuing + new.len().min(continuing));
-    let retained: Vec<Voter> = now.iter().filter(silent).take(kept).copied().collect();
+    let retained: Vec<Voter> = now.iter().filter(left_out).take(kept).copied().collect();
     let remaining = continuing + retained.len();
     // If the last voters leave, the members that do not vote yet take over.
     let admitted = if remaining == 0 {

@@ -2,7 +2,7 @@
 //! and gossip until the workers take them.
 
 use super::data::Data;
-use super::mail::{Arrive, Decided, Failure, GossipDone, Mail, ToAggregator, ToGossip};
+use super::mail::{Arrive, DecidedRound, Failure, GossipDone, Mail, ToAggregator, ToGossip};
 use crate::aggregator::{Aggregator, Effect, In, Request, Task, Values};
 use crate::coordinator::{Outcome, RoundSpec};
 use crate::ident::{Round, Step};
@@ -21,7 +21,7 @@ pub enum AggregatorEffect<D: Data> {
     /// Tell another part.
     Tell(Mail<D>),
     /// Hand the node's contribution to the coordinator.
-    Contribute(Box<Contributing<D>>),
+    Contribute(Box<ContributionDraft<D>>),
     /// Take the node's own slow step, and report the result.
     WholeStep {
         /// The values that the step starts from.
@@ -61,7 +61,7 @@ pub enum AggregatorEffect<D: Data> {
 
 /// A contribution to a round, as far as the part knows it.
 #[derive(Debug)]
-pub struct Contributing<D: Data> {
+pub struct ContributionDraft<D: Data> {
     /// The round.
     pub round: Round,
     /// The round's specification, as the node expects it.
@@ -272,8 +272,8 @@ impl<D: Data> AggregatorPart<D> {
         }
     }
 
-    fn decided(&mut self, decided: Decided<D>) -> In {
-        let Decided {
+    fn decided(&mut self, decided: DecidedRound<D>) -> In {
+        let DecidedRound {
             outcome,
             members,
             values,
@@ -438,7 +438,7 @@ impl<D: Data> AggregatorPart<D> {
             ));
         }
         let samples = self.samples.take();
-        out.push(AggregatorEffect::Contribute(Box::new(Contributing {
+        out.push(AggregatorEffect::Contribute(Box::new(ContributionDraft {
             round,
             spec,
             weight,

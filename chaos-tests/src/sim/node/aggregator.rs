@@ -6,7 +6,7 @@ use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::machine::Outbox;
 use slowmo_protocol::node::vectors::{Contribution, Values, Vectors};
 use slowmo_protocol::node::{
-    AggregatorEffect, AggregatorPart, Contribute, Contributing, ToAggregator, ToRounds,
+    AggregatorEffect, AggregatorPart, ContributionDraft, ContributionMail, ToAggregator, ToRounds,
 };
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::topology::Rate;
@@ -66,7 +66,7 @@ impl Exchanges {
         match effect {
             AggregatorEffect::Tell(mail) => wishes.push(Wish::tell(mail)),
             AggregatorEffect::Contribute(contributing) => {
-                let Contributing {
+                let ContributionDraft {
                     round,
                     spec,
                     weight,
@@ -83,7 +83,7 @@ impl Exchanges {
                 };
                 let rates = self.rates.clone();
                 let buffers = model.optimizer;
-                let contribute = Contribute {
+                let contribute = ContributionMail {
                     round,
                     spec,
                     samples,

@@ -7,7 +7,7 @@ use slowmo_protocol::coordinator::{Coordinator, Settings};
 use slowmo_protocol::ident::ShardId;
 use slowmo_protocol::machine::{Identity, Outbox};
 use slowmo_protocol::node::vectors::{Done, State, Vectors, carry_out};
-use slowmo_protocol::node::{Applied, Contribute, RoundsEffect, RoundsPart, ToRounds};
+use slowmo_protocol::node::{Applied, ContributionMail, RoundsEffect, RoundsPart, ToRounds};
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{self, Event, Held, Start, digest_values};
 
@@ -71,7 +71,7 @@ impl Rounds {
     /// Handles a message.
     pub fn take(&mut self, message: ToRounds<Vectors>, now: Instant, wishes: &mut Vec<Wish>) {
         if let ToRounds::Contribute(contribute) = &message {
-            let Contribute {
+            let ContributionMail {
                 round,
                 contribution,
                 ..

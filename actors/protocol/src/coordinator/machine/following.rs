@@ -20,7 +20,7 @@ use crate::machine::{Outbox, Place};
 use crate::planted::{self, Bug};
 use crate::time::Instant;
 use crate::view::{MEMBERS_MAX, View};
-use crate::wire::{Contributed, Header, Message, RefusalReason};
+use crate::wire::{ContributionNotice, Header, Message, RefusalReason};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -199,7 +199,7 @@ impl Coordinator {
     pub(super) fn note_contribution(
         &mut self,
         node: NodeId,
-        mut contributed: Contributed,
+        mut contributed: ContributionNotice,
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {
@@ -268,16 +268,16 @@ impl Coordinator {
         self.stop(RoundError::refused(self.place().round, reason), out);
     }
 
-    /// Announces this node's contribution to the node that should lead and to the owner of the
-    /// promised term.
+    /// Announces this node's contribution to the leader of the view and to the
+    /// leader of the promised term.
     pub(super) fn tell_leader(&mut self, out: &mut Outbox<Effect>) {
         let (Some(mine), Some(leader)) = (self.mine.clone(), self.leader()) else {
             return;
         };
-        let Some(owner) = self.deciding.as_ref().map(|deciding| deciding.term().node) else {
+        let Some(term_leader) = self.deciding.as_ref().map(|deciding| deciding.term().node) else {
             return;
         };
-        for to in BTreeSet::from([leader, owner]) {
+        for to in BTreeSet::from([leader, term_leader]) {
             let untold = self
                 .deciding
                 .as_mut()
@@ -288,7 +288,7 @@ impl Coordinator {
         }
     }
 
-    /// Switches to a term if it is higher; its owner leads for a while.
+    /// Switches to a term if it is higher. Its node leads for a while.
     pub(super) fn follow(&mut self, term: Term, now: Instant) {
         let me = self.me();
         let Some(deciding) = &mut self.deciding else {

@@ -7,7 +7,7 @@ use crate::coordinator::{Coordinator, Outcome, RoundKind, RoundSpec, Settings, V
 use crate::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, Step};
 use crate::machine::Identity;
 use crate::node::vectors::{Contribution, Vectors};
-use crate::node::{Applied, Contribute, Decided, RoundsPart};
+use crate::node::{Applied, ContributionMail, DecidedRound, RoundsPart};
 use crate::policy::{OnQuorumLoss, Quorum};
 use crate::time::Span;
 use crate::view::Member;
@@ -213,10 +213,10 @@ impl Node {
     }
 
     /// What its training thread contributes.
-    pub fn contribute(&self, rates: Vec<crate::topology::Rate>) -> Contribute<Vectors> {
+    pub fn contribute(&self, rates: Vec<crate::topology::Rate>) -> ContributionMail<Vectors> {
         let values = Arc::new(self.frozen.clone());
         let buffers = Arc::new(self.buffers.clone());
-        Contribute {
+        ContributionMail {
             round: self.round,
             spec: self.next,
             samples: None,
@@ -257,7 +257,7 @@ impl Node {
     pub fn apply(
         &mut self,
         applied: &Applied<Vectors>,
-        decided: &Decided<Vectors>,
+        decided: &DecidedRound<Vectors>,
         schedule: Schedule,
     ) {
         let Applied {

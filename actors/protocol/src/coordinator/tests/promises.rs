@@ -8,7 +8,7 @@ use crate::ident::{Epoch, Lineage, NodeId, Round, Step, Term};
 use crate::machine::Place;
 use crate::view::View;
 use crate::view::tests::view;
-use crate::wire::{Contributed, Frame, Message};
+use crate::wire::{ContributionNotice, Frame, Message};
 
 /// The round after the bootstrap.
 const FIRST: RoundSpec = RoundSpec {
@@ -60,7 +60,7 @@ fn asked_for_votes() -> Leader {
         for id in [2, 3] {
             effects.extend(leader.hear(
                 id,
-                Message::Contribute(Contributed {
+                Message::Contribute(ContributionNotice {
                     spec,
                     samples: None,
                     rates: vec![],

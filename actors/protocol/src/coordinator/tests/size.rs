@@ -6,7 +6,7 @@ use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::time::{Instant, Span};
 use crate::view::{Member, View};
-use crate::wire::{Contributed, Message};
+use crate::wire::{ContributionNotice, Message};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ fn bytes_of_a_round(nodes: u64) -> usize {
     for member in &view.members()[1..] {
         events.push(from(
             member,
-            Message::Contribute(Contributed {
+            Message::Contribute(ContributionNotice {
                 spec,
                 samples: None,
                 rates: Vec::new(),

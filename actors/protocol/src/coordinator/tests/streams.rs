@@ -9,7 +9,7 @@ use crate::ident::{Epoch, Lineage, NodeId, Round, Step, Term};
 use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::time::{Instant, Span};
 use crate::view::View;
-use crate::wire::{Contributed, Frame, Message};
+use crate::wire::{ContributionNotice, Frame, Message};
 
 pub const SPEC: RoundSpec = RoundSpec {
     kind: RoundKind::Bootstrap,
@@ -155,8 +155,8 @@ impl Leader {
     }
 }
 
-pub fn contribution() -> Contributed {
-    Contributed {
+pub fn contribution() -> ContributionNotice {
+    ContributionNotice {
         spec: SPEC,
         samples: None,
         rates: vec![],

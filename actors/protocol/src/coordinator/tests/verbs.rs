@@ -183,7 +183,7 @@ fn joiners_hear_that_the_data_of_earlier_terms_may_go() {
         members: vec![joiner],
     });
     leader.lose(1, false);
-    let contributed = Some(crate::wire::Contributed {
+    let contributed = Some(crate::wire::ContributionNotice {
         spec,
         ..contribution()
     });

@@ -10,7 +10,7 @@ use crate::coordinator::{In, Outcome, RoundKind, Voter};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId};
 use crate::machine::{Identity, Outbox};
 use crate::node::vectors::{Done, SLOWMO, Stream, Vectors, carry_out};
-use crate::node::{Applied, Decided, Failure, Mail, RoundsEffect, ToAggregator, ToRounds};
+use crate::node::{Applied, DecidedRound, Failure, Mail, RoundsEffect, ToAggregator, ToRounds};
 use crate::policy::{OnQuorumLoss, Quorum};
 use crate::simulation::{Queue, Random};
 use crate::time::Instant;
@@ -376,7 +376,7 @@ impl World {
         reports
     }
 
-    fn apply(&mut self, id: NodeId, decided: &Decided<Vectors>) {
+    fn apply(&mut self, id: NodeId, decided: &DecidedRound<Vectors>) {
         let node = self.nodes.get_mut(&id).unwrap();
         let applied = node.applies.take().unwrap();
         let Applied {
