@@ -46,7 +46,7 @@ use std::time::Duration;
 /// ```
 /// let config = slowmo::Config { min_nodes: 2, ..Default::default() }.with("tau", 12)?;
 /// assert_eq!(config.tau, 12);
-/// # Ok::<(), slowmo::config::ConfigError>(())
+/// # Ok::<(), slowmo::ConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
