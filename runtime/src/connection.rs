@@ -4,6 +4,7 @@
 use crate::config::{Config, Congestion, Credentials, Discover};
 use crate::discovery::{Directory, LookedUp, Source, StaticList, slurm};
 use crate::error::SpawnError;
+use crate::secret_file;
 use crate::transport::memory::MemoryHub;
 use crate::transport::quic::{self, ClusterKey, Identity as Credential, QuicSettings, Tuning};
 use slowmo_actors::ports::discovery::Discovery;
@@ -120,7 +121,7 @@ fn credential(
         Credentials::None => Ok(None),
         Credentials::ClusterKey(key) => of_key(key),
         Credentials::ClusterKeyFile(path) => {
-            let text = read("cluster_key_file", path)?;
+            let text = read_secret("cluster_key_file", path)?;
             let key: ClusterKey = String::from_utf8_lossy(&text).parse()?;
             of_key(&key)
         }
@@ -131,7 +132,7 @@ fn credential(
         } => {
             let ca = read("tls_ca_file", ca)?;
             let certificate = read("tls_certificate_file", certificate)?;
-            let key = read("tls_key_file", key)?;
+            let key = read_secret("tls_key_file", key)?;
             let credential = Credential::from_pem(&ca, &certificate, &key)?;
             let cluster = credential.cluster_id();
             Ok(Some((credential, cluster)))
@@ -139,7 +140,16 @@ fn credential(
     }
 }
 
-/// Reads a key or certificate file, at most [`CREDENTIAL_BYTES_MAX`].
+/// Reads a file that holds a secret, at most [`CREDENTIAL_BYTES_MAX`].
+fn read_secret(key: &'static str, path: &Path) -> Result<Vec<u8>, SpawnError> {
+    secret_file::read(path, CREDENTIAL_BYTES_MAX).map_err(|error| SpawnError::File {
+        key,
+        path: path.to_owned(),
+        error,
+    })
+}
+
+/// Reads a file of certificates, at most [`CREDENTIAL_BYTES_MAX`].
 fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, SpawnError> {
     let mut bytes = Vec::new();
     let read = File::open(path)

@@ -39,6 +39,7 @@ mod node;
 mod recorder;
 mod runtime;
 mod sampler;
+mod secret_file;
 pub mod status;
 mod telemetry;
 mod tensors;

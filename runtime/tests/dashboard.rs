@@ -4,7 +4,7 @@
 
 mod http;
 
-use http::{ask, messages};
+use http::{ask, messages, write_secret};
 use serde_json::Value;
 use slowmo::BaseName;
 use slowmo::{Config, Runtime};
@@ -21,7 +21,7 @@ const TOKEN: &str = "a token of more than sixteen bytes";
 /// A node that trains in a thread until it is drained.
 fn trains(id: u64, folder: &Path) -> (SocketAddr, JoinHandle<bool>) {
     let token = folder.join("token");
-    std::fs::write(&token, TOKEN).unwrap();
+    write_secret(&token, TOKEN);
     let config = Config {
         node_id: Some(id),
         base: BaseName::None,

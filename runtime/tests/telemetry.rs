@@ -4,7 +4,7 @@
 
 mod http;
 
-use http::ask;
+use http::{ask, write_secret};
 use slowmo::internal::telemetry::{PAGES_MAX, STALL_MAX};
 use slowmo::{BaseName, Config, Runtime, Worker};
 use slowmo_actors::timeline::CURVE_POINTS_MAX;
@@ -398,7 +398,7 @@ fn a_dump_says_where_it_is_or_why_it_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     let flight = folder.path().join("flight");
-    std::fs::write(&token, TOKEN).unwrap();
+    write_secret(&token, TOKEN);
     let order = format!("POST /dump HTTP/1.1\r\nAuthorization: bearer {TOKEN}");
     let with = |flight: Option<std::path::PathBuf>| {
         node(|config| Config {

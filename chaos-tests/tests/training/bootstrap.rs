@@ -501,20 +501,16 @@ fn a_configuration_that_cannot_start() {
 fn a_file_that_is_no_key() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("key");
+    let private = Permissions::from_mode(0o600);
     std::fs::write(&path, "not a key").unwrap();
-    assert_says(
-        &refusal(Config {
-            cluster_key_file: Some(path),
-            ..config()
-        }),
-        &["64 hexadecimal digits", "keygen"],
-    );
-    let endless = Config {
-        cluster_key_file: Some("/dev/zero".into()),
+    let named = || Config {
+        cluster_key_file: Some(path.clone()),
         ..config()
     };
-    assert_says(
-        &refusal(endless),
-        &["/dev/zero", "larger than 1 MiB", "check cluster_key_file"],
-    );
+    std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+    assert_says(&refusal(named()), &["mode 666", "check cluster_key_file"]);
+    std::fs::set_permissions(&path, private).unwrap();
+    assert_says(&refusal(named()), &["64 hexadecimal digits", "keygen"]);
+    File::options().write(true).open(&path).unwrap().set_len(2 << 20).unwrap();
+    assert_says(&refusal(named()), &["larger than", "check cluster_key_file"]);
 }

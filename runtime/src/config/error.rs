@@ -76,6 +76,16 @@ pub enum ConfigError {
         /// The flag.
         flag: String,
     },
+    /// A flag has a secret, which every user of the machine can read in the list of processes.
+    #[error(
+        "{flag} shows the secret to every user of this machine, in the list of processes: write it into a file with mode 600 and give {key}_file, or set the variable SLOWMO_{}", key.to_uppercase()
+    )]
+    SecretFlag {
+        /// The key.
+        key: &'static str,
+        /// The flag, without its value.
+        flag: String,
+    },
     /// The file named by `--slowmo-config` or `SLOWMO_CONFIG` does not exist.
     #[error("there is no configuration file {}: check --slowmo-config and SLOWMO_CONFIG", path.display())]
     FileMissing {

@@ -65,6 +65,12 @@ impl Key {
         text: &str,
         origin: &Origin,
     ) -> Result<(), ConfigError> {
+        if let (Allowed::Secret(_), Origin::Flag(flag)) = (&self.allowed, origin) {
+            return Err(ConfigError::SecretFlag {
+                key: self.name,
+                flag: flag.clone(),
+            });
+        }
         let stored = if self.allowed.contains(text) {
             (self.store)(config, text)
         } else {

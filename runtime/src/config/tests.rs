@@ -335,6 +335,17 @@ fn fields_set_by_hand_are_checked_too() {
 }
 
 #[test]
+fn a_secret_is_not_taken_from_the_command_line() {
+    let refused = refusal(None, &[], &["--slowmo-cluster-key", KEY]);
+    assert!(
+        refused.contains("--slowmo-cluster-key shows the secret")
+            && refused.contains("cluster_key_file")
+            && !refused.contains(KEY),
+        "{refused}"
+    );
+}
+
+#[test]
 fn credentials_are_one_kind_and_whole() {
     let tls = [
         ("SLOWMO_TLS_CA_FILE", "ca"),
@@ -350,9 +361,9 @@ fn credentials_are_one_kind_and_whole() {
     assert_eq!(whole.credentials(), files);
     assert!(refusal(None, &tls[1..], &[]).starts_with("tls_ca_file is missing"));
     assert!(refusal(None, &tls[..2], &[]).starts_with("tls_key_file is missing"));
+    let both = [tls[0], tls[1], tls[2], ("SLOWMO_CLUSTER_KEY", KEY)];
     assert!(
-        refusal(None, &tls, &["--slowmo-cluster-key", KEY])
-            .starts_with("cluster_key and tls_ca_file exclude each other")
+        refusal(None, &both, &[]).starts_with("cluster_key and tls_ca_file exclude each other")
     );
     assert!(
         refusal(

@@ -1,6 +1,7 @@
 //! Authorization of orders over HTTP, and rate limits for all requests. Pure: the caller passes the
 //! clock's time.
 
+use crate::secret_file;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -51,14 +52,8 @@ impl Token {
             path: path.to_owned(),
             error,
         };
-        let mut text = String::new();
-        let file = std::fs::File::open(path).map_err(failed)?;
-        std::io::Read::read_to_string(
-            &mut std::io::Read::take(file, TOKEN_FILE_BYTES_MAX),
-            &mut text,
-        )
-        .map_err(failed)?;
-        Self::new(text.trim())
+        let bytes = secret_file::read(path, TOKEN_FILE_BYTES_MAX).map_err(failed)?;
+        Self::new(String::from_utf8_lossy(&bytes).trim())
     }
 
     /// Checks and wraps the text of a token.

@@ -48,3 +48,10 @@ pub fn messages(address: SocketAddr) -> impl Iterator<Item = serde_json::Value> 
     let lines = BufReader::new(stream).lines().map_while(Result::ok);
     lines.filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok())
 }
+
+/// Writes a file that only this user may read, as nodes require it of secrets.
+#[allow(dead_code)]
+pub fn write_secret(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
+}
