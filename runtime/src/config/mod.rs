@@ -129,7 +129,7 @@ pub struct Config {
     pub replicas: usize,
     /// Handling of the base optimizer's buffers in a round.
     pub buffers: BufferStrategy,
-    /// Quorum for deciding a round: more than half of the members, or the survivors.
+    /// Quorum for deciding a round: a majority of the voters, or the survivors.
     pub quorum: Quorum,
     /// Longest time that a round waits for a live straggler, in milliseconds.
     pub grace_ms: u64,

@@ -14,7 +14,7 @@
 //!              alive ───► silent (asked) ───► suspected ──────────┴──────► down
 //!                 │ PORT_PROBE_AFTER                                         ▲
 //!                 └───► port probe ── refused, still silent ─────────────────┤
-//!     the launcher saw it exit, it left, a later incarnation came ───────────┤
+//!     the launcher saw it exit, it left, another incarnation came ─────────┤
 //!     another node says so, and this one does not hear it either ────────────┘
 //! ```
 //!

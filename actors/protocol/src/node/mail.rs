@@ -156,7 +156,7 @@ pub enum ToAggregator<D: Data> {
     Stepped(D::Values),
     /// The exchange failed.
     Failed(Failure),
-    /// The exchange ends; the workers have been told so.
+    /// The exchange failed for all workers, and each of them was told.
     GivenUp,
     /// The others went on without this node, which wanted to leave.
     Drained,
@@ -288,7 +288,24 @@ pub fn route<D: Data>(header: Header, message: Box<Message>) -> Mail<D> {
         | Message::GossipSkipped { .. }
         | Message::GossipAsk { .. }
         | Message::GossipReclaimed { .. } => gossip_peer::In::Frame { header, message }.into(),
-        _ => coordinator::In::Frame { header, message }.into(),
+        Message::Contribute(_)
+        | Message::Prepare
+        | Message::Promise { .. }
+        | Message::Open
+        | Message::Opened
+        | Message::Closed
+        | Message::Attempt(_)
+        | Message::Admit { .. }
+        | Message::Ready
+        | Message::Accept(_)
+        | Message::Accepted
+        | Message::Overtaken
+        | Message::Decide { .. }
+        | Message::Learn
+        | Message::Learned
+        | Message::Fork { .. }
+        | Message::Broken(_)
+        | Message::Abandon(_) => coordinator::In::Frame { header, message }.into(),
     }
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The header of a bulk stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum BulkHeader {
-    /// Protocol version 1.
+    /// The only envelope so far. Builds whose contents differ have another `PROTOCOL_VERSION`.
     V1 {
         /// Sender and position in history.
         header: Header,

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 /// The first bytes of every connection: identity of the sender. Checked against the certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Preface {
-    /// Protocol version 1.
+    /// The only envelope so far. Builds whose contents differ have another `PROTOCOL_VERSION`.
     V1 {
         /// The sender's cluster.
         cluster: ClusterId,
@@ -71,7 +71,7 @@ impl Header {
 /// A control frame.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Frame {
-    /// Protocol version 1.
+    /// The only envelope so far. Builds whose contents differ have another `PROTOCOL_VERSION`.
     V1 {
         /// Sender and position in history.
         header: Header,

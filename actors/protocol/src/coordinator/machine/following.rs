@@ -120,7 +120,29 @@ impl Coordinator {
             Message::Accept(entry) if of_leader => self.vote(header, entry, now, out),
             Message::Accepted if self.is_from_voter(header) => self.count_accepted(header),
             Message::Overtaken => self.overtaken(header.term, now),
-            _ => {}
+            // The sender may not say this: it does not lead this term, or does not vote.
+            Message::Attempt(_)
+            | Message::Fork { .. }
+            | Message::Prepare
+            | Message::Promise { .. }
+            | Message::Open
+            | Message::Opened
+            | Message::Closed
+            | Message::Accept(_)
+            | Message::Accepted => {}
+            // Handled before the round is looked at.
+            Message::Admit { .. } | Message::Learned => {}
+            // Of membership and gossip, which `node::route` sends there.
+            Message::Hello(_)
+            | Message::Bootstrap { .. }
+            | Message::Join
+            | Message::Refused(_)
+            | Message::Leave { .. }
+            | Message::GossipMixed { .. }
+            | Message::GossipRefused { .. }
+            | Message::GossipSkipped { .. }
+            | Message::GossipAsk { .. }
+            | Message::GossipReclaimed { .. } => {}
         }
     }
 
