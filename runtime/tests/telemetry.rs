@@ -179,7 +179,7 @@ fn the_grafana_dashboard_asks_for_metrics_that_there_are() {
 fn orders_want_the_token() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
-    std::fs::write(&file, format!(" {TOKEN}\n")).unwrap();
+    write_secret(&file, &format!(" {TOKEN}\n"));
     let (_open, _worker, address) = node(|config| config);
     assert_eq!(
         ask(address, "POST /drain HTTP/1.1\r\nAuthorization: Bearer ").0,

@@ -6,7 +6,9 @@ use slowmo::internal::Network;
 use slowmo::internal::config::ClusterKey;
 use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{Config, Runtime, SpawnError, SynchronizeError, Synchronized};
+use std::fs::{File, Permissions};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -511,6 +513,14 @@ fn a_file_that_is_no_key() {
     assert_says(&refusal(named()), &["mode 666", "check cluster_key_file"]);
     std::fs::set_permissions(&path, private).unwrap();
     assert_says(&refusal(named()), &["64 hexadecimal digits", "keygen"]);
-    File::options().write(true).open(&path).unwrap().set_len(2 << 20).unwrap();
-    assert_says(&refusal(named()), &["larger than", "check cluster_key_file"]);
+    File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(2 << 20)
+        .unwrap();
+    assert_says(
+        &refusal(named()),
+        &["larger than", "check cluster_key_file"],
+    );
 }

@@ -2,13 +2,19 @@
 //! clock's time.
 
 use crate::secret_file;
+use axum::http::{HeaderMap, Method, header};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Requests that are answered immediately after a pause.
+/// Requests of one address that are answered immediately after a pause.
 pub const REQUESTS_BURST_MAX: u32 = 200;
-/// Requests that are answered in each further second.
+/// Requests of one address that are answered in each further second.
 pub const REQUESTS_PER_SECOND_MAX: u32 = 50;
+/// Number of addresses whose requests are counted. If there are more, the one that asked least lately
+/// is forgotten; connections are limited in any case.
+pub const ADDRESSES_MAX: usize = 1024;
 /// Shortest token, in bytes.
 pub const TOKEN_BYTES_MIN: usize = 16;
 /// Longest token file that is read, in bytes.
@@ -136,11 +142,132 @@ impl Allowance {
     }
 }
 
+/// A rate limit for each address.
+#[derive(Debug, Default)]
+pub struct Allowances(HashMap<IpAddr, Allowance>);
+
+impl Allowances {
+    /// Takes one request from the bucket of an address; returns whether it may be answered.
+    pub fn take(&mut self, address: IpAddr, now: Instant) -> bool {
+        if !self.0.contains_key(&address) && self.0.len() >= ADDRESSES_MAX {
+            let idle = self.0.iter().min_by_key(|(_, allowance)| allowance.at);
+            let idle = idle.map(|(address, _)| *address);
+            idle.and_then(|address| self.0.remove(&address));
+        }
+        self.0
+            .entry(address)
+            .or_insert_with(|| Allowance::new((REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX), now))
+            .take(now)
+    }
+}
+
+/// What counts as one address: an IPv4 address, or the network of 64 bits of an IPv6 address, of
+/// which a single host may take any.
+pub fn prefix(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = u128::from(address) & !u128::from(u64::MAX);
+            IpAddr::V6(Ipv6Addr::from(network))
+        }
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+/// Whether a browser sent the request for a page of another site, which must not reach this node
+/// through its visitor. Following a link to the page is allowed.
+pub fn is_cross_site(method: &Method, path: &str, headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or(""));
+    if let Some(site) = text("sec-fetch-site") {
+        let is_navigation = text("sec-fetch-mode") == Some("navigate") && method == Method::GET;
+        let is_link = is_navigation && path == "/";
+        let is_own = ["same-origin", "none"].contains(&site);
+        return !is_own && !is_link;
+    }
+    // Old browsers name only the origin.
+    let Some(origin) = text(header::ORIGIN.as_str()) else {
+        return false;
+    };
+    let host = text(header::HOST.as_str()).unwrap_or("");
+    origin.split_once("://").map(|(_, authority)| authority) != Some(host)
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn pages_of_other_sites_send_nothing_here() {
+        let headers = |list: &[(&'static str, &'static str)]| -> HeaderMap {
+            list.iter()
+                .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
+                .collect()
+        };
+        let is_cross = |method: Method, path: &str, list: &[(&'static str, &'static str)]| {
+            is_cross_site(&method, path, &headers(list))
+        };
+        let link = ("sec-fetch-mode", "navigate");
+        let own = ("host", "localhost:7070");
+        assert!(!is_cross(Method::GET, "/metrics", &[own]), "no browser");
+        for site in ["cross-site", "same-site", "unknown"] {
+            assert!(is_cross(
+                Method::GET,
+                "/status",
+                &[own, ("sec-fetch-site", site)]
+            ));
+            assert!(is_cross(
+                Method::POST,
+                "/drain",
+                &[own, link, ("sec-fetch-site", site)]
+            ));
+            assert!(!is_cross(
+                Method::GET,
+                "/",
+                &[own, link, ("sec-fetch-site", site)]
+            ));
+        }
+        for site in ["same-origin", "none"] {
+            assert!(!is_cross(
+                Method::POST,
+                "/drain",
+                &[own, ("sec-fetch-site", site)]
+            ));
+        }
+        for origin in ["http://evil.example", "null", "http://localhost:7071"] {
+            assert!(
+                is_cross(Method::POST, "/drain", &[own, ("origin", origin)]),
+                "{origin}"
+            );
+        }
+        assert!(!is_cross(
+            Method::POST,
+            "/drain",
+            &[own, ("origin", "http://localhost:7070")]
+        ));
+    }
+
+    #[test]
+    fn each_address_has_its_own_limit_and_few_are_counted() {
+        let start = Instant::now();
+        let mut allowances = Allowances::default();
+        let of = |number: u32| prefix(IpAddr::from(number.to_be_bytes()));
+        assert_eq!(
+            (0..1000).filter(|_| allowances.take(of(1), start)).count(),
+            REQUESTS_BURST_MAX as usize
+        );
+        assert!(allowances.take(of(2), start));
+        let later = start + Duration::from_millis(1);
+        assert!((0..3 * ADDRESSES_MAX as u32).all(|number| allowances.take(of(9 + number), later)));
+        assert_eq!(allowances.0.len(), ADDRESSES_MAX);
+        let [one, other]: [IpAddr; 2] =
+            ["2001:db8::1", "2001:db8::ffff:2"].map(|text| text.parse().unwrap());
+        assert_eq!(prefix(one), prefix(other));
+        assert_eq!(
+            prefix("::ffff:10.0.0.1".parse().unwrap()),
+            IpAddr::from([10, 0, 0, 1])
+        );
+    }
 
     #[test]
     fn a_token_is_all_of_it_or_nothing() {

@@ -1,9 +1,8 @@
 //! The HTTP endpoint of a node. Anybody who reaches the address may read; requests that change
 //! something need the token.
 
-use super::access::{
-    Allowance, REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX, Token, is_host_of_this_machine,
-};
+use super::access::{Allowances, Token, is_cross_site, is_host_of_this_machine};
+use super::connections::{Connections, Place};
 use super::served::Served;
 use super::{dashboard, metrics, orders};
 use crate::status::status;
@@ -12,7 +11,9 @@ use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
@@ -26,11 +27,8 @@ use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio_io_timeout::TimeoutStream;
 
-/// Maximum number of connections; more wait to be accepted.
-pub const CONNECTIONS_MAX: usize = 64;
-/// Longest time for a request to arrive. Each connection carries one request, so idle connections
-/// cannot block others.
-pub const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Longest time for a request to arrive. Each connection carries one request.
+pub const REQUEST_WAIT: Duration = Duration::from_secs(2);
 /// Longest time for which an answer may stall because the client does not read it.
 pub const STALL_MAX: Duration = Duration::from_secs(10);
 /// Longest duration of a connection; a page reconnects.
@@ -82,9 +80,6 @@ impl Endpoint {
         let listener = TcpListener::from_std(listener).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let registry = metrics::registry(Arc::clone(&context));
-        let rate = (REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX);
-        let [allowance, probes] =
-            [(); 2].map(|()| Mutex::new(Allowance::new(rate, Instant::now())));
         let is_local = address.ip().is_loopback();
         let pages = Arc::new(Semaphore::new(dashboard::PAGES_MAX));
         let router = router(Arc::new(Served {
@@ -93,8 +88,7 @@ impl Endpoint {
             token,
             is_local,
             pages,
-            allowance,
-            probes,
+            allowances: Mutex::new(Allowances::default()),
         }));
         let serving = tokio::spawn(accept(listener, router)).abort_handle();
         Ok(Self { address, serving })
@@ -113,14 +107,19 @@ impl Drop for Endpoint {
 }
 
 async fn accept(listener: TcpListener, router: Router) {
-    let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    while let Ok(permit) = Arc::clone(&free).acquire_owned().await {
+    let connections = Arc::new(Connections::default());
+    loop {
         match listener.accept().await {
-            Ok((connection, _)) => {
-                let router = router.clone();
+            Ok((connection, from)) => {
+                let Some((place, ended)) = connections.admit(from.ip()) else {
+                    continue;
+                };
+                let conversation = converse(connection, router.clone(), Arc::new(place));
                 tokio::spawn(async move {
-                    converse(connection, router).await;
-                    drop(permit);
+                    tokio::select! {
+                        () = conversation => {}
+                        _ = ended => {}
+                    }
                 });
             }
             Err(error) => {
@@ -131,17 +130,20 @@ async fn accept(listener: TcpListener, router: Router) {
     }
 }
 
-async fn converse(connection: TcpStream, router: Router) {
+async fn converse(connection: TcpStream, router: Router, place: Arc<Place>) {
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(SILENCE_MAX)
+        .header_read_timeout(REQUEST_WAIT)
         .keep_alive(false);
     let mut connection = TimeoutStream::new(connection);
     connection.set_write_timeout(Some(STALL_MAX));
-    let served = http.serve_connection(
-        TokioIo::new(Box::pin(connection)),
-        TowerToHyperService::new(router),
-    );
+    let router = TowerToHyperService::new(router);
+    let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
+        place.has_asked();
+        request.extensions_mut().insert(Arc::clone(&place));
+        router.call(request)
+    });
+    let served = http.serve_connection(TokioIo::new(Box::pin(connection)), answer);
     if let Ok(Err(error)) = tokio::time::timeout(CONNECTION_MAX, served).await {
         tracing::debug!(%error, "an HTTP connection ended");
     }
@@ -162,14 +164,19 @@ fn router(served: Arc<Served>) -> Router {
         .route("/drain", post(orders::drain))
         .route("/scale", post(orders::scale))
         .route("/dump", post(orders::dump))
-        .layer(from_fn_with_state(Arc::clone(&served), put_off))
+        .layer(from_fn_with_state(Arc::clone(&served), admit))
         .with_state(served)
 }
 
-/// Applies the rate limits; and on a loopback address answers only requests that name this machine:
-/// a page from elsewhere whose host name was made to resolve to this machine (DNS rebinding) must
-/// not read this node's data.
-async fn put_off(State(served): State<Arc<Served>>, request: Request, next: Next) -> Response {
+/// Refuses what pages of other sites send, and applies the rate limits. On a loopback address it
+/// answers only requests that name this machine: a page from elsewhere whose host name was made to
+/// resolve to this machine (DNS rebinding) must not read this node's data.
+async fn admit(
+    State(served): State<Arc<Served>>,
+    Extension(place): Extension<Arc<Place>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let host = request
         .headers()
         .get(header::HOST)
@@ -177,6 +184,14 @@ async fn put_off(State(served): State<Arc<Served>>, request: Request, next: Next
     if served.is_local && !is_host_of_this_machine(host) {
         let why = "this address is served to this machine only: ask localhost or 127.0.0.1, and let a proxy send such a Host\n";
         return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
+    }
+    if is_cross_site(request.method(), request.uri().path(), request.headers()) {
+        let why = "a page of another site may not ask this node\n";
+        return (StatusCode::FORBIDDEN, why).into_response();
+    }
+    // Probes are small and always answered: an orchestrator ends a node that does not answer.
+    if ["/live", "/ready"].contains(&request.uri().path()) {
+        return next.run(request).await;
     }
     let authorization = request
         .headers()
@@ -187,14 +202,8 @@ async fn put_off(State(served): State<Arc<Served>>, request: Request, next: Next
             .token
             .as_ref()
             .is_some_and(|token| token.is_given_by(authorization));
-    let is_probe = ["/live", "/ready"].contains(&request.uri().path());
-    let allowance = if is_probe {
-        &served.probes
-    } else {
-        &served.allowance
-    };
-    let allowed = is_authorised || allowance.lock().take(Instant::now());
-    if allowed {
+    let now = Instant::now();
+    if is_authorised || served.allowances.lock().take(place.address(), now) {
         next.run(request).await
     } else {
         (

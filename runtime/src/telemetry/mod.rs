@@ -9,9 +9,11 @@
 //! | `served` | what all requests share |
 //! | `dashboard` | the page, and the stream of server-sent events that fills it; `page/` are its files |
 //! | `orders` | drain, scale, dump |
-//! | `access` | the token, and how often anything may be asked |
+//! | `access` | the token, which sites may ask, and how often an address may |
+//! | `connections` | how many connections there are, and whose |
 
 mod access;
+mod connections;
 mod dashboard;
 mod http;
 mod metrics;
@@ -21,6 +23,7 @@ mod served;
 
 pub use access::AccessError;
 pub(crate) use access::{Allowance, Token};
+pub use connections::CONNECTIONS_MAX;
 pub use dashboard::PAGES_MAX;
 pub(crate) use http::Endpoint;
-pub use http::{CONNECTIONS_MAX, HttpError, STALL_MAX};
+pub use http::{HttpError, STALL_MAX};

@@ -1,6 +1,6 @@
 //! State that the requests to a node's HTTP endpoint share.
 
-use super::access::{Allowance, Token};
+use super::access::{Allowances, Token};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use slowmo_actors::context::NodeContext;
@@ -15,8 +15,6 @@ pub(super) struct Served {
     /// Whether only this machine reaches the address.
     pub(super) is_local: bool,
     pub(super) pages: Arc<Semaphore>,
-    /// The rate limit of all requests except probes.
-    pub(super) allowance: Mutex<Allowance>,
-    /// The rate limit of probes, which must be answered whatever else is asked.
-    pub(super) probes: Mutex<Allowance>,
+    /// The rate limits of all requests except probes.
+    pub(super) allowances: Mutex<Allowances>,
 }

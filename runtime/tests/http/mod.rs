@@ -1,8 +1,11 @@
 //! A small client of a node's HTTP endpoint.
 #![allow(clippy::unwrap_used, dead_code)]
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// One request; the status and the body.
@@ -50,7 +53,6 @@ pub fn messages(address: SocketAddr) -> impl Iterator<Item = serde_json::Value> 
 }
 
 /// Writes a file that only this user may read, as nodes require it of secrets.
-#[allow(dead_code)]
 pub fn write_secret(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
