@@ -8,6 +8,7 @@ use crate::metrics::Metrics;
 use crate::peer_status::PeerStatus;
 use crate::ports::clock::Clock;
 use crate::ports::discovery::Discovery;
+use crate::ports::orders::Orders;
 use crate::ports::recorder::Recorder;
 use crate::ports::store::Store;
 use crate::ports::transport::Transport;
@@ -99,6 +100,8 @@ pub struct NodeContext {
     pub peers: PeerStatus,
     /// Counters and histograms of the node.
     pub metrics: Metrics,
+    /// Proofs of orders that nodes pass on to each other.
+    pub orders: Arc<dyn Orders>,
     /// Records the node's trace events.
     pub recorder: Arc<dyn Recorder>,
     /// Stores checkpoints of decided state.

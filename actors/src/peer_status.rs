@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::wire::{Happened, StatusDigest};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 
@@ -12,6 +12,8 @@ use std::sync::OnceLock;
 pub const ASK_INTERVAL: Span = Span::from_millis(900);
 /// Most digests that this node sends per second, to all nodes together.
 pub const DIGESTS_PER_SECOND_MAX: u32 = 64;
+/// Most nodes whose orders without a proof are reported.
+pub const UNPROVED_REPORTED_MAX: usize = 16;
 /// Most events of other nodes that are kept.
 pub const EVENTS_KEPT_MAX: usize = 256;
 
@@ -42,6 +44,8 @@ struct State {
     asked: Option<Instant>,
     /// The current second, and the number of digests sent in it.
     told: (u64, u32),
+    /// Nodes whose orders without a proof were reported.
+    unproved: BTreeSet<NodeId>,
 }
 
 impl PeerStatus {
@@ -73,6 +77,13 @@ impl PeerStatus {
         state.heard.retain(|node, _| members.contains(node));
         let since = |node: &NodeId| state.heard.get(node).map_or(0, |(_, until_us)| *until_us);
         Some(members.iter().map(|node| (*node, since(node))).collect())
+    }
+
+    /// Notes that a node sent an order without a proof. Whether that is to be reported: each node is
+    /// once, and at most [`UNPROVED_REPORTED_MAX`] are.
+    pub fn is_first_unproved_order(&self, from: NodeId) -> bool {
+        let unproved = &mut self.state.lock().unproved;
+        unproved.len() < UNPROVED_REPORTED_MAX && unproved.insert(from)
     }
 
     /// Counts a digest that is about to be sent; whether it is within

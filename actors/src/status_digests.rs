@@ -8,7 +8,7 @@ use crate::unix_time::unix_us;
 use bytes::Bytes;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::wire::{
-    Content, Datagram, HAPPENED_MAX, Happened, Link, Measure, StatusDigest,
+    Content, Datagram, HAPPENED_MAX, Happened, Link, Measure, ORDER_PROOF_BYTES, StatusDigest,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,11 +101,14 @@ pub fn digest(context: &NodeContext, since_us: u64) -> StatusDigest {
     }
 }
 
-/// Orders the current incarnation of another member to hand over its state and leave; the order
-/// is sent up to [`ORDERS_SENT`] times. Returns whether there is such a member. Must be called
-/// inside a tokio runtime.
+/// Passes an operator's order on: the current incarnation of another member is to hand over its
+/// state and leave. The order is sent up to [`ORDERS_SENT`] times. Returns whether there is such a
+/// member, and this node can prove orders. Must be called inside a tokio runtime.
 pub fn order_drain(context: &Arc<NodeContext>, node: NodeId) -> bool {
     let Some(incarnation) = member(context, node) else {
+        return false;
+    };
+    let Some(proof) = context.orders.prove_drain(node, incarnation) else {
         return false;
     };
     let context = Arc::clone(context);
@@ -117,7 +120,7 @@ pub fn order_drain(context: &Arc<NodeContext>, node: NodeId) -> bool {
             send(
                 &context,
                 node,
-                &Datagram::V1(Content::Drain { incarnation }),
+                &Datagram::V1(Content::Drain { incarnation, proof }),
             );
             tokio::time::sleep(ORDER_INTERVAL).await;
         }
@@ -125,8 +128,24 @@ pub fn order_drain(context: &Arc<NodeContext>, node: NodeId) -> bool {
     true
 }
 
-/// Handles an operator's order to drain that another node forwarded.
-pub fn ordered_to_drain(context: &NodeContext, from: NodeId, incarnation: Incarnation) {
+/// Handles an operator's order to drain that another node passed on. An order without the right
+/// proof is reported once, and changes nothing.
+pub fn ordered_to_drain(
+    context: &NodeContext,
+    from: NodeId,
+    incarnation: Incarnation,
+    proof: &[u8; ORDER_PROOF_BYTES],
+) {
+    let own = context.settings.identity.node;
+    if !context.orders.proves_drain(own, incarnation, proof) {
+        if context.peers.is_first_unproved_order(from) {
+            tracing::warn!(%from, "refused an order to drain: it has no proof that an operator gave it; give all nodes the same http_token_file");
+            context
+                .status
+                .event(format!("refused an unproved order of {from} to drain"));
+        }
+        return;
+    }
     let leaves = matches!(
         context.status.read().standing,
         MemberState::Leaving | MemberState::Left
@@ -137,6 +156,7 @@ pub fn ordered_to_drain(context: &NodeContext, from: NodeId, incarnation: Incarn
     {
         return;
     }
+    tracing::warn!(%from, "an operator's order, passed on: this node drains");
     context.status.event(format!("told by {from} to drain"));
     context.actors.tell(slowmo_protocol::membership::In::Drain);
 }

@@ -36,6 +36,26 @@ prepare() {
     export TRAIN_SOCKETS=/tmp/slowmo-$UID-$SLURM_JOB_ID
 }
 
+# Prints the nodes' keys, a line each. A secret stays in the environment of the job that has it.
+print_keys() {
+    local name
+    for name in "${!SLOWMO_@}"; do
+        [[ $name != SLOWMO_CLUSTER_KEY ]] || continue
+        [[ ${!name} != *$'\n'* ]] || fail "$name has more than one line"
+        printf '%s=%s\n' "$name" "${!name}"
+    done
+}
+
+# Exports the keys that print_keys wrote into TRAIN_FOLDER. Nothing of the file is executed.
+read_keys() {
+    local keys=$TRAIN_FOLDER/keys line
+    [[ -O $keys ]] || fail "$keys belongs to another user"
+    while IFS= read -r line; do
+        [[ $line =~ ^SLOWMO_[A-Z0-9_]+= ]] || fail "$keys has a line that is no key: ${line@Q}"
+        export "${line?}"
+    done <"$keys"
+}
+
 # Where the first task of each host of this job listens, a line a host.
 addresses() {
     local hosts host

@@ -261,6 +261,41 @@ fn added_nodes_have_the_keys_of_the_founders_and_join() {
         .for_each(|id| fs::remove_dir(cluster.socket(id, 0).parent().unwrap()).unwrap());
 }
 
+#[test]
+fn the_file_of_keys_holds_no_secret_and_is_not_executed() {
+    let cluster = Cluster::new();
+    let ids = [job(21), job(22)];
+    let secret = "5e".repeat(32);
+    let start = cluster
+        .batch("start.sbatch", &ids[0], 1, 7000)
+        .arg("train")
+        .env("SLOWMO_CLUSTER_KEY", &secret)
+        .output()
+        .unwrap();
+    assert!(start.status.success(), "{}", told(&start));
+    let keys = cluster.text("keys");
+    assert!(!keys.contains(&secret), "{keys}");
+    let executed = cluster.path("executed");
+    let planted = [
+        format!("SLOWMO_TAU=$(touch {})\n", executed.display()),
+        format!("touch {}\n", executed.display()),
+        format!("SLOWMO_A[$(touch {})]=1\n", executed.display()),
+        format!("SLOWMO_TAU=1; touch {}\n", executed.display()),
+    ];
+    for line in planted {
+        fs::write(cluster.path("keys"), keys.clone() + &line).unwrap();
+        let _ended = cluster
+            .batch("add-nodes.sbatch", &ids[1], 1, 7100)
+            .arg("train")
+            .output()
+            .unwrap();
+        assert!(!executed.exists(), "{line}");
+    }
+    ids.iter().for_each(|id| {
+        let _removed = fs::remove_dir(cluster.socket(id, 0).parent().unwrap());
+    });
+}
+
 /// Founders that come back must not found a second training beside the nodes that were added and
 /// still train.
 #[test]

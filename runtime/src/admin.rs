@@ -226,7 +226,10 @@ async fn answer(line: &str, context: &NodeContext) -> Answer {
     };
     match request {
         Request::Status => return Answer::Status(Box::new(status(context))),
-        Request::Drain => context.actors.tell(membership::In::Drain),
+        Request::Drain => {
+            tracing::warn!("an order over the admin socket: drain");
+            context.actors.tell(membership::In::Drain)
+        }
         Request::Dump => {
             return match dump(context, "asked for").await {
                 Ok(file) => Answer::Dumped { file },

@@ -57,6 +57,7 @@ struct Built {
     context: Arc<NodeContext>,
     devices: Devices,
     checkpoints: Arc<Checkpoints>,
+    token: Option<telemetry::Token>,
     supervisor: ractor::ActorRef<NodeSupervisorMessage>,
     #[cfg(feature = "testing")]
     faults: Option<Faults>,
@@ -98,6 +99,7 @@ impl Runtime {
             context,
             devices,
             checkpoints,
+            token,
             supervisor,
             ..
         } = built;
@@ -106,7 +108,7 @@ impl Runtime {
             None => None,
         };
         let http = match config.http {
-            Some(address) => Some(serve_http(address, config, &context, &executor)?),
+            Some(address) => Some(serve_http(address, token, &context, &executor)?),
             None => None,
         };
         if config.drain_on_sigterm && executor.is_own() {
@@ -253,6 +255,11 @@ impl RuntimeBuilder {
         );
         #[cfg(feature = "testing")]
         let hub = network.as_ref().map(|network| network.hub.clone());
+        let token = config
+            .http_token_file
+            .as_deref()
+            .map(telemetry::Token::read)
+            .transpose()?;
         let connected = connect(&config, network, me)?;
         let recorder = recorder_of(&config, recorder, me)?;
         #[cfg(feature = "testing")]
@@ -306,6 +313,7 @@ impl RuntimeBuilder {
             peers: PeerStatus::default(),
             metrics: Metrics::default(),
             store: Arc::clone(&checkpoints) as _,
+            orders: Arc::new(telemetry::Proofs::new(cluster, token.as_ref())),
             recorder,
             ended: OnceLock::new(),
             rates: RateBook::default(),
@@ -331,6 +339,7 @@ impl RuntimeBuilder {
             context,
             devices,
             checkpoints,
+            token,
             supervisor,
             #[cfg(feature = "testing")]
             faults,
@@ -352,15 +361,10 @@ fn serve_admin(
 
 fn serve_http(
     address: SocketAddr,
-    config: &Config,
+    token: Option<telemetry::Token>,
     context: &Arc<NodeContext>,
     executor: &Executor,
 ) -> Result<telemetry::Endpoint, SpawnError> {
-    let token = config
-        .http_token_file
-        .as_deref()
-        .map(telemetry::Token::read)
-        .transpose()?;
     let _inside = executor.handle().enter();
     let endpoint = telemetry::Endpoint::serve(address, token, Arc::clone(context))?;
     let mut reached = endpoint.address();

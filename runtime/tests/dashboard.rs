@@ -19,14 +19,19 @@ const UNWATCHED: Duration = Duration::from_millis(1500);
 const TOKEN: &str = "a token of more than sixteen bytes";
 
 /// A node that trains in a thread until it is drained.
-fn trains(id: u64, folder: &Path) -> (SocketAddr, JoinHandle<bool>) {
-    let token = folder.join("token");
-    write_secret(&token, TOKEN);
+fn trains(
+    id: u64,
+    folder: &Path,
+    min_nodes: usize,
+    secret: &str,
+) -> (SocketAddr, JoinHandle<bool>) {
+    let token = folder.join(format!("token-{id}"));
+    write_secret(&token, secret);
     let config = Config {
         node_id: Some(id),
         base: BaseName::None,
         tau: 4,
-        min_nodes: 3,
+        min_nodes,
         rendezvous: Some(folder.join("rendezvous")),
         cluster_key: Some("0f".repeat(32).parse().unwrap()),
         http: Some("127.0.0.1:0".parse().unwrap()),
@@ -55,17 +60,56 @@ fn trains(id: u64, folder: &Path) -> (SocketAddr, JoinHandle<bool>) {
 }
 
 fn order(address: SocketAddr, path: &str) -> (u16, String) {
+    order_with(TOKEN, address, path)
+}
+
+fn order_with(token: &str, address: SocketAddr, path: &str) -> (u16, String) {
     ask(
         address,
-        &format!("POST {path} HTTP/1.1\r\nAuthorization: Bearer {TOKEN}"),
+        &format!("POST {path} HTTP/1.1\r\nAuthorization: Bearer {token}"),
     )
+}
+
+#[test]
+fn a_member_without_the_operators_token_drains_nobody() {
+    const OTHER: &str = "a token that the member made up";
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("rendezvous")).unwrap();
+    let (one, training) = trains(1, folder.path(), 2, TOKEN);
+    let (liar, other) = trains(2, folder.path(), 2, OTHER);
+    let status = || -> Value { serde_json::from_str(&ask(one, "GET /status HTTP/1.1").1).unwrap() };
+    let soon = |is: &dyn Fn(&Value) -> bool| {
+        (0..100).any(|_| {
+            std::thread::sleep(Duration::from_millis(100));
+            is(&status())
+        })
+    };
+    assert!(soon(&|status| status["round"].as_u64() > Some(0)));
+    assert_eq!(order_with(OTHER, liar, "/drain?node=1").0, 202);
+    let refused = |status: &Value| {
+        status["events"]
+            .to_string()
+            .contains("refused an unproved order of node 2")
+    };
+    assert!(soon(&refused), "{}", status());
+    let round = status()["round"].as_u64();
+    assert!(
+        soon(&|status| status["round"].as_u64() > round),
+        "it trains on"
+    );
+    assert_eq!(status()["standing"], "member");
+    assert_eq!(order(one, "/drain").0, 202);
+    assert_eq!(order_with(OTHER, liar, "/drain").0, 202);
+    assert!(training.join().unwrap() && other.join().unwrap());
 }
 
 #[test]
 fn one_node_tells_of_all_and_passes_orders_on() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("rendezvous")).unwrap();
-    let nodes: Vec<_> = (1..=3).map(|id| trains(id, folder.path())).collect();
+    let nodes: Vec<_> = (1..=3)
+        .map(|id| trains(id, folder.path(), 3, TOKEN))
+        .collect();
     let address = nodes[0].0;
     let ids = |value: &Value| {
         value

@@ -107,8 +107,8 @@ fn datagram(context: &NodeContext, from: NodeId, bytes: Bytes, credit: Credit) {
         Ok(Datagram::V1(Content::StatusDigest(brief))) => {
             status_digests::receive(context, from, *brief)
         }
-        Ok(Datagram::V1(Content::Drain { incarnation })) => {
-            status_digests::ordered_to_drain(context, from, incarnation)
+        Ok(Datagram::V1(Content::Drain { incarnation, proof })) => {
+            status_digests::ordered_to_drain(context, from, incarnation, &proof)
         }
         _ => context.actors.tell_holding(
             liveness::In::Datagram {

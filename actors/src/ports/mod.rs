@@ -4,6 +4,7 @@
 pub mod clock;
 pub mod device;
 pub mod discovery;
+pub mod orders;
 pub mod recorder;
 pub mod store;
 pub mod transport;

@@ -98,7 +98,7 @@ fn running(folder: &Path) -> Vec<String> {
 }
 
 /// Returns the folder of sockets, which only this user can enter.
-fn folder() -> Result<PathBuf, JobError> {
+pub(super) fn folder() -> Result<PathBuf, JobError> {
     // The owner of this process, without calling `getuid` directly.
     let user = std::fs::metadata("/proc/self")
         .map(|metadata| metadata.uid())

@@ -6,10 +6,12 @@
 
 mod folder;
 mod node;
+mod private;
 mod server;
 
 pub use folder::{JobError, find, socket_of};
 pub use node::{NodeError, ask, ask_at, report};
+pub use private::PrivateFolder;
 pub use server::{Asked, Server};
 
 use serde::{Deserialize, Serialize};

@@ -5,7 +5,7 @@ use super::environment::{HTTP_TOKEN, JOIN, Plan, RENDEZVOUS_FOLDER};
 use super::lines::{LINES_WAITING_MAX, Line, Reading, Stream, forward};
 use super::start::START_NODE;
 use super::{NODES_MAX, signals};
-use crate::jobs;
+use crate::jobs::{self, PrivateFolder};
 use nix::sys::signal::Signal;
 use slowmo::internal::admin::Request;
 use slowmo::status::Status;
@@ -156,7 +156,7 @@ pub struct Group {
     sender: SyncSender<(u64, Reading)>,
     lines: Receiver<(u64, Reading)>,
     /// The private folder, removed at the end.
-    folder: tempfile::TempDir,
+    folder: PrivateFolder,
 }
 
 impl Group {
@@ -458,8 +458,8 @@ impl Drop for Group {
 }
 
 /// Creates a private folder, and in it a new cluster key unless the user supplied credentials.
-fn prepare_folder(plan: &Plan) -> std::io::Result<(tempfile::TempDir, Option<PathBuf>)> {
-    let folder = tempfile::Builder::new().prefix("slowmo-").tempdir()?;
+fn prepare_folder(plan: &Plan) -> std::io::Result<(PrivateFolder, Option<PathBuf>)> {
+    let folder = PrivateFolder::create()?;
     std::fs::create_dir(folder.path().join(RENDEZVOUS_FOLDER))?;
     if plan.page.is_some() {
         crate::keys::write_new(&folder.path().join(HTTP_TOKEN), &crate::keys::generate()?)?;

@@ -76,6 +76,11 @@ impl Token {
         }
     }
 
+    /// The secret itself.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
     /// Whether a request's `Authorization` contains the token. The comparison takes a time that
     /// does not depend on how much of it is right.
     pub fn is_given_by(&self, authorization: Option<&str>) -> bool {

@@ -1,7 +1,7 @@
 //! The HTTP endpoint of a node. Anybody who reaches the address may read; requests that change
 //! something need the token.
 
-use super::access::{Allowances, Token, is_cross_site, is_host_of_this_machine};
+use super::access::{Allowance, Allowances, Token, is_cross_site, is_host_of_this_machine};
 use super::connections::{Connections, Place};
 use super::served::Served;
 use super::{dashboard, metrics, orders};
@@ -29,6 +29,8 @@ use tokio_io_timeout::TimeoutStream;
 
 /// Longest time for a request to arrive. Each connection carries one request.
 pub const REQUEST_WAIT: Duration = Duration::from_secs(2);
+/// Refused orders that are logged at once, and in each further second.
+const REFUSALS_LOGGED: (u32, u32) = (5, 1);
 /// Longest time for which an answer may stall because the client does not read it.
 pub const STALL_MAX: Duration = Duration::from_secs(10);
 /// Longest duration of a connection; a page reconnects.
@@ -89,6 +91,7 @@ impl Endpoint {
             is_local,
             pages,
             allowances: Mutex::new(Allowances::default()),
+            refusals: Mutex::new(Allowance::new(REFUSALS_LOGGED, Instant::now())),
         }));
         let serving = tokio::spawn(accept(listener, router)).abort_handle();
         Ok(Self { address, serving })

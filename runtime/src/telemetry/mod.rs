@@ -9,6 +9,7 @@
 //! | `served` | what all requests share |
 //! | `dashboard` | the page, and the stream of server-sent events that fills it; `page/` are its files |
 //! | `orders` | drain, scale, dump |
+//! | `proofs` | proofs of orders that nodes pass on to each other |
 //! | `access` | the token, which sites may ask, and how often an address may |
 //! | `connections` | how many connections there are, and whose |
 
@@ -19,6 +20,7 @@ mod http;
 mod metrics;
 mod orders;
 mod process;
+mod proofs;
 mod served;
 
 pub use access::AccessError;
@@ -27,3 +29,4 @@ pub use connections::CONNECTIONS_MAX;
 pub use dashboard::PAGES_MAX;
 pub(crate) use http::Endpoint;
 pub use http::{HttpError, STALL_MAX};
+pub(crate) use proofs::Proofs;

@@ -1,7 +1,9 @@
 //! Orders over HTTP. Each needs the token; a node without a token takes no orders.
 
+use super::connections::Place;
 use super::served::Served;
 use crate::{admin, launcher};
+use axum::Extension;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,6 +11,7 @@ use serde::Deserialize;
 use slowmo_actors::status_digests;
 use slowmo_protocol::ident::NodeId;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The parameters of an order to drain.
 #[derive(Deserialize)]
@@ -29,9 +32,10 @@ pub(super) struct Scale {
 pub(super) async fn drain(
     State(served): State<Arc<Served>>,
     Query(whom): Query<Drain>,
+    Extension(place): Extension<Arc<Place>>,
     headers: HeaderMap,
 ) -> Response {
-    if let Some(refused) = refusal(&served, &headers) {
+    if let Some(refused) = refusal(&served, &place, &headers) {
         return refused;
     }
     let context = &served.context;
@@ -44,7 +48,7 @@ pub(super) async fn drain(
             .members
             .iter()
             .any(|member| member.id == node);
-    tracing::info!(%node, is_known, "told over HTTP to drain a node");
+    tracing::warn!(%node, is_known, from = %place.address(), "an order over HTTP: drain");
     // The launcher that counts the nodes must know which one leaves; the cluster tells the nodes of
     // other launchers.
     let told = is_known && launcher::socket().is_some() && launcher::drain(node.0).await.is_ok();
@@ -57,8 +61,12 @@ pub(super) async fn drain(
     }
     if !told && node == own {
         context.actors.tell(slowmo_protocol::membership::In::Drain);
-    } else if !told {
-        status_digests::order_drain(context, node);
+    } else if !told && !status_digests::order_drain(context, node) {
+        return (
+            StatusCode::CONFLICT,
+            format!("{node} is no member any more: nothing was done\n"),
+        )
+            .into_response();
     }
     (
         StatusCode::ACCEPTED,
@@ -71,12 +79,13 @@ pub(super) async fn drain(
 pub(super) async fn scale(
     State(served): State<Arc<Served>>,
     Query(scale): Query<Scale>,
+    Extension(place): Extension<Arc<Place>>,
     headers: HeaderMap,
 ) -> Response {
-    if let Some(refused) = refusal(&served, &headers) {
+    if let Some(refused) = refusal(&served, &place, &headers) {
         return refused;
     }
-    tracing::info!(nodes = scale.nodes, "told over HTTP to scale");
+    tracing::warn!(nodes = scale.nodes, from = %place.address(), "an order over HTTP: scale");
     match launcher::scale(scale.nodes).await {
         Ok(done) => (StatusCode::ACCEPTED, done + "\n").into_response(),
         Err(error @ launcher::ScaleError::Silent(_)) => {
@@ -87,10 +96,15 @@ pub(super) async fn scale(
 }
 
 /// Writes the last events to disk.
-pub(super) async fn dump(State(served): State<Arc<Served>>, headers: HeaderMap) -> Response {
-    if let Some(refused) = refusal(&served, &headers) {
+pub(super) async fn dump(
+    State(served): State<Arc<Served>>,
+    Extension(place): Extension<Arc<Place>>,
+    headers: HeaderMap,
+) -> Response {
+    if let Some(refused) = refusal(&served, &place, &headers) {
         return refused;
     }
+    tracing::warn!(from = %place.address(), "an order over HTTP: write the last events to disk");
     match admin::dump(&served.context, "asked for over HTTP").await {
         Ok(file) => (
             StatusCode::OK,
@@ -102,19 +116,24 @@ pub(super) async fn dump(State(served): State<Arc<Served>>, headers: HeaderMap) 
 }
 
 /// The refusal of a request without the right token; `None` if the request is authorized.
-fn refusal(served: &Served, headers: &HeaderMap) -> Option<Response> {
+fn refusal(served: &Served, place: &Place, headers: &HeaderMap) -> Option<Response> {
     let authorization = headers
         .get(header::AUTHORIZATION)
         .and_then(|value| value.to_str().ok());
     match &served.token {
         Some(token) if token.is_given_by(authorization) => None,
-        Some(_) => Some(
-            (
-                StatusCode::UNAUTHORIZED,
-                "orders want the token: Authorization: Bearer TOKEN\n",
+        Some(_) => {
+            if served.refusals.lock().take(Instant::now()) {
+                tracing::warn!(from = %place.address(), "an order over HTTP without the right token was refused");
+            }
+            Some(
+                (
+                    StatusCode::UNAUTHORIZED,
+                    "orders want the token: Authorization: Bearer TOKEN\n",
+                )
+                    .into_response(),
             )
-                .into_response(),
-        ),
+        }
         None => Some(
             (
                 StatusCode::FORBIDDEN,

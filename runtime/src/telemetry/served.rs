@@ -1,6 +1,6 @@
 //! State that the requests to a node's HTTP endpoint share.
 
-use super::access::{Allowances, Token};
+use super::access::{Allowance, Allowances, Token};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use slowmo_actors::context::NodeContext;
@@ -17,4 +17,6 @@ pub(super) struct Served {
     pub(super) pages: Arc<Semaphore>,
     /// The rate limits of all requests except probes.
     pub(super) allowances: Mutex<Allowances>,
+    /// How often a refused order is logged.
+    pub(super) refusals: Mutex<Allowance>,
 }

@@ -18,6 +18,9 @@ pub enum Datagram {
     V1(Content),
 }
 
+/// Length of the proof of an order, in bytes: HMAC-SHA256.
+pub const ORDER_PROOF_BYTES: usize = 32;
+
 /// Content of a datagram.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Content {
@@ -40,6 +43,8 @@ pub enum Content {
     Drain {
         /// The incarnation meant; a successor under the same id is not.
         incarnation: Incarnation,
+        /// Proof that an operator gave the order.
+        proof: [u8; ORDER_PROOF_BYTES],
     },
 }
 

@@ -585,6 +585,7 @@ pub(super) fn datagrams() -> Vec<Datagram> {
         Content::StatusDigest(Box::new(digest())),
         Content::Drain {
             incarnation: digest().incarnation,
+            proof: [7; ORDER_PROOF_BYTES],
         },
     ];
     [Content::Ask, Content::Answer]

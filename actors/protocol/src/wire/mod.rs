@@ -25,7 +25,8 @@ pub use control::{
     JoinRefusal, MemberState, Message, Preface, RefusalReason, SPEC_BYTES_MAX,
 };
 pub use datagram::{
-    Content, Datagram, LIFE_UPDATES_MAX, Life, LifeState, LifeUpdate, SwimMessage, SwimPacket,
+    Content, Datagram, LIFE_UPDATES_MAX, Life, LifeState, LifeUpdate, ORDER_PROOF_BYTES,
+    SwimMessage, SwimPacket,
 };
 pub use status_digest::{
     HAPPENED_BYTES_MAX, HAPPENED_MAX, Happened, LINKS_MAX, Link, MEASURE_NAME_BYTES_MAX,

@@ -219,9 +219,11 @@ function pageOf(node, text) {
   const http = node.digest?.http;
   const own = state.told.nodes.find((other) => other.node === state.told.report.node);
   const here = own && hostOf(own.address) === hostOf(node.address);
-  if (!http || (isLoopback(hostOf(http)) && !here)) return null;
-  const hash = token() ? `#token=${encodeURIComponent(token())}` : '';
-  return element('a', { href: `http://${http}/${hash}`, textContent: text, title: 'its page' });
+  if (!http) return null;
+  // A node may name any address as its page: only its own host is believed. The token stays with this page.
+  const its = hostOf(http) === hostOf(node.address) || (isLoopback(hostOf(http)) && here);
+  if (!its) return null;
+  return element('a', { href: `http://${http}/`, textContent: text, title: 'its page', rel: 'noreferrer' });
 }
 
 function showMatrices() {

@@ -107,11 +107,12 @@ fn golden_bytes() {
     );
     assert_eq!(
         hex(&Datagram::V1(Content::Drain {
-            incarnation: Incarnation(9)
+            incarnation: Incarnation(9),
+            proof: [0xab; ORDER_PROOF_BYTES],
         })
         .encode()
         .unwrap()),
-        "00000000050000000900000000000000"
+        format!("00000000050000000900000000000000{}", "ab".repeat(32))
     );
     let parts = [
         "0000000004000000", // version, content

@@ -1,0 +1,139 @@
+//! The private folder of one launch: its cluster key, token and sockets. Removed at the end; what a
+//! killed launcher left behind is removed by the next launch of this user.
+
+use super::folder::folder;
+use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{Error, ErrorKind};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// Beginning of the names of the folders.
+const PREFIX: &str = "run-";
+/// File in each folder that is locked while the launcher or one of its nodes lives.
+const IN_USE: &str = "in-use";
+/// File that is locked while folders are created and removed.
+const CHANGING: &str = "changing";
+
+/// A folder that only this user can enter. It counts as used as long as this process, or a process
+/// that it started, lives.
+#[derive(Debug)]
+pub struct PrivateFolder {
+    folder: TempDir,
+    _in_use: Flock<File>,
+}
+
+impl PrivateFolder {
+    /// Removes folders and sockets that nobody uses any more, and creates a new folder.
+    ///
+    /// # Errors
+    /// The folder of this user cannot be used; nothing was created.
+    pub fn create() -> Result<Self, Error> {
+        let parent = folder().map_err(Error::other)?;
+        Self::create_in(&parent)
+    }
+
+    fn create_in(parent: &Path) -> Result<Self, Error> {
+        // Nobody removes a folder between its creation and its lock.
+        let _changing = lock(&parent.join(CHANGING), FlockArg::LockExclusive)?;
+        remove_unused(parent);
+        let folder = tempfile::Builder::new()
+            .prefix(PREFIX)
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in(parent)?;
+        let in_use = lock(&folder.path().join(IN_USE), FlockArg::LockExclusive)?;
+        // The nodes inherit the lock: they may outlive a launcher that was killed.
+        fcntl(&*in_use, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        Ok(Self {
+            folder,
+            _in_use: in_use,
+        })
+    }
+
+    /// Path of the folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// Best effort: what cannot be removed stays.
+fn remove_unused(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(PREFIX) && is_unused(&path) {
+            let _kept = std::fs::remove_dir_all(&path);
+        }
+        // A launcher that was killed left its socket; one that lives answers.
+        let refused = |error: &Error| error.kind() == ErrorKind::ConnectionRefused;
+        if name.ends_with(".sock") && UnixStream::connect(&path).is_err_and(|error| refused(&error))
+        {
+            let _kept = std::fs::remove_file(&path);
+        }
+    }
+}
+
+fn is_unused(folder: &Path) -> bool {
+    match File::open(folder.join(IN_USE)) {
+        Ok(file) => Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok(),
+        Err(error) => error.kind() == ErrorKind::NotFound,
+    }
+}
+
+fn lock(path: &Path, how: FlockArg) -> Result<Flock<File>, Error> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
+    Flock::lock(file, how).map_err(|(_, error)| error.into())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixListener;
+    use std::process::{Command, Stdio};
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn what_a_killed_launcher_left_behind_is_removed_by_the_next_launch() {
+        let parent = tempfile::tempdir().unwrap();
+        let one = PrivateFolder::create_in(parent.path()).unwrap();
+        assert_eq!(mode(one.path()), 0o700);
+        let used = one.path().to_owned();
+        std::fs::write(used.join("cluster.key"), "secret").unwrap();
+        // A node that outlives the launcher.
+        let mut node = Command::new("sleep")
+            .arg("60")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        // The launcher is killed: the system closes its files, and nothing else is done.
+        let PrivateFolder { folder, _in_use } = one;
+        let _path = folder.keep();
+        let descriptor = _in_use.as_raw_fd();
+        std::mem::forget(_in_use);
+        nix::unistd::close(descriptor).unwrap();
+        let socket = parent.path().join("killed.sock");
+        drop(UnixListener::bind(&socket).unwrap());
+        let two = PrivateFolder::create_in(parent.path()).unwrap();
+        assert!(used.exists(), "a node still uses it");
+        assert!(!socket.exists());
+        node.kill().unwrap();
+        node.wait().unwrap();
+        drop(PrivateFolder::create_in(parent.path()).unwrap());
+        assert!(!used.exists(), "keys are left behind");
+        assert!(two.path().exists());
+    }
+}
