@@ -37,8 +37,8 @@ impl Flow<'_> {
         phases
     }
 
-    /// How many shards' momentum each failure costs.
-    fn costs(&self, phases: &[(u64, Point)]) -> Vec<u64> {
+    /// What each failure costs.
+    fn costs(&self, phases: &[(u64, Point)]) -> Vec<Cost> {
         let costs = Mutex::new(Vec::new());
         each(phases, |(victim, point)| {
             let trap = Trap {
@@ -49,7 +49,11 @@ impl Flow<'_> {
             let drill = (self.reach)(Some(trap));
             let failed = drill.until_sprung(self.round);
             let left = (self.go_on)(&drill, failed.then_some(*victim));
-            let cost = drill.finish(&left);
+            let cost = Cost {
+                victim: *victim,
+                point: *point,
+                shards: drill.finish(&left),
+            };
             costs.lock().unwrap().extend(failed.then_some(cost));
             failed
         });
@@ -57,9 +61,23 @@ impl Flow<'_> {
     }
 
     fn assert_costs_nothing(&self, phases: &[(u64, Point)]) {
-        let costs = self.costs(phases);
-        assert!(costs.iter().all(|cost| *cost == 0), "{costs:?}");
+        assert_nothing_lost(&self.costs(phases));
     }
+}
+
+/// How many shards' momentum a failure costs.
+#[derive(Debug)]
+struct Cost {
+    #[expect(dead_code, reason = "named where a test fails")]
+    victim: u64,
+    #[expect(dead_code, reason = "named where a test fails")]
+    point: Point,
+    shards: u64,
+}
+
+fn assert_nothing_lost(costs: &[Cost]) {
+    let lost: Vec<_> = costs.iter().filter(|cost| cost.shards > 0).collect();
+    assert!(lost.is_empty(), "{lost:?}");
 }
 
 fn without(ids: &[u64], gone: &[Option<u64>]) -> Vec<u64> {
@@ -67,9 +85,8 @@ fn without(ids: &[u64], gone: &[Option<u64>]) -> Vec<u64> {
     ids.iter().copied().filter(is_left).collect()
 }
 
-/// How many shards' momentum it costs that a node is killed: a member, the leader, the owner or a
-/// replica of any shard.
-fn killed(ids: &[u64], config: &Config, round: u64) -> Vec<u64> {
+/// What it costs that a node is killed: a member, the leader, the owner or a replica of any shard.
+fn killed(ids: &[u64], config: &Config, round: u64) -> Vec<Cost> {
     let flow = Flow {
         ids: ids.to_vec(),
         round,
@@ -83,8 +100,7 @@ fn killed(ids: &[u64], config: &Config, round: u64) -> Vec<u64> {
 #[test]
 fn a_node_killed_at_any_phase_of_a_round() {
     for round in [SLOW, AVERAGE] {
-        let costs = killed(&IDS, &config(4, 1), round);
-        assert!(costs.iter().all(|cost| *cost == 0), "{costs:?}");
+        assert_nothing_lost(&killed(&IDS, &config(4, 1), round));
     }
 }
 
@@ -92,7 +108,7 @@ fn a_node_killed_at_any_phase_of_a_round() {
 fn a_node_killed_where_shards_have_no_replicas_costs_their_momentum_only() {
     for round in [SLOW, AVERAGE] {
         let costs = killed(&IDS[1..], &config(3, 0), round);
-        assert!(costs.iter().all(|cost| *cost > 0), "{costs:?}");
+        assert!(costs.iter().all(|cost| cost.shards > 0), "{costs:?}");
     }
 }
 
@@ -103,8 +119,7 @@ fn a_node_killed_at_any_phase_of_an_encoded_slow_round() {
             round_wire,
             ..config(3, 1)
         };
-        let costs = killed(&IDS[1..], &config, SLOW);
-        assert!(costs.iter().all(|cost| *cost == 0), "{costs:?}");
+        assert_nothing_lost(&killed(&IDS[1..], &config, SLOW));
     }
 }
 
@@ -129,10 +144,12 @@ fn a_node_killed_and_started_again_at_once() {
 /// A node that is cut off is passed over, and is a member again, by itself, once it can be reached.
 #[test]
 fn a_node_cut_off_at_any_phase_of_a_slow_round_comes_back() {
+    // So short a time to be noticed in that a busy machine may lose a second node in it. Two
+    // replicas keep the momentum even then.
     let config = Config {
         probe_interval_ms: 50,
         suspect_ms: 200,
-        ..config(4, 1)
+        ..config(4, 2)
     };
     let flow = Flow {
         ids: IDS.to_vec(),
@@ -194,7 +211,7 @@ fn a_node_is_killed_while_a_plain_average_closes_without_the_leaders_contributio
 }
 
 /// `leaver` takes part in the round for the last time, while a node is killed. What that costs.
-fn drained(leaver: u64, replicas: usize, round: u64) -> Vec<u64> {
+fn drained(leaver: u64, replicas: usize, round: u64) -> Vec<Cost> {
     let flow = Flow {
         ids: IDS.to_vec(),
         round,
@@ -224,8 +241,7 @@ fn drained(leaver: u64, replicas: usize, round: u64) -> Vec<u64> {
 fn a_node_is_killed_while_one_drains() {
     // The leader of a slow round, and another of a plain average.
     for (leaver, round) in [(2, SLOW + TAU), (5, AVERAGE)] {
-        let costs = drained(leaver, 1, round);
-        assert!(costs.iter().all(|cost| *cost == 0), "{costs:?}");
+        assert_nothing_lost(&drained(leaver, 1, round));
     }
 }
 
