@@ -7,6 +7,7 @@
 //! | [`model`] | explores every state of small clusters with the product's own rules |
 //! | [`invariants`] | judges traces by the properties that must always hold |
 //! | [`sim`] | simulates whole nodes in virtual time: every state machine, a network, seeded faults |
+//! | [`flood`] | floods a node with packets of strangers, and measures nodes that train meanwhile |
 //! | [`fuzz`] | feeds any bytes to every decoder |
 //! | [`processes`] | scenarios, links, measures and reports of chaos on real processes |
 //! | `virtual_cluster` | runs real nodes in one process and in simulated time, with seeded faults (feature `virtual-time`) |
@@ -15,6 +16,7 @@
 
 pub mod cluster;
 pub mod conformance;
+pub mod flood;
 pub mod fuzz;
 pub mod invariants;
 pub mod model;
