@@ -20,6 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a node is given to report what it received.
 const REPORT_WAIT: Duration = Duration::from_millis(300);
 const KEY: ClusterKey = ClusterKey::from_bytes([1; 32]);
+/// Longest time in which a member connects under a flood. Alone it takes some milliseconds; machines
+/// that are busy with other things take longer. Strangers once kept members out for 5 s.
+const CONNECT_MAX: Duration = Duration::from_millis(2500);
 /// A line that does not come from the node, on a terminal that it has cleared.
 const REASON: &[u8] = b"\x1b[2J\nERROR slowmo: the disk is full\r\n";
 
@@ -96,13 +99,16 @@ async fn nothing_of_a_strangers_text_is_reported() {
 async fn a_flood_of_refusals_is_reported_rarely() {
     let (one, mut events) = node(1);
     let stranger = stranger(1);
+    let begun = Instant::now();
     for number in 0..200 {
         let packet = packet(number, Says::Close(0x130, REASON));
         stranger.send_to(&packet, one.local().address).unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let told = refusals(&mut events).await;
-    assert!((1..=20).contains(&told.len()), "{} reports", told.len());
+    // 16 at once, and then one a second.
+    let most = 17 + begun.elapsed().as_secs() as usize;
+    assert!((1..=most).contains(&told.len()), "{} reports", told.len());
 }
 
 #[tokio::test]
@@ -158,7 +164,7 @@ async fn members_connect_while_strangers_take_handshakes() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let mut two = node(2);
     let took = time_to_connect(&mut two, one.local().address).await;
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert!(took < CONNECT_MAX, "{took:?}");
 }
 
 #[tokio::test]
@@ -180,7 +186,7 @@ async fn members_connect_under_a_lasting_flood_from_their_own_address() {
     for id in 2..5 {
         let mut member = node(id);
         let took = time_to_connect(&mut member, address).await;
-        assert!(took < Duration::from_secs(1), "member {id}: {took:?}");
+        assert!(took < CONNECT_MAX, "member {id}: {took:?}");
     }
     tokio::task::spawn_blocking(move || flood.join().unwrap())
         .await
