@@ -7,6 +7,7 @@
 //! | [`model`] | explores every state of small clusters with the product's own rules |
 //! | [`invariants`] | judges traces by the properties that must always hold |
 //! | [`sim`] | simulates whole nodes in virtual time: every state machine, a network, seeded faults |
+//! | [`flood`] | floods a node with packets of strangers, and measures nodes that train meanwhile |
 //! | [`fuzz`] | feeds any bytes to every decoder |
 //! | [`processes`] | scenarios, links, measures and reports of chaos on real processes |
 //! | [`cluster`] | runs several real nodes in one process, over QUIC on loopback or in memory |
@@ -14,6 +15,7 @@
 
 pub mod cluster;
 pub mod conformance;
+pub mod flood;
 pub mod fuzz;
 pub mod invariants;
 pub mod model;

@@ -1,9 +1,11 @@
 //! Output for people and for programs. With `--json`, the last line of standard output is one JSON
-//! object, and everything for people goes to standard error.
+//! object, and everything for people goes to standard error. Text for people shows control
+//! characters instead of sending them: parts of it come from nodes, and through them from others.
 
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::ProgressDrawTarget;
 use serde::Serialize;
+use slowmo::internal::{printable, printable_lines};
 use slowmo_ops::processes::{Line, Stream};
 use std::io::{IsTerminal, Write};
 
@@ -42,6 +44,8 @@ impl Console {
 
     /// Prints a line for people. A closed pipe is not an error: nobody reads the line.
     pub fn say(self, text: impl std::fmt::Display) {
+        let text = text.to_string();
+        let text = printable_lines(&text);
         let _nobody_reads = if self.json {
             writeln!(std::io::stderr(), "{text}")
         } else {
@@ -51,11 +55,15 @@ impl Console {
 
     /// Prints a line about work in progress; always on standard error.
     pub fn progress(self, text: impl std::fmt::Display) {
+        let text = text.to_string();
+        let text = printable_lines(&text);
         let _nobody_reads = writeln!(std::io::stderr(), "{text} …");
     }
 
     /// Prints a line about an event; always on standard error.
     pub fn note(self, text: impl std::fmt::Display) {
+        let text = text.to_string();
+        let text = printable_lines(&text);
         let _nobody_reads = writeln!(std::io::stderr(), "{text}");
     }
 
@@ -89,7 +97,8 @@ impl Console {
 
     /// Prints the reason why the command failed.
     pub fn failure(self, error: &anyhow::Error) {
-        let _nobody_reads = writeln!(std::io::stderr(), "error: {error:#}");
+        let text = format!("{error:#}");
+        let _nobody_reads = writeln!(std::io::stderr(), "error: {}", printable_lines(&text));
         if self.json {
             let object = serde_json::json!({ "succeeded": false, "error": format!("{error:#}") });
             let _nobody_reads = writeln!(std::io::stdout(), "{object}");
@@ -108,10 +117,11 @@ impl Console {
             Some(colour) if coloured => format!("\x1b[{colour}m[node {}]\x1b[0m", line.node),
             _ => format!("[node {}]", line.node),
         };
+        let text = shown(&line.text);
         let _nobody_reads = if to_error {
-            writeln!(std::io::stderr(), "{prefix} {}", line.text)
+            writeln!(std::io::stderr(), "{prefix} {text}")
         } else {
-            writeln!(std::io::stdout(), "{prefix} {}", line.text)
+            writeln!(std::io::stdout(), "{prefix} {text}")
         };
     }
 
@@ -140,6 +150,26 @@ pub fn table<const COLUMNS: usize>(
     table
 }
 
+/// A node's line as it is printed. Tabulators stay; a line has no other control characters.
+fn shown(line: &str) -> String {
+    let cells: Vec<_> = line.split('\t').map(printable).collect();
+    cells.join("\t")
+}
+
 fn is_coloured(terminal: bool) -> bool {
     terminal && std::env::var_os("NO_COLOR").is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nodes_line_cannot_steer_the_terminal() {
+        assert_eq!(shown("step\t3\tloss 0.5"), "step\t3\tloss 0.5");
+        assert_eq!(
+            shown("\x1b[2J\r[node 2] all is well\u{9b}0m"),
+            "\\u{1b}[2J\\r[node 2] all is well\\u{9b}0m"
+        );
+    }
 }

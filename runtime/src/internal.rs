@@ -1,6 +1,7 @@
 //! What the other packages of this workspace use beside the API: no part of it, and free to change.
 
 pub use crate::connection::Network;
+pub use crate::printable::{printable, printable_lines};
 pub use slowmo_actors::messages::Inspection;
 pub use slowmo_actors::ports::device::OnGpu;
 pub use slowmo_actors::ports::transport::Traffic;

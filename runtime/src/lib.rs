@@ -36,6 +36,7 @@ pub mod internal;
 mod launcher;
 mod marker;
 mod node;
+mod printable;
 mod recorder;
 mod runtime;
 mod sampler;

@@ -355,7 +355,7 @@ async fn datagrams_arrive(kind: Kind) {
         one.transport
             .send_datagram(two.id, pattern(size, size))
             .unwrap();
-        let TransportEvent::Datagram { from, datagram } = two.next().await else {
+        let TransportEvent::Datagram { from, datagram, .. } = two.next().await else {
             panic!("a datagram")
         };
         assert_eq!((from, datagram), (one.id, pattern(size, size)));

@@ -69,7 +69,7 @@ impl Shell {
                     self.feed(In::Tick);
                 }
                 event = self.node.events.recv() => match event {
-                    Some(TransportEvent::Datagram { from, datagram }) => self.feed(In::Datagram { from, bytes: datagram.to_vec() }),
+                    Some(TransportEvent::Datagram { from, datagram, .. }) => self.feed(In::Datagram { from, bytes: datagram.to_vec() }),
                     Some(TransportEvent::PortRefused { node }) => {
                         self.poll();
                         self.feed(In::PortRefused(node));

@@ -24,18 +24,23 @@ pub async fn route(context: Arc<NodeContext>, mut events: mpsc::Receiver<Transpo
             return;
         };
         match event {
-            TransportEvent::Control { from, frame } => {
-                control(&context, from, &frame, credit, &mut dropped)
+            TransportEvent::Control { from, frame, share } => {
+                control(&context, from, &frame, credit.with(share), &mut dropped)
             }
             TransportEvent::Bulk {
                 from,
                 header,
                 stream,
-            } => bulk(&context, (from, &header, stream), credit, &mut dropped),
+                share,
+            } => {
+                let credit = credit.with(share);
+                bulk(&context, (from, &header, stream), credit, &mut dropped);
+            }
             TransportEvent::Datagram {
                 from,
                 datagram: bytes,
-            } => datagram(&context, from, bytes, credit),
+                share,
+            } => datagram(&context, from, bytes, credit.with(share)),
             TransportEvent::PeerUp {
                 node,
                 address,

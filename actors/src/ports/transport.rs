@@ -6,12 +6,18 @@ use bytes::Bytes;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::net::SocketAddr;
 use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
 
 pub use slowmo_protocol::wire::DATAGRAM_BYTES_MAX;
 
 /// Most events that may wait between the transport and the node supervisor before the transport
 /// stops reading.
 pub const TRANSPORT_EVENTS_MAX: usize = 1024;
+/// Bytes of events of one peer that a node holds at once, from the transport until they are handled:
+/// four of the largest control frames. A quarter of [`TRANSPORT_EVENTS_MAX`] events at most.
+pub const PEER_INBOX_BYTES: u32 = 4 << 20;
+/// Bytes that an event counts as at least.
+pub const EVENT_BYTES_MIN: u32 = PEER_INBOX_BYTES / 256;
 /// Most control frames that may wait for one peer before `send_control` refuses more.
 pub const CONTROL_QUEUE_FRAMES_MAX: usize = 1024;
 
@@ -150,6 +156,22 @@ pub struct Traffic {
     pub mtu_bytes: u16,
 }
 
+/// One peer's part of what a node takes in at once ([`PEER_INBOX_BYTES`]). An event holds it until it
+/// was handled, so that a peer which sends more than the node handles waits, and no other one does.
+/// The default holds nothing.
+#[derive(Debug, Default)]
+pub struct Share {
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl From<OwnedSemaphorePermit> for Share {
+    fn from(permit: OwnedSemaphorePermit) -> Self {
+        Self {
+            _permit: Some(permit),
+        }
+    }
+}
+
 /// Events that a transport reports.
 pub enum TransportEvent {
     /// Frames and streams can be sent to this peer, which has admitted this node. The peer's own
@@ -201,6 +223,8 @@ pub enum TransportEvent {
         from: NodeId,
         /// The encoded frame.
         frame: Bytes,
+        /// The sender's share.
+        share: Share,
     },
     /// A datagram arrived.
     Datagram {
@@ -208,6 +232,8 @@ pub enum TransportEvent {
         from: NodeId,
         /// Content of the datagram.
         datagram: Bytes,
+        /// The sender's share.
+        share: Share,
     },
     /// A bulk stream began.
     Bulk {
@@ -217,6 +243,8 @@ pub enum TransportEvent {
         header: Bytes,
         /// The rest of the stream, after the header.
         stream: Box<dyn BulkReceiver>,
+        /// The sender's share.
+        share: Share,
     },
 }
 

@@ -1,12 +1,15 @@
-//! `slowmo-chaos sim`: many simulated runs; exits 1 if a rule is broken.
+//! `slowmo-chaos sim`: many simulated runs; exits 1 if a rule is broken. `flood` and `siege`: packets
+//! of strangers against nodes on loopback.
 
 use clap::{Parser, Subcommand};
+use slowmo_chaos::flood::{Flood, Siege, SiegeNode};
 use slowmo_chaos::invariants::Verdict;
 use slowmo_chaos::sim::schedule::Schedule;
 use slowmo_chaos::sim::search::{self, Search};
 use slowmo_chaos::sim::shrink::{self, Shortest};
 use slowmo_chaos::sim::{self, Look, Report};
 use slowmo_protocol::time::Span;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,6 +26,44 @@ struct Arguments {
 enum Command {
     /// Simulates whole clusters in virtual time, one run per seed or schedule.
     Sim(Sim),
+    /// Floods a node on loopback with packets of strangers.
+    Flood(FloodArguments),
+    /// Measures four training nodes without and under a flood.
+    Siege(Siege),
+    /// One node of a siege.
+    #[command(hide = true)]
+    SiegeNode(SiegeNode),
+}
+
+/// A flood: how much of it, and where.
+#[derive(Parser)]
+struct FloodArguments {
+    /// Address of the node; on loopback.
+    address: SocketAddr,
+    /// Packets per second.
+    #[arg(long, default_value_t = 20_000)]
+    per_second: u32,
+    /// Length in seconds.
+    #[arg(long, default_value_t = 30)]
+    seconds: u64,
+    /// Number of addresses of loopback that it comes from.
+    #[arg(long, default_value_t = 8)]
+    sources: u8,
+}
+
+fn flood(arguments: &FloodArguments) -> anyhow::Result<ExitCode> {
+    let flood = Flood {
+        target: arguments.address,
+        per_second: arguments.per_second,
+        seconds: arguments.seconds,
+        sources: arguments.sources,
+    };
+    let sent = flood.run(|| false)?;
+    println!(
+        "{} packets in {:.1} s, {} not sent",
+        sent.packets, sent.seconds, sent.refused
+    );
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Number of runs, and how they are run.
@@ -87,7 +128,12 @@ fn range(text: &str) -> Result<RangeInclusive<usize>, String> {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
-    let Command::Sim(arguments) = Arguments::parse().command;
+    let arguments = match Arguments::parse().command {
+        Command::Sim(arguments) => arguments,
+        Command::Flood(arguments) => return flood(&arguments),
+        Command::Siege(siege) => return siege.run().map(|()| ExitCode::SUCCESS),
+        Command::SiegeNode(node) => return node.run().map(|()| ExitCode::SUCCESS),
+    };
     let look = Look {
         keeps_trace: arguments.trace.is_some(),
         verbose: arguments.verbose,

@@ -220,6 +220,7 @@ impl Shared {
             from,
             header,
             stream,
+            share,
         } = event
         else {
             return (!self.crash.has_crashed()).then_some(event);
@@ -229,6 +230,7 @@ impl Shared {
             from,
             header,
             stream,
+            share,
         })
     }
 }

@@ -348,7 +348,9 @@ fn refusal(refusing: &Node, error: AdmitError, node: NodeId) -> DialError {
             refusing.port_probe(node);
             DialError::DuplicateId(node)
         }
-        AdmitError::AlreadyConnected | AdmitError::Closed => DialError::NoAnswer,
+        AdmitError::AlreadyConnected | AdmitError::Closed | AdmitError::TooMany => {
+            DialError::NoAnswer
+        }
     }
 }
 
@@ -358,6 +360,7 @@ impl From<LocalPeer> for PeerIdentity {
             node: local.node,
             incarnation: local.incarnation,
             address: local.address,
+            host: None,
         }
     }
 }

@@ -3,13 +3,15 @@
 
 use super::pulse::Pulse;
 use super::watched::Watched;
-use slowmo_actors::ports::transport::{DownReason, TransportEvent};
+use slowmo_actors::ports::transport::{
+    DownReason, EVENT_BYTES_MIN, PEER_INBOX_BYTES, TransportEvent,
+};
 use slowmo_protocol::ident::{Incarnation, NodeId};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::{RwLock, RwLockWriteGuard, mpsc};
+use tokio::sync::{RwLock, RwLockWriteGuard, Semaphore, mpsc};
 
 /// The authenticated peer that a connection belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +20,8 @@ pub(crate) struct PeerIdentity {
     pub incarnation: Incarnation,
     /// The address where the peer listens, as the peer announced it.
     pub address: SocketAddr,
+    /// The host from which its packets come; `None` if the transport has no network.
+    pub host: Option<IpAddr>,
 }
 
 /// Longest time that received data is still read after a peer has closed its connections.
@@ -44,6 +48,8 @@ pub(crate) struct Session {
     readers: Arc<Watched<usize>>,
     /// Number of connections that are not closed yet.
     connections: Arc<Watched<usize>>,
+    /// What is left of the bytes of this peer that the node holds at once.
+    inbox: Arc<Semaphore>,
     /// Read-locked while an event is delivered, so that `PeerDown` comes last.
     delivering: RwLock<()>,
 }
@@ -82,6 +88,7 @@ impl Session {
             noticed: AtomicBool::new(false),
             readers: Arc::new(Watched::new(0)),
             connections: Arc::new(Watched::new(0)),
+            inbox: Arc::new(Semaphore::new(PEER_INBOX_BYTES as usize)),
             delivering: RwLock::new(()),
         }
     }
@@ -146,7 +153,8 @@ impl Session {
         self.ended.wait_for(|ended| *ended).await;
     }
 
-    /// Delivers an event of this peer to the node; waits while the node's event queue is full.
+    /// Delivers an event of this peer to the node; waits while the node holds [`PEER_INBOX_BYTES`] of
+    /// this peer's events, or its event queue is full.
     pub(crate) async fn deliver(&self, event: TransportEvent) -> Result<(), SessionOver> {
         let _shared = self.delivering.read().await;
         tokio::select! {
@@ -156,8 +164,22 @@ impl Session {
         }
     }
 
-    async fn deliver_in_order(&self, event: TransportEvent) -> Result<(), SessionOver> {
+    async fn deliver_in_order(&self, mut event: TransportEvent) -> Result<(), SessionOver> {
         self.started.wait_for(|started| *started).await;
+        let (share, length) = match &mut event {
+            TransportEvent::Control { frame, share, .. } => (Some(share), frame.len()),
+            TransportEvent::Datagram {
+                datagram, share, ..
+            } => (Some(share), datagram.len()),
+            TransportEvent::Bulk { header, share, .. } => (Some(share), header.len()),
+            _ => (None, 0),
+        };
+        if let Some(share) = share {
+            let bytes = u32::try_from(length).unwrap_or(u32::MAX);
+            let bytes = bytes.clamp(EVENT_BYTES_MIN, PEER_INBOX_BYTES);
+            let permit = self.inbox.clone().acquire_many_owned(bytes).await;
+            *share = permit.map_err(|_| SessionOver)?.into();
+        }
         let room = self.events.reserve().await.map_err(|_| SessionOver)?;
         self.noticed.store(true, Ordering::Release);
         room.send(event);
@@ -207,5 +229,78 @@ impl Session {
                 .await;
         }
         self.ended.set(true);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use slowmo_actors::ports::transport::{Share, TRANSPORT_EVENTS_MAX};
+
+    fn session(node: u64, events: &mpsc::Sender<TransportEvent>) -> Arc<Session> {
+        let peer = PeerIdentity {
+            node: NodeId(node),
+            incarnation: Incarnation(1),
+            address: SocketAddr::from(([127, 0, 0, 1], 1)),
+            host: None,
+        };
+        let session = Arc::new(Session::new(peer, events.clone()));
+        session.started.set(true);
+        session
+    }
+
+    fn frame(session: &Session, length: usize) -> TransportEvent {
+        TransportEvent::Control {
+            from: session.peer.node,
+            frame: Bytes::from(vec![0; length]),
+            share: Share::default(),
+        }
+    }
+
+    async fn settle() {
+        for _ in 0..TRANSPORT_EVENTS_MAX {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_noisy_peer_delays_another_by_its_share_at_most() {
+        let (sender, mut events) = mpsc::channel(TRANSPORT_EVENTS_MAX);
+        let noisy = session(1, &sender);
+        for _ in 0..2 * TRANSPORT_EVENTS_MAX {
+            let noisy = noisy.clone();
+            tokio::spawn(async move { noisy.deliver(frame(&noisy, 1)).await });
+        }
+        settle().await;
+        let quiet = session(2, &sender);
+        tokio::spawn(async move { quiet.deliver(frame(&quiet, 1)).await });
+        settle().await;
+        let mut before = 0;
+        while let Some(TransportEvent::Control { from, .. }) = events.recv().await
+            && from != NodeId(2)
+        {
+            before += 1;
+        }
+        assert!(
+            before <= (PEER_INBOX_BYTES / EVENT_BYTES_MIN) as usize,
+            "{before} events of the noisy peer came first"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_peer_fills_no_more_memory_than_its_share() {
+        let (sender, mut events) = mpsc::channel(TRANSPORT_EVENTS_MAX);
+        let noisy = session(1, &sender);
+        for _ in 0..100 {
+            let noisy = noisy.clone();
+            tokio::spawn(async move { noisy.deliver(frame(&noisy, 1 << 20)).await });
+        }
+        settle().await;
+        assert_eq!(events.len(), 4);
+        drop(events.recv().await);
+        settle().await;
+        assert_eq!(events.len(), 4, "what was handled makes room");
     }
 }

@@ -12,10 +12,16 @@ use slowmo_actors::ports::transport::{DownReason, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::view::MEMBERS_MAX;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+
+/// Largest number of peers at once: the members of the largest view, and some that join.
+const SESSIONS_MAX: usize = MEMBERS_MAX + SESSIONS_OF_ONE_HOST_MAX;
+/// Largest number of peers at once from one host (of IPv6, one network of 64 bits): four times the
+/// nodes of one launch. A process with a credential of the cluster can take any number of ids.
+const SESSIONS_OF_ONE_HOST_MAX: usize = 256;
 
 /// All peers of one node. `L` is the transport's handle for sending to one peer.
 pub(crate) struct Sessions<L> {
@@ -59,6 +65,8 @@ pub(crate) enum AdmitError {
     AlreadyConnected,
     /// This node's transport is closing.
     Closed,
+    /// Too many peers are connected, or too many from its host.
+    TooMany,
 }
 
 impl<L: Clone + Send + 'static> Sessions<L> {
@@ -102,6 +110,9 @@ impl<L: Clone + Send + 'static> Sessions<L> {
                 }
             }
         }
+        if predecessor.is_none() && table.is_full_for(peer) {
+            return Err(AdmitError::TooMany);
+        }
         let session = Arc::new(Session::new(peer, self.events.clone()));
         let mut entry = Entry {
             session: session.clone(),
@@ -129,6 +140,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         match verdict {
             _ if table.closed => Err(AdmitError::Closed),
             Some(Verdict::Refuse(error)) => Err(error),
+            None if table.is_full_for(peer) => Err(AdmitError::TooMany),
             _ => Ok(()),
         }
     }
@@ -277,6 +289,27 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         {
             table.entries.remove(&session.peer.node);
         }
+    }
+}
+
+impl<L> Table<L> {
+    /// Whether there is no room for another peer from this one's host.
+    fn is_full_for(&self, peer: PeerIdentity) -> bool {
+        let Some(host) = peer.host.map(network_of) else {
+            return false;
+        };
+        let hosts = self.entries.values();
+        let hosts = hosts.filter_map(|entry| entry.session.peer.host);
+        self.entries.len() >= SESSIONS_MAX
+            || hosts.filter(|other| network_of(*other) == host).count() >= SESSIONS_OF_ONE_HOST_MAX
+    }
+}
+
+/// What one host can send from: its IPv4 address, or a network of 64 bits of IPv6.
+fn network_of(host: IpAddr) -> u128 {
+    match host.to_canonical() {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits() >> 64 | 1 << 127,
     }
 }
 

@@ -109,7 +109,7 @@ impl Node {
 
     pub async fn next_control(&mut self) -> (NodeId, Bytes) {
         match self.next().await {
-            TransportEvent::Control { from, frame } => (from, frame),
+            TransportEvent::Control { from, frame, .. } => (from, frame),
             other => panic!("a control frame, not {}", name(&other)),
         }
     }

@@ -1,6 +1,7 @@
 //! State of `slowmo top`: polls turned into rates and events, keys turned into orders.
 
 use ratatui::crossterm::event::KeyCode;
+use slowmo::internal::printable;
 use slowmo::status::{MemberState, Status};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
@@ -87,7 +88,8 @@ impl Top {
 
     /// Adds the result of a poll.
     pub fn take(&mut self, polled: Polled) {
-        self.said = polled.said.or(self.said.take());
+        let said = polled.said.map(|said| printable(&said).into_owned());
+        self.said = said.or(self.said.take());
         let Some(at) = polled.at else { return };
         self.nodes = polled.nodes;
         self.chosen = self.chosen.min(self.nodes.len().saturating_sub(1));
@@ -98,7 +100,8 @@ impl Top {
         {
             note(self.steps.entry(node).or_default(), at, step_of(report));
             for event in &report.events {
-                let event = (event.at_us, node, event.what.clone());
+                let what = printable(&event.what).into_owned();
+                let event = (event.at_us, node, what);
                 if self.seen.insert(event.clone()) {
                     happened(&mut self.events, event);
                 }

@@ -6,6 +6,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style, Stylize};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table, TableState};
+use slowmo::internal::printable;
 use slowmo::status::{MemberState, Status};
 use std::collections::BTreeSet;
 
@@ -46,7 +47,7 @@ fn heading(top: &Top) -> Text<'static> {
         .filter_map(|(_, report)| report.as_ref()?.waiting_for.clone())
         .next();
     let third = match waits {
-        Some(why) => Line::from(format!("waits: {why}")).yellow(),
+        Some(why) => Line::from(format!("waits: {}", printable(&why))).yellow(),
         None => Line::from(format!(
             "momentum lost: {} shards, push-sum weight lost: {:.3}",
             report.momentum_lost, report.push_sum_weight_lost
@@ -55,7 +56,9 @@ fn heading(top: &Top) -> Text<'static> {
     Text::from(vec![
         Line::from(format!(
             "{}  view {} of {}",
-            top.name, report.epoch, report.lineage
+            printable(&top.name),
+            report.epoch,
+            printable(&report.lineage)
         ))
         .bold(),
         Line::from(format!(
@@ -142,7 +145,7 @@ fn row(top: &Top, node: usize, report: &Status) -> Row<'static> {
         ),
         Cell::from(late),
         Cell::from(checkpoint),
-        Cell::from(report.devices.join(", ")),
+        Cell::from(printable(&report.devices.join(", ")).into_owned()),
     ])
 }
 
@@ -234,6 +237,19 @@ mod tests {
         }
         top.press(KeyCode::Char('x'));
         assert!(drawn(&top, (120, 24)).contains("kill node 1? y for yes"));
+    }
+
+    #[test]
+    fn what_nodes_tell_is_drawn_without_control_characters() {
+        let mut polled = polled(Instant::now(), 100);
+        if let Some(report) = &mut polled.nodes[0].1 {
+            report.events[0].what = "\x1b[2Jnode-2 joined".to_owned();
+            report.waiting_for = Some("\u{202e}node 3\r".to_owned());
+        }
+        let picture = drawn(&Top::new("job 7".to_owned(), polled), (120, 24));
+        for part in ["\\u{1b}[2Jnode-2 joined", "waits: \\u{202e}node 3\\r"] {
+            assert!(picture.contains(part), "{part} in\n{picture}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::transport::sessions::Session;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use slowmo_actors::ports::transport::{
-    BulkError, CONTROL_QUEUE_FRAMES_MAX, DownReason, SendError, TransportEvent,
+    BulkError, CONTROL_QUEUE_FRAMES_MAX, DownReason, SendError, Share, TransportEvent,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -113,6 +113,7 @@ impl Link {
                 .deliver(TransportEvent::Control {
                     from: self.from.local.node,
                     frame,
+                    share: Share::default(),
                 })
                 .await;
             self.undelivered.fetch_sub(1, Ordering::AcqRel);
@@ -133,6 +134,7 @@ impl Link {
                 .deliver(TransportEvent::Datagram {
                     from: self.from.local.node,
                     datagram,
+                    share: Share::default(),
                 })
                 .await
                 .is_err()

@@ -3,7 +3,7 @@
 use super::link::{Delays, Link};
 use async_trait::async_trait;
 use bytes::{Buf, Bytes};
-use slowmo_actors::ports::transport::{BulkError, BulkReceiver, BulkSender, TransportEvent};
+use slowmo_actors::ports::transport::{BulkError, BulkReceiver, BulkSender, Share, TransportEvent};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -47,6 +47,7 @@ pub(super) async fn open(
                 from,
                 header,
                 stream: Box::new(receiver),
+                share: Share::default(),
             })
             .await;
     });

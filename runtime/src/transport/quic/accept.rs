@@ -1,40 +1,140 @@
 //! Accepting connections: each dialer is checked, admitted to its peer's session, and read from.
 
 use super::Node;
+use super::admissions::{Admission, Admissions, Dialer};
 use super::close::{CloseCode, CloseOnDrop, close};
 use super::handshake::{HandshakeError, Introduced};
-use super::socket::HANDSHAKES_MAX;
+use super::rate::{Bucket, Rate};
 use super::tls::is_version_exchange;
 use super::{bulk, incoming, port_probe};
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::{AdmitError, Part};
-use quinn::{Connection, Incoming};
+use parking_lot::Mutex;
+use quinn::{Connection, ConnectionError, Incoming};
 use slowmo_actors::ports::transport::{DialError, TransportEvent};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::Semaphore;
+use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
+/// Longest time from a dialer's first packet until its handshake has begun: its first flight is one
+/// packet or two, and QUIC sends a lost one again within a tenth of a second.
+const FIRST_FLIGHT_MAX: Duration = Duration::from_millis(500);
 /// Longest time that a dialer may take to introduce itself.
 const INTRODUCTION_MAX: Duration = Duration::from_secs(5);
+/// Refusals that are reported; the others are counted.
+const REPORTS: Rate = Rate {
+    per_second: 1,
+    burst: 16,
+};
+/// Shortest time between two warnings that packets are dropped.
+const FLOOD_WARNING_INTERVAL: Duration = Duration::from_secs(10);
+/// Dropped packets between two warnings below which nobody floods the node: some are always lost
+/// between restarts.
+const FLOOD_PACKETS_MIN: u64 = 1000;
 
 /// Accepts connections until the endpoint is closed.
 pub(super) async fn run(node: Arc<Node>) {
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let admissions = Admissions::default();
+    let reports = Arc::new(Reports::new());
+    let mut flood = Flood::new();
     while let Some(incoming) = node.endpoint.accept().await {
-        let Ok(permit) = handshakes.clone().try_acquire_owned() else {
-            incoming.refuse();
-            continue;
+        flood.warn(node.gate.dropped());
+        let address = incoming.remote_address();
+        let dialer = Dialer {
+            address,
+            is_member: node.gate.is_knock(&incoming.orig_dst_cid()) || node.gate.is_known(address),
+            is_validated: incoming.remote_address_validated(),
+        };
+        let permit = match admissions.ask(dialer) {
+            Admission::Granted(permit) => permit,
+            Admission::Retry => {
+                // It fails only for a validated address, of which no retry is asked.
+                let _ = incoming.retry();
+                continue;
+            }
+            // Its QUIC tries again soon; an answer would only make it give up.
+            Admission::Full => {
+                incoming.ignore();
+                continue;
+            }
         };
         let node = node.clone();
+        let reports = reports.clone();
         tokio::spawn(async move {
-            admit(&node, incoming).await;
+            admit(&node, incoming, &reports).await;
             drop(permit);
         });
     }
 }
 
-async fn admit(node: &Arc<Node>, incoming: Incoming) {
+/// Warns of floods, rarely.
+struct Flood {
+    told: u64,
+    told_at: Instant,
+}
+
+impl Flood {
+    fn new() -> Self {
+        Self {
+            told: 0,
+            told_at: Instant::now(),
+        }
+    }
+
+    fn warn(&mut self, dropped: u64) {
+        let since = dropped.saturating_sub(self.told);
+        if self.told_at.elapsed() < FLOOD_WARNING_INTERVAL {
+            return;
+        }
+        if since >= FLOOD_PACKETS_MIN {
+            tracing::warn!(
+                packets = since,
+                seconds = self.told_at.elapsed().as_secs(),
+                "a flood of packets that belong to no connection was dropped"
+            );
+        }
+        self.told = dropped;
+        self.told_at = Instant::now();
+    }
+}
+
+/// Reports refusals, and only so many of them.
+struct Reports(Mutex<Reported>);
+
+struct Reported {
+    bucket: Bucket,
+    left_out: u64,
+}
+
+impl Reports {
+    fn new() -> Self {
+        Self(Mutex::new(Reported {
+            bucket: Bucket::full(REPORTS, Instant::now()),
+            left_out: 0,
+        }))
+    }
+
+    fn refused(&self, node: &Node, remote: SocketAddr, error: DialError) {
+        tracing::debug!(%remote, %error, "refused");
+        let mut reported = self.0.lock();
+        if !reported.bucket.take(REPORTS, Instant::now()) {
+            reported.left_out += 1;
+            return;
+        }
+        let left_out = std::mem::take(&mut reported.left_out);
+        drop(reported);
+        if left_out > 0 {
+            tracing::warn!(left_out, "further connections were refused");
+        }
+        // An event that finds the queue full is only logged: nothing may block on strangers.
+        let _ = node
+            .events
+            .try_send(TransportEvent::Refused { remote, error });
+    }
+}
+
+async fn admit(node: &Arc<Node>, incoming: Incoming, reports: &Reports) {
     let remote = incoming.remote_address();
     let introduced = timeout(INTRODUCTION_MAX, introduce(node, incoming)).await;
     let error = match introduced {
@@ -44,18 +144,24 @@ async fn admit(node: &Arc<Node>, incoming: Incoming) {
         Ok(Err(HandshakeError::Failed(error))) => error,
         Err(_) => DialError::BadPreface("it did not introduce itself in time".into()),
     };
-    // A flood of refusals must not block the node: an event that finds the queue full is only
-    // logged.
-    tracing::debug!(%remote, %error, "refused");
-    let _ = node
-        .events
-        .try_send(TransportEvent::Refused { remote, error });
+    reports.refused(node, remote, error);
+}
+
+/// Completes the handshake of a dialer, which must begin it at once.
+async fn handshake(node: &Node, incoming: Incoming) -> Result<Connection, ConnectionError> {
+    let mut connecting = incoming.accept()?;
+    timeout(FIRST_FLIGHT_MAX, connecting.handshake_data())
+        .await
+        .map_err(|_| ConnectionError::TimedOut)??;
+    let connection = connecting.await?;
+    node.gate.authenticated(connection.remote_address());
+    Ok(connection)
 }
 
 async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), HandshakeError> {
-    let connection = incoming
+    let connection = handshake(node, incoming)
         .await
-        .map_err(|error| node.introduction.failure(&error))?;
+        .map_err(|error| node.introduction.stranger(&error))?;
     node.track(&connection);
     let guard = CloseOnDrop::new(&connection, "it did not introduce itself in time");
     if is_version_exchange(&connection) {
@@ -120,6 +226,11 @@ fn not_admitted(
             port_probe::port_probe(node, introduced.peer.node, address);
             node.introduction
                 .refuse(connection, DialError::DuplicateId(introduced.peer.node))
+        }
+        AdmitError::TooMany => {
+            let told = "too many nodes are connected from this host";
+            close(connection, CloseCode::Dropped, told);
+            DialError::BadPreface(told.into()).into()
         }
         AdmitError::AlreadyConnected | AdmitError::Closed => {
             close(connection, CloseCode::Leave, "the node is closing");

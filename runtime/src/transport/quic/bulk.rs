@@ -1,5 +1,7 @@
 //! Bulk streams: a length-prefixed header, then raw bytes. Sending makes no copy, receiving one.
 
+use super::close::error_text;
+use super::settings::{admit_bulk, open_window};
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::{Counted, Session};
 use crate::transport::watched::Watched;
@@ -7,10 +9,11 @@ use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
 use quinn::{Connection, ReadError, ReadExactError, RecvStream, SendStream, VarInt, WriteError};
 use slowmo_actors::ports::transport::{
-    BulkError, BulkReceiver, BulkSender, DownReason, TransportEvent,
+    BulkError, BulkReceiver, BulkSender, DownReason, Share, TransportEvent,
 };
 use slowmo_protocol::wire::BULK_HEADER_BYTES_MAX;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The error code of streams that were reset; it carries no further meaning.
 const ABANDONED: VarInt = VarInt::from_u32(0);
@@ -27,7 +30,7 @@ pub(super) async fn open(
     let stream = connection
         .open_uni()
         .await
-        .map_err(|error| BulkError::Broken(error.to_string()))?;
+        .map_err(|error| BulkError::Broken(error_text(&error)))?;
     let mut sender = QuicSender {
         stream: Some(stream),
         delivering: delivering.clone(),
@@ -42,14 +45,42 @@ pub(super) async fn receive(
     session: Arc<Session>,
     accepted: Arc<Accepted>,
 ) {
+    admit_bulk(&connection);
+    let window = Window::new(&connection);
     while let Ok(stream) = connection.accept_uni().await {
         accepted.mark_used();
         // One task per stream; the connection limits the number of open streams.
-        tokio::spawn(receive_one(stream, session.clone()));
+        tokio::spawn(receive_one(stream, session.clone(), window.clone()));
     }
 }
 
-async fn receive_one(mut stream: RecvStream, session: Arc<Session>) {
+/// The receive window of one bulk connection: small until this node reads values from it, so that a
+/// peer from which nothing is read cannot fill much memory.
+#[derive(Clone)]
+struct Window(Arc<ClosedWindow>);
+
+struct ClosedWindow {
+    connection: Connection,
+    is_open: AtomicBool,
+}
+
+impl Window {
+    fn new(connection: &Connection) -> Self {
+        Self(Arc::new(ClosedWindow {
+            connection: connection.clone(),
+            is_open: AtomicBool::new(false),
+        }))
+    }
+
+    /// Opens the window at the first call.
+    fn open(&self) {
+        if !self.0.is_open.swap(true, Ordering::AcqRel) {
+            open_window(&self.0.connection);
+        }
+    }
+}
+
+async fn receive_one(mut stream: RecvStream, session: Arc<Session>, window: Window) {
     let mut length = [0; 4];
     if stream.read_exact(&mut length).await.is_err() {
         return;
@@ -70,7 +101,8 @@ async fn receive_one(mut stream: RecvStream, session: Arc<Session>) {
         .deliver(TransportEvent::Bulk {
             from,
             header,
-            stream: Box::new(QuicReceiver { stream }),
+            stream: Box::new(QuicReceiver { stream, window }),
+            share: Share::default(),
         })
         .await;
 }
@@ -114,7 +146,7 @@ impl BulkSender for QuicSender {
             .write_chunk(chunk)
             .await
             .map_err(|error| match error {
-                WriteError::ConnectionLost(error) => BulkError::Broken(error.to_string()),
+                WriteError::ConnectionLost(error) => BulkError::Broken(error_text(&error)),
                 _ => BulkError::Reset,
             })
     }
@@ -142,11 +174,13 @@ impl Drop for QuicSender {
 /// The receiving end; quinn stops a stream that is dropped unread.
 struct QuicReceiver {
     stream: RecvStream,
+    window: Window,
 }
 
 #[async_trait]
 impl BulkReceiver for QuicReceiver {
     async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), BulkError> {
+        self.window.open();
         self.stream
             .read_exact(into)
             .await
@@ -170,7 +204,7 @@ impl BulkReceiver for QuicReceiver {
 
 fn read_error(error: ReadError) -> BulkError {
     match error {
-        ReadError::ConnectionLost(error) => BulkError::Broken(error.to_string()),
+        ReadError::ConnectionLost(error) => BulkError::Broken(error_text(&error)),
         ReadError::ClosedStream => BulkError::EndedEarly,
         _ => BulkError::Reset,
     }

@@ -1,12 +1,13 @@
 //! Closing of connections: close codes on the wire, and the mapping of a connection's error to a
 //! reason.
 
+use crate::printable::{printable, printable_bytes};
 use quinn::{Connection, ConnectionError, VarInt};
 use slowmo_actors::ports::transport::{DialError, DownReason};
 use slowmo_protocol::ident::NodeId;
 use std::time::Duration;
 
-/// Longest reason text that is sent, in bytes.
+/// Longest reason text that is sent, and that is read of a peer's, in bytes.
 const REASON_BYTES_MAX: usize = 512;
 /// TLS alerts about certificates, numbered as in RFC 8446 section 6; QUIC carries them in its error
 /// codes (RFC 9001 section 4.8).
@@ -92,7 +93,7 @@ pub(super) fn close_for(connection: &Connection, reason: &DownReason) {
 pub(super) fn down_reason(error: &ConnectionError, idle_timeout: Duration) -> DownReason {
     match error {
         ConnectionError::ApplicationClosed(close) => {
-            let text = String::from_utf8_lossy(&close.reason).into_owned();
+            let text = printable_bytes(&close.reason, REASON_BYTES_MAX);
             match u64::from(close.error_code) {
                 code if code == CloseCode::Violation as u64 => DownReason::Dropped(format!(
                     "it found that this node broke the protocol: {text}"
@@ -107,22 +108,54 @@ pub(super) fn down_reason(error: &ConnectionError, idle_timeout: Duration) -> Do
         ConnectionError::LocallyClosed => {
             DownReason::ClosedHere("this node closed the connection".into())
         }
-        other => DownReason::Broken(other.to_string()),
+        other => DownReason::Broken(error_text(other)),
     }
 }
 
-/// The error of an attempt to connect; `None` if connecting was needless.
+/// The text of a connection's error, in which a peer's reason is bounded and printable.
+pub(super) fn error_text(error: &ConnectionError) -> String {
+    let told = |who: &str, reason: &[u8]| {
+        let reason = printable_bytes(reason, REASON_BYTES_MAX);
+        format!("closed by {who}: {reason}")
+    };
+    match error {
+        ConnectionError::ApplicationClosed(close) => told("the peer", &close.reason),
+        ConnectionError::ConnectionClosed(close) => told("the peer's QUIC", &close.reason),
+        other => printable(&other.to_string()).into_owned(),
+    }
+}
+
+/// The error of a handshake that did not complete. Its peer is not authenticated, so anybody may
+/// have sent what ended it: nothing of its text is passed on, and none of its codes is believed but
+/// those with which TLS itself refuses.
+pub(super) fn handshake_error(error: &ConnectionError, ours: &str) -> DialError {
+    match error {
+        ConnectionError::TimedOut | ConnectionError::Reset => DialError::NoAnswer,
+        ConnectionError::TransportError(error) => {
+            tls_error(error.code.into(), &printable(&error.reason), ours)
+        }
+        ConnectionError::ConnectionClosed(close) => tls_error(close.error_code.into(), "", ours),
+        ConnectionError::ApplicationClosed(_) => {
+            DialError::Other("it closed the connection before it was authenticated".into())
+        }
+        other => DialError::Other(other.to_string()),
+    }
+}
+
+/// The error of an introduction between authenticated peers; `None` if connecting was needless.
 pub(super) fn dial_error(error: &ConnectionError, local: NodeId, ours: &str) -> Option<DialError> {
     Some(match error {
         ConnectionError::TimedOut | ConnectionError::Reset => DialError::NoAnswer,
-        ConnectionError::TransportError(error) => tls_error(error.code.into(), &error.reason, ours),
+        ConnectionError::TransportError(error) => {
+            tls_error(error.code.into(), &printable(&error.reason), ours)
+        }
         ConnectionError::ConnectionClosed(close) => tls_error(
             close.error_code.into(),
-            &String::from_utf8_lossy(&close.reason),
+            &printable_bytes(&close.reason, REASON_BYTES_MAX),
             ours,
         ),
         ConnectionError::ApplicationClosed(close) => {
-            let text = String::from_utf8_lossy(&close.reason).into_owned();
+            let text = printable_bytes(&close.reason, REASON_BYTES_MAX);
             match u64::from(close.error_code) {
                 code if code == CloseCode::Needless as u64 => return None,
                 code if code == CloseCode::SameId as u64 => DialError::SameId(local),
@@ -154,6 +187,9 @@ fn tls_error(code: u64, reason: &str, ours: &str) -> DialError {
             theirs: "unknown".into(),
             ours: ours.to_owned(),
         };
+    }
+    if reason.is_empty() {
+        return DialError::Other(format!("QUIC error {code:#x}"));
     }
     DialError::Other(format!("QUIC error {code:#x}: {reason}"))
 }

@@ -155,6 +155,9 @@ fn not_admitted(node: &Arc<Node>, error: AdmitError, introduced: &Introduced) ->
             port_probe::port_probe(node, introduced.peer.node, address);
             DialError::DuplicateId(introduced.peer.node).into()
         }
+        AdmitError::TooMany => {
+            DialError::Other("too many nodes are connected from its host".into()).into()
+        }
         AdmitError::AlreadyConnected | AdmitError::Closed => HandshakeError::Needless,
     }
 }
@@ -168,9 +171,11 @@ async fn handshake(
         .endpoint
         .connect_with(client.clone(), address, SERVER_NAME);
     let connecting = connecting.map_err(|error| DialError::Other(error.to_string()))?;
-    connecting
+    let connection = connecting
         .await
-        .map_err(|error| node.introduction.failure(&error))
+        .map_err(|error| node.introduction.stranger(&error))?;
+    node.gate.authenticated(connection.remote_address());
+    Ok(connection)
 }
 
 /// Exchanges introductions on one connection, and waits until the peer has admitted it.

@@ -6,8 +6,9 @@
 //! state, so that a redundant connection does no harm. Then it admits the connection and ends its
 //! own stream, so that a peer that is up is up at both ends.
 
-use super::close::{CloseCode, close, dial_error};
+use super::close::{CloseCode, close, dial_error, handshake_error};
 use super::tls::certified_name;
+use crate::printable::printable_bytes;
 use crate::transport::session::PeerIdentity;
 use quinn::{Connection, ConnectionError, ReadError, ReadExactError, RecvStream, SendStream};
 use slowmo_actors::ports::transport::{DialError, LocalPeer};
@@ -56,6 +57,11 @@ impl From<DialError> for HandshakeError {
 }
 
 impl Introduction {
+    /// Maps the error of a handshake, whose peer is not authenticated yet.
+    pub(super) fn stranger(&self, error: &ConnectionError) -> HandshakeError {
+        HandshakeError::Failed(handshake_error(error, &self.version))
+    }
+
     /// Maps a connection's error during an introduction to a handshake error.
     pub(super) fn failure(&self, error: &ConnectionError) -> HandshakeError {
         dial_error(error, self.local.node, &self.version)
@@ -166,6 +172,7 @@ impl Introduction {
                 node,
                 incarnation,
                 address,
+                host: Some(connection.remote_address().ip()),
             },
             bulk,
         })
@@ -217,7 +224,7 @@ impl Introduction {
         close(connection, CloseCode::Version, &self.version);
         let theirs = heard.map_or_else(
             || "unknown".into(),
-            |name| String::from_utf8_lossy(&name).into_owned(),
+            |name| printable_bytes(&name, VERSION_NAME_BYTES_MAX),
         );
         DialError::ProtocolVersion {
             theirs,

@@ -3,6 +3,7 @@
 //!
 //! Does no network or file I/O.
 
+use super::ids::KnockKey;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -24,6 +25,11 @@ const ED25519_PKCS8_PREFIX: [u8; 16] = [
 ];
 /// HKDF salt that separates this use of the cluster key from any other.
 const DERIVATION_SALT: &[u8] = b"slowmo cluster key 1";
+/// Most CA certificates with which a dialer may mark its first packets; each costs one hash of
+/// every first packet.
+const KNOCKS_MAX: usize = 4;
+/// Separates the mark's secret from other digests of a CA certificate.
+const KNOCK_LABEL: &[u8] = b"slowmo knock 1";
 /// Certificates are valid from January 1 of the first year to January 1 of the second. The range is
 /// wide because nodes' clocks may be wrong; trust rests on the key.
 const VALID_YEARS: (i32, i32) = (2020, 2120);
@@ -41,6 +47,8 @@ pub struct Identity {
     pub(super) cluster: ClusterId,
     /// Whether certificates carry node id and incarnation; false for the operator's own files.
     pub(super) named: bool,
+    /// Secrets with which first packets are marked; the first one marks those of this node.
+    pub(super) knocks: Vec<KnockKey>,
 }
 
 /// Reason why an identity could not be created. Nothing was changed.
@@ -205,6 +213,7 @@ impl Identity {
             roots: roots_of([authority])?,
             cluster: cluster_key.cluster_id(),
             named: true,
+            knocks: vec![KnockKey::new(&cluster_key.derive(b"knock"))],
         })
     }
 
@@ -231,12 +240,14 @@ impl Identity {
             .map_err(unusable("certificate file"))?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(unusable("key file"))?;
         let cluster = cluster_of(&authorities);
+        let knocks = authorities.iter().take(KNOCKS_MAX).map(knock_of).collect();
         Ok(Self {
             chain,
             key,
             roots: roots_of(authorities)?,
             cluster,
             named: false,
+            knocks,
         })
     }
 
@@ -334,6 +345,17 @@ fn cluster_of(authorities: &[CertificateDer<'_>]) -> ClusterId {
     let mut id = [0; 8];
     id.copy_from_slice(&digest.as_ref()[..8]);
     ClusterId(u64::from_le_bytes(id))
+}
+
+/// With the operator's own files, a first packet is marked with a digest of a CA certificate. That
+/// is no secret to somebody who has the file; it keeps out floods of those who do not.
+fn knock_of(authority: &CertificateDer<'_>) -> KnockKey {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    context.update(KNOCK_LABEL);
+    context.update(authority);
+    let mut secret = [0; 32];
+    secret.copy_from_slice(context.finish().as_ref());
+    KnockKey::new(&secret)
 }
 
 #[cfg(test)]

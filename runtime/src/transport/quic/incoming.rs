@@ -5,7 +5,7 @@ use crate::transport::accepted::Accepted;
 use crate::transport::sessions::Session;
 use bytes::BytesMut;
 use quinn::{Connection, ReadExactError, RecvStream};
-use slowmo_actors::ports::transport::{DownReason, TransportEvent};
+use slowmo_actors::ports::transport::{DownReason, Share, TransportEvent};
 use slowmo_protocol::wire::CONTROL_FRAME_BYTES_MAX;
 use std::sync::Arc;
 
@@ -33,6 +33,7 @@ async fn receive_control(connection: &Connection, session: &Session, accepted: &
             Ok(Some(frame)) => TransportEvent::Control {
                 from: session.peer.node,
                 frame: frame.freeze(),
+                share: Share::default(),
             },
             Ok(None) => return,
             Err(violation) => return session.close(DownReason::ProtocolViolation(violation)),
@@ -73,6 +74,7 @@ async fn receive_datagrams(connection: Connection, session: Arc<Session>, accept
         let event = TransportEvent::Datagram {
             from: session.peer.node,
             datagram,
+            share: Share::default(),
         };
         if session.deliver(event).await.is_err() {
             return;

@@ -6,14 +6,20 @@
 //! the only user of quinn and rustls.
 
 mod accept;
+mod admissions;
 mod bulk;
 mod close;
 mod dial;
+mod gate;
 mod handshake;
 mod identity;
+mod ids;
 mod incoming;
+#[cfg(feature = "testing")]
+pub mod initials;
 mod outgoing;
 mod port_probe;
+mod rate;
 mod settings;
 mod socket;
 mod tls;
@@ -28,6 +34,7 @@ use super::dialing::Dialing;
 use super::sessions::{Session, Sessions};
 use async_trait::async_trait;
 use bytes::Bytes;
+use gate::Gate;
 use handshake::Introduction;
 use outgoing::Outgoing;
 use quinn::{Connection, Endpoint};
@@ -37,6 +44,7 @@ use slowmo_actors::ports::transport::{
 };
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX};
+use socket::Opened;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +75,12 @@ pub const CLOSE_MAX: Duration = BULK_FLUSH_MAX
 pub fn bind(
     settings: QuicSettings,
 ) -> Result<(Arc<dyn Transport>, mpsc::Receiver<TransportEvent>), BindError> {
-    let (endpoint, clients, address) = socket::open(&settings)?;
+    let Opened {
+        endpoint,
+        clients,
+        gate,
+        address,
+    } = socket::open(&settings)?;
     let (events, receiver) = mpsc::channel(TRANSPORT_EVENTS_MAX);
     let runtime = Handle::current();
     let announced = settings.advertise.unwrap_or(address);
@@ -88,6 +101,7 @@ pub fn bind(
         idle_timeout: settings.tuning.idle_timeout,
         endpoint,
         clients,
+        gate,
         events,
         runtime,
         dialing: Dialing::default(),
@@ -104,6 +118,7 @@ struct Node {
     introduction: Introduction,
     endpoint: Endpoint,
     clients: socket::Clients,
+    gate: Arc<Gate>,
     idle_timeout: Duration,
     runtime: Handle,
     events: mpsc::Sender<TransportEvent>,

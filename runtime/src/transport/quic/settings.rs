@@ -3,15 +3,27 @@
 
 use super::identity::Identity;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
-use quinn::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+use quinn::{
+    AckFrequencyConfig, Connection, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt,
+};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::wire::PROTOCOL_VERSION;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Largest number of unidirectional streams that a peer may have open on one connection.
+/// Largest number of unidirectional streams that a peer may have open on its bulk connection.
 pub const STREAMS_MAX: u32 = 1024;
+/// The same for any connection before it is admitted as one for bulk: the preface, and the frames.
+pub const CONTROL_STREAMS_MAX: u32 = 2;
+/// Unread bytes of such a connection at which its sender waits: two of the largest frames.
+pub const CONTROL_WINDOW_BYTES: u32 = 2 << 20;
+/// Unread bytes of a connection that this node dialed, of streams and of datagrams each: only the
+/// peer's preface comes on it.
+const DIALED_WINDOW_BYTES: u32 = 16 << 10;
+/// Unread bytes of a bulk connection of which this node has read no values yet: headers, and the
+/// beginnings of the first streams.
+pub const UNREAD_WINDOW_BYTES: u32 = 2 << 20;
 /// Unread bytes of one stream at which its sender waits. A path of 1 Gbit/s and 100 ms holds 12.5
 /// MB.
 pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;
@@ -19,8 +31,9 @@ pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;
 pub const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
 /// Unacknowledged bytes of one connection at which its sender waits.
 pub const SEND_WINDOW_BYTES: u64 = 32 << 20;
-/// Datagram bytes that may be buffered on either side; beyond that, the oldest are lost.
-pub const DATAGRAM_BUFFER_BYTES: usize = 1 << 20;
+/// Datagram bytes that may be buffered on either side, some hundred datagrams; beyond that, the
+/// oldest are lost.
+pub const DATAGRAM_BUFFER_BYTES: usize = 256 << 10;
 /// Largest UDP payload over IPv4, in bytes.
 const UDP_PAYLOAD_BYTES_MAX: u16 = 65_507;
 /// Number of packets that quinn passes to the kernel in one send, with segmentation offload.
@@ -35,6 +48,17 @@ const MTU_RETRY: Duration = Duration::from_secs(2);
 
 /// Longest keep-alive interval of a control connection.
 const CONTROL_KEEP_ALIVE_MAX: Duration = Duration::from_millis(300);
+
+/// Lets a peer open the streams of a bulk connection, with a window for what is not read yet.
+pub(super) fn admit_bulk(connection: &Connection) {
+    connection.set_max_concurrent_uni_streams(VarInt::from_u32(STREAMS_MAX));
+    connection.set_receive_window(VarInt::from_u32(UNREAD_WINDOW_BYTES));
+}
+
+/// Opens the whole window of a bulk connection whose streams this node reads.
+pub(super) fn open_window(connection: &Connection) {
+    connection.set_receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES));
+}
 
 /// Settings for [`bind`](super::bind).
 #[derive(Debug)]
@@ -134,12 +158,29 @@ impl Tuning {
     /// within the window in which a node counts as alive. Pings from one end suffice, because the
     /// acknowledgements are signs of life too.
     pub(super) fn control_config(&self) -> TransportConfig {
-        let mut config = self.transport_config();
+        let mut config = self.dialed_config();
         config.keep_alive_interval(Some(self.keep_alive.min(CONTROL_KEEP_ALIVE_MAX)));
         config
     }
 
-    pub(super) fn transport_config(&self) -> TransportConfig {
+    /// Configuration for connections that this node dials, on which it sends and hardly receives.
+    pub(super) fn dialed_config(&self) -> TransportConfig {
+        let mut config = self.transport_config();
+        config
+            .receive_window(VarInt::from_u32(DIALED_WINDOW_BYTES))
+            .datagram_receive_buffer_size(Some(DIALED_WINDOW_BYTES as usize));
+        config
+    }
+
+    /// Configuration for connections that this node accepts. Their streams and their window grow
+    /// when a peer is admitted for bulk (see [`admit_bulk`]).
+    pub(super) fn accepted_config(&self) -> TransportConfig {
+        let mut config = self.transport_config();
+        config.receive_window(VarInt::from_u32(CONTROL_WINDOW_BYTES));
+        config
+    }
+
+    fn transport_config(&self) -> TransportConfig {
         let mut mtu = MtuDiscoveryConfig::default();
         mtu.upper_bound(self.mtu_bytes())
             .black_hole_cooldown(MTU_RETRY);
@@ -149,10 +190,9 @@ impl Tuning {
             .max_ack_delay(Some(Duration::from_millis(5)));
         let mut config = TransportConfig::default();
         config
-            .max_concurrent_uni_streams(VarInt::from_u32(STREAMS_MAX))
+            .max_concurrent_uni_streams(VarInt::from_u32(CONTROL_STREAMS_MAX))
             .max_concurrent_bidi_streams(VarInt::from_u32(0))
             .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
-            .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
             .send_window(SEND_WINDOW_BYTES)
             .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER_BYTES))
             .datagram_send_buffer_size(DATAGRAM_BUFFER_BYTES)

@@ -1,18 +1,25 @@
 //! The UDP socket and the QUIC endpoint on it.
 
+use super::admissions::HANDSHAKES_MAX;
+use super::gate::{Gate, GatedSocket, QUIC_VERSION};
 use super::identity::IdentityError;
+use super::ids::OwnIds;
 use super::settings::{QuicSettings, Tuning};
 use super::tls;
 use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{ClientConfig, Endpoint, EndpointConfig, ServerConfig, TokioRuntime};
+use quinn::{
+    ClientConfig, ConnectionId, Endpoint, EndpointConfig, Runtime, ServerConfig, TokioRuntime,
+};
 use slowmo_protocol::ident::NodeId;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 
-/// Largest number of connections being accepted at once; further ones are refused.
-pub(super) const HANDSHAKES_MAX: usize = 256;
+/// Bytes that may arrive for one connection before it is accepted: a first flight in some packets.
+const EARLY_BYTES_MAX: u64 = 16 << 10;
+/// The same for all connections that are not accepted yet.
+const EARLY_BYTES_ALL_MAX: u64 = 1 << 20;
 
 /// Reason why a node cannot listen. Nothing was opened.
 #[derive(Debug, thiserror::Error)]
@@ -57,8 +64,17 @@ pub(super) struct Clients {
     pub bulk: ClientConfig,
 }
 
-/// Opens the endpoint; returns it with the client configurations and the bound address.
-pub(super) fn open(settings: &QuicSettings) -> Result<(Endpoint, Clients, SocketAddr), BindError> {
+/// An open endpoint.
+pub(super) struct Opened {
+    pub endpoint: Endpoint,
+    pub clients: Clients,
+    pub gate: Arc<Gate>,
+    /// The address where it listens.
+    pub address: SocketAddr,
+}
+
+/// Opens the endpoint behind its gate.
+pub(super) fn open(settings: &QuicSettings) -> Result<Opened, BindError> {
     let unusable = |error: rustls::Error| BindError::Identity {
         node: settings.node,
         source: IdentityError::Certificate {
@@ -71,15 +87,29 @@ pub(super) fn open(settings: &QuicSettings) -> Result<(Endpoint, Clients, Socket
     let failed = |source: io::Error| bind_error(settings.listen, source);
     let socket = udp_socket(settings.listen, &settings.tuning).map_err(failed)?;
     let address = socket.local_addr().map_err(failed)?;
-    let (server, clients) = configs(server_tls, client_tls, &settings.tuning);
-    let endpoint = Endpoint::new(
-        endpoint_config(&settings.tuning),
+    let (server, mut clients) = configs(server_tls, client_tls, &settings.tuning);
+    if let Some(key) = settings.identity.knocks.first().cloned() {
+        let knock: Arc<dyn Fn() -> ConnectionId + Send + Sync> = Arc::new(move || key.knock());
+        clients.control.initial_dst_cid_provider(knock.clone());
+        clients.bulk.initial_dst_cid_provider(knock);
+    }
+    let own = OwnIds::new();
+    let gate = Gate::new(settings.identity.knocks.clone(), own.clone());
+    let runtime = Arc::new(TokioRuntime);
+    let socket = runtime.wrap_udp_socket(socket).map_err(failed)?;
+    let endpoint = Endpoint::new_with_abstract_socket(
+        endpoint_config(&settings.tuning, own),
         Some(server),
-        socket,
-        Arc::new(TokioRuntime),
+        GatedSocket::new(socket, gate.clone()),
+        runtime,
     )
     .map_err(failed)?;
-    Ok((endpoint, clients, address))
+    Ok(Opened {
+        endpoint,
+        clients,
+        gate,
+        address,
+    })
 }
 
 fn configs(
@@ -87,21 +117,25 @@ fn configs(
     client: QuicClientConfig,
     tuning: &Tuning,
 ) -> (ServerConfig, Clients) {
-    let transport = Arc::new(tuning.transport_config());
     let mut server = ServerConfig::with_crypto(Arc::new(server));
     server
-        .transport_config(transport.clone())
+        .transport_config(Arc::new(tuning.accepted_config()))
         .max_incoming(HANDSHAKES_MAX)
+        .incoming_buffer_size(EARLY_BYTES_MAX)
+        .incoming_buffer_size_total(EARLY_BYTES_ALL_MAX)
         .migration(false);
     let mut bulk = ClientConfig::new(Arc::new(client));
     let mut control = bulk.clone();
     control.transport_config(Arc::new(tuning.control_config()));
-    bulk.transport_config(transport);
+    bulk.transport_config(Arc::new(tuning.dialed_config()));
     (server, Clients { control, bulk })
 }
 
-fn endpoint_config(tuning: &Tuning) -> EndpointConfig {
+fn endpoint_config(tuning: &Tuning, own: OwnIds) -> EndpointConfig {
     let mut config = EndpointConfig::default();
+    config
+        .cid_generator(move || Box::new(own.clone()))
+        .supported_versions(vec![QUIC_VERSION]);
     // Only values below 1200 are refused, and `mtu_bytes` is never below 1200.
     let _ = config.max_udp_payload_size(tuning.mtu_bytes());
     config
