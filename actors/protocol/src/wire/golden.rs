@@ -105,6 +105,7 @@ fn every_reason_has_an_example() {
     let abandoned = |reason: &RefusalReason| match reason {
         RefusalReason::SpecsDiffer { .. } => 10,
         RefusalReason::MomentumLost { .. } => 11,
+        RefusalReason::Overflowed { .. } => 12,
     };
     let numbers = messages()
         .into_iter()
@@ -113,7 +114,10 @@ fn every_reason_has_an_example() {
             Message::Abandon(reason) => Some(abandoned(&reason)),
             _ => None,
         });
-    assert_eq!(numbers.collect::<Vec<u32>>(), [0, 1, 2, 3, 4, 5, 10, 11]);
+    assert_eq!(
+        numbers.collect::<Vec<u32>>(),
+        [0, 1, 2, 3, 4, 5, 10, 11, 12]
+    );
 }
 
 #[test]
