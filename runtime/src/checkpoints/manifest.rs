@@ -4,7 +4,7 @@
 use super::error::CheckpointError;
 use super::handles;
 use super::name::Name;
-use super::trust::{EVERYBODY, Trust};
+use super::trust::{EVERYBODY, SEAL_CLOSES, SEAL_OPENS, Trust};
 use serde::{Deserialize, Serialize};
 use slowmo_protocol::ident::{Lineage, ShardId};
 use slowmo_protocol::sampler::Progress;
@@ -30,9 +30,6 @@ const DIGEST_CLOSES: &[u8] = b"\",";
 const DIGEST_DIGITS: usize = 32;
 /// The safetensors key for notes, which cannot be a tensor's name.
 const NOTES_NAME: &str = "__metadata__";
-/// Opening bytes of a seal, which follows the digest if there is one, and those after it.
-pub(super) const SEAL_OPENS: &[u8] = b"\"seal\":\"";
-pub(super) const SEAL_CLOSES: &[u8] = b"\",";
 /// Longest manifest that is read, in bytes; names and shapes of a model's tensors take most of it,
 /// about 100 bytes each.
 pub const MANIFEST_BYTES_MAX: u64 = 16 << 20;

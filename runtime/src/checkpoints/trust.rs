@@ -10,11 +10,13 @@
 //!
 //! Tools that only show a checkpoint believe everybody, and check digests.
 
-use super::manifest::{SEAL_CLOSES, SEAL_OPENS};
 use ring::hmac;
 
+/// Opening bytes of a seal, which follows the digest of a manifest, and those after it.
+pub(super) const SEAL_OPENS: &[u8] = b"\"seal\":\"";
+pub(super) const SEAL_CLOSES: &[u8] = b"\",";
 /// Hexadecimal digits of a seal.
-pub const SEAL_DIGITS: usize = 64;
+const SEAL_DIGITS: usize = 64;
 
 /// Whose manifests are believed; see the module.
 #[derive(Clone, Debug, Default)]
