@@ -74,6 +74,10 @@ impl Folder {
 
     /// Creates a file that did not exist.
     pub fn create_file(&self, name: &str) -> Result<File, CheckpointError> {
+        #[cfg(test)]
+        if full::is_full(&self.path, name) {
+            return full::file().map_err(CheckpointError::io(&self.path));
+        }
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let handle = rustix::fs::openat(&self.handle, name, flags, FILE_MODE);
@@ -161,4 +165,29 @@ pub fn temporary_name(name: &str) -> Result<String, CheckpointError> {
 
 fn failed(path: &Path) -> impl FnOnce(rustix::io::Errno) -> CheckpointError + '_ {
     move |error| CheckpointError::io(path)(error.into())
+}
+
+/// Files for which tests let the disk have no room.
+#[cfg(test)]
+pub mod full {
+    use parking_lot::Mutex;
+    use std::fs::{File, OpenOptions};
+    use std::path::{Path, PathBuf};
+
+    static FULL: Mutex<Vec<(PathBuf, String)>> = Mutex::new(Vec::new());
+
+    /// What is written to this file from now on finds no room.
+    pub fn make(folder: &Path, file: &str) {
+        FULL.lock().push((folder.to_owned(), format!(".{file}.")));
+    }
+
+    pub(super) fn is_full(folder: &Path, temporary: &str) -> bool {
+        let known = FULL.lock();
+        let is = |(of, name): &(PathBuf, String)| of == folder && temporary.starts_with(name);
+        known.iter().any(is)
+    }
+
+    pub(super) fn file() -> std::io::Result<File> {
+        OpenOptions::new().write(true).open("/dev/full")
+    }
 }

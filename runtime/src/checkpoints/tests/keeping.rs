@@ -1,6 +1,7 @@
 //! Which checkpoints stay, which go, and what a disk that fails leaves.
 
 use super::*;
+use crate::checkpoints::handles::full;
 
 #[test]
 fn old_ones_go_but_never_the_last_whole_ones() {
@@ -369,13 +370,12 @@ fn what_could_not_be_written_leaves_nothing() {
     let header = header(96, 0);
     let path = folder.path().join(header.name().to_string());
     // Of values and manifest, the latter finds no room.
-    fs::create_dir(&path).unwrap();
-    std::os::unix::fs::symlink("/dev/full", path.join(".node-1.json.5.tmp")).unwrap();
+    full::make(&path, "node-1.json");
     let error = part::write(&path, &header, own(1), &snapshot(1, 96)).unwrap_err();
     assert!(error.is_full() && !path.exists(), "{error}");
     // What others wrote is theirs.
     write(folder.path(), 96, 0, &[2]);
-    std::os::unix::fs::symlink("/dev/full", path.join(".node-1.safetensors.5.tmp")).unwrap();
+    full::make(&path, "node-1.safetensors");
     part::write(&path, &header, own(1), &snapshot(1, 96)).unwrap_err();
     assert_eq!(fs::read_dir(&path).unwrap().count(), 2);
 }
@@ -565,11 +565,9 @@ fn a_full_disk_lets_go_of_old_ones_but_not_of_the_last() {
             }
             .to_string(),
         );
-        fs::create_dir_all(&path).unwrap();
         if full {
             // What is written there finds no room.
-            std::os::unix::fs::symlink("/dev/full", path.join(".node-1.safetensors.5.tmp"))
-                .unwrap();
+            full::make(&path, "node-1.safetensors");
         }
         checkpoints.keep(snapshot(1, step));
         checkpoints.flush();
