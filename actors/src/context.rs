@@ -20,6 +20,7 @@ use slowmo_protocol::ident::Lineage;
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::node::{Mail, ToMembership};
 use slowmo_protocol::policy::{Bootstrap, JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
+use slowmo_protocol::sound::Unsound;
 use slowmo_protocol::time::Span;
 use slowmo_protocol::trace::{End, Event, Start};
 use slowmo_protocol::wire::Frame;
@@ -217,6 +218,13 @@ impl NodeContext {
         });
         if let Err(error) = sent {
             tracing::debug!(%to, error, "control frame not sent");
+        }
+    }
+
+    /// Names a node that sent what no correct node sends, in the log and in the status.
+    pub fn accuse(&self, node: slowmo_protocol::ident::NodeId, what: &Unsound) {
+        if self.status.accuse(node, what) {
+            tracing::warn!(%node, %what, "a node sent what no correct node sends: it is refused");
         }
     }
 

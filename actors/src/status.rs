@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use slowmo_protocol::coordinator::Outcome;
 use slowmo_protocol::gossip_peer::Straggler;
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round, Step};
+use slowmo_protocol::sound::Unsound;
 use slowmo_protocol::time::Span;
-use slowmo_protocol::view::{Member, View};
+use slowmo_protocol::view::{MEMBERS_MAX, Member, View};
 pub use slowmo_protocol::wire::Stands as MemberState;
 use slowmo_protocol::wire::{MEASURE_NAME_BYTES_MAX, MEASURES_MAX};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -135,6 +136,8 @@ pub struct NodeStatus {
 pub struct StatusBoard {
     status: Mutex<NodeStatus>,
     timeline: Mutex<Timeline>,
+    /// How often each node sent what no correct node sends; at most [`MEMBERS_MAX`].
+    accused: Mutex<BTreeMap<NodeId, u64>>,
 }
 
 impl NodeStatus {
@@ -333,6 +336,25 @@ impl StatusBoard {
         self.with(|status| note(status, what.into()));
     }
 
+    /// Names a node that sent what no correct node sends: as an event when the number of such
+    /// messages is a power of two, so that a flood of them hides no other event. Returns whether it
+    /// did.
+    pub fn accuse(&self, node: NodeId, what: &Unsound) -> bool {
+        let mut accused = self.accused.lock();
+        if accused.len() >= MEMBERS_MAX && !accused.contains_key(&node) {
+            return false;
+        }
+        let times = accused.entry(node).or_default();
+        *times = times.saturating_add(1);
+        let told = times.is_power_of_two();
+        if told {
+            self.event(format!(
+                "{node} sent what no correct node sends ({what}): it is refused until it is restarted"
+            ));
+        }
+        told
+    }
+
     fn with<T>(&self, act: impl FnOnce(&mut NodeStatus) -> T) -> T {
         act(&mut self.status.lock())
     }
@@ -393,6 +415,24 @@ mod tests {
             leader: NodeId(members[0].0),
         };
         board.decided(&outcome, None, Span(0));
+    }
+
+    #[test]
+    fn a_flood_of_refused_values_is_told_rarely() {
+        let board = StatusBoard::new();
+        for time in 1..=100u64 {
+            let told = board.accuse(NodeId(5), &Unsound::Weight(1e39));
+            assert_eq!(told, time.is_power_of_two());
+        }
+        let status = board.read();
+        assert_eq!(status.events.len(), 7);
+        assert!(
+            status.events[0]
+                .what
+                .starts_with("node 5 sent what no correct node sends (a push-sum weight of 1e39)"),
+            "{:?}",
+            status.events
+        );
     }
 
     #[test]

@@ -107,6 +107,20 @@ pub(crate) fn connect(
     })
 }
 
+/// The cluster key of the configuration, if it has one.
+pub(crate) fn cluster_key(config: &Config) -> Result<Option<ClusterKey>, SpawnError> {
+    match config.credentials() {
+        Credentials::ClusterKey(key) => Ok(Some(key.clone())),
+        Credentials::ClusterKeyFile(path) => key_in(path).map(Some),
+        Credentials::None | Credentials::Files { .. } => Ok(None),
+    }
+}
+
+fn key_in(path: &Path) -> Result<ClusterKey, SpawnError> {
+    let text = read_secret("cluster_key_file", path)?;
+    Ok(String::from_utf8_lossy(&text).parse()?)
+}
+
 fn credential(
     config: &Config,
     (node, incarnation): (NodeId, Incarnation),
@@ -120,11 +134,7 @@ fn credential(
     match config.credentials() {
         Credentials::None => Ok(None),
         Credentials::ClusterKey(key) => of_key(key),
-        Credentials::ClusterKeyFile(path) => {
-            let text = read_secret("cluster_key_file", path)?;
-            let key: ClusterKey = String::from_utf8_lossy(&text).parse()?;
-            of_key(&key)
-        }
+        Credentials::ClusterKeyFile(path) => of_key(&key_in(path)?),
         Credentials::Files {
             ca,
             certificate,

@@ -161,6 +161,12 @@ impl Node {
             .tell(slowmo_protocol::membership::In::Drain);
     }
 
+    /// Shows something that went wrong on this node, in its log and its status.
+    pub(crate) fn show(&self, what: String) {
+        tracing::error!("{what}");
+        self.context.status.event(what);
+    }
+
     pub(crate) fn status(&self) -> Status {
         status::status(&self.context)
     }

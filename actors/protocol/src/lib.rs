@@ -14,6 +14,7 @@
 //! | [`topology`], [`push_sum`] | the gossip graph and the push-sum weights |
 //! | [`encoding`] | values in fewer bytes, and the residual of rounding |
 //! | `outer` | the outer optimizers, element by element |
+//! | [`sound`] | which values and push-sum weights are sent and accepted |
 //! | [`liveness`] | deciding which nodes are alive |
 //! | [`membership`], [`coordinator`], [`gossip_peer`], [`aggregator`] | the state machines behind the actors of the same names |
 //! | [`node`] | messages between the machines of one node, and the handling of the data that they move |
@@ -48,6 +49,7 @@ pub mod schedule;
 pub mod shards;
 #[cfg(any(test, feature = "testing"))]
 pub mod simulation;
+pub mod sound;
 pub mod time;
 pub mod topology;
 pub mod trace;

@@ -2,11 +2,24 @@
 //! results are bitwise identical on every run and every node. Slices of one call have the same
 //! length; the tail of a longer one is left unchanged.
 
+use crate::sound::{SENT_MAX, room_below};
+
 /// `sum += values`.
 pub fn add(sum: &mut [f32], values: &[f32]) {
     for (sum, value) in sum.iter_mut().zip(values) {
         *sum += value;
     }
+}
+
+/// `sum += values`; `false` if one of the values is not finite, or beyond `most`.
+#[must_use]
+pub fn add_within(sum: &mut [f32], values: &[f32], most: f32) -> bool {
+    let mut room = 0;
+    for (sum, value) in sum.iter_mut().zip(values) {
+        *sum += value;
+        room |= room_below(most, *value);
+    }
+    room >= 0
 }
 
 /// Final step of an exact average: `x̄ = Σx / Σw`. A weight of 1 leaves every
@@ -42,17 +55,18 @@ pub fn blend(target: &mut [f32], scale: f32, values: &[f32], factor: f32) {
 }
 
 /// Overlapped gossip: computes the numerators `x = stays·model + correction`
-/// and leaves `x / weight` in the model. `false` if one of the results is not finite.
+/// and leaves `x / weight` in the model. `false` if one of the results is not finite, or too large to
+/// be sent ([`SENT_MAX`]).
 #[must_use]
 pub fn correct(model: &mut [f32], correction: &[f32], stays: f32, weight: f64) -> bool {
     let weight = weight as f32;
-    let mut exponents = 0;
+    let mut room = 0;
     for (value, correction) in model.iter_mut().zip(correction) {
         let z = (*correction + stays * *value) / weight;
-        exponents |= u32::from(z.to_bits() & INFINITE == INFINITE);
+        room |= room_below(SENT_MAX, z);
         *value = z;
     }
-    exponents == 0
+    room >= 0
 }
 
 /// The same as [`correct`], and `before` becomes the model before the call, in one pass over
@@ -66,14 +80,14 @@ pub fn correct_and_keep(
     weight: f64,
 ) -> bool {
     let weight = weight as f32;
-    let mut exponents = 0;
+    let mut room = 0;
     for ((value, before), correction) in model.iter_mut().zip(before).zip(correction) {
         let z = (*correction + stays * *value) / weight;
-        exponents |= u32::from(z.to_bits() & INFINITE == INFINITE);
+        room |= room_below(SENT_MAX, z);
         *before = *value;
         *value = z;
     }
-    exponents == 0
+    room >= 0
 }
 
 /// The same on a copy of the model, which becomes the numerators `x`. `last`, the previous
@@ -94,9 +108,6 @@ pub fn share_out(
     }
 }
 
-/// All exponent bits: they are set in infinities and NaN.
-const INFINITE: u32 = 0x7f80_0000;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +118,21 @@ mod tests {
         add(&mut sum, &[0.3, -1.7]);
         divide(&mut sum, 2.0);
         assert_eq!(sum, [0.3, -1.7]);
+    }
+
+    #[test]
+    fn a_sum_within_a_bound_is_the_sum() {
+        let values = [0.3f32, -1.7, 8.0];
+        for (most, within) in [(8.0, true), (7.9, false), (f32::MAX, true)] {
+            let mut plain = [1.0f32, 2.0, 3.0];
+            let mut checked = plain;
+            add(&mut plain, &values);
+            assert_eq!(add_within(&mut checked, &values, most), within);
+            assert_eq!(plain, checked);
+        }
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            assert!(!add_within(&mut [0.0; 3], &[0.0, bad, 0.0], f32::MAX));
+        }
     }
 
     #[test]
@@ -144,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_not_finite_are_noticed() {
+    fn values_that_are_not_finite_or_too_large_are_noticed() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             assert!(!correct(&mut [1.0, bad, 2.0], &[0.0; 3], 1.0, 1.0));
             assert!(!correct_and_keep(
@@ -158,5 +184,10 @@ mod tests {
         }
         assert!(!correct(&mut [f32::MAX], &[f32::MAX], 1.0, 1.0), "overflow");
         assert!(!correct(&mut [f32::MAX], &[0.0], 1.0, 0.5), "overflow");
+        assert!(correct(&mut [SENT_MAX], &[0.0], 1.0, 1.0));
+        assert!(
+            !correct(&mut [SENT_MAX], &[0.0], 1.0, 0.5),
+            "too large to be sent"
+        );
     }
 }

@@ -104,7 +104,7 @@ pub async fn restore(
     let range = parameters_of(&plan.layout, shard, parameters);
     let Some(restored) = context.store.restored() else {
         tracing::error!("the checkpoint for this bootstrap is missing");
-        return Err(Broken(plan.me));
+        return Err(Broken::Stream(plan.me));
     };
     let pool = Arc::clone(&context.pool);
     let read = compute(move || {
@@ -125,9 +125,9 @@ pub async fn restore(
         Some(Ok(momentum)) => Ok(momentum),
         Some(Err(error)) => {
             tracing::error!(error, "the slow momentum cannot be restored");
-            Err(Broken(plan.me))
+            Err(Broken::Stream(plan.me))
         }
         // The executor is shutting down.
-        None => Err(Broken(plan.me)),
+        None => Err(Broken::Stream(plan.me)),
     }
 }

@@ -38,7 +38,7 @@ use slowmo_protocol::coordinator::{
 };
 use slowmo_protocol::machine::Outbox;
 use slowmo_protocol::node::{
-    Applied, ContributionMail, Moved, PARKED_MAX, RoundsEffect, RoundsPart, ToRounds,
+    Applied, ContributionMail, PARKED_MAX, RoundsEffect, RoundsPart, ToRounds,
 };
 use slowmo_protocol::policy::JoinerBuffers;
 use slowmo_protocol::time::Instant;
@@ -256,6 +256,7 @@ impl CoordinatorState {
                 }
                 self.context.status.waiting(why);
             }
+            RoundsEffect::Unsound(from, what) => self.context.accuse(from, &what),
             RoundsEffect::Refused(header, why) => {
                 tracing::debug!(from = %header.sender, round = header.round.0, "a round's stream was refused: {why}");
             }
@@ -265,8 +266,8 @@ impl CoordinatorState {
     fn open(&mut self, plan: Arc<Plan>) {
         let coding = match self.coding(&plan) {
             Ok(coding) => coding,
-            Err(transfer::Broken(node)) => {
-                let broken = ToRounds::Moved(plan.attempt, Moved::Broken(node));
+            Err(broken) => {
+                let broken = ToRounds::Moved(plan.attempt, broken.into());
                 return self.context.actors.tell(broken);
             }
         };
@@ -303,7 +304,7 @@ impl CoordinatorState {
                 round = plan.attempt.round.0,
                 "what the round before decided is missing"
             );
-            transfer::Broken(plan.me)
+            transfer::Broken::Stream(plan.me)
         })
     }
 

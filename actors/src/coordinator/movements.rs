@@ -2,7 +2,7 @@
 //! coordinator.
 
 use super::reduce::{self, OwnContribution, Work};
-use super::transfer::{self, StateCut};
+use super::transfer::{self, Broken, StateCut};
 use crate::buffers::Frozen;
 use crate::context::NodeContext;
 use crate::data::{Arrived, Buffers, Coding, Encoder, FrozenContribution, ShardState};
@@ -178,7 +178,7 @@ impl Movements {
         self.spawn(span, async move {
             Some(match reduce::run(work).await {
                 Ok(reduced) => Moved::Reduced(reduced),
-                Err(transfer::Broken(node)) => Moved::Broken(node),
+                Err(broken) => broken.into(),
             })
         });
     }
@@ -200,7 +200,7 @@ impl Movements {
                 self.spawn(span, async move {
                     let received = transfer::receive_state(&context, arrived, &shards, cut).await;
                     Some(received.map_or_else(
-                        |error| broken(from, &error),
+                        |error| Broken::reading(from, &error).into(),
                         |states| Moved::State(from, states),
                     ))
                 });
@@ -216,7 +216,7 @@ impl Movements {
                     let received =
                         transfer::receive(&context, arrived, std::slice::from_ref(&whole)).await;
                     Some(received.map_or_else(
-                        |error| broken(from, &error),
+                        |error| Broken::reading(from, &error).into(),
                         |values| Moved::Buffers(from, values),
                     ))
                 });
@@ -224,13 +224,18 @@ impl Movements {
             _ => {
                 let ranges = ranges(&self.plan, from);
                 let coding = self.coding.clone();
+                let most = self.plan.spec.carries_parameters().then_some(f32::MAX);
                 let span = tracing::debug_span!(parent: &self.span, "receive", %from);
                 self.spawn(span, async move {
-                    let received =
-                        transfer::receive_parameters(&context, arrived, &ranges, coding.as_ref())
-                            .await;
+                    let received = transfer::receive_parameters(
+                        &context,
+                        arrived,
+                        &ranges,
+                        (coding.as_ref(), most),
+                    )
+                    .await;
                     Some(received.map_or_else(
-                        |error| broken(from, &error),
+                        |error| Broken::reading(from, &error).into(),
                         |values| Moved::Parameters(from, values),
                     ))
                 });

@@ -6,16 +6,17 @@ use super::keeping::restore;
 use super::transfer::{Broken, open};
 use crate::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Frozen, VALUE_BYTES, chunks};
 use crate::context::NodeContext;
-use crate::data::{Arrived, Buffers, Coding, Encoder, Left, ShardState, Sum, Update};
+use crate::data::{Arrived, Buffers, Coding, Encoder, Left, ShardState, Sum, Update, check};
 use crate::ports::transport::BulkError;
 use bytes::Bytes;
-use slowmo_protocol::algorithm::WireType;
+use slowmo_protocol::algorithm::{Base, WireType};
 use slowmo_protocol::coordinator::{Plan, Publication, RoundKind};
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::machine::Place;
 use slowmo_protocol::mean;
 use slowmo_protocol::node::{Reduced, Reduction};
 use slowmo_protocol::outer::{OuterStep, Piece};
+use slowmo_protocol::sound::{CONTRIBUTION_MAX, Unsound, first_beyond};
 use slowmo_protocol::wire::{Bulk, ContributionHeader};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -110,9 +111,14 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
             round = plan.attempt.round.0,
             "this node's contribution is not encoded as its round is"
         );
-        return Err(Broken(plan.me));
+        return Err(Broken::Stream(plan.me));
     }
-    let (sources, weight) = gather(plan.me, own, contributions, wire_of(coding.as_ref()))?;
+    let expected = Expected {
+        wire: wire_of(coding.as_ref()),
+        one_each: !matches!(context.settings.algorithm.base, Base::Sgp(_))
+            || !plan.spec.carries_parameters(),
+    };
+    let (sources, weight) = gather(plan.me, own, contributions, expected)?;
     let parameter_outlets = parameter_outlets(&context, &plan, &publication, coding.as_ref());
     let slow = plan.makes_momentum();
     let mut holders = Vec::new();
@@ -154,10 +160,12 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
                 .await?;
             work.average(&range, &mut chunk);
             if let Some(next) = work.slow_step(shard, &state, &range, &mut chunk)? {
+                work.check(&range, next.values())?;
                 send(&work.momentum_outlets, shard, &next, None).await;
                 momentum.insert(range.start, next);
             }
             let update = work.encode(&range, &mut chunk, &mut left.owed);
+            work.check(&range, chunk.values())?;
             let chunk = chunk.freeze();
             send(&work.parameter_outlets, shard, &chunk, update.as_ref()).await;
             part.insert(range.start, chunk);
@@ -194,6 +202,15 @@ impl Publishing {
         }
         // Buffers carry no push-sum weight: their mean is the plain mean over the contributors.
         mean::divide(buffers, self.plan.contributors.len() as f64);
+    }
+
+    /// Refuses results that are not finite. Gradients may overflow, which their optimizer handles.
+    fn check(&self, range: &Range<usize>, results: &[f32]) -> Result<(), Broken> {
+        if !self.plan.spec.carries_parameters() {
+            return Ok(());
+        }
+        first_beyond(results, f32::MAX)
+            .map_or(Ok(()), |index| Err(Broken::Overflowed(range.start + index)))
     }
 
     fn parameters_in(&self, range: &Range<usize>) -> usize {
@@ -289,22 +306,35 @@ fn parameter_outlets(
     outlets
 }
 
+/// What all contributions of a round have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    /// Encoding of the parameters.
+    pub wire: WireType,
+    /// Whether every push-sum weight is 1: nobody gossips, or these are gradients.
+    pub one_each: bool,
+}
+
 /// All contributions in ascending node id, and the sum of their push-sum weights.
 pub fn gather(
     me: NodeId,
     own: Option<OwnContribution>,
     others: Vec<Arrived>,
-    expected_wire: WireType,
+    expected: Expected,
 ) -> Result<(Vec<Source>, f64), Broken> {
     let mut sources = Vec::with_capacity(others.len() + 1);
     for arrived in others {
         let node = arrived.header.sender;
         let Bulk::Contribution(ContributionHeader { weight, wire, .. }) = arrived.content else {
-            return Err(Broken(node));
+            return Err(Broken::Stream(node));
         };
-        if wire != expected_wire {
+        if wire != expected.wire {
+            let expected_wire = expected.wire;
             tracing::warn!(%node, ?wire, ?expected_wire, "a contribution is encoded in another way than this round's");
-            return Err(Broken(node));
+            return Err(Broken::Stream(node));
+        }
+        if expected.one_each && weight != 1.0 {
+            return Err(Broken::Unsound(node, Unsound::Weight(weight)));
         }
         sources.push((node, weight, Source::Stream(node, arrived)));
     }
@@ -324,6 +354,8 @@ struct Sources {
     sources: Vec<Source>,
     plain: Buffer,
     encoded: Vec<u8>,
+    /// Largest magnitude of a contributed value; `None` for gradients, which may overflow.
+    most: Option<f32>,
 }
 
 impl Sources {
@@ -342,6 +374,7 @@ impl Sources {
             sources,
             plain: context.pool.take(plain),
             encoded: coding.map(Coding::scratch).unwrap_or_default(),
+            most: plan.spec.carries_parameters().then_some(CONTRIBUTION_MAX),
         }
     }
 
@@ -362,7 +395,13 @@ impl Sources {
                     };
                     add_difference(source, coding, range, sum, &mut self.encoded).await?;
                 }
-                None => add(source, index == 0, range, chunk, &mut self.plain).await?,
+                None => {
+                    let sum = Sum {
+                        values: chunk.values_mut(),
+                        first: index == 0,
+                    };
+                    add(source, range, sum, (&mut self.plain, self.most)).await?;
+                }
             }
         }
         Ok(())
@@ -371,38 +410,43 @@ impl Sources {
     async fn end(&mut self) -> Result<(), Broken> {
         for source in &mut self.sources {
             if let Source::Stream(node, arrived) = source {
-                arrived
-                    .stream
-                    .expect_end()
-                    .await
-                    .map_err(|error| broken(*node, &error))?;
+                let ended = arrived.stream.expect_end().await;
+                ended.map_err(|error| Broken::reading(*node, &error.into()))?;
             }
         }
         Ok(())
     }
 }
 
+/// Adds a source's values of `range` to the sum, and refuses them in the same pass if one is not
+/// finite or beyond `most`.
 async fn add(
     source: &mut Source,
-    first: bool,
     range: &Range<usize>,
-    chunk: &mut Buffer,
-    scratch: &mut Buffer,
+    Sum { values, first }: Sum<'_>,
+    (scratch, most): (&mut Buffer, Option<f32>),
 ) -> Result<(), Broken> {
     match source {
-        Source::Own(own) if first => chunk
-            .values_mut()
-            .copy_from_slice(&own.frozen.values()[range.clone()]),
-        Source::Own(own) => mean::add(chunk.values_mut(), &own.frozen.values()[range.clone()]),
-        Source::Stream(node, arrived) if first => read(*node, arrived, chunk.bytes_mut()).await?,
+        Source::Own(own) if first => values.copy_from_slice(&own.frozen.values()[range.clone()]),
+        Source::Own(own) => mean::add(values, &own.frozen.values()[range.clone()]),
+        Source::Stream(node, arrived) if first => {
+            read(*node, arrived, bytemuck::cast_slice_mut(values)).await?;
+            if let Some(most) = most {
+                check(values, range.start, most).map_err(|error| Broken::reading(*node, &error))?;
+            }
+        }
         Source::Stream(node, arrived) => {
-            read(
-                *node,
-                arrived,
-                &mut scratch.bytes_mut()[..range.len() * VALUE_BYTES],
-            )
-            .await?;
-            mean::add(chunk.values_mut(), &scratch.values()[..range.len()]);
+            let bytes = &mut scratch.bytes_mut()[..range.len() * VALUE_BYTES];
+            read(*node, arrived, bytes).await?;
+            let read = &scratch.values()[..range.len()];
+            let Some(most) = most else {
+                mean::add(values, read);
+                return Ok(());
+            };
+            if !mean::add_within(values, read, most) {
+                let found = check(read, range.start, most);
+                found.map_err(|error| Broken::reading(*node, &error))?;
+            }
         }
     }
     Ok(())
@@ -426,23 +470,15 @@ async fn add_difference(
             let read = coding
                 .read_difference(&mut *arrived.stream, range, sum, scratch)
                 .await;
-            read.map_err(|error| broken(*node, &error))?;
+            read.map_err(|error| Broken::reading(*node, &error))?;
         }
     }
     Ok(())
 }
 
 async fn read(node: NodeId, arrived: &mut Arrived, into: &mut [u8]) -> Result<(), Broken> {
-    arrived
-        .stream
-        .read_exact(into)
-        .await
-        .map_err(|error| broken(node, &error))
-}
-
-fn broken(node: NodeId, error: &BulkError) -> Broken {
-    tracing::info!(%node, %error, "a round's stream broke");
-    Broken(node)
+    let read = arrived.stream.read_exact(into).await;
+    read.map_err(|error| Broken::reading(node, &error.into()))
 }
 
 /// Takes the slow step on the parameters of the chunk that starts at `start`, and returns the new
@@ -467,7 +503,7 @@ fn slow_step(
             start,
             "the anchor of an owned shard is missing"
         );
-        return Err(Broken(plan.me));
+        return Err(Broken::Stream(plan.me));
     };
     let zeros;
     let momentum = match state.momentum.piece(start) {

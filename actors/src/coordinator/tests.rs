@@ -1,7 +1,7 @@
 //! Encoded rounds without a network: who reads what, what stays with a node, and what a wrong
 //! encoding is.
 
-use super::reduce::{OwnContribution, gather};
+use super::reduce::{Expected, OwnContribution, gather};
 use super::transfer::Broken;
 use crate::buffers::{ChunkedBuffer, Frozen, Pool, chunks};
 use crate::data::Arrived;
@@ -16,6 +16,7 @@ use slowmo_protocol::ident::{
 };
 use slowmo_protocol::machine::{Identity, Place};
 use slowmo_protocol::shards::{Layout, ShardMap};
+use slowmo_protocol::sound::Unsound;
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{Bulk, ContributionHeader};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -129,11 +130,39 @@ fn a_contribution_in_another_encoding_is_a_broken_stream() {
             weight: 1.0,
             wire,
         });
-        let gathered = gather(ME, Some(own), vec![arrived(content)], expected);
+        let one_each = Expected {
+            wire: expected,
+            one_each: true,
+        };
+        let gathered = gather(ME, Some(own), vec![arrived(content)], one_each);
         match gathered {
-            Err(broken) => assert_eq!((broken, wire == expected), (Broken(OTHER), false)),
+            Err(broken) => assert_eq!((broken, wire == expected), (Broken::Stream(OTHER), false)),
             Ok((sources, weight)) => assert_eq!((wire, sources.len(), weight), (expected, 2, 2.0)),
         }
+    }
+}
+
+#[test]
+fn a_weight_other_than_one_is_refused_where_nobody_gossips() {
+    let plan = plan();
+    for (weight, one_each, fits) in [
+        (1.0, true, true),
+        (1.5, true, false),
+        (4096.0, true, false),
+        (1.5, false, true),
+    ] {
+        let content = Bulk::Contribution(ContributionHeader {
+            spec: plan.spec,
+            weight,
+            wire: WireType::Float32,
+        });
+        let expected = Expected {
+            wire: WireType::Float32,
+            one_each,
+        };
+        let gathered = gather(ME, None, vec![arrived(content)], expected).map(|(_, sum)| sum);
+        let refused = Broken::Unsound(OTHER, Unsound::Weight(weight));
+        assert_eq!(gathered.err(), (!fits).then_some(refused));
     }
 }
 

@@ -3,21 +3,53 @@
 
 use crate::buffers::{ChunkedBuffer, chunks};
 use crate::context::NodeContext;
-use crate::data::{Arrived, Coding, ShardState};
+use crate::data::{Arrived, Buffers, Coding, ReadError, ShardState, check};
 use crate::ports::transport::{BulkError, BulkReceiver, BulkSender};
 use bytes::Bytes;
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::machine::Place;
-use slowmo_protocol::node::parameters_of;
+use slowmo_protocol::node::{Moved, parameters_of};
 use slowmo_protocol::shards::Layout;
+use slowmo_protocol::sound::Unsound;
 use slowmo_protocol::wire::{Bulk, BulkHeader};
 use std::ops::Range;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The node at the other end of what broke; this node, if it lacks something itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken(pub NodeId);
+/// Reason why a data movement ended without a result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Broken {
+    /// The node at the other end of what broke; this node, if it lacks something itself.
+    Stream(NodeId),
+    /// This node sent what no correct node sends.
+    Unsound(NodeId, Unsound),
+    /// The average or its slow step is not finite at this element, though all contributions are
+    /// sound.
+    Overflowed(usize),
+}
+
+impl Broken {
+    /// The reason for an error in reading a node's stream, which is logged.
+    pub fn reading(node: NodeId, error: &ReadError) -> Self {
+        match error {
+            ReadError::Stream(error) => {
+                tracing::info!(%node, %error, "a round's stream broke");
+                Self::Stream(node)
+            }
+            ReadError::Unsound(what) => Self::Unsound(node, *what),
+        }
+    }
+}
+
+impl From<Broken> for Moved<Buffers> {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Stream(node) => Self::Broken(node),
+            Broken::Unsound(node, what) => Self::Unsound(node, what),
+            Broken::Overflowed(element) => Self::Overflowed(element),
+        }
+    }
+}
 
 /// Longest time that a stream waits for a connection: two nodes that join in one round dial each
 /// other only when they hear of it.
@@ -69,63 +101,66 @@ pub async fn contribute(
 }
 
 /// Receives the new values of consecutive element ranges from an owner's publication, encoded as
-/// `coding` says, or as float32 without it.
+/// `coding` says, or as float32 without it. All must be finite, unless they are gradients.
 pub async fn receive_parameters(
     context: &NodeContext,
     mut arrived: Arrived,
     ranges: &[Range<usize>],
-    coding: Option<&Coding>,
-) -> Result<ChunkedBuffer, BulkError> {
+    (coding, most): (Option<&Coding>, Option<f32>),
+) -> Result<ChunkedBuffer, ReadError> {
     let expected = coding.map_or(Bulk::Parameters, |coding| Bulk::Update(coding.wire));
     if arrived.content != expected {
-        return Err(BulkError::Broken(format!(
-            "{:?} came where {expected:?} was expected",
-            arrived.content
-        )));
+        let what = format!("{:?} came where {expected:?} was expected", arrived.content);
+        return Err(BulkError::Broken(what).into());
     }
     let mut scratch = coding.map(Coding::scratch).unwrap_or_default();
     let mut values = ChunkedBuffer::default();
     for range in ranges.iter().cloned() {
         let Some(coding) = coding else {
-            read_chunks(context, &mut *arrived.stream, range, &mut values).await?;
+            read_chunks(context, &mut *arrived.stream, range, most, &mut values).await?;
             continue;
         };
         for range in chunks(range) {
-            values.insert(
-                range.start,
-                coding
-                    .read_update(&mut *arrived.stream, &range, &mut scratch)
-                    .await?,
-            );
+            let chunk = coding
+                .read_update(&mut *arrived.stream, &range, &mut scratch)
+                .await?;
+            check(chunk.values(), range.start, f32::MAX)?;
+            values.insert(range.start, chunk);
         }
     }
     arrived.stream.expect_end().await?;
     Ok(values)
 }
 
-/// Receives the values of consecutive element ranges into chunks.
+/// Receives the values of consecutive element ranges into chunks. All must be finite.
 pub async fn receive(
     context: &NodeContext,
     mut arrived: Arrived,
     ranges: &[Range<usize>],
-) -> Result<ChunkedBuffer, BulkError> {
+) -> Result<ChunkedBuffer, ReadError> {
     let mut values = ChunkedBuffer::default();
     for range in ranges.iter().cloned() {
-        read_chunks(context, &mut *arrived.stream, range, &mut values).await?;
+        let most = Some(f32::MAX);
+        read_chunks(context, &mut *arrived.stream, range, most, &mut values).await?;
     }
     arrived.stream.expect_end().await?;
     Ok(values)
 }
 
+/// Reads values, none of which may be beyond `most`; without it they are not checked.
 async fn read_chunks(
     context: &NodeContext,
     stream: &mut dyn BulkReceiver,
     range: Range<usize>,
+    most: Option<f32>,
     into: &mut ChunkedBuffer,
-) -> Result<(), BulkError> {
+) -> Result<(), ReadError> {
     for range in chunks(range) {
         let mut chunk = context.pool.take(range.len());
         stream.read_exact(chunk.bytes_mut()).await?;
+        if let Some(most) = most {
+            check(chunk.values(), range.start, most)?;
+        }
         into.insert(range.start, chunk.freeze());
     }
     Ok(())
@@ -175,13 +210,14 @@ async fn send_pieces(
     Ok(())
 }
 
-/// Receives the state of `shards`.
+/// Receives the state of `shards`. All of it must be finite.
 pub async fn receive_state(
     context: &NodeContext,
     mut arrived: Arrived,
     shards: &[ShardId],
     cut: StateCut,
-) -> Result<Vec<(ShardId, ShardState)>, BulkError> {
+) -> Result<Vec<(ShardId, ShardState)>, ReadError> {
+    let most = Some(f32::MAX);
     let mut states = Vec::with_capacity(shards.len());
     for shard in shards {
         let range = parameters_of(&cut.layout, *shard, cut.parameters);
@@ -191,11 +227,19 @@ pub async fn receive_state(
                 context,
                 &mut *arrived.stream,
                 range.clone(),
+                most,
                 &mut state.anchor,
             )
             .await?;
         }
-        read_chunks(context, &mut *arrived.stream, range, &mut state.momentum).await?;
+        read_chunks(
+            context,
+            &mut *arrived.stream,
+            range,
+            most,
+            &mut state.momentum,
+        )
+        .await?;
         states.push((*shard, state));
     }
     arrived.stream.expect_end().await?;

@@ -9,6 +9,7 @@
 //! or dies takes its residual with it: at most half a unit of the wire type. Reference and residual
 //! take two models of memory, and three during a round.
 
+use super::received::{ReadError, check, unsound};
 use crate::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Frozen, Pool, VALUE_BYTES, chunks};
 use crate::ports::transport::{BulkError, BulkReceiver};
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Plan, RoundKind};
 use slowmo_protocol::encoding::EncoderInput;
 use slowmo_protocol::mean;
+use slowmo_protocol::sound::CONTRIBUTION_MAX;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -170,21 +172,25 @@ impl Coding {
     /// Reads the chunk `range` of a contribution, and either stores it in `sum` or adds it.
     ///
     /// # Errors
-    /// The stream broke.
+    /// The stream broke, or no correct node sends such values.
     pub async fn read_difference(
         &self,
         stream: &mut dyn BulkReceiver,
         range: &Range<usize>,
         sum: Sum<'_>,
         scratch: &mut [u8],
-    ) -> Result<(), BulkError> {
+    ) -> Result<(), ReadError> {
         let parameters = self.parameters_of(range).len();
         let encoded = &mut scratch[..self.encoded_bytes(range)];
         stream.read_exact(encoded).await?;
+        if let Some((index, value)) = self.wire.first_beyond(encoded, CONTRIBUTION_MAX) {
+            return Err(unsound(range.start + index, value));
+        }
         self.decode(encoded, &mut sum.values[..parameters], sum.first);
         if parameters < range.len() {
             let mut plain = self.pool.take(range.len() - parameters);
             stream.read_exact(plain.bytes_mut()).await?;
+            check(plain.values(), range.start + parameters, CONTRIBUTION_MAX)?;
             sum_up(&mut sum.values[parameters..], plain.values(), sum.first);
         }
         Ok(())

@@ -2,10 +2,12 @@
 
 mod encoding;
 mod payload;
+mod received;
 mod whole;
 
 pub use encoding::{Coding, Encoder, ErrorFeedback, Sum, Update, is_encoded};
 pub use payload::Payload;
+pub use received::{ReadError, check, unsound};
 pub use whole::WholeState;
 
 use crate::buffers::{ChunkedBuffer, Frozen};

@@ -16,7 +16,7 @@ mod transfer;
 
 use crate::buffers::{ChunkedBuffer, Frozen};
 use crate::context::NodeContext;
-use crate::data::{Arrived, Buffers, Payload};
+use crate::data::{Arrived, Buffers, Payload, ReadError};
 use crate::messages::{GossipPeerMessage, Told};
 use crate::status::Gossiping;
 use crate::timer::Timer;
@@ -24,7 +24,7 @@ use arithmetic::{Job, Jobs, Part};
 use in_flight::InFlight;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::capped_grace;
+use slowmo_protocol::coordinator::{self, capped_grace};
 use slowmo_protocol::gossip_peer::{In, Key, Mix, PARKED_MAX, Plan, Sent, Waits};
 use slowmo_protocol::machine::Outbox;
 use slowmo_protocol::node::{GossipEffect, GossipPart, Made, ToGossip};
@@ -34,7 +34,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
-use transfer::ReadError;
 
 /// Actor shell of the gossip peer.
 pub struct GossipPeerActor;
@@ -241,13 +240,13 @@ impl GossipPeerState {
         let Bulk::Gossip { scale, .. } = arrived.content else {
             return;
         };
-        let pool = Arc::clone(&self.context.pool);
+        let context = Arc::clone(&self.context);
         let myself = self.myself.clone();
         let elements = self.elements;
         let wire = self.wire();
         let task = tokio::spawn(async move {
-            let values = transfer::read(&pool, arrived, elements, (wire, scale)).await;
-            let values = values.inspect_err(|error| log(key, error));
+            let values = transfer::read(&context.pool, arrived, elements, (wire, scale)).await;
+            let values = values.inspect_err(|error| refused(&context, key, error));
             // A stopped gossip peer needs no result.
             _ = myself.cast(ToGossip::Read(key, values.ok()).into());
         });
@@ -373,13 +372,14 @@ fn whole(values: ChunkedBuffer) -> Part {
     }
 }
 
-/// Logs a read error: a broken stream may be the network's fault, a value that is not finite is the
-/// sender's.
-fn log((_, step, from): Key, error: &ReadError) {
+/// Logs a read error: a broken stream may be the network's fault, an unsound value is the sender's,
+/// of which the coordinator takes nothing any more.
+fn refused(context: &NodeContext, (_, step, from): Key, error: &ReadError) {
     match error {
         ReadError::Stream(_) => tracing::info!(%from, %step, %error, "a gossip message broke off"),
-        ReadError::NotFinite(_) => {
-            tracing::warn!(%from, %step, %error, "a gossip message was refused")
+        ReadError::Unsound(what) => {
+            context.accuse(from, what);
+            context.actors.tell(coordinator::In::Distrust(from));
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use super::arithmetic::front;
 use super::in_flight::InFlight;
-use super::transfer::{ReadError, read};
+use super::transfer::read;
 use crate::buffers::{CHUNK_ELEMENTS, ChunkedBuffer, Pool};
-use crate::data::{Arrived, Payload};
+use crate::data::{Arrived, Payload, ReadError};
 use crate::testing::Whole;
 use bytes::Bytes;
 use slowmo_protocol::algorithm::WireType;
@@ -12,6 +12,7 @@ use slowmo_protocol::gossip_peer::Plan;
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
 use slowmo_protocol::machine::{Identity, Place};
 use slowmo_protocol::push_sum::split;
+use slowmo_protocol::sound::{GOSSIP_MAX, Unsound};
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::wire::Bulk;
 use std::sync::Arc;
@@ -95,6 +96,7 @@ async fn values_that_are_not_finite_are_not_read() {
             (0, f32::NAN),
             (elements - 1, f32::INFINITY),
             (CHUNK_ELEMENTS, f32::NEG_INFINITY),
+            (1, 1.1 * GOSSIP_MAX),
         ] {
             let mut values = values.clone();
             values[at] = bad;
@@ -106,7 +108,7 @@ async fn values_that_are_not_finite_are_not_read() {
                 at
             };
             assert!(
-                matches!(found, Err(ReadError::NotFinite(index)) if index == block),
+                matches!(found, Err(ReadError::Unsound(Unsound::Value { element, .. })) if element == block),
                 "{wire:?}: {found:?}"
             );
         }
@@ -115,7 +117,7 @@ async fn values_that_are_not_finite_are_not_read() {
     overflows.resize(WireType::Int8.encoded_bytes(256), 0);
     assert!(matches!(
         received(WireType::Int8, 256, vec![overflows.into()]).await,
-        Err(ReadError::NotFinite(1))
+        Err(ReadError::Unsound(Unsound::Value { element: 1, .. }))
     ));
     assert!(matches!(
         received(WireType::Float32, 2, encoded(WireType::Float32, &[1.0])).await,

@@ -2,11 +2,12 @@
 
 use crate::buffers::{CHUNK_ELEMENTS, ChunkedBuffer, Pool, chunks};
 use crate::context::NodeContext;
-use crate::data::{Arrived, Payload};
+use crate::data::{Arrived, Payload, ReadError, check};
 use crate::ports::transport::BulkError;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::gossip_peer::Plan;
 use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::sound::GOSSIP_MAX;
 use slowmo_protocol::wire::{Bulk, BulkHeader};
 use std::sync::Arc;
 
@@ -40,19 +41,8 @@ pub async fn send(
     stream.finish().await
 }
 
-/// Error of a message that could not be read.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// The stream broke.
-    #[error(transparent)]
-    Stream(#[from] BulkError),
-    /// A value is not finite; mixed in, it would spread to all nodes.
-    #[error("value {0} is not finite")]
-    NotFinite(usize),
-}
-
 /// Reads numerators of `elements` values into chunks, multiplied by `scale`; fails if any is not
-/// finite.
+/// finite, or so large that mixed in it would spread to all nodes.
 pub async fn read(
     pool: &Arc<Pool>,
     mut arrived: Arrived,
@@ -77,9 +67,7 @@ pub async fn read(
             arrived.stream.read_exact(encoded).await?;
             wire.decode(encoded, chunk.values_mut());
         }
-        if let Some(index) = not_finite(chunk.values()) {
-            return Err(ReadError::NotFinite(range.start + index));
-        }
+        check(chunk.values(), range.start, GOSSIP_MAX)?;
         // Scaled here, while the chunk is still in the processor's cache.
         chunk
             .values_mut()
@@ -90,19 +78,3 @@ pub async fn read(
     arrived.stream.expect_end().await?;
     Ok(values)
 }
-
-/// Index of the first value that is an infinity or NaN. If there is none, this takes one vectorized
-/// pass over the exponents.
-fn not_finite(values: &[f32]) -> Option<usize> {
-    let found = values.iter().fold(0, |found, value| {
-        found | u32::from(value.to_bits() & INFINITE == INFINITE)
-    });
-    if found == 0 {
-        None
-    } else {
-        values.iter().position(|value| !value.is_finite())
-    }
-}
-
-/// All bits of the exponent: infinities and NaN have them set.
-const INFINITE: u32 = 0x7f80_0000;

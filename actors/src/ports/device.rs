@@ -106,7 +106,8 @@ pub enum TensorError {
 /// overwritten.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FreezeError {
-    /// A value is infinite or NaN, from which training never recovers.
+    /// A value is infinite or NaN, from which training never recovers, or so large that it soon is
+    /// ([`slowmo_protocol::sound::SENT_MAX`]).
     #[error(
         "{tensor}[{index}] = {value}: averaging would spread it to all nodes; check the learning rate and the loss of this worker"
     )]
@@ -145,7 +146,7 @@ pub struct MixFactors {
 pub struct Mixed {
     /// The values before the mix, in flat order, if they were requested.
     pub before: ChunkedBuffer,
-    /// The first numerator that is not finite, if there is one.
+    /// The first numerator that is not finite, or too large to be sent, if there is one.
     pub not_finite: Option<FreezeError>,
 }
 
@@ -157,10 +158,11 @@ pub trait Device: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Copies all values into `staging`, in flat order, and refuses infinities and NaN.
+    /// Copies all values into `staging`, in flat order, and refuses infinities, NaN, and values
+    /// beyond [`slowmo_protocol::sound::SENT_MAX`].
     ///
     /// # Errors
-    /// A value is not finite, the lengths differ, or a tensor cannot be read. `staging` may be
+    /// A value is refused, the lengths differ, or a tensor cannot be read. `staging` may be
     /// partly overwritten.
     fn freeze(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), FreezeError>;
 

@@ -12,6 +12,7 @@ mod joining;
 mod killed;
 mod large;
 mod leaving;
+mod liars;
 mod lost_peers;
 mod mixed_schedules;
 mod overlapped;

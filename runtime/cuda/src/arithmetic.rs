@@ -7,6 +7,7 @@ use crate::gpu::Gpu;
 use crate::kernels::Kernel;
 use crate::memory::Scratch;
 use slowmo_protocol::mean;
+use slowmo_protocol::sound::{SENT_MAX, first_beyond};
 
 /// The memory behind one kernel pointer.
 #[derive(Clone, Debug, PartialEq)]
@@ -115,11 +116,9 @@ impl Arithmetic for Host {
     }
 }
 
+/// Index of the first value that is not finite, or too large to be sent; else the largest number.
 pub(crate) fn first_not_finite(values: &[f32]) -> u64 {
-    values
-        .iter()
-        .position(|value| !value.is_finite())
-        .map_or(u64::MAX, |index| index as u64)
+    first_beyond(values, SENT_MAX).map_or(u64::MAX, |index| index as u64)
 }
 
 /// An array on the GPU.

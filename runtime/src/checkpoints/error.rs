@@ -32,6 +32,36 @@ pub enum CheckpointError {
         /// The altered tensor or other content.
         tensor: String,
     },
+    /// A value to be written, or one that was read, is infinite or NaN.
+    #[error(
+        "{file}: {tensor}[{index}] = {value}: a checkpoint of it could not be resumed; an older one is kept"
+    )]
+    NotFinite {
+        /// The file.
+        file: PathBuf,
+        /// The tensor in the file.
+        tensor: String,
+        /// Index in that tensor.
+        index: usize,
+        /// The infinity or NaN.
+        value: f32,
+    },
+    /// A manifest that is another user's has no seal of this cluster.
+    #[error(
+        "{file} is of another user, and no node with this cluster's key wrote it: move its folder away, or name the key with which it was written"
+    )]
+    NotTrusted {
+        /// The manifest.
+        file: PathBuf,
+    },
+    /// A folder, or the manifests in it, take more memory than any that slowmo wrote.
+    #[error("{folder} holds more than {what}: move what does not belong there away")]
+    TooMuch {
+        /// The folder.
+        folder: PathBuf,
+        /// The bound.
+        what: &'static str,
+    },
     /// Parts of the checkpoint are missing.
     #[error(
         "{folder} is not complete: {missing} of {shards} shards are missing, because a node did not write its part"

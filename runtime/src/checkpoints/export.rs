@@ -2,10 +2,12 @@
 
 use super::checkpoint::Checkpoint;
 use super::error::CheckpointError;
+use super::handles::{Folder, temporary_name};
 use super::manifest::{Tensor, unique_names};
 use super::tensor_file::{Planned, TensorWriter};
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::Path;
 
 /// Writes the parameters and the model's buffers of a checkpoint into one new file, under the names
 /// and with the shapes that training code gave them; of two tensors with the same name the later
@@ -18,24 +20,22 @@ pub fn export(checkpoint: &Checkpoint, to: &Path) -> Result<usize, CheckpointErr
     if to.exists() {
         return Err(CheckpointError::Exists(to.to_owned()));
     }
-    let temporary = temporary(to);
-    let written = write(checkpoint, &temporary).and_then(|count| {
-        std::fs::rename(&temporary, to).map_err(CheckpointError::io(to))?;
+    let folder = Folder::open(to.parent().unwrap_or(Path::new(".")))?;
+    let name = to.file_name().unwrap_or_default();
+    let temporary = temporary_name(&name.to_string_lossy())?;
+    let file = folder.create_file(&temporary)?;
+    let written = write(checkpoint, file, &folder.path().join(&temporary)).and_then(|count| {
+        folder.rename(&temporary, name)?;
         Ok(count)
     });
     if written.is_err() {
-        // The file may not have been created.
-        _ = std::fs::remove_file(&temporary);
+        // The file may be gone.
+        _ = folder.remove_file(&temporary);
     }
     written
 }
 
-fn temporary(to: &Path) -> PathBuf {
-    let name = to.file_name().unwrap_or_default().to_string_lossy();
-    to.with_file_name(format!(".{name}.{}.tmp", std::process::id()))
-}
-
-fn write(checkpoint: &Checkpoint, path: &Path) -> Result<usize, CheckpointError> {
+fn write(checkpoint: &Checkpoint, file: File, path: &Path) -> Result<usize, CheckpointError> {
     let header = checkpoint.header();
     // Manifests of older versions may contain a name twice.
     let names = unique_names(&header.tensors).into_iter();
@@ -56,7 +56,7 @@ fn write(checkpoint: &Checkpoint, path: &Path) -> Result<usize, CheckpointError>
         .into_iter()
         .map(|(key, value)| (key.to_owned(), value))
         .collect();
-    let mut writer = TensorWriter::create(path, planned, notes)?;
+    let mut writer = TensorWriter::create(file, path, planned, notes)?;
     let mut failed = None;
     checkpoint.values(|values| {
         // The values that follow are buffers of the optimizer, averaged with the rest; they are not

@@ -1,8 +1,4 @@
-//! Names in a checkpoint's folder and files, and opening one of them.
-
-use super::error::CheckpointError;
-use std::fs::{self, File};
-use std::path::Path;
+//! Names in a checkpoint's folder and files.
 
 /// The tensor name of a shard's values in a file.
 pub fn values_name(shard: u32) -> String {
@@ -22,7 +18,7 @@ pub fn manifest_of(name: &str) -> Option<u64> {
 /// Whether a file name is that of a part: its manifest, its values, or the remains of an unfinished
 /// one.
 pub fn is_of_a_part(name: &str) -> bool {
-    // `.NAME.INCARNATION.tmp`, as `atomically` names it.
+    // `.NAME.RANDOM.tmp`, as `handles::temporary_name` names it.
     let unfinished = |name: &str| {
         Some(
             name.strip_prefix('.')?
@@ -45,18 +41,6 @@ fn node_of(name: &str, ending: &str) -> Option<u64> {
         .parse()
         .ok()?;
     (name == format!("node-{node}{ending}")).then_some(node)
-}
-
-/// Opens a regular file for reading. Anything else of that name is refused: opening a pipe would
-/// wait for its writer.
-pub fn open(path: &Path) -> Result<File, CheckpointError> {
-    if !fs::metadata(path)
-        .map_err(CheckpointError::io(path))?
-        .is_file()
-    {
-        return Err(CheckpointError::torn(path, "it is no file"));
-    }
-    File::open(path).map_err(CheckpointError::io(path))
 }
 
 /// The tensor name of the base optimizer's buffers in a file.

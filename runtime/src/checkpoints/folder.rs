@@ -3,12 +3,15 @@
 
 use super::checkpoint::{Checkpoint, manifests};
 use super::error::CheckpointError;
-use super::files::is_of_a_part;
+use super::files::{is_of_a_part, manifest_of};
+use super::handles::Folder;
 use super::history::{History, longest};
 use super::manifest::{Ancestor, Part};
 use super::name::Name;
+use super::trust::{EVERYBODY, Trust};
 use slowmo_protocol::checkpoint::rank;
 use slowmo_protocol::ident::{Lineage, Step};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -17,6 +20,10 @@ use std::time::Duration;
 /// Time without writes after which a left-behind checkpoint counts as given up; before that it may
 /// belong to another cluster that is alive.
 pub const UNTOUCHED: Duration = Duration::from_secs(60 * 60);
+
+/// Most checkpoints that are looked at in a folder: more than a run writes in years, and their names
+/// still take little memory.
+pub const LISTED_MAX: usize = 1 << 20;
 
 /// A checkpoint in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +34,9 @@ pub struct Listed {
     pub path: PathBuf,
 }
 
+/// Most checkpoints that cannot be used of which the fault is kept for the log.
+const REFUSED_MAX: usize = 64;
+
 /// A checkpoint that cannot be used.
 #[derive(Debug)]
 pub struct Refused {
@@ -36,10 +46,43 @@ pub struct Refused {
     pub error: CheckpointError,
 }
 
+/// A folder of checkpoints, and whose manifests in it are believed; everybody's, if only the folder
+/// is given.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The folder.
+    pub folder: &'a Path,
+    /// Whose manifests are believed.
+    pub trust: &'a Trust,
+}
+
+impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for Place<'a> {
+    fn from(folder: &'a P) -> Self {
+        Self {
+            folder: folder.as_ref(),
+            trust: &EVERYBODY,
+        }
+    }
+}
+
+impl Place<'_> {
+    fn open(&self, listed: &Path) -> Result<Checkpoint, CheckpointError> {
+        Checkpoint::open_trusted(listed, self.trust)
+    }
+
+    /// Whether a manifest in a checkpoint's folder is believed.
+    fn has_a_part(&self, listed: &Path) -> bool {
+        let files = manifests(listed).unwrap_or_default();
+        files
+            .iter()
+            .any(|(_, file)| Part::read_trusted(file, self.trust).is_ok())
+    }
+}
+
 /// Every checkpoint in a folder, whole or not, oldest first. Empty if the folder does not exist.
 ///
 /// # Errors
-/// The folder cannot be read.
+/// The folder cannot be read, or there are more than [`LISTED_MAX`].
 pub fn list(folder: &Path) -> Result<Vec<Listed>, CheckpointError> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -53,38 +96,53 @@ pub fn list(folder: &Path) -> Result<Vec<Listed>, CheckpointError> {
                 name,
                 path: entry.path(),
             });
+            if found.len() > LISTED_MAX {
+                return Err(CheckpointError::TooMuch {
+                    folder: folder.to_owned(),
+                    what: "1048576 checkpoints",
+                });
+            }
         }
     }
     found.sort_by_key(|listed| listed.name);
     Ok(found)
 }
 
-/// The newest checkpoint that is whole and whose values all match their digests; and the newer
-/// ones, newest first, with the fault of each.
+/// The newest checkpoint that is whole and believed, and whose values all match their digests and
+/// are finite; and the newer ones, newest first, with the fault of each (at most 64).
 ///
 /// # Errors
 /// The folder cannot be read.
-pub fn newest_whole(folder: &Path) -> Result<(Option<Checkpoint>, Vec<Refused>), CheckpointError> {
+pub fn newest_whole<'a>(
+    place: impl Into<Place<'a>>,
+) -> Result<(Option<Checkpoint>, Vec<Refused>), CheckpointError> {
+    let place = place.into();
     let mut refused = Vec::new();
-    for Listed { path, .. } in list(folder)?.into_iter().rev() {
-        match Checkpoint::open(&path)
+    for Listed { path, .. } in list(place.folder)?.into_iter().rev() {
+        match place
+            .open(&path)
             .and_then(|checkpoint| checkpoint.verify().map(|()| checkpoint))
         {
             Ok(checkpoint) => return Ok((Some(checkpoint), refused)),
-            Err(error) => refused.push(Refused { path, error }),
+            // One that follows the newest ones is tried, however many were planted before it.
+            Err(error) if refused.len() < REFUSED_MAX => refused.push(Refused { path, error }),
+            Err(_) => {}
         }
     }
     Ok((None, refused))
 }
 
 /// The run number for a history that is bootstrapped now: above every run that left something in
-/// the folder, whole or not.
+/// the folder that is believed, whole or not.
 ///
 /// # Errors
 /// The folder cannot be read.
-pub fn next_run(folder: &Path) -> Result<u32, CheckpointError> {
-    Ok(list(folder)?
-        .last()
+pub fn next_run<'a>(place: impl Into<Place<'a>>) -> Result<u32, CheckpointError> {
+    let place = place.into();
+    let mut listed = list(place.folder)?.into_iter().rev();
+    let counts = |listed: &Listed| place.trust.is_everybody() || place.has_a_part(&listed.path);
+    Ok(listed
+        .find(counts)
         .map_or(0, |newest| newest.name.run.saturating_add(1)))
 }
 
@@ -93,20 +151,21 @@ pub fn next_run(folder: &Path) -> Result<u32, CheckpointError> {
 ///
 /// # Errors
 /// The folder cannot be read.
-pub(super) fn others(
-    folder: &Path,
+pub(super) fn others<'a>(
+    place: impl Into<Place<'a>>,
     chosen: Option<Name>,
     most: usize,
 ) -> Result<Vec<Name>, CheckpointError> {
     let beside = |name: Name, chosen: Name| {
         name > chosen || (name.run == chosen.run && name.lineage != chosen.lineage)
     };
-    let listed = list(folder)?
+    let place = place.into();
+    let listed = list(place.folder)?
         .into_iter()
         .rev()
         .filter(|listed| chosen.is_none_or(|chosen| beside(listed.name, chosen)));
     Ok(listed
-        .filter(|listed| Checkpoint::open(&listed.path).is_ok())
+        .filter(|listed| place.open(&listed.path).is_ok())
         .map(|listed| listed.name)
         .take(most)
         .collect())
@@ -121,46 +180,93 @@ pub struct Keeps {
     pub spacing: u64,
 }
 
+/// The checkpoints whose values this process has read and found right, so that they are read once.
+#[derive(Debug, Default)]
+pub struct Verified(BTreeSet<Name>);
+
+impl Verified {
+    /// Whether a checkpoint's values are right.
+    fn is_right(&mut self, place: Place<'_>, listed: &Listed) -> bool {
+        self.0.contains(&listed.name)
+            || match place.open(&listed.path).and_then(|found| found.verify()) {
+                Ok(()) => self.0.insert(listed.name),
+                Err(error) => {
+                    tracing::warn!(%error, "a checkpoint is damaged: older ones are kept");
+                    false
+                }
+            }
+    }
+}
+
 /// Removes the checkpoints of a history that are older than its newest whole ones, and those that
 /// did not become whole: if a newer one did, if all nodes had the time to write it, or if it was
 /// left behind by a history that this one continues from and has not been touched for
-/// [`UNTOUCHED`]. Checkpoints of others stay. Returns the number removed.
+/// [`UNTOUCHED`]. Checkpoints of others stay. A whole one goes only if the values of a newer one
+/// that stays were read and found right: the last good one is never removed. Returns the number
+/// removed.
 ///
 /// # Errors
 /// The folder cannot be read, or something in it not removed: the first such error. The rest is
 /// removed all the same, and the failed one is tried again next time.
-pub fn prune(folder: &Path, keeps: Keeps, history: &History) -> Result<usize, CheckpointError> {
-    let mut whole = 0;
+pub fn prune<'a>(
+    place: impl Into<Place<'a>>,
+    keeps: Keeps,
+    history: &History,
+    verified: &mut Verified,
+) -> Result<usize, CheckpointError> {
+    let place = place.into();
+    let listed = list(place.folder)?;
+    if listed.is_empty() {
+        return Ok(0);
+    }
+    let parent = Folder::open(place.folder)?;
+    verified
+        .0
+        .retain(|name| listed.iter().any(|listed| listed.name == *name));
+    let mut whole = Vec::new();
     let mut removed = 0;
     let mut failed = None;
     let mut newest = None;
-    for Listed { name, path } in list(folder)?
+    let mut good = None;
+    for Listed { name, path } in listed
         .into_iter()
         .rev()
         .filter(|listed| is_own_folder(&listed.path))
     {
         let goes = if history.has(name) {
             let newest = *newest.get_or_insert(name.step);
-            let found = (whole < keeps.whole).then(|| Checkpoint::open(&path));
-            whole +=
-                usize::from(matches!(&found, Some(Ok(checkpoint)) if checkpoint.has_its_files()));
+            let found = (whole.len() < keeps.whole).then(|| place.open(&path));
             match found {
-                None => true,
+                // Looked for once, and only when something is about to go.
+                None => {
+                    let right = |kept: &Listed| verified.is_right(place, kept);
+                    *good.get_or_insert_with(|| whole.iter().any(right))
+                        || !place.open(&path).is_ok_and(|old| old.has_its_files())
+                }
+                Some(Ok(checkpoint)) => {
+                    if checkpoint.has_its_files() {
+                        let path = path.clone();
+                        whole.push(Listed { name, path });
+                    }
+                    false
+                }
                 Some(Err(CheckpointError::Incomplete { .. })) => {
-                    whole > 0 || is_given_up(name.step, newest, keeps.spacing)
+                    !whole.is_empty() || is_given_up(name.step, newest, keeps.spacing)
                 }
                 // A checkpoint that cannot be read now may be readable later.
-                Some(_) => false,
+                Some(Err(_)) => false,
             }
         } else {
             history.left_behind(name)
                 && is_untouched(&path)
-                && matches!(
-                    Checkpoint::open(&path),
-                    Err(CheckpointError::Incomplete { .. })
-                )
+                && matches!(place.open(&path), Err(CheckpointError::Incomplete { .. }))
         };
-        match if goes { remove(&path) } else { Ok(false) } {
+        let gone = if goes {
+            remove(&parent, &name.to_string())
+        } else {
+            Ok(false)
+        };
+        match gone {
             Ok(gone) => removed += usize::from(gone),
             // Another node that found no room removed it first.
             Err(error) if error.is_gone() => {}
@@ -209,17 +315,18 @@ fn is_untouched(folder: &Path) -> bool {
 ///
 /// # Errors
 /// The folder cannot be read.
-pub(super) fn newest_step(
-    folder: &Path,
+pub(super) fn newest_step<'a>(
+    place: impl Into<Place<'a>>,
     history: &History,
     known: Option<u64>,
 ) -> Result<Option<u64>, CheckpointError> {
     let newer = |listed: &Listed| {
         history.has(listed.name) && known.is_none_or(|known| listed.name.step > known)
     };
-    let mut listed = list(folder)?.into_iter().rev().filter(newer);
+    let place = place.into();
+    let mut listed = list(place.folder)?.into_iter().rev().filter(newer);
     Ok(listed
-        .find(|listed| Checkpoint::open(&listed.path).is_ok())
+        .find(|listed| place.open(&listed.path).is_ok())
         .map(|listed| listed.name.step))
 }
 
@@ -231,27 +338,29 @@ fn is_own_folder(path: &Path) -> bool {
 
 /// Removes the parts of a checkpoint, and its folder unless other files lie in it. Manifests go
 /// first, so that nobody takes the rest for a checkpoint. Returns whether the folder is gone.
-fn remove(folder: &Path) -> Result<bool, CheckpointError> {
-    for (_, manifest) in manifests(folder)? {
-        gone(fs::remove_file(&manifest), &manifest)?;
-    }
-    for entry in fs::read_dir(folder).map_err(CheckpointError::io(folder))? {
-        let entry = entry.map_err(CheckpointError::io(folder))?;
-        if entry.file_name().to_str().is_some_and(is_of_a_part) {
-            gone(fs::remove_file(entry.path()), &entry.path())?;
+fn remove(parent: &Folder, name: &str) -> Result<bool, CheckpointError> {
+    let folder = parent.within(name)?;
+    for manifests in [true, false] {
+        for name in folder.names()? {
+            let name = name?;
+            if is_of_a_part(&name) && (manifest_of(&name).is_some() || !manifests) {
+                gone(folder.remove_file(&name))?;
+            }
         }
     }
-    match fs::remove_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(false),
-        removed => gone(removed, folder).map(|()| true),
+    match parent.remove_folder(name) {
+        Err(CheckpointError::Io { error, .. }) if error.kind() == ErrorKind::DirectoryNotEmpty => {
+            Ok(false)
+        }
+        removed => gone(removed).map(|()| true),
     }
 }
 
 /// Treats a removal as successful if the file is gone, no matter who removed it.
-fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), CheckpointError> {
+fn gone(removed: Result<(), CheckpointError>) -> Result<(), CheckpointError> {
     match removed {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        removed => removed.map_err(CheckpointError::io(path)),
+        Err(error) if error.is_gone() => Ok(()),
+        removed => removed,
     }
 }
 
@@ -260,18 +369,19 @@ fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), CheckpointError
 ///
 /// # Errors
 /// The folder cannot be read.
-pub(super) fn ancestors_of(
-    folder: &Path,
+pub(super) fn ancestors_of<'a>(
+    place: impl Into<Place<'a>>,
     run: u32,
     lineage: Lineage,
 ) -> Result<Vec<Ancestor>, CheckpointError> {
     let own = |listed: &Listed| (listed.name.run, listed.name.lineage) == (run, lineage);
-    for Listed { path, .. } in list(folder)?.into_iter().rev().filter(own) {
+    let place = place.into();
+    for Listed { path, .. } in list(place.folder)?.into_iter().rev().filter(own) {
         let files = manifests(&path)?;
         let found = longest(
             &files
                 .iter()
-                .filter_map(|(_, file)| Part::read(file).ok())
+                .filter_map(|(_, file)| Part::read_trusted(file, place.trust).ok())
                 .collect::<Vec<_>>(),
         );
         if !found.is_empty() {

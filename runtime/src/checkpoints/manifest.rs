@@ -2,8 +2,9 @@
 //! JSON of bounded size, checked before anything relies on it.
 
 use super::error::CheckpointError;
-use super::files;
+use super::handles;
 use super::name::Name;
+use super::trust::{EVERYBODY, SEAL_CLOSES, SEAL_OPENS, Trust};
 use serde::{Deserialize, Serialize};
 use slowmo_protocol::ident::{Lineage, ShardId};
 use slowmo_protocol::sampler::Progress;
@@ -14,9 +15,12 @@ use std::ops::Range;
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// The format that is written: a digest in front covers the whole manifest.
-pub const FORMAT: u32 = 2;
-/// The previous format, without a digest. It is read if it is consistent in itself.
+/// The format that is written: a digest in front covers the whole manifest, a seal may follow, and
+/// the digests of values are SHA-256, cut to 128 bits.
+pub const FORMAT: u32 = 3;
+/// The format before, whose digests of values are XXH3-128: they detect damage, not forgery.
+pub(super) const FORMAT_WITH_XXH3: u32 = 2;
+/// The first format, without a digest. It is read if it is consistent in itself.
 const FORMAT_WITHOUT_DIGEST: u32 = 1;
 /// Opening bytes of a manifest; the digest of the rest follows.
 const DIGEST_OPENS: &[u8] = b"{\"digest\":\"";
@@ -26,8 +30,9 @@ const DIGEST_CLOSES: &[u8] = b"\",";
 const DIGEST_DIGITS: usize = 32;
 /// The safetensors key for notes, which cannot be a tensor's name.
 const NOTES_NAME: &str = "__metadata__";
-/// Longest manifest that is read, in bytes; names and shapes of a model's tensors take most of it.
-pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
+/// Longest manifest that is read, in bytes; names and shapes of a model's tensors take most of it,
+/// about 100 bytes each.
+pub const MANIFEST_BYTES_MAX: u64 = 16 << 20;
 
 /// Maximum number of ancestors in a manifest; checkpoints of older ones are left in place.
 pub const ANCESTORS_MAX: usize = 256;
@@ -254,16 +259,29 @@ impl Header {
 }
 
 impl Part {
-    /// Reads a manifest.
+    /// Reads a manifest, whoever wrote it.
     ///
     /// # Errors
     /// It cannot be read, is too long, is no manifest, or contradicts itself.
     pub fn read(path: &Path) -> Result<Self, CheckpointError> {
+        Self::read_trusted(path, &EVERYBODY)
+    }
+
+    /// Reads a manifest of somebody who is trusted.
+    ///
+    /// # Errors
+    /// As for [`Part::read`], or its writer is not trusted.
+    pub(super) fn read_trusted(path: &Path, trust: &Trust) -> Result<Self, CheckpointError> {
         let mut text = Vec::new();
-        let file = files::open(path)?;
+        let (file, _, owner) = handles::open(path)?;
         file.take(MANIFEST_BYTES_MAX + 1)
             .read_to_end(&mut text)
             .map_err(CheckpointError::io(path))?;
+        if !trust.believes(behind_digest(&text), owner) {
+            return Err(CheckpointError::NotTrusted {
+                file: path.to_owned(),
+            });
+        }
         if text.len() as u64 > MANIFEST_BYTES_MAX {
             return Err(CheckpointError::torn(path, "longer than any manifest"));
         }
@@ -288,8 +306,9 @@ impl Part {
         let part: Self =
             serde_json::from_slice(text).map_err(|error| Unread::None(error.to_string()))?;
         match (digest, part.format) {
-            (Digest::Fits, FORMAT) | (Digest::Missing, FORMAT_WITHOUT_DIGEST) => {}
-            (Digest::Missing, FORMAT) => return Err(Unread::Altered),
+            (Digest::Fits, FORMAT | FORMAT_WITH_XXH3)
+            | (Digest::Missing, FORMAT_WITHOUT_DIGEST) => {}
+            (Digest::Missing, FORMAT | FORMAT_WITH_XXH3) => return Err(Unread::Altered),
             _ => return Err(Unread::None("of another version of slowmo".to_owned())),
         }
         part.contradiction().map_or(Ok(part), |contradiction| {
@@ -303,13 +322,31 @@ impl Part {
     /// # Errors
     /// It cannot be serialized.
     pub fn text(&self) -> Result<Vec<u8>, serde_json::Error> {
+        self.sealed_text(&EVERYBODY)
+    }
+
+    /// The same with a seal, if there is a key for it.
+    pub(super) fn sealed_text(&self, trust: &Trust) -> Result<Vec<u8>, serde_json::Error> {
         let whole = serde_json::to_vec(&Self {
             format: FORMAT,
             ..self.clone()
         })?;
         let rest = whole.get(1..).unwrap_or_default();
+        let sealed = trust
+            .seal(rest)
+            .map(|seal| [SEAL_OPENS, seal.as_bytes(), SEAL_CLOSES, rest].concat());
+        let rest = sealed.as_deref().unwrap_or(rest);
         let digest = format!("{:0DIGEST_DIGITS$x}", xxh3_128(rest));
         Ok([DIGEST_OPENS, digest.as_bytes(), DIGEST_CLOSES, rest].concat())
+    }
+
+    /// Memory that the part takes without its header, in bytes.
+    pub(super) fn held_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.shards.capacity() * size_of::<KeptShard>()
+            + self.ancestors.capacity() * size_of::<Ancestor>()
+            + self.cursor.as_ref().map_or(0, String::capacity)
+            + self.file.capacity()
     }
 
     fn contradiction(&self) -> Option<&'static str> {
@@ -353,6 +390,13 @@ enum Digest {
     Fits,
     Wrong,
     Missing,
+}
+
+/// A manifest's text behind its digest; nothing if it has none.
+fn behind_digest(text: &[u8]) -> &[u8] {
+    text.strip_prefix(DIGEST_OPENS)
+        .and_then(|behind| behind.get(DIGEST_DIGITS..)?.strip_prefix(DIGEST_CLOSES))
+        .unwrap_or_default()
 }
 
 fn digest(text: &[u8]) -> Digest {

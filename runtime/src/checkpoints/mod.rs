@@ -12,6 +12,8 @@
 //! | `manifest` | the description of a part and of the whole checkpoint |
 //! | `tensor_file` | one safetensors file: streamed out, read back tensor by tensor |
 //! | `files`, `name` | names of files, tensors and checkpoints |
+//! | `handles` | folders and files through handles, without following links |
+//! | `trust` | whose manifests a node believes: the cluster's, sealed with its key, and its own user's |
 //! | `part` | writing one node's part, so that it is there whole or not at all |
 //! | `checkpoint` | a whole checkpoint: its parts, verified, read by ranges of the model |
 //! | `folder` | the checkpoints of a run, the newest whole one, those that may be removed |
@@ -30,6 +32,7 @@ mod error;
 mod export;
 mod files;
 mod folder;
+mod handles;
 mod history;
 mod manifest;
 mod name;
@@ -38,15 +41,17 @@ mod resumed;
 mod tensor_file;
 #[cfg(test)]
 mod tests;
+mod trust;
 mod writer;
 
 pub use checkpoint::Checkpoint;
 pub use error::CheckpointError;
 pub use export::export;
-pub use folder::{Listed, list, newest_whole, next_run};
+pub use folder::{Listed, Place, list, newest_whole, next_run};
 pub use manifest::{Ancestor, Header, Kept, KeptShard, Kind, Part, Tensor, unique_names};
 pub use name::Name;
 pub use resumed::{Resumed, warn_of_others};
 #[cfg(feature = "testing")]
 pub use tensor_file::is_tensor_file_for_tests;
+pub use trust::Trust;
 pub use writer::{CURSOR_BYTES_MAX, Checkpoints, WriterSettings};

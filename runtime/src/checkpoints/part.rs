@@ -3,14 +3,16 @@
 
 use super::error::CheckpointError;
 use super::files::{OPTIMIZER, momentum_name, values_name};
+use super::handles::{Folder, temporary_name};
 use super::manifest::{Ancestor, FORMAT, Header, Kept, KeptShard, Part, parameters_of};
 use super::tensor_file::{Planned, TensorWriter};
+use super::trust::Trust;
 use slowmo_actors::buffers::ChunkedBuffer;
 use slowmo_actors::ports::store::Snapshot;
 use slowmo_actors::unix_time::unix_us;
 use slowmo_protocol::trace::Start;
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
@@ -27,6 +29,8 @@ pub struct Own {
     pub cursor: Option<String>,
     /// The histories that this one continues from, as far as the node knows.
     pub ancestors: Vec<Ancestor>,
+    /// Seals the manifest.
+    pub trust: Trust,
 }
 
 /// Writes a part into the checkpoint's folder, which is created if it does not exist. On return the
@@ -42,29 +46,35 @@ pub fn write(
     snapshot: &Snapshot,
 ) -> Result<Part, CheckpointError> {
     let name = format!("node-{}", own.start.node.0);
-    let written = try_write(folder, header, own, snapshot);
-    if written.is_err() {
+    let parent = Folder::create(folder.parent().unwrap_or(Path::new(".")))?;
+    let of_checkpoint = folder.file_name().unwrap_or_default().to_string_lossy();
+    let written = try_write(&parent, &of_checkpoint, header, own, snapshot);
+    if written.is_err()
+        && let Ok(folder) = parent.within(&of_checkpoint)
+    {
         // Values without a manifest are not a part, but take room. A file that cannot be removed
         // does no other harm.
-        if !folder.join(format!("{name}.json")).exists() {
-            _ = fs::remove_file(folder.join(format!("{name}.safetensors")));
+        if !folder.has(&format!("{name}.json")) {
+            _ = folder.remove_file(&format!("{name}.safetensors"));
         }
-        _ = fs::remove_dir(folder);
+        _ = parent.remove_folder(&of_checkpoint);
     }
     written
 }
 
 fn try_write(
-    folder: &Path,
+    parent: &Folder,
+    of_checkpoint: &str,
     header: &Header,
     own: Own,
     snapshot: &Snapshot,
 ) -> Result<Part, CheckpointError> {
-    fs::create_dir_all(folder).map_err(CheckpointError::io(folder))?;
+    let folder = &parent.make(of_checkpoint)?;
     let Own {
         start,
         cursor,
         ancestors,
+        trust,
     } = own;
     let name = format!("node-{}", start.node.0);
     let part = |bytes, (shards, optimizer)| Part {
@@ -81,23 +91,23 @@ fn try_write(
         checkpoint: header.clone(),
     };
     let mut written = (Vec::new(), None);
-    let bytes = atomically(folder, &format!("{name}.safetensors"), start, |path| {
-        let mut writer = TensorWriter::create(path, plan(header, snapshot), HashMap::new())?;
+    let bytes = atomically(folder, &format!("{name}.safetensors"), |file, path| {
+        let planned = plan(header, snapshot);
+        let mut writer = TensorWriter::create(file, path, planned, HashMap::new())?;
         written = write_tensors(&mut writer, header, snapshot)?;
         writer.finish()
     })?;
     let part = part(bytes, written);
-    atomically(folder, &format!("{name}.json"), start, |path| {
+    atomically(folder, &format!("{name}.json"), |mut file, path| {
         let text = part
-            .text()
+            .sealed_text(&trust)
             .map_err(|error| CheckpointError::torn(path, error))?;
-        let mut file = File::create(path).map_err(CheckpointError::io(path))?;
         file.write_all(&text)
             .and_then(|()| file.sync_all())
             .map_err(CheckpointError::io(path))
     })?;
     // The folder's own entry must be on the disk too, if this part is its first.
-    folder.parent().map_or(Ok(()), sync_folder)?;
+    parent.sync()?;
     Ok(part)
 }
 
@@ -188,34 +198,22 @@ fn zeros(writer: &mut TensorWriter, mut count: usize) -> Result<(), CheckpointEr
     Ok(())
 }
 
-/// Lets `write` fill a file of another name, which then replaces `name`: readers see all of it or
-/// nothing.
+/// Lets `write` fill a new file of another name, which then replaces `name`: readers see all of it
+/// or nothing, and what lies in the folder already is not written to.
 fn atomically<T>(
-    folder: &Path,
+    folder: &Folder,
     name: &str,
-    start: Start,
-    write: impl FnOnce(&Path) -> Result<T, CheckpointError>,
+    write: impl FnOnce(File, &Path) -> Result<T, CheckpointError>,
 ) -> Result<T, CheckpointError> {
-    let path = folder.join(name);
-    let temporary = folder.join(format!(".{name}.{}.tmp", start.incarnation.0));
-    let written = write(&temporary).and_then(|written| {
-        fs::rename(&temporary, &path).map_err(CheckpointError::io(&path))?;
-        sync_folder(folder).map(|()| written)
+    let temporary = temporary_name(name)?;
+    let file = folder.create_file(&temporary)?;
+    let written = write(file, &folder.path().join(&temporary)).and_then(|written| {
+        folder.rename(&temporary, name)?;
+        folder.sync().map(|()| written)
     });
     if written.is_err() {
         // The remains do no harm, but take room on a disk that may be full.
-        _ = fs::remove_file(&temporary);
+        _ = folder.remove_file(&temporary);
     }
     written
-}
-
-/// Makes sure that the names in a folder are on the disk (fsync).
-fn sync_folder(folder: &Path) -> Result<(), CheckpointError> {
-    if cfg!(unix) {
-        File::open(folder)
-            .and_then(|folder| folder.sync_all())
-            .map_err(CheckpointError::io(folder))
-    } else {
-        Ok(())
-    }
 }

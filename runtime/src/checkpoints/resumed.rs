@@ -7,14 +7,13 @@
 
 use super::checkpoint::Checkpoint;
 use super::error::CheckpointError;
-use super::folder;
+use super::folder::{self, Place};
 use super::history::ancestors_through;
 use super::manifest::Ancestor;
 use super::name::Name;
 use slowmo_actors::ports::store::Restored;
 use slowmo_protocol::coordinator::Origin;
 use std::ops::Range;
-use std::path::Path;
 
 /// Maximum number of checkpoints of other histories that are logged at a start.
 const OTHERS_NAMED_MAX: usize = 4;
@@ -32,13 +31,17 @@ impl Resumed {
     ///
     /// # Errors
     /// The folder cannot be read.
-    pub fn newest(folder: &Path, outer: Option<&str>) -> Result<Option<Self>, CheckpointError> {
-        let (found, refused) = folder::newest_whole(folder)?;
+    pub fn newest<'a>(
+        place: impl Into<Place<'a>>,
+        outer: Option<&str>,
+    ) -> Result<Option<Self>, CheckpointError> {
+        let place = place.into();
+        let (found, refused) = folder::newest_whole(place)?;
         for refused in refused {
             tracing::warn!(checkpoint = %refused.path.display(), error = %refused.error, "a checkpoint cannot be used: an older one is tried");
         }
         warn_of_others(
-            folder,
+            place,
             found.as_ref().map(|checkpoint| checkpoint.header().name()),
         )?;
         Ok(found.map(|checkpoint| Self::of(checkpoint, outer)))
@@ -48,17 +51,22 @@ impl Resumed {
     ///
     /// # Errors
     /// It does not exist, or it is not whole.
-    pub fn named(folder: &Path, name: Name, outer: Option<&str>) -> Result<Self, CheckpointError> {
-        let path = folder.join(name.to_string());
+    pub fn named<'a>(
+        place: impl Into<Place<'a>>,
+        name: Name,
+        outer: Option<&str>,
+    ) -> Result<Self, CheckpointError> {
+        let place = place.into();
+        let path = place.folder.join(name.to_string());
         if !path.is_dir() {
             return Err(CheckpointError::NoSuch {
                 name: name.to_string(),
-                folder: folder.to_owned(),
+                folder: place.folder.to_owned(),
             });
         }
-        let checkpoint = Checkpoint::open(&path)?;
+        let checkpoint = Checkpoint::open_trusted(&path, place.trust)?;
         checkpoint.verify()?;
-        warn_of_others(folder, Some(name))?;
+        warn_of_others(place, Some(name))?;
         Ok(Self::of(checkpoint, outer))
     }
 
@@ -130,8 +138,8 @@ impl Restored for Resumed {
 ///
 /// # Errors
 /// The folder cannot be read.
-pub fn warn_of_others(folder: &Path, chosen: Option<Name>) -> Result<(), CheckpointError> {
-    let others = folder::others(folder, chosen, OTHERS_NAMED_MAX)?;
+pub fn warn_of_others(place: Place<'_>, chosen: Option<Name>) -> Result<(), CheckpointError> {
+    let others = folder::others(place, chosen, OTHERS_NAMED_MAX)?;
     if !others.is_empty() {
         let others = others
             .iter()

@@ -2,10 +2,12 @@
 //! by tensor.
 
 use super::error::CheckpointError;
-use super::files;
+use super::handles;
+use super::manifest::{FORMAT, FORMAT_WITH_XXH3};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
-use std::collections::{HashMap, HashSet};
+use slowmo_protocol::sound::first_beyond;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -34,16 +36,83 @@ pub struct TensorWriter {
     file: BufWriter<File>,
     path: PathBuf,
     bytes: u64,
-    digest: Xxh3,
+    digest: ring::digest::Context,
+    /// The tensors' names, of which the first is being written, and how much of it is.
+    names: VecDeque<String>,
+    written: usize,
+}
+
+/// How the digests of a file's values were made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hashing {
+    /// XXH3-128, before format 3.
+    Xxh3,
+    /// SHA-256, cut to 128 bits.
+    Sha256,
+}
+
+impl Hashing {
+    /// How the digests in a manifest of this format were made.
+    pub fn of(format: u32) -> Self {
+        if format <= FORMAT_WITH_XXH3 {
+            Self::Xxh3
+        } else {
+            debug_assert_eq!(format, FORMAT);
+            Self::Sha256
+        }
+    }
+
+    fn begin(self) -> Hasher {
+        match self {
+            Self::Xxh3 => Hasher::Xxh3(Box::default()),
+            Self::Sha256 => Hasher::Sha256(Box::new(sha256())),
+        }
+    }
+}
+
+/// A digest in the making.
+enum Hasher {
+    Xxh3(Box<Xxh3>),
+    Sha256(Box<ring::digest::Context>),
+}
+
+impl Hasher {
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Xxh3(hasher) => hasher.update(bytes),
+            Self::Sha256(hasher) => hasher.update(bytes),
+        }
+    }
+
+    fn end(self) -> u128 {
+        match self {
+            Self::Xxh3(hasher) => hasher.digest128(),
+            Self::Sha256(hasher) => cut(*hasher),
+        }
+    }
+}
+
+fn sha256() -> ring::digest::Context {
+    ring::digest::Context::new(&ring::digest::SHA256)
+}
+
+/// The first 128 bits of a digest: nobody finds other values of the same in 2¹²⁸ tries.
+fn cut(digest: ring::digest::Context) -> u128 {
+    let digest = digest.finish();
+    let (first, _) = digest
+        .as_ref()
+        .split_first_chunk()
+        .unwrap_or((&[0; 16], &[]));
+    u128::from_be_bytes(*first)
 }
 
 impl TensorWriter {
-    /// Creates the file, replacing an existing one, and writes its header. `notes` are texts beside
-    /// the tensors.
+    /// Writes the header of a new file, which is at `path`. `notes` are texts beside the tensors.
     ///
     /// # Errors
     /// Two tensors have the same name, or the disk fails. The file may be partly written.
     pub fn create(
+        file: File,
         path: &Path,
         planned: Vec<Planned>,
         notes: HashMap<String, String>,
@@ -55,6 +124,7 @@ impl TensorWriter {
                 format_args!("two tensors would be named {}", twice.name),
             ));
         }
+        let names = planned.iter().map(|tensor| tensor.name.clone()).collect();
         let mut offset = 0;
         let info = |Planned { name, shape }| {
             let start = offset;
@@ -75,12 +145,13 @@ impl TensorWriter {
         let mut header =
             serde_json::to_vec(&header).map_err(|error| CheckpointError::torn(path, error))?;
         header.resize(header.len().next_multiple_of(ALIGNMENT), b' ');
-        let file = BufWriter::new(File::create(path).map_err(CheckpointError::io(path))?);
         let mut writer = Self {
-            file,
+            file: BufWriter::new(file),
             path: path.to_owned(),
             bytes: 0,
-            digest: Xxh3::new(),
+            digest: sha256(),
+            names,
+            written: 0,
         };
         writer.put(&(header.len() as u64).to_le_bytes())?;
         writer.put(&header)?;
@@ -90,8 +161,17 @@ impl TensorWriter {
     /// Appends values to the current tensor.
     ///
     /// # Errors
-    /// The disk fails.
+    /// A value is not finite, or the disk fails.
     pub fn write(&mut self, values: &[f32]) -> Result<(), CheckpointError> {
+        if let Some(index) = first_beyond(values, f32::MAX) {
+            return Err(CheckpointError::NotFinite {
+                file: self.path.clone(),
+                tensor: self.names.front().cloned().unwrap_or_default(),
+                index: self.written + index,
+                value: values[index],
+            });
+        }
+        self.written += values.len();
         let bytes: &[u8] = bytemuck::cast_slice(values);
         self.digest.update(bytes);
         self.put(bytes)
@@ -99,7 +179,9 @@ impl TensorWriter {
 
     /// Ends the current tensor; returns the digest of the values written since the last call.
     pub fn end_tensor(&mut self) -> u128 {
-        std::mem::take(&mut self.digest).digest128()
+        self.names.pop_front();
+        self.written = 0;
+        cut(std::mem::replace(&mut self.digest, sha256()))
     }
 
     /// Makes sure that everything is on the disk. Returns the bytes of the file.
@@ -134,6 +216,7 @@ pub struct TensorFile {
     header: Metadata,
     /// Offset of the first value in the file, in bytes.
     start: u64,
+    hashing: Hashing,
 }
 
 impl TensorFile {
@@ -141,9 +224,8 @@ impl TensorFile {
     ///
     /// # Errors
     /// It cannot be read, or is torn.
-    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let mut file = files::open(path)?;
-        let length = file.metadata().map_err(CheckpointError::io(path))?.len();
+    pub fn open(path: &Path, hashing: Hashing) -> Result<Self, CheckpointError> {
+        let (mut file, length, _) = handles::open(path)?;
         let (header, start) =
             read_header(&mut file, length).map_err(|why| CheckpointError::torn(path, why))?;
         Ok(Self {
@@ -151,6 +233,7 @@ impl TensorFile {
             path: path.to_owned(),
             header,
             start,
+            hashing,
         })
     }
 
@@ -163,8 +246,8 @@ impl TensorFile {
     /// Reads a tensor whose values hash to `digest`, and passes them on in order.
     ///
     /// # Errors
-    /// There is no such tensor of this many values, it cannot be read, or it is not what was
-    /// written; some values may have been passed on.
+    /// There is no such tensor of this many values, it cannot be read, it is not what was written,
+    /// or not finite; some values may have been passed on.
     pub fn read(
         &self,
         tensor: &str,
@@ -189,23 +272,35 @@ impl TensorFile {
         file.seek(SeekFrom::Start(self.start + start as u64))
             .map_err(CheckpointError::io(&self.path))?;
         let mut left = values;
+        let mut not_finite = None;
         let mut buffer = vec![0.0f32; left.min(READ_BYTES / VALUE_BYTES)];
-        let mut hashed = Xxh3::new();
+        let mut hashed = self.hashing.begin();
         while left > 0 {
             let part = left.min(buffer.len());
             let bytes = bytemuck::cast_slice_mut(&mut buffer[..part]);
             file.read_exact(bytes)
                 .map_err(CheckpointError::io(&self.path))?;
             hashed.update(bytes);
+            if not_finite.is_none() {
+                let found = first_beyond(&buffer[..part], f32::MAX);
+                not_finite = found.map(|index| (values - left + index, buffer[index]));
+            }
             take(&buffer[..part]);
             left -= part;
         }
-        if hashed.digest128() == digest {
-            return Ok(());
+        if hashed.end() != digest {
+            return Err(CheckpointError::Altered {
+                file: self.path.clone(),
+                tensor: tensor.to_owned(),
+            });
         }
-        Err(CheckpointError::Altered {
-            file: self.path.clone(),
-            tensor: tensor.to_owned(),
+        not_finite.map_or(Ok(()), |(index, value)| {
+            Err(CheckpointError::NotFinite {
+                file: self.path.clone(),
+                tensor: tensor.to_owned(),
+                index,
+                value,
+            })
         })
     }
 }

@@ -3,11 +3,12 @@
 //! and one waits; [`replaces`] says which of two stays if the disk is too slow for both.
 
 use super::error::CheckpointError;
-use super::folder::{self, Keeps};
+use super::folder::{self, Keeps, Place, Verified};
 use super::history::History;
 use super::manifest::{Ancestor, Header, Tensor};
 use super::part::{self, Own};
 use super::resumed::Resumed;
+use super::trust::Trust;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use slowmo_actors::ports::store::{Restored, Snapshot, Store};
 use slowmo_actors::status::{CheckpointStatus, StatusBoard};
@@ -49,6 +50,8 @@ struct Shared {
     board: Arc<StatusBoard>,
     state: Mutex<State>,
     changed: Condvar,
+    /// Used by the writer's thread only.
+    verified: Mutex<Verified>,
 }
 
 /// Settings of a writer.
@@ -64,6 +67,17 @@ pub struct WriterSettings {
     pub spacing: u64,
     /// The outer optimizer.
     pub outer: Option<String>,
+    /// Whose manifests are believed, and the key that seals this node's.
+    pub trust: Trust,
+}
+
+impl WriterSettings {
+    fn place(&self) -> Place<'_> {
+        Place {
+            folder: &self.folder,
+            trust: &self.trust,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -143,6 +157,7 @@ impl Checkpoints {
             board,
             state: Mutex::new(state),
             changed: Condvar::new(),
+            verified: Mutex::default(),
         });
         let writer = Arc::clone(&shared);
         std::thread::Builder::new()
@@ -248,7 +263,7 @@ impl Shared {
             // their memory.
             drop(snapshot);
             let known = self.lock().told.whole_step;
-            let whole = folder::newest_step(&self.settings.folder, &history, known).unwrap_or_else(
+            let whole = folder::newest_step(self.settings.place(), &history, known).unwrap_or_else(
                 |error| {
                     tracing::debug!(%error, "which checkpoint is whole is not known");
                     None
@@ -360,6 +375,7 @@ impl Shared {
             start: *start,
             cursor,
             ancestors: history.ancestors.clone(),
+            trust: self.settings.trust.clone(),
         };
         let written = part::write(
             &folder.join(header.name().to_string()),
@@ -374,12 +390,13 @@ impl Shared {
             header.members.first() == Some(&start.node.0) || keep < self.settings.keep_last;
         if looks_after
             && let Err(error) = folder::prune(
-                folder,
+                self.settings.place(),
                 Keeps {
                     whole: keep,
                     spacing: *spacing,
                 },
                 history,
+                &mut self.verified.lock(),
             )
         {
             tracing::warn!(%error, "an old checkpoint was not removed");
@@ -432,7 +449,7 @@ impl Shared {
         state.asks_left -= 1;
         drop(state);
         let found =
-            folder::ancestors_of(&self.settings.folder, run, lineage).unwrap_or_else(|error| {
+            folder::ancestors_of(self.settings.place(), run, lineage).unwrap_or_else(|error| {
                 tracing::debug!(%error, "what the history goes on from is not known: that stays");
                 Vec::new()
             });

@@ -5,6 +5,7 @@ use crate::tensors::threads;
 use slowmo_actors::buffers::{Buffer, ChunkedBuffer, Pool, chunks};
 use slowmo_actors::ports::device::{FreezeError, MixFactors, Mixed, TensorError, Tensors};
 use slowmo_protocol::mean;
+use slowmo_protocol::sound::{SENT_MAX, first_beyond};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -107,7 +108,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Mixes one part. Returns its first numerator that is not finite, with the index in the
+    /// Mixes one part. Returns its first numerator that is not finite or too large to be sent, with the index in the
     /// tensor.
     fn mix(&self, part: Part<'_>) -> Option<(usize, f32)> {
         let Part {
@@ -144,9 +145,7 @@ impl Pass<'_> {
             }
             None => mean::correct(tensor, correction, stays, weight),
         };
-        let found = (!finite)
-            .then(|| tensor.iter().position(|value| !value.is_finite()))
-            .flatten();
+        let found = (!finite).then(|| first_beyond(tensor, SENT_MAX)).flatten();
         found.map(|at| (index + at, tensor[at]))
     }
 }

@@ -1,7 +1,10 @@
 //! Builds the parts of a node from its configuration: settings, recorder, checkpoints.
 
-use crate::checkpoints::{self, CheckpointError, Checkpoints, Resumed, WriterSettings};
+use crate::checkpoints::{
+    self, CheckpointError, Checkpoints, Place, Resumed, Trust, WriterSettings,
+};
 use crate::config::{Config, Resume};
+use crate::connection::cluster_key;
 use crate::error::SpawnError;
 use crate::executor::beside;
 use crate::marker::Marker;
@@ -26,6 +29,7 @@ pub(super) async fn checkpoints_of(
     let Some(folder) = config.checkpoints.clone() else {
         return Ok(Arc::new(Checkpoints::none()));
     };
+    let trust = trust_of(config)?;
     let algorithm = config.algorithm()?;
     let outer = algorithm.outer.map(|_| config.outer_name());
     let settings = config.checkpoint_every.map(|every| WriterSettings {
@@ -35,6 +39,7 @@ pub(super) async fn checkpoints_of(
         // If no checkpoint could ever be due, the configuration was refused before.
         spacing: spacing(&algorithm, every).unwrap_or(1),
         outer: outer.clone(),
+        trust: trust.clone(),
     });
     // A node that joins continues from the others, who also tell it the run number of their
     // bootstrap.
@@ -44,18 +49,28 @@ pub(super) async fn checkpoints_of(
         if !founds {
             return Ok((None, 0));
         }
-        let resumed = match resume {
-            Resume::None => checkpoints::warn_of_others(&folder, None).map(|()| None),
-            Resume::Newest => Resumed::newest(&folder, outer.as_deref()),
-            Resume::Named(name) => Resumed::named(&folder, name, outer.as_deref()).map(Some),
+        let place = Place {
+            folder: &folder,
+            trust: &trust,
         };
-        Ok::<_, CheckpointError>((resumed?, checkpoints::next_run(&folder)?))
+        let resumed = match resume {
+            Resume::None => checkpoints::warn_of_others(place, None).map(|()| None),
+            Resume::Newest => Resumed::newest(place, outer.as_deref()),
+            Resume::Named(name) => Resumed::named(place, name, outer.as_deref()).map(Some),
+        };
+        Ok::<_, CheckpointError>((resumed?, checkpoints::next_run(place)?))
     });
     let (resumed, run) = read.await??;
     let checkpoints = Checkpoints::new(settings, resumed, run, Arc::clone(board));
     checkpoints
         .map(Arc::new)
         .map_err(|error| SpawnError::System(error.to_string()))
+}
+
+/// Whose checkpoints this node believes: those of the cluster's key, and of its own user.
+fn trust_of(config: &Config) -> Result<Trust, SpawnError> {
+    let key = cluster_key(config)?.map(|key| key.checkpoint_key());
+    Ok(Trust::of(key.as_slice()))
 }
 
 /// The recorder of the node's events: a file if the configuration names a folder.

@@ -1,5 +1,5 @@
 //! A transport wrapper for fault injection: it cuts, delays or throttles what this node sends to a
-//! peer, or crashes the node when it is about to send something.
+//! peer, falsifies its values, or crashes the node when it is about to send something.
 //!
 //! Touches only the transport that it wraps. Faults act on one direction; set them at both ends to
 //! affect both directions. As with a real network under QUIC, a cut loses datagrams and holds back
@@ -23,7 +23,7 @@ use slowmo_actors::ports::transport::{
     Transport, TransportEvent,
 };
 use slowmo_protocol::ident::NodeId;
-use slowmo_protocol::wire::CONTROL_FRAME_BYTES_MAX;
+use slowmo_protocol::wire::{BulkHeader, CONTROL_FRAME_BYTES_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -47,6 +47,10 @@ pub struct Fault {
     pub lost_per_thousand: u16,
 }
 
+/// Falsifies a bulk stream that this node opens: may change its header, and returns the bytes that
+/// replace the first ones of its values; none to leave them as they are.
+pub type Falsifier = Arc<dyn Fn(NodeId, &mut BulkHeader) -> Vec<u8> + Send + Sync>;
+
 /// Sets and clears faults of one wrapped transport while it runs.
 #[derive(Clone)]
 pub struct Faults {
@@ -64,6 +68,7 @@ struct Shared {
     /// Peers that were disconnected here because a cut lasted too long.
     silenced: Mutex<BTreeSet<NodeId>>,
     crash: Arc<Crash>,
+    falsifier: Mutex<Option<Falsifier>>,
 }
 
 struct FaultyTransport {
@@ -94,6 +99,7 @@ pub fn wrap(
         lanes,
         silenced,
         crash,
+        falsifier: Mutex::default(),
     });
     shared
         .runtime
@@ -129,6 +135,12 @@ impl Faults {
     /// that this node sends from now on. A watcher may set faults and make other nodes crash.
     pub fn watch(&self, watcher: Watcher) {
         self.shared.crash.watch(watcher);
+    }
+
+    /// Lets `falsifier` change each bulk stream that this node opens from now on, as a broken or
+    /// hostile node might.
+    pub fn falsify(&self, falsifier: Falsifier) {
+        *self.shared.falsifier.lock() = Some(falsifier);
     }
 
     /// Breaks the connections to a peer now; both nodes may reconnect immediately.
@@ -214,6 +226,18 @@ impl Shared {
             .clone()
     }
 
+    /// The header of a stream as it is sent, and the bytes that replace its first ones.
+    fn falsified(&self, to: NodeId, header: Bytes) -> (Bytes, Vec<u8>) {
+        let falsifier = self.falsifier.lock().clone();
+        let decoded =
+            falsifier.and_then(|falsify| Some((falsify, BulkHeader::decode(&header).ok()?)));
+        let Some((falsify, mut changed)) = decoded else {
+            return (header, Vec::new());
+        };
+        let first = falsify(to, &mut changed);
+        (changed.encode().map_or(header, Bytes::from), first)
+    }
+
     /// Passes an event to a node that has not crashed; `None` if it has crashed.
     fn receive(&self, event: TransportEvent) -> Option<TransportEvent> {
         let TransportEvent::Bulk {
@@ -292,10 +316,12 @@ impl Transport for FaultyTransport {
         let watched = crash.watched(&header);
         crash.pass(to, watched.as_ref().map(Sending::Opens)).await;
         lane.wait(header.len()).await;
+        let (header, first) = self.shared.falsified(to, header);
         let inner = self.inner.open_bulk(to, header).await?;
         Ok(Box::new(FaultySender::new(
             MortalSender::new(inner, to, watched, crash.clone()),
             lane,
+            first,
         )))
     }
 

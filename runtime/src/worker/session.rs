@@ -51,6 +51,8 @@ pub struct Session {
     asked: Option<(std::time::Instant, &'static str)>,
     /// Whether the result of an exchange was not taken, or only in part.
     broken: bool,
+    /// The last step at which this node's own values were refused.
+    refused_at: Option<Step>,
 }
 
 /// The values that a worker passes to an exchange.
@@ -98,6 +100,7 @@ impl Session {
             waiting,
             asked: None,
             broken,
+            refused_at: None,
         }
     }
 
@@ -203,16 +206,15 @@ impl Session {
         self.check_buffers(due, sizes, buffers)?;
         let gamma = self.gamma(due, learning_rate)?;
         let step = self.step.0;
-        let freeze = |session: &Self| {
-            session
-                .freeze(parameters, buffers, sizes, total)
-                .map_err(|error| StepError::Freeze { step, error })
-        };
         // Overlapped gossip delivers a correction; the values are taken when it is added.
         let frozen = if self.is_overlapped(due) {
             None
         } else {
-            Some(freeze(self)?)
+            let frozen = self.freeze(parameters, buffers, sizes, total);
+            Some(frozen.map_err(|error| {
+                self.show_refused(&error);
+                StepError::Freeze { step, error }
+            })?)
         };
         let optimizer_transfer = self.optimizer_transfer(due, sizes, buffers)?;
         let request = Request {
@@ -281,10 +283,13 @@ impl Session {
         self.write_optimizer(due, sizes, &exchanged.values, buffers)
             .map_err(unwritten)?;
         self.broken = false;
-        not_finite.map_or_else(
-            || Ok(self.exchanged(due, &exchanged)),
-            |error| Err(StepError::NotSent { step, error }),
-        )
+        match not_finite {
+            None => Ok(self.exchanged(due, &exchanged)),
+            Some(error) => {
+                self.show_refused(&error);
+                Err(StepError::NotSent { step, error })
+            }
+        }
     }
 
     /// The report of an exchange; the step counter continues where the outcome says.
@@ -548,6 +553,18 @@ impl Session {
             self.device().freeze(&*buffers.optimizer, optimizer)?;
         }
         Ok(buffer.freeze())
+    }
+
+    /// Shows in the node's status, once a step, that this node's own values are refused: whoever
+    /// watches the cluster sees there which node diverges, and that it sent nothing.
+    fn show_refused(&mut self, error: &FreezeError) {
+        let is_refused = matches!(error, FreezeError::NotFinite { .. });
+        if is_refused && self.refused_at.replace(self.step) != Some(self.step) {
+            let step = self.step.0;
+            self.node.show(format!(
+                "step {step}: nothing was sent, because this node's own values are not finite: {error}"
+            ));
+        }
     }
 
     /// Whether this step's gossip overlaps the next computation.

@@ -34,6 +34,18 @@ pub enum RoundError {
         /// Number of lost shards.
         shards: u32,
     },
+    /// The contributions are finite, and their average or its slow step is not.
+    #[error(
+        "{round} was abandoned: the average of value {element}, or its slow step, overflows float32 on {node}, though all contributions are finite: the training diverges; lower the learning rates, or restart from a checkpoint"
+    )]
+    Overflowed {
+        /// The round.
+        round: Round,
+        /// The owner of the value.
+        node: NodeId,
+        /// Index among the values of the model.
+        element: u64,
+    },
     /// The round took longer than allowed.
     #[error("{round} timed out after {} s, waiting for {}; see those nodes' logs, or raise round_timeout_ms", after.as_millis() / 1000, Nodes(waiting_for))]
     TimedOut {
@@ -65,6 +77,11 @@ impl RoundError {
                 other_spec,
             },
             RefusalReason::MomentumLost { shards } => Self::MomentumLost { round, shards },
+            RefusalReason::Overflowed { node, element } => Self::Overflowed {
+                round,
+                node,
+                element,
+            },
         }
     }
 }

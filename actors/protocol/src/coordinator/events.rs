@@ -65,6 +65,14 @@ pub enum In {
     SpecsDiffer(Attempt, NodeId, RoundSpec),
     /// A stream to or from a node failed while the node seems alive.
     StreamBroken(Attempt, NodeId),
+    /// A node sent values or a weight in this attempt that no correct node sends. It counts as a
+    /// node that this one cannot reach, for as long as it runs.
+    Unsound(Attempt, NodeId),
+    /// The same of a node whose message belongs to no attempt.
+    Distrust(NodeId),
+    /// This node's own shards cannot be published: their average or slow step overflows at this
+    /// element, though all contributions are sound.
+    Overflowed(Attempt, u64),
     /// A node is dead.
     Lost {
         /// The dead node.

@@ -138,6 +138,9 @@ impl Machine for Coordinator {
             }
             In::SpecsDiffer(attempt, other, spec) => self.specs_differ(attempt, other, spec, out),
             In::StreamBroken(attempt, node) => self.stream_broken(attempt, node, now),
+            In::Unsound(attempt, node) => self.unsound(attempt, node, now, out),
+            In::Distrust(node) => self.distrust(node),
+            In::Overflowed(attempt, element) => self.overflowed(attempt, element, out),
             In::Lost {
                 node,
                 incarnation,

@@ -12,6 +12,7 @@ mod restoring;
 mod size;
 mod storm;
 mod streams;
+mod unsound;
 mod verbs;
 mod world;
 

@@ -2,6 +2,7 @@
 //! integers, because the smallest vector units can compare only those.
 
 use super::{BLOCK_ELEMENTS, Rounding};
+use crate::sound::{is_within, room_below};
 
 /// Encoded size of one value, in bytes.
 pub const VALUE_BYTES: usize = 2;
@@ -37,6 +38,22 @@ impl Rounding for BFloat16 {
                 f32::from_bits(u32::from(u16::from_le_bytes(*value)) << 16),
             );
         }
+    }
+
+    fn first_beyond(bytes: &[u8], most: f32) -> Option<(usize, f32)> {
+        let (values, _) = bytes.as_chunks::<VALUE_BYTES>();
+        let decoded =
+            |value: &[u8; VALUE_BYTES]| f32::from_bits(u32::from(u16::from_le_bytes(*value)) << 16);
+        let room = values
+            .iter()
+            .fold(0, |room, value| room | room_below(most, decoded(value)));
+        if room >= 0 {
+            return None;
+        }
+        let decoded = values.iter().map(decoded);
+        decoded
+            .enumerate()
+            .find(|(_, value)| !is_within(*value, most))
     }
 }
 

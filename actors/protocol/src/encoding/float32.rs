@@ -1,6 +1,7 @@
 //! Float32, unchanged.
 
 use super::{BLOCK_ELEMENTS, Rounding};
+use crate::sound::{is_within, room_below};
 
 /// Encoded size of one value, in bytes.
 pub const VALUE_BYTES: usize = 4;
@@ -23,6 +24,20 @@ impl Rounding for Exact {
         for (target, value) in target.iter_mut().zip(values) {
             rule(target, f32::from_le_bytes(*value));
         }
+    }
+
+    fn first_beyond(bytes: &[u8], most: f32) -> Option<(usize, f32)> {
+        let (values, _) = bytes.as_chunks::<VALUE_BYTES>();
+        let room = values.iter().fold(0, |room, value| {
+            room | room_below(most, f32::from_le_bytes(*value))
+        });
+        if room >= 0 {
+            return None;
+        }
+        let decoded = values.iter().map(|value| f32::from_le_bytes(*value));
+        decoded
+            .enumerate()
+            .find(|(_, value)| !is_within(*value, most))
     }
 }
 

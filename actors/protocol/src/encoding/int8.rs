@@ -3,12 +3,15 @@
 //! other way.
 
 use super::{BLOCK_ELEMENTS, Rounding};
+use crate::sound::is_within;
 
 /// Encoded size of a block's scale, in bytes.
 pub const SCALE_BYTES: usize = 4;
 
 /// Number of steps on each side of zero.
 const STEPS: f32 = 127.0;
+/// Largest magnitude of a signed byte.
+const STEPS_MAX: f32 = 128.0;
 /// `1.5·2²³`: float32 has no fractional bits there, so a sum is rounded to nearest even and its
 /// lowest bits are the integer.
 const ROUNDS: f32 = 12_582_912.0;
@@ -50,6 +53,13 @@ impl Rounding for Int8 {
         for (target, byte) in target.iter_mut().zip(bytes) {
             rule(target, f32::from(*byte as i8) * scale);
         }
+    }
+
+    /// The largest magnitude that the scale allows counts.
+    fn first_beyond(bytes: &[u8], most: f32) -> Option<(usize, f32)> {
+        let (scale, _) = bytes.split_first_chunk::<SCALE_BYTES>()?;
+        let largest = f32::from_le_bytes(*scale) * STEPS_MAX;
+        (!is_within(largest, most)).then_some((0, largest))
     }
 }
 

@@ -52,6 +52,9 @@ trait Rounding {
 
     /// Calls `rule(target, decoded value)` for each value of at most a block.
     fn decode(bytes: &[u8], target: &mut [f32], rule: impl Fn(&mut f32, f32));
+
+    /// Index and value of the first one in a block that is not finite, or beyond `most`.
+    fn first_beyond(bytes: &[u8], most: f32) -> Option<(usize, f32)>;
 }
 
 /// A node's contribution to a round; all slices have the same length.
@@ -136,6 +139,18 @@ impl WireType {
         }
     }
 
+    /// Index and decoded value of the first one that is not finite, or beyond `most`; of the first
+    /// value of its block as [`WireType::Int8`]. A pass over the bytes, of which an int8 block needs
+    /// only its scale.
+    #[must_use]
+    pub fn first_beyond(self, bytes: &[u8], most: f32) -> Option<(usize, f32)> {
+        match self {
+            Self::Float32 => first_beyond::<float32::Exact>(bytes, most),
+            Self::BFloat16 => first_beyond::<BFloat16>(bytes, most),
+            Self::Int8 => first_beyond::<Int8>(bytes, most),
+        }
+    }
+
     /// `target = decoded`.
     pub fn decode(self, bytes: &[u8], target: &mut [f32]) {
         self.decode_each(bytes, target, |target, value| *target = value);
@@ -153,6 +168,16 @@ impl WireType {
             Self::Int8 => decode_blocks::<Int8>(bytes, target, rule),
         }
     }
+}
+
+fn first_beyond<R: Rounding>(bytes: &[u8], most: f32) -> Option<(usize, f32)> {
+    bytes
+        .chunks(R::BLOCK_BYTES)
+        .enumerate()
+        .find_map(|(block, bytes)| {
+            let (index, value) = R::first_beyond(bytes, most)?;
+            Some((block * BLOCK_ELEMENTS + index, value))
+        })
 }
 
 fn decode_blocks<R: Rounding>(bytes: &[u8], target: &mut [f32], rule: impl Fn(&mut f32, f32)) {

@@ -421,3 +421,34 @@ fn lengths_that_do_not_match_are_no_panic() {
         }
     }
 }
+
+#[test]
+fn bytes_beyond_a_bound_are_found_without_decoding_them() {
+    for wire in [WireType::Float32, WireType::BFloat16, WireType::Int8] {
+        let values: Vec<f32> = (0..700).map(|index| (index % 13) as f32 - 6.0).collect();
+        let encoded = |values: &[f32]| {
+            let mut bytes = vec![0; wire.encoded_bytes(values.len())];
+            wire.encode_in_place(&mut values.to_vec(), &mut bytes);
+            bytes
+        };
+        assert_eq!(wire.first_beyond(&encoded(&values), 6.1), None, "{wire:?}");
+        assert_eq!(wire.first_beyond(&[], 1.0), None, "{wire:?}");
+        for (at, wrong) in [
+            (0, f32::NAN),
+            (513, f32::INFINITY),
+            (699, f32::NEG_INFINITY),
+            (300, 1e30),
+        ] {
+            let mut values = values.clone();
+            values[at] = wrong;
+            let (found, value) = wire.first_beyond(&encoded(&values), 1e20).unwrap();
+            let expected = if wire == WireType::Int8 {
+                at - at % BLOCK_ELEMENTS
+            } else {
+                at
+            };
+            assert_eq!(found, expected, "{wire:?}");
+            assert!(value.is_nan() || value.abs() > 1e20, "{wire:?}: {value}");
+        }
+    }
+}

@@ -6,7 +6,7 @@ use super::{Effect, GossipPeer, Key, Phase};
 use crate::ident::{Epoch, Lineage, NodeId, Step, Term};
 use crate::machine::{Outbox, Place};
 use crate::planted::{self, Bug};
-use crate::view::MEMBERS_MAX;
+use crate::sound::is_weight;
 use crate::wire::{Header, Message};
 
 impl GossipPeer {
@@ -18,9 +18,7 @@ impl GossipPeer {
         out: &mut Outbox<Effect>,
     ) {
         let key = (header.round, step, header.sender);
-        // The weights of all members sum up to their number.
-        let is_weight = weight > 0.0 && weight <= MEMBERS_MAX as f64;
-        if !self.admits(header) || !is_weight {
+        if !self.admits(header) || !is_weight(weight) {
             return self.refuse_at(header.place(), key, out);
         }
         self.heard_of(header.sender, step);

@@ -3,6 +3,7 @@
 use super::data::{Arrived, Data, StreamKind};
 use crate::coordinator::{Outcome, Plan, Publication, Votes};
 use crate::ident::{Lineage, NodeId, ShardId};
+use crate::sound::{Unsound, is_weight};
 use crate::trace::{self, Event, Held, Start};
 use crate::view::Member;
 use crate::wire::Bulk;
@@ -175,8 +176,10 @@ impl<D: Data> Moving<D> {
 pub(super) enum Unfit {
     /// Its sender expects a round of another specification.
     SpecsDiffer(crate::coordinator::RoundSpec),
-    /// It is no contribution, or its weight is not finite and positive.
+    /// It is no contribution.
     Broken,
+    /// Its weight is not one that a node can have.
+    Unsound(Unsound),
 }
 
 /// Checks that a contribution can be averaged.
@@ -187,9 +190,9 @@ pub(super) fn fits(plan: &Plan, content: &Bulk) -> Result<(), Unfit> {
     if contribution.spec != plan.spec {
         return Err(Unfit::SpecsDiffer(contribution.spec));
     }
-    if contribution.weight.is_finite() && contribution.weight > 0.0 {
+    if is_weight(contribution.weight) {
         Ok(())
     } else {
-        Err(Unfit::Broken)
+        Err(Unfit::Unsound(Unsound::Weight(contribution.weight)))
     }
 }

@@ -11,6 +11,7 @@ use crate::liveness;
 use crate::membership::{self, BootstrapError};
 use crate::model::ModelSize;
 use crate::sampler::Progress;
+use crate::sound::Unsound;
 use crate::topology::Rate;
 use crate::view::{Member, View};
 use crate::wire::{Bulk, Header, Message};
@@ -85,6 +86,11 @@ pub enum Moved<D: Data> {
     Buffers(NodeId, D::Values),
     /// A stream to or from a node broke.
     Broken(NodeId),
+    /// A node sent values that no correct node sends.
+    Unsound(NodeId, Unsound),
+    /// The average of this node's own shards, or its slow step, is not finite at this element,
+    /// though all contributions are sound.
+    Overflowed(usize),
 }
 
 /// Messages to the gossip peer.

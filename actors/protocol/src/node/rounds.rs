@@ -12,6 +12,7 @@ use crate::coordinator::{
 use crate::ident::{Epoch, Lineage, NodeId, ShardId};
 use crate::machine::{Machine, Outbox};
 use crate::membership;
+use crate::sound::Unsound;
 use crate::time::Instant;
 use crate::view::Member;
 use crate::wire::{Frame, Header};
@@ -84,6 +85,8 @@ pub enum RoundsEffect<D: Data> {
     Waiting(Option<String>),
     /// A stream was dropped, with the reason.
     Refused(Header, &'static str),
+    /// A node sent what no correct node sends. From now on it counts as unreachable.
+    Unsound(NodeId, Unsound),
 }
 
 /// The circumstances of a decided outcome.
@@ -222,7 +225,7 @@ impl<D: Data> RoundsPart<D> {
                 });
             }
             ToRounds::Stream(stream) => self.deliver(stream, &mut events, out),
-            ToRounds::Moved(attempt, moved) => events.extend(self.moved(attempt, moved)),
+            ToRounds::Moved(attempt, moved) => events.extend(self.moved(attempt, moved, out)),
         }
         let mut effects = Outbox::default();
         while let Some(event) = events.pop_front() {
@@ -298,6 +301,10 @@ impl<D: Data> RoundsPart<D> {
             }
             Err(Unfit::SpecsDiffer(spec)) => events.push_back(In::SpecsDiffer(attempt, from, spec)),
             Err(Unfit::Broken) => events.push_back(In::StreamBroken(attempt, from)),
+            Err(Unfit::Unsound(what)) => {
+                out.push(RoundsEffect::Unsound(from, what));
+                events.push_back(In::Unsound(attempt, from));
+            }
         }
     }
 
@@ -348,7 +355,12 @@ impl<D: Data> RoundsPart<D> {
     }
 
     /// Handles a report of the newest attempt's data movements; reports of others are ignored.
-    fn moved(&mut self, attempt: Attempt, moved: Moved<D>) -> Option<In> {
+    fn moved(
+        &mut self,
+        attempt: Attempt,
+        moved: Moved<D>,
+        out: &mut Outbox<RoundsEffect<D>>,
+    ) -> Option<In> {
         let moving = self.moving(attempt)?;
         Some(match moved {
             Moved::Reduced(reduced) => {
@@ -370,6 +382,11 @@ impl<D: Data> RoundsPart<D> {
                 In::BuffersHeld(attempt, from)
             }
             Moved::Broken(node) => In::StreamBroken(attempt, node),
+            Moved::Unsound(node, what) => {
+                out.push(RoundsEffect::Unsound(node, what));
+                In::Unsound(attempt, node)
+            }
+            Moved::Overflowed(element) => In::Overflowed(attempt, element as u64),
         })
     }
 

@@ -374,6 +374,13 @@ pub enum RefusalReason {
         /// Number of lost shards.
         shards: u32,
     },
+    /// The contributions are finite, and their average or its slow step is not.
+    Overflowed {
+        /// The owner of the value.
+        node: NodeId,
+        /// Index among the values of the model.
+        element: u64,
+    },
 }
 
 /// Maximum size of a peer's description of its round, in bytes: it goes into errors and logs.

@@ -336,6 +336,13 @@ fn abandons() -> Vec<(Message, String)> {
             RefusalReason::MomentumLost { shards: 7 },
             "0100000007000000",
         ),
+        (
+            RefusalReason::Overflowed {
+                node: NodeId(5),
+                element: 258,
+            },
+            "0200000005000000000000000201000000000000",
+        ),
     ];
     reasons
         .map(|(reason, bytes)| (Message::Abandon(reason), format!("16000000{bytes}")))

@@ -129,6 +129,7 @@ fn every_reason_has_an_example() {
         RefusalReason:
         RefusalReason::SpecsDiffer { .. },
         RefusalReason::MomentumLost { .. },
+        RefusalReason::Overflowed { .. },
     );
 }
 

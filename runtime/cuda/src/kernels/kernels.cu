@@ -10,7 +10,8 @@ typedef unsigned long long u64;
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
 
 __device__ __forceinline__ u32 bits(float value) { return __float_as_uint(value); }
-__device__ __forceinline__ bool is_finite(float value) { return (bits(value) & 0x7f800000u) != 0x7f800000u; }
+// Whether a value is finite and at most 2^80 in magnitude, SENT_MAX of `slowmo_protocol::sound`.
+__device__ __forceinline__ bool is_sound(float value) { return (bits(value) & 0x7fffffffu) <= 0x67800000u; }
 
 // ---- passes over values, four at a time where all of them lie on 16 bytes -------------------------------------------------------
 
@@ -49,7 +50,7 @@ template <class Work> __device__ __forceinline__ void each_four(u64 n, Work work
 }
 
 // x = stays·model + correction; the model becomes x / weight. `correction` null: zeros. `before`, unless it is null, becomes what the
-// model was. `first` becomes the index of the first result that is not finite, if that is less.
+// model was. `first` becomes the index of the first result that is not finite or too large, if that is less.
 KERNEL mix(float *model, const float *correction, float *before, u64 *first, u64 n, float stays, float weight) {
     const bool wide = aligned(model) && aligned(correction) && aligned(before);
     each_four(n, [&](u64 at, u64 count) {
@@ -59,7 +60,7 @@ KERNEL mix(float *model, const float *correction, float *before, u64 *first, u64
         if (before) store(before, at, count, wide, value);
         for (u64 i = 0; i < count; i++) {
             value.of[i] = (other.of[i] + stays * value.of[i]) / weight;
-            if (!is_finite(value.of[i])) atomicMin(first, at + i);
+            if (!is_sound(value.of[i])) atomicMin(first, at + i);
         }
         store(model, at, count, wide, value);
     });
@@ -75,13 +76,13 @@ KERNEL divide(float *values, u64 n, float weight) {
     });
 }
 
-// `first` becomes the index of the first value that is not finite, if that is less.
+// `first` becomes the index of the first value that is not finite or too large, if that is less.
 KERNEL not_finite(const float *values, u64 *first, u64 n) {
     const bool wide = aligned(values);
     each_four(n, [&](u64 at, u64 count) {
         const Four value = load(values, at, count, wide);
         for (u64 i = 0; i < count; i++) {
-            if (!is_finite(value.of[i])) atomicMin(first, at + i);
+            if (!is_sound(value.of[i])) atomicMin(first, at + i);
         }
     });
 }

@@ -1,6 +1,7 @@
 //! Which checkpoints stay, which go, and what a disk that fails leaves.
 
 use super::*;
+use crate::checkpoints::handles::full;
 
 #[test]
 fn old_ones_go_but_never_the_last_whole_ones() {
@@ -15,7 +16,13 @@ fn old_ones_go_but_never_the_last_whole_ones() {
     }
     write(folder.path(), 240, 0, &[2]);
     assert_eq!(
-        prune(folder.path(), keeps(2), &history(0, &[])).unwrap(),
+        prune(
+            folder.path(),
+            keeps(2),
+            &history(0, &[]),
+            &mut Verified::default()
+        )
+        .unwrap(),
         2,
         "48, and 96 which never became whole"
     );
@@ -25,7 +32,16 @@ fn old_ones_go_but_never_the_last_whole_ones() {
         .map(|listed| listed.name.step)
         .collect();
     assert_eq!(left, [144, 192, 240]);
-    assert_eq!(prune(folder.path(), keeps(2), &history(0, &[])).unwrap(), 0);
+    assert_eq!(
+        prune(
+            folder.path(),
+            keeps(2),
+            &history(0, &[]),
+            &mut Verified::default()
+        )
+        .unwrap(),
+        0
+    );
 }
 
 fn keeps(whole: usize) -> Keeps {
@@ -70,7 +86,13 @@ fn what_others_wrote_into_the_folder_is_never_removed() {
     fs::create_dir(folder.path().join(other.to_string())).unwrap();
     // Run 2 was founded on step 96 of run 0: the rest of run 0, and run 1, are others'.
     assert_eq!(
-        prune(folder.path(), keeps(2), &history(2, &[(0, 96)])).unwrap(),
+        prune(
+            folder.path(),
+            keeps(2),
+            &history(2, &[(0, 96)]),
+            &mut Verified::default()
+        )
+        .unwrap(),
         3,
         "48 and 96 of run 0, 144 of its own"
     );
@@ -86,7 +108,16 @@ fn what_others_wrote_into_the_folder_is_never_removed() {
     // One that was founded anew has no past, and removes nothing that it did not write.
     assert_eq!(next_run(folder.path()).unwrap(), 3);
     write(folder.path(), 48, 3, &[1, 2]);
-    assert_eq!(prune(folder.path(), keeps(1), &history(3, &[])).unwrap(), 0);
+    assert_eq!(
+        prune(
+            folder.path(),
+            keeps(1),
+            &history(3, &[]),
+            &mut Verified::default()
+        )
+        .unwrap(),
+        0
+    );
     assert_eq!(
         newest_whole(folder.path()).unwrap().0.unwrap().header().run,
         3
@@ -121,7 +152,13 @@ fn only_parts_are_removed_and_nothing_behind_a_link() {
     Checkpoint::open(&last).unwrap().verify().unwrap();
     write(folder.path(), 144, 0, &[1, 2]);
     assert_eq!(
-        prune(folder.path(), keeps(2), &history(0, &[])).unwrap(),
+        prune(
+            folder.path(),
+            keeps(2),
+            &history(0, &[]),
+            &mut Verified::default()
+        )
+        .unwrap(),
         0,
         "what a person put there keeps the folder"
     );
@@ -134,7 +171,16 @@ fn only_parts_are_removed_and_nothing_behind_a_link() {
     );
     Checkpoint::open(&linked).unwrap().verify().unwrap();
     fs::remove_file(last.join("notes.json")).unwrap();
-    assert_eq!(prune(folder.path(), keeps(1), &history(0, &[])).unwrap(), 1);
+    assert_eq!(
+        prune(
+            folder.path(),
+            keeps(1),
+            &history(0, &[]),
+            &mut Verified::default()
+        )
+        .unwrap(),
+        1
+    );
     assert_eq!(
         list(folder.path())
             .unwrap()
@@ -177,13 +223,25 @@ fn what_does_not_become_whole_goes() {
     // Nobody hears of node 2 any more.
     for number in 2..=40 {
         write(folder.path(), number * 48, 0, &[1]);
-        prune(folder.path(), keeps(2), &history(0, &[])).unwrap();
+        prune(
+            folder.path(),
+            keeps(2),
+            &history(0, &[]),
+            &mut Verified::default(),
+        )
+        .unwrap();
     }
     let left: Vec<u64> = steps(folder.path()).iter().map(|step| step / 48).collect();
     assert_eq!(left, [1, 16, 24, 32, 36, 38, 39, 40]);
     // One becomes whole late, and what is older is of no use.
     write(folder.path(), 36 * 48, 0, &[2]);
-    prune(folder.path(), keeps(2), &history(0, &[])).unwrap();
+    prune(
+        folder.path(),
+        keeps(2),
+        &history(0, &[]),
+        &mut Verified::default(),
+    )
+    .unwrap();
     assert_eq!(
         steps(folder.path())
             .iter()
@@ -197,7 +255,13 @@ fn what_does_not_become_whole_goes() {
         "",
     )
     .unwrap();
-    prune(folder.path(), keeps(1), &history(0, &[])).unwrap();
+    prune(
+        folder.path(),
+        keeps(1),
+        &history(0, &[]),
+        &mut Verified::default(),
+    )
+    .unwrap();
     assert_eq!(
         steps(folder.path())
             .iter()
@@ -231,12 +295,15 @@ fn what_is_left_behind_goes_when_nobody_touches_it() {
     age(&torn, UNTOUCHED / 2);
     age(&other, UNTOUCHED * 2);
     assert_eq!(
-        prune(folder.path(), keeps(3), &own).unwrap(),
+        prune(folder.path(), keeps(3), &own, &mut Verified::default()).unwrap(),
         0,
         "others may be writing it still"
     );
     age(&torn, UNTOUCHED * 2);
-    assert_eq!(prune(folder.path(), keeps(3), &own).unwrap(), 1);
+    assert_eq!(
+        prune(folder.path(), keeps(3), &own, &mut Verified::default()).unwrap(),
+        1
+    );
     let left: Vec<_> = list(folder.path())
         .unwrap()
         .iter()
@@ -303,13 +370,12 @@ fn what_could_not_be_written_leaves_nothing() {
     let header = header(96, 0);
     let path = folder.path().join(header.name().to_string());
     // Of values and manifest, the latter finds no room.
-    fs::create_dir(&path).unwrap();
-    std::os::unix::fs::symlink("/dev/full", path.join(".node-1.json.5.tmp")).unwrap();
+    full::make(&path, "node-1.json");
     let error = part::write(&path, &header, own(1), &snapshot(1, 96)).unwrap_err();
     assert!(error.is_full() && !path.exists(), "{error}");
     // What others wrote is theirs.
     write(folder.path(), 96, 0, &[2]);
-    std::os::unix::fs::symlink("/dev/full", path.join(".node-1.safetensors.5.tmp")).unwrap();
+    full::make(&path, "node-1.safetensors");
     part::write(&path, &header, own(1), &snapshot(1, 96)).unwrap_err();
     assert_eq!(fs::read_dir(&path).unwrap().count(), 2);
 }
@@ -469,6 +535,7 @@ fn writer(folder: &Path, keep_last: usize) -> (Checkpoints, Arc<StatusBoard>) {
         keep_last,
         spacing: 48,
         outer: Some("slowmo".to_owned()),
+        trust: Trust::of(&[[7; 32]]),
     };
     (
         Checkpoints::new(Some(settings), None, 0, Arc::clone(&board)).unwrap(),
@@ -498,11 +565,9 @@ fn a_full_disk_lets_go_of_old_ones_but_not_of_the_last() {
             }
             .to_string(),
         );
-        fs::create_dir_all(&path).unwrap();
         if full {
             // What is written there finds no room.
-            std::os::unix::fs::symlink("/dev/full", path.join(".node-1.safetensors.5.tmp"))
-                .unwrap();
+            full::make(&path, "node-1.safetensors");
         }
         checkpoints.keep(snapshot(1, step));
         checkpoints.flush();

@@ -1,9 +1,10 @@
 //! Parts of a made-up model, written by several nodes, read back, torn and altered.
 #![allow(clippy::unwrap_used)]
 
+mod hostile;
 mod keeping;
 
-use super::folder::{Keeps, UNTOUCHED, prune};
+use super::folder::{Keeps, UNTOUCHED, Verified, prune};
 use super::history::History;
 use super::part::{self, Own};
 use super::writer::ROOM_TRIED_AFTER;
@@ -83,6 +84,7 @@ fn own(node: u64) -> Own {
         start: start(node),
         cursor: Some(format!("word {node}")),
         ancestors: vec![],
+        trust: Trust::default(),
     }
 }
 
@@ -289,8 +291,10 @@ fn names_that_are_there_twice_are_told_apart() {
         name: "one".to_owned(),
         shape: vec![1],
     };
+    let twice_named = folder.path().join("twice");
     let refused = super::tensor_file::TensorWriter::create(
-        &folder.path().join("twice"),
+        fs::File::create(&twice_named).unwrap(),
+        &twice_named,
         vec![twice(), twice()],
         Default::default(),
     );
@@ -452,6 +456,7 @@ fn manifests_of_the_form_before_are_read() {
         for name in ["node-1.json", "node-2.json"] {
             let mut part = Part::read(&path.join(name)).unwrap();
             part.format = 1;
+            hostile::digest_again(&path, &mut part, xxhash_rust::xxh3::xxh3_128);
             change(&mut part);
             fs::write(path.join(name), serde_json::to_vec(&part).unwrap()).unwrap();
         }

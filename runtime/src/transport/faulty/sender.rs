@@ -16,11 +16,26 @@ const PART_BYTES_MAX: usize = 16 << 10;
 pub(super) struct FaultySender {
     inner: MortalSender,
     lane: Lane,
+    /// Bytes that replace the first ones of the next chunk.
+    first: Vec<u8>,
 }
 
 impl FaultySender {
-    pub(super) fn new(inner: MortalSender, lane: Lane) -> Self {
-        Self { inner, lane }
+    pub(super) fn new(inner: MortalSender, lane: Lane, first: Vec<u8>) -> Self {
+        Self { inner, lane, first }
+    }
+
+    fn falsified(&mut self, chunk: Bytes) -> Bytes {
+        let first = std::mem::take(&mut self.first);
+        if first.is_empty() {
+            return chunk;
+        }
+        let mut changed = chunk.to_vec();
+        changed
+            .iter_mut()
+            .zip(first)
+            .for_each(|(byte, replacement)| *byte = replacement);
+        changed.into()
     }
 }
 
@@ -28,6 +43,7 @@ impl FaultySender {
 impl BulkSender for FaultySender {
     async fn send(&mut self, mut chunk: Bytes) -> Result<(), BulkError> {
         self.inner.pass().await;
+        chunk = self.falsified(chunk);
         if self.lane.is_untouched() {
             return self.inner.send(chunk).await;
         }

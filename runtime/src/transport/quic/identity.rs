@@ -103,6 +103,13 @@ impl ClusterKey {
         ClusterId(u64::from_le_bytes(self.derive(b"cluster id")))
     }
 
+    /// The key that seals the manifests of the cluster's checkpoints; it reveals nothing about the
+    /// cluster key.
+    #[must_use]
+    pub fn checkpoint_key(&self) -> [u8; 32] {
+        self.derive(b"checkpoint manifests")
+    }
+
     /// Derives bytes for one purpose (HKDF with SHA-256, RFC 5869).
     fn derive<const LENGTH: usize>(&self, purpose: &[u8]) -> [u8; LENGTH] {
         struct Length(usize);

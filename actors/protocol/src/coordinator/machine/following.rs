@@ -279,6 +279,18 @@ impl Coordinator {
         }
     }
 
+    /// Handles an average of sound contributions that is not finite. Another owner would find the
+    /// same, so the run ends with an error instead of excluding one owner after the other.
+    pub(super) fn overflowed(&mut self, attempt: Attempt, element: u64, out: &mut Outbox<Effect>) {
+        let moves = |deciding: &mut super::deciding::Deciding| {
+            deciding.decided.is_none() && deciding.data.moving_at(attempt).is_some()
+        };
+        if self.deciding.as_mut().is_some_and(moves) {
+            let node = self.me();
+            self.abandon(RefusalReason::Overflowed { node, element }, out);
+        }
+    }
+
     /// Ends the run on every node.
     pub(super) fn abandon(&mut self, reason: RefusalReason, out: &mut Outbox<Effect>) {
         let members: Vec<NodeId> = self

@@ -11,19 +11,23 @@
 //!   3 ✗ leader  3 takes over, if the leader was unreachable for twice AWAY_WAIT (and a little more, the higher its rank)
 //! ```
 //!
+//! A node that sent values that no correct node sends counts as one that cannot be reached, and at
+//! once: the round is made without it where the others are a quorum, another member stands in for
+//! it if it leads, and it is not admitted again until its process is restarted.
+//!
 //! Streams may be lost unnoticed. A sender is done with a stream when its transport has taken it;
 //! if the connection breaks before the stream's beginning has arrived, no node sees a broken
 //! stream. The only sign is that the sender's connection is new, so a node that then waits for its
 //! streams in vain reports them as broken. A new connection costs one attempt at most.
 
 use super::Coordinator;
-use super::deciding::Lead;
+use super::deciding::{Deciding, Lead};
 use super::reports::REPORTS_TO_PART;
 use super::timers::Timer;
 use crate::coordinator::events::Effect;
 use crate::coordinator::plan::Attempt;
 use crate::coordinator::voters::Voter;
-use crate::ident::{NodeId, Round};
+use crate::ident::{Incarnation, NodeId, Round};
 use crate::machine::Outbox;
 use crate::planted::{self, Bug};
 use crate::time::{Instant, Span};
@@ -62,6 +66,8 @@ pub(super) struct Links {
     met: BTreeSet<NodeId>,
     /// Nodes of `met` that can be sent to again, and the round of this node when that began.
     again: BTreeMap<NodeId, Round>,
+    /// Nodes that sent what no correct node sends, in this incarnation; at most [`MEMBERS_MAX`].
+    distrusted: BTreeMap<NodeId, Incarnation>,
 }
 
 impl Links {
@@ -140,17 +146,43 @@ impl Links {
     }
 
     pub fn all_are_reached(&self) -> bool {
-        self.given_up.is_empty()
+        self.given_up.is_empty() && self.distrusted.is_empty()
     }
 
     pub fn is_given_up(&self, node: NodeId) -> bool {
-        self.given_up.contains(&node)
+        self.given_up.contains(&node) || self.distrusted.contains_key(&node)
+    }
+
+    /// Whether the lead of a node is no longer waited for.
+    fn is_deposed(&self, node: NodeId) -> bool {
+        self.deposed.contains(&node) || self.distrusted.contains_key(&node)
+    }
+
+    /// Records a node that sent what no correct node sends.
+    fn distrust(&mut self, node: NodeId, incarnation: Incarnation) {
+        if self.distrusted.len() < MEMBERS_MAX || self.distrusted.contains_key(&node) {
+            self.distrusted.insert(node, incarnation);
+        }
+    }
+
+    /// Whether this incarnation of a node sent what no correct node sends. Another one is another
+    /// process: what the previous one sent is forgotten.
+    pub fn is_distrusted(&mut self, node: NodeId, incarnation: Incarnation) -> bool {
+        let Some(known) = self.distrusted.get(&node) else {
+            return false;
+        };
+        if *known != incarnation {
+            self.distrusted.remove(&node);
+            return false;
+        }
+        true
     }
 
     /// Nodes whose streams may be lost: those with new connections, and those whose streams cannot
     /// arrive.
     fn doubtful(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.again.keys().chain(&self.given_up).copied()
+        let unreached = self.given_up.iter().chain(self.distrusted.keys());
+        self.again.keys().chain(unreached).copied()
     }
 
     /// All nodes that are unreachable from this one, and since when.
@@ -238,7 +270,7 @@ impl Coordinator {
     /// Whether this node leads because it is cut off from the node that should lead, and also from
     /// the owner of the highest term, unless that is this node.
     pub(super) fn stands_in(&self) -> bool {
-        if self.links.deposed.is_empty() {
+        if self.links.deposed.is_empty() && self.links.distrusted.is_empty() {
             return false;
         }
         let Some(deciding) = &self.deciding else {
@@ -247,7 +279,7 @@ impl Coordinator {
         if self.timers.runs(Timer::StandIn) || !self.may_lead() {
             return false;
         }
-        let deposed = |node: NodeId| self.links.deposed.contains(&node);
+        let deposed = |node: NodeId| self.links.is_deposed(node);
         let owner = deciding.highest.node;
         let without = |leader: NodeId| deposed(leader) && !self.taking_part().contains(&leader);
         self.leader().is_some_and(without) && (owner == self.me() || deposed(owner))
@@ -338,6 +370,34 @@ impl Coordinator {
         };
         if deciding.reports.note((reporter, node), Attempt::at(&place)) {
             self.part(reporter, node);
+        }
+    }
+
+    /// Handles values of a stream of an attempt that no correct node sends.
+    pub(super) fn unsound(
+        &mut self,
+        attempt: Attempt,
+        node: NodeId,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        self.distrust(node);
+        let me = self.me();
+        let is_moving = |deciding: &mut Deciding| deciding.data.moving_at(attempt).is_some();
+        // Its other end is no death that may still be found, so nothing is waited for.
+        if attempt == Attempt::at(&self.place()) && self.deciding.as_mut().is_some_and(is_moving) {
+            self.ask_for_another_attempt(me, node, now, out);
+        }
+    }
+
+    /// Counts a node as unreachable until its process is restarted.
+    pub(super) fn distrust(&mut self, node: NodeId) {
+        let member = self
+            .history
+            .as_ref()
+            .and_then(|history| history.view.member(node));
+        if let Some(member) = member.filter(|member| member.id != self.settings.identity.node) {
+            self.links.distrust(node, member.incarnation);
         }
     }
 

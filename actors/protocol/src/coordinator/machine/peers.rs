@@ -168,9 +168,11 @@ impl Coordinator {
             self.peers.dead.remove(&Voter::from(member));
         }
         let me = self.me();
+        let links = &mut self.links;
         self.peers.joiners = members
             .into_iter()
             .filter(|member| member.id != me)
+            .filter(|member| !links.is_distrusted(member.id, member.incarnation))
             .map(|member| (member.id, member))
             .collect();
     }

@@ -1,0 +1,193 @@
+//! Folders and files through handles, without following links in them: in a folder that others can
+//! write into, a name may become a link between two calls.
+
+use super::error::CheckpointError;
+use ring::rand::SecureRandom;
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Permissions of new files: others may read them. The process's mask takes away more.
+const FILE_MODE: Mode = Mode::RUSR
+    .union(Mode::WUSR)
+    .union(Mode::RGRP)
+    .union(Mode::ROTH);
+/// Permissions of new folders, likewise.
+const FOLDER_MODE: Mode = FILE_MODE
+    .union(Mode::XUSR)
+    .union(Mode::XGRP)
+    .union(Mode::XOTH);
+/// Random bytes in a temporary name: nobody can guess it and put a link there.
+const RANDOM_BYTES: usize = 8;
+
+/// An open folder.
+#[derive(Debug)]
+pub struct Folder {
+    handle: OwnedFd,
+    path: PathBuf,
+}
+
+impl Folder {
+    /// Opens a folder that the user named, to which links may lead; creates it if it is missing.
+    pub fn create(path: &Path) -> Result<Self, CheckpointError> {
+        std::fs::create_dir_all(path).map_err(CheckpointError::io(path))?;
+        Self::open(path)
+    }
+
+    /// Opens a folder that the user named, to which links may lead.
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let path = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let handle = rustix::fs::open(path, flags, Mode::empty());
+        Ok(Self {
+            handle: handle.map_err(failed(path))?,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Opens a folder in this one; a link is refused.
+    pub fn within(&self, name: &str) -> Result<Self, CheckpointError> {
+        let path = self.path.join(name);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = rustix::fs::openat(&self.handle, name, flags, Mode::empty());
+        Ok(Self {
+            handle: handle.map_err(failed(&path))?,
+            path,
+        })
+    }
+
+    /// Opens a folder in this one, which is created if it is missing.
+    pub fn make(&self, name: &str) -> Result<Self, CheckpointError> {
+        match rustix::fs::mkdirat(&self.handle, name, FOLDER_MODE) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => self.within(name),
+            Err(error) => Err(failed(&self.path.join(name))(error)),
+        }
+    }
+
+    /// Creates a file that did not exist.
+    pub fn create_file(&self, name: &str) -> Result<File, CheckpointError> {
+        #[cfg(test)]
+        if full::is_full(&self.path, name) {
+            return full::file().map_err(CheckpointError::io(&self.path));
+        }
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = rustix::fs::openat(&self.handle, name, flags, FILE_MODE);
+        handle
+            .map(File::from)
+            .map_err(failed(&self.path.join(name)))
+    }
+
+    /// Lets a file take another name in this folder; what had that name, a link itself, is replaced.
+    pub fn rename(&self, from: &str, to: impl AsRef<OsStr>) -> Result<(), CheckpointError> {
+        let to = to.as_ref();
+        let renamed = rustix::fs::renameat(&self.handle, from, &self.handle, to);
+        renamed.map_err(failed(&self.path.join(to)))
+    }
+
+    /// Removes a file or a link.
+    pub fn remove_file(&self, name: &str) -> Result<(), CheckpointError> {
+        let removed = rustix::fs::unlinkat(&self.handle, name, AtFlags::empty());
+        removed.map_err(failed(&self.path.join(name)))
+    }
+
+    /// Removes an empty folder.
+    pub fn remove_folder(&self, name: &str) -> Result<(), CheckpointError> {
+        let removed = rustix::fs::unlinkat(&self.handle, name, AtFlags::REMOVEDIR);
+        removed.map_err(failed(&self.path.join(name)))
+    }
+
+    /// Whether there is anything of this name.
+    pub fn has(&self, name: &str) -> bool {
+        rustix::fs::statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// The names in the folder, in any order; those that are no text are left out.
+    pub fn names(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<String, CheckpointError>>, CheckpointError> {
+        let entries = Dir::read_from(&self.handle).map_err(failed(&self.path))?;
+        let path = self.path.clone();
+        Ok(entries.filter_map(move |entry| match entry {
+            Ok(entry) => Some(Ok(entry.file_name().to_str().ok()?.to_owned())),
+            Err(error) => Some(Err(failed(&path)(error))),
+        }))
+    }
+
+    /// Makes sure that the names in the folder are on the disk.
+    pub fn sync(&self) -> Result<(), CheckpointError> {
+        rustix::fs::fsync(&self.handle).map_err(failed(&self.path))
+    }
+
+    /// The folder's path, as it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Opens a regular file for reading, and returns its length and the id of its owner. Anything else
+/// of that name is refused: a link may lead to another user's secrets, and opening a pipe would
+/// wait for its writer.
+pub fn open(path: &Path) -> Result<(File, u64, u32), CheckpointError> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file: File = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(handle) => handle.into(),
+        Err(rustix::io::Errno::LOOP) => {
+            return Err(CheckpointError::torn(path, "it is no file"));
+        }
+        Err(error) => return Err(failed(path)(error)),
+    };
+    let found = file.metadata().map_err(CheckpointError::io(path))?;
+    if !found.is_file() {
+        return Err(CheckpointError::torn(path, "it is no file"));
+    }
+    Ok((file, found.len(), found.uid()))
+}
+
+/// A temporary name for a file, which nobody can guess.
+pub fn temporary_name(name: &str) -> Result<String, CheckpointError> {
+    let mut bytes = [0; RANDOM_BYTES];
+    let filled = ring::rand::SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| CheckpointError::Io {
+        path: name.into(),
+        error: io::Error::other("the operating system gave no random bytes"),
+    })?;
+    Ok(format!(".{name}.{:016x}.tmp", u64::from_le_bytes(bytes)))
+}
+
+fn failed(path: &Path) -> impl FnOnce(rustix::io::Errno) -> CheckpointError + '_ {
+    move |error| CheckpointError::io(path)(error.into())
+}
+
+/// Files for which tests let the disk have no room.
+#[cfg(test)]
+pub mod full {
+    use parking_lot::Mutex;
+    use std::fs::{File, OpenOptions};
+    use std::path::{Path, PathBuf};
+
+    static FULL: Mutex<Vec<(PathBuf, String)>> = Mutex::new(Vec::new());
+
+    /// What is written to this file from now on finds no room.
+    pub fn make(folder: &Path, file: &str) {
+        FULL.lock().push((folder.to_owned(), format!(".{file}.")));
+    }
+
+    pub(super) fn is_full(folder: &Path, temporary: &str) -> bool {
+        let known = FULL.lock();
+        let is = |(of, name): &(PathBuf, String)| of == folder && temporary.starts_with(name);
+        known.iter().any(is)
+    }
+
+    pub(super) fn file() -> std::io::Result<File> {
+        OpenOptions::new().write(true).open("/dev/full")
+    }
+}
