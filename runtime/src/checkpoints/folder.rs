@@ -82,7 +82,7 @@ impl Place<'_> {
 /// Every checkpoint in a folder, whole or not, oldest first. Empty if the folder does not exist.
 ///
 /// # Errors
-/// The folder cannot be read, or there are more than [`LISTED_MAX`].
+/// The folder cannot be read, or there are more than `LISTED_MAX`.
 pub fn list(folder: &Path) -> Result<Vec<Listed>, CheckpointError> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
