@@ -75,10 +75,15 @@ fn witnesses(config: &Config, liar: u64, lie: fn(&mut Bulk) -> Vec<u8>) -> Vec<W
                 }
             }));
         }
-        honest
+        let seen = honest
             .into_iter()
             .map(|thread| thread.join().unwrap())
-            .collect()
+            .collect();
+        // The liar waits to be admitted again, which nobody does.
+        for (_, node) in IDS.iter().zip(&nodes).filter(|(id, _)| **id == liar) {
+            node.faults().unwrap().crash();
+        }
+        seen
     })
 }
 
