@@ -131,7 +131,7 @@
 //!
 //! # Bootstrap
 //! Round 0 is an ordinary round whose voters are the members of the first view; more than half must
-//! vote, as no entry names a tie-breaker. The lowest id contributes, so its parameters reach every
+//! vote, as no entry names a tie-breaker. The lowest id that takes part contributes, so its parameters reach every
 //! node through the same reduce and publish as in any other round, one part from each owner.
 //!
 //! # The rules
@@ -143,7 +143,7 @@
 //! | a leader is bound by a quorum's promises: to the highest accepted entry that no floor voids | `acceptor` | P1 |
 //! | an open term is acknowledged only if no higher one was promised | `acceptor` | P2 |
 //! | data of a ready attempt is kept until it is decided, dropped by its leader, or closed by a quorum; of at most two attempts | `data` | P2, P5 |
-//! | the next voters are the members; while there are three voters or fewer, one that was not heard stays; no more new ones than continuing ones | `voters` | P4, P6 |
+//! | the next voters are the members; if fewer than three would be left, excluded ones that may still live stay; no more new ones than continuing ones | `voters` | P4, P6 |
 //! | only incarnations that an entry names vote, and lead | `following` | P6 |
 //! | the named leader leads, else the next member that votes; a node that promised another node's term waits a moment | `leading` | P4 |
 //! | another member stands in for an unreachable leader; of two partitioned members one is excluded | `links` | P4 |

@@ -144,7 +144,7 @@ impl ShardMap {
     }
 
     /// The first holder of a shard: it averages the shard and takes its slow step, unless it takes no
-    /// part in the round (then [`crate::coordinator::Plan`] names another holder).
+    /// part in the round (then [`crate::coordinator::Plan`] names another participant).
     #[must_use]
     pub fn owner(&self, shard: ShardId) -> Option<NodeId> {
         self.holders(shard).first().copied()
