@@ -416,9 +416,9 @@ fn messages(effects: &[Effect]) -> impl Iterator<Item = (NodeId, &Header, &Messa
 
 /// The plan of the attempt that these effects opened.
 fn opened(effects: &[Effect]) -> &Plan {
-    let plans = effects.iter().filter_map(|effect| match effect {
+    let plan = effects.iter().find_map(|effect| match effect {
         Effect::Open(plan) => Some(&**plan),
         _ => None,
     });
-    plans.last().unwrap()
+    plan.unwrap()
 }

@@ -119,6 +119,24 @@ fn data_that_is_ready_is_kept_until_a_quorum_knows_of_a_higher_term() {
 }
 
 #[test]
+fn a_third_attempt_waits_until_the_data_of_earlier_ones_may_go() {
+    let (mut member, outcome) = Bench::ready(&[1, 2, 3], 2, |_| {});
+    let mut is_ready_for = |counter, leader| {
+        let place = Place {
+            term: term(counter, leader),
+            attempt: 1,
+            ..member.place()
+        };
+        let begun = member.hear_attempt_at(leader, place, &outcome, &[1, 2, 3]);
+        says!(member.hold_all(&begun), to leader, Message::Ready)
+    };
+    assert!(is_ready_for(1, 3));
+    assert!(!is_ready_for(2, 1));
+    let closed = member.hear(1, Message::Closed);
+    assert!(says!(closed, to 1, Message::Ready), "{closed:?}");
+}
+
+#[test]
 fn a_joiner_is_ready_once_it_has_the_buffers_of_the_lowest_contributor() {
     let mut joiner = Bench::outside(view(&[1, 2, 3]), 3, |settings| {
         settings.copies_buffers = Some(BufferStrategy::Maintain)

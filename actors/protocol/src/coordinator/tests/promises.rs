@@ -59,6 +59,7 @@ fn a_member_that_resigned_is_admitted_by_the_next_round() {
     let effects = node.hear_admission(entry, 1, &[1, 2, 3]);
     let opens = |effect: &Effect| matches!(effect, Effect::Open(_));
     assert!(effects.iter().any(opens), "{effects:?}");
+    assert_eq!(node.machine.view(), None, "it holds nothing of it yet");
 }
 
 /// Node 3 votes although it is no member. Another history begins to admit it, and then the one in
