@@ -106,7 +106,7 @@ impl Metrics {
 #[must_use]
 pub fn round_name(kind: RoundKind) -> &'static str {
     match kind {
-        RoundKind::Bootstrap => "found",
+        RoundKind::Bootstrap => "bootstrap",
         RoundKind::Average => "average",
         RoundKind::Slow => "slow",
         RoundKind::Gradients => "gradients",

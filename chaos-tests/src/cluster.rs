@@ -63,6 +63,8 @@ pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, Clu
         Link::Faulty => Some(MemoryHub::new(None)),
         Link::Quic => None,
     };
+    // Ids may be far apart: places in the hub are by order.
+    let places: Vec<u64> = (0..ids.len() as u64).collect();
     let mut nodes = Vec::new();
     for (index, id) in ids.iter().enumerate() {
         let mut config = Config {
@@ -73,17 +75,7 @@ pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, Clu
         };
         let mut builder = Runtime::builder();
         match &hub {
-            Some(hub) => {
-                let peers = (0..ids.len())
-                    .filter(|other| *other != index)
-                    .map(in_memory)
-                    .collect();
-                builder = builder.network(Network {
-                    hub: hub.clone(),
-                    address: in_memory(index),
-                    peers,
-                });
-            }
+            Some(hub) => builder = builder.network(in_memory(hub, index as u64, &places)),
             // Free ports: nobody can take one between looking for it and listening.
             None => {
                 (config.rendezvous, config.cluster_key) =
@@ -111,7 +103,19 @@ fn log_if_asked() {
     }
 }
 
-/// An address in a hub. Any distinct addresses do, because nothing listens there.
-fn in_memory(index: usize) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, 40_000 + index as u16))
+/// A network in which node `id` of a hub knows of `peers`, itself or not among them.
+#[must_use]
+pub fn in_memory(hub: &MemoryHub, id: u64, peers: &[u64]) -> Network {
+    let others = peers.iter().filter(|peer| **peer != id);
+    Network {
+        hub: hub.clone(),
+        address: address(id),
+        peers: others.map(|peer| address(*peer)).collect(),
+    }
+}
+
+/// The address of a node in a hub. Any distinct addresses do, because nothing listens there.
+#[must_use]
+pub fn address(id: u64) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, 40_000 + id as u16))
 }

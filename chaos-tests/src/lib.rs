@@ -9,7 +9,6 @@
 //! | [`sim`] | simulates whole nodes in virtual time: every state machine, a network, seeded faults |
 //! | [`fuzz`] | feeds any bytes to every decoder |
 //! | [`processes`] | scenarios, links, measures and reports of chaos on real processes |
-//! | `virtual_cluster` | runs real nodes in one process and in simulated time, with seeded faults (feature `virtual-time`) |
 //! | [`cluster`] | runs several real nodes in one process, over QUIC on loopback or in memory |
 #![deny(missing_docs)]
 
@@ -20,5 +19,3 @@ pub mod invariants;
 pub mod model;
 pub mod processes;
 pub mod sim;
-#[cfg(feature = "virtual-time")]
-pub mod virtual_cluster;

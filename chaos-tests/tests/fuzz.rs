@@ -16,7 +16,7 @@ const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz");
 /// All corpora together stay below this, in bytes.
 const CORPORA_BYTES_MAX: usize = 200 << 10;
 /// Changes made of one decoder's corpus.
-const CHANGES: u64 = 20_000;
+const CHANGES: u64 = 10_000;
 
 fn corpus(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = Path::new(FOLDER).join("corpus").join(target.name);

@@ -1,18 +1,24 @@
 //! What real nodes write down, judged by the same rules as the simulation.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use slowmo::{Config, ElasticSampler, Runtime, StepError};
-use slowmo_chaos::cluster::{Link, start};
+use slowmo::internal::transport::faulty::Fault;
+use slowmo::internal::transport::memory::MemoryHub;
+use slowmo::{BaseName, Config, ElasticSampler, Runtime, StepError};
+use slowmo_chaos::cluster::{Link, in_memory, start};
 use slowmo_chaos::invariants::{Judge, Verdict};
 use slowmo_chaos::processes::collect;
+use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::trace::{End, Event, Line, Setup};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
+const IDS: [u64; 3] = [4, 9, 13];
 const PARAMETERS: usize = 40;
 const SAMPLES: usize = 60;
 const STEPS: u64 = 24;
@@ -35,12 +41,21 @@ fn config(folder: &Path) -> Config {
 /// Trains until `STEPS`, or until the node crashes as it begins `crashes_at`; whether it came
 /// through.
 fn train(node: &Runtime, crashes_at: Option<u64>) -> bool {
+    train_until(node, crashes_at, |step| step == STEPS)
+}
+
+/// The same until `is_over` says so of the next step.
+fn train_until(
+    node: &Runtime,
+    crashes_at: Option<u64>,
+    mut is_over: impl FnMut(u64) -> bool,
+) -> bool {
     let mut worker = node.worker(0).unwrap();
     let mut parameters = vec![node.node_id() as f32; PARAMETERS];
     let mut sampler = ElasticSampler::new(SAMPLES, 3, 7).unwrap();
     worker.attach_sampler(&sampler);
     let mut step = worker.synchronize(&mut parameters).unwrap().step;
-    while step < STEPS {
+    while !is_over(step) {
         if crashes_at == Some(step) {
             node.faults().unwrap().crash();
         }
@@ -124,9 +139,9 @@ fn held(verdicts: &BTreeMap<&'static str, Verdict>, name: &str) -> u64 {
 
 fn run(link: Link, crashes_at: Option<u64>) -> (BTreeMap<&'static str, Verdict>, Vec<Line>) {
     let folder = tempfile::tempdir().unwrap();
-    let cluster = start(&[4, 9, 13], link, &config(folder.path())).unwrap();
+    let cluster = start(&IDS, link, &config(folder.path())).unwrap();
     let begin = |node: Runtime| {
-        let crashes_at = if node.node_id() == 9 {
+        let crashes_at = if node.node_id() == IDS[1] {
             crashes_at
         } else {
             None
@@ -225,4 +240,87 @@ fn a_torn_last_line_is_left_out_and_the_rest_is_judged() {
     let (verdicts, _) = judge(folder.path(), 1);
     assert_nothing_is_violated(&verdicts);
     assert_eq!(held(&verdicts, "identical_parameters"), 26);
+}
+
+/// Steps that the node which crashed takes once it is back.
+const STEPS_BACK: u64 = 40;
+
+/// Starts a node whose links are late and lossy.
+fn in_bad_network(hub: &MemoryHub, id: u64, config: Config) -> Runtime {
+    let config = Config {
+        node_id: Some(id),
+        min_nodes: IDS.len(),
+        runtime_threads: 1,
+        ..config
+    };
+    let network = in_memory(hub, id, &IDS);
+    let builder = Runtime::builder().config(config).network(network).faulty();
+    let node = builder.spawn().unwrap();
+    for other in IDS {
+        let fault = Fault {
+            delay: Duration::from_micros(500),
+            jitter: Duration::from_millis(2),
+            lost_per_thousand: 50,
+            ..Fault::default()
+        };
+        node.faults().unwrap().set(NodeId(other), fault);
+    }
+    node
+}
+
+/// One node of three crashes and comes back, and a connection of the others breaks meanwhile.
+fn assert_keeps_the_rules_in_a_bad_network(change: impl Fn(Config) -> Config) {
+    let folder = tempfile::tempdir().unwrap();
+    let config = change(config(folder.path()));
+    let hub = MemoryHub::new(Some(3));
+    let [first, victim, last] = IDS.map(|id| in_bad_network(&hub, id, config.clone()));
+    let first_faults = first.faults().unwrap();
+    let over = AtomicBool::new(false);
+    let stays = |node: &Runtime| {
+        train_until(node, None, |step| {
+            if step == 20 {
+                first_faults.disconnect(NodeId(IDS[2]));
+            }
+            thread::sleep(Duration::from_millis(1));
+            over.load(Ordering::SeqCst)
+        })
+    };
+    thread::scope(|scope| {
+        let staying = [scope.spawn(|| stays(&first)), scope.spawn(|| stays(&last))];
+        assert!(!train(&victim, Some(11)));
+        let config = Config {
+            join: true,
+            ..config.clone()
+        };
+        let back = in_bad_network(&hub, IDS[1], config);
+        let mut steps = 0;
+        let came_through = train_until(&back, None, |_| {
+            steps += 1;
+            steps > STEPS_BACK
+        });
+        over.store(true, Ordering::SeqCst);
+        assert!(came_through);
+        assert!(staying.into_iter().all(|node| node.join().unwrap()));
+    });
+    let (verdicts, lines) = judge(folder.path(), 1);
+    assert_nothing_is_violated(&verdicts);
+    assert!(held(&verdicts, "one_outcome") > 0);
+    assert!(held(&verdicts, "identical_parameters") > 0);
+    assert!(held(&verdicts, "samples_once") > 0);
+    let starts = lines
+        .iter()
+        .filter(|line| matches!(line.event, Event::Started(_)))
+        .count();
+    assert_eq!(starts, IDS.len() + 1);
+}
+
+#[test]
+fn a_node_that_crashes_and_returns_in_a_bad_network_breaks_no_rule() {
+    assert_keeps_the_rules_in_a_bad_network(|config| config);
+    assert_keeps_the_rules_in_a_bad_network(|config| Config {
+        base: BaseName::Sgp,
+        staleness: 1,
+        frequency: 1,
+        ..config
+    });
 }

@@ -14,7 +14,11 @@ const FOLDERS: [&str; 4] = ["kubernetes", "runbooks", "slurm", "systemd"];
 /// Where log lines and errors come from.
 const SOURCES: [&str; 3] = ["actors/src", "actors/protocol/src", "runtime/src"];
 /// Where fields of the status are declared.
-const FIELDS: [&str; 2] = ["runtime/src/admin/report.rs", "ops/src/commands/job.rs"];
+const FIELDS: [&str; 3] = [
+    "runtime/src/status.rs",
+    "actors/src/status.rs",
+    "ops/src/commands/job.rs",
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()

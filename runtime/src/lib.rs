@@ -20,7 +20,7 @@
 //!
 //! This crate connects the actors of `slowmo-actors` to real implementations: QUIC, devices,
 //! configuration, discovery. With the feature `cuda` the model may live on GPUs: pass
-//! `cuda::Slices` with `device = "cuda"`.
+//! `Slices` with `device = "cuda"`.
 #![deny(missing_docs)]
 
 mod admin;
@@ -52,7 +52,7 @@ pub use runtime::{Runtime, RuntimeBuilder};
 pub use sampler::{ElasticSampler, SamplerError};
 pub use slowmo_actors::ExchangeError;
 #[cfg(feature = "cuda")]
-pub use slowmo_cuda::Slices;
+pub use slowmo_cuda::{Slices, cudarc};
 pub use slowmo_protocol::schedule::Exchange;
 pub use tensors::{NamedTensors, TensorError, Tensors, digest};
 pub use worker::{AsyncWorker, Buffers, ResumedFrom, StepReport, Synchronized, Worker};

@@ -227,17 +227,11 @@ impl Node {
     /// [`Node::close_async`] from a plain thread, bounded by [`CLOSE_WAIT_MAX`].
     pub(crate) fn close(&self) {
         let (done, closed) = std::sync::mpsc::channel();
-        // After the bound nobody waits any more; and this thread must not wait for an executor that
-        // it may itself drive.
-        let waits = self.begin_close(move || _ = done.send(())) && self.is_host();
-        if waits && closed.recv_timeout(CLOSE_WAIT_MAX).is_err() {
+        // After the bound nobody waits any more.
+        let began = self.begin_close(move || _ = done.send(()));
+        if began && closed.recv_timeout(CLOSE_WAIT_MAX).is_err() {
             tracing::warn!("peers were not told in time that this node stops");
         }
-    }
-
-    /// Whether the executor is the node's own.
-    fn is_host(&self) -> bool {
-        self.executor.lock().as_ref().is_some_and(Executor::is_own)
     }
 
     /// Starts closing on the node's executor; `false` if closing was started before.

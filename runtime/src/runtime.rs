@@ -27,8 +27,6 @@ use slowmo_actors::metrics::Metrics;
 use slowmo_actors::node_supervisor::{NodeArguments, NodeSupervisor, NodeSupervisorMessage};
 use slowmo_actors::peer_status::PeerStatus;
 use slowmo_actors::ports::clock::TokioClock;
-use slowmo_actors::ports::discovery::Discovery;
-use slowmo_actors::ports::recorder::Recorder;
 use slowmo_actors::ports::transport::Traffic;
 use slowmo_actors::rates::RateBook;
 use slowmo_actors::status::{MemberState, StatusBoard};
@@ -76,9 +74,6 @@ impl std::fmt::Debug for Runtime {
 pub struct RuntimeBuilder {
     config: Config,
     network: Option<Network>,
-    recorder: Option<Arc<dyn Recorder>>,
-    incarnation: Option<u64>,
-    discovery: Option<Arc<dyn Discovery>>,
     #[cfg(feature = "testing")]
     faulty: bool,
 }
@@ -109,17 +104,15 @@ impl Runtime {
             Some(address) => Some(serve_http(address, config, &context, &executor)?),
             None => None,
         };
-        if config.drain_on_sigterm && executor.is_own() {
+        if config.drain_on_sigterm {
             executor
                 .handle()
                 .spawn(admin::drain_on_sigterm(Arc::clone(&context)));
         }
         // Without a handler the signal would end the process.
-        if config.flight.is_some() || executor.is_own() {
-            executor
-                .handle()
-                .spawn(admin::dump_on_sigusr1(Arc::clone(&context)));
-        }
+        executor
+            .handle()
+            .spawn(admin::dump_on_sigusr1(Arc::clone(&context)));
         let taken = Mutex::new(vec![false; context.settings.workers]);
         let node = Node::new(
             context,
@@ -215,7 +208,7 @@ impl RuntimeBuilder {
     pub fn spawn(self) -> Result<Runtime, SpawnError> {
         self.check()?;
         launcher::watch();
-        let executor = Executor::own(self.config.runtime_threads)?;
+        let executor = Executor::new(self.config.runtime_threads)?;
         let config = self.config.clone();
         let built = executor.block_on_plain_thread(self.build())?;
         Runtime::of(&config, built, executor)
@@ -237,16 +230,11 @@ impl RuntimeBuilder {
 
     async fn build(self) -> Result<Built, SpawnError> {
         let Self {
-            config,
-            network,
-            recorder,
-            incarnation,
-            discovery: given,
-            ..
+            config, network, ..
         } = self;
         let opened = config.clone();
         let devices = beside(move || device::open(&opened)).await??;
-        let incarnation = Incarnation(incarnation.unwrap_or_else(unix_us));
+        let incarnation = Incarnation(unix_us());
         let me = (
             NodeId(config.node_id.map_or_else(random_id, Ok)?),
             incarnation,
@@ -254,7 +242,7 @@ impl RuntimeBuilder {
         #[cfg(feature = "testing")]
         let hub = network.as_ref().map(|network| network.hub.clone());
         let connected = connect(&config, network, me)?;
-        let recorder = recorder_of(&config, recorder, me)?;
+        let recorder = recorder_of(&config, me)?;
         #[cfg(feature = "testing")]
         let (connected, recorder, faults) = if self.faulty {
             let silent_after = Duration::from_millis(config.idle_timeout_ms);
@@ -269,7 +257,6 @@ impl RuntimeBuilder {
             events,
             discovery,
         } = connected;
-        let discovery = given.unwrap_or(discovery);
         let status = StatusBoard::new();
         let checkpoints = checkpoints_of(&config, me, &status).await?;
         let mut settings = settings(

@@ -10,7 +10,9 @@ use slowmo::internal::transport::quic::{
 };
 use slowmo_actors::ports::transport::{DialError, DownReason, Transport, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
-use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, Preface};
+use slowmo_protocol::wire::{
+    BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, PROTOCOL_VERSION, Preface,
+};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,21 +114,17 @@ async fn another_cluster_key_is_refused_on_both_sides() {
 async fn another_protocol_version_is_refused_with_both_named_on_both_sides() {
     let (one, mut one_events) = node(1);
     let mut newer = settings(2, &KEY);
-    newer.protocol_version = 3;
+    newer.protocol_version = PROTOCOL_VERSION + 1;
     let (two, mut two_events) = quic::bind(newer).unwrap();
     two.connect(one.local().address, Duration::from_secs(60));
     let version = |theirs: &str, ours: &str| DialError::ProtocolVersion {
         theirs: theirs.into(),
         ours: ours.into(),
     };
-    assert_eq!(
-        dial_error(&mut two_events).await,
-        version("slowmo/2", "slowmo/3")
-    );
-    assert_eq!(
-        refusal(&mut one_events).await,
-        version("slowmo/3", "slowmo/2")
-    );
+    let older = format!("slowmo/{PROTOCOL_VERSION}");
+    let newer = format!("slowmo/{}", PROTOCOL_VERSION + 1);
+    assert_eq!(dial_error(&mut two_events).await, version(&older, &newer));
+    assert_eq!(refusal(&mut one_events).await, version(&newer, &older));
 }
 
 #[tokio::test]

@@ -111,7 +111,7 @@ fn metrics_are_well_formed_and_follow_the_training() {
     let samples = samples(&text);
     for (series, expected) in [
         ("slowmo_rounds_total{kind=\"slow\"}", 3.0),
-        ("slowmo_rounds_total{kind=\"found\"}", 1.0),
+        ("slowmo_rounds_total{kind=\"bootstrap\"}", 1.0),
         ("slowmo_round_phase_seconds_count{phase=\"publish\"}", 4.0),
         (
             "slowmo_exchange_wait_seconds_count{exchange=\"slow_round\"}",

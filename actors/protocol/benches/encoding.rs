@@ -2,7 +2,7 @@
 //! rounds and gossip do it. Touches memory only. Under `cargo test` it does nothing.
 
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::encoding::Contribution;
+use slowmo_protocol::encoding::EncoderInput;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -35,7 +35,7 @@ fn each(wire: WireType, values: &[f32]) {
         wire.encode_gossip(black_box(values), &mut residual, 0.5, black_box(&mut bytes))
     });
     best(&format!("{wire:?} encode contribution"), || {
-        let contribution = Contribution {
+        let contribution = EncoderInput {
             values,
             weight: 1.0,
             reference: &reference,

@@ -20,13 +20,13 @@ macro_rules! counter {
 }
 
 counter!(
-    /// A node: one process, whose workers share a fast interconnect. The id is configured or random
-    /// and stays the same over restarts.
+    /// A node: one process, whose workers share a fast interconnect. The id is configured,
+    /// and then a restarted process has the same, or drawn at each start.
     NodeId(u64), "node"
 );
 counter!(
-    /// Distinguishes a restarted process from its predecessor with the same [`NodeId`]; a later
-    /// start has a larger value.
+    /// Distinguishes a restarted process from its predecessor with the same [`NodeId`]. Incarnations
+    /// have no order: clocks may step back.
     Incarnation(u64), "incarnation"
 );
 counter!(

@@ -4,7 +4,7 @@
 //! [`time::Instant`], randomness as a seeded generator, and effects go out as data. The same code
 //! therefore runs in production and, far faster than real time, in a simulator.
 //!
-//! | module | decides |
+//! | module | is for |
 //! |---|---|
 //! | [`ident`], [`time`] | identities, counters, instants |
 //! | [`algorithm`] | the user's settings: base algorithm, outer optimizer, frequencies |
@@ -14,13 +14,13 @@
 //! | [`topology`], [`push_sum`] | the gossip graph and the push-sum weights |
 //! | [`encoding`] | values in fewer bytes, and the residual of rounding |
 //! | `outer` | the outer optimizers, element by element |
-//! | [`liveness`] | which watched nodes are alive |
+//! | [`liveness`] | deciding which nodes are alive |
 //! | [`membership`], [`coordinator`], [`gossip_peer`], [`aggregator`] | the state machines behind the actors of the same names |
 //! | [`node`] | messages between the machines of one node, and the handling of the data that they move |
 //! | [`checkpoint`] | when decided state is checkpointed, and which node writes which part |
-//! | [`trace`] | nothing: the events of a run, which invariants check |
+//! | [`trace`] | the events of a run, which invariants check |
 //! | [`planted`] | deliberate bugs, for tests only |
-//! | `simulation` | nothing: building blocks of simulations, for tests only |
+//! | `simulation` | building blocks of simulations, for tests only |
 //! | [`wire`] | control frames and stream headers, bounded decoding |
 #![deny(missing_docs)]
 

@@ -212,20 +212,10 @@ impl View {
         self.rank(node).map(|rank| &self.members[rank])
     }
 
-    /// The lowest id: the leader while all members are alive.
+    /// The lowest id: the leader of the bootstrap.
     #[must_use]
     pub fn lowest(&self) -> NodeId {
         self.members[0].id
-    }
-
-    /// Whether `group` is a quorum: more than half of the members, or exactly half with the lowest
-    /// id among them.
-    #[must_use]
-    pub fn is_quorum(&self, group: impl IntoIterator<Item = NodeId>) -> bool {
-        let group: std::collections::BTreeSet<_> =
-            group.into_iter().filter(|id| self.contains(*id)).collect();
-        let twice = group.len() * 2;
-        twice > self.size() || (twice == self.size() && group.contains(&self.lowest()))
     }
 }
 
@@ -244,49 +234,6 @@ pub(crate) mod tests {
             devices: 1,
         };
         View::new(Epoch::BOOTSTRAP, ids.iter().map(member).collect()).unwrap()
-    }
-
-    #[test]
-    fn quorum_is_a_majority_or_half_with_the_lowest() {
-        let cases: &[(&[u64], &[u64], bool)] = &[
-            (&[1], &[1], true),
-            (&[1, 2], &[1], true),
-            (&[1, 2], &[2], false),
-            (&[1, 2, 3], &[2], false),
-            (&[1, 2, 3], &[2, 3], true),
-            (&[1, 2, 3, 4], &[1, 3], true),
-            (&[1, 2, 3, 4], &[2, 3], false),
-            (&[1, 2, 3, 4], &[2, 3, 4], true),
-            (&[3, 9, 27], &[1, 2, 9], false),
-        ];
-        for (members, group, expected) in cases {
-            let ids = group.iter().copied().map(NodeId);
-            assert_eq!(
-                view(members).is_quorum(ids),
-                *expected,
-                "{members:?} {group:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn two_disjoint_groups_are_never_both_a_quorum() {
-        for size in 1u64..=8 {
-            let ids: Vec<u64> = (10..10 + size).collect();
-            let whole = view(&ids);
-            for mask in 0u32..1 << size {
-                let side = |wanted: u32| {
-                    ids.iter()
-                        .enumerate()
-                        .filter(move |(i, _)| mask >> i & 1 == wanted)
-                        .map(|(_, id)| NodeId(*id))
-                };
-                assert!(
-                    !(whole.is_quorum(side(0)) && whole.is_quorum(side(1))),
-                    "{size} {mask:b}"
-                );
-            }
-        }
     }
 
     #[test]

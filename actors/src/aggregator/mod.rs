@@ -4,8 +4,8 @@
 use crate::buffers::{ChunkedBuffer, Frozen};
 use crate::compute::compute;
 use crate::context::NodeContext;
-use crate::coordinator::Decided;
-use crate::data::{Basis, Buffers, Contributed, WholeState};
+use crate::coordinator::AppliedRound;
+use crate::data::{Basis, Buffers, FrozenContribution, WholeState};
 use crate::error::ExchangeError;
 use crate::messages::{AggregatorMessage, Arrival, Exchanged};
 use crate::timer::Timer;
@@ -15,8 +15,8 @@ use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::machine::Outbox;
 use slowmo_protocol::node::{
-    AggregatorEffect, AggregatorPart, Contribute, Contributing, Released, Source, ToAggregator,
-    ToRounds,
+    AggregatorEffect, AggregatorPart, ContributionDraft, ContributionMail, Released, Source,
+    ToAggregator, ToRounds,
 };
 use slowmo_protocol::policy::JoinerBuffers;
 use std::collections::BTreeMap;
@@ -201,8 +201,8 @@ impl AggregatorState {
         }
     }
 
-    fn contribute(&mut self, contributing: Contributing<Buffers>) {
-        let Contributing {
+    fn contribute(&mut self, contributing: ContributionDraft<Buffers>) {
+        let ContributionDraft {
             round,
             spec,
             weight,
@@ -239,7 +239,7 @@ impl AggregatorState {
             0
         };
         let parameters = usize::try_from(model.parameters).unwrap_or(usize::MAX);
-        let contribution = Contributed {
+        let contribution = FrozenContribution {
             weight,
             parameters,
             frozen,
@@ -247,7 +247,7 @@ impl AggregatorState {
             basis,
             encoder: None,
         };
-        let contribute = Contribute {
+        let contribute = ContributionMail {
             round,
             spec,
             samples,
@@ -326,7 +326,7 @@ impl AggregatorState {
         };
         let members = &released.members_before;
         let optimizer = self.lent.as_ref();
-        let decided = Decided {
+        let decided = AppliedRound {
             outcome,
             members,
             values,

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A decided round as this node applies it.
-pub struct Decided<'a> {
+pub struct AppliedRound<'a> {
     /// The decided outcome.
     pub outcome: &'a Outcome,
     /// The members of the view in which the round began.
@@ -29,7 +29,7 @@ pub struct Decided<'a> {
     pub optimizer: Option<&'a Frozen>,
 }
 
-impl Decided<'_> {
+impl AppliedRound<'_> {
     /// The shards of this outcome that this node writes; empty if the outcome is not stored or this
     /// node writes no part of it.
     #[must_use]
@@ -76,7 +76,7 @@ impl Decided<'_> {
         });
     }
 
-    /// Like [`Decided::keep`], if the momentum is sharded or there is none. A whole momentum is
+    /// Like [`AppliedRound::keep`], if the momentum is sharded or there is none. A whole momentum is
     /// stored by the aggregator, which holds it.
     pub fn keep_sharded(&self, context: &NodeContext, states: &Shards<Buffers>) {
         let outer = context.settings.algorithm.outer;

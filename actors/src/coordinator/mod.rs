@@ -19,13 +19,13 @@ mod shards;
 mod tests;
 mod transfer;
 
-pub use keeping::Decided;
+pub use keeping::AppliedRound;
 pub use reduce::PUBLISH_WINDOW_CHUNKS;
 pub use transfer::CONNECT_WAIT_MAX;
 
 use crate::buffers::{CHUNK_ELEMENTS, ChunkedBuffer};
 use crate::context::{MAILBOX_CREDITS_MAX, NodeContext};
-use crate::data::{Buffers, Coding, Contributed, ErrorFeedback, is_encoded};
+use crate::data::{Buffers, Coding, ErrorFeedback, FrozenContribution, is_encoded};
 use crate::messages::{CoordinatorMessage, Inspection, Told};
 use crate::ports::recorder::QueueUse;
 use crate::status::MemberState;
@@ -38,7 +38,7 @@ use slowmo_protocol::coordinator::{
 };
 use slowmo_protocol::machine::Outbox;
 use slowmo_protocol::node::{
-    Applied, Contribute, Moved, PARKED_MAX, RoundsEffect, RoundsPart, ToRounds,
+    Applied, ContributionMail, Moved, PARKED_MAX, RoundsEffect, RoundsPart, ToRounds,
 };
 use slowmo_protocol::policy::JoinerBuffers;
 use slowmo_protocol::time::Instant;
@@ -144,8 +144,8 @@ impl CoordinatorState {
         );
     }
 
-    fn note_contribution(&mut self, contribute: &Contribute<Buffers>) {
-        let Contribute {
+    fn note_contribution(&mut self, contribute: &ContributionMail<Buffers>) {
+        let ContributionMail {
             round,
             contribution,
             ..
@@ -326,7 +326,7 @@ impl CoordinatorState {
             None
         };
         let optimizer = counts.and_then(|own| own.optimizer_transfer.as_ref());
-        Decided {
+        AppliedRound {
             outcome,
             members,
             values,
@@ -406,7 +406,7 @@ impl CoordinatorState {
         &mut self,
         plan: &Plan,
         coding: Option<&Coding>,
-        own: Option<&Contributed>,
+        own: Option<&FrozenContribution>,
         owed: &ChunkedBuffer,
         values: &ChunkedBuffer,
     ) {
@@ -452,7 +452,7 @@ fn settings(context: &NodeContext) -> Settings {
 }
 
 /// Distance of this node's model from the round's result: `‖x − x̄‖ / ‖x̄‖` over a few chunks.
-fn disagreement(own: &Contributed, values: &ChunkedBuffer) -> f32 {
+fn disagreement(own: &FrozenContribution, values: &ChunkedBuffer) -> f32 {
     let parameters = own.parameters;
     let chunks = parameters.div_ceil(CHUNK_ELEMENTS).max(1);
     let pieces = values

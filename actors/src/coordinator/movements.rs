@@ -5,7 +5,7 @@ use super::reduce::{self, OwnContribution, Work};
 use super::transfer::{self, StateCut};
 use crate::buffers::Frozen;
 use crate::context::NodeContext;
-use crate::data::{Arrived, Buffers, Coding, Contributed, Encoder, ShardState};
+use crate::data::{Arrived, Buffers, Coding, Encoder, FrozenContribution, ShardState};
 use crate::messages::{CoordinatorMessage, Told};
 use crate::metrics::round_name;
 use crate::ports::transport::BulkError;
@@ -14,7 +14,7 @@ use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Plan, Publication};
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::node::{Moved, Reduction, ToRounds};
-use slowmo_protocol::wire::{Bulk, Contribution};
+use slowmo_protocol::wire::{Bulk, ContributionHeader};
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
@@ -62,13 +62,13 @@ impl Movements {
     }
 
     /// Streams the contribution to an owner's shards.
-    pub fn contribute(&mut self, own: &Contributed, owner: NodeId) {
+    pub fn contribute(&mut self, own: &FrozenContribution, owner: NodeId) {
         let shards = ranges(&self.plan, owner);
         let wire = own
             .encoder
             .as_ref()
             .map_or(WireType::Float32, |encoder| encoder.wire());
-        let content = Bulk::Contribution(Contribution {
+        let content = Bulk::Contribution(ContributionHeader {
             spec: self.plan.spec,
             weight: own.weight,
             wire,
@@ -154,7 +154,7 @@ impl Movements {
     pub fn reduce(
         &mut self,
         reduction: Reduction<Buffers>,
-        own: Option<&Contributed>,
+        own: Option<&FrozenContribution>,
         parameters: usize,
     ) {
         let own = own.map(|own| OwnContribution {
@@ -274,7 +274,7 @@ fn ranges(plan: &Plan, owner: NodeId) -> Vec<Range<usize>> {
         .collect()
 }
 
-impl Contributed {
+impl FrozenContribution {
     /// Sets the encoder for a round that travels as `coding`. Keeps the current encoder unless the
     /// reference has changed.
     pub fn encode_as(&mut self, coding: Option<&Coding>) {

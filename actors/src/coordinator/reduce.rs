@@ -16,7 +16,7 @@ use slowmo_protocol::machine::Place;
 use slowmo_protocol::mean;
 use slowmo_protocol::node::{Reduced, Reduction};
 use slowmo_protocol::outer::{OuterStep, Piece};
-use slowmo_protocol::wire::{Bulk, Contribution};
+use slowmo_protocol::wire::{Bulk, ContributionHeader};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -299,7 +299,7 @@ pub fn gather(
     let mut sources = Vec::with_capacity(others.len() + 1);
     for arrived in others {
         let node = arrived.header.sender;
-        let Bulk::Contribution(Contribution { weight, wire, .. }) = arrived.content else {
+        let Bulk::Contribution(ContributionHeader { weight, wire, .. }) = arrived.content else {
             return Err(Broken(node));
         };
         if wire != expected_wire {

@@ -17,7 +17,7 @@ use slowmo_protocol::ident::{
 use slowmo_protocol::machine::{Identity, Place};
 use slowmo_protocol::shards::{Layout, ShardMap};
 use slowmo_protocol::view::{Member, View};
-use slowmo_protocol::wire::{Bulk, Contribution};
+use slowmo_protocol::wire::{Bulk, ContributionHeader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -124,7 +124,7 @@ fn a_contribution_in_another_encoding_is_a_broken_stream() {
             frozen: values(&pool, |_| 0.0),
             encoder: None,
         };
-        let content = Bulk::Contribution(Contribution {
+        let content = Bulk::Contribution(ContributionHeader {
             spec: plan.spec,
             weight: 1.0,
             wire,

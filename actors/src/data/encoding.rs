@@ -15,7 +15,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Plan, RoundKind};
-use slowmo_protocol::encoding::Contribution;
+use slowmo_protocol::encoding::EncoderInput;
 use slowmo_protocol::mean;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -328,7 +328,7 @@ impl Encoder {
                 let residual = coding.owed_before(range);
                 let values = &self.frozen.values()[parameters.clone()];
                 let residual = Some(residual.values());
-                let contribution = Contribution {
+                let contribution = EncoderInput {
                     values,
                     weight: self.weight,
                     reference: &reference,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub enum Buffers {}
 
 impl Data for Buffers {
-    type Contribution = Contributed;
+    type Contribution = FrozenContribution;
     type Frozen = Frozen;
     type Part = ChunkedBuffer;
     type Values = ChunkedBuffer;
@@ -58,7 +58,7 @@ pub struct ShardState {
 /// This node's contribution to a round; kept until the round is decided, for any number of
 /// attempts.
 #[derive(Debug)]
-pub struct Contributed {
+pub struct FrozenContribution {
     /// Its push-sum weight.
     pub weight: f64,
     /// How many of the values are parameters; a mean of gradients has its own count.

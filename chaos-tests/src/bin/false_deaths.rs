@@ -81,7 +81,7 @@ fn run(arguments: &Arguments) -> Result<u64, Box<dyn std::error::Error>> {
             thread::sleep(LOOK_INTERVAL);
             let founded = nodes.iter().all(|node| node.status().round > 1);
             throttle(&nodes, arguments.mbit, founded);
-            deaths += nodes.iter().map(buried).sum::<u64>();
+            deaths += nodes.iter().map(marked_down).sum::<u64>();
             rounds = nodes
                 .iter()
                 .map(|node| node.status().round)
@@ -114,7 +114,7 @@ fn throttle(nodes: &[Runtime], mbit: u64, founded: bool) {
 
 /// Number of members that a node takes for dead now, plus members missing from the last decided
 /// round.
-fn buried(node: &Runtime) -> u64 {
+fn marked_down(node: &Runtime) -> u64 {
     let status = node.status();
     let dead = status.members.iter().filter(|member| !member.alive).count();
     // The bootstrap has one contributor.

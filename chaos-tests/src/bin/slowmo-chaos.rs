@@ -23,30 +23,6 @@ struct Arguments {
 enum Command {
     /// Simulates whole clusters in virtual time, one run per seed or schedule.
     Sim(Sim),
-    /// Runs clusters of real nodes in simulated time, one per seed.
-    #[cfg(feature = "virtual-time")]
-    Actors(Actors),
-}
-
-/// Number of clusters of real nodes, and how they are run.
-#[cfg(feature = "virtual-time")]
-#[derive(Parser)]
-struct Actors {
-    /// Number of seeds.
-    #[arg(long, default_value_t = 20)]
-    seeds: u64,
-    /// The first seed.
-    #[arg(long, default_value_t = 0)]
-    first_seed: u64,
-    /// Nodes that a run starts with: one number, or from..to.
-    #[arg(long, default_value = "1..8", value_parser = range)]
-    nodes: RangeInclusive<usize>,
-    /// Run every seed twice and say whether it is the same run.
-    #[arg(long)]
-    twice: bool,
-    /// Write the trace of the last run to this file, one JSON object per line.
-    #[arg(long)]
-    trace: Option<std::path::PathBuf>,
 }
 
 /// Number of runs, and how they are run.
@@ -111,11 +87,7 @@ fn range(text: &str) -> Result<RangeInclusive<usize>, String> {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
-    let arguments = match Arguments::parse().command {
-        Command::Sim(arguments) => arguments,
-        #[cfg(feature = "virtual-time")]
-        Command::Actors(arguments) => return actors(&arguments),
-    };
+    let Command::Sim(arguments) = Arguments::parse().command;
     let look = Look {
         keeps_trace: arguments.trace.is_some(),
         verbose: arguments.verbose,
@@ -228,81 +200,6 @@ fn drawn(arguments: &Sim, seed: u64) -> String {
             ""
         }
     )
-}
-
-#[cfg(feature = "virtual-time")]
-fn actors(arguments: &Actors) -> anyhow::Result<ExitCode> {
-    use slowmo_chaos::virtual_cluster::search;
-    if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("SLOWMO_LOG") {
-        tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(std::io::stderr)
-            .init();
-    }
-    let begun = Instant::now();
-    let seeds = arguments.first_seed..arguments.first_seed.saturating_add(arguments.seeds);
-    let mut last = None;
-    let found = search::search(seeds, &arguments.nodes, arguments.twice, |report| {
-        if report.violation.is_some() {
-            println!(
-                "seed {} ({:?}, {:?}):",
-                report.config.seed, report.config.class, report.config.algorithm.base
-            );
-            report
-                .schedule
-                .iter()
-                .for_each(|timed| println!("  {} us {:?}", timed.at.0, timed.fault));
-            report.nodes.iter().for_each(|node| println!("  {node}"));
-        }
-        if arguments.trace.is_some() {
-            last = Some(report.trace.clone());
-        }
-    })?;
-    let seconds = begun.elapsed().as_secs_f64();
-    let runs = found.runs * if arguments.twice { 2 } else { 1 };
-    println!(
-        "{runs} runs, {} rounds, {} events in {seconds:.1} s: {:.1} runs a second",
-        found.rounds,
-        found.events,
-        runs as f64 / seconds
-    );
-    for (name, (held, not_shown)) in &found.rules {
-        println!("{name}: held in {held}, not shown in {not_shown}");
-    }
-    if arguments.twice {
-        println!(
-            "{} of {} seeds were the same run twice",
-            found.runs - found.unequal.len() as u64,
-            found.runs
-        );
-        for (seed, parting) in found.unequal.iter().take(3) {
-            println!(
-                "seed {seed} parts at line {}:\n  {:?}\n  {:?}",
-                parting.line, parting.one, parting.other
-            );
-        }
-    }
-    if let (Some(path), Some(trace)) = (&arguments.trace, &last) {
-        write(path, trace)?;
-    }
-    let from = arguments.nodes.start();
-    let to = arguments.nodes.end();
-    for (seed, violation) in &found.failures {
-        println!(
-            "seed {seed}: {} at {} ms: {}",
-            violation.invariant,
-            violation.at.0 / 1000,
-            violation.what
-        );
-        println!(
-            "again: cargo run --release -p slowmo-chaos -- actors --first-seed {seed} --seeds 1 --nodes {from}..{to}"
-        );
-    }
-    Ok(if found.failures.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
 }
 
 fn print_coverage(coverage: &slowmo_chaos::sim::coverage::Coverage) {

@@ -6,7 +6,7 @@ use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Base, Draft, Origin, Outcome, Proposal, Voter};
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, Term};
 use slowmo_protocol::wire::{
-    Content, Contributed, Datagram, Frame, Header, Life, LifeState, LifeUpdate, Message,
+    Content, ContributionNotice, Datagram, Frame, Header, Life, LifeState, LifeUpdate, Message,
     RefusalReason, SwimMessage, SwimPacket,
 };
 
@@ -122,7 +122,7 @@ pub(super) fn coordinator() -> Seeds {
     let next = Round(1);
     let first = (0, 1);
     let second = (1, 2);
-    let contributed = || Contributed {
+    let contributed = || ContributionNotice {
         spec: spec(),
         samples: None,
         rates: Vec::new(),

@@ -108,7 +108,7 @@ fn name(mail: &Mail) -> Option<&'static str> {
     };
     Some(match **message {
         Message::Hello(_) => "Hello",
-        Message::Bootstrap { .. } => "Found",
+        Message::Bootstrap { .. } => "Bootstrap",
         Message::Join => "Join",
         Message::Refused(_) => "Refused",
         Message::Leave { .. } => "Leave",

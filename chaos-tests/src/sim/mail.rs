@@ -89,7 +89,7 @@ impl<M: Into<node::Mail<Vectors>>> From<M> for Mail {
 
 /// A request of a part to the world.
 #[derive(Debug)]
-pub enum Wish {
+pub enum Output {
     /// Sends a message to another part.
     Tell(Mail),
     /// Sends a message to a part (perhaps itself) this many microseconds later: work that takes
@@ -119,7 +119,7 @@ pub enum Wish {
     Fail(Failure),
 }
 
-impl Wish {
+impl Output {
     /// A request to send a message to another part.
     #[must_use]
     pub fn tell(mail: impl Into<Mail>) -> Self {

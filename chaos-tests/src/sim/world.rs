@@ -7,7 +7,7 @@ use super::config::Config;
 use super::coverage::Coverage;
 use super::event::Event;
 use super::going_on::GoesOn;
-use super::mail::{Mail, Part, Wish};
+use super::mail::{Mail, Output, Part};
 use super::network::{Network, Process};
 use super::node::{self, Bootstrapping, Node};
 use super::random::Random;
@@ -291,9 +291,9 @@ impl World {
         self.at(begins, Event::Search(process));
         let looks = self.now + self.config.waits.idle.0 / LOOKS;
         self.at(looks, Event::Look(process));
-        let mut wishes = Vec::new();
-        self.processes[process].node.training.begin(&mut wishes);
-        self.grant(process, wishes);
+        let mut outputs = Vec::new();
+        self.processes[process].node.training.begin(&mut outputs);
+        self.grant(process, outputs);
         self.arm(process, Part::Membership);
         process
     }
@@ -376,14 +376,14 @@ impl World {
             return;
         }
         let part = mail.part();
-        let mut wishes = Vec::new();
+        let mut outputs = Vec::new();
         self.coverage.seen(&mail, running.node.rounds.phase());
         let local = running.clock.read(self.now);
         self.watch.told(self.now, running.node.start.node, &mail);
         running
             .node
-            .take(mail, &self.network.heard[process], local, &mut wishes);
-        self.grant(process, wishes);
+            .take(mail, &self.network.heard[process], local, &mut outputs);
+        self.grant(process, outputs);
         self.arm(process, part);
         self.check(process);
     }
@@ -404,19 +404,19 @@ impl World {
         }
     }
 
-    fn grant(&mut self, process: Process, wishes: Vec<Wish>) {
-        for wish in wishes {
+    fn grant(&mut self, process: Process, outputs: Vec<Output>) {
+        for output in outputs {
             if self.processes[process].alive {
-                self.grant_one(process, wish);
+                self.grant_one(process, output);
             }
         }
     }
 
-    fn grant_one(&mut self, process: Process, wish: Wish) {
-        match wish {
-            Wish::Tell(mail) => self.tell(process, mail, 0),
-            Wish::Later(delay, mail) => self.tell(process, mail, delay),
-            Wish::Frame(to, frame) => {
+    fn grant_one(&mut self, process: Process, output: Output) {
+        match output {
+            Output::Tell(mail) => self.tell(process, mail, 0),
+            Output::Later(delay, mail) => self.tell(process, mail, delay),
+            Output::Frame(to, frame) => {
                 self.frames += 1;
                 let encodes = self.config.encodes_every > 0
                     && self.frames.is_multiple_of(self.config.encodes_every);
@@ -428,25 +428,25 @@ impl World {
                 );
                 self.send_frame(process, to, frame, encodes);
             }
-            Wish::Datagram(to, bytes) => self.send_datagram(process, to, bytes),
-            Wish::Stream(to, stream) => self.send_stream(process, to, stream),
-            Wish::Connect(address) => self.dial(process, address),
-            Wish::Disconnect(node) => {
+            Output::Datagram(to, bytes) => self.send_datagram(process, to, bytes),
+            Output::Stream(to, stream) => self.send_stream(process, to, stream),
+            Output::Connect(address) => self.dial(process, address),
+            Output::Disconnect(node) => {
                 if let Some(session) = self.network.sessions[process].get(&node).copied() {
                     self.end_session(process, session.peer, false);
                 }
             }
-            Wish::PortProbe(node) => self.port_probe(process, node),
-            Wish::Search(on) => {
+            Output::PortProbe(node) => self.port_probe(process, node),
+            Output::Search(on) => {
                 let searched = std::mem::replace(&mut self.processes[process].searches, on);
                 if on && !searched {
                     self.at(self.now + 1, Event::Search(process));
                 }
             }
-            Wish::Record(event) => self.record(event),
-            Wish::Book(entry) => self.book(process, entry),
-            Wish::Exit => self.end(process, End::Left),
-            Wish::Fail(failure) => {
+            Output::Record(event) => self.record(event),
+            Output::Book(entry) => self.book(process, entry),
+            Output::Exit => self.end(process, End::Left),
+            Output::Fail(failure) => {
                 self.watch
                     .failed(self.now, self.processes[process].node.start, &failure);
                 self.end(process, End::Failed);

@@ -6,6 +6,7 @@ use slowmo::internal::Network;
 use slowmo::internal::config::ClusterKey;
 use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{Config, Runtime, SpawnError, SynchronizeError, Synchronized};
+use slowmo_chaos::cluster;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
@@ -66,30 +67,17 @@ fn told(starts: Vec<Start>) -> Vec<String> {
 /// Nodes 1, 2, … in one hub, each configured and sized by itself.
 fn in_memory(seed: Option<u64>, nodes: Vec<(Config, usize)>) -> Vec<Start> {
     let hub = MemoryHub::new(seed);
-    let address = |index: usize| SocketAddr::from((Ipv4Addr::LOCALHOST, 41_000 + index as u16));
-    let count = nodes.len();
-    let start = |(index, (config, values)): (usize, (Config, usize))| {
-        let peers = (0..count)
-            .filter(|other| *other != index)
-            .map(address)
-            .collect();
-        let network = Some(Network {
-            hub: hub.clone(),
-            address: address(index),
-            peers,
-        });
-        let config = Config {
-            node_id: Some(index as u64 + 1),
-            min_nodes: count,
+    let ids: Vec<u64> = (1..=nodes.len() as u64).collect();
+    let start = |(id, (config, values)): (&u64, (Config, usize))| Start {
+        config: Config {
+            node_id: Some(*id),
+            min_nodes: ids.len(),
             ..config
-        };
-        Start {
-            config,
-            network,
-            values,
-        }
+        },
+        network: Some(cluster::in_memory(&hub, *id, &ids)),
+        values,
     };
-    nodes.into_iter().enumerate().map(start).collect()
+    ids.iter().zip(nodes).map(start).collect()
 }
 
 /// Nodes 1, 2, … over QUIC, each with its own key, configured and sized by itself.

@@ -1,12 +1,13 @@
 //! Buffers that travel with the parameters: the base optimizer's by strategy, the model's at every
 //! exact average.
 
-use crate::support::{IN_ORDER, assert_close, bits, descend, local_sgd, noisy, sgp, uneven};
+use crate::support::{
+    IN_ORDER, assert_close, bits, descend, local_sgd, noisy, on_nodes, sgp, uneven,
+};
 use slowmo::WireType;
 use slowmo::{Buffers, Config, StepError};
-use slowmo_chaos::cluster::{Link, start};
+use slowmo_chaos::cluster::Link;
 use slowmo_protocol::algorithm::BufferStrategy;
-use std::thread;
 
 const VALUES: usize = 900;
 const STEPS: usize = 4;
@@ -21,65 +22,49 @@ struct Held {
 
 /// Two nodes of ranks 0 and 1, whose buffers both grow by `rank + 1` before each step; node, step.
 fn run(config: &Config, link: Link) -> Vec<Vec<Held>> {
-    let nodes = start(&[8, 2], link, config).unwrap();
-    let threads: Vec<_> = [&nodes[1], &nodes[0]]
-        .map(|node| {
-            let mut worker = node.worker(0).unwrap();
-            thread::spawn(move || {
-                let mut parameters = uneven(VALUES);
-                let mut optimizer = vec![0.0; VALUES];
-                let mut model = vec![vec![0.0; 3]; 2];
-                let found = worker
-                    .synchronize_with(
-                        &mut parameters,
-                        Buffers {
-                            optimizer: &mut optimizer,
-                            model: &mut model,
-                        },
-                    )
-                    .unwrap();
-                let growth = found.node_rank as f32 + 1.0;
-                let mut seen = Vec::new();
-                for step in 0..STEPS {
-                    let gradients = noisy(found.node_rank, step, &parameters);
-                    descend(&mut parameters, &gradients, 0.1);
-                    optimizer
-                        .iter_mut()
-                        .chain(model.iter_mut().flatten())
-                        .for_each(|value| *value += growth);
-                    worker
-                        .step_with(
-                            &mut parameters,
-                            Buffers {
-                                optimizer: &mut optimizer,
-                                model: &mut model,
-                            },
-                            0.1,
-                        )
-                        .unwrap();
-                    assert!(
-                        optimizer.iter().all(|value| *value == optimizer[0]),
-                        "{optimizer:?}"
-                    );
-                    assert!(
-                        model.iter().flatten().all(|value| *value == model[0][0]),
-                        "{model:?}"
-                    );
-                    seen.push(Held {
-                        parameters: parameters.clone(),
-                        optimizer: optimizer[0],
-                        model: model[0][0],
-                    });
-                }
-                worker.leave().unwrap();
-                seen
-            })
-        })
-        .into();
-    threads
-        .into_iter()
-        .map(|thread| thread.join().unwrap())
-        .collect()
+    let mut seen = on_nodes(&[8, 2], link, config, |_, _, mut worker| {
+        let mut parameters = uneven(VALUES);
+        let mut optimizer = vec![0.0; VALUES];
+        let mut model = vec![vec![0.0; 3]; 2];
+        let buffers = Buffers {
+            optimizer: &mut optimizer,
+            model: &mut model,
+        };
+        let found = worker.synchronize_with(&mut parameters, buffers).unwrap();
+        let growth = found.node_rank as f32 + 1.0;
+        let mut seen = Vec::new();
+        for step in 0..STEPS {
+            let gradients = noisy(found.node_rank, step, &parameters);
+            descend(&mut parameters, &gradients, 0.1);
+            optimizer
+                .iter_mut()
+                .chain(model.iter_mut().flatten())
+                .for_each(|value| *value += growth);
+            let buffers = Buffers {
+                optimizer: &mut optimizer,
+                model: &mut model,
+            };
+            worker.step_with(&mut parameters, buffers, 0.1).unwrap();
+            assert!(
+                optimizer.iter().all(|value| *value == optimizer[0]),
+                "{optimizer:?}"
+            );
+            assert!(
+                model.iter().flatten().all(|value| *value == model[0][0]),
+                "{model:?}"
+            );
+            seen.push(Held {
+                parameters: parameters.clone(),
+                optimizer: optimizer[0],
+                model: model[0][0],
+            });
+        }
+        worker.leave().unwrap();
+        seen
+    });
+    // By rank.
+    seen.reverse();
+    seen
 }
 
 fn with(buffers: BufferStrategy) -> Config {
@@ -178,30 +163,21 @@ fn buffers_do_not_change_the_parameters() {
 
 #[test]
 fn bootstrap_buffers_are_the_lowest_id_s() {
-    let nodes = start(&[8, 2], IN_ORDER, &with(BufferStrategy::Average)).unwrap();
-    let threads = nodes.iter().map(|node| {
-        let mut worker = node.worker(0).unwrap();
+    let config = with(BufferStrategy::Average);
+    let seen = on_nodes(&[8, 2], IN_ORDER, &config, |_, node, mut worker| {
         let own = node.node_id() as f32;
-        thread::spawn(move || {
-            let mut parameters = [own];
-            let mut optimizer = [own; 3];
-            let mut model = [own; 2];
-            worker
-                .synchronize_with(
-                    &mut parameters,
-                    Buffers {
-                        optimizer: &mut optimizer,
-                        model: &mut model,
-                    },
-                )
-                .unwrap();
-            worker.leave().unwrap();
-            (parameters, optimizer, model)
-        })
+        let mut parameters = [own];
+        let mut optimizer = [own; 3];
+        let mut model = [own; 2];
+        let buffers = Buffers {
+            optimizer: &mut optimizer,
+            model: &mut model,
+        };
+        worker.synchronize_with(&mut parameters, buffers).unwrap();
+        worker.leave().unwrap();
+        (parameters, optimizer, model)
     });
-    for thread in threads.collect::<Vec<_>>() {
-        assert_eq!(thread.join().unwrap(), ([2.0], [2.0; 3], [2.0; 2]));
-    }
+    assert_eq!(seen, [([2.0], [2.0; 3], [2.0; 2]); 2]);
 }
 
 #[test]

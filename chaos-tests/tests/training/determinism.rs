@@ -1,7 +1,7 @@
 //! The same run gives the same bits on every node, whatever the order of arrival, of starting, and
 //! over which transport.
 
-use crate::support::{IN_ORDER, Job, Seen, bits, local_sgd, noise, sgp, uneven};
+use crate::support::{IN_ORDER, Job, Seen, bits, local_sgd, noise, on_nodes, sgp, uneven};
 use slowmo_chaos::cluster::Link;
 
 /// Values of a model that is cut into many shards of uneven length.
@@ -124,22 +124,14 @@ fn local_sgd_with_slowmo_on_nodes_of_two_workers() {
 fn the_lowest_id_s_parameters_found_the_model() {
     for link in [IN_ORDER, Link::Memory(Some(3)), Link::Quic] {
         let ids = [12, 7, 30];
-        let nodes = slowmo_chaos::cluster::start(&ids, link, &local_sgd(1, 2, 1.0, 0.5)).unwrap();
-        let threads: Vec<_> = nodes
-            .iter()
-            .map(|node| {
-                let id = node.node_id();
-                let mut worker = node.worker(0).unwrap();
-                std::thread::spawn(move || {
-                    let mut parameters = vec![id as f32; 700];
-                    let found = worker.synchronize(&mut parameters).unwrap();
-                    worker.leave().unwrap();
-                    (found, parameters)
-                })
-            })
-            .collect();
-        for (thread, rank) in threads.into_iter().zip([1, 0, 2]) {
-            let (found, parameters) = thread.join().unwrap();
+        let config = local_sgd(1, 2, 1.0, 0.5);
+        let seen = on_nodes(&ids, link, &config, |_, node, mut worker| {
+            let mut parameters = vec![node.node_id() as f32; 700];
+            let found = worker.synchronize(&mut parameters).unwrap();
+            worker.leave().unwrap();
+            (found, parameters)
+        });
+        for ((found, parameters), rank) in seen.into_iter().zip([1, 0, 2]) {
             assert_eq!(parameters, vec![7.0; 700]);
             assert_eq!(
                 (found.nodes, found.node_rank, found.workers, found.worker),

@@ -14,8 +14,8 @@ use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Rou
 use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{
-    BULK_HEADER_BYTES_MAX, Bulk, BulkHeader, CONTROL_FRAME_BYTES_MAX, Content, Contributed,
-    Contribution, Datagram, Frame, Header, Hello, JoinRefusal, Life, LifeState, LifeUpdate,
+    BULK_HEADER_BYTES_MAX, Bulk, BulkHeader, CONTROL_FRAME_BYTES_MAX, Content, ContributionHeader,
+    ContributionNotice, Datagram, Frame, Header, Hello, JoinRefusal, Life, LifeState, LifeUpdate,
     MemberState, Message, RefusalReason, SwimMessage, SwimPacket,
 };
 use std::net::{Ipv4Addr, SocketAddr};
@@ -138,7 +138,7 @@ fn wrong_messages() -> Vec<Message> {
         node: STRANGER,
         incarnation: Incarnation(1),
     }];
-    let contributed = Contributed {
+    let contributed = ContributionNotice {
         spec: RoundSpec {
             step: Step(99),
             ..spec()
@@ -236,12 +236,12 @@ fn wrong_frames() -> Vec<Vec<u8>> {
 
 fn wrong_stream_headers() -> Vec<Vec<u8>> {
     let contents = [
-        Bulk::Contribution(Contribution {
+        Bulk::Contribution(ContributionHeader {
             spec: spec(),
             weight: f64::NAN,
             wire: WireType::Float32,
         }),
-        Bulk::Contribution(Contribution {
+        Bulk::Contribution(ContributionHeader {
             spec: spec(),
             weight: 1.0,
             wire: WireType::Int8,

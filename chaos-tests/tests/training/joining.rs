@@ -3,11 +3,12 @@
 
 use crate::support::{
     Training, assert_says, bits, by_the_book, config, in_hub, local_sgd, overlapped, sgp, train,
-    uneven,
+    uneven, until,
 };
 use slowmo::BaseName;
 use slowmo::internal::transport::memory::MemoryHub;
-use slowmo::{Buffers, Config, ExchangeError, StepReport, SynchronizeError};
+use slowmo::{Buffers, Config, ExchangeError, Runtime, StepReport, SynchronizeError};
+use slowmo_chaos::cluster::in_memory;
 use slowmo_protocol::ident::Lineage;
 use slowmo_protocol::membership::BootstrapError;
 use slowmo_protocol::policy::JoinerBuffers;
@@ -97,6 +98,19 @@ fn visited<R: Send>(
     })
 }
 
+/// Why a node is not let in; its parameters are as they were.
+fn refusal(node: &Runtime, values: usize) -> SynchronizeError {
+    let mut parameters = uneven(values);
+    let mut worker = node.worker(0).unwrap();
+    let error = worker.synchronize(&mut parameters).unwrap_err();
+    assert_eq!(
+        parameters,
+        uneven(values),
+        "parameters are unchanged after an error"
+    );
+    error
+}
+
 /// What a node is told that comes to two founders, which notice nothing.
 fn told(late: &Config, values: usize) -> String {
     let (told, founders) = visited(
@@ -106,18 +120,7 @@ fn told(late: &Config, values: usize) -> String {
         },
         |hub| {
             let begun = Instant::now();
-            let node = in_hub(hub, LATE, &[1, 2, 3], late);
-            let mut parameters = uneven(values);
-            let error = node
-                .worker(0)
-                .unwrap()
-                .synchronize(&mut parameters)
-                .unwrap_err();
-            assert_eq!(
-                parameters,
-                uneven(values),
-                "parameters are unchanged after an error"
-            );
+            let error = refusal(&in_hub(hub, LATE, &[1, 2, 3], late), values);
             assert!(begun.elapsed() < SOON, "{:?}: {error}", begun.elapsed());
             error.to_string()
         },
@@ -347,13 +350,8 @@ fn a_second_node_of_a_live_id_is_told_so() {
     };
     let (told, founders) = visited(&averaging(), |hub| {
         // At another address, but with the id of a founder.
-        let address = |port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port));
-        let network = slowmo::internal::Network {
-            hub: hub.clone(),
-            address: address(44_009),
-            peers: vec![address(44_001), address(44_003)],
-        };
-        let second = slowmo::Runtime::builder()
+        let network = in_memory(hub, 9, &FOUNDERS);
+        let second = Runtime::builder()
             .config(Config {
                 node_id: Some(FOUNDERS[1]),
                 ..impatient
@@ -361,12 +359,7 @@ fn a_second_node_of_a_live_id_is_told_so() {
             .network(network)
             .spawn()
             .unwrap();
-        second
-            .worker(0)
-            .unwrap()
-            .synchronize(&mut uneven(VALUES))
-            .unwrap_err()
-            .to_string()
+        refusal(&second, VALUES).to_string()
     });
     assert_says(&told, &["node 3", "own node_id"]);
     assert_unmoved(&founders, &told);
@@ -383,18 +376,7 @@ fn refused_with(hub: &MemoryHub, lineage: Lineage) -> JoinRefusal {
             ..averaging()
         },
     );
-    let mut parameters = uneven(VALUES);
-    let error = node
-        .worker(0)
-        .unwrap()
-        .synchronize(&mut parameters)
-        .unwrap_err();
-    assert_eq!(
-        parameters,
-        uneven(VALUES),
-        "parameters are unchanged after an error"
-    );
-    match error {
+    match refusal(&node, VALUES) {
         SynchronizeError::Exchange(ExchangeError::Bootstrapping(BootstrapError::Refused {
             reason,
             ..
@@ -464,31 +446,24 @@ fn a_node_that_waits_to_be_admitted_says_what_for() {
             ..averaging()
         },
     );
-    let mut worker = node.worker(0).unwrap();
-    let waiting = thread::spawn(move || {
-        worker
-            .synchronize(&mut uneven(VALUES))
-            .unwrap_err()
-            .to_string()
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| refusal(&node, VALUES).to_string());
+        until("it waits", || node.status().waiting_for.is_some());
+        assert_says(
+            &node.status().waiting_for.unwrap_or_default(),
+            &[
+                "no running cluster was met",
+                "check peers, rendezvous or discover",
+            ],
+        );
+        assert_says(
+            &waiting.join().unwrap(),
+            &[
+                "not admitted to a running cluster within 2000 ms",
+                "no running cluster was met",
+            ],
+        );
     });
-    let begun = Instant::now();
-    while node.status().waiting_for.is_none() && begun.elapsed() < SOON {
-        thread::sleep(Duration::from_millis(5));
-    }
-    assert_says(
-        &node.status().waiting_for.unwrap_or_default(),
-        &[
-            "no running cluster was met",
-            "check peers, rendezvous or discover",
-        ],
-    );
-    assert_says(
-        &waiting.join().unwrap(),
-        &[
-            "not admitted to a running cluster within 2000 ms",
-            "no running cluster was met",
-        ],
-    );
     assert_eq!(node.status().waiting_for, None, "it waits no more");
 }
 
@@ -502,11 +477,7 @@ fn a_cluster_whose_rounds_carry_no_parameters_admits_nobody() {
     };
     let (told, _) = visited(&means, |hub| {
         let node = in_hub(hub, LATE, &[1, 2, 3], &means);
-        node.worker(0)
-            .unwrap()
-            .synchronize(&mut uneven(VALUES))
-            .unwrap_err()
-            .to_string()
+        refusal(&node, VALUES).to_string()
     });
     assert_says(
         &told,

@@ -1,9 +1,8 @@
 //! Models of many chunks, against the same training in a single process.
 
-use crate::support::{IN_ORDER, bits, local_sgd, mean};
+use crate::support::{ByTheBook, IN_ORDER, bits, local_sgd, mean, on_nodes};
 use slowmo::{Config, digest};
-use slowmo_chaos::cluster::{Link, start};
-use std::thread;
+use slowmo_chaos::cluster::Link;
 
 const NODES: usize = 3;
 const VALUES: usize = 5_000_003;
@@ -29,9 +28,8 @@ fn initial(length: usize) -> Vec<f32> {
 
 /// LocalSGD every 2 steps and SlowMo every 4, all replicas in one process.
 fn single_process() -> Vec<f32> {
-    let mut anchor = initial(VALUES);
-    let mut momentum = vec![0.0f32; VALUES];
-    let mut replicas = vec![anchor.clone(); NODES];
+    let mut book = ByTheBook::new(initial(VALUES));
+    let mut replicas = vec![initial(VALUES); NODES];
     for step in 0..STEPS {
         replicas
             .iter_mut()
@@ -40,50 +38,28 @@ fn single_process() -> Vec<f32> {
         if (step + 1) % 2 != 0 {
             continue;
         }
-        let mut next = mean(&replicas);
+        book.parameters = mean(&replicas);
         if (step + 1) % 4 == 0 {
-            for ((value, anchor), momentum) in next.iter_mut().zip(&mut anchor).zip(&mut momentum) {
-                *momentum = BETA * *momentum + (*anchor - *value) / RATE;
-                *anchor -= RATE * *momentum;
-                *value = *anchor;
-            }
+            book.slow_step(0..VALUES, BETA, RATE);
         }
-        replicas = vec![next; NODES];
+        replicas = vec![book.parameters.clone(); NODES];
     }
-    replicas.swap_remove(0)
+    book.parameters
 }
 
 /// Trains on real nodes; every node's final parameters.
-fn on_nodes(
-    nodes: usize,
-    values: usize,
-    steps: usize,
-    link: Link,
-    config: &Config,
-) -> Vec<Vec<f32>> {
+fn train(nodes: usize, values: usize, steps: usize, link: Link, config: &Config) -> Vec<Vec<f32>> {
     let ids: Vec<u64> = (0..nodes as u64).map(|node| 5 + 3 * node).collect();
-    let nodes = start(&ids, link, config).unwrap();
-    let threads: Vec<_> = nodes
-        .iter()
-        .enumerate()
-        .map(|(rank, node)| {
-            let mut worker = node.worker(0).unwrap();
-            thread::spawn(move || {
-                let mut values = initial(values);
-                worker.synchronize(&mut values).unwrap();
-                for step in 0..steps {
-                    pull(rank, step, &mut values);
-                    worker.step(&mut values, RATE).unwrap();
-                }
-                worker.leave().unwrap();
-                values
-            })
-        })
-        .collect();
-    threads
-        .into_iter()
-        .map(|thread| thread.join().unwrap())
-        .collect()
+    on_nodes(&ids, link, config, |rank, _, mut worker| {
+        let mut values = initial(values);
+        worker.synchronize(&mut values).unwrap();
+        for step in 0..steps {
+            pull(rank, step, &mut values);
+            worker.step(&mut values, RATE).unwrap();
+        }
+        worker.leave().unwrap();
+        values
+    })
 }
 
 #[test]
@@ -94,7 +70,7 @@ fn five_million_parameters_with_any_number_of_replicas() {
             replicas,
             ..local_sgd(2, 4, 1.0, BETA)
         };
-        for values in on_nodes(NODES, VALUES, STEPS, link, &config) {
+        for values in train(NODES, VALUES, STEPS, link, &config) {
             assert_eq!(
                 digest(&values).unwrap(),
                 expected,
@@ -108,7 +84,7 @@ fn five_million_parameters_with_any_number_of_replicas() {
 fn shards_of_several_chunks() {
     // More than 512 shards of 65,536 values: each shard has a whole chunk and a part of one.
     const LARGE: usize = 512 * 65_536 + 100_001;
-    let seen = on_nodes(2, LARGE, 1, IN_ORDER, &local_sgd(1, 1, 1.0, BETA));
+    let seen = train(2, LARGE, 1, IN_ORDER, &local_sgd(1, 1, 1.0, BETA));
     let [mut first, mut second] = [initial(LARGE), initial(LARGE)];
     pull(0, 0, &mut first);
     pull(1, 0, &mut second);

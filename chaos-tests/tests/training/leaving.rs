@@ -2,13 +2,12 @@
 //! and stays out, and nothing of the slow momentum is lost.
 
 use crate::support::{
-    IN_ORDER, RATE, Training, bits, by_the_book, config, descend, local_sgd, mean, noisy, train,
-    uneven,
+    ByTheBook, IN_ORDER, RATE, Training, bits, by_the_book, config, descend, local_sgd, mean,
+    noisy, on_nodes, train, uneven,
 };
 use slowmo::BaseName;
 use slowmo::Runtime;
-use slowmo_chaos::cluster::{Cluster, Link, start};
-use std::thread;
+use slowmo_chaos::cluster::Link;
 use std::time::{Duration, Instant};
 
 const VALUES: usize = 600;
@@ -33,35 +32,23 @@ fn trained(
         replicas: 0,
         ..local_sgd(1, TAU as u64, 1.0, BETA)
     };
-    let Cluster {
-        nodes,
-        rendezvous: _rendezvous,
-    } = start(&IDS, link, &config).unwrap();
-    thread::scope(|scope| {
-        let nodes = nodes.into_iter().map(|node| {
-            let end = &end;
-            scope.spawn(move || {
-                let id = node.node_id();
-                let mut worker = node.worker(0).unwrap();
-                let training = train(&mut worker, id, VALUES, |report| {
-                    if id == leaver {
-                        end(&node, report.step, report.drained)
-                    } else {
-                        report.step + 1 == STEPS
-                    }
-                });
-                let leaving = Instant::now();
-                worker.leave().unwrap();
-                assert!(
-                    leaving.elapsed() < SOON,
-                    "node {id} over {link:?} waited {:?} to leave",
-                    leaving.elapsed()
-                );
-                (id, training)
-            })
+    on_nodes(&IDS, link, &config, |_, node, mut worker| {
+        let id = node.node_id();
+        let training = train(&mut worker, id, VALUES, |report| {
+            if id == leaver {
+                end(node, report.step, report.drained)
+            } else {
+                report.step + 1 == STEPS
+            }
         });
-        let nodes: Vec<_> = nodes.collect();
-        nodes.into_iter().map(|node| node.join().unwrap()).collect()
+        let leaving = Instant::now();
+        worker.leave().unwrap();
+        assert!(
+            leaving.elapsed() < SOON,
+            "node {id} over {link:?} waited {:?} to leave",
+            leaving.elapsed()
+        );
+        (id, training)
     })
 }
 
@@ -142,24 +129,18 @@ fn a_node_whose_training_ends_earlier_hands_over() {
 
 /// [`by_the_book`] where only the mean of the first half's gradients is taken, at every step.
 fn half_by_the_book(contributors: &[Vec<u64>]) -> Vec<Vec<f32>> {
-    let mut x = uneven(VALUES);
-    let mut anchor = x.clone();
-    let mut momentum = vec![0.0f32; VALUES];
+    let mut book = ByTheBook::new(uneven(VALUES));
     let round = |(step, nodes): (usize, &Vec<u64>)| {
         let gradients: Vec<_> = nodes
             .iter()
-            .map(|node| noisy(*node as usize, step, &x)[..VALUES / 2].to_vec())
+            .map(|node| noisy(*node as usize, step, &book.parameters)[..VALUES / 2].to_vec())
             .collect();
-        descend(&mut x, &mean(&gradients), RATE);
+        descend(&mut book.parameters, &mean(&gradients), RATE);
         if (step + 1) % TAU == 0 {
-            x = mean(&vec![x.clone(); nodes.len()]);
-            for ((x, anchor), momentum) in x.iter_mut().zip(&mut anchor).zip(&mut momentum) {
-                *momentum = BETA * *momentum + (*anchor - *x) / RATE;
-                *anchor -= RATE * *momentum;
-                *x = *anchor;
-            }
+            book.parameters = mean(&vec![book.parameters.clone(); nodes.len()]);
+            book.slow_step(0..VALUES, BETA, RATE);
         }
-        x.clone()
+        book.parameters.clone()
     };
     contributors.iter().enumerate().map(round).collect()
 }
@@ -175,35 +156,21 @@ fn state_is_handed_over_with_a_mean_of_fewer_gradients_than_parameters() {
     };
     let leaver = IDS[1];
     let last = 5;
-    let Cluster {
-        nodes,
-        rendezvous: _rendezvous,
-    } = start(&IDS, IN_ORDER, &config).unwrap();
-    let seen = thread::scope(|scope| {
-        let nodes = nodes.into_iter().map(|node| {
-            scope.spawn(move || {
-                let id = node.node_id();
-                let mut worker = node.worker(0).unwrap();
-                let mut parameters = uneven(VALUES);
-                let mut seen = Vec::new();
-                worker.synchronize(&mut parameters).unwrap();
-                for step in 0..=if id == leaver { last } else { STEPS } {
-                    let mut gradients =
-                        noisy(id as usize, step as usize, &parameters)[..VALUES / 2].to_vec();
-                    worker.average_gradients(&mut gradients).unwrap();
-                    descend(&mut parameters, &gradients, RATE);
-                    worker.step(&mut parameters, RATE).unwrap();
-                    seen.push(parameters.clone());
-                }
-                worker.leave().unwrap();
-                seen
-            })
-        });
-        let nodes: Vec<_> = nodes.collect();
-        nodes
-            .into_iter()
-            .map(|node| node.join().unwrap())
-            .collect::<Vec<_>>()
+    let seen = on_nodes(&IDS, IN_ORDER, &config, |_, node, mut worker| {
+        let id = node.node_id();
+        let mut parameters = uneven(VALUES);
+        let mut seen = Vec::new();
+        worker.synchronize(&mut parameters).unwrap();
+        for step in 0..=if id == leaver { last } else { STEPS } {
+            let mut gradients =
+                noisy(id as usize, step as usize, &parameters)[..VALUES / 2].to_vec();
+            worker.average_gradients(&mut gradients).unwrap();
+            descend(&mut parameters, &gradients, RATE);
+            worker.step(&mut parameters, RATE).unwrap();
+            seen.push(parameters.clone());
+        }
+        worker.leave().unwrap();
+        seen
     });
     let contributors: Vec<Vec<u64>> = (0..=STEPS)
         .map(|step| {

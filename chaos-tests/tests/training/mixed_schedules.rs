@@ -2,58 +2,40 @@
 //! that peers run rounds ahead of each other; and gossips with several peers, whose shares do not
 //! divide evenly.
 
+use crate::support::{on_nodes, sgp};
 use slowmo::{Config, Exchange};
-use slowmo_chaos::cluster::{Link, start};
-use std::thread;
+use slowmo_chaos::cluster::Link;
 
 /// Every node's parameter after each of `steps` steps of gradient descent towards its own place
 /// among `ids`.
 fn descend(ids: &[u64], link: Link, config: &Config, steps: usize) -> Vec<Vec<f32>> {
-    let nodes = start(ids, link, config).unwrap();
-    let threads: Vec<_> = nodes
-        .iter()
-        .map(|node| {
-            let mut worker = node.worker(0).unwrap();
-            thread::spawn(move || {
-                let mut x = [0.0f32; 5];
-                let target = worker.synchronize(&mut x).unwrap().node_rank as f32;
-                let seen = (0..steps).map(|_| {
-                    x.iter_mut().for_each(|x| *x -= 0.1 * (*x - target));
-                    let report = worker.step(&mut x, 0.1).unwrap();
-                    assert!(report.exchange == Exchange::Nothing || report.contributors > 1);
-                    assert!(
-                        (report.weight - 1.0).abs() < 1e-9,
-                        "a regular graph keeps every weight at one: {}",
-                        report.weight
-                    );
-                    x[4]
-                });
-                let seen: Vec<f32> = seen.collect();
-                worker.leave().unwrap();
-                seen
-            })
-        })
-        .collect();
-    drop(nodes);
-    threads
-        .into_iter()
-        .map(|thread| thread.join().unwrap())
-        .collect()
+    on_nodes(ids, link, config, |_, _, mut worker| {
+        let mut x = [0.0f32; 5];
+        let target = worker.synchronize(&mut x).unwrap().node_rank as f32;
+        let mut seen = Vec::new();
+        for _ in 0..steps {
+            x.iter_mut().for_each(|x| *x -= 0.1 * (*x - target));
+            let report = worker.step(&mut x, 0.1).unwrap();
+            assert!(report.exchange == Exchange::Nothing || report.contributors > 1);
+            assert!(
+                (report.weight - 1.0).abs() < 1e-9,
+                "a regular graph keeps every weight at one: {}",
+                report.weight
+            );
+            seen.push(x[4]);
+        }
+        worker.leave().unwrap();
+        seen
+    })
 }
 
 #[test]
 fn gossip_with_two_exact_rounds_in_a_row_goes_on() {
-    for (tau, average_every) in [("3", "2"), ("4", "3"), ("3", "4")] {
-        let config = Config::default()
-            .with("base", "sgp")
-            .unwrap()
-            .with("staleness", 0)
-            .unwrap();
-        let config = config
-            .with("tau", tau)
-            .unwrap()
-            .with("average_every", average_every)
-            .unwrap();
+    for (tau, average_every) in [(3, 2), (4, 3), (3, 4)] {
+        let config = Config {
+            average_every: Some(average_every),
+            ..sgp(tau, 0.5)
+        };
         for seed in 0..6 {
             let seen = descend(&[4, 8, 15, 16], Link::Memory(Some(seed)), &config, 25);
             // Step 24 is closed by an exact round in each of these schedules.
@@ -67,18 +49,15 @@ fn gossip_with_two_exact_rounds_in_a_row_goes_on() {
 
 #[test]
 fn gossip_with_many_peers_follows_the_float64_oracle() {
-    for (nodes, peers) in [(6usize, 2usize), (6, 5), (7, 3), (4, 9)] {
-        let config = Config::default()
-            .with("base", "sgp")
-            .unwrap()
-            .with("staleness", 0)
-            .unwrap()
-            .with("peers_per_step", peers)
-            .unwrap();
-        let config = config.with("alpha", 1).unwrap().with("beta", 0).unwrap();
+    for (nodes, peers) in [(6, 2), (6, 5), (7, 3), (4, 9)] {
+        let config = Config {
+            alpha: 1.0,
+            peers_per_step: peers,
+            ..sgp(Config::default().tau, 0.0)
+        };
         let ids: Vec<u64> = (0..nodes as u64).map(|id| id * 5 + 2).collect();
         let seen = descend(&ids, Link::Memory(Some(7)), &config, 60);
-        let expected = oracle(nodes, peers, 60);
+        let expected = oracle(nodes, peers as usize, 60);
         for (ours, theirs) in seen.iter().flatten().zip(expected.iter().flatten()) {
             assert!(
                 (f64::from(*ours) - theirs).abs() < 2e-6,

@@ -1,7 +1,9 @@
 //! Gossip behind the computation of the next step: mass is kept through the whole stack, rounds
 //! agree, errors leave a node whole.
 
-use crate::support::{Job, Seen, assert_close, bits, noise, overlapped, uneven};
+use crate::support::{
+    IN_ORDER, Job, Seen, assert_close, bits, noise, on_nodes, overlapped, uneven, until,
+};
 use slowmo::WireType;
 use slowmo::internal::config::{LatePeers, TopologyName};
 use slowmo::{Config, Exchange, GradientError, StepError, SynchronizeError, TensorError, Tensors};
@@ -182,40 +184,25 @@ fn nodes_agree_after_every_outer_round_and_learn() {
 
 #[test]
 fn a_value_that_is_not_finite_is_not_sent_and_the_node_goes_on_without_it() {
-    let Cluster {
-        nodes,
-        rendezvous: _rendezvous,
-    } = start(&[1, 2], Link::Memory(None), &gossip(8)).unwrap();
-    let threads: Vec<_> = nodes
-        .iter()
-        .map(|node| {
-            let mut worker = node.worker(0).unwrap();
-            let first = node.node_id() == 1;
-            thread::spawn(move || {
-                let mut model = uneven(VALUES);
-                worker.synchronize(&mut model).unwrap();
-                for step in 0..16 {
-                    if first && step == 3 {
-                        let before = std::mem::replace(&mut model[7], f32::NAN);
-                        let error = worker.step(&mut model, 0.1).unwrap_err();
-                        assert!(
-                            matches!(error, StepError::NotSent { step: 3, .. }),
-                            "{error}"
-                        );
-                        assert!(error.to_string().contains("[7] = NaN"), "{error}");
-                        model[7] = before;
-                    }
-                    assert_eq!(worker.step(&mut model, 0.1).unwrap().step, step);
-                }
-                worker.leave().unwrap();
-                model
-            })
-        })
-        .collect();
-    let models: Vec<_> = threads
-        .into_iter()
-        .map(|thread| thread.join().unwrap())
-        .collect();
+    let models = on_nodes(&[1, 2], IN_ORDER, &gossip(8), |place, _, mut worker| {
+        let mut model = uneven(VALUES);
+        worker.synchronize(&mut model).unwrap();
+        for step in 0..16 {
+            if place == 0 && step == 3 {
+                let before = std::mem::replace(&mut model[7], f32::NAN);
+                let error = worker.step(&mut model, 0.1).unwrap_err();
+                assert!(
+                    matches!(error, StepError::NotSent { step: 3, .. }),
+                    "{error}"
+                );
+                assert!(error.to_string().contains("[7] = NaN"), "{error}");
+                model[7] = before;
+            }
+            assert_eq!(worker.step(&mut model, 0.1).unwrap().step, step);
+        }
+        worker.leave().unwrap();
+        model
+    });
     assert_close(&models[0], &uneven(VALUES), 1e-5);
     assert_eq!(bits(&models[0]), bits(&models[1]));
 }
@@ -272,66 +259,45 @@ fn a_node_that_stalls_is_done_without_named_and_back_in_time_by_itself() {
                 .gossip
                 .map_or_else(Vec::new, |gossip| gossip.late)
         };
-        let until = |what: &str, holds: &dyn Fn() -> bool| {
-            let begun = Instant::now();
-            while !holds() {
-                assert!(
-                    begun.elapsed() < Duration::from_secs(10),
-                    "{what}: {:?}",
-                    (0..4).map(late).collect::<Vec<_>>()
-                );
-                thread::sleep(Duration::from_millis(1));
-            }
-        };
-        until("all gossip", &|| {
+        until("all gossip", || {
             nodes
                 .iter()
                 .all(|node| node.status().gossip.is_some_and(|gossip| gossip.step > 5))
         });
         stalls.store(true, Ordering::SeqCst);
-        until("it is named", &|| {
+        until("it is named", || {
             (0..3).any(|of| {
                 late(of)
                     .iter()
                     .any(|late| late.node == 4 && late.skipped && late.steps > 2)
             })
         });
-        until("it is back", &|| (0..4).all(|of| late(of).is_empty()));
+        until("it is back", || (0..4).all(|of| late(of).is_empty()));
         over.store(true, Ordering::SeqCst);
     });
 }
 
 #[test]
 fn a_value_that_is_not_finite_in_a_rounds_first_gossip_stays_what_the_round_made_it() {
-    let Cluster {
-        nodes,
-        rendezvous: _rendezvous,
-    } = start(&[1, 2], Link::Memory(None), &gossip(8)).unwrap();
-    thread::scope(|scope| {
-        for node in &nodes {
-            let mut worker = node.worker(0).unwrap();
-            let first = node.node_id() == 1;
-            scope.spawn(move || {
-                let mut model = uneven(VALUES);
-                worker.synchronize(&mut model).unwrap();
-                for step in 0..16 {
-                    if first && step == 8 {
-                        // The other node's message is here: more than the own weight is mixed.
-                        thread::sleep(STALL / 2);
-                        let before = std::mem::replace(&mut model[7], f32::INFINITY);
-                        let error = worker.step(&mut model, 0.1).unwrap_err();
-                        assert!(
-                            matches!(error, StepError::NotSent { step: 8, .. }),
-                            "{error}"
-                        );
-                        model[7] = before;
-                    }
-                    worker.step(&mut model, 0.1).unwrap();
-                    assert_close(&model, &uneven(VALUES), 1e-5);
-                }
-                worker.leave().unwrap();
-            });
+    on_nodes(&[1, 2], IN_ORDER, &gossip(8), |place, _, mut worker| {
+        let mut model = uneven(VALUES);
+        worker.synchronize(&mut model).unwrap();
+        for step in 0..16 {
+            if place == 0 && step == 8 {
+                // The other node's message is here: more than the own weight is mixed.
+                thread::sleep(STALL / 2);
+                let before = std::mem::replace(&mut model[7], f32::INFINITY);
+                let error = worker.step(&mut model, 0.1).unwrap_err();
+                assert!(
+                    matches!(error, StepError::NotSent { step: 8, .. }),
+                    "{error}"
+                );
+                model[7] = before;
+            }
+            worker.step(&mut model, 0.1).unwrap();
+            assert_close(&model, &uneven(VALUES), 1e-5);
         }
+        worker.leave().unwrap();
     });
 }
 
@@ -365,37 +331,28 @@ impl Tensors for Halves {
 
 #[test]
 fn a_node_that_cannot_write_the_bootstrap_parameters_leaves() {
-    let Cluster {
-        nodes,
-        rendezvous: _rendezvous,
-    } = start(&[1, 2, 3], Link::Memory(None), &gossip(8)).unwrap();
-    thread::scope(|scope| {
-        for node in &nodes {
-            let mut worker = node.worker(0).unwrap();
-            let first = node.node_id() == 1;
-            scope.spawn(move || {
-                let mut model = Halves {
-                    values: uneven(VALUES),
-                    stuck: first,
-                };
-                let begun = worker.synchronize(&mut model);
-                if first {
-                    assert!(
-                        matches!(begun, Err(SynchronizeError::NotWritten(_))),
-                        "{begun:?}"
-                    );
-                    assert_eq!(
-                        worker.synchronize(&mut model).unwrap_err(),
-                        SynchronizeError::Broken
-                    );
-                    assert_eq!(worker.step(&mut model, 0.1).unwrap_err(), StepError::Broken);
-                } else {
-                    begun.unwrap();
-                    (0..24).for_each(|_| _ = worker.step(&mut model, 0.1).unwrap());
-                }
-                worker.leave().unwrap();
-            });
+    on_nodes(&[1, 2, 3], IN_ORDER, &gossip(8), |place, _, mut worker| {
+        let first = place == 0;
+        let mut model = Halves {
+            values: uneven(VALUES),
+            stuck: first,
+        };
+        let begun = worker.synchronize(&mut model);
+        if first {
+            assert!(
+                matches!(begun, Err(SynchronizeError::NotWritten(_))),
+                "{begun:?}"
+            );
+            assert_eq!(
+                worker.synchronize(&mut model).unwrap_err(),
+                SynchronizeError::Broken
+            );
+            assert_eq!(worker.step(&mut model, 0.1).unwrap_err(), StepError::Broken);
+        } else {
+            begun.unwrap();
+            (0..24).for_each(|_| _ = worker.step(&mut model, 0.1).unwrap());
         }
+        worker.leave().unwrap();
     });
 }
 
@@ -407,57 +364,35 @@ fn a_node_whose_model_cannot_be_written_sends_nothing_more_and_leaves() {
             grace_ms: 300,
             ..gossip(8)
         };
-        let Cluster {
-            nodes,
-            rendezvous: _rendezvous,
-        } = start(&[1, 2, 3], Link::Memory(None), &config).unwrap();
-        thread::scope(|scope| {
-            for node in &nodes {
-                let mut worker = node.worker(0).unwrap();
-                let first = node.node_id() == 1;
-                scope.spawn(move || {
-                    let mut model = Halves {
-                        values: uneven(VALUES),
-                        stuck: false,
-                    };
-                    worker.synchronize(&mut model).unwrap();
-                    for step in 0..24 {
-                        model.stuck = first && step == 11;
-                        if model.stuck {
-                            let error = worker.step(&mut model, 0.1).unwrap_err();
-                            assert!(
-                                matches!(error, StepError::NotWritten { step: 11, .. }),
-                                "{error}"
-                            );
-                            assert_eq!(
-                                worker.step(&mut model, 0.1).unwrap_err(),
-                                StepError::Broken
-                            );
-                            assert_eq!(
-                                worker.average_gradients(&mut model.values).unwrap_err(),
-                                GradientError::Broken
-                            );
-                            let begun = Instant::now();
-                            while node
-                                .status()
-                                .gossip
-                                .is_some_and(|gossip| gossip.escrowed > 0.0)
-                            {
-                                assert!(
-                                    begun.elapsed() < Duration::from_secs(5),
-                                    "what was not sent is not on its way"
-                                );
-                                thread::sleep(Duration::from_millis(1));
-                            }
-                            break;
-                        }
-                        worker.step(&mut model, 0.1).unwrap();
-                    }
-                    worker.leave().unwrap();
-                    if !first {
-                        assert_close(&model.values, &uneven(VALUES), 1e-5);
-                    }
-                });
+        on_nodes(&[1, 2, 3], IN_ORDER, &config, |place, node, mut worker| {
+            let mut model = Halves {
+                values: uneven(VALUES),
+                stuck: false,
+            };
+            worker.synchronize(&mut model).unwrap();
+            for step in 0..24 {
+                model.stuck = place == 0 && step == 11;
+                if model.stuck {
+                    let error = worker.step(&mut model, 0.1).unwrap_err();
+                    assert!(
+                        matches!(error, StepError::NotWritten { step: 11, .. }),
+                        "{error}"
+                    );
+                    assert_eq!(worker.step(&mut model, 0.1).unwrap_err(), StepError::Broken);
+                    let error = worker.average_gradients(&mut model.values).unwrap_err();
+                    assert_eq!(error, GradientError::Broken);
+                    until("what was not sent is on its way no more", || {
+                        node.status()
+                            .gossip
+                            .is_none_or(|gossip| gossip.escrowed <= 0.0)
+                    });
+                    break;
+                }
+                worker.step(&mut model, 0.1).unwrap();
+            }
+            worker.leave().unwrap();
+            if place > 0 {
+                assert_close(&model.values, &uneven(VALUES), 1e-5);
             }
         });
     }

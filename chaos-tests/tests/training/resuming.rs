@@ -1,7 +1,7 @@
 //! Trainings that end and go on from a checkpoint: bit for bit, on any number of nodes.
 
 use crate::support::{
-    RATE, assert_close, bits, by_the_book, config, descend, in_hub, noisy, sgp, uneven,
+    RATE, assert_close, bits, by_the_book, config, descend, in_hub, noisy, sgp, uneven, until,
 };
 use slowmo::Checkpoint;
 use slowmo::internal::checkpoints::{list, newest_whole};
@@ -11,7 +11,6 @@ use slowmo::{Buffers, Config, Runtime, StepReport, Worker};
 use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::{Duration, Instant};
 
 const VALUES: usize = 900;
 const TAU: u64 = 4;
@@ -138,14 +137,6 @@ fn run(ids: &[u64], config: &Config, end: u64, leaves: bool) -> Vec<Trained> {
 
 fn newest(folder: &Path) -> Checkpoint {
     newest_whole(folder).unwrap().0.unwrap()
-}
-
-fn until(what: &str, mut reached: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !reached() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

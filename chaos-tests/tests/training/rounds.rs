@@ -1,49 +1,22 @@
 //! What `step` and the other calls refuse, with what message, and that nobody else is disturbed by
 //! it.
 
-use crate::support::{IN_ORDER, assert_close, assert_says, bits, config, local_sgd, sgp};
+use crate::support::{IN_ORDER, assert_close, assert_says, bits, config, local_sgd, on_nodes, sgp};
 use slowmo::{BaseName, OuterName};
 use slowmo::{
     Config, Exchange, GradientError, Runtime, StepError, SynchronizeError, Worker, WorkerError,
 };
-use slowmo_chaos::cluster::{Cluster, Link, start};
+use slowmo_chaos::cluster::Link;
 use std::sync::Barrier;
-use std::thread;
 use std::time::{Duration, Instant};
-
-/// Runs `work(rank, worker)` on one thread a node; what each returned, by rank.
-fn on_nodes<R: Send>(
-    nodes: usize,
-    link: Link,
-    config: &Config,
-    work: impl Fn(usize, Worker) -> R + Sync,
-) -> Vec<R> {
-    let ids: Vec<u64> = (1..=nodes as u64).collect();
-    let Cluster {
-        nodes,
-        rendezvous: _rendezvous,
-    } = start(&ids, link, config).unwrap();
-    thread::scope(|scope| {
-        let run = |(rank, node): (usize, Runtime)| {
-            let worker = node.worker(0).unwrap();
-            let work = &work;
-            scope.spawn(move || work(rank, worker))
-        };
-        let threads: Vec<_> = nodes.into_iter().enumerate().map(run).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
-    })
-}
 
 #[test]
 fn a_learning_rate_that_cannot_be_divided_by_is_refused_before_anything_is_sent() {
     let seen = on_nodes(
-        3,
+        &[1, 2, 3],
         IN_ORDER,
         &local_sgd(1, 2, 1.0, 0.5),
-        |rank, mut worker| {
+        |rank, _, mut worker| {
             let mut values = vec![1.0f32, 2.0];
             worker.synchronize(&mut values).unwrap();
             // Not a slow step: the rate is not looked at.
@@ -98,7 +71,7 @@ fn the_learning_rate_is_not_looked_at_by_optimizers_that_do_not_use_it() {
         tau: 1,
         ..config()
     };
-    on_nodes(2, IN_ORDER, &config, |_, mut worker| {
+    on_nodes(&[1, 2], IN_ORDER, &config, |_, _, mut worker| {
         let mut values = vec![1.0f32];
         worker.synchronize(&mut values).unwrap();
         worker.step(&mut values, 0.0).unwrap();
@@ -109,7 +82,7 @@ fn the_learning_rate_is_not_looked_at_by_optimizers_that_do_not_use_it() {
 /// One node has a value that is not finite at the step's exchange, mends it and calls again; the
 /// others only wait.
 fn assert_a_value_can_be_mended(config: &Config) {
-    let seen = on_nodes(3, IN_ORDER, config, |rank, mut worker| {
+    let seen = on_nodes(&[1, 2, 3], IN_ORDER, config, |rank, _, mut worker| {
         let mut tensors = vec![vec![1.0f32; 3], vec![2.0; 70_000]];
         worker.synchronize(&mut tensors).unwrap();
         for step in 0..4 {
@@ -156,7 +129,7 @@ fn a_value_that_is_not_finite_poisons_no_round_and_can_be_mended() {
 
 #[test]
 fn bootstrap_parameters_that_are_not_finite_can_be_mended() {
-    on_nodes(2, IN_ORDER, &config(), |rank, mut worker| {
+    on_nodes(&[1, 2], IN_ORDER, &config(), |rank, _, mut worker| {
         let mut values = vec![1.0f32, 2.0];
         if rank == 0 {
             values[1] = f32::NAN;
@@ -174,10 +147,10 @@ fn bootstrap_parameters_that_are_not_finite_can_be_mended() {
 #[test]
 fn another_length_than_at_synchronize() {
     let seen = on_nodes(
-        2,
+        &[1, 2],
         IN_ORDER,
         &local_sgd(1, 2, 1.0, 0.5),
-        |rank, mut worker| {
+        |rank, _, mut worker| {
             let mut values = vec![1.0f32; 10];
             worker.synchronize(&mut values).unwrap();
             if rank == 0 {
@@ -266,7 +239,7 @@ fn assert_both_are_told(
         Link::Quic,
     ] {
         let begun = Instant::now();
-        let told = on_nodes(2, link, config, |rank, mut worker| {
+        let told = on_nodes(&[1, 2], link, config, |rank, _, mut worker| {
             let mut values = vec![1.0f32; 8];
             worker.synchronize(&mut values).unwrap();
             // The worker is dropped right after the error, as a program that stops would.
@@ -347,10 +320,10 @@ fn gradients_of_different_lengths() {
 fn after_an_abandoned_round_every_call_says_why() {
     let waiting = Barrier::new(2);
     on_nodes(
-        2,
+        &[1, 2],
         IN_ORDER,
         &local_sgd(1, 1, 1.0, 0.5),
-        |rank, mut worker| {
+        |rank, _, mut worker| {
             let mut values = vec![1.0f32; 8];
             worker.synchronize(&mut values).unwrap();
             let first = worker.step(&mut values, [0.1, 0.2][rank]).unwrap_err();

@@ -1,15 +1,14 @@
 //! Runs small training jobs on several real nodes and keeps every worker's parameters after each
 //! step.
 
-use slowmo::internal::Network;
 use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{BaseName, OuterName};
 use slowmo::{Config, Runtime, StepReport, Worker};
-use slowmo_chaos::cluster::{Cluster, Link, start};
-use std::net::{Ipv4Addr, SocketAddr};
+use slowmo_chaos::cluster::{Cluster, Link, in_memory, start};
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest connection, founding or round of a test, in milliseconds: a hang becomes an error that
 /// says where.
@@ -146,51 +145,91 @@ pub fn train(
     }
 }
 
-/// [`train`] with an average every step and SlowMo (α = 1) every `tau` steps, in one process;
-/// `contributors` are whose contributions each step's round was decided with. The model after each
-/// step.
+/// [`train`] with an average every step and SlowMo (α = 1), in one process.
+#[derive(Clone)]
+pub struct ByTheBook {
+    pub parameters: Vec<f32>,
+    pub anchor: Vec<f32>,
+    pub momentum: Vec<f32>,
+}
+
+impl ByTheBook {
+    pub fn new(parameters: Vec<f32>) -> Self {
+        Self {
+            anchor: parameters.clone(),
+            momentum: vec![0.0; parameters.len()],
+            parameters,
+        }
+    }
+
+    /// The average of what these nodes' steps lead to.
+    pub fn average(&mut self, step: u64, nodes: &[u64]) {
+        let replicas = nodes.iter().map(|node| {
+            let mut replica = self.parameters.clone();
+            let gradients = noisy(*node as usize, step as usize, &replica);
+            descend(&mut replica, &gradients, RATE);
+            replica
+        });
+        self.parameters = mean(&replicas.collect::<Vec<_>>());
+    }
+
+    /// The slow step of a part of the model, after an average.
+    pub fn slow_step(&mut self, part: Range<usize>, beta: f32, rate: f32) {
+        for index in part {
+            let anchor = self.anchor[index];
+            let pseudo_gradient = (anchor - self.parameters[index]) / rate;
+            self.momentum[index] = beta * self.momentum[index] + pseudo_gradient;
+            self.anchor[index] = anchor - rate * self.momentum[index];
+            self.parameters[index] = self.anchor[index];
+        }
+    }
+}
+
+/// The model after each step where SlowMo is taken every `tau` steps; `contributors` are whose
+/// contributions each step's round was decided with.
 pub fn by_the_book(
     values: usize,
     tau: usize,
     beta: f32,
     contributors: &[Vec<u64>],
 ) -> Vec<Vec<f32>> {
-    let mut x = uneven(values);
-    let mut anchor = x.clone();
-    let mut momentum = vec![0.0f32; values];
+    let mut book = ByTheBook::new(uneven(values));
     let round = |(step, nodes): (usize, &Vec<u64>)| {
-        let replicas = nodes.iter().map(|node| {
-            let mut replica = x.clone();
-            descend(&mut replica, &noisy(*node as usize, step, &x), RATE);
-            replica
-        });
-        x = mean(&replicas.collect::<Vec<_>>());
+        book.average(step as u64, nodes);
         if (step + 1) % tau == 0 {
-            for ((x, anchor), momentum) in x.iter_mut().zip(&mut anchor).zip(&mut momentum) {
-                *momentum = beta * *momentum + (*anchor - *x) / RATE;
-                *anchor -= RATE * *momentum;
-                *x = *anchor;
-            }
+            book.slow_step(0..values, beta, RATE);
         }
-        x.clone()
+        book.parameters.clone()
     };
     contributors.iter().enumerate().map(round).collect()
+}
+
+/// Runs `work(place, node, worker)` for every node of `ids`, each on a thread of its own; what each
+/// returned, in their order. The nodes live until all have ended.
+pub fn on_nodes<R: Send>(
+    ids: &[u64],
+    link: Link,
+    config: &Config,
+    work: impl Fn(usize, &Runtime, Worker) -> R + Sync,
+) -> Vec<R> {
+    let cluster = start(ids, link, config).unwrap();
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (place, node) in cluster.iter().enumerate() {
+            let work = &work;
+            let worker = node.worker(0).unwrap();
+            threads.push(scope.spawn(move || work(place, node, worker)));
+        }
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
 }
 
 /// Starts node `node` in a hub where others may come and go; `peers` are the nodes that it knows
 /// of.
 pub fn in_hub(hub: &MemoryHub, node: u64, peers: &[u64], config: &Config) -> Runtime {
-    let address = |node: u64| SocketAddr::from((Ipv4Addr::LOCALHOST, 44_000 + node as u16));
-    let peers = peers
-        .iter()
-        .filter(|peer| **peer != node)
-        .map(|peer| address(*peer))
-        .collect();
-    let network = Network {
-        hub: hub.clone(),
-        address: address(node),
-        peers,
-    };
     let config = Config {
         node_id: Some(node),
         runtime_threads: 1,
@@ -198,10 +237,19 @@ pub fn in_hub(hub: &MemoryHub, node: u64, peers: &[u64], config: &Config) -> Run
     };
     Runtime::builder()
         .config(config)
-        .network(network)
+        .network(in_memory(hub, node, peers))
         .faulty()
         .spawn()
         .unwrap()
+}
+
+/// Waits until something is reached; the failure names `what`.
+pub fn until(what: &str, mut reached: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !reached() {
+        assert!(begun.elapsed() < PATIENCE, "{what}: never");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// One step of SGD.

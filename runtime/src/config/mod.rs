@@ -46,7 +46,7 @@ use std::time::Duration;
 /// ```
 /// let config = slowmo::Config { min_nodes: 2, ..Default::default() }.with("tau", 12)?;
 /// assert_eq!(config.tau, 12);
-/// # Ok::<(), slowmo::config::ConfigError>(())
+/// # Ok::<(), slowmo::ConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -129,7 +129,7 @@ pub struct Config {
     pub replicas: usize,
     /// Handling of the base optimizer's buffers in a round.
     pub buffers: BufferStrategy,
-    /// Quorum for deciding a round: more than half of the members, or the survivors.
+    /// Quorum for deciding a round: a majority of the voters, or the survivors.
     pub quorum: Quorum,
     /// Longest time that a round waits for a live straggler, in milliseconds.
     pub grace_ms: u64,

@@ -58,17 +58,13 @@ pub(super) async fn checkpoints_of(
         .map_err(|error| SpawnError::System(error.to_string()))
 }
 
-/// The recorder of the node's events: `given`, or a file if the configuration names a folder.
+/// The recorder of the node's events: a file if the configuration names a folder.
 pub(super) fn recorder_of(
     config: &Config,
-    given: Option<Arc<dyn Recorder>>,
     (node, incarnation): (NodeId, Incarnation),
 ) -> Result<Arc<dyn Recorder>, SpawnError> {
     let trace = config.trace.as_deref();
     let flight = config.flight.as_deref();
-    if let Some(given) = given {
-        return Ok(given);
-    }
     let Some(folder) = trace.or(flight) else {
         return Ok(Arc::new(NoRecorder));
     };

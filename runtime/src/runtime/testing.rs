@@ -1,14 +1,11 @@
-//! Entry points for tests: other networks, recorders and discoveries, injected faults, simulated time.
+//! Entry points for tests: other networks, injected faults.
 
 use super::{Runtime, RuntimeBuilder};
 use crate::connection::{Connected, Network};
-use crate::error::SpawnError;
-use crate::executor::Executor;
 use crate::transport::faulty::{self, Faults};
 use crate::transport::memory::MemoryHub;
 use slowmo_actors::messages::Inspection;
 use slowmo_actors::node_supervisor::NodeSupervisorMessage;
-use slowmo_actors::ports::discovery::Discovery;
 use slowmo_actors::ports::recorder::{Dumped, Later, QueueUse, Recorder};
 use slowmo_actors::ports::transport::LocalPeer;
 use slowmo_protocol::trace::Event;
@@ -44,41 +41,6 @@ impl RuntimeBuilder {
     pub fn faulty(mut self) -> Self {
         self.faulty = true;
         self
-    }
-
-    /// Records this node's events with `recorder` instead of in a file (key `trace`): for tests.
-    #[must_use]
-    pub fn recorder(mut self, recorder: Arc<dyn Recorder>) -> Self {
-        self.recorder = Some(recorder);
-        self
-    }
-
-    /// Sets the node's incarnation, which must be larger for a later start; the time by default:
-    /// for tests.
-    #[must_use]
-    pub fn incarnation(mut self, incarnation: u64) -> Self {
-        self.incarnation = Some(incarnation);
-        self
-    }
-
-    /// Replaces the discovery that the configuration asks for: for tests.
-    #[must_use]
-    pub fn discovery(mut self, discovery: Arc<dyn Discovery>) -> Self {
-        self.discovery = Some(discovery);
-        self
-    }
-
-    /// Starts the node on the executor that calls this, which then drives the node and must not be
-    /// blocked: for tests that simulate time. Take the workers' handles with
-    /// [`Worker::into_async`](crate::Worker::into_async).
-    ///
-    /// # Errors
-    /// As for [`RuntimeBuilder::spawn`].
-    pub async fn spawn_here(self) -> Result<Runtime, SpawnError> {
-        self.check()?;
-        let config = self.config.clone();
-        let built = self.build().await?;
-        Runtime::of(&config, built, Executor::current())
     }
 }
 

@@ -7,10 +7,10 @@ use super::{TensorError, Tensors};
 /// them in the same order.
 ///
 /// ```
-/// use slowmo::tensors::NamedTensors;
+/// use slowmo::NamedTensors;
 /// let (mut weight, mut bias) = (vec![0.0; 6], vec![0.0; 2]);
 /// let model = NamedTensors::new().with("weight", &mut weight).with("bias", &mut bias);
-/// assert_eq!(slowmo::tensors::flat::elements(&model)?, 8);
+/// assert_eq!(slowmo::digest(&model)?.len(), 32);
 /// # Ok::<(), slowmo::TensorError>(())
 /// ```
 #[derive(Debug, Default)]

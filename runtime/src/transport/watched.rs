@@ -1,6 +1,5 @@
 //! A value that tasks can wait on. Like tokio's `watch`, but waiters are woken in the order in
-//! which they began to wait, so that wake-ups are deterministic: with simulated time, two runs of a
-//! whole cluster are identical.
+//! which they began to wait.
 
 use parking_lot::Mutex;
 use std::pin::pin;

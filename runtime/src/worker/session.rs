@@ -39,8 +39,8 @@ pub struct Session {
     step: Step,
     sizes: Option<Sizes>,
     averaged_gradients: bool,
-    /// Whether this node was excluded: parameters wait for it, to be taken at the next step
-    /// whatever is due.
+    /// Whether this node was excluded. Then the parameters of the round are waiting, and the next
+    /// step takes them whichever exchange is due.
     excluded: bool,
     sampler: Option<Follower>,
     /// The last decided outcome whose parameters were written back.
@@ -625,7 +625,7 @@ impl Session {
 /// The name of an exchange in the metrics.
 fn exchange_name(task: Task) -> &'static str {
     match task {
-        Task::Bootstrap => "found",
+        Task::Bootstrap => "bootstrap",
         Task::Gradients => "gradients",
         Task::Due(due) => match due.exchange {
             Exchange::Gossip => "gossip",

@@ -62,7 +62,7 @@ test('a new stream tells all rounds again, once', () => {
 });
 
 test('what a node was in a round', () => {
-  const rounds = [round(0, [1, 2, 3], [1], 'found'), round(1, [1, 2], [1, 2, 3]), round(2, [1, 2, 4], [1]), round(3, [1, 4], [1, 4])];
+  const rounds = [round(0, [1, 2, 3], [1], 'bootstrap'), round(1, [1, 2], [1, 2, 3]), round(2, [1, 2, 4], [1]), round(3, [1, 4], [1, 4])];
   const parts = (id) => rounds.map((_, index) => part(rounds, index, id));
   assert.deepEqual(parts(1), ['contributed', 'contributed', 'contributed', 'contributed']);
   assert.deepEqual(parts(2), ['joined', 'contributed', 'late', 'gone']);

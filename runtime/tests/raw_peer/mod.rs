@@ -6,7 +6,7 @@ use quinn::{ClientConfig, Connection, Endpoint, SendStream};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use slowmo::internal::transport::quic::{ClusterKey, Identity};
 use slowmo_protocol::ident::{Incarnation, NodeId};
-use slowmo_protocol::wire::Preface;
+use slowmo_protocol::wire::{PROTOCOL_VERSION, Preface};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -21,7 +21,9 @@ pub struct RawPeer {
 impl RawPeer {
     pub fn new(key: &ClusterKey, node: NodeId, incarnation: Incarnation) -> Self {
         let identity = Identity::issue(key, node, incarnation).unwrap();
-        let tls = identity.client_tls_for_tests("slowmo/2").unwrap();
+        let tls = identity
+            .client_tls_for_tests(&format!("slowmo/{PROTOCOL_VERSION}"))
+            .unwrap();
         let mut endpoint = Endpoint::client(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         endpoint.set_default_client_config(ClientConfig::new(Arc::new(
             QuicClientConfig::try_from(tls).unwrap(),

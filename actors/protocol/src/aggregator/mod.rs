@@ -22,7 +22,7 @@ use crate::machine::{Machine, Outbox};
 use crate::planted::{self, Bug};
 use crate::schedule::{Due, Exchange};
 use crate::time::{Instant, Span};
-use pending_outcomes::{Next, Untaken};
+use pending_outcomes::{Next, PendingOutcomes};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ pub struct Aggregator {
     arrived: BTreeSet<usize>,
     request: Option<Request>,
     phase: Phase,
-    pending_outcomes: Untaken,
+    pending_outcomes: PendingOutcomes,
     /// The workers lack means of gradients: none of their values may be contributed until they have
     /// taken parameters.
     behind: bool,
@@ -111,7 +111,7 @@ impl Aggregator {
         let gossiped = None;
         let arrive_by = None;
         let phase = Phase::Gathering;
-        let pending_outcomes = Untaken::default();
+        let pending_outcomes = PendingOutcomes::default();
         let behind = false;
         let drained = false;
         Self {
@@ -293,7 +293,7 @@ impl Aggregator {
     /// The means that the workers lack are no longer available. They wait for the parameters with
     /// which the node is admitted again.
     fn fall_behind(&mut self, out: &mut Outbox<Effect>) {
-        self.pending_outcomes = Untaken::default();
+        self.pending_outcomes = PendingOutcomes::default();
         self.behind = true;
         out.push(Effect::Behind);
     }

@@ -12,7 +12,7 @@ pub const MEANS_UNTAKEN_MAX: usize = 4;
 /// Pending outcomes. Parameters are only ever the first entry, because they replace everything
 /// before them; means of gradients follow. Each has a flag: whether it leaves this node out.
 #[derive(Clone, Debug, Default)]
-pub struct Untaken {
+pub struct PendingOutcomes {
     outcomes: VecDeque<(Arc<Outcome>, bool)>,
 }
 
@@ -29,7 +29,7 @@ pub enum Next {
     Behind,
 }
 
-impl Untaken {
+impl PendingOutcomes {
     pub fn is_empty(&self) -> bool {
         self.outcomes.is_empty()
     }

@@ -24,7 +24,7 @@ pub struct Draft {
     pub absent_members: Vec<u16>,
     /// Members that take part and do not contribute, ascending.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
-    pub silent_members: Vec<u16>,
+    pub idle_members: Vec<u16>,
     /// Members that take part and are not in the next view, ascending.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")]
     pub leaving_members: Vec<u16>,
@@ -96,7 +96,7 @@ impl Draft {
             spec: outcome.spec,
             lineage: outcome.lineage,
             absent_members: ranks(&|id| !takes_part(id)),
-            silent_members: ranks(&|id| {
+            idle_members: ranks(&|id| {
                 takes_part(id) && outcome.contributors.binary_search(id).is_err()
             }),
             leaving_members: ranks(&|id| takes_part(id) && !outcome.view.contains(*id)),
@@ -119,7 +119,7 @@ impl Draft {
         let members = base.view.members();
         let lists = [
             &self.absent_members,
-            &self.silent_members,
+            &self.idle_members,
             &self.leaving_members,
         ];
         let named = |ranks: &Vec<u16>| {
@@ -141,7 +141,7 @@ impl Draft {
                 continue;
             }
             participants.push(member.id);
-            if !has(&self.silent_members, rank) {
+            if !has(&self.idle_members, rank) {
                 contributors.push(member.id);
             }
             if !has(&self.leaving_members, rank) {
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(
             (
                 &draft.absent_members,
-                &draft.silent_members,
+                &draft.idle_members,
                 &draft.leaving_members
             ),
             (&vec![2], &vec![1], &vec![1])
@@ -320,7 +320,7 @@ mod tests {
             (
                 "the largest rank",
                 Draft {
-                    silent_members: vec![u16::MAX],
+                    idle_members: vec![u16::MAX],
                     ..draft.clone()
                 },
             ),
@@ -355,7 +355,7 @@ mod tests {
             (
                 "nobody contributes",
                 Draft {
-                    silent_members: vec![0, 1],
+                    idle_members: vec![0, 1],
                     ..draft.clone()
                 },
             ),

@@ -44,7 +44,7 @@ use crate::machine::{Machine, Outbox, Place};
 use crate::time::Instant;
 use crate::topology::Rates;
 use crate::view::View;
-use crate::wire::{Contributed, Message};
+use crate::wire::{ContributionNotice, Message};
 pub use data::ATTEMPTS_KEPT_MAX;
 use data::Movement;
 use deciding::Deciding;
@@ -89,7 +89,7 @@ pub struct Coordinator {
     state_elements: Option<u64>,
     /// Number of values in the base optimizer's buffers, from this node's last contribution.
     buffers: u64,
-    mine: Option<Contributed>,
+    mine: Option<ContributionNotice>,
     /// Newest measured rates of the members, as far as they reported them to this node.
     rates: Rates,
     /// Whether this node took part in a bootstrap that gave way to another one, whose streams may
@@ -116,7 +116,7 @@ impl Machine for Coordinator {
                 self.buffers = buffers;
                 self.contribute(
                     round,
-                    Contributed {
+                    ContributionNotice {
                         spec,
                         samples,
                         rates,
@@ -270,7 +270,12 @@ impl Coordinator {
         }
     }
 
-    fn begin_contribution(&mut self, mine: Contributed, now: Instant, out: &mut Outbox<Effect>) {
+    fn begin_contribution(
+        &mut self,
+        mine: ContributionNotice,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
         self.note_contribution(self.me(), mine, now, out);
         if self.deciding.is_some() {
             self.timers
@@ -289,7 +294,7 @@ impl Coordinator {
     fn contribute(
         &mut self,
         round: Round,
-        contributed: Contributed,
+        contributed: ContributionNotice,
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {

@@ -41,7 +41,7 @@
 //! ```text
 //!   A                     owner X           B                    leader
 //!   ├─ contribution ─────►│ ✗ dies          │                       │ ◄─ X is lost (liveness)
-//!   │◄──────────────────────────────────────┼─ Attempt(term, 2) ────┤ without X; its shards go to their first living replica
+//!   │◄──────────────────────────────────────┼─ Attempt(term, 1) ────┤ without X; its shards go to their first living replica
 //!   │    reduce, publish, Ready, Accept, Decide as above            │
 //! ```
 //!
@@ -50,7 +50,7 @@
 //! ```text
 //!   leader L              B                        C (a voter)
 //!   ✗ dies                ├─ Prepare(t) ──────────►│ accepts nothing below t any more
-//!                         │◄─ Promise{nothing} ────┤ a quorum of these: nothing below t was chosen, or can be
+//!                         │◄─ Promise{nothing} ────┤ a quorum of these: no entry below t was chosen, and none can be
 //!                         ├─ Open(t), Attempt(t, 1) ►│
 //!                         │◄─ Opened ──────────────┤ unless it promised more than t
 //!                         │        a quorum of these: no leader can be bound to anything below t
@@ -65,10 +65,10 @@
 //!                         ├─ Prepare(t) ──────────►│
 //!                         │◄─ Promise{accepted} ───┤ it may be chosen: B asks for votes for it as it is
 //!                         ├─ Accept(t, that) ─────►│ nothing moves: every next member holds its data
-//!                         ├─ Decide ──────────────►│ the dead are the next round's business
+//!                         ├─ Decide ──────────────►│ the next round excludes the dead
 //! ```
 //! An entry accepted below the highest *floor* of the promising quorum (the highest term known to
-//! be open) is void: an open term proves that it was not chosen. Of the remaining entries the one
+//! be open) is void: the leader of an open term has shown that nothing older was chosen. Of the remaining entries the one
 //! with the highest term counts.
 //!
 //! # Why that is safe
@@ -79,7 +79,7 @@
 //! - P2: a leader asks for votes only after every receiver of the attempt was ready. A receiver
 //!   keeps the data until it learns the decision, or the attempt's own leader begins another
 //!   attempt (it asked for no vote on the first), or a quorum acknowledged that a higher term is
-//!   open (then no later leader can be bound to it: every quorum has a voter whose floor voids it).
+//!   open (then no later leader can be bound to it, because each quorum has a voter with a higher floor).
 //! - P6: voters are incarnations of nodes. A restarted process has no vote until an entry admits
 //!   its new incarnation.
 //!
@@ -116,7 +116,7 @@
 //! ```text
 //!   leader                       the others that it reaches
 //!     ├─ Fork{history, voters} ─────▶│ they vote in the new history, on the same round
-//!     │◀─────────── Promise{accepted}┤ what they accepted before counts, if one of them is a next member of it: it holds the data
+//!     │◀─────────── Promise{accepted}┤ an entry that they accepted before counts if one of them is a member of its next view: that one holds the data
 //!     ├─ Accept, or an attempt ─────▶│
 //! ```
 //! If two nodes fork from one entry at the same time, every node switches to the fork of the higher
@@ -143,7 +143,7 @@
 //! | a leader is bound by a quorum's promises: to the highest accepted entry that no floor voids | `acceptor` | P1 |
 //! | an open term is acknowledged only if no higher one was promised | `acceptor` | P2 |
 //! | data of a ready attempt is kept until it is decided, dropped by its leader, or closed by a quorum; of at most two attempts | `data` | P2, P5 |
-//! | the next voters are the members: never fewer than three for silence alone, no more new ones than continuing ones | `voters` | P4, P6 |
+//! | the next voters are the members; while there are three voters or fewer, one that was not heard stays; no more new ones than continuing ones | `voters` | P4, P6 |
 //! | only incarnations that an entry names vote, and lead | `following` | P6 |
 //! | the named leader leads, else the next member that votes; a node that promised another node's term waits a moment | `leading` | P4 |
 //! | another member stands in for an unreachable leader; of two partitioned members one is excluded | `links` | P4 |

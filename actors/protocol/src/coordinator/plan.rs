@@ -366,7 +366,7 @@ impl Publication {
 
 /// The shards whose momentum restarts at zero, and those that nobody holds after the round: both
 /// follow from the participants. A slow step gives a lost shard a new anchor and momentum zero;
-/// until then nobody holds it.
+/// before that step no node holds it.
 #[must_use]
 pub fn losses(
     plan: &Plan,

@@ -31,7 +31,7 @@ use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::time::{Instant, Span};
 use crate::view::tests::view;
 use crate::view::{Member, View};
-use crate::wire::{Contributed, Frame, Header, Message};
+use crate::wire::{ContributionNotice, Frame, Header, Message};
 
 const SPEC: RoundSpec = RoundSpec {
     kind: RoundKind::Bootstrap,
@@ -203,7 +203,7 @@ impl Bench {
         &mut self,
         from: u64,
         accepted: Option<(Term, Outcome)>,
-        contributed: Option<Contributed>,
+        contributed: Option<ContributionNotice>,
     ) -> Vec<Effect> {
         let promise = Message::Promise {
             accepted,
@@ -354,15 +354,15 @@ fn next_view(before: &View, members: &[Member]) -> View {
     before.succeeded_by(epoch, members.to_vec()).unwrap()
 }
 
-fn contribution_to(spec: RoundSpec) -> Contributed {
-    Contributed {
+fn contribution_to(spec: RoundSpec) -> ContributionNotice {
+    ContributionNotice {
         spec,
         samples: None,
         rates: vec![],
     }
 }
 
-fn contribution() -> Contributed {
+fn contribution() -> ContributionNotice {
     contribution_to(SPEC)
 }
 

@@ -2,8 +2,8 @@
 //! are the same.
 //!
 //! - An excluded member stops being a voter too, so that a cluster which loses host after host
-//!   continues. Below [`VOTERS_KEPT`] voters nobody is dropped for silence alone: the member
-//!   excluded last stays a voter. A vote needs no data.
+//!   continues. As long as there are no more than [`VOTERS_KEPT`] voters, one that was
+//!   excluded because it was not heard stays a voter. A vote needs no data.
 //! - Voters are incarnations of nodes: a restarted process is not a voter until an entry makes it a
 //!   member.
 //! - An entry admits no more new voters than there are continuing ones, so the continuing ones,
@@ -13,6 +13,7 @@
 use crate::ident::{Incarnation, NodeId};
 use crate::view::{Member, View};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Number of voters below which no voter is dropped for silence alone.
 pub const VOTERS_KEPT: usize = 3;
@@ -102,18 +103,16 @@ impl Voters {
     }
 
     /// Whether the voters in `group` may decide: more than half of all, or half with the
-    /// tie-breaker. Each must be named once.
+    /// tie-breaker. A voter that is named twice counts once.
     #[must_use]
     pub fn is_quorum(&self, group: impl IntoIterator<Item = NodeId>) -> bool {
-        let mut count = 0;
-        let mut breaks_tie = false;
-        for node in group {
-            if self.of(node).is_some() {
-                count += 1;
-                breaks_tie |= Some(node) == self.tie_breaker;
-            }
-        }
-        2 * count > self.voters.len() || (2 * count == self.voters.len() && breaks_tie)
+        let voting: BTreeSet<NodeId> = group
+            .into_iter()
+            .filter(|node| self.of(*node).is_some())
+            .collect();
+        let twice = 2 * voting.len();
+        let breaks_tie = self.tie_breaker.is_some_and(|node| voting.contains(&node));
+        twice > self.voters.len() || (twice == self.voters.len() && breaks_tie)
     }
 }
 
@@ -150,9 +149,9 @@ pub fn next_voters(now: &Voters, next: &View, ended: impl Fn(&Voter) -> bool) ->
         .map(|member| member.id)
         .collect();
     // A new incarnation of a node proves that the earlier one is over.
-    let silent = |voter: &&Voter| !next.contains(voter.node) && !ended(voter);
+    let left_out = |voter: &&Voter| !next.contains(voter.node) && !ended(voter);
     let kept = VOTERS_KEPT.saturating_sub(continuing + new.len().min(continuing));
-    let retained: Vec<Voter> = now.iter().filter(silent).take(kept).copied().collect();
+    let retained: Vec<Voter> = now.iter().filter(left_out).take(kept).copied().collect();
     let remaining = continuing + retained.len();
     // If the last voters leave, the members that do not vote yet take over.
     let admitted = if remaining == 0 {
@@ -202,6 +201,13 @@ mod tests {
             retained.iter().map(|voter| voter.node.0).collect(),
             leader.0,
         )
+    }
+
+    #[test]
+    fn a_vote_counts_once() {
+        let three = voters(&[1, 2, 3]);
+        assert!(!three.is_quorum([2, 2, 2].map(NodeId)));
+        assert!(three.is_quorum([2, 3, 2].map(NodeId)));
     }
 
     #[test]

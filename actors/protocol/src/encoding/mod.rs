@@ -56,7 +56,7 @@ trait Rounding {
 
 /// A node's contribution to a round; all slices have the same length.
 #[derive(Clone, Copy, Debug)]
-pub struct Contribution<'a> {
+pub struct EncoderInput<'a> {
     /// `x`, the numerator.
     pub values: &'a [f32],
     /// `w`, its push-sum weight.
@@ -99,7 +99,7 @@ impl WireType {
     /// decided with this contribution.
     pub fn encode_contribution(
         self,
-        contribution: Contribution<'_>,
+        contribution: EncoderInput<'_>,
         bytes: &mut [u8],
         next: &mut [f32],
     ) {
@@ -220,8 +220,8 @@ fn gossip<R: Rounding>(numerators: &[f32], residual: &mut [f32], factor: f32, by
     }
 }
 
-fn contribute<R: Rounding>(contribution: Contribution<'_>, bytes: &mut [u8], next: &mut [f32]) {
-    let Contribution {
+fn contribute<R: Rounding>(contribution: EncoderInput<'_>, bytes: &mut [u8], next: &mut [f32]) {
+    let EncoderInput {
         values,
         weight,
         reference,

@@ -153,7 +153,7 @@ proptest! {
             let mut bytes = vec![0; wire.encoded_bytes(300)];
             let mut next = vec![9.0; 300];
             let mut decoded = vec![0.0; 300];
-            let contribution = Contribution { values: &values, weight, reference: &reference, residual: Some(&owed) };
+            let contribution = EncoderInput { values: &values, weight, reference: &reference, residual: Some(&owed) };
             wire.encode_contribution(contribution, &mut bytes, &mut next);
             wire.decode(&bytes, &mut decoded);
             let wanted: Vec<f32> =
@@ -251,7 +251,7 @@ fn what_a_parameter_owes_that_does_not_move_ends_at_zero() {
         for _ in 0..40 {
             let mut bytes = vec![0; wire.encoded_bytes(300)];
             let before = owed.clone();
-            let contribution = Contribution {
+            let contribution = EncoderInput {
                 values: &[0.5; 300],
                 weight: 1.0,
                 reference: &[0.5; 300],
@@ -385,7 +385,7 @@ fn updates_below_a_step_add_up_over_contributions() {
             let mut bytes = vec![0; wire.encoded_bytes(2)];
             let mut next = vec![0.0; 2];
             let mut decoded = [0.0; 2];
-            let contribution = Contribution {
+            let contribution = EncoderInput {
                 values: &values,
                 weight: 1.0,
                 reference: &reference,
@@ -407,7 +407,7 @@ fn lengths_that_do_not_match_are_no_panic() {
             let mut bytes = vec![0; bytes];
             let mut floats = vec![1.0; values];
             wire.encode_gossip(&floats.clone(), &mut [0.0; 7], 0.5, &mut bytes);
-            let contribution = Contribution {
+            let contribution = EncoderInput {
                 values: &floats.clone(),
                 weight: 1.0,
                 reference: &[0.0; 9],

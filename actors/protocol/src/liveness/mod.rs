@@ -14,7 +14,7 @@
 //!              alive ───► silent (asked) ───► suspected ──────────┴──────► down
 //!                 │ PORT_PROBE_AFTER                                         ▲
 //!                 └───► port probe ── refused, still silent ─────────────────┤
-//!     the launcher saw it exit, it left, a later incarnation came ───────────┤
+//!     the launcher saw it exit, it left, another incarnation came ─────────┤
 //!     another node says so, and this one does not hear it either ────────────┘
 //! ```
 //!
@@ -44,7 +44,7 @@ use crate::machine::{Machine, Outbox};
 use crate::time::{Instant, Span};
 use crate::view::MEMBERS_MAX;
 use crate::wire::{Content, Datagram, LifeState, LifeUpdate, SwimPacket};
-use peer::{Peer, Rumour, Suspicion};
+use peer::{Peer, Suspicion, UnconfirmedDeath};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use swim::{Change, Outputs, Swim};
@@ -302,7 +302,7 @@ impl Liveness {
         let bound = Span(bound.0 + unseen);
         let doubtful = update.state == LifeState::Down && !peer.down && peer.silence(now) < bound;
         if doubtful {
-            peer.unconfirmed.get_or_insert(Rumour {
+            peer.unconfirmed.get_or_insert(UnconfirmedDeath {
                 believed_by: now.after(bound),
                 teller,
             });

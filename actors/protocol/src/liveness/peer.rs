@@ -16,7 +16,7 @@ pub(super) struct Peer {
     /// The node is marked down at `down_by` unless it is heard or refutes.
     pub suspicion: Option<Suspicion>,
     /// Unconfirmed death: another node reports it dead, although this one heard it a moment ago.
-    pub unconfirmed: Option<Rumour>,
+    pub unconfirmed: Option<UnconfirmedDeath>,
     round_trip: Span,
     port_probed_at: Option<Instant>,
     asked_at: Option<Instant>,
@@ -32,7 +32,7 @@ pub(super) struct Suspicion {
 
 /// An unconfirmed death: the node that reported it, and the time at which it is believed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rumour {
+pub(super) struct UnconfirmedDeath {
     pub believed_by: Instant,
     pub teller: NodeId,
 }

@@ -3,8 +3,8 @@
 //! node that sees both prefers the same one, so all end up in it.
 //!
 //! An undecided bootstrap is given up without loss. Of two that share nodes, the one whose lowest
-//! id is lower is preferred: its members change over to it as the bootstrap members that they are,
-//! the others join. A decided history is given up only if it went on without this node, or for one
+//! id is lower is preferred: nodes that it names go over to it as its bootstrap members, and the
+//! others join. A decided history is given up only if it went on without this node, or for one
 //! of the same bootstrap that ranks higher (`forks`). Two runs that were bootstrapped apart and
 //! have decided rounds stay apart, whether a majority or any survivors may decide: no training is
 //! discarded unless an operator asks for it, and both sides report the other by name.

@@ -2,7 +2,7 @@
 //! and gossip until the workers take them.
 
 use super::data::Data;
-use super::mail::{Arrive, Decided, Failure, GossipDone, Mail, ToAggregator, ToGossip};
+use super::mail::{Arrive, DecidedRound, Failure, GossipDone, Mail, ToAggregator, ToGossip};
 use crate::aggregator::{Aggregator, Effect, In, Request, Task, Values};
 use crate::coordinator::{Outcome, RoundSpec};
 use crate::ident::{Round, Step};
@@ -21,7 +21,7 @@ pub enum AggregatorEffect<D: Data> {
     /// Tell another part.
     Tell(Mail<D>),
     /// Hand the node's contribution to the coordinator.
-    Contribute(Box<Contributing<D>>),
+    Contribute(Box<ContributionDraft<D>>),
     /// Take the node's own slow step, and report the result.
     WholeStep {
         /// The values that the step starts from.
@@ -61,7 +61,7 @@ pub enum AggregatorEffect<D: Data> {
 
 /// A contribution to a round, as far as the part knows it.
 #[derive(Debug)]
-pub struct Contributing<D: Data> {
+pub struct ContributionDraft<D: Data> {
     /// The round.
     pub round: Round,
     /// The round's specification, as the node expects it.
@@ -113,7 +113,7 @@ pub struct Released<D: Data> {
 }
 
 /// Results of a decided round.
-struct Brought<D: Data> {
+struct RoundResult<D: Data> {
     /// `None` once the node's own slow step has taken them.
     values: Option<D::Values>,
     donated: Option<D::Values>,
@@ -129,7 +129,7 @@ pub struct AggregatorPart<D: Data> {
     frozen: Option<D::Frozen>,
     samples: Option<Progress>,
     /// Pending outcomes: results of decided rounds, as many as the machine keeps.
-    pending_outcomes: BTreeMap<Round, Brought<D>>,
+    pending_outcomes: BTreeMap<Round, RoundResult<D>>,
     /// The values of the completed gossip; if overlapped, also the fraction of the model to which
     /// they are added.
     gossiped: Option<(D::Values, Option<f64>)>,
@@ -272,8 +272,8 @@ impl<D: Data> AggregatorPart<D> {
         }
     }
 
-    fn decided(&mut self, decided: Decided<D>) -> In {
-        let Decided {
+    fn decided(&mut self, decided: DecidedRound<D>) -> In {
+        let DecidedRound {
             outcome,
             members,
             values,
@@ -288,7 +288,7 @@ impl<D: Data> AggregatorPart<D> {
         }
         self.pending_outcomes.insert(
             outcome.round,
-            Brought {
+            RoundResult {
                 values: Some(values),
                 donated,
                 members_before: members,
@@ -324,7 +324,7 @@ impl<D: Data> AggregatorPart<D> {
                         self.pending_outcomes
                             .values_mut()
                             .next()
-                            .and_then(|brought| brought.values.take()),
+                            .and_then(|result| result.values.take()),
                     ),
                     Values::Gossiped => {
                         Source::Made(self.gossiped.take().map(|(values, _)| values))
@@ -342,11 +342,11 @@ impl<D: Data> AggregatorPart<D> {
                 next_step,
                 drained,
             } => {
-                let brought = outcome
+                let result = outcome
                     .as_ref()
-                    .and_then(|outcome| self.take_brought(outcome.round));
-                let (decided, donated, members_before) = match brought {
-                    Some(Brought {
+                    .and_then(|outcome| self.take_result(outcome.round));
+                let (decided, donated, members_before) = match result {
+                    Some(RoundResult {
                         values,
                         donated,
                         members_before,
@@ -438,7 +438,7 @@ impl<D: Data> AggregatorPart<D> {
             ));
         }
         let samples = self.samples.take();
-        out.push(AggregatorEffect::Contribute(Box::new(Contributing {
+        out.push(AggregatorEffect::Contribute(Box::new(ContributionDraft {
             round,
             spec,
             weight,
@@ -450,7 +450,7 @@ impl<D: Data> AggregatorPart<D> {
 
     /// Takes the results of a round. Older ones that the machine forgot, because no exchange took
     /// them, are dropped too.
-    fn take_brought(&mut self, round: Round) -> Option<Brought<D>> {
+    fn take_result(&mut self, round: Round) -> Option<RoundResult<D>> {
         self.pending_outcomes = self.pending_outcomes.split_off(&round);
         self.pending_outcomes.remove(&round)
     }

@@ -46,7 +46,7 @@ pub enum ToRounds<D: Data> {
     /// The bootstrap failed.
     BootstrapFailed,
     /// The node froze its contribution.
-    Contribute(Box<Contribute<D>>),
+    Contribute(Box<ContributionMail<D>>),
     /// A stream of a round arrived.
     Stream(Arrived<D::Stream>),
     /// The data movements of an attempt report a result.
@@ -55,7 +55,7 @@ pub enum ToRounds<D: Data> {
 
 /// A node's contribution to a round.
 #[derive(Debug)]
-pub struct Contribute<D: Data> {
+pub struct ContributionMail<D: Data> {
     /// The round that it works towards.
     pub round: Round,
     /// The round's specification, as the node expects it.
@@ -147,7 +147,7 @@ pub enum ToAggregator<D: Data> {
     /// A worker asks for an exchange.
     Arrive(Box<Arrive<D>>),
     /// A round is decided.
-    Decided(Box<Decided<D>>),
+    Decided(Box<DecidedRound<D>>),
     /// A gossip is mixed.
     GossipDone(Box<GossipDone<D>>),
     /// All in-flight messages are in the contribution of this inner step and push-sum weight.
@@ -156,7 +156,7 @@ pub enum ToAggregator<D: Data> {
     Stepped(D::Values),
     /// The exchange failed.
     Failed(Failure),
-    /// The exchange ends; the workers have been told so.
+    /// The exchange failed for all workers, and each of them was told.
     GivenUp,
     /// The others went on without this node, which wanted to leave.
     Drained,
@@ -185,7 +185,7 @@ pub struct Arrive<D: Data> {
 
 /// A decided round, as the coordinator hands it on.
 #[derive(Debug)]
-pub struct Decided<D: Data> {
+pub struct DecidedRound<D: Data> {
     /// The decided outcome.
     pub outcome: Arc<Outcome>,
     /// The members of the view that the round began with, ascending.
@@ -288,7 +288,24 @@ pub fn route<D: Data>(header: Header, message: Box<Message>) -> Mail<D> {
         | Message::GossipSkipped { .. }
         | Message::GossipAsk { .. }
         | Message::GossipReclaimed { .. } => gossip_peer::In::Frame { header, message }.into(),
-        _ => coordinator::In::Frame { header, message }.into(),
+        Message::Contribute(_)
+        | Message::Prepare
+        | Message::Promise { .. }
+        | Message::Open
+        | Message::Opened
+        | Message::Closed
+        | Message::Attempt(_)
+        | Message::Admit { .. }
+        | Message::Ready
+        | Message::Accept(_)
+        | Message::Accepted
+        | Message::Overtaken
+        | Message::Decide { .. }
+        | Message::Learn
+        | Message::Learned
+        | Message::Fork { .. }
+        | Message::Broken(_)
+        | Message::Abandon(_) => coordinator::In::Frame { header, message }.into(),
     }
 }
 

@@ -33,13 +33,13 @@ mod shards;
 #[cfg(any(test, feature = "testing"))]
 pub mod vectors;
 
-pub use aggregator::{AggregatorEffect, AggregatorPart, Contributing, Released, Source};
+pub use aggregator::{AggregatorEffect, AggregatorPart, ContributionDraft, Released, Source};
 pub use attempt::{Applied, Reduced, Reduction};
 pub use data::{Arrived, Data, StreamKind};
 pub use gossip::{GossipEffect, GossipPart};
 pub use mail::{
-    Arrive, Contribute, Decided, Failure, GossipDone, Made, Mail, Moved, ToAggregator, ToGossip,
-    ToMembership, ToRounds, route,
+    Arrive, ContributionMail, DecidedRound, Failure, GossipDone, Made, Mail, Moved, ToAggregator,
+    ToGossip, ToMembership, ToRounds, route,
 };
 pub use membership::{MembershipEffect, MembershipPart, Notice, SignsOfLife};
 pub use parked::PARKED_MAX;

@@ -3,7 +3,7 @@
 
 use super::attempt::{Applied, Moving, Reduction, Unfit, fits};
 use super::data::{Arrived, Data, StreamKind};
-use super::mail::{Decided, Failure, Mail, Moved, ToAggregator, ToGossip, ToRounds};
+use super::mail::{DecidedRound, Failure, Mail, Moved, ToAggregator, ToGossip, ToRounds};
 use super::parked::Parked;
 use super::shards::Shards;
 use crate::coordinator::{
@@ -194,7 +194,7 @@ impl<D: Data> RoundsPart<D> {
             ToRounds::In(event) => events.push_back(event),
             ToRounds::BootstrapFailed => self.contribution = None,
             ToRounds::Contribute(contribute) => {
-                let super::mail::Contribute {
+                let super::mail::ContributionMail {
                     round,
                     spec,
                     samples,
@@ -548,7 +548,7 @@ impl<D: Data> RoundsPart<D> {
             rest,
         })));
         self.tell_decided(&outcome, out);
-        let decided = Decided {
+        let decided = DecidedRound {
             outcome,
             members,
             values,

@@ -1,7 +1,7 @@
 //! Two nodes whose rounds are driven by hand.
 
 use super::vectors::{Contribution, Done, SLOWMO, State, Stream, Vectors, carry_out};
-use super::{Contribute, Mail, RoundsEffect, RoundsPart, ToMembership, ToRounds};
+use super::{ContributionMail, Mail, RoundsEffect, RoundsPart, ToMembership, ToRounds};
 use crate::coordinator::{GivesUp, In, RoundKind, RoundSpec, Settings};
 use crate::ident::{ClusterId, Lineage, NodeId, Round, ShardId, Step};
 use crate::machine::{Identity, Outbox};
@@ -129,7 +129,7 @@ impl Pair {
                 values: Arc::new(values),
                 ..Contribution::default()
             };
-            let contribute = Contribute {
+            let contribute = ContributionMail {
                 round,
                 spec,
                 samples: None,

@@ -167,7 +167,7 @@ pub fn carry_out(
             let Some(own) = part.contribution() else {
                 return Vec::new();
             };
-            let content = wire::Contribution {
+            let content = wire::ContributionHeader {
                 spec: plan.spec,
                 weight: own.weight,
                 wire: WireType::Float32,
@@ -280,7 +280,7 @@ fn reduce(
         contributed.insert(plan.me, (own.weight, cut(plan, plan.me, own)));
     }
     for stream in contributions {
-        if let (Bulk::Contribution(wire::Contribution { weight, .. }), Body::Pieces(pieces)) =
+        if let (Bulk::Contribution(wire::ContributionHeader { weight, .. }), Body::Pieces(pieces)) =
             (&stream.content, &stream.stream)
         {
             contributed.insert(stream.header.sender, (*weight, pieces.clone()));

@@ -10,8 +10,8 @@
 //! epoch into the next.
 //!
 //! Whatever step the round closes at, [`Progress::after`] follows from information that every node
-//! has: the positions of its steps are used up if they belong to contributors; positions that the
-//! other members trained on are left again, and are handed out first in the next round. A joiner
+//! has: the positions of its steps are used up if they belong to contributors; positions of
+//! members that did not contribute are handed out first in the next round. A joiner
 //! continues from the outcome, which carries the progress at the round's start.
 
 mod order;

@@ -5,7 +5,7 @@
 use super::*;
 use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, Round, Term};
 use crate::machine::{Identity, Place};
-use crate::wire::{Contributed, Frame, Message};
+use crate::wire::{ContributionNotice, Frame, Message};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ fn through_a_frame(progress: &Progress) -> Progress {
         gamma: 0.1,
         elements: 1,
     };
-    let contributed = Contributed {
+    let contributed = ContributionNotice {
         spec,
         samples: Some(progress.clone()),
         rates: vec![],
@@ -57,7 +57,7 @@ fn through_a_frame(progress: &Progress) -> Progress {
         .encode()
         .unwrap();
     let Frame::V1 { message, .. } = Frame::decode(&bytes).unwrap();
-    let Message::Contribute(Contributed {
+    let Message::Contribute(ContributionNotice {
         samples: Some(decoded),
         ..
     }) = *message

@@ -143,7 +143,8 @@ impl ShardMap {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// The node that averages this shard and takes its slow step.
+    /// The first holder of a shard: it averages the shard and takes its slow step, unless it takes no
+    /// part in the round (then [`crate::coordinator::Plan`] names another holder).
     #[must_use]
     pub fn owner(&self, shard: ShardId) -> Option<NodeId> {
         self.holders(shard).first().copied()

@@ -1,7 +1,7 @@
 //! Headers of bulk streams. The header is followed by little-endian values, whose number follows
 //! from the header.
 
-use super::control::{Contribution, Header};
+use super::control::{ContributionHeader, Header};
 use super::{BULK_HEADER_BYTES_MAX, DecodeError, EncodeError};
 use crate::algorithm::WireType;
 use crate::ident::Step;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The header of a bulk stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum BulkHeader {
-    /// Protocol version 1.
+    /// The only envelope so far. Builds whose contents differ have another `PROTOCOL_VERSION`.
     V1 {
         /// Sender and position in history.
         header: Header,
@@ -24,7 +24,7 @@ pub enum BulkHeader {
 pub enum Bulk {
     /// Reduce: the sender's frozen numerator, for the shards that the receiver owns, in ascending
     /// order. If encoded, the difference from the previous round's decided parameters.
-    Contribution(Contribution),
+    Contribution(ContributionHeader),
     /// Publish: new parameters of the shards that the sender owns, in ascending order.
     Parameters,
     /// Publish: state of shards that the receiver will hold, in ascending order. After a slow step

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 /// The first bytes of every connection: identity of the sender. Checked against the certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Preface {
-    /// Protocol version 1.
+    /// The only envelope so far. Builds whose contents differ have another `PROTOCOL_VERSION`.
     V1 {
         /// The sender's cluster.
         cluster: ClusterId,
@@ -71,7 +71,7 @@ impl Header {
 /// A control frame.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Frame {
-    /// Protocol version 1.
+    /// The only envelope so far. Builds whose contents differ have another `PROTOCOL_VERSION`.
     V1 {
         /// Sender and position in history.
         header: Header,
@@ -107,7 +107,7 @@ pub enum Message {
         contributes: bool,
     },
     /// To the leader: the sender froze its contribution to the header's round.
-    Contribute(Contributed),
+    Contribute(ContributionNotice),
     /// A leader asks a voter for a promise for the header's term.
     Prepare,
     /// A voter promises, and reports the entry that it accepted before and whether it has
@@ -118,7 +118,7 @@ pub enum Message {
         /// The highest term that the sender knows to have been open.
         floor: Term,
         /// The sender's contribution to this round, if its training threads have made one.
-        contributed: Option<Contributed>,
+        contributed: Option<ContributionNotice>,
     },
     /// A leader tells a voter that its term is open: nothing of a lower term was chosen, and
     /// nothing can be.
@@ -229,7 +229,7 @@ pub struct MemberState {
 
 /// Description of a contribution that a node has frozen for a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Contributed {
+pub struct ContributionNotice {
     /// The round's spec as the node expects it.
     pub spec: RoundSpec,
     /// The samples left when the round began, if its training follows an elastic sampler.
@@ -338,7 +338,7 @@ impl std::fmt::Display for JoinRefusal {
 
 /// Header of the stream of one node's contribution to one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Contribution {
+pub struct ContributionHeader {
     /// The round's spec as the contributor expects it.
     pub spec: RoundSpec,
     /// Its push-sum weight `w`.

@@ -14,7 +14,7 @@ pub const LIFE_UPDATES_MAX: usize = DATAGRAM_BYTES_MAX / 26;
 /// A datagram.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Datagram {
-    /// Protocol version 1.
+    /// The only envelope so far. Builds whose contents differ have another `PROTOCOL_VERSION`.
     V1(Content),
 }
 

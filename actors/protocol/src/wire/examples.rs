@@ -204,7 +204,7 @@ pub(super) fn draft(kind: RoundKind) -> Draft {
         spec,
         lineage,
         absent_members: vec![2],
-        silent_members: vec![1],
+        idle_members: vec![1],
         leaving_members: vec![1, 3],
         joining: vec![view().members()[0].clone()],
         waiting,
@@ -242,8 +242,8 @@ pub(super) fn standing() -> MemberState {
     }
 }
 
-pub(super) fn contributed() -> Contributed {
-    Contributed {
+pub(super) fn contributed() -> ContributionNotice {
+    ContributionNotice {
         spec: spec(RoundKind::Slow),
         samples: Some(progress()),
         rates: vec![rate(5, 1000), rate(9, 2)],
@@ -467,7 +467,7 @@ pub(super) fn messages() -> Vec<(Message, String)> {
         Message::Leave { contributes: true },
         "0400000001".to_owned(),
     ));
-    let alone = Contributed {
+    let alone = ContributionNotice {
         samples: None,
         rates: vec![],
         ..contributed()
@@ -516,7 +516,7 @@ pub(super) fn messages() -> Vec<(Message, String)> {
 /// One example of every stream header, with the golden bytes after the header.
 pub(super) fn contents() -> Vec<(Bulk, String)> {
     let contribution = |wire| {
-        Bulk::Contribution(Contribution {
+        Bulk::Contribution(ContributionHeader {
             spec: spec(RoundKind::Gradients),
             weight: 0.75,
             wire,

@@ -21,8 +21,8 @@ mod status_digest;
 
 pub use bulk::{Bulk, BulkHeader};
 pub use control::{
-    Contributed, Contribution, DIFFERENCES_BYTES_MAX, Frame, Header, Hello, JoinRefusal,
-    MemberState, Message, Preface, RefusalReason, SPEC_BYTES_MAX,
+    ContributionHeader, ContributionNotice, DIFFERENCES_BYTES_MAX, Frame, Header, Hello,
+    JoinRefusal, MemberState, Message, Preface, RefusalReason, SPEC_BYTES_MAX,
 };
 pub use datagram::{
     Content, Datagram, LIFE_UPDATES_MAX, Life, LifeState, LifeUpdate, SwimMessage, SwimPacket,

@@ -1,12 +1,12 @@
 //! The aggregator of a simulated node with one worker: drives that part of the node.
 
 use crate::sim::config::Config;
-use crate::sim::mail::{Arrival, Mail, ToTraining, Wish};
+use crate::sim::mail::{Arrival, Mail, Output, ToTraining};
 use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::machine::Outbox;
 use slowmo_protocol::node::vectors::{Contribution, Values, Vectors};
 use slowmo_protocol::node::{
-    AggregatorEffect, AggregatorPart, Contribute, Contributing, ToAggregator, ToRounds,
+    AggregatorEffect, AggregatorPart, ContributionDraft, ContributionMail, ToAggregator, ToRounds,
 };
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::topology::Rate;
@@ -41,7 +41,7 @@ impl Exchanges {
     }
 
     /// The worker requests an exchange.
-    pub fn arrive(&mut self, arrival: Arrival, now: Instant, wishes: &mut Vec<Wish>) {
+    pub fn arrive(&mut self, arrival: Arrival, now: Instant, outputs: &mut Vec<Output>) {
         let Arrival {
             arrive,
             buffers,
@@ -50,23 +50,28 @@ impl Exchanges {
         self.asks = true;
         self.buffers = buffers;
         self.used = used;
-        self.take(ToAggregator::Arrive(Box::new(arrive)), now, wishes);
+        self.take(ToAggregator::Arrive(Box::new(arrive)), now, outputs);
     }
 
     /// Handles a message.
-    pub fn take(&mut self, message: ToAggregator<Vectors>, now: Instant, wishes: &mut Vec<Wish>) {
+    pub fn take(
+        &mut self,
+        message: ToAggregator<Vectors>,
+        now: Instant,
+        outputs: &mut Vec<Output>,
+    ) {
         let mut out = Outbox::default();
         self.part.handle(message, now, &mut out);
         for effect in out.take() {
-            self.act(effect, wishes);
+            self.act(effect, outputs);
         }
     }
 
-    fn act(&mut self, effect: AggregatorEffect<Vectors>, wishes: &mut Vec<Wish>) {
+    fn act(&mut self, effect: AggregatorEffect<Vectors>, outputs: &mut Vec<Output>) {
         match effect {
-            AggregatorEffect::Tell(mail) => wishes.push(Wish::tell(mail)),
+            AggregatorEffect::Tell(mail) => outputs.push(Output::tell(mail)),
             AggregatorEffect::Contribute(contributing) => {
-                let Contributing {
+                let ContributionDraft {
                     round,
                     spec,
                     weight,
@@ -83,7 +88,7 @@ impl Exchanges {
                 };
                 let rates = self.rates.clone();
                 let buffers = model.optimizer;
-                let contribute = Contribute {
+                let contribute = ContributionMail {
                     round,
                     spec,
                     samples,
@@ -92,15 +97,15 @@ impl Exchanges {
                     parameters,
                     contribution,
                 };
-                wishes.push(Wish::tell(ToRounds::Contribute(Box::new(contribute))));
+                outputs.push(Output::tell(ToRounds::Contribute(Box::new(contribute))));
             }
             AggregatorEffect::Release(released) => {
-                self.answer(ToTraining::Exchanged(released), wishes)
+                self.answer(ToTraining::Exchanged(released), outputs)
             }
-            AggregatorEffect::Unchanged => self.answer(ToTraining::Excluded, wishes),
-            AggregatorEffect::Drained => self.answer(ToTraining::Drained, wishes),
-            AggregatorEffect::Failed(failure) => self.answer(ToTraining::Failed(failure), wishes),
-            AggregatorEffect::Left => wishes.push(Wish::Tell(Mail::Training(ToTraining::Left))),
+            AggregatorEffect::Unchanged => self.answer(ToTraining::Excluded, outputs),
+            AggregatorEffect::Drained => self.answer(ToTraining::Drained, outputs),
+            AggregatorEffect::Failed(failure) => self.answer(ToTraining::Failed(failure), outputs),
+            AggregatorEffect::Left => outputs.push(Output::Tell(Mail::Training(ToTraining::Left))),
             // Momentum is sharded in every simulated run, and there is one worker.
             AggregatorEffect::WholeStep { .. }
             | AggregatorEffect::Missing { .. }
@@ -109,9 +114,9 @@ impl Exchanges {
         }
     }
 
-    fn answer(&mut self, answer: ToTraining, wishes: &mut Vec<Wish>) {
+    fn answer(&mut self, answer: ToTraining, outputs: &mut Vec<Output>) {
         if std::mem::take(&mut self.asks) {
-            wishes.push(Wish::Tell(Mail::Training(answer)));
+            outputs.push(Output::Tell(Mail::Training(answer)));
         }
     }
 }

@@ -3,7 +3,7 @@
 
 mod entries;
 
-use crate::sim::mail::{Mail, Wish};
+use crate::sim::mail::{Mail, Output};
 use slowmo_protocol::algorithm::{Algorithm, WireType};
 use slowmo_protocol::gossip_peer::{GossipPeer, Mix, Plan, Purpose, Sent, Waits};
 use slowmo_protocol::ident::{NodeId, Step};
@@ -72,7 +72,7 @@ impl Gossips {
     }
 
     /// Handles a message.
-    pub fn take(&mut self, message: ToGossip<Vectors>, now: Instant, wishes: &mut Vec<Wish>) {
+    pub fn take(&mut self, message: ToGossip<Vectors>, now: Instant, outputs: &mut Vec<Output>) {
         let mut messages = VecDeque::from([message]);
         while let Some(message) = messages.pop_front() {
             let before = self.stands();
@@ -80,9 +80,9 @@ impl Gossips {
             let mut out = Outbox::default();
             self.part.handle(message, now, &mut out);
             let effects = out.take();
-            self.book(before, told, &effects, wishes);
+            self.book(before, told, &effects, outputs);
             for effect in effects {
-                messages.extend(self.act(effect, wishes));
+                messages.extend(self.act(effect, outputs));
             }
         }
     }
@@ -91,11 +91,11 @@ impl Gossips {
     fn act(
         &mut self,
         effect: GossipEffect<Vectors>,
-        wishes: &mut Vec<Wish>,
+        outputs: &mut Vec<Output>,
     ) -> Option<ToGossip<Vectors>> {
         match effect {
-            GossipEffect::Send { to, frame } => wishes.push(Wish::Frame(to, frame)),
-            GossipEffect::Tell(mail) => wishes.push(Wish::tell(mail)),
+            GossipEffect::Send { to, frame } => outputs.push(Output::Frame(to, frame)),
+            GossipEffect::Tell(mail) => outputs.push(Output::tell(mail)),
             GossipEffect::Reset => {
                 self.folded.clear();
                 self.shipped.clear();
@@ -110,7 +110,7 @@ impl Gossips {
                 let Body::Values(values) = stream.stream else {
                     return None;
                 };
-                wishes.push(Wish::Later(
+                outputs.push(Output::Later(
                     1,
                     Mail::from(ToGossip::Read(key, Some(values))),
                 ));
@@ -124,8 +124,8 @@ impl Gossips {
                 let made = self.mix(&mix, arrived, frozen);
                 return Some(ToGossip::Mixed(mix, made));
             }
-            GossipEffect::Ship(plan) if self.part.is_synchronous() => self.ship(&plan, wishes),
-            GossipEffect::Moved(before, plan) => self.moved(&before, plan, wishes),
+            GossipEffect::Ship(plan) if self.part.is_synchronous() => self.ship(&plan, outputs),
+            GossipEffect::Moved(before, plan) => self.moved(&before, plan, outputs),
             GossipEffect::GoOn(values, _) => self.model = values,
             GossipEffect::Forget(sent) => _ = self.shipped.remove(&sent),
             // Every number is finite here.
@@ -178,16 +178,16 @@ impl Gossips {
         Made::Correction(values, stays)
     }
 
-    fn ship(&mut self, plan: &Plan, wishes: &mut Vec<Wish>) {
+    fn ship(&mut self, plan: &Plan, outputs: &mut Vec<Output>) {
         let scale = plan.split.share / self.kept_weight;
         let part: Values = Arc::new(self.kept.iter().map(|value| value * scale).collect());
         let keeps = plan.split.kept / self.kept_weight;
         self.kept.iter_mut().for_each(|value| *value *= keeps);
         self.kept_weight = plan.split.kept;
-        self.send(plan, &part, wishes);
+        self.send(plan, &part, outputs);
     }
 
-    fn send(&mut self, plan: &Plan, part: &Values, wishes: &mut Vec<Wish>) {
+    fn send(&mut self, plan: &Plan, part: &Values, outputs: &mut Vec<Output>) {
         self.shipped
             .extend(plan.out.iter().map(|to| ((*to, plan.step), part.clone())));
         let wire = self
@@ -207,12 +207,12 @@ impl Gossips {
                 content: content.clone(),
                 stream: Body::Values(part.clone()),
             };
-            wishes.push(Wish::Stream(to, Box::new(stream)));
+            outputs.push(Output::Stream(to, Box::new(stream)));
         }
     }
 
     /// Overlapped: the training thread mixed. `before` is the model after its inner step.
-    fn moved(&mut self, before: &Values, plan: Option<Plan>, wishes: &mut Vec<Wish>) {
+    fn moved(&mut self, before: &Values, plan: Option<Plan>, outputs: &mut Vec<Output>) {
         let Some((mix, correction)) = self.mixing.take() else {
             return;
         };
@@ -234,7 +234,7 @@ impl Gossips {
                 .zip(moved)
                 .map(|(numerator, moved)| numerator * scale + moved * goes)
                 .collect();
-            self.send(&plan, &Arc::new(part), wishes);
+            self.send(&plan, &Arc::new(part), outputs);
         }
         self.model = Arc::new(numerators.iter().map(|value| value / mix.weight).collect());
     }

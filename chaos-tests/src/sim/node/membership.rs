@@ -1,6 +1,6 @@
 //! The membership of a simulated node: drives that part of the node.
 
-use crate::sim::mail::Wish;
+use crate::sim::mail::Output;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::liveness;
 use slowmo_protocol::machine::Outbox;
@@ -57,7 +57,7 @@ impl Members {
         message: ToMembership,
         heard: &Heard,
         now: Instant,
-        wishes: &mut Vec<Wish>,
+        outputs: &mut Vec<Output>,
     ) {
         let mut out = Outbox::default();
         self.part.handle::<Vectors>(
@@ -70,14 +70,14 @@ impl Members {
             &mut out,
         );
         for effect in out.take() {
-            wishes.push(match effect {
-                MembershipEffect::Send { to, frame } => Wish::Frame(to, frame),
-                MembershipEffect::Tell(mail) => Wish::tell(mail),
-                MembershipEffect::Datagram { to, bytes } => Wish::Datagram(to, bytes),
-                MembershipEffect::PortProbe(node) => Wish::PortProbe(node),
-                MembershipEffect::Connect(address) => Wish::Connect(address),
-                MembershipEffect::Disconnect(node) => Wish::Disconnect(node),
-                MembershipEffect::Search(on) => Wish::Search(on),
+            outputs.push(match effect {
+                MembershipEffect::Send { to, frame } => Output::Frame(to, frame),
+                MembershipEffect::Tell(mail) => Output::tell(mail),
+                MembershipEffect::Datagram { to, bytes } => Output::Datagram(to, bytes),
+                MembershipEffect::PortProbe(node) => Output::PortProbe(node),
+                MembershipEffect::Connect(address) => Output::Connect(address),
+                MembershipEffect::Disconnect(node) => Output::Disconnect(node),
+                MembershipEffect::Search(on) => Output::Search(on),
                 MembershipEffect::Noticed(notice) => {
                     if let Notice::Waiting(why) = notice {
                         self.waiting = why;

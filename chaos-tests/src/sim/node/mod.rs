@@ -12,7 +12,7 @@ pub use rounds::Rounds;
 pub use training::{Doing, GAMMA, TrainingPart};
 
 use super::config::Config;
-use super::mail::{Mail, Part, Wish};
+use super::mail::{Mail, Output, Part};
 use aggregator::Exchanges;
 use slowmo_protocol::algorithm::OuterOptimizer;
 use slowmo_protocol::gossip_peer::{self, Waits};
@@ -76,21 +76,21 @@ impl Node {
     }
 
     /// Handles a message.
-    pub fn take(&mut self, mail: Mail, heard: &Heard, now: Instant, wishes: &mut Vec<Wish>) {
+    pub fn take(&mut self, mail: Mail, heard: &Heard, now: Instant, outputs: &mut Vec<Output>) {
         match mail {
             Mail::Node(node::Mail::Membership(message)) => {
-                self.membership.take(message, heard, now, wishes)
+                self.membership.take(message, heard, now, outputs)
             }
             Mail::Node(node::Mail::Rounds(message)) => {
                 self.rounds.after = self.training.after;
-                self.rounds.take(message, now, wishes);
+                self.rounds.take(message, now, outputs);
             }
-            Mail::Node(node::Mail::Gossip(message)) => self.gossip.take(message, now, wishes),
+            Mail::Node(node::Mail::Gossip(message)) => self.gossip.take(message, now, outputs),
             Mail::Node(node::Mail::Aggregator(message)) => {
-                self.aggregator.take(message, now, wishes)
+                self.aggregator.take(message, now, outputs)
             }
-            Mail::Arrive(arrival) => self.aggregator.arrive(*arrival, now, wishes),
-            Mail::Training(message) => self.training.take(message, wishes),
+            Mail::Arrive(arrival) => self.aggregator.arrive(*arrival, now, outputs),
+            Mail::Training(message) => self.training.take(message, outputs),
         }
     }
 

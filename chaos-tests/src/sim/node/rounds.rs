@@ -1,13 +1,13 @@
 //! The coordinator of a simulated node: drives that part of the node, with real sums over small
 //! vectors.
 
-use crate::sim::mail::{Mail, Wish};
+use crate::sim::mail::{Mail, Output};
 use slowmo_protocol::algorithm::OuterOptimizer;
 use slowmo_protocol::coordinator::{Coordinator, Settings};
 use slowmo_protocol::ident::ShardId;
 use slowmo_protocol::machine::{Identity, Outbox};
 use slowmo_protocol::node::vectors::{Done, State, Vectors, carry_out};
-use slowmo_protocol::node::{Applied, Contribute, RoundsEffect, RoundsPart, ToRounds};
+use slowmo_protocol::node::{Applied, ContributionMail, RoundsEffect, RoundsPart, ToRounds};
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{self, Event, Held, Start, digest_values};
 
@@ -69,14 +69,14 @@ impl Rounds {
     }
 
     /// Handles a message.
-    pub fn take(&mut self, message: ToRounds<Vectors>, now: Instant, wishes: &mut Vec<Wish>) {
+    pub fn take(&mut self, message: ToRounds<Vectors>, now: Instant, outputs: &mut Vec<Output>) {
         if let ToRounds::Contribute(contribute) = &message {
-            let Contribute {
+            let ContributionMail {
                 round,
                 contribution,
                 ..
             } = &**contribute;
-            wishes.push(Wish::Record(Event::Contributed {
+            outputs.push(Output::Record(Event::Contributed {
                 start: self.start(),
                 lineage: self.machine().began_in(),
                 round: *round,
@@ -89,26 +89,26 @@ impl Rounds {
         let mut out = Outbox::default();
         self.part.handle(message, now, &mut out);
         for effect in out.take() {
-            self.act(effect, wishes);
+            self.act(effect, outputs);
         }
     }
 
-    fn act(&mut self, effect: RoundsEffect<Vectors>, wishes: &mut Vec<Wish>) {
+    fn act(&mut self, effect: RoundsEffect<Vectors>, outputs: &mut Vec<Output>) {
         match effect {
-            RoundsEffect::Send { to, frame } => wishes.push(Wish::Frame(to, frame)),
-            RoundsEffect::Tell(mail) => wishes.push(Wish::tell(mail)),
+            RoundsEffect::Send { to, frame } => outputs.push(Output::Frame(to, frame)),
+            RoundsEffect::Tell(mail) => outputs.push(Output::tell(mail)),
             RoundsEffect::Applied(applied) => {
                 self.applied += 1;
-                wishes.push(Wish::Record(self.trace(&applied)));
+                outputs.push(Output::Record(self.trace(&applied)));
             }
-            RoundsEffect::Resigned => wishes.push(Wish::Record(Event::Resigned(self.start()))),
+            RoundsEffect::Resigned => outputs.push(Output::Record(Event::Resigned(self.start()))),
             RoundsEffect::Waiting(why) => self.waiting = why,
             effect => {
                 for done in carry_out(&mut self.part, self.identity, self.optimizer, effect) {
-                    wishes.push(match done {
-                        Done::Stream(to, stream) => Wish::Stream(to, Box::new(stream)),
+                    outputs.push(match done {
+                        Done::Stream(to, stream) => Output::Stream(to, Box::new(stream)),
                         Done::Report(attempt, moved) => {
-                            Wish::Later(self.work, Mail::from(ToRounds::Moved(attempt, moved)))
+                            Output::Later(self.work, Mail::from(ToRounds::Moved(attempt, moved)))
                         }
                     });
                 }

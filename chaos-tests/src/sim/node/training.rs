@@ -2,7 +2,7 @@
 //! that the algorithm's schedule demands, as a worker's session does.
 
 use crate::sim::config::Config;
-use crate::sim::mail::{Arrival, Mail, ToTraining, Wish};
+use crate::sim::mail::{Arrival, Mail, Output, ToTraining};
 use crate::sim::random::Random;
 use slowmo_protocol::aggregator::{Request, Task};
 use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy};
@@ -98,14 +98,14 @@ impl TrainingPart {
     }
 
     /// Calls `synchronize`.
-    pub fn begin(&mut self, wishes: &mut Vec<Wish>) {
+    pub fn begin(&mut self, outputs: &mut Vec<Output>) {
         let request = Request {
             step: Step(0),
             task: Task::Bootstrap,
             gamma: 0.0,
             elements: self.model.len() as u64,
         };
-        self.ask(request, Some(self.model.clone()), wishes);
+        self.ask(request, Some(self.model.clone()), outputs);
     }
 
     fn size(&self) -> ModelSize {
@@ -120,7 +120,7 @@ impl TrainingPart {
         }
     }
 
-    fn ask(&mut self, request: Request, values: Option<Vec<f64>>, wishes: &mut Vec<Wish>) {
+    fn ask(&mut self, request: Request, values: Option<Vec<f64>>, outputs: &mut Vec<Output>) {
         let mut model = self.size();
         if request.task == Task::Gradients {
             model.parameters = request.elements;
@@ -137,53 +137,53 @@ impl TrainingPart {
             buffers: Arc::new(self.buffers.clone()),
             used: self.used.clone(),
         };
-        wishes.push(Wish::Tell(Mail::Arrive(Box::new(arrival))));
+        outputs.push(Output::Tell(Mail::Arrive(Box::new(arrival))));
     }
 
     /// Handles a message.
-    pub fn take(&mut self, message: ToTraining, wishes: &mut Vec<Wish>) {
+    pub fn take(&mut self, message: ToTraining, outputs: &mut Vec<Output>) {
         match message {
             ToTraining::Computed(computing)
                 if computing == self.computing && self.doing == Doing::Computing =>
             {
-                self.computed(wishes)
+                self.computed(outputs)
             }
             ToTraining::Computed(_) => {}
-            ToTraining::Exchanged(exchanged) => self.exchanged(&exchanged, wishes),
+            ToTraining::Exchanged(exchanged) => self.exchanged(&exchanged, outputs),
             ToTraining::Excluded => {
                 self.excluded = true;
-                self.exchange(wishes);
+                self.exchange(outputs);
             }
-            ToTraining::Drained => self.leave(wishes),
-            ToTraining::Failed(failure) => self.fail(failure, wishes),
+            ToTraining::Drained => self.leave(outputs),
+            ToTraining::Failed(failure) => self.fail(failure, outputs),
             ToTraining::Left => {
                 self.doing = Doing::Ended;
-                wishes.push(Wish::Exit);
+                outputs.push(Output::Exit);
             }
         }
     }
 
-    fn fail(&mut self, failure: Failure, wishes: &mut Vec<Wish>) {
+    fn fail(&mut self, failure: Failure, outputs: &mut Vec<Output>) {
         if self.doing != Doing::Leaving {
             self.doing = Doing::Ended;
-            wishes.push(Wish::Fail(failure));
+            outputs.push(Output::Fail(failure));
         }
     }
 
     /// Begins an inner step.
-    fn compute(&mut self, wishes: &mut Vec<Wish>) {
+    fn compute(&mut self, outputs: &mut Vec<Output>) {
         self.doing = Doing::Computing;
         self.computing += 1;
         let (base, more) = self.compute;
         let takes = (base + self.random.below(more)) * self.slowness / 100;
-        wishes.push(Wish::Later(
+        outputs.push(Output::Later(
             takes,
             Mail::Training(ToTraining::Computed(self.computing)),
         ));
     }
 
     /// Completes the step: every node drifts in its own way, by eighths, so that sums are exact.
-    fn computed(&mut self, wishes: &mut Vec<Wish>) {
+    fn computed(&mut self, outputs: &mut Vec<Output>) {
         self.steps += 1;
         if self.algorithm.base == Base::AllReduce {
             self.doing = Doing::Gradients;
@@ -195,7 +195,7 @@ impl TrainingPart {
                 elements: gradients.len() as u64,
             };
             self.use_samples();
-            return self.ask(request, Some(gradients), wishes);
+            return self.ask(request, Some(gradients), outputs);
         }
         for index in 0..self.model.len() {
             self.model[index] += self.drift();
@@ -204,7 +204,7 @@ impl TrainingPart {
             self.buffers[index] = self.buffers[index] / 2.0 + self.drift();
         }
         self.use_samples();
-        self.exchange(wishes);
+        self.exchange(outputs);
     }
 
     fn drift(&mut self) -> f64 {
@@ -221,11 +221,11 @@ impl TrainingPart {
     }
 
     /// Performs the exchange that the algorithm's schedule demands at this step.
-    fn exchange(&mut self, wishes: &mut Vec<Wish>) {
+    fn exchange(&mut self, outputs: &mut Vec<Output>) {
         let due = due(&self.algorithm, self.step);
         if due == Due::NOTHING && !self.excluded {
             self.step = Step(self.step.0 + 1);
-            return self.compute(wishes);
+            return self.compute(outputs);
         }
         self.doing = Doing::Exchanging(due);
         let overlapped = matches!(self.algorithm.base, Base::Sgp(gossip) if gossip.staleness > 0)
@@ -238,10 +238,10 @@ impl TrainingPart {
             elements: self.model.len() as u64,
         };
         let values = (!overlapped).then(|| self.model.clone());
-        self.ask(request, values, wishes);
+        self.ask(request, values, outputs);
     }
 
-    fn exchanged(&mut self, exchanged: &Released<Vectors>, wishes: &mut Vec<Wish>) {
+    fn exchanged(&mut self, exchanged: &Released<Vectors>, outputs: &mut Vec<Output>) {
         if let Some(outcome) = &exchanged.outcome {
             self.follow(outcome, &exchanged.members_before);
         }
@@ -253,7 +253,7 @@ impl TrainingPart {
                     .iter_mut()
                     .zip(values.iter())
                     .for_each(|(model, gradient)| *model += gradient),
-                Some(stays) => self.mix(values, stays, exchanged.weight, wishes),
+                Some(stays) => self.mix(values, stays, exchanged.weight, outputs),
                 None => {
                     self.model = values
                         .iter()
@@ -266,14 +266,14 @@ impl TrainingPart {
         let kind = exchanged.outcome.as_ref().map(|outcome| outcome.spec.kind);
         self.take_buffers(exchanged.donated.as_ref(), kind);
         if exchanged.drained {
-            return self.leave(wishes);
+            return self.leave(outputs);
         }
         if gradients {
-            return self.exchange(wishes);
+            return self.exchange(outputs);
         }
         self.excluded = false;
         self.step = exchanged.next_step;
-        self.compute(wishes);
+        self.compute(outputs);
     }
 
     fn take_buffers(&mut self, donated: Option<&Values>, kind: Option<RoundKind>) {
@@ -286,13 +286,13 @@ impl TrainingPart {
     }
 
     /// Overlapped gossip: `x = stays·m + c`. The gossip peer is told the previous model.
-    fn mix(&mut self, correction: &Values, stays: f64, weight: f64, wishes: &mut Vec<Wish>) {
+    fn mix(&mut self, correction: &Values, stays: f64, weight: f64, outputs: &mut Vec<Output>) {
         let before = Arc::new(self.model.clone());
         let mixed = self.model.iter().zip(correction.iter());
         self.model = mixed
             .map(|(model, correction)| (stays * model + correction) / weight)
             .collect();
-        wishes.push(Wish::tell(ToGossip::Moved {
+        outputs.push(Output::tell(ToGossip::Moved {
             step: self.step,
             before,
             withheld: false,
@@ -320,10 +320,10 @@ impl TrainingPart {
         self.members = outcome.view.members().into();
     }
 
-    fn leave(&mut self, wishes: &mut Vec<Wish>) {
+    fn leave(&mut self, outputs: &mut Vec<Output>) {
         if !matches!(self.doing, Doing::Leaving | Doing::Ended) {
             self.doing = Doing::Leaving;
-            wishes.push(Wish::tell(ToAggregator::Leave(0)));
+            outputs.push(Output::tell(ToAggregator::Leave(0)));
         }
     }
 

@@ -3,15 +3,14 @@
 
 use super::book::{BETA, TAU};
 use super::nodes::{Armed, Shared, State, Training};
-use super::points::{Kind, Point, Trap};
-use crate::support::local_sgd;
+use super::points::{Point, Trap};
+use crate::support::{in_hub, local_sgd};
 use slowmo::WireType;
+use slowmo::internal::Inspection;
 use slowmo::internal::config::Bootstrap;
 use slowmo::internal::transport::faulty::{Fate, Sending};
 use slowmo::internal::transport::memory::MemoryHub;
-use slowmo::internal::{Inspection, Network};
 use slowmo::{Config, Runtime, Worker};
-use std::net::{Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -20,9 +19,6 @@ use std::time::{Duration, Instant};
 
 /// Far above what anything in a drill takes.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// A step before which nodes are held; its round is a plain average, the one before took a slow
-/// step.
-pub const HELD: u64 = 6;
 /// Rounds that the nodes that are left decide together before a drill ends: several slow steps.
 const STEADY_ROUNDS: usize = 3 * TAU as usize;
 /// How often a case is tried until it comes about.
@@ -47,22 +43,21 @@ pub struct Drill(Arc<Shared>);
 
 impl Drill {
     /// Founds a cluster of `founders`; `others` may come later.
-    pub fn new(founders: &[u64], others: &[u64], config: Config, traps: &[Trap]) -> Self {
+    pub fn new(founders: &[u64], others: &[u64], config: Config, trap: Option<Trap>) -> Self {
         let ids = founders.iter().chain(others).copied().collect();
         let later = others.to_vec();
         // In every fourth case messages of different nodes arrive in another order than they were
         // sent in.
-        let seed = traps
-            .last()
+        let seed = trap
             .map(|trap| 64 * trap.node + trap.point.nth as u64)
             .filter(|seed| seed % 4 == 1);
-        let armed = |trap: &Trap| Armed {
-            trap: trap.clone(),
+        let armed = trap.map(|trap| Armed {
+            trap,
             seen: 0,
             sprung: false,
-        };
+        });
         let state = Mutex::new(State {
-            traps: traps.iter().map(armed).collect(),
+            armed,
             ..State::default()
         });
         let drill = Self(Arc::new(Shared {
@@ -80,18 +75,6 @@ impl Drill {
     /// Starts a node, also one that crashed.
     pub fn start(&self, id: u64) {
         let shared = &self.0;
-        let address = |node: u64| SocketAddr::from((Ipv4Addr::LOCALHOST, 45_000 + node as u16));
-        let peers = shared
-            .ids
-            .iter()
-            .filter(|peer| **peer != id)
-            .map(|peer| address(*peer))
-            .collect();
-        let network = Network {
-            hub: shared.hub.clone(),
-            address: address(id),
-            peers,
-        };
         // Two that come later must not take each other for the founders.
         let join = shared.later.contains(&id);
         // They may have smaller addresses than the founders, of whom the first one bootstraps.
@@ -107,20 +90,11 @@ impl Drill {
             Bootstrap::Auto
         };
         let config = Config {
-            node_id: Some(id),
-            runtime_threads: 1,
             join,
             bootstrap,
             ..shared.config.clone()
         };
-        let node = Arc::new(
-            Runtime::builder()
-                .config(config)
-                .network(network)
-                .faulty()
-                .spawn()
-                .unwrap(),
-        );
+        let node = Arc::new(in_hub(&shared.hub, id, &shared.ids, &config));
         let watching: Weak<Shared> = Arc::downgrade(shared);
         let watcher = move |_, sending: Sending<'_>| {
             watching
@@ -148,14 +122,6 @@ impl Drill {
             .is_some_and(|node| node.faults().unwrap().has_crashed())
     }
 
-    /// Waits until a node says that it waits for others.
-    pub fn until_waiting(&self, id: u64) {
-        let node = self.0.node(id).unwrap();
-        self.until(&format!("node {id} waits"), |_| {
-            node.status().waiting_for.is_some()
-        });
-    }
-
     pub fn drain(&self, id: u64) {
         self.0.node(id).unwrap().drain();
     }
@@ -165,24 +131,25 @@ impl Drill {
         self.0.cut(id, false);
     }
 
-    /// Keeps a node from beginning a step.
+    /// Keeps nodes from beginning a step.
     pub fn hold(&self, nodes: &[u64], step: u64) {
         nodes
             .iter()
             .for_each(|id| _ = self.0.state().holds.insert(*id, step));
     }
 
+    /// The same, and waits until they have all come to that step.
+    pub fn hold_all(&self, nodes: &[u64], step: u64) {
+        self.hold(nodes, step);
+        self.until(&format!("{nodes:?} come to step {step}"), |state| {
+            nodes.iter().all(|id| state.steps.get(id) == Some(&step))
+        });
+    }
+
     /// Lets all nodes go on.
     pub fn release(&self) {
         self.0.state().holds.clear();
         self.0.changed.notify_all();
-    }
-
-    /// Waits until these nodes, unless they crashed, have come to a step and do not begin it.
-    pub fn until_held(&self, nodes: &[u64], step: u64) {
-        self.until(&format!("{nodes:?} come to step {step}"), |state| {
-            nodes.iter().all(|id| state.steps.get(id) == Some(&step))
-        });
     }
 
     /// Waits until what these nodes' coordinators know is enough.
@@ -203,17 +170,17 @@ impl Drill {
         }
     }
 
-    /// Waits until all traps have sprung, or the round for which they were set is over: not every
-    /// run sends the same, where a message is answered that was late. Those that have not sprung
-    /// never do. Whether each has.
-    pub fn until_sprung(&self, round: u64) -> Vec<bool> {
-        let over = |state: &State| {
-            state.book.last() >= round + 2 || state.traps.iter().all(|armed| armed.sprung)
-        };
-        self.until("the traps spring", over);
+    /// Waits until the trap has sprung, or the round for which it was set is over: not every run
+    /// sends the same, where a message is answered that was late. A trap that has not sprung by then
+    /// never does. Whether it has.
+    pub fn until_sprung(&self, round: u64) -> bool {
+        let has_sprung = |state: &State| state.armed.as_ref().is_some_and(|armed| armed.sprung);
+        self.until("the trap springs", |state| {
+            state.book.last() >= round + 2 || has_sprung(state)
+        });
         let mut state = self.0.state();
-        let sprung = state.traps.iter().map(|armed| armed.sprung).collect();
-        state.traps.clear();
+        let sprung = has_sprung(&state);
+        state.armed = None;
         sprung
     }
 
@@ -286,13 +253,17 @@ impl Drill {
         )
     }
 
-    /// What a node sent in a round.
-    pub fn sent(&self, node: u64, round: u64) -> Vec<(Kind, usize)> {
+    /// Every point that a node passed in a round.
+    pub fn points(&self, node: u64, round: u64) -> impl Iterator<Item = (u64, Point)> {
         let state = self.0.state();
-        let of = |((sender, at, kind), count): (&(u64, u64, Kind), &usize)| {
-            ((*sender, *at) == (node, round)).then_some((*kind, *count))
-        };
-        state.sent.iter().filter_map(of).collect()
+        let mut points = Vec::new();
+        for ((sender, at, kind), count) in &state.sent {
+            if (*sender, *at) == (node, round) {
+                let kind = *kind;
+                points.extend((0..*count).map(|nth| (node, Point { round, kind, nth })));
+            }
+        }
+        points.into_iter()
     }
 
     /// Waits until these nodes have decided enough rounds together, ends all of them and checks
@@ -376,11 +347,11 @@ impl Drop for Place {
 }
 
 /// Runs a check on every case, some at one time; a failure names its case. `check` says whether the
-/// case came about; if not it is tried again. The cases that never came about.
-pub fn each_that_comes_about<C: Clone + std::fmt::Debug + Send + Sync>(
+/// case came about; if not it is tried again.
+pub fn each<C: Clone + std::fmt::Debug + Send + Sync>(
     cases: &[C],
     check: impl Fn(&C) -> bool + Sync,
-) -> Vec<C> {
+) {
     let next = AtomicUsize::new(0);
     let missed = Mutex::new(Vec::new());
     let work = || {
@@ -397,27 +368,11 @@ pub fn each_that_comes_about<C: Clone + std::fmt::Debug + Send + Sync>(
         }
     };
     thread::scope(|scope| (0..AT_ONCE.min(cases.len())).for_each(|_| _ = scope.spawn(work)));
-    missed.into_inner().unwrap()
-}
-
-/// The same where every case must come about.
-pub fn each<C: Clone + std::fmt::Debug + Send + Sync>(
-    cases: &[C],
-    check: impl Fn(&C) -> bool + Sync,
-) {
-    let missed = each_that_comes_about(cases, check);
+    let missed = missed.into_inner().unwrap();
     assert!(
         missed.is_empty(),
         "{} of {} cases never came about: {missed:?}",
         missed.len(),
         cases.len()
     );
-}
-
-/// Every point of a node in a round of a run in which nothing happens to it; `run` is that run.
-pub fn points(drill: &Drill, node: u64, round: u64) -> Vec<Point> {
-    let sent = drill.sent(node, round);
-    sent.into_iter()
-        .flat_map(|(kind, count)| (0..count).map(move |nth| Point { round, kind, nth }))
-        .collect()
 }

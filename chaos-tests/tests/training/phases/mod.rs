@@ -9,16 +9,10 @@
 //! | `nodes` | its nodes |
 //! | `points` | the phases: what a node is about to send, and the traps set there |
 //! | `book` | the recorded outcomes, and the single process that follows them |
-//! | the others | one flow each |
+//! | `flows` | what the cluster does in the round in which a node fails, one function each |
 
-mod arrivals;
 mod book;
-mod crowds;
-mod deaths;
-mod departures;
 mod drill;
+mod flows;
 mod nodes;
 mod points;
-mod returns;
-mod scale;
-mod stragglers;

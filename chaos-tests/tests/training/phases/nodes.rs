@@ -2,7 +2,7 @@
 //! of them.
 
 use super::book::{Book, VALUES};
-use super::points::{Act, Kind, Point, Trap, classify};
+use super::points::{Act, Kind, Trap, classify};
 use crate::support::{RATE, descend, noisy, uneven};
 use slowmo::internal::transport::faulty::{Fate, Fault, Sending};
 use slowmo::internal::transport::memory::MemoryHub;
@@ -28,7 +28,7 @@ pub(super) struct Shared {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) book: Book,
-    pub(super) traps: Vec<Armed>,
+    pub(super) armed: Option<Armed>,
     pub(super) sent: BTreeMap<(u64, u64, Kind), usize>,
     /// The last start of each node.
     pub(super) nodes: BTreeMap<u64, Arc<Runtime>>,
@@ -59,6 +59,19 @@ pub(super) struct Armed {
     pub(super) sprung: bool,
 }
 
+impl Armed {
+    /// What happens to a node that is about to send its next message of a kind in a round.
+    fn spring(&mut self, node: u64, round: u64, kind: Kind) -> Option<Act> {
+        let point = self.trap.point;
+        if self.sprung || (self.trap.node, point.round, point.kind) != (node, round, kind) {
+            return None;
+        }
+        self.sprung = self.seen == point.nth;
+        self.seen += 1;
+        self.sprung.then_some(self.trap.act)
+    }
+}
+
 impl Shared {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -75,34 +88,15 @@ impl Shared {
         };
 
         *state.sent.entry((node, round.0, kind)).or_default() += 1;
-        let mut act = None;
-        for armed in state
-            .traps
-            .iter_mut()
-            .filter(|armed| !armed.sprung && armed.trap.node == node)
-        {
-            let Point {
-                round: at,
-                kind: of,
-                nth,
-            } = armed.trap.point;
-            if (at, of) == (round.0, kind) {
-                armed.seen += 1;
-                if armed.seen > nth {
-                    armed.sprung = true;
-                    act = Some(armed.trap.act.clone());
-                }
-            }
-        }
+        let act = state
+            .armed
+            .as_mut()
+            .and_then(|armed| armed.spring(node, round.0, kind));
         self.changed.notify_all();
         drop(state);
         match act {
             None => Fate::Sends,
             Some(Act::Crash) => Fate::Crashes,
-            Some(Act::CrashAll(others)) => {
-                others.iter().for_each(|other| self.crash(*other));
-                Fate::Crashes
-            }
             Some(Act::CutOff) => {
                 self.cut(node, true);
                 Fate::Sends

@@ -40,32 +40,20 @@ pub struct Point {
 }
 
 /// What happens to a node at a point.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Act {
     /// It crashes.
     Crash,
-    /// It and these nodes crash together.
-    CrashAll(Vec<u64>),
     /// Nothing gets from it to anybody any more, nor back.
     CutOff,
 }
 
 /// An act that waits for a node at a point.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Trap {
     pub node: u64,
     pub point: Point,
     pub act: Act,
-}
-
-impl Trap {
-    pub fn crash(node: u64, point: Point) -> Self {
-        Self {
-            node,
-            point,
-            act: Act::Crash,
-        }
-    }
 }
 
 /// What is sent, and in which round; requests of the membership belong to round 0.

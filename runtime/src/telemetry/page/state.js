@@ -100,7 +100,7 @@ export function part(rounds, index, id) {
   const round = rounds[index];
   const before = index > 0 ? rounds[index - 1] : null;
   if (round.contributors.includes(id)) return round.members.includes(id) ? 'contributed' : 'gone';
-  const joined = round.kind === 'found' || (before && !before.members.includes(id));
+  const joined = round.kind === 'bootstrap' || (before && !before.members.includes(id));
   if (round.members.includes(id)) return joined ? 'joined' : 'late';
   return before && before.members.includes(id) ? 'gone' : null;
 }

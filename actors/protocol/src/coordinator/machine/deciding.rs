@@ -5,7 +5,7 @@ use super::reports::Reports;
 use crate::coordinator::acceptor::{Acceptor, Promise};
 use crate::coordinator::outcome::{Outcome, Proposal};
 use crate::ident::{NodeId, Term};
-use crate::wire::Contributed;
+use crate::wire::ContributionNotice;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// This node's phase as the leader of the round.
@@ -87,7 +87,7 @@ pub(super) struct Deciding {
     pub proposed: Option<Proposed>,
     pub data: Data,
     /// Known contributors, with their contributions.
-    pub contributed: BTreeMap<NodeId, Contributed>,
+    pub contributed: BTreeMap<NodeId, ContributionNotice>,
     /// Nodes that were told of this node's contribution: those that led or seemed to.
     pub told: BTreeSet<NodeId>,
     pub decided: Option<Outcome>,

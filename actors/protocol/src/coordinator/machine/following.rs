@@ -20,7 +20,7 @@ use crate::machine::{Outbox, Place};
 use crate::planted::{self, Bug};
 use crate::time::Instant;
 use crate::view::{MEMBERS_MAX, View};
-use crate::wire::{Contributed, Header, Message, RefusalReason};
+use crate::wire::{ContributionNotice, Header, Message, RefusalReason};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -120,7 +120,29 @@ impl Coordinator {
             Message::Accept(entry) if of_leader => self.vote(header, entry, now, out),
             Message::Accepted if self.is_from_voter(header) => self.count_accepted(header),
             Message::Overtaken => self.overtaken(header.term, now),
-            _ => {}
+            // The sender may not say this: it does not lead this term, or does not vote.
+            Message::Attempt(_)
+            | Message::Fork { .. }
+            | Message::Prepare
+            | Message::Promise { .. }
+            | Message::Open
+            | Message::Opened
+            | Message::Closed
+            | Message::Accept(_)
+            | Message::Accepted => {}
+            // Handled before the round is looked at.
+            Message::Admit { .. } | Message::Learned => {}
+            // Of membership and gossip, which `node::route` sends there.
+            Message::Hello(_)
+            | Message::Bootstrap { .. }
+            | Message::Join
+            | Message::Refused(_)
+            | Message::Leave { .. }
+            | Message::GossipMixed { .. }
+            | Message::GossipRefused { .. }
+            | Message::GossipSkipped { .. }
+            | Message::GossipAsk { .. }
+            | Message::GossipReclaimed { .. } => {}
         }
     }
 
@@ -199,7 +221,7 @@ impl Coordinator {
     pub(super) fn note_contribution(
         &mut self,
         node: NodeId,
-        mut contributed: Contributed,
+        mut contributed: ContributionNotice,
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {
@@ -268,16 +290,16 @@ impl Coordinator {
         self.stop(RoundError::refused(self.place().round, reason), out);
     }
 
-    /// Announces this node's contribution to the node that should lead and to the owner of the
-    /// promised term.
+    /// Announces this node's contribution to the leader of the view and to the
+    /// leader of the promised term.
     pub(super) fn tell_leader(&mut self, out: &mut Outbox<Effect>) {
         let (Some(mine), Some(leader)) = (self.mine.clone(), self.leader()) else {
             return;
         };
-        let Some(owner) = self.deciding.as_ref().map(|deciding| deciding.term().node) else {
+        let Some(term_leader) = self.deciding.as_ref().map(|deciding| deciding.term().node) else {
             return;
         };
-        for to in BTreeSet::from([leader, owner]) {
+        for to in BTreeSet::from([leader, term_leader]) {
             let untold = self
                 .deciding
                 .as_mut()
@@ -288,7 +310,7 @@ impl Coordinator {
         }
     }
 
-    /// Switches to a term if it is higher; its owner leads for a while.
+    /// Switches to a term if it is higher. Its node leads for a while.
     pub(super) fn follow(&mut self, term: Term, now: Instant) {
         let me = self.me();
         let Some(deciding) = &mut self.deciding else {

@@ -47,7 +47,7 @@ pub(super) struct History {
     /// Forks of the history since the bootstrap.
     pub forks: Vec<Fork>,
     /// The previous entry, for nodes that missed it.
-    pub last: Option<Decided>,
+    pub last: Option<PlacedOutcome>,
     /// Whether the history began without a quorum and has decided nothing yet.
     pub is_fork: bool,
     /// Whether an operator ordered the fork.
@@ -58,7 +58,7 @@ pub(super) struct History {
 
 /// An entry with the place where it was decided.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Decided {
+pub(super) struct PlacedOutcome {
     pub outcome: Outcome,
     pub place: Place,
 }
@@ -104,7 +104,7 @@ impl History {
             order: outcome.order.clone(),
             origin: outcome.origin,
             forks: outcome.forks.clone(),
-            last: Some(Decided { outcome, place }),
+            last: Some(PlacedOutcome { outcome, place }),
             is_fork: false,
             is_ordered: false,
             member,
@@ -186,7 +186,7 @@ impl Maps {
 
 impl Coordinator {
     /// The entry decided last, also if it excluded this node.
-    pub(super) fn last(&self) -> Option<&Decided> {
+    pub(super) fn last(&self) -> Option<&PlacedOutcome> {
         let last = self
             .history
             .as_ref()

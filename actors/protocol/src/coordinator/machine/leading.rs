@@ -21,7 +21,7 @@ use crate::machine::{Outbox, Place};
 use crate::planted::{self, Bug};
 use crate::time::{Instant, Span};
 use crate::view::Member;
-use crate::wire::{Contributed, Header, Message, RefusalReason};
+use crate::wire::{ContributionNotice, Header, Message, RefusalReason};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Time after asking for promises for which a leader still waits for voters that seem alive,
@@ -216,7 +216,7 @@ impl Coordinator {
         &mut self,
         header: &Header,
         promise: Promise<Outcome>,
-        contributed: Option<Contributed>,
+        contributed: Option<ContributionNotice>,
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {
@@ -372,14 +372,14 @@ impl Coordinator {
             let given_up = deciding.joiners_over || self.peers.is_dead(Voter::from(joiner));
             given_up && !attempts.ready.contains(&joiner.id)
         };
-        let silent = |node: &NodeId| {
+        let leaves_idle = |node: &NodeId| {
             history
                 .view
                 .member(*node)
-                .is_some_and(|member| self.peers.is_silent(Voter::from(member)))
+                .is_some_and(|member| self.peers.leaves_idle(Voter::from(member)))
         };
         let late = |node: &NodeId| {
-            !deciding.contributed.contains_key(node) && (deciding.grace_over || silent(node))
+            !deciding.contributed.contains_key(node) && (deciding.grace_over || leaves_idle(node))
         };
         deciding.retry
             || proposal.participants.iter().any(gone)
@@ -454,15 +454,15 @@ impl Coordinator {
         let mut participants = self.taking_part();
         participants.retain(|node| within.is_none_or(|within| within.contains(node)));
         let contributes = |node: &NodeId| deciding.contributed.contains_key(node);
-        let silent = |node: &NodeId| {
+        let leaves_idle = |node: &NodeId| {
             history
                 .view
                 .member(*node)
-                .is_some_and(|member| self.peers.is_silent(Voter::from(member)))
+                .is_some_and(|member| self.peers.leaves_idle(Voter::from(member)))
         };
         let complete = participants
             .iter()
-            .all(|node| contributes(node) || silent(node));
+            .all(|node| contributes(node) || leaves_idle(node));
         let mut contributors: Vec<NodeId> =
             participants.iter().copied().filter(contributes).collect();
         if kind == RoundKind::Bootstrap {

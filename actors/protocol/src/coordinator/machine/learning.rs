@@ -6,7 +6,7 @@
 
 use super::Coordinator;
 use super::deciding::{Deciding, Lead};
-use super::history::{Decided, History};
+use super::history::{History, PlacedOutcome};
 use super::timers::Timer;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::Outcome;
@@ -27,7 +27,7 @@ pub const LEAVE_ACKNOWLEDGED_WAIT: Span = Span::from_millis(2_000);
 /// The entry that this node left with, or that excluded it: others may still ask for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Left {
-    pub decided: Decided,
+    pub decided: PlacedOutcome,
     /// Nodes that know the entry.
     known_to: BTreeSet<NodeId>,
     /// The outcome that this node still has to apply, once a quorum of the next voters knows it.
@@ -104,7 +104,7 @@ impl Coordinator {
         message: &Message,
         out: &mut Outbox<Effect>,
     ) {
-        let Some(Decided { outcome, place }) = self.last() else {
+        let Some(PlacedOutcome { outcome, place }) = self.last() else {
             return;
         };
         if header.lineage != place.lineage && header.lineage != outcome.lineage {
@@ -141,7 +141,7 @@ impl Coordinator {
 
     /// Sends the newest entry to a peer that can be sent to again, if the entry concerns it.
     pub(super) fn tell_entry(&self, node: NodeId, out: &mut Outbox<Effect>) {
-        let Some(Decided { outcome, place }) = self.last() else {
+        let Some(PlacedOutcome { outcome, place }) = self.last() else {
             return;
         };
         let leaver = outcome.contributors.contains(&node) && !outcome.view.contains(node);
@@ -181,7 +181,7 @@ impl Coordinator {
         }
         self.discard_where(|_| true, out);
         self.go_on_outside(
-            Decided {
+            PlacedOutcome {
                 outcome: entry,
                 place: header.place(),
             },
@@ -221,7 +221,7 @@ impl Coordinator {
                 // The outcome was made without this node, which can get its data only by joining
                 // again.
                 self.discard_where(|_| true, out);
-                self.go_on_outside(Decided { outcome, place }, now, out);
+                self.go_on_outside(PlacedOutcome { outcome, place }, now, out);
             }
         }
         self.deciding.is_some()
@@ -253,7 +253,7 @@ impl Coordinator {
             .is_some_and(|member| member.incarnation == myself.incarnation);
         self.timers.end_round();
         self.forget_aside(out);
-        let decided = Decided { outcome, place };
+        let decided = PlacedOutcome { outcome, place };
         if stays && !last {
             let outcome = decided.outcome.clone();
             self.begin_round(decided);
@@ -305,10 +305,10 @@ impl Coordinator {
     }
 
     /// Begins the round after an entry.
-    fn begin_round(&mut self, decided: Decided) {
+    fn begin_round(&mut self, decided: PlacedOutcome) {
         let myself = self.myself();
         let epoch = self.history.as_ref().map(|history| history.view.epoch());
-        let Decided { outcome, place } = decided;
+        let PlacedOutcome { outcome, place } = decided;
         let another_view = epoch != Some(outcome.view.epoch());
         let history = History::after(outcome, place, myself);
         self.peers.begin(&history, another_view);
@@ -325,7 +325,7 @@ impl Coordinator {
 
     /// Continues outside of the view after the others decided without this node: it joins again,
     /// and keeps voting if it is still a voter.
-    fn go_on_outside(&mut self, decided: Decided, now: Instant, out: &mut Outbox<Effect>) {
+    fn go_on_outside(&mut self, decided: PlacedOutcome, now: Instant, out: &mut Outbox<Effect>) {
         let was_member = self.history.as_ref().is_some_and(|history| history.member);
         self.timers.end_round();
         if was_member && self.settings.quorum == Quorum::Survivors {

@@ -89,7 +89,7 @@ impl Peers {
     }
 
     /// Whether a member leaves without another contribution.
-    pub fn is_silent(&self, start: Voter) -> bool {
+    pub fn leaves_idle(&self, start: Voter) -> bool {
         self.leaving.get(&start) == Some(&false)
     }
 
@@ -204,7 +204,7 @@ impl Coordinator {
             return false;
         };
         let fine =
-            |member: &Member| !self.is_gone(member) && !self.peers.is_silent(Voter::from(member));
+            |member: &Member| !self.is_gone(member) && !self.peers.leaves_idle(Voter::from(member));
         (self.all_are_here() && self.peers.nobody_leaves())
             || history.view.members().iter().all(fine)
     }

@@ -1,6 +1,6 @@
 //! Return to an earlier history. A node that resigned for a history which ranks higher keeps the
 //! one that it was in until it is admitted. If nobody is left to admit it, it takes its place
-//! again. To the others it was silent meanwhile.
+//! again. Until then the others do not hear of it.
 //!
 //! A joiner has no place to return to. Among survivors, if it is ready with the entry that admits
 //! it, and nobody else of that history is left, it continues with that entry.

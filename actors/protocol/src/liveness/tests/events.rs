@@ -214,7 +214,7 @@ fn told_after(refutations: u16, state: LifeState) -> In {
 }
 
 #[test]
-fn a_rumour_of_death_is_believed_of_the_silent_only() {
+fn an_unconfirmed_death_is_believed_of_the_silent_only() {
     let both = [TWO, NodeId(3)];
     let mut watcher = Watcher::new();
     watcher.pass(Span::from_millis(500), &both);
@@ -222,7 +222,7 @@ fn a_rumour_of_death_is_believed_of_the_silent_only() {
     assert_eq!(
         verdicts(watcher.pass(Span::from_millis(3_000), &both)),
         [],
-        "it is heard: the rumour was wrong"
+        "it is heard: the death was wrong"
     );
     assert_eq!(verdicts(watcher.feed(told(LifeState::Down))), []);
     let found = verdicts(watcher.pass(Span::from_millis(300), &[NodeId(3)]));
@@ -375,7 +375,7 @@ fn packets() -> impl Strategy<Value = SwimPacket> {
 }
 
 proptest! {
-    /// Whatever an authenticated peer says, a node that is heard is not buried, one that is silent
+    /// Whatever an authenticated peer says, a node that is heard is not marked down, one that is silent
     /// is, and nothing panics.
     #[test]
     fn hostile_packets_bury_nobody_who_is_heard(packets in proptest::collection::vec((2..5u64, packets()), 1..40)) {

@@ -126,7 +126,7 @@ fn the_dead_are_found_on_a_rough_network() {
 }
 
 #[test]
-fn nobody_is_buried_alive_on_a_rough_network() {
+fn no_live_node_is_marked_down_on_a_rough_network() {
     for (count, seconds) in [(2, 300), (8, 300), (40, 20)] {
         let mut simulation = Simulation::new(count, rough(), count);
         simulation.run_until(Instant(seconds * SECOND));
@@ -140,7 +140,7 @@ fn nobody_is_buried_alive_on_a_rough_network() {
 }
 
 #[test]
-fn nobody_is_buried_alive_for_starving() {
+fn no_live_node_is_marked_down_for_starving() {
     let mut simulation = Simulation::new(8, rough(), 5);
     // Every second some node gets no processor for half a second, and now and then all do.
     for second in 1..120 {

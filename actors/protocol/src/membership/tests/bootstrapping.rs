@@ -318,7 +318,7 @@ fn who_was_started_again_founds_nothing_before_everybody_has_answered() {
     );
     let waiting = first.waiting();
     assert!(
-        waiting.starts_with("it was started again, and 1 of the known addresses"),
+        waiting.starts_with("this node was restarted, and 1 of the known addresses"),
         "{waiting}"
     );
     assert!(!names_model(&effects), "no founder counts on it");

@@ -48,7 +48,7 @@ fn the_largest_messages_fit_a_control_frame() {
         };
         RATES_MAX
     ];
-    let contributed = Contributed {
+    let contributed = ContributionNotice {
         samples: Some(large_progress()),
         rates,
         ..contributed()
@@ -217,7 +217,7 @@ fn lists() -> Vec<Counted> {
             members: view.members(),
         };
         let samples = Some(Progress::new(progress().settings()).unwrap().after(&round));
-        frame(Message::Contribute(Contributed {
+        frame(Message::Contribute(ContributionNotice {
             samples,
             ..contributed()
         }))
@@ -230,7 +230,7 @@ fn lists() -> Vec<Counted> {
             };
             count
         ];
-        frame(Message::Contribute(Contributed {
+        frame(Message::Contribute(ContributionNotice {
             rates,
             ..contributed()
         }))
@@ -304,8 +304,8 @@ fn lists_of_an_attempt() -> Vec<Counted> {
         list("absent members", MEMBERS_MAX, &|draft| {
             draft.absent_members.clear()
         }),
-        list("silent members", MEMBERS_MAX, &|draft| {
-            draft.silent_members.clear()
+        list("idle members", MEMBERS_MAX, &|draft| {
+            draft.idle_members.clear()
         }),
         list("leaving members", MEMBERS_MAX, &|draft| {
             draft.leaving_members.clear()

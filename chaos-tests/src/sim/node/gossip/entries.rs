@@ -3,7 +3,7 @@
 
 use super::Gossips;
 use crate::sim::books::Entry;
-use crate::sim::mail::Wish;
+use crate::sim::mail::Output;
 use slowmo_protocol::gossip_peer::{In, Key};
 use slowmo_protocol::ident::{NodeId, Step};
 use slowmo_protocol::machine::Place;
@@ -59,7 +59,7 @@ impl Gossips {
         before: Stands,
         told: Told,
         effects: &[GossipEffect<Vectors>],
-        wishes: &mut Vec<Wish>,
+        outputs: &mut Vec<Output>,
     ) {
         let Some((machine, (place, written_off))) = self.machine().zip(self.stands()) else {
             return;
@@ -103,7 +103,7 @@ impl Gossips {
             }
         }
         entries.push(Entry::Weighs(machine.weight()));
-        wishes.extend(entries.into_iter().map(Wish::Book));
+        outputs.extend(entries.into_iter().map(Output::Book));
     }
 }
 
