@@ -4,9 +4,10 @@
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Linear, Module, VarBuilder, VarMap};
 use slowmo::BaseName;
-use slowmo::internal::tensors::{digest, flat};
+use slowmo::internal::Network;
+use slowmo::internal::tensors::flat;
 use slowmo::internal::transport::memory::MemoryHub;
-use slowmo::{Config, Network, Runtime};
+use slowmo::{Config, Runtime, digest};
 use slowmo_candle::{CandleGradients, CandleVariables};
 use std::net::SocketAddr;
 use std::thread;
