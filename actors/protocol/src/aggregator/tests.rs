@@ -2,7 +2,6 @@
 #![allow(clippy::panic)]
 
 use super::*;
-use crate::coordinator::Origin;
 use crate::ident::Lineage;
 use crate::view::tests::view;
 
@@ -56,26 +55,6 @@ fn gossiped(step: u64) -> In {
     }
 }
 
-fn outcome(round: Round, spec: RoundSpec) -> Outcome {
-    let view = view(&[1, 2]);
-    Outcome {
-        round,
-        spec,
-        contributors: view.ids().collect(),
-        view,
-        lineage: Lineage(1),
-        absent: Vec::new(),
-        momentum_lost: 0,
-        samples: None,
-        order: Vec::new(),
-        origin: Origin::default(),
-        forks: Vec::new(),
-        waiting: Vec::new(),
-        retained: Vec::new(),
-        leader: crate::ident::NodeId(1),
-    }
-}
-
 fn decided(round: u64, kind: RoundKind, step: u64) -> In {
     let spec = RoundSpec {
         kind,
@@ -84,7 +63,12 @@ fn decided(round: u64, kind: RoundKind, step: u64) -> In {
         elements: 23,
     };
     In::RoundDecided {
-        outcome: Arc::new(outcome(Round(round), spec)),
+        outcome: Arc::new(Outcome::of_all(
+            Lineage(1),
+            Round(round),
+            spec,
+            view(&[1, 2]),
+        )),
         drained: false,
     }
 }

@@ -23,8 +23,7 @@ mod streams;
 mod verbs;
 
 use crate::coordinator::{
-    Base, Coordinator, Draft, Effect, In, Origin, Outcome, Plan, Proposal, RoundKind, RoundSpec,
-    Settings,
+    Base, Coordinator, Draft, Effect, In, Outcome, Plan, Proposal, RoundKind, RoundSpec, Settings,
 };
 use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
 use crate::machine::{Identity, Machine, Outbox, Place};
@@ -386,20 +385,8 @@ fn base(round: Round, view: &View) -> Base<'_> {
 /// The bootstrap of a view with a node's parameters.
 fn founded(view: &View, contributor: u64) -> Outcome {
     Outcome {
-        lineage: LINEAGE,
-        round: Round::BOOTSTRAP,
-        spec: SPEC,
         contributors: vec![NodeId(contributor)],
-        view: view.clone(),
-        absent: vec![],
-        momentum_lost: 0,
-        samples: None,
-        order: vec![],
-        origin: Origin::default(),
-        forks: Vec::new(),
-        waiting: vec![],
-        retained: vec![],
-        leader: view.lowest(),
+        ..Outcome::of_all(LINEAGE, Round::BOOTSTRAP, SPEC, view.clone())
     }
 }
 
