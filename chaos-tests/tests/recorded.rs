@@ -277,7 +277,6 @@ fn assert_keeps_the_rules_in_a_bad_network(change: impl Fn(Config) -> Config) {
     let hub = MemoryHub::new(Some(3));
     let [first, victim, last] = IDS.map(|id| in_bad_network(&hub, id, config.clone()));
     let first_faults = first.faults().unwrap();
-    let begun = std::time::Instant::now();
     let over = AtomicBool::new(false);
     let begun = std::time::Instant::now();
     let stays = |node: &Runtime| {
