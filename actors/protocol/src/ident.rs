@@ -25,8 +25,8 @@ counter!(
     NodeId(u64), "node"
 );
 counter!(
-    /// Distinguishes a restarted process from its predecessor with the same [`NodeId`]. Incarnations
-    /// have no order: clocks may step back.
+    /// Distinguishes a restarted process from its predecessor with the same [`NodeId`].
+    /// Incarnations have no order: clocks may step back.
     Incarnation(u64), "incarnation"
 );
 counter!(

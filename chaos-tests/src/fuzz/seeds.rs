@@ -1,5 +1,5 @@
-//! Initial inputs for the decoders of bytes whose examples are not the protocol's golden bytes. Those
-//! of text stand in the corpora alone.
+//! Initial inputs for the decoders of bytes whose examples are not the protocol's golden bytes.
+//! Those of text stand in the corpora alone.
 
 use super::machines::{LINEAGE, spec, view};
 use slowmo_protocol::algorithm::WireType;

@@ -23,7 +23,7 @@ fn model() -> (Linear, CandleVariables) {
     (linear, CandleVariables::from_var_map(&map).unwrap())
 }
 
-/// What one node saw.
+/// The training as one node saw it.
 #[derive(Debug, PartialEq)]
 struct Seen {
     /// Digest of the variables at the end.

@@ -1,9 +1,10 @@
 //! The page of the cluster, which any node serves, and the stream of server-sent events that fills
 //! it.
 //!
-//! A node asks other nodes for their state only while a page is open ([`slowmo_actors::status_digests`]).
-//! The page loads nothing from other sites: its files are in the binary. The token for orders
-//! follows the `#` of the page's address, which browsers do not send, and stays in the tab.
+//! A node asks other nodes for their state only while a page is open
+//! ([`slowmo_actors::status_digests`]). The page loads nothing from other sites: its files are in
+//! the binary. The token for orders follows the `#` of the page's address, which browsers do not
+//! send, and stays in the tab.
 
 use super::served::Served;
 use crate::launcher;

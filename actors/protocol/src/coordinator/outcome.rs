@@ -157,8 +157,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The entry of a round to which all members of `view` contributed, and after which they are the
-    /// members and voters again: of a history without forks, with nothing lost.
+    /// The entry of a round to which all members of `view` contributed, and after which they are
+    /// the members and voters again: of a history without forks, with nothing lost.
     #[must_use]
     pub fn of_all(lineage: Lineage, round: Round, spec: RoundSpec, view: View) -> Self {
         Self {

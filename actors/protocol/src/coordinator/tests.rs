@@ -303,7 +303,7 @@ impl Bench {
         self.machine.place().term
     }
 
-    /// Who is to take part in the newest attempt that this leader begins.
+    /// Participants of the newest attempt that this leader begins.
     fn attempted(&self, effects: &[Effect]) -> Option<Vec<u64>> {
         let draft = messages(effects)
             .filter_map(|(.., message)| match message {
@@ -372,7 +372,7 @@ fn decision(entry: Outcome) -> Message {
     }
 }
 
-/// What a draft of the first rounds changes.
+/// The base that a draft of the first rounds changes.
 fn base(round: Round, view: &View) -> Base<'_> {
     Base {
         round,
@@ -382,7 +382,7 @@ fn base(round: Round, view: &View) -> Base<'_> {
     }
 }
 
-/// The bootstrap of a view with a node's parameters.
+/// The entry of the bootstrap of a view with a node's parameters.
 fn founded(view: &View, contributor: u64) -> Outcome {
     Outcome {
         contributors: vec![NodeId(contributor)],

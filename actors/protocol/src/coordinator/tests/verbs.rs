@@ -1,4 +1,4 @@
-//! Who is told what, and whose word counts.
+//! Which node gets which message, and from which nodes a message is accepted.
 
 use super::*;
 use crate::coordinator::{Attempt, FOLLOW_WAIT, Recovery, RecoveryError};
