@@ -75,10 +75,11 @@ fn train(node: &Runtime, target: f32) -> Seen {
     }
 }
 
-fn on_two_nodes(config: &Config) -> Vec<Seen> {
+/// Two nodes of a cluster in memory, with the ids 1 and 2.
+fn two_nodes(config: &Config) -> [Runtime; 2] {
     let hub = MemoryHub::new(None);
     let address = |id: u64| SocketAddr::from(([127, 0, 0, 1], 44_000 + id as u16));
-    let start = |id: u64| {
+    [1, 2].map(|id| {
         let network = Network {
             hub: hub.clone(),
             address: address(id),
@@ -95,11 +96,12 @@ fn on_two_nodes(config: &Config) -> Vec<Seen> {
             .network(network)
             .spawn()
             .unwrap()
-    };
-    let threads = [1, 2].map(|id| {
-        let node = start(id);
-        thread::spawn(move || train(&node, id as f32))
-    });
+    })
+}
+
+fn on_two_nodes(config: &Config) -> Vec<Seen> {
+    let threads =
+        two_nodes(config).map(|node| thread::spawn(move || train(&node, node.node_id() as f32)));
     threads
         .into_iter()
         .map(|thread| thread.join().unwrap())
@@ -138,24 +140,7 @@ fn the_bootstrap_variables_are_the_lowest_id_s() {
         tau: 1 << 20,
         ..Config::default()
     };
-    let hub = MemoryHub::new(None);
-    let address = |id: u64| SocketAddr::from(([127, 0, 0, 1], 45_000 + id as u16));
-    let threads = [1, 2].map(|id| {
-        let network = Network {
-            hub: hub.clone(),
-            address: address(id),
-            peers: vec![address(3 - id)],
-        };
-        let config = Config {
-            node_id: Some(id),
-            min_nodes: 2,
-            ..config.clone()
-        };
-        let node = Runtime::builder()
-            .config(config)
-            .network(network)
-            .spawn()
-            .unwrap();
+    let threads = two_nodes(&config).map(|node| {
         thread::spawn(move || {
             let (_, mut variables) = model();
             let before = digest(&variables).unwrap();
