@@ -59,7 +59,7 @@ impl Voters {
     /// The bootstrap members: more than half of them must vote for round 0. Half would decide a
     /// bootstrap that the other half calls void.
     #[must_use]
-    pub fn of_founders(view: &View) -> Self {
+    pub fn of_bootstrap(view: &View) -> Self {
         Self {
             voters: view.members().iter().map(Voter::from).collect(),
             tie_breaker: None,
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn more_than_half_of_the_founders_must_vote() {
-        let founders = Voters::of_founders(&view(&[1, 2, 3, 4]));
+        let founders = Voters::of_bootstrap(&view(&[1, 2, 3, 4]));
         assert!(
             !founders.is_quorum([1, 2].map(NodeId)) && founders.is_quorum([1, 2, 4].map(NodeId))
         );

@@ -23,7 +23,7 @@ fn bytes_of_a_round(nodes: u64) -> usize {
     let view = large_view(nodes);
     let others: Vec<u64> = view.ids().skip(1).map(|id| id.0).collect();
     let mut leader = Bench::outside(view.clone(), FIRST_ID, |_| {});
-    let lineage = Lineage::founded(0x1234_5678_9abc_def0_1234_5678_9abc_def0);
+    let lineage = Lineage::of_bootstrap(0x1234_5678_9abc_def0_1234_5678_9abc_def0);
     let mut effects = leader.tell(In::Formed { view, lineage });
     effects.extend(leader.lead(RoundSpec {
         kind: RoundKind::Average,
