@@ -206,7 +206,6 @@ impl Teller {
     fn tell(&mut self, launched: Option<usize>) -> Told {
         let served = Arc::clone(&self.served);
         let context = &served.context;
-        status_digests::ask(context);
         let report = status(context);
         let before = (self.told == 0).then(|| before(&served));
         self.told += 1;
@@ -214,6 +213,9 @@ impl Teller {
         let rounds = self.rounds(context);
         let shards = self.shards(context);
         let events = self.events(context, &report);
+        // The answers go into the next message. Whatever this one says was known before the page
+        // asked.
+        status_digests::ask(context);
         Told {
             at_us: unix_us(),
             before,
