@@ -381,7 +381,7 @@ fn note(status: &mut NodeStatus, what: String) {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use slowmo_protocol::coordinator::{Origin, RoundKind, RoundSpec};
+    use slowmo_protocol::coordinator::{RoundKind, RoundSpec};
     use slowmo_protocol::ident::Incarnation;
     use slowmo_protocol::view::View;
 
@@ -393,27 +393,14 @@ mod tests {
             address,
             devices: 1,
         };
-        let outcome = Outcome {
-            lineage: Lineage(7),
-            round: Round(round),
-            spec: RoundSpec {
-                kind: RoundKind::Average,
-                step: Step(round),
-                gamma: 0.1,
-                elements: 23,
-            },
-            contributors: members.iter().map(|(id, _)| NodeId(*id)).collect(),
-            view: View::new(Epoch(round), members.iter().map(member).collect()).unwrap(),
-            absent: Vec::new(),
-            momentum_lost: 0,
-            samples: None,
-            order: Vec::new(),
-            origin: Origin::default(),
-            forks: Vec::new(),
-            waiting: Vec::new(),
-            retained: Vec::new(),
-            leader: NodeId(members[0].0),
+        let spec = RoundSpec {
+            kind: RoundKind::Average,
+            step: Step(round),
+            gamma: 0.1,
+            elements: 23,
         };
+        let view = View::new(Epoch(round), members.iter().map(member).collect()).unwrap();
+        let outcome = Outcome::of_all(Lineage(7), Round(round), spec, view);
         board.decided(&outcome, None, Span(0));
     }
 

@@ -239,7 +239,7 @@ fn who_keeps_two_attempts_hears_again_that_they_may_go() {
     assert!(run.applied(1) && run.applied(3));
 }
 
-/// What each of these bugs leads to; without it the same schedule is right.
+/// Each of these bugs breaks the schedule that holds without it.
 #[cfg(feature = "planted")]
 mod planted {
     use super::*;

@@ -37,7 +37,7 @@ fn expected(bug: Bug) -> (&'static str, u64) {
     }
 }
 
-/// What seeds tried before the one that found the bug broke instead, and whether any found it.
+/// The seed that found a bug, if one did, and the other properties that earlier seeds broke.
 struct Found {
     by: Option<u64>,
     instead: Vec<(u64, String)>,

@@ -244,6 +244,8 @@ fn a_torn_last_line_is_left_out_and_the_rest_is_judged() {
 
 /// Steps that the node which crashed takes once it is back.
 const STEPS_BACK: u64 = 40;
+/// Longest time that the others train for the node to come back.
+const RETURN_MAX: Duration = Duration::from_secs(60);
 
 /// Starts a node whose links are late and lossy.
 fn in_bad_network(hub: &MemoryHub, id: u64, config: Config) -> Runtime {
@@ -276,13 +278,15 @@ fn assert_keeps_the_rules_in_a_bad_network(change: impl Fn(Config) -> Config) {
     let [first, victim, last] = IDS.map(|id| in_bad_network(&hub, id, config.clone()));
     let first_faults = first.faults().unwrap();
     let over = AtomicBool::new(false);
+    let begun = std::time::Instant::now();
     let stays = |node: &Runtime| {
         train_until(node, None, |step| {
             if step == 20 {
                 first_faults.disconnect(NodeId(IDS[2]));
             }
             thread::sleep(Duration::from_millis(1));
-            over.load(Ordering::SeqCst)
+            // If the node does not come back, the others leave, and it fails.
+            over.load(Ordering::SeqCst) || begun.elapsed() > RETURN_MAX
         })
     };
     thread::scope(|scope| {

@@ -135,8 +135,8 @@ fn what_cannot_be_launched_is_told_once_and_exits_with_1() {
     }
 }
 
-/// What this machine lacks is named at once, with its remedy. A machine that has all of it has
-/// nothing to name.
+/// Libraries that this machine lacks are named at once, with the remedy. A machine that has all of
+/// them has nothing to name.
 #[test]
 fn gpus_that_are_not_there_are_told_with_all_that_is_missing() {
     let launch = &["launch", "--nodes", "2", "--gpus", "2", "--", "true"][..];

@@ -218,7 +218,7 @@ impl RuntimeBuilder {
 
     fn check(&self) -> Result<(), SpawnError> {
         self.config.check()?;
-        if self.config.may_found_twice() {
+        if self.config.may_bootstrap_twice() {
             let min_nodes = self.config.min_nodes;
             let nodes = self.config.peers.len() + 1;
             tracing::warn!(

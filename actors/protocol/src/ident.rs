@@ -25,8 +25,8 @@ counter!(
     NodeId(u64), "node"
 );
 counter!(
-    /// Distinguishes a restarted process from its predecessor with the same [`NodeId`]. Incarnations
-    /// have no order: clocks may step back.
+    /// Distinguishes a restarted process from its predecessor with the same [`NodeId`].
+    /// Incarnations have no order: clocks may step back.
     Incarnation(u64), "incarnation"
 );
 counter!(
@@ -83,7 +83,7 @@ impl Lineage {
     /// The lineage of a bootstrap: `of` is a hash of something unique to it. Never
     /// [`Lineage::NONE`], nor are the lineages forked from it.
     #[must_use]
-    pub fn founded(of: u128) -> Self {
+    pub fn of_bootstrap(of: u128) -> Self {
         Self(of | 1 << Self::BOOTSTRAP_SHIFT)
     }
 

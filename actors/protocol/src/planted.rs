@@ -1,6 +1,6 @@
 //! Deliberate bugs that prove that the simulation finds such bugs. A test switches one on for its
-//! own thread. Without the feature `planted`, which only a build of `slowmo-chaos` enables, none of them
-//! is compiled in.
+//! own thread. Without the feature `planted`, which only a build of `slowmo-chaos` enables, none of
+//! them is compiled in.
 
 /// One deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,7 @@
-//! Building blocks of simulations: a queue of events in virtual time, links that preserve order,
-//! seeded randomness.
+//! Building blocks of simulations: a queue of events in virtual time, and seeded randomness.
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BinaryHeap;
 
 /// Events in order of time; those at the same time in the order in which they were added.
 #[derive(Debug)]
@@ -66,30 +65,6 @@ impl<E> PartialOrd for Planned<E> {
 impl<E> Ord for Planned<E> {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
-
-/// Links that preserve order: per pair of ends, the last arrival time.
-#[derive(Debug)]
-pub struct InOrder<K>(BTreeMap<(K, K), u64>);
-
-impl<K> Default for InOrder<K> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
-}
-
-impl<K: Ord> InOrder<K> {
-    /// Arrival time of a message that would arrive at `at` if none were before it on the link.
-    pub fn arrives(&mut self, from: K, to: K, at: u64) -> u64 {
-        let last = self.0.entry((from, to)).or_default();
-        *last = at.max(*last);
-        *last
-    }
-
-    /// Resets the link: a new one begins at `now`.
-    pub fn begin(&mut self, from: K, to: K, now: u64) {
-        self.0.insert((from, to), now);
     }
 }
 

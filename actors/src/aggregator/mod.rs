@@ -145,14 +145,14 @@ impl AggregatorState {
     }
 
     fn tell(&mut self, message: ToAggregator<Buffers>) {
-        let founds = self
+        let is_bootstrap = self
             .part
             .request()
             .is_some_and(|(request, _)| request.task == Task::Bootstrap);
         match &message {
             // A joiner's whole state starts from the parameters with which it joined.
-            ToAggregator::Decided(decided) if self.whole.is_none() && founds => {
-                self.found(&decided.values, decided.outcome.spec.kind);
+            ToAggregator::Decided(decided) if self.whole.is_none() && is_bootstrap => {
+                self.begin_whole_state(&decided.values, decided.outcome.spec.kind);
             }
             ToAggregator::Tick => self.timer.disarm(),
             _ => {}
@@ -263,7 +263,7 @@ impl AggregatorState {
 
     /// Starts the whole slow state from the bootstrap parameters, if the outer optimizer is not
     /// sharded.
-    fn found(&mut self, values: &ChunkedBuffer, kind: RoundKind) {
+    fn begin_whole_state(&mut self, values: &ChunkedBuffer, kind: RoundKind) {
         let outer = self
             .context
             .settings

@@ -76,8 +76,8 @@ impl AppliedRound<'_> {
         });
     }
 
-    /// Like [`AppliedRound::keep`], if the momentum is sharded or there is none. A whole momentum is
-    /// stored by the aggregator, which holds it.
+    /// Like [`AppliedRound::keep`], if the momentum is sharded or there is none. A whole momentum
+    /// is stored by the aggregator, which holds it.
     pub fn keep_sharded(&self, context: &NodeContext, states: &Shards<Buffers>) {
         let outer = context.settings.algorithm.outer;
         if outer.is_some_and(|outer| !outer.sharded) {

@@ -1,4 +1,4 @@
-//! What an exchange has made, as a training thread's handle receives it.
+//! Results of an exchange, as a training thread's handle receives them.
 
 use crate::buffers::ChunkedBuffer;
 use slowmo_protocol::coordinator::Outcome;
@@ -12,7 +12,8 @@ pub struct Exchanged {
     /// The new numerators `x`; the model is `x / weight`.
     pub values: Arc<ChunkedBuffer>,
     /// If set, `values` is instead a correction: added to this fraction of the model, it gives the
-    /// numerators. Worker 0 answers with the model as it was before ([`slowmo_protocol::node::ToGossip::Moved`]).
+    /// numerators. Worker 0 answers with the model as it was before
+    /// ([`slowmo_protocol::node::ToGossip::Moved`]).
     pub correction: Option<f32>,
     /// A member's buffers of the base optimizer, if this node joined and joiners get a copy.
     pub donated: Option<Arc<ChunkedBuffer>>,

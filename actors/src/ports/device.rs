@@ -175,8 +175,8 @@ pub trait Device: Send + Sync + fmt::Debug {
 
     /// Makes one pass of overlapped gossip over the tensors. The numerators are `factors.stays`
     /// times the values, plus `correction` (in flat order; zero everywhere if it is empty); the
-    /// tensors then hold the numerators divided by the push-sum weight. If `keep` is given, the result holds the values from before, in buffers of that
-    /// pool.
+    /// tensors then hold the numerators divided by the push-sum weight. If `keep` is given, the
+    /// result holds the values from before, in buffers of that pool.
     ///
     /// # Errors
     /// A tensor cannot be read or written; the tensors before it were mixed.

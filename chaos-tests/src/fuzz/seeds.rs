@@ -1,9 +1,9 @@
-//! Initial inputs for the decoders of bytes whose examples are not the protocol's golden bytes. Those
-//! of text stand in the corpora alone.
+//! Initial inputs for the decoders of bytes whose examples are not the protocol's golden bytes.
+//! Those of text stand in the corpora alone.
 
 use super::machines::{LINEAGE, spec, view};
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::{Base, Draft, Origin, Outcome, Proposal, Voter};
+use slowmo_protocol::coordinator::{Base, Draft, Outcome, Proposal, Voter};
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, Term};
 use slowmo_protocol::wire::{
     Content, ContributionNotice, Datagram, Frame, Header, Life, LifeState, LifeUpdate, Message,
@@ -72,20 +72,9 @@ fn outcome(participants: &[u64]) -> Outcome {
         .succeeded_by(Epoch(1 + u64::from(changed)), members)
         .unwrap_or_else(|_| view());
     Outcome {
-        lineage: LINEAGE,
-        round: Round::BOOTSTRAP,
-        spec: spec(),
         contributors: participants.iter().copied().map(NodeId).collect(),
-        view: next,
-        absent: Vec::new(),
-        momentum_lost: 0,
-        samples: None,
-        order: Vec::new(),
-        origin: Origin::default(),
-        forks: Vec::new(),
-        waiting: Vec::new(),
-        retained: Vec::new(),
         leader: NodeId(1),
+        ..Outcome::of_all(LINEAGE, Round::BOOTSTRAP, spec(), next)
     }
 }
 

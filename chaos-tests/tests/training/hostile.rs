@@ -7,9 +7,7 @@ use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{Config, Runtime};
 use slowmo_actors::ports::transport::{SendError, Transport, TransportEvent};
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::{
-    Base, Draft, Origin, Outcome, Proposal, RoundKind, RoundSpec, Voter,
-};
+use slowmo_protocol::coordinator::{Base, Draft, Outcome, Proposal, RoundKind, RoundSpec, Voter};
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
 use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::view::{Member, View};
@@ -97,24 +95,10 @@ fn spec() -> RoundSpec {
 
 /// An outcome of round 1 that the stranger decided alone.
 fn forged() -> Outcome {
-    let lineage = Lineage(1);
-    let contributors = vec![STRANGER];
-    let absent = vec![];
     Outcome {
-        lineage,
-        round: Round(1),
-        spec: spec(),
-        contributors,
-        view: usurped(),
-        absent,
-        momentum_lost: 0,
-        samples: None,
-        order: vec![],
-        origin: Origin::default(),
-        forks: Vec::new(),
-        waiting: vec![],
-        retained: vec![],
+        contributors: vec![STRANGER],
         leader: STRANGER,
+        ..Outcome::of_all(Lineage(1), Round(1), spec(), usurped())
     }
 }
 

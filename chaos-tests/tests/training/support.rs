@@ -362,7 +362,7 @@ pub fn assert_close(found: &[f32], expected: &[f32], tolerance: f32) {
     }
 }
 
-/// What somebody is told has all these parts.
+/// Checks that a text has all these parts.
 pub fn assert_says(told: &str, parts: &[&str]) {
     for part in parts {
         assert!(told.contains(part), "{told:?} should say {part:?}");

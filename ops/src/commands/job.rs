@@ -401,7 +401,10 @@ impl JobReport {
             rows,
         );
         let mut text = format!(
-            "job {}: view {} of lineage {}, next round {}\nlast round: {} alive / {} members / {} contributors\nmomentum lost: {} shards, push-sum weight lost: {:.3}, counted twice: {:.3}, disagreement: {}\n{nodes}",
+            "job {}: view {} of lineage {}, next round {}\n\
+             last round: {} alive / {} members / {} contributors\n\
+             momentum lost: {} shards, push-sum weight lost: {:.3}, counted twice: {:.3}, \
+             disagreement: {}\n{nodes}",
             self.job,
             self.epoch,
             // The full lineage: histories that diverged differ in the last digits, and the key

@@ -12,7 +12,7 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Polling period of that wait.
 const LOOK_PERIOD: Duration = Duration::from_millis(5);
 
-/// What a process says of itself.
+/// Description that a process gives of itself.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Place {
     /// Where it listens.

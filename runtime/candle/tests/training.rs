@@ -4,9 +4,10 @@
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Linear, Module, VarBuilder, VarMap};
 use slowmo::BaseName;
-use slowmo::internal::tensors::{digest, flat};
+use slowmo::internal::Network;
+use slowmo::internal::tensors::flat;
 use slowmo::internal::transport::memory::MemoryHub;
-use slowmo::{Config, Network, Runtime};
+use slowmo::{Config, Runtime, digest};
 use slowmo_candle::{CandleGradients, CandleVariables};
 use std::net::SocketAddr;
 use std::thread;
@@ -22,7 +23,7 @@ fn model() -> (Linear, CandleVariables) {
     (linear, CandleVariables::from_var_map(&map).unwrap())
 }
 
-/// What one node saw.
+/// The training as one node saw it.
 #[derive(Debug, PartialEq)]
 struct Seen {
     /// Digest of the variables at the end.
@@ -74,10 +75,11 @@ fn train(node: &Runtime, target: f32) -> Seen {
     }
 }
 
-fn on_two_nodes(config: &Config) -> Vec<Seen> {
+/// Two nodes of a cluster in memory, with the ids 1 and 2.
+fn two_nodes(config: &Config) -> [Runtime; 2] {
     let hub = MemoryHub::new(None);
     let address = |id: u64| SocketAddr::from(([127, 0, 0, 1], 44_000 + id as u16));
-    let start = |id: u64| {
+    [1, 2].map(|id| {
         let network = Network {
             hub: hub.clone(),
             address: address(id),
@@ -94,11 +96,12 @@ fn on_two_nodes(config: &Config) -> Vec<Seen> {
             .network(network)
             .spawn()
             .unwrap()
-    };
-    let threads = [1, 2].map(|id| {
-        let node = start(id);
-        thread::spawn(move || train(&node, id as f32))
-    });
+    })
+}
+
+fn on_two_nodes(config: &Config) -> Vec<Seen> {
+    let threads =
+        two_nodes(config).map(|node| thread::spawn(move || train(&node, node.node_id() as f32)));
     threads
         .into_iter()
         .map(|thread| thread.join().unwrap())
@@ -137,24 +140,7 @@ fn the_bootstrap_variables_are_the_lowest_id_s() {
         tau: 1 << 20,
         ..Config::default()
     };
-    let hub = MemoryHub::new(None);
-    let address = |id: u64| SocketAddr::from(([127, 0, 0, 1], 45_000 + id as u16));
-    let threads = [1, 2].map(|id| {
-        let network = Network {
-            hub: hub.clone(),
-            address: address(id),
-            peers: vec![address(3 - id)],
-        };
-        let config = Config {
-            node_id: Some(id),
-            min_nodes: 2,
-            ..config.clone()
-        };
-        let node = Runtime::builder()
-            .config(config)
-            .network(network)
-            .spawn()
-            .unwrap();
+    let threads = two_nodes(&config).map(|node| {
         thread::spawn(move || {
             let (_, mut variables) = model();
             let before = digest(&variables).unwrap();

@@ -342,11 +342,11 @@ impl Config {
     /// Whether `min_nodes` of this node and its peers could bootstrap a cluster while others of
     /// them bootstrap another.
     #[must_use]
-    pub fn may_found_twice(&self) -> bool {
+    pub fn may_bootstrap_twice(&self) -> bool {
         let me = self.listen.to_string();
         let others = self.peers.iter().filter(|peer| **peer != me).count();
-        let founds = !self.join && self.lineage.is_none();
-        founds && others > 0 && 2 * self.min_nodes <= others + 1
+        let may_bootstrap = !self.join && self.lineage.is_none();
+        may_bootstrap && others > 0 && 2 * self.min_nodes <= others + 1
     }
 
     /// The training algorithm; SlowMo with `alpha` 1 and `beta` 0 means no outer optimizer.

@@ -535,7 +535,7 @@ fn a_bootstrap_by_half_of_the_nodes_may_happen_twice() {
     };
     let one = "10.0.0.2:7000";
     let three = "10.0.0.2:7000,10.0.0.3:7000,10.0.0.4:7000";
-    let twice = |config: Config| config.may_found_twice();
+    let twice = |config: Config| config.may_bootstrap_twice();
     assert!(twice(with(1, one)) && twice(with(1, three)) && twice(with(2, three)));
     assert!(!twice(with(1, "")) && !twice(with(2, one)) && !twice(with(3, three)));
     assert!(

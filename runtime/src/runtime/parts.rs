@@ -43,10 +43,10 @@ pub(super) async fn checkpoints_of(
     });
     // A node that joins continues from the others, who also tell it the run number of their
     // bootstrap.
-    let founds = !config.join && config.lineage.is_none();
+    let may_bootstrap = !config.join && config.lineage.is_none();
     let resume = config.resume.clone();
     let read = beside(move || {
-        if !founds {
+        if !may_bootstrap {
             return Ok((None, 0));
         }
         let place = Place {

@@ -1,9 +1,10 @@
 //! The page of the cluster, which any node serves, and the stream of server-sent events that fills
 //! it.
 //!
-//! A node asks other nodes for their state only while a page is open ([`slowmo_actors::status_digests`]).
-//! The page loads nothing from other sites: its files are in the binary. The token for orders
-//! follows the `#` of the page's address, which browsers do not send, and stays in the tab.
+//! A node asks other nodes for their state only while a page is open
+//! ([`slowmo_actors::status_digests`]). The page loads nothing from other sites: its files are in
+//! the binary. The token for orders follows the `#` of the page's address, which browsers do not
+//! send, and stays in the tab.
 
 use super::served::Served;
 use crate::launcher;
@@ -205,7 +206,6 @@ impl Teller {
     fn tell(&mut self, launched: Option<usize>) -> Told {
         let served = Arc::clone(&self.served);
         let context = &served.context;
-        status_digests::ask(context);
         let report = status(context);
         let before = (self.told == 0).then(|| before(&served));
         self.told += 1;
@@ -213,6 +213,9 @@ impl Teller {
         let rounds = self.rounds(context);
         let shards = self.shards(context);
         let events = self.events(context, &report);
+        // The answers go into the next message. Whatever this one says was known before the page
+        // asked.
+        status_digests::ask(context);
         Told {
             at_us: unix_us(),
             before,

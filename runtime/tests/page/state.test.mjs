@@ -6,48 +6,48 @@ import { everybody, fresh, happened, mean, part, POINTS_MAX, roundRate, ROUNDS_M
 
 const round = (number, members, contributors, kind = 'slow') =>
   ({ round: number, at_us: number * 1e6, kind, step: 4 * number, members, contributors, published_us: 900 });
-const brief = (step, more = {}) => ({
+const digest = (step, more = {}) => ({
   age_ms: 10, incarnation: '1', standing: 'member', round: 1, step, measures: { loss: [step, 1 / (step + 1)] }, disagreement: 0.1, weight: null, waits: false,
   http: null, at_us: step * 1e5, sent_bytes: step * 1000, received_bytes: step * 500,
   links: [{ to: 2, sent_bytes: step * 300, round_trip_us: 80 }], ...more,
 });
 const told = (nodes, more = {}) => ({ at_us: 10e6, report: { node: 1, events: [] }, nodes, rounds: [], ...more });
-const node = (id, its) => ({ node: id, address: 'x', devices: 1, alive: true, brief: its });
+const node = (id, its) => ({ node: id, address: 'x', devices: 1, alive: true, digest: its });
 
 test('rates are those of the teller\'s clock, and of one start of it', () => {
   const state = fresh();
-  take(state, told([node(1, brief(10))]));
+  take(state, told([node(1, digest(10))]));
   assert.deepEqual(state.rates, {});
-  take(state, told([node(1, brief(20))]));
+  take(state, told([node(1, digest(20))]));
   assert.deepEqual(state.rates[1], { steps: 10, sent: 10000, received: 5000, links: { 2: 3000 } });
-  // The same brief again says nothing new; a restart counts anew.
-  take(state, told([node(1, brief(20))]));
+  // The same digest again says nothing new; a restart counts anew.
+  take(state, told([node(1, digest(20))]));
   assert.equal(state.rates[1].steps, 10);
-  take(state, told([node(1, brief(30, { sent_bytes: 5 }))]));
+  take(state, told([node(1, digest(30, { sent_bytes: 5 }))]));
   assert.equal(state.rates[1].steps, 10);
-  take(state, told([node(1, brief(5, { incarnation: '2' }))]));
-  take(state, told([node(1, brief(9, { incarnation: '2' }))]));
+  take(state, told([node(1, digest(5, { incarnation: '2' }))]));
+  take(state, told([node(1, digest(9, { incarnation: '2' }))]));
   assert.equal(state.rates[1].steps, 10);
-  take(state, told([{ ...node(1, brief(12, { incarnation: '2' })), alive: false }]));
+  take(state, told([{ ...node(1, digest(12, { incarnation: '2' })), alive: false }]));
   assert.deepEqual(state.rates, {}, 'the dead have none');
-  take(state, told([node(1, brief(20, { incarnation: '2' }))]));
+  take(state, told([node(1, digest(20, { incarnation: '2' }))]));
   take(state, told([]));
   assert.deepEqual(state.rates, {});
 });
 
-test('an old brief of a page that was open before is not taken for now', () => {
-  const state = take(fresh(), told([node(2, brief(10, { age_ms: 60000 }))]));
+test('an old digest of a page that was open before is not taken for now', () => {
+  const state = take(fresh(), told([node(2, digest(10, { age_ms: 60000 }))]));
   assert.deepEqual(Object.keys(state.curves), []);
   assert.deepEqual(standing(state.told.nodes[0]), ['silent', 'warn']);
 });
 
 test('curves go on where the node\'s own begin, without what is no number, and stay short', () => {
   const before = { orders: true, replicas: 1, curves: { loss: [[0, 1], [3, null], [5, 0.5]] } };
-  const state = take(fresh(), told([node(1, brief(4))], { before }));
-  take(state, told([node(1, brief(8))]));
-  take(state, told([node(1, brief(9, { measures: { loss: [9, null] } }))]));
+  const state = take(fresh(), told([node(1, digest(4))], { before }));
+  take(state, told([node(1, digest(8))]));
+  take(state, told([node(1, digest(9, { measures: { loss: [9, null] } }))]));
   assert.deepEqual(state.curves.loss[1], [[0, 1], [5, 0.5], [8, 1 / 9]]);
-  for (let step = 10; step < 5000; step += 1) take(state, told([node(1, brief(step))]));
+  for (let step = 10; step < 5000; step += 1) take(state, told([node(1, digest(step))]));
   const points = state.curves.loss[1];
   assert(points.length <= POINTS_MAX && points[0][0] === 0 && points.at(-1)[0] > 4990, String(points.length));
 });
@@ -81,16 +81,16 @@ test('one thing that many tell of is shown once', () => {
 
 test('another run on the same page begins anew, and names mean nothing to the language', () => {
   const first = { before: { curves: {} }, report: { node: 1, lineage: 'a', events: [] } };
-  const state = take(fresh(), told([node(1, brief(500)), node(2, brief(500, { measures: { __proto__: null, ['__proto__']: [1, 2], constructor: [500, 3] } }))], first));
+  const state = take(fresh(), told([node(1, digest(500)), node(2, digest(500, { measures: { __proto__: null, ['__proto__']: [1, 2], constructor: [500, 3] } }))], first));
   assert.deepEqual(state.curves.constructor, { 2: [[500, 3]] });
   assert.equal({}.polluted, undefined);
-  take(state, told([node(2, brief(3))], { ...first, report: { node: 1, lineage: 'b', events: [] } }));
+  take(state, told([node(2, digest(3))], { ...first, report: { node: 1, lineage: 'b', events: [] } }));
   assert.deepEqual(state.curves.loss, { 2: [[3, 0.25]] });
 });
 
 test('a measure stands at its own step', () => {
   const state = fresh();
-  const told_at = (step, own) => take(state, told([node(1, brief(step, { measures: { accuracy: [own, 0.5] } }))]));
+  const told_at = (step, own) => take(state, told([node(1, digest(step, { measures: { accuracy: [own, 0.5] } }))]));
   told_at(10, 7);
   told_at(20, 7);
   told_at(30, 27);
@@ -98,7 +98,7 @@ test('a measure stands at its own step', () => {
 });
 
 test('how a node stands, and the mean of those that live', () => {
-  const nodes = [node(1, brief(1)), { ...node(2, brief(1)), alive: false }, node(3, null), node(4, brief(3, { waits: true })), node(5, brief(1, { standing: 'leaving' }))];
+  const nodes = [node(1, digest(1)), { ...node(2, digest(1)), alive: false }, node(3, null), node(4, digest(3, { waits: true })), node(5, digest(1, { standing: 'leaving' }))];
   assert.deepEqual(nodes.map((one) => standing(one)[0]), ['member', 'dead', 'no answer', 'waits', 'leaving']);
   assert.equal(mean(take(fresh(), told(nodes)), 'loss'), (0.5 + 0.25 + 0.5) / 3);
   assert.equal(mean(take(fresh(), told(nodes)), 'none'), null);

@@ -2,7 +2,6 @@
 #![allow(clippy::panic)]
 
 use super::*;
-use crate::coordinator::Origin;
 use crate::ident::Lineage;
 use crate::view::tests::view;
 
@@ -25,32 +24,34 @@ fn feed(machine: &mut Aggregator, event: In) -> Vec<Effect> {
     out.take()
 }
 
+fn arrive(machine: &mut Aggregator, worker: usize, request: Request) -> Vec<Effect> {
+    feed(machine, In::Arrive { worker, request })
+}
+
+fn tick_at(machine: &mut Aggregator, now: Instant) -> Vec<Effect> {
+    let mut out = Outbox::default();
+    machine.handle(In::Tick, now, &mut out);
+    out.take()
+}
+
+fn settled(step: u64, weight: f64) -> In {
+    let step = Step(step);
+    In::Settled { step, weight }
+}
+
+/// Checks that these effects are a single one that matches.
+macro_rules! assert_only {
+    ($effects:expr, $effect:pat) => {
+        assert!(matches!($effects[..], [$effect]), "{:?}", $effects)
+    };
+}
+
 fn gossiped(step: u64) -> In {
     In::GossipDone {
         step: Step(step),
         weight: 0.5,
         contributors: 2,
         next_step: Step(step + 1),
-    }
-}
-
-fn outcome(round: Round, spec: RoundSpec) -> Outcome {
-    let view = view(&[1, 2]);
-    Outcome {
-        round,
-        spec,
-        contributors: view.ids().collect(),
-        view,
-        lineage: Lineage(1),
-        absent: Vec::new(),
-        momentum_lost: 0,
-        samples: None,
-        order: Vec::new(),
-        origin: Origin::default(),
-        forks: Vec::new(),
-        waiting: Vec::new(),
-        retained: Vec::new(),
-        leader: crate::ident::NodeId(1),
     }
 }
 
@@ -62,7 +63,12 @@ fn decided(round: u64, kind: RoundKind, step: u64) -> In {
         elements: 23,
     };
     In::RoundDecided {
-        outcome: Arc::new(outcome(Round(round), spec)),
+        outcome: Arc::new(Outcome::of_all(
+            Lineage(1),
+            Round(round),
+            spec,
+            view(&[1, 2]),
+        )),
         drained: false,
     }
 }
@@ -70,13 +76,7 @@ fn decided(round: u64, kind: RoundKind, step: u64) -> In {
 #[test]
 fn a_round_that_overtakes_a_gossip_is_what_the_workers_get() {
     let mut machine = Aggregator::new(1, true, Span(9));
-    feed(
-        &mut machine,
-        In::Arrive {
-            worker: 0,
-            request: request(4, Exchange::Gossip, false),
-        },
-    );
+    arrive(&mut machine, 0, request(4, Exchange::Gossip, false));
     let released = feed(&mut machine, decided(3, RoundKind::Slow, 7));
     let [
         Effect::Release {
@@ -90,29 +90,20 @@ fn a_round_that_overtakes_a_gossip_is_what_the_workers_get() {
         panic!("{released:?}")
     };
     assert_eq!((weight, machine.round()), (1.0, Round(4)));
-    feed(
-        &mut machine,
-        In::Arrive {
-            worker: 0,
-            request: request(8, Exchange::Gossip, false),
-        },
-    );
+    arrive(&mut machine, 0, request(8, Exchange::Gossip, false));
     assert_eq!(
         feed(&mut machine, gossiped(4)),
         [],
         "of the gossip that was overtaken"
     );
     let released = feed(&mut machine, gossiped(8));
-    assert!(
-        matches!(
-            released[..],
-            [Effect::Release {
-                values: Values::Gossiped,
-                outcome: None,
-                ..
-            }]
-        ),
-        "{released:?}"
+    assert_only!(
+        released,
+        Effect::Release {
+            values: Values::Gossiped,
+            outcome: None,
+            ..
+        }
     );
 }
 
@@ -120,23 +111,14 @@ fn a_round_that_overtakes_a_gossip_is_what_the_workers_get() {
 fn a_round_decided_while_nobody_waits_comes_first() {
     let mut machine = Aggregator::new(1, true, Span(9));
     feed(&mut machine, decided(3, RoundKind::Slow, 7));
-    let released = feed(
-        &mut machine,
-        In::Arrive {
-            worker: 0,
-            request: request(4, Exchange::Gossip, false),
-        },
-    );
-    assert!(
-        matches!(
-            released[..],
-            [Effect::Release {
-                values: Values::Decided,
-                next_step: Step(8),
-                ..
-            }]
-        ),
-        "{released:?}"
+    let released = arrive(&mut machine, 0, request(4, Exchange::Gossip, false));
+    assert_only!(
+        released,
+        Effect::Release {
+            values: Values::Decided,
+            next_step: Step(8),
+            ..
+        }
     );
 }
 
@@ -145,41 +127,15 @@ fn a_round_decided_while_nobody_waits_outlives_an_exchange_that_fails() {
     for fails in ["missing", "disagree"] {
         let mut machine = Aggregator::new(2, true, Span(5));
         feed(&mut machine, decided(3, RoundKind::Slow, 7));
-        feed(
-            &mut machine,
-            In::Arrive {
-                worker: 0,
-                request: request(4, Exchange::Gossip, false),
-            },
-        );
+        arrive(&mut machine, 0, request(4, Exchange::Gossip, false));
         let effects = if fails == "missing" {
-            let mut out = Outbox::default();
-            machine.handle(In::Tick, Instant(5), &mut out);
-            out.take()
+            tick_at(&mut machine, Instant(5))
         } else {
-            feed(
-                &mut machine,
-                In::Arrive {
-                    worker: 1,
-                    request: request(5, Exchange::Gossip, false),
-                },
-            )
+            arrive(&mut machine, 1, request(5, Exchange::Gossip, false))
         };
-        assert!(
-            matches!(
-                effects[..],
-                [Effect::Missing { .. } | Effect::Disagree { .. }]
-            ),
-            "{effects:?}"
-        );
+        assert_only!(effects, Effect::Missing { .. } | Effect::Disagree { .. });
         for worker in [0, 1] {
-            let released = feed(
-                &mut machine,
-                In::Arrive {
-                    worker,
-                    request: request(4, Exchange::Gossip, false),
-                },
-            );
+            let released = arrive(&mut machine, worker, request(4, Exchange::Gossip, false));
             let taken = matches!(
                 released[..],
                 [Effect::Release {
@@ -197,61 +153,37 @@ fn a_round_decided_while_nobody_waits_outlives_an_exchange_that_fails() {
 #[test]
 fn a_round_whose_whole_step_fails_is_not_handed_out_without_its_values() {
     let mut machine = Aggregator::new(1, false, Span(9));
-    feed(
-        &mut machine,
-        In::Arrive {
-            worker: 0,
-            request: request(4, Exchange::Average, true),
-        },
-    );
+    arrive(&mut machine, 0, request(4, Exchange::Average, true));
     let begun = feed(&mut machine, decided(0, RoundKind::Average, 4));
-    assert!(
-        matches!(
-            begun[..],
-            [Effect::WholeStep {
-                values: Values::Decided,
-                ..
-            }]
-        ),
-        "{begun:?}"
+    assert_only!(
+        begun,
+        Effect::WholeStep {
+            values: Values::Decided,
+            ..
+        }
     );
     assert_eq!(feed(&mut machine, In::Failed), []);
-    let next = feed(
-        &mut machine,
-        In::Arrive {
-            worker: 0,
-            request: request(5, Exchange::Gossip, false),
-        },
-    );
-    assert!(matches!(next[..], [Effect::Gossip { .. }]), "{next:?}");
+    let next = arrive(&mut machine, 0, request(5, Exchange::Gossip, false));
+    assert_only!(next, Effect::Gossip { .. });
 }
 
 #[test]
 fn a_whole_step_that_a_round_overtakes_is_not_handed_out() {
     let mut machine = Aggregator::new(1, true, Span(9));
-    feed(
-        &mut machine,
-        In::Arrive {
-            worker: 0,
-            request: request(4, Exchange::Nothing, true),
-        },
-    );
+    arrive(&mut machine, 0, request(4, Exchange::Nothing, true));
     assert_eq!(
         feed(&mut machine, decided(3, RoundKind::Average, 7)),
         [],
         "the step is let finish"
     );
     let released = feed(&mut machine, In::WholeStepDone);
-    assert!(
-        matches!(
-            released[..],
-            [Effect::Release {
-                values: Values::Decided,
-                next_step: Step(8),
-                ..
-            }]
-        ),
-        "{released:?}"
+    assert_only!(
+        released,
+        Effect::Release {
+            values: Values::Decided,
+            next_step: Step(8),
+            ..
+        }
     );
 }
 
@@ -259,23 +191,8 @@ fn a_whole_step_that_a_round_overtakes_is_not_handed_out() {
 fn starts_when_all_workers_arrived_and_releases_when_done() {
     let mut machine = Aggregator::new(2, true, Span(9));
     let gossip = request(4, Exchange::Gossip, true);
-    assert_eq!(
-        feed(
-            &mut machine,
-            In::Arrive {
-                worker: 1,
-                request: gossip
-            }
-        ),
-        []
-    );
-    let started = feed(
-        &mut machine,
-        In::Arrive {
-            worker: 0,
-            request: gossip,
-        },
-    );
+    assert_eq!(arrive(&mut machine, 1, gossip), []);
+    let started = arrive(&mut machine, 0, gossip);
     assert_eq!(
         started,
         [Effect::Gossip {
@@ -307,18 +224,10 @@ fn starts_when_all_workers_arrived_and_releases_when_done() {
 #[test]
 fn workers_that_do_not_come_are_named() {
     let mut machine = Aggregator::new(3, true, Span(5));
-    feed(
-        &mut machine,
-        In::Arrive {
-            worker: 1,
-            request: request(0, Exchange::Average, false),
-        },
-    );
+    arrive(&mut machine, 1, request(0, Exchange::Average, false));
     assert_eq!(machine.next_deadline(), Some(Instant(5)));
-    let mut out = Outbox::default();
-    machine.handle(In::Tick, Instant(5), &mut out);
     assert_eq!(
-        out.take(),
+        tick_at(&mut machine, Instant(5)),
         [Effect::Missing {
             workers: vec![0, 2],
             waited: Span(5)
@@ -332,69 +241,26 @@ fn an_exchange_starts_once_whoever_arrives_again() {
     let mut machine = Aggregator::new(1, true, Span(9));
     let gossip = request(4, Exchange::Gossip, false);
     assert_eq!(
-        feed(
-            &mut machine,
-            In::Arrive {
-                worker: 7,
-                request: gossip
-            }
-        ),
+        arrive(&mut machine, 7, gossip),
         [],
         "there is no such worker"
     );
-    assert_eq!(
-        feed(
-            &mut machine,
-            In::Arrive {
-                worker: 0,
-                request: gossip
-            }
-        )
-        .len(),
-        1
-    );
-    assert_eq!(
-        feed(
-            &mut machine,
-            In::Arrive {
-                worker: 0,
-                request: gossip
-            }
-        ),
-        []
-    );
+    assert_eq!(arrive(&mut machine, 0, gossip).len(), 1);
+    assert_eq!(arrive(&mut machine, 0, gossip), []);
 }
 
 #[test]
 fn workers_that_ask_for_different_things_are_told() {
     let mut machine = Aggregator::new(2, true, Span(9));
-    feed(
-        &mut machine,
-        In::Arrive {
-            worker: 0,
-            request: request(4, Exchange::Gossip, false),
-        },
-    );
-    let effects = feed(
-        &mut machine,
-        In::Arrive {
-            worker: 1,
-            request: request(5, Exchange::Gossip, false),
-        },
-    );
+    arrive(&mut machine, 0, request(4, Exchange::Gossip, false));
+    let effects = arrive(&mut machine, 1, request(5, Exchange::Gossip, false));
     assert!(matches!(effects[..], [Effect::Disagree { worker: 1, .. }]));
 }
 
 #[test]
 fn an_average_begins_when_what_is_in_flight_is_in_it() {
     let mut machine = Aggregator::new(1, true, Span(9));
-    let settling = feed(
-        &mut machine,
-        In::Arrive {
-            worker: 0,
-            request: request(4, Exchange::SlowRound, false),
-        },
-    );
+    let settling = arrive(&mut machine, 0, request(4, Exchange::SlowRound, false));
     assert_eq!(
         settling,
         [Effect::Settle {
@@ -402,30 +268,14 @@ fn an_average_begins_when_what_is_in_flight_is_in_it() {
             round: Round(0)
         }]
     );
-    assert_eq!(
-        feed(
-            &mut machine,
-            In::Settled {
-                step: Step(3),
-                weight: 0.5
-            }
-        ),
-        [],
-        "of another step"
-    );
+    assert_eq!(feed(&mut machine, settled(3, 0.5)), [], "of another step");
     let spec = RoundSpec {
         kind: RoundKind::Slow,
         step: Step(4),
         gamma: 0.1,
         elements: 23,
     };
-    let begun = feed(
-        &mut machine,
-        In::Settled {
-            step: Step(4),
-            weight: 0.75,
-        },
-    );
+    let begun = feed(&mut machine, settled(4, 0.75));
     assert_eq!(
         begun,
         [Effect::Round {
@@ -434,51 +284,23 @@ fn an_average_begins_when_what_is_in_flight_is_in_it() {
             weight: 0.75
         }]
     );
-    assert_eq!(
-        feed(
-            &mut machine,
-            In::Settled {
-                step: Step(4),
-                weight: 0.75
-            }
-        ),
-        [],
-        "once"
-    );
+    assert_eq!(feed(&mut machine, settled(4, 0.75)), [], "once");
 }
 
 #[test]
 fn a_round_that_overtakes_settling_is_what_the_workers_get() {
     let mut machine = Aggregator::new(1, true, Span(9));
-    feed(
-        &mut machine,
-        In::Arrive {
-            worker: 0,
-            request: request(4, Exchange::Average, false),
-        },
-    );
+    arrive(&mut machine, 0, request(4, Exchange::Average, false));
     let released = feed(&mut machine, decided(3, RoundKind::Average, 7));
-    assert!(
-        matches!(
-            released[..],
-            [Effect::Release {
-                values: Values::Decided,
-                next_step: Step(8),
-                ..
-            }]
-        ),
-        "{released:?}"
+    assert_only!(
+        released,
+        Effect::Release {
+            values: Values::Decided,
+            next_step: Step(8),
+            ..
+        }
     );
-    assert_eq!(
-        feed(
-            &mut machine,
-            In::Settled {
-                step: Step(4),
-                weight: 0.75
-            }
-        ),
-        []
-    );
+    assert_eq!(feed(&mut machine, settled(4, 0.75)), []);
 }
 
 fn gradients(step: u64) -> In {
@@ -519,13 +341,7 @@ fn parameters_outlive_the_means_that_follow_them_and_each_mean_is_taken_at_its_s
         [Effect::Unchanged],
         "gradients of parameters that are replaced"
     );
-    let taken = feed(
-        &mut machine,
-        In::Arrive {
-            worker: 0,
-            request: request(3, Exchange::Nothing, false),
-        },
-    );
+    let taken = arrive(&mut machine, 0, request(3, Exchange::Nothing, false));
     assert_eq!(
         released(&taken),
         Some((RoundKind::Slow, Step(8), Round(40)))
@@ -539,15 +355,12 @@ fn parameters_outlive_the_means_that_follow_them_and_each_mean_is_taken_at_its_s
         Some((RoundKind::Gradients, Step(9), Round(42)))
     );
     let contributes = feed(&mut machine, gradients(10));
-    assert!(
-        matches!(
-            contributes[..],
-            [Effect::Round {
-                round: Round(43),
-                ..
-            }]
-        ),
-        "{contributes:?}"
+    assert_only!(
+        contributes,
+        Effect::Round {
+            round: Round(43),
+            ..
+        }
     );
 }
 
@@ -580,27 +393,18 @@ fn a_node_that_missed_too_many_means_joins_again_and_contributes_nothing_until_t
         feed(&mut machine, decided(20, RoundKind::Slow, 15)),
         [Effect::Unchanged]
     );
-    let taken = feed(
-        &mut machine,
-        In::Arrive {
-            worker: 0,
-            request: request(3, Exchange::Nothing, false),
-        },
-    );
+    let taken = arrive(&mut machine, 0, request(3, Exchange::Nothing, false));
     assert_eq!(
         released(&taken),
         Some((RoundKind::Slow, Step(16), Round(20)))
     );
     let contributes = feed(&mut machine, gradients(16));
-    assert!(
-        matches!(
-            contributes[..],
-            [Effect::Round {
-                round: Round(21),
-                ..
-            }]
-        ),
-        "{contributes:?}"
+    assert_only!(
+        contributes,
+        Effect::Round {
+            round: Round(21),
+            ..
+        }
     );
 }
 
@@ -608,7 +412,7 @@ fn a_node_that_missed_too_many_means_joins_again_and_contributes_nothing_until_t
 fn a_mean_of_a_later_step_than_the_workers_are_at_says_that_they_are_behind() {
     let mut machine = Aggregator::new(1, false, Span(9));
     let begun = feed(&mut machine, gradients(3));
-    assert!(matches!(begun[..], [Effect::Round { .. }]), "{begun:?}");
+    assert_only!(begun, Effect::Round { .. });
     assert_eq!(
         feed(&mut machine, decided(0, RoundKind::Gradients, 4)),
         [Effect::Behind]
@@ -620,41 +424,29 @@ fn a_mean_that_no_exchange_took_is_forgotten_once_its_step_is_over() {
     let mut machine = Aggregator::new(1, false, Span(9));
     feed(&mut machine, decided(5, RoundKind::Gradients, 3));
     let contributes = feed(&mut machine, gradients(4));
-    assert!(
-        matches!(
-            contributes[..],
-            [Effect::Round {
-                round: Round(6),
-                ..
-            }]
-        ),
-        "{contributes:?}"
+    assert_only!(
+        contributes,
+        Effect::Round {
+            round: Round(6),
+            ..
+        }
     );
 }
 
 #[test]
 fn a_mean_that_is_decided_during_a_whole_step_waits_for_its_own_exchange() {
     let mut machine = Aggregator::new(1, false, Span(9));
-    feed(
-        &mut machine,
-        In::Arrive {
-            worker: 0,
-            request: request(4, Exchange::Nothing, true),
-        },
-    );
+    arrive(&mut machine, 0, request(4, Exchange::Nothing, true));
     assert_eq!(feed(&mut machine, decided(3, RoundKind::Gradients, 5)), []);
     let stepped = feed(&mut machine, In::WholeStepDone);
-    assert!(
-        matches!(
-            stepped[..],
-            [Effect::Release {
-                values: Values::Stepped,
-                outcome: None,
-                next_step: Step(5),
-                ..
-            }]
-        ),
-        "{stepped:?}"
+    assert_only!(
+        stepped,
+        Effect::Release {
+            values: Values::Stepped,
+            outcome: None,
+            next_step: Step(5),
+            ..
+        }
     );
     assert_eq!(
         released(&feed(&mut machine, gradients(5))),

@@ -185,7 +185,8 @@ pub enum Effect {
     Resigned(bool),
     /// This node has returned to the history that it was in before it resigned.
     Stands(MemberState),
-    /// Reason why no round is decided now, and what would release it; `None`: nothing blocks it.
+    /// Reason why no round can be decided, and what would change that. `None` while a quorum lives,
+    /// also if the round waits for a straggler.
     Waiting(Option<String>),
 }
 

@@ -50,7 +50,7 @@
 //! ```text
 //!   leader L              B                        C (a voter)
 //!   ✗ dies                ├─ Prepare(t) ──────────►│ accepts nothing below t any more
-//!                         │◄─ Promise{nothing} ────┤ a quorum of these: no entry below t was chosen, and none can be
+//!                         │◄─ Promise{nothing} ────┤ a quorum: no entry below t is or can be chosen
 //!                         ├─ Open(t), Attempt(t, 1) ►│
 //!                         │◄─ Opened ──────────────┤ unless it promised more than t
 //!                         │        a quorum of these: no leader can be bound to anything below t
@@ -68,8 +68,8 @@
 //!                         ├─ Decide ──────────────►│ the next round excludes the dead
 //! ```
 //! An entry accepted below the highest *floor* of the promising quorum (the highest term known to
-//! be open) is void: the leader of an open term has shown that nothing older was chosen. Of the remaining entries the one
-//! with the highest term counts.
+//! be open) is void: the leader of an open term has shown that nothing older was chosen. Of the
+//! remaining entries the one with the highest term counts.
 //!
 //! # Why that is safe
 //! - P1 is Paxos with one decree per round: the votes of a quorum choose, and a higher term learns
@@ -79,7 +79,8 @@
 //! - P2: a leader asks for votes only after every receiver of the attempt was ready. A receiver
 //!   keeps the data until it learns the decision, or the attempt's own leader begins another
 //!   attempt (it asked for no vote on the first), or a quorum acknowledged that a higher term is
-//!   open (then no later leader can be bound to it, because each quorum has a voter with a higher floor).
+//!   open (then no later leader can be bound to it, because each quorum has a voter with a higher
+//!   floor).
 //! - P6: voters are incarnations of nodes. A restarted process has no vote until an entry admits
 //!   its new incarnation.
 //!
@@ -116,7 +117,7 @@
 //! ```text
 //!   leader                       the others that it reaches
 //!     ├─ Fork{history, voters} ─────▶│ they vote in the new history, on the same round
-//!     │◀─────────── Promise{accepted}┤ an entry that they accepted before counts if one of them is a member of its next view: that one holds the data
+//!     │◀─────────── Promise{accepted}┤ an entry accepted before counts if one of them is its next member
 //!     ├─ Accept, or an attempt ─────▶│
 //! ```
 //! If two nodes fork from one entry at the same time, every node switches to the fork of the higher
@@ -131,8 +132,9 @@
 //!
 //! # Bootstrap
 //! Round 0 is an ordinary round whose voters are the members of the first view; more than half must
-//! vote, as no entry names a tie-breaker. The lowest id contributes, so its parameters reach every
-//! node through the same reduce and publish as in any other round, one part from each owner.
+//! vote, as no entry names a tie-breaker. The lowest id that takes part contributes, so its
+//! parameters reach every node through the same reduce and publish as in any other round, one part
+//! from each owner.
 //!
 //! # The rules
 //! | rule | where | serves |
@@ -143,7 +145,7 @@
 //! | a leader is bound by a quorum's promises: to the highest accepted entry that no floor voids | `acceptor` | P1 |
 //! | an open term is acknowledged only if no higher one was promised | `acceptor` | P2 |
 //! | data of a ready attempt is kept until it is decided, dropped by its leader, or closed by a quorum; of at most two attempts | `data` | P2, P5 |
-//! | the next voters are the members; while there are three voters or fewer, one that was not heard stays; no more new ones than continuing ones | `voters` | P4, P6 |
+//! | the next voters are the members, with no more new ones than continuing ones; below three, excluded ones that may live stay | `voters` | P4, P6 |
 //! | only incarnations that an entry names vote, and lead | `following` | P6 |
 //! | the named leader leads, else the next member that votes; a node that promised another node's term waits a moment | `leading` | P4 |
 //! | another member stands in for an unreachable leader; of two partitioned members one is excluded | `links` | P4 |

@@ -157,6 +157,28 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// The entry of a round to which all members of `view` contributed, and after which they are
+    /// the members and voters again: of a history without forks, with nothing lost.
+    #[must_use]
+    pub fn of_all(lineage: Lineage, round: Round, spec: RoundSpec, view: View) -> Self {
+        Self {
+            lineage,
+            round,
+            spec,
+            contributors: view.ids().collect(),
+            absent: Vec::new(),
+            momentum_lost: 0,
+            samples: None,
+            order: Vec::new(),
+            origin: Origin::default(),
+            forks: Vec::new(),
+            waiting: Vec::new(),
+            retained: Vec::new(),
+            leader: view.lowest(),
+            view,
+        }
+    }
+
     /// Voters of the next round.
     #[must_use]
     pub fn voters(&self) -> Voters {

@@ -1,304 +1,412 @@
-//! The machines of many nodes in a discrete-event world, against an oracle.
+//! One coordinator at a time, told by hand what the others say. Whole clusters are simulated in
+//! `chaos-tests`.
+
+/// Whether any of the effects sends such a message, to anybody or to one node.
+macro_rules! says {
+    ($effects:expr, $message:pat) => {
+        messages(&$effects).any(|(.., message)| matches!(message, $message))
+    };
+    ($effects:expr, to $node:expr, $message:pat) => {
+        messages(&$effects)
+            .any(|(to, _, message)| to == NodeId($node) && matches!(message, $message))
+    };
+}
 
 mod apart;
+mod attempts;
 mod forking;
-mod membership;
-mod network;
-mod node;
-mod oracle;
 mod order;
 mod promises;
 mod restoring;
 mod size;
-mod storm;
 mod streams;
 mod unsound;
 mod verbs;
-mod world;
 
-use crate::ident::NodeId;
-use crate::policy::{OnQuorumLoss, Quorum};
-use node::Schedule;
-use std::collections::BTreeSet;
-use world::{Fault, World};
-
-const SCHEDULE: Schedule = Schedule {
-    slow_every: 3,
-    elements: 23,
-    gradients: 0,
-    buffers: 0,
+use crate::coordinator::{
+    Base, Coordinator, Draft, Effect, In, Outcome, Plan, Proposal, RoundKind, RoundSpec, Settings,
 };
-const LONG: u64 = 20_000_000;
+use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
+use crate::machine::{Identity, Machine, Outbox, Place};
+use crate::time::{Instant, Span};
+use crate::view::tests::view;
+use crate::view::{Member, View};
+use crate::wire::{ContributionNotice, Frame, Header, Message};
 
-fn world(seed: u64, nodes: u64, replicas: usize) -> World {
-    world_with(seed, nodes, replicas, SCHEDULE)
+const SPEC: RoundSpec = RoundSpec {
+    kind: RoundKind::Bootstrap,
+    step: Step(0),
+    gamma: 0.0,
+    elements: 23,
+};
+/// The round after the bootstrap.
+const FIRST: RoundSpec = RoundSpec {
+    kind: RoundKind::Average,
+    step: Step(1),
+    ..SPEC
+};
+const LINEAGE: Lineage = Lineage(77);
+const FORK_AFTER: Span = Span::from_millis(20_000);
+
+/// The coordinator of one node, its clock, and the view that names the others' incarnations.
+struct Bench {
+    machine: Coordinator,
+    view: View,
+    now: u64,
+    id: u64,
 }
 
-fn world_with(seed: u64, nodes: u64, replicas: usize, schedule: Schedule) -> World {
-    let ids: Vec<u64> = (0..nodes).map(|rank| rank * 5 + 2).collect();
-    World::new(seed, &ids, replicas, Quorum::Majority, schedule)
-}
+impl Bench {
+    /// The lowest node of the view, which leads and has contributed.
+    fn leader(ids: &[u64]) -> Self {
+        let mut leader = Self::of(ids, ids[0]);
+        leader.contribute();
+        leader
+    }
 
-/// Every node that lives and belongs to the cluster reached the end with the same parameters.
-fn assert_finished(world: &World, expected: usize) {
-    let seed = world.seed;
-    let done: Vec<_> = world
-        .nodes
-        .values()
-        .filter(|node| node.alive && !node.outside && !node.drained)
-        .collect();
-    let state: Vec<_> = world
-        .nodes
-        .values()
-        .map(|node| {
-            (
-                node.member.id.0,
-                node.alive,
-                node.outside,
-                node.drained,
-                node.round.0,
-                node.next.step.0,
-                node.waiting,
-                node.failed.clone(),
-            )
+    /// Node `node` of the view, before its first contribution.
+    fn of(ids: &[u64], node: u64) -> Self {
+        Self::with(ids, node, |_| {})
+    }
+
+    fn with(ids: &[u64], node: u64, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut bench = Self::outside(view(ids), node, change);
+        bench.tell(In::Formed {
+            view: bench.view.clone(),
+            lineage: LINEAGE,
+        });
+        bench
+    }
+
+    /// A node that belongs to no view yet.
+    fn outside(view: View, node: u64, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = Settings {
+            fork_after: FORK_AFTER,
+            ..Settings::simulated(identity(&view, node))
+        };
+        change(&mut settings);
+        Self {
+            machine: Coordinator::new(settings),
+            view,
+            now: 1,
+            id: node,
+        }
+    }
+
+    fn tell(&mut self, event: In) -> Vec<Effect> {
+        let mut out = Outbox::default();
+        self.machine.handle(event, Instant(self.now), &mut out);
+        out.take()
+    }
+
+    /// Time passes.
+    fn wait(&mut self, micros: u64) -> Vec<Effect> {
+        self.now += micros;
+        self.tell(In::Tick)
+    }
+
+    /// Whether it says, once so much time has passed, that streams of a node broke.
+    fn reports_broken(&mut self, node: u64, after: u64) -> bool {
+        let broken = Message::Broken(NodeId(node));
+        messages(&self.wait(after)).any(|(.., message)| *message == broken)
+    }
+
+    fn contribute(&mut self) -> Vec<Effect> {
+        self.contribute_to(SPEC)
+    }
+
+    /// Contributes to the round under way.
+    fn contribute_to(&mut self, spec: RoundSpec) -> Vec<Effect> {
+        self.tell(In::Contribute {
+            round: self.machine.place().round,
+            spec,
+            samples: None,
+            rates: vec![],
+            buffers: 0,
         })
-        .collect();
-    assert_eq!(done.len(), expected, "seed {seed} {state:?}");
-    for node in done {
-        assert!(
-            node.failed.is_none() && node.next.step.0 >= world.steps_max,
-            "seed {seed} {} at {:?}: {state:?}",
-            node.member.id,
-            node.round
-        );
     }
-}
 
-#[test]
-fn a_steady_cluster_matches_the_oracle() {
-    for (nodes, replicas) in [(1, 1), (2, 1), (3, 0), (4, 1), (5, 2), (8, 3)] {
-        let mut world = world(nodes * 31 + replicas as u64, nodes, replicas);
-        world.run(LONG);
-        assert_finished(&world, nodes as usize);
-        assert_eq!(world.oracle.longest().len() as u64, world.steps_max + 1);
-        assert_eq!(world.oracle.entries.len() as u64, world.steps_max + 1);
+    /// Nodes are dead.
+    fn lose(&mut self, nodes: &[u64], ended: bool) -> Vec<Effect> {
+        let lost = |node: &u64| In::Lost {
+            node: NodeId(*node),
+            incarnation: identity(&self.view, *node).incarnation,
+            ended,
+        };
+        let lost: Vec<In> = nodes.iter().map(lost).collect();
+        lost.into_iter().flat_map(|lost| self.tell(lost)).collect()
     }
-}
 
-#[test]
-fn a_death_at_any_moment_loses_nothing() {
-    for seed in 0..150u64 {
-        let nodes = 3 + seed % 4;
-        let mut world = world(seed, nodes, 1);
-        let victim = NodeId((seed / 4 % nodes) * 5 + 2);
-        world.fault_at(3_000 + seed * 397 % 90_000, Fault::Kill(victim));
-        world.run(LONG);
-        assert_finished(&world, nodes as usize - 1);
+    /// A node leaves after the round that it has contributed to.
+    fn leaves(&mut self, node: u64) -> Vec<Effect> {
+        self.tell(In::Leaving {
+            node: NodeId(node),
+            incarnation: identity(&self.view, node).incarnation,
+            contributes: false,
+        })
     }
-}
 
-#[test]
-fn a_node_joins_while_others_train() {
-    for seed in 0..100u64 {
-        let mut world = world(seed, 1 + seed % 4, 1);
-        let id = NodeId(if seed % 2 == 0 { 1 } else { 40 });
-        world.fault_at(10_000 + seed * 211 % 60_000, Fault::Start(id));
-        world.run(LONG);
-        assert_finished(&world, (1 + seed % 4) as usize + 1);
+    /// These nodes are ready to join.
+    fn joiners(&mut self, members: Vec<Member>) -> Vec<Effect> {
+        let epoch = self.view.epoch();
+        self.tell(In::Joiners { epoch, members })
     }
-}
 
-#[test]
-fn a_joiner_gets_a_donors_buffers_whoever_dies_meanwhile() {
-    for seed in 0..100u64 {
-        let nodes = 3 + seed % 3;
-        let mut world = world_with(
-            seed,
-            nodes,
-            1,
-            Schedule {
-                buffers: 7,
-                ..SCHEDULE
-            },
-        );
-        let at = 10_000 + seed * 211 % 60_000;
-        world.fault_at(at, Fault::Start(NodeId(if seed % 2 == 0 { 1 } else { 40 })));
-        // The donor is the lowest contributor.
-        if seed % 3 > 0 {
-            world.fault_at(at + 1_000 + seed * 97 % 12_000, Fault::Kill(NodeId(2)));
+    /// A frame of the attempt in force.
+    fn hear(&mut self, from: u64, message: Message) -> Vec<Effect> {
+        self.hear_at(from, self.machine.place(), message)
+    }
+
+    /// The same frame from several nodes.
+    fn hear_all(&mut self, from: &[u64], message: &Message) -> Vec<Effect> {
+        from.iter()
+            .flat_map(|from| self.hear(*from, message.clone()))
+            .collect()
+    }
+
+    fn hear_under(&mut self, from: u64, term: Term, message: Message) -> Vec<Effect> {
+        let place = Place {
+            term,
+            attempt: 0,
+            ..self.machine.place()
+        };
+        self.hear_at(from, place, message)
+    }
+
+    fn hear_at(&mut self, from: u64, place: Place, message: Message) -> Vec<Effect> {
+        let Frame::V1 { header, message } = identity(&self.view, from).frame(place, message);
+        self.tell(In::Frame { header, message })
+    }
+
+    /// The leader of the term in force attempts an outcome.
+    fn hear_attempt(&mut self, from: u64, outcome: &Outcome, participants: &[u64]) -> Vec<Effect> {
+        self.hear_attempt_at(from, self.place(), outcome, participants)
+    }
+
+    fn hear_attempt_at(
+        &mut self,
+        from: u64,
+        place: Place,
+        outcome: &Outcome,
+        participants: &[u64],
+    ) -> Vec<Effect> {
+        let proposal = Proposal {
+            outcome: outcome.clone(),
+            participants: ids(participants),
+        };
+        let draft = Draft::new(&proposal, base(place.round, &self.view));
+        self.hear_at(from, place, Message::Attempt(draft))
+    }
+
+    /// A voter's promise under the term in force.
+    fn hear_promise(
+        &mut self,
+        from: u64,
+        accepted: Option<(Term, Outcome)>,
+        contributed: Option<ContributionNotice>,
+    ) -> Vec<Effect> {
+        let promise = Message::Promise {
+            accepted,
+            floor: Term::default(),
+            contributed,
+        };
+        self.hear(from, promise)
+    }
+
+    /// The leader of the term in force says what was decided.
+    fn hear_decision(&mut self, from: u64, entry: Outcome) -> Vec<Effect> {
+        self.hear(from, decision(entry))
+    }
+
+    /// The leader of the round after `parent` attempts to admit whoever is in the next view only.
+    fn hear_admission(&mut self, parent: Outcome, leader: u64, next: &[u64]) -> Vec<Effect> {
+        let before = parent.view.clone();
+        let round = parent.round.next();
+        let outcome = Outcome {
+            round,
+            view: next_view(&before, view(next).members()),
+            spec: FIRST,
+            contributors: ids(&[leader]),
+            leader: NodeId(leader),
+            retained: vec![],
+            ..parent.clone()
+        };
+        let proposal = Proposal {
+            outcome,
+            participants: before.ids().filter(|id| id.0 != self.id).collect(),
+        };
+        let draft = Draft::new(&proposal, base(round, &before));
+        let place = Place {
+            lineage: parent.lineage,
+            epoch: before.epoch(),
+            round,
+            term: term(1, leader),
+            attempt: 1,
+        };
+        self.hear_at(leader, place, Message::Admit { parent, draft })
+    }
+
+    /// Brings all data of the attempt that these effects opened.
+    fn hold_all(&mut self, effects: &[Effect]) -> Vec<Effect> {
+        let mut arrived = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Open(plan) => {
+                    if plan.owns() {
+                        arrived.push(In::Reduced(plan.attempt));
+                    }
+                    let held = |owner| In::ParametersHeld(plan.attempt, owner);
+                    arrived.extend(plan.other_owners().into_iter().map(held));
+                }
+                Effect::Publish(publication) => {
+                    let attempt = publication.attempt;
+                    let moves = publication.moves_to(NodeId(self.id));
+                    arrived.extend(moves.map(|moved| In::StateHeld(attempt, moved.from)));
+                }
+                _ => {}
+            }
         }
-        world.run(LONG);
-        assert_finished(&world, nodes as usize + usize::from(seed % 3 == 0));
+        arrived
+            .into_iter()
+            .flat_map(|arrived| self.tell(arrived))
+            .collect()
+    }
+
+    /// This node leads a round of the view until it asks for votes.
+    fn lead(&mut self, spec: RoundSpec) -> Vec<Effect> {
+        let others: Vec<u64> = self.view.ids().map(|id| id.0).collect();
+        let others: Vec<u64> = others.into_iter().filter(|id| *id != self.id).collect();
+        let mut effects = self.contribute_to(spec);
+        effects.extend(self.hear_all(&others, &Message::Contribute(contribution_to(spec))));
+        let held = self.hold_all(&effects);
+        effects.extend(held);
+        effects.extend(self.hear_all(&others, &Message::Ready));
+        assert!(says!(effects, Message::Accept(_)), "{effects:?}");
+        effects
+    }
+
+    /// Node `node` holds all data of the bootstrap that node 1 attempts.
+    fn ready(ids: &[u64], node: u64, change: impl FnOnce(&mut Settings)) -> (Self, Outcome) {
+        let mut member = Self::with(ids, node, change);
+        let opened = member.contribute();
+        let outcome = founded(&member.view, 1);
+        member.hear_attempt(1, &outcome, ids);
+        let ready = member.hold_all(&opened);
+        assert!(says!(ready, Message::Ready), "{ready:?}");
+        (member, outcome)
+    }
+
+    fn place(&self) -> Place {
+        self.machine.place()
+    }
+
+    fn term(&self) -> Term {
+        self.machine.place().term
+    }
+
+    /// Participants of the newest attempt that this leader begins.
+    fn attempted(&self, effects: &[Effect]) -> Option<Vec<u64>> {
+        let draft = messages(effects)
+            .filter_map(|(.., message)| match message {
+                Message::Attempt(draft) => Some(draft),
+                _ => None,
+            })
+            .last()?;
+        let newest = draft.resolve(base(self.place().round, &self.view))?;
+        Some(newest.participants.iter().map(|node| node.0).collect())
     }
 }
 
-#[test]
-fn killed_nodes_return_under_their_ids() {
-    for seed in 0..80u64 {
-        let nodes = 3 + seed % 3;
-        let mut world = world(seed, nodes, 1);
-        let victim = NodeId((seed % nodes) * 5 + 2);
-        let at = 5_000 + seed * 173 % 60_000;
-        world.fault_at(at, Fault::Kill(victim));
-        world.fault_at(at + 100 + seed * 97 % 20_000, Fault::Start(victim));
-        world.run(LONG);
-        assert_finished(&world, nodes as usize);
+/// A member of the view, or the first start of another node.
+fn identity(view: &View, node: u64) -> Identity {
+    Identity {
+        cluster: ClusterId(1),
+        node: NodeId(node),
+        incarnation: view
+            .member(NodeId(node))
+            .map_or(Incarnation(1), |member| member.incarnation),
     }
 }
 
-#[test]
-fn a_drained_node_hands_over() {
-    for seed in 0..80u64 {
-        let mut world = world(seed, 4, (seed % 2) as usize);
-        world.fault_at(
-            5_000 + seed * 211 % 60_000,
-            Fault::Drain(NodeId((seed % 4) * 5 + 2)),
-        );
-        world.run(LONG);
-        assert_finished(&world, 3);
-        assert_eq!(world.nodes.values().filter(|node| node.drained).count(), 1);
+fn ids(ids: &[u64]) -> Vec<NodeId> {
+    ids.iter().copied().map(NodeId).collect()
+}
+
+fn term(counter: u64, node: u64) -> Term {
+    Term {
+        counter,
+        node: NodeId(node),
     }
 }
 
-#[test]
-fn a_paused_node_is_excluded_and_comes_back() {
-    for seed in 0..80u64 {
-        let mut world = world(seed, 4, 1);
-        let at = 5_000 + seed * 211 % 60_000;
-        let span = 500 + seed * 1_009 % 60_000;
-        world.steps_max = 60;
-        world.fault_at(at, Fault::Pause(NodeId((seed % 4) * 5 + 2), span));
-        world.run(LONG);
-        assert_finished(&world, 4);
+/// The next start of a node.
+fn again(view: &View, node: u64) -> Member {
+    let member = view.member(NodeId(node)).unwrap();
+    Member {
+        incarnation: Incarnation(member.incarnation.0 + 1),
+        ..member.clone()
     }
 }
 
-#[test]
-fn a_straggler_is_closed_without_and_stays_a_member() {
-    for seed in 0..20u64 {
-        let mut world = world(seed, 4, 1);
-        world.slow_nodes = BTreeSet::from([NodeId((seed % 4) * 5 + 2)]);
-        world.steps_max = 12;
-        world.run(LONG);
-        assert_finished(&world, 4);
-        let sizes: BTreeSet<usize> = world
-            .oracle
-            .entries
-            .values()
-            .map(|entry| entry.outcome.contributors.len())
-            .collect();
-        assert!(sizes.contains(&3), "{sizes:?}");
-        assert!(
-            world
-                .oracle
-                .entries
-                .values()
-                .all(|entry| entry.outcome.view.size() == 4)
-        );
+/// The view with these members that follows another one.
+fn next_view(before: &View, members: &[Member]) -> View {
+    let epoch = Epoch(before.epoch().0 + 1);
+    before.succeeded_by(epoch, members.to_vec()).unwrap()
+}
+
+fn contribution_to(spec: RoundSpec) -> ContributionNotice {
+    ContributionNotice {
+        spec,
+        samples: None,
+        rates: vec![],
     }
 }
 
-#[test]
-fn a_minority_decides_nothing_and_rejoins() {
-    for seed in 0..50u64 {
-        let mut world = world(seed, 5, 1);
-        world.steps_max = 80;
-        world.losses_allowed = true;
-        let at = 5_000 + seed * 211 % 60_000;
-        let minority =
-            BTreeSet::from([NodeId((seed % 5) * 5 + 2), NodeId(((seed + 1) % 5) * 5 + 2)]);
-        world.fault_at(at, Fault::Cut(minority.clone()));
-        world.run(at + 60_000);
-        for id in &minority {
-            assert!(
-                world.nodes[id].waits_for.is_some(),
-                "{id} does not say why it waits"
-            );
-        }
-        world.fault_at(at + 60_001, Fault::Heal);
-        world.run(LONG);
-        assert_finished(&world, 5);
+fn contribution() -> ContributionNotice {
+    contribution_to(SPEC)
+}
+
+fn decision(entry: Outcome) -> Message {
+    Message::Decide {
+        entry: Some(entry),
+        leaves: false,
     }
 }
 
-/// Three of four die at once; the last one, and when the others are back, each under a new start.
-fn lose_three_of_four(seed: u64, on_quorum_loss: OnQuorumLoss) -> (World, u64) {
-    let ids = [2, 7, 12, 17];
-    let mut world = World::with(seed, &ids, 1, (Quorum::Majority, on_quorum_loss), SCHEDULE);
-    world.losses_allowed = true;
-    let survivor = ids[seed as usize % 4];
-    // The founding is decided by then.
-    let at = 25_000 + seed * 211 % 40_000;
-    let others: Vec<u64> = ids.into_iter().filter(|id| *id != survivor).collect();
-    others
-        .iter()
-        .for_each(|id| world.fault_at(at, Fault::Kill(NodeId(*id))));
-    world.run(at + 300_000);
-    assert!(world.nodes[&NodeId(survivor)].waits_for.is_some());
-    for (index, id) in others.iter().enumerate() {
-        world.fault_at(
-            at + 300_001 + index as u64 * 30_000,
-            Fault::Start(NodeId(*id)),
-        );
-    }
-    (world, at)
-}
-
-#[test]
-fn the_last_of_a_majority_waits_also_when_all_others_were_started_again() {
-    for seed in 0..40u64 {
-        let (mut world, at) = lose_three_of_four(seed, OnQuorumLoss::Wait);
-        let rounds = world.oracle.entries.len();
-        world.run(at + 2_000_000);
-        assert_eq!(
-            world.oracle.entries.len(),
-            rounds,
-            "seed {seed}: a new start has no vote"
-        );
-        assert!(
-            world.nodes[&NodeId([2, 7, 12, 17][seed as usize % 4])]
-                .waits_for
-                .is_some()
-        );
+/// The base that a draft of the first rounds changes.
+fn base(round: Round, view: &View) -> Base<'_> {
+    Base {
+        round,
+        view,
+        order: &[],
+        forks: &[],
     }
 }
 
-#[test]
-fn the_last_of_a_majority_goes_on_with_all_others_started_again_where_it_may() {
-    for seed in 0..40u64 {
-        let (mut world, at) = lose_three_of_four(seed, OnQuorumLoss::Fork);
-        let rounds = world.oracle.entries.len();
-        world.run(at + 350_000);
-        assert_eq!(
-            world.oracle.entries.len(),
-            rounds,
-            "two of four are not all"
-        );
-        world.run(LONG);
-        assert_finished(&world, 4);
-        // Members of a view that this one never heard of may hold more: it is another history.
-        let lineages: BTreeSet<_> = world
-            .oracle
-            .entries
-            .values()
-            .map(|entry| entry.outcome.lineage)
-            .collect();
-        assert_eq!(lineages.len(), 2, "seed {seed}: {lineages:?}");
+/// The entry of the bootstrap of a view with a node's parameters.
+fn founded(view: &View, contributor: u64) -> Outcome {
+    Outcome {
+        contributors: vec![NodeId(contributor)],
+        ..Outcome::of_all(LINEAGE, Round::BOOTSTRAP, SPEC, view.clone())
     }
 }
 
-#[test]
-fn the_last_survivor_goes_on_alone() {
-    for seed in 0..40u64 {
-        let ids = [2, 7, 12, 17];
-        let mut world = World::new(seed, &ids, 1, Quorum::Survivors, SCHEDULE);
-        world.losses_allowed = true;
-        let survivor = ids[seed as usize % 4];
-        let at = 5_000 + seed * 211 % 40_000;
-        ids.iter()
-            .filter(|id| **id != survivor)
-            .for_each(|id| world.fault_at(at, Fault::Kill(NodeId(*id))));
-        world.run(LONG);
-        assert_finished(&world, 1);
-    }
+/// The messages that these effects send.
+fn messages(effects: &[Effect]) -> impl Iterator<Item = (NodeId, &Header, &Message)> {
+    effects.iter().filter_map(|effect| match effect {
+        Effect::Send {
+            to,
+            frame: Frame::V1 { header, message },
+        } => Some((*to, header, &**message)),
+        _ => None,
+    })
+}
+
+/// The plan of the attempt that these effects opened.
+fn opened(effects: &[Effect]) -> &Plan {
+    let plan = effects.iter().find_map(|effect| match effect {
+        Effect::Open(plan) => Some(&**plan),
+        _ => None,
+    });
+    plan.unwrap()
 }

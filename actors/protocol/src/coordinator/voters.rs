@@ -2,8 +2,8 @@
 //! are the same.
 //!
 //! - An excluded member stops being a voter too, so that a cluster which loses host after host
-//!   continues. As long as there are no more than [`VOTERS_KEPT`] voters, one that was
-//!   excluded because it was not heard stays a voter. A vote needs no data.
+//!   continues. If fewer than [`VOTERS_KEPT`] voters would be left, excluded
+//!   members that may still live stay voters. A vote needs no data.
 //! - Voters are incarnations of nodes: a restarted process is not a voter until an entry makes it a
 //!   member.
 //! - An entry admits no more new voters than there are continuing ones, so the continuing ones,
@@ -15,7 +15,8 @@ use crate::view::{Member, View};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Number of voters below which no voter is dropped for silence alone.
+/// While there are no more voters than this, an excluded member stays a voter unless its process is
+/// known to have ended.
 pub const VOTERS_KEPT: usize = 3;
 
 /// A voting incarnation of a node.
@@ -58,7 +59,7 @@ impl Voters {
     /// The bootstrap members: more than half of them must vote for round 0. Half would decide a
     /// bootstrap that the other half calls void.
     #[must_use]
-    pub fn of_founders(view: &View) -> Self {
+    pub fn of_bootstrap(view: &View) -> Self {
         Self {
             voters: view.members().iter().map(Voter::from).collect(),
             tie_breaker: None,
@@ -219,7 +220,7 @@ mod tests {
 
     #[test]
     fn more_than_half_of_the_founders_must_vote() {
-        let founders = Voters::of_founders(&view(&[1, 2, 3, 4]));
+        let founders = Voters::of_bootstrap(&view(&[1, 2, 3, 4]));
         assert!(
             !founders.is_quorum([1, 2].map(NodeId)) && founders.is_quorum([1, 2, 4].map(NodeId))
         );

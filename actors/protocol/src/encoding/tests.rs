@@ -153,7 +153,12 @@ proptest! {
             let mut bytes = vec![0; wire.encoded_bytes(300)];
             let mut next = vec![9.0; 300];
             let mut decoded = vec![0.0; 300];
-            let contribution = EncoderInput { values: &values, weight, reference: &reference, residual: Some(&owed) };
+            let contribution = EncoderInput {
+                values: &values,
+                weight,
+                reference: &reference,
+                residual: Some(&owed),
+            };
             wire.encode_contribution(contribution, &mut bytes, &mut next);
             wire.decode(&bytes, &mut decoded);
             let wanted: Vec<f32> =

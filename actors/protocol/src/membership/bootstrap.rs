@@ -31,7 +31,7 @@ pub const VOID_LOOK_EVERY: Span = Span::from_millis(250);
 impl Membership {
     /// Whether this node may be a bootstrap member of another process's bootstrap, or bootstrap
     /// itself.
-    pub(super) fn founds(&self) -> bool {
+    pub(super) fn may_bootstrap(&self) -> bool {
         !self.settings.join && !self.is_bound_to_look()
     }
 
@@ -63,15 +63,16 @@ impl Membership {
     pub(super) fn discovered(&mut self, mut addresses: Vec<SocketAddr>, out: &mut Outbox<Effect>) {
         addresses.sort_unstable();
         self.discovered = Some(addresses);
-        self.say_that_it_founds(out);
-        self.found_when_complete(out);
+        self.tell_that_it_may_bootstrap(out);
+        self.bootstrap_when_complete(out);
     }
 
     /// A restarted process that has heard of no run names its model once all known addresses have
     /// answered: from then on the other bootstrap members count on it.
-    pub(super) fn say_that_it_founds(&mut self, out: &mut Outbox<Effect>) {
-        let founds = self.founds();
-        if std::mem::replace(&mut self.life.said_that_it_founds, founds) != founds
+    pub(super) fn tell_that_it_may_bootstrap(&mut self, out: &mut Outbox<Effect>) {
+        let may_bootstrap = self.may_bootstrap();
+        if std::mem::replace(&mut self.life.told_that_it_may_bootstrap, may_bootstrap)
+            != may_bootstrap
             && self.model.is_some()
             && self.life.is_new()
         {
@@ -87,7 +88,11 @@ impl Membership {
         let discovered = self.discovered.iter().flatten().next().copied();
         let discovered = discovered
             .filter(|address| !self.settings.addresses_may_be_stale && goes_before(address));
-        discovered.or_else(|| self.founders().map(Known::address).find(goes_before))
+        discovered.or_else(|| {
+            self.bootstrap_members()
+                .map(Known::address)
+                .find(goes_before)
+        })
     }
 
     fn bootstraps(&self) -> bool {
@@ -99,11 +104,13 @@ impl Membership {
     }
 
     /// The other nodes that called `synchronize` and can be sent to.
-    fn founders(&self) -> impl Iterator<Item = &Known> {
-        self.hellos.values().filter(|known| self.is_founder(known))
+    fn bootstrap_members(&self) -> impl Iterator<Item = &Known> {
+        self.hellos
+            .values()
+            .filter(|known| self.is_bootstrap_member(known))
     }
 
-    fn is_founder(&self, known: &Known) -> bool {
+    fn is_bootstrap_member(&self, known: &Known) -> bool {
         let incarnation = (known.node, known.incarnation);
         let has_ended = self.life.ended.contains(&incarnation) || self.left.contains(&incarnation);
         known.model.is_some() && self.is_current(known) && !has_ended
@@ -116,18 +123,18 @@ impl Membership {
 
     /// Forms the view, on the bootstrapper, once `min_nodes` nodes, itself included, called
     /// `synchronize` and none of the known addresses belongs to a run.
-    pub(super) fn found_when_complete(&mut self, out: &mut Outbox<Effect>) {
+    pub(super) fn bootstrap_when_complete(&mut self, out: &mut Outbox<Effect>) {
         let waits = self.life.is_new() && self.life.resigning.is_empty() && self.adopted.is_none();
         let able = self.model.is_some() && self.refused.is_none() && self.failed.is_none();
         // A cheap check before the costly ones: every bootstrap member is connected.
         let enough = self.connected.len() + 1 >= self.settings.min_nodes;
-        if !waits || !able || !enough || !self.founds() || !self.bootstraps() {
+        if !waits || !able || !enough || !self.may_bootstrap() || !self.bootstraps() {
             return;
         }
         if self.unanswered() > 0 && !self.looked {
             return;
         }
-        let mut members: Vec<Member> = self.founders().map(Known::member).collect();
+        let mut members: Vec<Member> = self.bootstrap_members().map(Known::member).collect();
         if members.len() + 1 < self.settings.min_nodes {
             return;
         }
@@ -185,7 +192,7 @@ impl Membership {
             && self.is_void(view)
         {
             self.adopted = None;
-            self.found_when_complete(out);
+            self.bootstrap_when_complete(out);
         }
         if self
             .life
@@ -196,7 +203,7 @@ impl Membership {
             self.life.cluster = None;
             self.life.asked = None;
             self.life.wished = None;
-            self.found_when_complete(out);
+            self.bootstrap_when_complete(out);
         }
         let Some(MemberState { view, round, .. }) = &self.life.standing else {
             return;
@@ -212,7 +219,7 @@ impl Membership {
             .members()
             .iter()
             .filter(|member| !self.has_ended(member));
-        !Voters::of_founders(view).is_quorum(left.map(|member| member.id))
+        !Voters::of_bootstrap(view).is_quorum(left.map(|member| member.id))
     }
 
     /// Whether the bootstrap is abandoned: each of its members has ended, or says that it is not in
@@ -289,7 +296,7 @@ impl Membership {
     pub(super) fn look_no_longer(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         if self.look_by.take_if(|by| now >= *by).is_some() {
             self.looked = true;
-            self.found_when_complete(out);
+            self.bootstrap_when_complete(out);
         }
     }
 }

@@ -58,7 +58,7 @@ impl Membership {
             }
             None => self.life.is_new() || self.waits_for_another_bootstrap(),
         };
-        if !takes || !self.founds() || self.model.is_none() {
+        if !takes || !self.may_bootstrap() || self.model.is_none() {
             // The bootstrapper learns this node's member state, and joins.
             return self.send(header.sender, self.hello(), out);
         }
@@ -241,8 +241,8 @@ impl Membership {
         if self.life.has_drained() || self.failed.is_some() {
             return;
         }
-        let founds = self.life.is_new() && self.model.is_some() && self.founds();
-        if founds && theirs.round == Round::BOOTSTRAP && self.counts_on_me(&theirs.view) {
+        let bootstraps = self.life.is_new() && self.model.is_some() && self.may_bootstrap();
+        if bootstraps && theirs.round == Round::BOOTSTRAP && self.counts_on_me(&theirs.view) {
             return self.change_over(theirs, out);
         }
         if self.counts_on_me(&theirs.view) && self.life.has_asked(&theirs) {

@@ -33,7 +33,7 @@ pub(super) struct Life {
     /// This node was ready for round 0 of its bootstrap: it changes over to no other one.
     pub is_bound: bool,
     /// It named its model to the others, so that they count on it as a bootstrap member.
-    pub said_that_it_founds: bool,
+    pub told_that_it_may_bootstrap: bool,
     /// Incarnations of nodes that are known to have ended.
     pub ended: BTreeSet<(NodeId, Incarnation)>,
     /// Later lineage of the history whose state this node brings, if that history went on under
@@ -194,10 +194,10 @@ impl Membership {
                 // bootstrap members have not said in a hello that they are in it.
                 let lineage = standing.lineage;
                 let view = standing.view.clone();
-                let founders = self.hellos.values_mut().filter(|known| {
+                let bootstrap_members = self.hellos.values_mut().filter(|known| {
                     known.stands_in.is_none() && view.members().contains(&known.member())
                 });
-                founders.for_each(|known| known.stands_in = Some(lineage));
+                bootstrap_members.for_each(|known| known.stands_in = Some(lineage));
                 self.tell_strangers(out);
             }
             return;
@@ -584,7 +584,7 @@ impl Membership {
         }
         if ended {
             // It may have been the one with the smaller address.
-            self.found_when_complete(out);
+            self.bootstrap_when_complete(out);
         }
     }
 

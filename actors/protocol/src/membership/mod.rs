@@ -144,7 +144,7 @@ impl Machine for Membership {
         self.ask_again_when_not_admitted(now, out);
         self.leave_void_bootstrap(now, out);
         self.return_when_deserted(now, out);
-        self.say_that_it_founds(out);
+        self.tell_that_it_may_bootstrap(out);
         self.look_no_longer(now, out);
         self.tell_waiting(out);
     }
@@ -244,7 +244,8 @@ impl Membership {
             ..
         } = &self.settings;
         // Naming the model makes the other bootstrap members count on this node.
-        let named = self.founds() || self.life.standing.is_some() || self.life.cluster.is_some();
+        let named =
+            self.may_bootstrap() || self.life.standing.is_some() || self.life.cluster.is_some();
         let address = *address;
         let devices = *devices;
         let settings = shared.clone();
@@ -290,7 +291,7 @@ impl Membership {
                 self.compare(known, now, out);
             }
         }
-        self.found_when_complete(out);
+        self.bootstrap_when_complete(out);
         self.join_when_ready(out);
     }
 
@@ -313,12 +314,12 @@ impl Membership {
             return self.refuse(error, now, out);
         }
         self.form_when_connected(out);
-        self.found_when_complete(out);
+        self.bootstrap_when_complete(out);
         self.join_when_ready(out);
     }
 
     fn dial_failed(&mut self, error: BootstrapError, now: Instant, out: &mut Outbox<Effect>) {
-        if self.settings.addresses_may_be_stale || !self.life.is_new() || !self.founds() {
+        if self.settings.addresses_may_be_stale || !self.life.is_new() || !self.may_bootstrap() {
             // The address may belong to an earlier run; it is named only if a node is still missing
             // in the end.
             self.unreachable = Some(error.to_string());
@@ -380,7 +381,7 @@ impl Membership {
         if self.hellos.len() < MEMBERS_MAX || self.hellos.contains_key(&header.sender) {
             self.hellos.insert(header.sender, known);
         }
-        self.found_when_complete(out);
+        self.bootstrap_when_complete(out);
         self.join_when_ready(out);
     }
 
@@ -500,7 +501,11 @@ impl Membership {
         } else if joins && due(self.synchronize_by) {
             // The cluster's next round admits a node, and that may be far off.
             self.not_admitted(self.settings.synchronize_timeout, out);
-        } else if due(self.appear_by) && self.life.is_new() && self.founds() && !self.met_all() {
+        } else if due(self.appear_by)
+            && self.life.is_new()
+            && self.may_bootstrap()
+            && !self.met_all()
+        {
             let present = self.connected.keys().copied().chain([self.me()]).collect();
             let waited = self.settings.connect_timeout;
             let unreachable = self.unreachable.take();
@@ -522,7 +527,7 @@ impl Membership {
             .take_if(|deadline| now >= *deadline)
             .is_some()
             && self.life.is_new()
-            && self.founds()
+            && self.may_bootstrap()
         {
             let waited = self.settings.synchronize_timeout;
             let error = match self.why_not_founded() {
@@ -588,5 +593,5 @@ fn lineage_of(identity: Identity, view: &View) -> Lineage {
         bytes.extend(member.id.0.to_le_bytes());
         bytes.extend(member.incarnation.0.to_le_bytes());
     }
-    Lineage::founded(xxh3_128(&bytes))
+    Lineage::of_bootstrap(xxh3_128(&bytes))
 }

@@ -63,7 +63,7 @@ impl Membership {
             }
             self.form_when_connected(out);
             self.join_when_ready(out);
-            self.found_when_complete(out);
+            self.bootstrap_when_complete(out);
         }
     }
 

@@ -49,10 +49,10 @@ pub fn differing_settings(ours: &str, theirs: &str) -> Vec<Difference> {
         .chain(&theirs)
         .map(|(key, _)| *key)
         .filter(|key| seen.insert(*key));
-    let founds = |key: &&str| {
+    let is_compared = |key: &&str| {
         *key != RESUME_KEY || (value(&ours, key).is_some() && value(&theirs, key).is_some())
     };
-    keys.filter(founds)
+    keys.filter(is_compared)
         .filter_map(|key| difference(key, value(&ours, key), value(&theirs, key)))
         .collect()
 }

@@ -185,12 +185,6 @@ impl<D: Data> RoundsPart<D> {
         }
     }
 
-    /// The attempts whose data moves or is kept.
-    #[cfg(test)]
-    pub(crate) fn attempts(&self) -> &[Moving<D>] {
-        &self.attempts
-    }
-
     /// Handles a message.
     pub fn handle(
         &mut self,

@@ -71,7 +71,7 @@ impl Pair {
                 id,
                 In::Formed {
                     view: view.clone(),
-                    lineage: Lineage::founded(7),
+                    lineage: Lineage::of_bootstrap(7),
                 },
             );
         }

@@ -143,8 +143,8 @@ impl ShardMap {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// The first holder of a shard: it averages the shard and takes its slow step, unless it takes no
-    /// part in the round (then [`crate::coordinator::Plan`] names another holder).
+    /// The first holder of a shard: it averages the shard and takes its slow step, unless it takes
+    /// no part in the round (then [`crate::coordinator::Plan`] names another participant).
     #[must_use]
     pub fn owner(&self, shard: ShardId) -> Option<NodeId> {
         self.holders(shard).first().copied()

@@ -68,7 +68,7 @@ impl Peers {
 
 /// A gossip graph. All members of a view evaluate it in the same way, so that a node sends exactly
 /// when its peer expects it: `i` is in the `out` of `j` exactly when `j` is in the `inward` of `i`.
-/// Over one cycle, information from every member reaches all others.
+/// Information from every member reaches all others, over one cycle or (in a ring) several.
 pub trait Topology: Debug + Send + Sync {
     /// The peers of `me` in the gossip with number `turn`, counted from 0. `members` is the whole
     /// view, ascending. Empty if `me` is alone or not a member, or if the number of members is not

@@ -128,7 +128,8 @@ pub enum Message {
     /// A quorum of the voters acknowledged that the header's term is open: the data of attempts of
     /// lower terms may be dropped.
     Closed,
-    /// A leader begins an attempt: nodes transfer its data from now on.
+    /// A leader begins an attempt: nodes transfer its data. Contributions may be on their way
+    /// already.
     Attempt(Draft),
     /// The same, to a node that is not a member yet, with the preceding entry.
     Admit {

@@ -31,7 +31,7 @@ const VIEW: &str = "\
 020000000000000001000000";
 /// Step, learning rate, elements; the kind precedes them.
 const TERMS: &str = "3000000000000000cdcccc3d40787d0100000000";
-const FOUND: &str = "00000000";
+const BOOTSTRAP: &str = "00000000";
 const AVERAGE: &str = "01000000";
 const SLOW: &str = "02000000";
 const GRADIENTS: &str = "03000000";
@@ -364,7 +364,7 @@ fn attempts() -> Vec<(Message, String)> {
         (
             Message::Attempt(plain),
             format!(
-                "0b000000{FOUND}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}06000000000000000000{ORIGIN}00"
+                "0b000000{BOOTSTRAP}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}06000000000000000000{ORIGIN}00"
             ),
         ),
         (

@@ -124,7 +124,7 @@ pub(super) fn bootstrapped(setup: &Setup) -> State {
         View::new(Epoch::BOOTSTRAP, members).expect("at least one member, all with different ids");
     let everybody: Vec<NodeId> = ids.iter().copied().chain(joiner).collect();
     let mut state = State {
-        first_voters: Arc::new(Voters::of_founders(&view)),
+        first_voters: Arc::new(Voters::of_bootstrap(&view)),
         bootstrap: Arc::new(view.clone()),
         nodes: everybody
             .iter()
@@ -145,7 +145,7 @@ pub(super) fn bootstrapped(setup: &Setup) -> State {
     };
     let formed = In::Formed {
         view,
-        lineage: Lineage::founded(1),
+        lineage: Lineage::of_bootstrap(1),
     };
     for id in &everybody {
         let others = everybody.iter().filter(|other| *other != id);

@@ -171,8 +171,8 @@ impl Drill {
     }
 
     /// Waits until the trap has sprung, or the round for which it was set is over: not every run
-    /// sends the same, where a message is answered that was late. A trap that has not sprung by then
-    /// never does. Whether it has.
+    /// sends the same, where a message is answered that was late. A trap that has not sprung by
+    /// then never does. Whether it has.
     pub fn until_sprung(&self, round: u64) -> bool {
         let has_sprung = |state: &State| state.armed.as_ref().is_some_and(|armed| armed.sprung);
         self.until("the trap springs", |state| {

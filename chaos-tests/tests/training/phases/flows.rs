@@ -37,7 +37,7 @@ impl Flow<'_> {
         phases
     }
 
-    /// What each failure costs.
+    /// The costs of each failure.
     fn costs(&self, phases: &[(u64, Point)]) -> Vec<Cost> {
         let costs = Mutex::new(Vec::new());
         each(phases, |(victim, point)| {
@@ -85,7 +85,7 @@ fn without(ids: &[u64], gone: &[Option<u64>]) -> Vec<u64> {
     ids.iter().copied().filter(is_left).collect()
 }
 
-/// What it costs that a node is killed: a member, the leader, the owner or a replica of any shard.
+/// Costs of the death of a node: a member, the leader, the owner or a replica of any shard.
 fn killed(ids: &[u64], config: &Config, round: u64) -> Vec<Cost> {
     let flow = Flow {
         ids: ids.to_vec(),

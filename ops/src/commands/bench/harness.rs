@@ -1,5 +1,5 @@
-//! What every bench shares: nodes that run a task, the spread of repeated times, and how a result
-//! is shown.
+//! Shared by all benches: nodes that run a task, the spread of repeated times, and the display of a
+//! result.
 
 use super::node::{BENCH_NODE, Task};
 use crate::console::{Console, table};

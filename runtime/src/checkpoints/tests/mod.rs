@@ -101,27 +101,14 @@ fn snapshot(node: u64, step: u64) -> Snapshot {
         address,
         devices: 1,
     };
-    let outcome = Outcome {
-        lineage: Lineage(0xabc),
-        round: Round(7),
-        spec: RoundSpec {
-            kind: RoundKind::Slow,
-            step: Step(step - 1),
-            gamma: 0.1,
-            elements: ELEMENTS as u64,
-        },
-        contributors: vec![NodeId(1), NodeId(2)],
-        view: View::new(Epoch(1), vec![member(1), member(2)]).unwrap(),
-        absent: vec![],
-        momentum_lost: 0,
-        samples: None,
-        order: vec![],
-        origin: Origin::default(),
-        forks: Vec::new(),
-        waiting: vec![],
-        retained: vec![],
-        leader: NodeId(1),
+    let spec = RoundSpec {
+        kind: RoundKind::Slow,
+        step: Step(step - 1),
+        gamma: 0.1,
+        elements: ELEMENTS as u64,
     };
+    let view = View::new(Epoch(1), vec![member(1), member(2)]).unwrap();
+    let outcome = Outcome::of_all(Lineage(0xabc), Round(7), spec, view);
     let momentum = |shard: &ShardId| {
         let range = Layout::new(ELEMENTS).range(*shard);
         // Node 2's is zero, without pieces.

@@ -90,11 +90,11 @@ impl Session {
         exchanged: &Exchanged,
         buffers: &mut Buffers<'_>,
     ) -> Result<(), SynchronizeError> {
-        let founded = exchanged
+        let is_bootstrap = exchanged
             .outcome
             .as_ref()
             .is_some_and(|outcome| outcome.spec.kind == RoundKind::Bootstrap);
-        if !founded {
+        if !is_bootstrap {
             return Ok(());
         }
         let Some(resumed) = self.node.checkpoints().resumed() else {

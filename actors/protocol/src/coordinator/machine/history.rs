@@ -69,7 +69,7 @@ impl History {
             lineage,
             began_in: lineage,
             round: Round::BOOTSTRAP,
-            voters: Voters::of_founders(&view),
+            voters: Voters::of_bootstrap(&view),
             retained: Vec::new(),
             leader: view.lowest(),
             view,

@@ -6,7 +6,7 @@
 //! ```text
 //!   3 ──✗── 1   3 waits for streams of 1: Broken(1) to the leader     (AWAY_WAIT after the connection was lost, or as soon as 1
 //!                                                                      would be dead if others did not hear it)
-//!   leader      a pair reported under REPORTS_TO_PART attempts: the next attempt is made without one of the two
+//!   leader      a pair reported under REPORTS_TO_PART attempts: the next one goes without one of them
 //!   leader ✗ 3  3 takes no part once it was unreachable for AWAY_WAIT
 //!   3 ✗ leader  3 takes over, if the leader was unreachable for twice AWAY_WAIT (and a little more, the higher its rank)
 //! ```

@@ -1,73 +1,48 @@
 //! What survivors do without a quorum: how long they wait, and what they go on with.
 
-use super::streams::{FORK_AFTER, LINEAGE, Leader, attempted, contribution, founded, said, says};
-use crate::coordinator::{Effect, In, Outcome, Settings, Voter};
-use crate::ident::{NodeId, Term};
-use crate::machine::Place;
+use super::*;
+use crate::coordinator::Voter;
 use crate::policy::{OnQuorumLoss, Quorum};
-use crate::view::Member;
-use crate::wire::Message;
 
 const IDS: [u64; 5] = [1, 2, 3, 4, 5];
 
-fn survivor() -> Leader {
-    let mut node = Leader::with(&IDS, 2, |settings| Settings {
-        quorum: Quorum::Survivors,
-        ..settings
-    });
+fn survivor() -> Bench {
+    let mut node = Bench::with(&IDS, 2, |settings| settings.quorum = Quorum::Survivors);
     node.contribute();
     node
 }
 
 fn forks(effects: &[Effect]) -> bool {
-    says(effects, |message| matches!(message, Message::Fork { .. }))
+    says!(effects, Message::Fork { .. })
 }
 
 #[test]
 fn survivors_wait_for_a_quorum_unless_the_others_are_known_to_have_ended() {
     let mut node = survivor();
-    let silent: Vec<Effect> = [1, 4, 5]
-        .into_iter()
-        .flat_map(|id| node.lose(id, false))
-        .collect();
+    let silent = node.lose(&[1, 4, 5], false);
     assert!(!forks(&silent), "they may live: {silent:?}");
-    node.now += FORK_AFTER.0 - 1;
-    assert!(!forks(&node.tell(In::Tick)));
-    node.now += 1;
-    assert!(forks(&node.tell(In::Tick)));
+    assert!(!forks(&node.wait(FORK_AFTER.0 - 1)));
+    assert!(forks(&node.wait(1)));
 
     let mut node = survivor();
-    [1, 4, 5]
-        .into_iter()
-        .for_each(|id| _ = node.lose(id, false));
-    assert!(!forks(&node.lose(1, true)) && !forks(&node.lose(4, true)));
-    assert!(forks(&node.lose(5, true)), "nobody is left to wait for");
+    node.lose(&[1, 4, 5], false);
+    assert!(!forks(&node.lose(&[1, 4], true)));
+    assert!(forks(&node.lose(&[5], true)), "nobody is left to wait for");
 }
 
 #[test]
 fn survivors_fork_unless_a_quorum_answers() {
     for answering in [&[][..], &[3u64], &[3, 4]] {
         let mut node = survivor();
-        [1, 4, 5]
-            .into_iter()
-            .for_each(|id| _ = node.lose(id, false));
-        node.now += FORK_AFTER.0 - 1;
-        node.tell(In::Tick);
+        node.lose(&[1, 4, 5], false);
+        node.wait(FORK_AFTER.0 - 1);
         node.tell(In::Back(NodeId(4)));
         for id in answering {
-            node.hear(
-                *id,
-                Message::Promise {
-                    accepted: None,
-                    floor: Term::default(),
-                    contributed: Some(contribution()),
-                },
-            );
+            node.hear_promise(*id, None, Some(contribution()));
         }
-        node.now += 10 * FORK_AFTER.0;
         // Voters that live and say nothing may have gone on in another history.
         assert_eq!(
-            forks(&node.tell(In::Tick)),
+            forks(&node.wait(10 * FORK_AFTER.0)),
             answering.len() < 2,
             "{answering:?}"
         );
@@ -78,12 +53,12 @@ fn survivors_fork_unless_a_quorum_answers() {
 #[test]
 fn of_two_forks_that_begin_the_one_of_the_higher_term_goes_on() {
     let mut node = survivor();
-    [1, 3, 5].into_iter().for_each(|id| _ = node.lose(id, true));
-    let base = node.machine.place();
-    node.lose(4, false);
-    node.now += FORK_AFTER.0;
-    assert!(forks(&node.tell(In::Tick)) || node.machine.place().lineage != LINEAGE);
-    let own = node.machine.place().lineage;
+    node.lose(&[1, 3, 5], true);
+    let base = node.place();
+    node.lose(&[4], false);
+    let begun = node.wait(FORK_AFTER.0);
+    assert!(forks(&begun) || node.place().lineage != LINEAGE);
+    let own = node.place().lineage;
     let ours = node.term();
     let voters: Vec<Voter> = node
         .view
@@ -92,56 +67,36 @@ fn of_two_forks_that_begin_the_one_of_the_higher_term_goes_on() {
         .filter(|member| [2, 4].contains(&member.id.0))
         .map(Voter::from)
         .collect();
-    let fork = |counter: u64| {
-        let place = Place {
-            term: Term {
-                counter,
-                node: NodeId(4),
-            },
-            ..base
-        };
-        (
-            place,
-            Message::Fork {
-                lineage: LINEAGE.parted(99),
-                ordered: false,
-                voters: voters.clone(),
-            },
-        )
+    let fork = Message::Fork {
+        lineage: LINEAGE.parted(99),
+        ordered: false,
+        voters,
     };
-    let (place, lower) = fork(ours.counter - 1);
-    let refused = node.hear_at(4, place, lower);
-    assert!(
-        says(&refused, |message| matches!(message, Message::Overtaken)),
-        "{refused:?}"
-    );
-    assert_eq!(node.machine.place().lineage, own);
-    let (place, higher) = fork(ours.counter + 1);
-    let promised = node.hear_at(4, place, higher);
-    assert!(
-        says(&promised, |message| matches!(
-            message,
-            Message::Promise { .. }
-        )),
-        "{promised:?}"
-    );
-    assert_eq!(node.machine.place().lineage, LINEAGE.parted(99));
+    let place = |counter| Place {
+        term: term(counter, 4),
+        ..base
+    };
+    let refused = node.hear_at(4, place(ours.counter - 1), fork.clone());
+    assert!(says!(refused, Message::Overtaken), "{refused:?}");
+    assert_eq!(node.place().lineage, own);
+    let promised = node.hear_at(4, place(ours.counter + 1), fork);
+    assert!(says!(promised, Message::Promise { .. }), "{promised:?}");
+    assert_eq!(node.place().lineage, LINEAGE.parted(99));
 }
 
 #[test]
 fn who_was_not_reached_when_a_fork_began_takes_no_part_in_it() {
     let mut node = survivor();
-    [1, 5].into_iter().for_each(|id| _ = node.lose(id, true));
-    node.lose(4, false);
-    node.now += FORK_AFTER.0;
-    assert!(forks(&node.tell(In::Tick)));
-    let begun = node.hear_promise(3, true);
-    assert_eq!(attempted(&node, &begun), Some(vec![2, 3]));
+    node.lose(&[1, 5], true);
+    node.lose(&[4], false);
+    assert!(forks(&node.wait(FORK_AFTER.0)));
+    let begun = node.hear_promise(3, None, Some(contribution()));
+    assert_eq!(node.attempted(&begun), Some(vec![2, 3]));
     // It is in the history before, and follows nothing of this one.
     node.tell(In::Back(NodeId(4)));
-    let alone = node.lose(3, true);
+    let alone = node.lose(&[3], true);
     assert_eq!(
-        attempted(&node, &alone),
+        node.attempted(&alone),
         None,
         "node 2 goes on alone: {alone:?}"
     );
@@ -149,43 +104,31 @@ fn who_was_not_reached_when_a_fork_began_takes_no_part_in_it() {
 
 /// What survivors led by node 2 ask votes for, or attempt, with the promises of `promised`, each of
 /// which accepted `accepted`. Everybody else is known to have ended.
-fn survivors_go_on(accepted: &Outcome, promised: &[u64]) -> (Leader, Vec<Effect>) {
+fn survivors_go_on(accepted: &Outcome, promised: &[u64]) -> (Bench, Vec<Effect>) {
     let mut node = survivor();
-    IDS.iter()
-        .filter(|id| **id != 2 && !promised.contains(id))
-        .for_each(|id| _ = node.lose(*id, true));
-    let accepted = Some((
-        Term {
-            counter: 0,
-            node: NodeId(1),
-        },
-        accepted.clone(),
-    ));
-    let promise = Message::Promise {
-        accepted,
-        floor: Term::default(),
-        contributed: Some(contribution()),
-    };
+    let gone: Vec<u64> = IDS
+        .into_iter()
+        .filter(|id| *id != 2 && !promised.contains(id))
+        .collect();
+    node.lose(&gone, true);
+    let accepted = Some((term(0, 1), accepted.clone()));
     let effects = promised
         .iter()
-        .flat_map(|id| node.hear(*id, promise.clone()))
+        .flat_map(|id| node.hear_promise(*id, accepted.clone(), Some(contribution())))
         .collect();
     (node, effects)
 }
 
-fn asked_for(effects: &[Effect]) -> Option<Outcome> {
-    said(effects, |message| {
-        if let Message::Accept(Some(entry)) = message {
-            Some(entry.clone())
-        } else {
-            None
-        }
+fn asked_for(effects: &[Effect]) -> Option<&Outcome> {
+    messages(effects).find_map(|(.., message)| match message {
+        Message::Accept(entry) => entry.as_ref(),
+        _ => None,
     })
 }
 
 #[test]
 fn fewer_than_a_quorum_go_on_with_what_may_be_chosen_in_a_history_of_their_own() {
-    let outcome = founded(&crate::view::tests::view(&IDS), NodeId(1));
+    let outcome = founded(&view(&IDS), 1);
     for promised in [&[3u64][..], &[3, 4]] {
         let (_, effects) = survivors_go_on(&outcome, promised);
         let entry = asked_for(&effects).unwrap();
@@ -205,16 +148,16 @@ fn fewer_than_a_quorum_go_on_with_what_may_be_chosen_in_a_history_of_their_own()
 #[test]
 fn survivors_do_not_go_on_with_an_outcome_whose_data_none_of_them_holds() {
     // Nodes 2 and 3 leave with the outcome.
-    let outcome = founded(&crate::view::tests::view(&[1, 4, 5]), NodeId(1));
+    let outcome = founded(&view(&[1, 4, 5]), 1);
     let (node, effects) = survivors_go_on(&outcome, &[3]);
     assert_eq!(asked_for(&effects), None);
-    assert_eq!(attempted(&node, &effects), Some(vec![2, 3]));
+    assert_eq!(node.attempted(&effects), Some(vec![2, 3]));
     assert_ne!(
-        node.machine.place().lineage,
+        node.place().lineage,
         LINEAGE,
         "others may have gone on with it"
     );
-    let outcome = founded(&crate::view::tests::view(&[1, 3, 5]), NodeId(1));
+    let outcome = founded(&view(&[1, 3, 5]), 1);
     let (_, effects) = survivors_go_on(&outcome, &[3]);
     assert!(
         asked_for(&effects).unwrap().has_the_data_of(&outcome),
@@ -229,33 +172,47 @@ fn a_majority_goes_on_without_a_quorum_only_if_it_may_and_all_others_were_starte
         (OnQuorumLoss::Fork, &[1], false),
         (OnQuorumLoss::Fork, &[1, 3], true),
     ] {
-        let mut node = Leader::with(&[1, 2, 3], 2, |settings| Settings {
-            on_quorum_loss,
-            ..settings
+        let mut node = Bench::with(&[1, 2, 3], 2, |settings| {
+            settings.on_quorum_loss = on_quorum_loss
         });
         node.contribute();
-        let mut effects: Vec<Effect> = [1, 3]
-            .into_iter()
-            .flat_map(|id| node.lose(id, true))
-            .collect();
-        let again = |id: &u64| {
-            let member = node.view.member(NodeId(*id)).unwrap();
-            Member {
-                incarnation: crate::ident::Incarnation(member.incarnation.0 + 1),
-                ..member.clone()
-            }
-        };
-        let members = returned.iter().map(again).collect();
-        effects.extend(node.tell(In::Joiners {
-            epoch: node.view.epoch(),
-            members,
-        }));
-        node.now += 2 * FORK_AFTER.0;
-        effects.extend(node.tell(In::Tick));
+        let mut effects = node.lose(&[1, 3], true);
+        let returned_members = returned.iter().map(|id| again(&node.view, *id)).collect();
+        effects.extend(node.joiners(returned_members));
+        effects.extend(node.wait(2 * FORK_AFTER.0));
         assert_eq!(
-            node.machine.place().lineage != LINEAGE,
+            node.place().lineage != LINEAGE,
             expected,
             "{on_quorum_loss:?} {returned:?}: {effects:?}"
+        );
+    }
+}
+
+#[test]
+fn a_fork_that_counts_on_another_start_of_a_member_is_refused() {
+    for wrong in [false, true] {
+        let mut node = survivor();
+        let third = if wrong {
+            again(&node.view, 4)
+        } else {
+            node.view.members()[3].clone()
+        };
+        let members = node.view.members();
+        let voters = vec![
+            Voter::from(&members[0]),
+            Voter::from(&members[1]),
+            Voter::from(&third),
+        ];
+        let fork = Message::Fork {
+            lineage: LINEAGE.parted(99),
+            ordered: false,
+            voters,
+        };
+        let effects = node.hear_under(1, term(1, 1), fork);
+        assert_eq!(
+            says!(effects, Message::Promise { .. }),
+            !wrong,
+            "{effects:?}"
         );
     }
 }

@@ -1,228 +1,86 @@
 //! What a node promised holds on every way out of a history and back into it.
 
-use super::streams::{LINEAGE, Leader, contribution, founded, says};
-use crate::coordinator::{
-    Base, Draft, Effect, GivesUp, In, Outcome, Proposal, RoundKind, RoundSpec, Voter,
-};
-use crate::ident::{Epoch, Lineage, NodeId, Round, Step, Term};
-use crate::machine::Place;
-use crate::view::View;
-use crate::view::tests::view;
-use crate::wire::{ContributionNotice, Frame, Message};
-
-/// The round after the bootstrap.
-const FIRST: RoundSpec = RoundSpec {
-    kind: RoundKind::Average,
-    step: Step(1),
-    gamma: 0.0,
-    elements: 23,
-};
-
-/// Brings all data of the attempt that these effects began.
-fn hold_all(node: &mut Leader, effects: &[Effect]) -> Vec<Effect> {
-    let mut more = Vec::new();
-    for effect in effects {
-        if let Effect::Open(plan) = effect {
-            if plan.owns() {
-                more.extend(node.tell(In::Reduced(plan.attempt)));
-            }
-            for owner in plan.other_owners() {
-                more.extend(node.tell(In::ParametersHeld(plan.attempt, owner)));
-            }
-        }
-    }
-    for effect in effects {
-        if let Effect::Publish(publication) = effect {
-            let senders: Vec<NodeId> = publication
-                .moves_to(NodeId(node.id))
-                .map(|moved| moved.from)
-                .collect();
-            for sender in senders {
-                more.extend(node.tell(In::StateHeld(publication.attempt, sender)));
-            }
-        }
-    }
-    more
-}
-
-/// Node 1 leads round 1 of three, and has asked for votes.
-fn asked_for_votes() -> Leader {
-    let mut leader = Leader::of(&[1, 2, 3], 1);
-    for spec in [super::streams::SPEC, FIRST] {
-        let round = leader.machine.place().round;
-        let mut effects = leader.tell(In::Contribute {
-            round,
-            spec,
-            samples: None,
-            rates: vec![],
-            buffers: 0,
-        });
-        for id in [2, 3] {
-            effects.extend(leader.hear(
-                id,
-                Message::Contribute(ContributionNotice {
-                    spec,
-                    samples: None,
-                    rates: vec![],
-                }),
-            ));
-        }
-        effects.extend(hold_all(&mut leader, &effects.clone()));
-        for id in [2, 3] {
-            effects.extend(leader.hear(id, Message::Ready));
-        }
-        assert!(says(&effects, |message| matches!(
-            message,
-            Message::Accept(_)
-        )));
-        if spec != FIRST {
-            leader.hear(2, Message::Accepted);
-        }
-    }
-    leader
-}
+use super::*;
+use crate::coordinator::{GivesUp, Voter};
 
 #[test]
 fn a_leader_that_gave_its_place_up_and_returned_leads_under_a_higher_term() {
-    let mut leader = asked_for_votes();
+    let mut leader = Bench::of(&[1, 2, 3], 1);
+    leader.lead(SPEC);
+    leader.hear(2, Message::Accepted);
+    // It leads round 1, and has asked for votes.
+    leader.lead(FIRST);
     let term = leader.term();
     leader.tell(In::Resign(GivesUp::Membership));
     let effects = leader.tell(In::Return { ended: false });
-    assert!(
-        says(&effects, |message| matches!(message, Message::Prepare)),
-        "{effects:?}"
-    );
+    assert!(says!(effects, Message::Prepare), "{effects:?}");
     assert!(leader.term() > term);
 }
 
 #[test]
-fn a_founder_that_voted_goes_over_to_no_other_bootstrap() {
-    let mut founder = Leader::of(&[2, 3, 4], 4);
-    // It was taken for dead, so that the attempt left it out.
-    let all = view(&[2, 3, 4]);
-    let two = all
-        .succeeded_by(Epoch(all.epoch().0 + 1), view(&[2, 3]).members().to_vec())
-        .unwrap();
-    let entry = Outcome {
-        view: two,
-        ..founded(&all, NodeId(2))
-    };
-    let effects = founder.hear(2, Message::Accept(Some(entry)));
-    assert!(says(&effects, |message| matches!(
-        message,
+fn a_vote_counts_once_and_only_under_its_term() {
+    let mut leader = Bench::of(&[1, 2, 3, 4, 5], 1);
+    leader.lead(SPEC);
+    let decides = |effects: Vec<Effect>| says!(effects, Message::Decide { .. });
+    assert!(!decides(leader.hear_all(&[2, 2, 2], &Message::Accepted)));
+    assert!(!decides(leader.hear_under(
+        3,
+        term(1, 3),
         Message::Accepted
     )));
+    assert!(decides(leader.hear(3, Message::Accepted)));
+}
+
+#[test]
+fn a_founder_that_voted_goes_over_to_no_other_bootstrap() {
+    let mut founder = Bench::of(&[2, 3, 4], 4);
+    // It was taken for dead, so that the attempt left it out.
+    let entry = Outcome {
+        view: next_view(&founder.view, view(&[2, 3]).members()),
+        ..founded(&founder.view, 2)
+    };
+    let effects = founder.hear(2, Message::Accept(Some(entry)));
+    assert!(says!(effects, Message::Accepted));
     assert_eq!(
         founder.tell(In::Resign(GivesUp::ForBootstrap)),
         [Effect::Resigned(false)]
     );
 }
 
-/// A leader attempts to admit node 3.
-fn admit(node: &mut Leader, parent: Outcome, leader: u64, counter: u64) -> Vec<Effect> {
-    let before: View = parent.view.clone();
-    let round = parent.round.next();
-    let base = Base {
-        round,
-        view: &before,
-        order: &[],
-        forks: &[],
-    };
-    let all = view(&[1, 2, 3]).members().to_vec();
-    let joined = before
-        .succeeded_by(Epoch(before.epoch().0 + 1), all)
-        .unwrap();
-    let leads = NodeId(leader);
-    let outcome = Outcome {
-        round,
-        view: joined,
-        spec: FIRST,
-        contributors: vec![leads],
-        leader: leads,
-        retained: vec![],
-        ..parent.clone()
-    };
-    let participants = before.ids().filter(|id| *id != NodeId(3)).collect();
-    let draft = Draft::new(
-        &Proposal {
-            outcome,
-            participants,
-        },
-        base,
-    );
-    let term = Term {
-        counter,
-        node: leads,
-    };
-    let place = Place {
-        lineage: parent.lineage,
-        epoch: before.epoch(),
-        round,
-        term,
-        attempt: 1,
-    };
-    node.hear_at(leader, place, Message::Admit { parent, draft })
-}
-
 /// Node 3 is a member of the newest view and has given its place up. It asks for the same view
 /// again, and the next round admits it.
 #[test]
 fn a_member_that_resigned_is_admitted_by_the_next_round() {
-    let mut node = Leader::of(&[1, 2, 3], 3);
+    let mut node = Bench::of(&[1, 2, 3], 3);
     node.contribute();
-    let entry = founded(&node.view.clone(), NodeId(1));
-    let decide = Message::Decide {
-        entry: Some(entry.clone()),
-        leaves: false,
-    };
-    node.hear(1, decide);
+    let entry = founded(&node.view, 1);
+    node.hear_decision(1, entry.clone());
     node.tell(In::Resign(GivesUp::Membership));
-    let effects = admit(&mut node, entry, 1, 1);
+    let effects = node.hear_admission(entry, 1, &[1, 2, 3]);
     let opens = |effect: &Effect| matches!(effect, Effect::Open(_));
     assert!(effects.iter().any(opens), "{effects:?}");
+    assert_eq!(node.machine.view(), None, "it holds nothing of it yet");
 }
 
 /// Node 3 votes although it is no member. Another history begins to admit it, and then the one in
 /// which it votes.
 #[test]
 fn a_voter_that_two_histories_admit_in_turn_forgets_no_vote() {
-    let mut voter = Leader::of(&[1, 2, 3], 3);
+    let mut voter = Bench::of(&[1, 2, 3], 3);
     voter.contribute();
-    let all = voter.view.clone();
-    let two = all
-        .succeeded_by(Epoch(all.epoch().0 + 1), view(&[1, 2]).members().to_vec())
-        .unwrap();
-    let retained = vec![view(&[3]).members()[0].clone()];
     let entry = Outcome {
-        view: two,
-        retained,
-        ..founded(&all, NodeId(1))
+        view: next_view(&voter.view, view(&[1, 2]).members()),
+        retained: view(&[3]).members().to_vec(),
+        ..founded(&voter.view, 1)
     };
-    voter.hear(
-        1,
-        Message::Decide {
-            entry: Some(entry.clone()),
-            leaves: false,
-        },
-    );
+    voter.hear_decision(1, entry.clone());
     let next = Outcome {
         round: Round(1),
         spec: FIRST,
-        contributors: vec![NodeId(1), NodeId(2)],
+        contributors: ids(&[1, 2]),
         ..entry.clone()
     };
-    let term = Term {
-        counter: 5,
-        node: NodeId(1),
-    };
-    voter.hear_at(
-        1,
-        Place {
-            term,
-            ..voter.machine.place()
-        },
-        Message::Accept(Some(next)),
-    );
+    voter.hear_under(1, term(5, 1), Message::Accept(Some(next)));
     assert!(voter.machine.accepted().is_some());
 
     let elsewhere = Outcome {
@@ -231,26 +89,39 @@ fn a_voter_that_two_histories_admit_in_turn_forgets_no_vote() {
         retained: vec![],
         ..entry.clone()
     };
-    admit(&mut voter, elsewhere, 1, 1);
-    assert_eq!(voter.machine.place().lineage, Lineage(78));
-    admit(&mut voter, entry, 2, 1);
-    assert_eq!(voter.machine.place().lineage, LINEAGE);
-    let lower = Place {
-        term: Term {
-            counter: 1,
-            node: NodeId(2),
-        },
-        attempt: 0,
-        ..voter.machine.place()
-    };
-    let effects = voter.hear_at(2, lower, Message::Prepare);
+    voter.hear_admission(elsewhere, 1, &[1, 2, 3]);
+    assert_eq!(voter.place().lineage, Lineage(78));
+    voter.hear_admission(entry, 2, &[1, 2, 3]);
+    assert_eq!(voter.place().lineage, LINEAGE);
+    let effects = voter.hear_under(2, term(1, 2), Message::Prepare);
     assert!(
-        !says(&effects, |message| matches!(
-            message,
-            Message::Promise { .. }
-        )),
+        !says!(effects, Message::Promise { .. }),
         "it promised a higher term: {effects:?}"
     );
+}
+
+/// Nodes 2 and 3 were about to admit node 4 and died; node 1 is in an earlier round of a history
+/// that parted from theirs.
+#[test]
+fn a_joiner_is_admitted_to_another_history_also_where_that_is_behind() {
+    let mut joiner = Bench::outside(view(&[1, 2, 3, 4]), 4, |_| {});
+    joiner.contribute();
+    for (lineage, round, members, next) in [
+        (LINEAGE, Round(90), &[2, 3][..], &[2, 3, 4][..]),
+        (Lineage(78), Round(50), &[1, 2, 3], &[1, 3, 4]),
+    ] {
+        let parent = Outcome {
+            lineage,
+            round: Round(round.0 - 1),
+            spec: FIRST,
+            ..founded(&view(members), members[0])
+        };
+        joiner.hear_admission(parent, members[0], next);
+        assert_eq!(
+            (joiner.place().lineage, joiner.place().round),
+            (lineage, round)
+        );
+    }
 }
 
 /// The frames for a node.
@@ -268,52 +139,32 @@ fn frames_to(node: u64, effects: Vec<Effect>) -> Vec<In> {
 /// Node 1 is ordered to go on without 4 to 6, tells 2, and dies before 3 hears of it.
 #[test]
 fn who_was_not_told_of_a_fork_is_told_by_those_who_were() {
-    let mut told = Leader::of(&[1, 2, 3, 4, 5, 6], 2);
-    let mut untold = Leader::of(&[1, 2, 3, 4, 5, 6], 3);
+    let mut told = Bench::of(&[1, 2, 3, 4, 5, 6], 2);
+    let mut untold = Bench::of(&[1, 2, 3, 4, 5, 6], 3);
     for node in [&mut told, &mut untold] {
         node.contribute();
-        [4, 5, 6]
-            .into_iter()
-            .for_each(|dead| _ = node.lose(dead, true));
-        [1, 2, 3]
-            .into_iter()
-            .for_each(|id| _ = node.hear(id, Message::Contribute(contribution())));
+        node.lose(&[4, 5, 6], true);
+        node.hear_all(&[1, 2, 3], &Message::Contribute(contribution()));
     }
-    let voters: Vec<Voter> = told
-        .view
-        .members()
-        .iter()
-        .filter(|member| member.id.0 <= 3)
-        .map(Voter::from)
-        .collect();
-    let place = Place {
-        term: Term {
-            counter: 1,
-            node: NodeId(1),
-        },
-        ..told.machine.place()
-    };
-    told.hear_at(
+    let voters: Vec<Voter> = view(&[1, 2, 3]).members().iter().map(Voter::from).collect();
+    told.hear_under(
         1,
-        place,
+        term(1, 1),
         Message::Fork {
             lineage: LINEAGE.parted(99),
             ordered: true,
             voters,
         },
     );
-    let mut from_told = told.lose(1, true);
-    let mut from_untold = untold.lose(1, true);
+    let mut from_told = told.lose(&[1], true);
+    let mut from_untold = untold.lose(&[1], true);
     for _ in 0..20 {
-        for node in [&mut told, &mut untold] {
-            node.now += 300_000;
-        }
-        from_told.extend(told.tell(In::Tick));
-        from_untold.extend(untold.tell(In::Tick));
+        from_told.extend(told.wait(300_000));
+        from_untold.extend(untold.wait(300_000));
         let to_untold = frames_to(3, std::mem::take(&mut from_told));
         let to_told = frames_to(2, std::mem::take(&mut from_untold));
         from_untold.extend(to_untold.into_iter().flat_map(|frame| untold.tell(frame)));
         from_told.extend(to_told.into_iter().flat_map(|frame| told.tell(frame)));
     }
-    assert_eq!(told.machine.place().lineage, untold.machine.place().lineage);
+    assert_eq!(told.place().lineage, untold.place().lineage);
 }

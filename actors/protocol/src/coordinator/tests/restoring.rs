@@ -1,19 +1,15 @@
 //! A founding that goes on from a checkpoint: owners bring the slow momentum, the other holders are
 //! sent it.
 
-use super::streams::founded;
-use crate::coordinator::plan::{Holders, Plan, Publication};
-use crate::coordinator::{Outcome, RoundKind, RoundSpec};
-use crate::ident::{Lineage, NodeId, Round, Step, Term};
-use crate::machine::Place;
+use super::*;
+use crate::coordinator::{Holders, Publication};
 use crate::shards::{Layout, ShardMap};
-use crate::view::View;
 
 const ELEMENTS: usize = 10_000;
 
 fn published(view: &View, participants: &[u64], me: u64, restores: bool) -> (Plan, Publication) {
     let layout = Layout::new(ELEMENTS);
-    let nodes = participants.iter().copied().map(NodeId).collect::<Vec<_>>();
+    let nodes = ids(participants);
     let map = ShardMap::new(view, &layout, 1);
     let spec = RoundSpec {
         kind: RoundKind::Bootstrap,
@@ -39,7 +35,7 @@ fn published(view: &View, participants: &[u64], me: u64, restores: bool) -> (Pla
     .restoring(restores);
     let outcome = Outcome {
         spec,
-        ..founded(view, plan.contributors[0])
+        ..founded(view, participants[0])
     };
     let holders = Holders {
         layout,
@@ -53,7 +49,7 @@ fn published(view: &View, participants: &[u64], me: u64, restores: bool) -> (Pla
 
 #[test]
 fn every_holder_gets_the_momentum_from_its_owner() {
-    let view = crate::view::tests::view(&[1, 2, 3, 4, 5]);
+    let view = view(&[1, 2, 3, 4, 5]);
     let map = ShardMap::new(&view, &Layout::new(ELEMENTS), 1);
     // All are there, or a node is gone and other holders stand in for it.
     for participants in [&[1, 2, 3, 4, 5][..], &[1, 2, 4, 5]] {
@@ -97,7 +93,19 @@ fn every_holder_gets_the_momentum_from_its_owner() {
 
 #[test]
 fn a_fresh_bootstrap_moves_nothing() {
-    let view = crate::view::tests::view(&[1, 2, 3]);
+    let view = view(&[1, 2, 3]);
     let (plan, publication) = published(&view, &[1, 2, 3], 2, false);
     assert!(!plan.makes_momentum() && publication.moves.is_empty());
+}
+
+#[test]
+fn the_lowest_contributor_sends_its_buffers_to_everybody_who_joins() {
+    let view = view(&[1, 2, 3, 4]);
+    let (mut plan, publication) = published(&view, &[2, 4], 2, false);
+    plan.contributors = ids(&[2, 4]);
+    let outcome = founded(&view, 2);
+    let publication = publication.with_donation(&plan, &outcome, 7);
+    let donors: Vec<Option<NodeId>> = view.ids().map(|node| publication.donor_to(node)).collect();
+    let donor = Some(NodeId(2));
+    assert_eq!(donors, [donor, None, donor, None]);
 }

@@ -1,20 +1,13 @@
 //! What a leader sends in a steady round, in bytes as they travel: it grows with the members, not
 //! with their square.
 
-use super::super::{Coordinator, Effect, In, Plan, RoundKind, RoundSpec, Settings};
-use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
-use crate::machine::{Identity, Machine, Outbox, Place};
-use crate::time::{Instant, Span};
-use crate::view::{Member, View};
-use crate::wire::{ContributionNotice, Message};
+use super::*;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
-const CLUSTER: ClusterId = ClusterId(1);
 /// Members are known by large numbers, as random ids are.
 const FIRST_ID: u64 = 1 << 60;
 
-fn view(nodes: u64) -> View {
+fn large_view(nodes: u64) -> View {
     let member = |index: u64| Member {
         id: NodeId(FIRST_ID + index * 977),
         incarnation: Incarnation(1_700_000_000_000_000 + index),
@@ -24,109 +17,31 @@ fn view(nodes: u64) -> View {
     View::new(Epoch::BOOTSTRAP, (0..nodes).map(member).collect()).unwrap()
 }
 
-fn identity(member: &Member) -> Identity {
-    Identity {
-        cluster: CLUSTER,
-        node: member.id,
-        incarnation: member.incarnation,
-    }
-}
-
-fn leader(view: &View) -> Coordinator {
-    Coordinator::new(Settings {
-        grace: Span::from_millis(1_000),
-        round_timeout: Span::from_millis(10_000),
-        ..Settings::simulated(identity(&view.members()[0]))
-    })
-}
-
 /// Bytes that the leader of `nodes` sends in control frames to decide one round, each member
 /// contributing.
 fn bytes_of_a_round(nodes: u64) -> usize {
-    let view = view(nodes);
-    let mut machine = leader(&view);
-    let spec = RoundSpec {
+    let view = large_view(nodes);
+    let others: Vec<u64> = view.ids().skip(1).map(|id| id.0).collect();
+    let mut leader = Bench::outside(view.clone(), FIRST_ID, |_| {});
+    let lineage = Lineage::of_bootstrap(0x1234_5678_9abc_def0_1234_5678_9abc_def0);
+    let mut effects = leader.tell(In::Formed { view, lineage });
+    effects.extend(leader.lead(RoundSpec {
         kind: RoundKind::Average,
         step: Step(47),
         gamma: 0.1,
         elements: 25_000_000,
-    };
-    let lineage = Lineage::founded(0x1234_5678_9abc_def0_1234_5678_9abc_def0);
-    let now = Instant(1_000_000);
-    let mut out = Outbox::default();
-    let mut bytes = 0;
-    let mut plan: Option<Arc<Plan>> = None;
-    let mut decided = false;
-    let mut events = vec![
-        In::Formed {
-            view: view.clone(),
-            lineage,
-        },
-        In::Contribute {
-            round: Round::BOOTSTRAP,
-            spec,
-            samples: None,
-            rates: Vec::new(),
-            buffers: 0,
-        },
-    ];
-    let place = Place {
-        lineage,
-        epoch: view.epoch(),
-        round: Round::BOOTSTRAP,
-        term: super::super::first_term(view.lowest()),
-        attempt: 0,
-    };
-    let from = |member: &Member, message: Message| In::Frame {
-        header: identity(member).header(place),
-        message: Box::new(message),
-    };
-    for member in &view.members()[1..] {
-        events.push(from(
-            member,
-            Message::Contribute(ContributionNotice {
-                spec,
-                samples: None,
-                rates: Vec::new(),
-            }),
-        ));
-    }
-    events.extend(
-        view.members()[1..]
-            .iter()
-            .map(|member| from(member, Message::Ready)),
+    }));
+    effects.extend(leader.hear_all(&others, &Message::Accepted));
+    let applies = |effect: &Effect| matches!(effect, Effect::Apply { .. });
+    assert!(
+        effects.iter().any(applies),
+        "the round of {nodes} members was decided"
     );
-    events.push(In::Tick);
-    events.extend(
-        view.members()[1..]
-            .iter()
-            .map(|member| from(member, Message::Accepted)),
-    );
-    for event in events {
-        let mut queue = vec![event];
-        while let Some(event) = queue.pop() {
-            machine.handle(event, now, &mut out);
-            for effect in out.take() {
-                match effect {
-                    Effect::Send { frame, .. } => bytes += frame.encode().unwrap().len(),
-                    Effect::Open(opened) => plan = Some(opened),
-                    Effect::Publish(_) => {
-                        let plan = plan.clone().unwrap();
-                        queue.extend(
-                            plan.other_owners()
-                                .into_iter()
-                                .map(|owner| In::ParametersHeld(plan.attempt, owner)),
-                        );
-                        queue.push(In::Reduced(plan.attempt));
-                    }
-                    Effect::Apply { .. } => decided = true,
-                    _ => {}
-                }
-            }
-        }
-    }
-    assert!(decided, "the round of {nodes} members was decided");
-    bytes
+    let frames = effects.iter().filter_map(|effect| match effect {
+        Effect::Send { frame, .. } => Some(frame.encode().unwrap().len()),
+        _ => None,
+    });
+    frames.sum()
 }
 
 #[test]

@@ -160,7 +160,7 @@ impl Node {
         stream
     }
 
-    /// What arrived and is not mixed.
+    /// Mass of the messages that arrived and are not mixed yet.
     pub fn held_mass(&self) -> Mass {
         let masses = self.held.values();
         masses.fold([0.0; 3], |sum, mass| combine(sum, 1.0, *mass))

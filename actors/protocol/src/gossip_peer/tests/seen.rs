@@ -1,4 +1,4 @@
-//! What happened in simulated runs.
+//! Counts of the events that simulated runs had.
 
 use super::scenario::Class;
 use crate::gossip_peer::Plan;
@@ -95,8 +95,8 @@ impl Seen {
 }
 
 impl Seen {
-    /// What a class of runs is for has happened in [`super::storm::RUNS`] of them, at least about
-    /// half as often as it did when this was written; the rest has not happened.
+    /// Checks the events of [`super::storm::RUNS`] runs of a class. Those that the class is for must
+    /// have happened at least about half as often as when this was written, the others never.
     pub fn shows(&self, class: Class) {
         let least: [usize; 8] = match class {
             Class::Quiet => [80, 0, 900, 0, 0, 200, 30, 0],

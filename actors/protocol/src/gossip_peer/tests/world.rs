@@ -60,7 +60,7 @@ pub struct World {
     queue: Queue<Planned>,
 }
 
-/// What happens, and to which node, if to one.
+/// An event, and the node that it happens to, if it is one node.
 type Planned = (Option<NodeId>, Event);
 
 impl World {

@@ -375,8 +375,8 @@ fn packets() -> impl Strategy<Value = SwimPacket> {
 }
 
 proptest! {
-    /// Whatever an authenticated peer says, a node that is heard is not marked down, one that is silent
-    /// is, and nothing panics.
+    /// An authenticated peer may say anything: a node that is heard is not marked down, one that is
+    /// silent is, and nothing panics.
     #[test]
     fn hostile_packets_bury_nobody_who_is_heard(packets in proptest::collection::vec((2..5u64, packets()), 1..40)) {
         let mut watcher = Watcher::new();

@@ -42,7 +42,7 @@ fn was_member(id: u64, before: View, after: &MemberState) -> Bench {
     node
 }
 
-/// What a node does when `sender` introduces itself with where it stands.
+/// Effects of a node when `sender` introduces itself with its member state.
 fn hears(node: &mut Bench, sender: u64, theirs: MemberState) -> Vec<Effect> {
     node.meet(&peer(sender, Some(theirs)))
 }

@@ -252,7 +252,10 @@ fn refusals_name_the_reason() {
     );
     let differs = refusal(|stranger| stranger.settings.shared = "tau = 24".to_owned());
     assert!(
-        matches!(&differs, Some(JoinRefusal::SettingsDiffer { differences }) if differences.contains("24")),
+        matches!(
+            &differs,
+            Some(JoinRefusal::SettingsDiffer { differences }) if differences.contains("24")
+        ),
         "{differs:?}"
     );
     member.machine.settings.refuses = Some(JoinRefusal::NoParameters);
@@ -320,9 +323,9 @@ fn who_is_declared_dead_is_disconnected_and_asks_in_vain() {
     assert!(member.machine.life.candidates.is_empty());
 }
 
-/// Node 4 is admitted, hears of it from node 2 before its own decision arrives, resigns and asks for
-/// the new view. Node 1 hears that before it enters the view itself, and must not wait for node 4 as
-/// for a member: it votes on nothing.
+/// Node 4 is admitted, hears of it from node 2 before its own decision arrives, resigns and asks
+/// for the new view. Node 1 hears that before it enters the view itself, and must not wait for node
+/// 4 as for a member: it votes on nothing.
 #[test]
 fn a_request_for_the_view_that_is_about_to_be_entered_is_kept() {
     let mut node = Bench::member(1, view(4, &[1, 2]));

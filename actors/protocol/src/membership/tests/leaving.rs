@@ -11,7 +11,7 @@ fn leaving(node: u64, contributes: bool) -> Effect {
     }
 }
 
-/// Who is told that this node leaves.
+/// Nodes that are told that this node leaves.
 fn told(effects: &[Effect]) -> Vec<u64> {
     let leaves = frames(effects).filter(|(_, message)| matches!(message, Message::Leave { .. }));
     leaves.map(|(to, _)| to).collect()

@@ -204,13 +204,13 @@ pub(super) fn frames(effects: &[Effect]) -> impl Iterator<Item = (u64, &Message)
     })
 }
 
-/// Who is asked to admit this node.
+/// Nodes that are asked to admit this node.
 pub(super) fn asked(effects: &[Effect]) -> Vec<u64> {
     let joins = frames(effects).filter(|(_, message)| **message == Message::Join);
     joins.map(|(to, _)| to).collect()
 }
 
-/// What the others are told of where this node stands.
+/// The member states that this node tells `to`.
 pub(super) fn says_to(effects: &[Effect], to: u64) -> Vec<Option<MemberState>> {
     let hellos = frames(effects).filter_map(|(node, message)| match message {
         Message::Hello(hello) if node == to => Some(hello.standing.clone()),
