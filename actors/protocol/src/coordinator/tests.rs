@@ -64,6 +64,16 @@ impl Bench {
         leader
     }
 
+    /// The leader of a view of which all can be reached and have contributed.
+    fn with_all_contributions(ids: &[u64]) -> Self {
+        let mut leader = Self::leader(ids);
+        for id in &ids[1..] {
+            leader.tell(In::PeerUp(NodeId(*id)));
+            leader.hear(*id, Message::Contribute(contribution()));
+        }
+        leader
+    }
+
     /// Node `node` of the view, before its first contribution.
     fn of(ids: &[u64], node: u64) -> Self {
         Self::with(ids, node, |_| {})

@@ -3,19 +3,9 @@
 use super::*;
 use crate::coordinator::{AWAY_WAIT, REPORTS_TO_PART, STAND_IN_STEP, STREAM_BROKEN_WAIT};
 
-/// Node 1 leads, and all have contributed.
-fn all_contributed(ids: &[u64]) -> Bench {
-    let mut leader = Bench::leader(ids);
-    for id in &ids[1..] {
-        leader.tell(In::PeerUp(NodeId(*id)));
-        leader.hear(*id, Message::Contribute(contribution()));
-    }
-    leader
-}
-
 #[test]
 fn one_of_a_pair_that_cannot_reach_each_other_takes_no_part() {
-    let mut leader = all_contributed(&[1, 2, 3, 4]);
+    let mut leader = Bench::with_all_contributions(&[1, 2, 3, 4]);
     let term = leader.term();
     for attempt in 1..=REPORTS_TO_PART {
         let before = leader.place();
@@ -47,7 +37,7 @@ fn one_of_a_pair_that_cannot_reach_each_other_takes_no_part() {
 
 #[test]
 fn whoever_more_members_cannot_reach_takes_no_part() {
-    let mut leader = all_contributed(&[1, 2, 3, 4, 5]);
+    let mut leader = Bench::with_all_contributions(&[1, 2, 3, 4, 5]);
     // The same pair twice: one of nodes 2 and 4, and node 5 cannot reach node 2 either.
     for reporter in [4, 5, 4] {
         leader.hear(reporter, Message::Broken(NodeId(2)));
@@ -89,7 +79,7 @@ fn nobody_is_left_out_without_whom_the_others_are_no_quorum_and_attempts_follow_
 
 #[test]
 fn a_leader_goes_on_without_a_member_that_it_cannot_send_to() {
-    let mut leader = all_contributed(&[1, 2, 3]);
+    let mut leader = Bench::with_all_contributions(&[1, 2, 3]);
     let first = leader.place();
     leader.tell(In::PeerDown(NodeId(3)));
     leader.wait(AWAY_WAIT.0 - 1);
