@@ -79,8 +79,8 @@ impl PeerStatus {
         Some(members.iter().map(|node| (*node, since(node))).collect())
     }
 
-    /// Notes that a node sent an order without a proof. Whether that is to be reported: each node is
-    /// once, and at most [`UNPROVED_REPORTED_MAX`] are.
+    /// Notes that a node sent an order without a proof, and returns whether to report it: once for
+    /// each node, and for at most [`UNPROVED_REPORTED_MAX`] nodes.
     pub fn is_first_unproved_order(&self, from: NodeId) -> bool {
         let unproved = &mut self.state.lock().unproved;
         unproved.len() < UNPROVED_REPORTED_MAX && unproved.insert(from)

@@ -336,9 +336,8 @@ impl StatusBoard {
         self.with(|status| note(status, what.into()));
     }
 
-    /// Names a node that sent what no correct node sends: as an event when the number of such
-    /// messages is a power of two, so that a flood of them hides no other event. Returns whether it
-    /// did.
+    /// Counts a message that no correct node sends, and names its sender in an event if the count is
+    /// a power of two: a flood of such messages hides no other event. Returns whether it did.
     pub fn accuse(&self, node: NodeId, what: &Unsound) -> bool {
         let mut accused = self.accused.lock();
         if accused.len() >= MEMBERS_MAX && !accused.contains_key(&node) {
@@ -349,7 +348,7 @@ impl StatusBoard {
         let told = times.is_power_of_two();
         if told {
             self.event(format!(
-                "{node} sent what no correct node sends ({what}): it is refused until it is restarted"
+                "{node} sent what no correct node sends ({what}): refused until it is restarted"
             ));
         }
         told

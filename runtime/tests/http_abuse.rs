@@ -78,11 +78,9 @@ fn half_sent_requests_keep_nobody_out() {
     for last in [1, 2, 3] {
         let begun = Instant::now();
         assert_eq!(status(last, address, "/live"), 200);
-        assert!(
-            begun.elapsed() < Duration::from_secs(1),
-            "{:?}",
-            begun.elapsed()
-        );
+        // Half-sent requests once took all places for 10 s.
+        let waited = begun.elapsed();
+        assert!(waited < Duration::from_secs(5), "{waited:?}");
     }
     drop(half_sent);
 }
@@ -95,7 +93,8 @@ fn a_request_that_does_not_arrive_is_given_up_soon() {
     let begun = Instant::now();
     let _ended = socket.read(&mut [0; 100]);
     let waited = begun.elapsed();
-    assert!((1..4).contains(&waited.as_secs()), "{waited:?}");
+    // 2 s, and longer on a busy machine; it was 10 s.
+    assert!((1..8).contains(&waited.as_secs()), "{waited:?}");
 }
 
 #[test]

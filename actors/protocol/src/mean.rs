@@ -55,8 +55,8 @@ pub fn blend(target: &mut [f32], scale: f32, values: &[f32], factor: f32) {
 }
 
 /// Overlapped gossip: computes the numerators `x = stays·model + correction`
-/// and leaves `x / weight` in the model. `false` if one of the results is not finite, or too large to
-/// be sent ([`SENT_MAX`]).
+/// and leaves `x / weight` in the model. `false` if one of the results is not finite, or too large
+/// to be sent ([`SENT_MAX`]).
 #[must_use]
 pub fn correct(model: &mut [f32], correction: &[f32], stays: f32, weight: f64) -> bool {
     let weight = weight as f32;

@@ -115,7 +115,7 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
     }
     let expected = Expected {
         wire: wire_of(coding.as_ref()),
-        one_each: !matches!(context.settings.algorithm.base, Base::Sgp(_))
+        unit_weights: !matches!(context.settings.algorithm.base, Base::Sgp(_))
             || !plan.spec.carries_parameters(),
     };
     let (sources, weight) = gather(plan.me, own, contributions, expected)?;
@@ -312,7 +312,7 @@ pub struct Expected {
     /// Encoding of the parameters.
     pub wire: WireType,
     /// Whether every push-sum weight is 1: nobody gossips, or these are gradients.
-    pub one_each: bool,
+    pub unit_weights: bool,
 }
 
 /// All contributions in ascending node id, and the sum of their push-sum weights.
@@ -333,7 +333,7 @@ pub fn gather(
             tracing::warn!(%node, ?wire, ?expected_wire, "a contribution is encoded in another way than this round's");
             return Err(Broken::Stream(node));
         }
-        if expected.one_each && weight != 1.0 {
+        if expected.unit_weights && weight != 1.0 {
             return Err(Broken::Unsound(node, Unsound::Weight(weight)));
         }
         sources.push((node, weight, Source::Stream(node, arrived)));

@@ -130,11 +130,11 @@ fn a_contribution_in_another_encoding_is_a_broken_stream() {
             weight: 1.0,
             wire,
         });
-        let one_each = Expected {
+        let expected_header = Expected {
             wire: expected,
-            one_each: true,
+            unit_weights: true,
         };
-        let gathered = gather(ME, Some(own), vec![arrived(content)], one_each);
+        let gathered = gather(ME, Some(own), vec![arrived(content)], expected_header);
         match gathered {
             Err(broken) => assert_eq!((broken, wire == expected), (Broken::Stream(OTHER), false)),
             Ok((sources, weight)) => assert_eq!((wire, sources.len(), weight), (expected, 2, 2.0)),
@@ -145,7 +145,7 @@ fn a_contribution_in_another_encoding_is_a_broken_stream() {
 #[test]
 fn a_weight_other_than_one_is_refused_where_nobody_gossips() {
     let plan = plan();
-    for (weight, one_each, fits) in [
+    for (weight, unit_weights, fits) in [
         (1.0, true, true),
         (1.5, true, false),
         (4096.0, true, false),
@@ -158,7 +158,7 @@ fn a_weight_other_than_one_is_refused_where_nobody_gossips() {
         });
         let expected = Expected {
             wire: WireType::Float32,
-            one_each,
+            unit_weights,
         };
         let gathered = gather(ME, None, vec![arrived(content)], expected).map(|(_, sum)| sum);
         let refused = Broken::Unsound(OTHER, Unsound::Weight(weight));

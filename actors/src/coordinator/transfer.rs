@@ -21,7 +21,7 @@ use tokio::time::Instant;
 pub enum Broken {
     /// The node at the other end of what broke; this node, if it lacks something itself.
     Stream(NodeId),
-    /// This node sent what no correct node sends.
+    /// The node that sent what no correct node sends.
     Unsound(NodeId, Unsound),
     /// The average or its slow step is not finite at this element, though all contributions are
     /// sound.

@@ -1,5 +1,5 @@
-//! Errors of values that were read from another node's stream, and the check for the one that is its
-//! sender's fault.
+//! Errors of values that were read from another node's stream, and the check for the one that is
+//! its sender's fault.
 
 use crate::ports::transport::BulkError;
 use slowmo_protocol::sound::{Unsound, first_beyond};

@@ -13,10 +13,11 @@ pub use slowmo_protocol::wire::DATAGRAM_BYTES_MAX;
 /// Most events that may wait between the transport and the node supervisor before the transport
 /// stops reading.
 pub const TRANSPORT_EVENTS_MAX: usize = 1024;
-/// Bytes of events of one peer that a node holds at once, from the transport until they are handled:
-/// four of the largest control frames. A quarter of [`TRANSPORT_EVENTS_MAX`] events at most.
+/// Bytes of events of one peer that a node holds at once, from the transport until they are
+/// handled: four of the largest control frames.
 pub const PEER_INBOX_BYTES: u32 = 4 << 20;
-/// Bytes that an event counts as at least.
+/// Bytes that an event counts as at least, so that one peer has at most 256 of the
+/// [`TRANSPORT_EVENTS_MAX`] events.
 pub const EVENT_BYTES_MIN: u32 = PEER_INBOX_BYTES / 256;
 /// Most control frames that may wait for one peer before `send_control` refuses more.
 pub const CONTROL_QUEUE_FRAMES_MAX: usize = 1024;
@@ -156,9 +157,8 @@ pub struct Traffic {
     pub mtu_bytes: u16,
 }
 
-/// One peer's part of what a node takes in at once ([`PEER_INBOX_BYTES`]). An event holds it until it
-/// was handled, so that a peer which sends more than the node handles waits, and no other one does.
-/// The default holds nothing.
+/// Part of one peer's [`PEER_INBOX_BYTES`]. An event holds it until it was handled, so that a peer
+/// which sends more than the node handles waits, and no other one does. The default holds nothing.
 #[derive(Debug, Default)]
 pub struct Share {
     _permit: Option<OwnedSemaphorePermit>,

@@ -1,5 +1,5 @@
-//! `slowmo-chaos sim`: many simulated runs; exits 1 if a rule is broken. `flood` and `siege`: packets
-//! of strangers against nodes on loopback.
+//! `slowmo-chaos sim`: many simulated runs; exits 1 if a rule is broken. `flood` and `siege`:
+//! packets of strangers against nodes on loopback.
 
 use clap::{Parser, Subcommand};
 use slowmo_chaos::flood::{Flood, Siege, SiegeNode};

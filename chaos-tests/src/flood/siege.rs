@@ -23,7 +23,7 @@ const RESTARTED: u64 = 4;
 const KEY: ClusterKey = ClusterKey::from_bytes([5; 32]);
 /// Time that a step of training takes beside its round.
 const COMPUTES: Duration = Duration::from_millis(20);
-/// Rounds at the beginning that are not measured.
+/// Time at the beginning in which rounds are not measured.
 const WARM_UP: Duration = Duration::from_secs(3);
 /// Longest wait for a node to be a member.
 const MEMBER_MAX: Duration = Duration::from_secs(60);
@@ -267,6 +267,7 @@ impl Said {
     }
 }
 
+/// What the nodes say.
 struct Hears {
     from: Receiver<(u64, Said)>,
     /// Address of the node that is flooded.
@@ -274,7 +275,7 @@ struct Hears {
 }
 
 impl Hears {
-    /// Waits until a node, or this one, says that it is a member.
+    /// Waits until a node says that it is a member: any node, or the one of this id.
     fn member(&mut self, of: Option<u64>) -> anyhow::Result<()> {
         let until = Instant::now() + MEMBER_MAX;
         loop {

@@ -21,8 +21,8 @@ use std::time::Duration;
 /// belong to another cluster that is alive.
 pub const UNTOUCHED: Duration = Duration::from_secs(60 * 60);
 
-/// Most checkpoints that are looked at in a folder: more than a run writes in years, and their names
-/// still take little memory.
+/// Most checkpoints that are looked at in a folder: more than a run writes in years, and their
+/// names still take little memory.
 pub const LISTED_MAX: usize = 1 << 20;
 
 /// A checkpoint in a folder.
@@ -49,14 +49,14 @@ pub struct Refused {
 /// A folder of checkpoints, and whose manifests in it are believed; everybody's, if only the folder
 /// is given.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct TrustedFolder<'a> {
     /// The folder.
     pub folder: &'a Path,
     /// Whose manifests are believed.
     pub trust: &'a Trust,
 }
 
-impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for Place<'a> {
+impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for TrustedFolder<'a> {
     fn from(folder: &'a P) -> Self {
         Self {
             folder: folder.as_ref(),
@@ -65,7 +65,7 @@ impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for Place<'a> {
     }
 }
 
-impl Place<'_> {
+impl TrustedFolder<'_> {
     fn open(&self, listed: &Path) -> Result<Checkpoint, CheckpointError> {
         Checkpoint::open_trusted(listed, self.trust)
     }
@@ -114,17 +114,17 @@ pub fn list(folder: &Path) -> Result<Vec<Listed>, CheckpointError> {
 /// # Errors
 /// The folder cannot be read.
 pub fn newest_whole<'a>(
-    place: impl Into<Place<'a>>,
+    trusted: impl Into<TrustedFolder<'a>>,
 ) -> Result<(Option<Checkpoint>, Vec<Refused>), CheckpointError> {
-    let place = place.into();
+    let trusted = trusted.into();
     let mut refused = Vec::new();
-    for Listed { path, .. } in list(place.folder)?.into_iter().rev() {
-        match place
+    for Listed { path, .. } in list(trusted.folder)?.into_iter().rev() {
+        match trusted
             .open(&path)
             .and_then(|checkpoint| checkpoint.verify().map(|()| checkpoint))
         {
             Ok(checkpoint) => return Ok((Some(checkpoint), refused)),
-            // One that follows the newest ones is tried, however many were planted before it.
+            // Older ones are tried, however many newer ones were planted.
             Err(error) if refused.len() < REFUSED_MAX => refused.push(Refused { path, error }),
             Err(_) => {}
         }
@@ -137,10 +137,10 @@ pub fn newest_whole<'a>(
 ///
 /// # Errors
 /// The folder cannot be read.
-pub fn next_run<'a>(place: impl Into<Place<'a>>) -> Result<u32, CheckpointError> {
-    let place = place.into();
-    let mut listed = list(place.folder)?.into_iter().rev();
-    let counts = |listed: &Listed| place.trust.is_everybody() || place.has_a_part(&listed.path);
+pub fn next_run<'a>(trusted: impl Into<TrustedFolder<'a>>) -> Result<u32, CheckpointError> {
+    let trusted = trusted.into();
+    let mut listed = list(trusted.folder)?.into_iter().rev();
+    let counts = |listed: &Listed| trusted.trust.is_everybody() || trusted.has_a_part(&listed.path);
     Ok(listed
         .find(counts)
         .map_or(0, |newest| newest.name.run.saturating_add(1)))
@@ -152,20 +152,20 @@ pub fn next_run<'a>(place: impl Into<Place<'a>>) -> Result<u32, CheckpointError>
 /// # Errors
 /// The folder cannot be read.
 pub(super) fn others<'a>(
-    place: impl Into<Place<'a>>,
+    trusted: impl Into<TrustedFolder<'a>>,
     chosen: Option<Name>,
     most: usize,
 ) -> Result<Vec<Name>, CheckpointError> {
     let beside = |name: Name, chosen: Name| {
         name > chosen || (name.run == chosen.run && name.lineage != chosen.lineage)
     };
-    let place = place.into();
-    let listed = list(place.folder)?
+    let trusted = trusted.into();
+    let listed = list(trusted.folder)?
         .into_iter()
         .rev()
         .filter(|listed| chosen.is_none_or(|chosen| beside(listed.name, chosen)));
     Ok(listed
-        .filter(|listed| place.open(&listed.path).is_ok())
+        .filter(|listed| trusted.open(&listed.path).is_ok())
         .map(|listed| listed.name)
         .take(most)
         .collect())
@@ -186,9 +186,9 @@ pub struct Verified(BTreeSet<Name>);
 
 impl Verified {
     /// Whether a checkpoint's values are right.
-    fn is_right(&mut self, place: Place<'_>, listed: &Listed) -> bool {
+    fn is_right(&mut self, trusted: TrustedFolder<'_>, listed: &Listed) -> bool {
         self.0.contains(&listed.name)
-            || match place.open(&listed.path).and_then(|found| found.verify()) {
+            || match trusted.open(&listed.path).and_then(|found| found.verify()) {
                 Ok(()) => self.0.insert(listed.name),
                 Err(error) => {
                     tracing::warn!(%error, "a checkpoint is damaged: older ones are kept");
@@ -209,17 +209,17 @@ impl Verified {
 /// The folder cannot be read, or something in it not removed: the first such error. The rest is
 /// removed all the same, and the failed one is tried again next time.
 pub fn prune<'a>(
-    place: impl Into<Place<'a>>,
+    trusted: impl Into<TrustedFolder<'a>>,
     keeps: Keeps,
     history: &History,
     verified: &mut Verified,
 ) -> Result<usize, CheckpointError> {
-    let place = place.into();
-    let listed = list(place.folder)?;
+    let trusted = trusted.into();
+    let listed = list(trusted.folder)?;
     if listed.is_empty() {
         return Ok(0);
     }
-    let parent = Folder::open(place.folder)?;
+    let parent = Folder::open(trusted.folder)?;
     verified
         .0
         .retain(|name| listed.iter().any(|listed| listed.name == *name));
@@ -235,13 +235,13 @@ pub fn prune<'a>(
     {
         let goes = if history.has(name) {
             let newest = *newest.get_or_insert(name.step);
-            let found = (whole.len() < keeps.whole).then(|| place.open(&path));
+            let found = (whole.len() < keeps.whole).then(|| trusted.open(&path));
             match found {
                 // Looked for once, and only when something is about to go.
                 None => {
-                    let right = |kept: &Listed| verified.is_right(place, kept);
+                    let right = |kept: &Listed| verified.is_right(trusted, kept);
                     *good.get_or_insert_with(|| whole.iter().any(right))
-                        || !place.open(&path).is_ok_and(|old| old.has_its_files())
+                        || !trusted.open(&path).is_ok_and(|old| old.has_its_files())
                 }
                 Some(Ok(checkpoint)) => {
                     if checkpoint.has_its_files() {
@@ -259,7 +259,7 @@ pub fn prune<'a>(
         } else {
             history.left_behind(name)
                 && is_untouched(&path)
-                && matches!(place.open(&path), Err(CheckpointError::Incomplete { .. }))
+                && matches!(trusted.open(&path), Err(CheckpointError::Incomplete { .. }))
         };
         let gone = if goes {
             remove(&parent, &name.to_string())
@@ -316,17 +316,17 @@ fn is_untouched(folder: &Path) -> bool {
 /// # Errors
 /// The folder cannot be read.
 pub(super) fn newest_step<'a>(
-    place: impl Into<Place<'a>>,
+    trusted: impl Into<TrustedFolder<'a>>,
     history: &History,
     known: Option<u64>,
 ) -> Result<Option<u64>, CheckpointError> {
     let newer = |listed: &Listed| {
         history.has(listed.name) && known.is_none_or(|known| listed.name.step > known)
     };
-    let place = place.into();
-    let mut listed = list(place.folder)?.into_iter().rev().filter(newer);
+    let trusted = trusted.into();
+    let mut listed = list(trusted.folder)?.into_iter().rev().filter(newer);
     Ok(listed
-        .find(|listed| place.open(&listed.path).is_ok())
+        .find(|listed| trusted.open(&listed.path).is_ok())
         .map(|listed| listed.name.step))
 }
 
@@ -370,18 +370,18 @@ fn gone(removed: Result<(), CheckpointError>) -> Result<(), CheckpointError> {
 /// # Errors
 /// The folder cannot be read.
 pub(super) fn ancestors_of<'a>(
-    place: impl Into<Place<'a>>,
+    trusted: impl Into<TrustedFolder<'a>>,
     run: u32,
     lineage: Lineage,
 ) -> Result<Vec<Ancestor>, CheckpointError> {
     let own = |listed: &Listed| (listed.name.run, listed.name.lineage) == (run, lineage);
-    let place = place.into();
-    for Listed { path, .. } in list(place.folder)?.into_iter().rev().filter(own) {
+    let trusted = trusted.into();
+    for Listed { path, .. } in list(trusted.folder)?.into_iter().rev().filter(own) {
         let files = manifests(&path)?;
         let found = longest(
             &files
                 .iter()
-                .filter_map(|(_, file)| Part::read_trusted(file, place.trust).ok())
+                .filter_map(|(_, file)| Part::read_trusted(file, trusted.trust).ok())
                 .collect::<Vec<_>>(),
         );
         if !found.is_empty() {

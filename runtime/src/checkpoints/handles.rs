@@ -86,7 +86,8 @@ impl Folder {
             .map_err(failed(&self.path.join(name)))
     }
 
-    /// Lets a file take another name in this folder; what had that name, a link itself, is replaced.
+    /// Renames a file in this folder. What had the new name is replaced; a link itself, not what it
+    /// leads to.
     pub fn rename(&self, from: &str, to: impl AsRef<OsStr>) -> Result<(), CheckpointError> {
         let to = to.as_ref();
         let renamed = rustix::fs::renameat(&self.handle, from, &self.handle, to);

@@ -13,7 +13,7 @@
 //! | `tensor_file` | one safetensors file: streamed out, read back tensor by tensor |
 //! | `files`, `name` | names of files, tensors and checkpoints |
 //! | `handles` | folders and files through handles, without following links |
-//! | `trust` | whose manifests a node believes: the cluster's, sealed with its key, and its own user's |
+//! | `trust` | whose manifests a node believes: those sealed with the cluster's key, its own user's |
 //! | `part` | writing one node's part, so that it is there whole or not at all |
 //! | `checkpoint` | a whole checkpoint: its parts, verified, read by ranges of the model |
 //! | `folder` | the checkpoints of a run, the newest whole one, those that may be removed |
@@ -47,7 +47,7 @@ mod writer;
 pub use checkpoint::Checkpoint;
 pub use error::CheckpointError;
 pub use export::export;
-pub use folder::{Listed, Place, list, newest_whole, next_run};
+pub use folder::{Listed, TrustedFolder, list, newest_whole, next_run};
 pub use manifest::{Ancestor, Header, Kept, KeptShard, Kind, Part, Tensor, unique_names};
 pub use name::Name;
 pub use resumed::{Resumed, warn_of_others};

@@ -7,7 +7,7 @@
 
 use super::checkpoint::Checkpoint;
 use super::error::CheckpointError;
-use super::folder::{self, Place};
+use super::folder::{self, TrustedFolder};
 use super::history::ancestors_through;
 use super::manifest::Ancestor;
 use super::name::Name;
@@ -32,16 +32,16 @@ impl Resumed {
     /// # Errors
     /// The folder cannot be read.
     pub fn newest<'a>(
-        place: impl Into<Place<'a>>,
+        trusted: impl Into<TrustedFolder<'a>>,
         outer: Option<&str>,
     ) -> Result<Option<Self>, CheckpointError> {
-        let place = place.into();
-        let (found, refused) = folder::newest_whole(place)?;
+        let trusted = trusted.into();
+        let (found, refused) = folder::newest_whole(trusted)?;
         for refused in refused {
             tracing::warn!(checkpoint = %refused.path.display(), error = %refused.error, "a checkpoint cannot be used: an older one is tried");
         }
         warn_of_others(
-            place,
+            trusted,
             found.as_ref().map(|checkpoint| checkpoint.header().name()),
         )?;
         Ok(found.map(|checkpoint| Self::of(checkpoint, outer)))
@@ -52,21 +52,21 @@ impl Resumed {
     /// # Errors
     /// It does not exist, or it is not whole.
     pub fn named<'a>(
-        place: impl Into<Place<'a>>,
+        trusted: impl Into<TrustedFolder<'a>>,
         name: Name,
         outer: Option<&str>,
     ) -> Result<Self, CheckpointError> {
-        let place = place.into();
-        let path = place.folder.join(name.to_string());
+        let trusted = trusted.into();
+        let path = trusted.folder.join(name.to_string());
         if !path.is_dir() {
             return Err(CheckpointError::NoSuch {
                 name: name.to_string(),
-                folder: place.folder.to_owned(),
+                folder: trusted.folder.to_owned(),
             });
         }
-        let checkpoint = Checkpoint::open_trusted(&path, place.trust)?;
+        let checkpoint = Checkpoint::open_trusted(&path, trusted.trust)?;
         checkpoint.verify()?;
-        warn_of_others(place, Some(name))?;
+        warn_of_others(trusted, Some(name))?;
         Ok(Self::of(checkpoint, outer))
     }
 
@@ -138,8 +138,11 @@ impl Restored for Resumed {
 ///
 /// # Errors
 /// The folder cannot be read.
-pub fn warn_of_others(place: Place<'_>, chosen: Option<Name>) -> Result<(), CheckpointError> {
-    let others = folder::others(place, chosen, OTHERS_NAMED_MAX)?;
+pub fn warn_of_others(
+    trusted: TrustedFolder<'_>,
+    chosen: Option<Name>,
+) -> Result<(), CheckpointError> {
+    let others = folder::others(trusted, chosen, OTHERS_NAMED_MAX)?;
     if !others.is_empty() {
         let others = others
             .iter()

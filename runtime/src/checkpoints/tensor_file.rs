@@ -96,7 +96,7 @@ fn sha256() -> ring::digest::Context {
     ring::digest::Context::new(&ring::digest::SHA256)
 }
 
-/// The first 128 bits of a digest: nobody finds other values of the same in 2¹²⁸ tries.
+/// The first 128 bits of a digest. To find other values with the same ones takes about 2¹²⁸ tries.
 fn cut(digest: ring::digest::Context) -> u128 {
     let digest = digest.finish();
     let (first, _) = digest

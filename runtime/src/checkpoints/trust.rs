@@ -12,8 +12,9 @@
 
 use ring::hmac;
 
-/// Opening bytes of a seal, which follows the digest of a manifest, and those after it.
+/// Opening bytes of a seal, which follows the digest of a manifest.
 pub(super) const SEAL_OPENS: &[u8] = b"\"seal\":\"";
+/// Bytes after a seal.
 pub(super) const SEAL_CLOSES: &[u8] = b"\",";
 /// Hexadecimal digits of a seal.
 const SEAL_DIGITS: usize = 64;

@@ -3,7 +3,7 @@
 //! and one waits; [`replaces`] says which of two stays if the disk is too slow for both.
 
 use super::error::CheckpointError;
-use super::folder::{self, Keeps, Place, Verified};
+use super::folder::{self, Keeps, TrustedFolder, Verified};
 use super::history::History;
 use super::manifest::{Ancestor, Header, Tensor};
 use super::part::{self, Own};
@@ -72,8 +72,8 @@ pub struct WriterSettings {
 }
 
 impl WriterSettings {
-    fn place(&self) -> Place<'_> {
-        Place {
+    fn trusted(&self) -> TrustedFolder<'_> {
+        TrustedFolder {
             folder: &self.folder,
             trust: &self.trust,
         }
@@ -263,12 +263,11 @@ impl Shared {
             // their memory.
             drop(snapshot);
             let known = self.lock().told.whole_step;
-            let whole = folder::newest_step(self.settings.place(), &history, known).unwrap_or_else(
-                |error| {
+            let whole = folder::newest_step(self.settings.trusted(), &history, known)
+                .unwrap_or_else(|error| {
                     tracing::debug!(%error, "which checkpoint is whole is not known");
                     None
-                },
-            );
+                });
             let mut state = self.lock();
             state.writing = false;
             state.told.whole_step = whole.or(known);
@@ -390,7 +389,7 @@ impl Shared {
             header.members.first() == Some(&start.node.0) || keep < self.settings.keep_last;
         if looks_after
             && let Err(error) = folder::prune(
-                self.settings.place(),
+                self.settings.trusted(),
                 Keeps {
                     whole: keep,
                     spacing: *spacing,
@@ -449,7 +448,7 @@ impl Shared {
         state.asks_left -= 1;
         drop(state);
         let found =
-            folder::ancestors_of(self.settings.place(), run, lineage).unwrap_or_else(|error| {
+            folder::ancestors_of(self.settings.trusted(), run, lineage).unwrap_or_else(|error| {
                 tracing::debug!(%error, "what the history goes on from is not known: that stays");
                 Vec::new()
             });

@@ -1,7 +1,7 @@
 //! Builds the parts of a node from its configuration: settings, recorder, checkpoints.
 
 use crate::checkpoints::{
-    self, CheckpointError, Checkpoints, Place, Resumed, Trust, WriterSettings,
+    self, CheckpointError, Checkpoints, Resumed, Trust, TrustedFolder, WriterSettings,
 };
 use crate::config::{Config, Resume};
 use crate::connection::cluster_key;
@@ -49,16 +49,16 @@ pub(super) async fn checkpoints_of(
         if !may_bootstrap {
             return Ok((None, 0));
         }
-        let place = Place {
+        let trusted = TrustedFolder {
             folder: &folder,
             trust: &trust,
         };
         let resumed = match resume {
-            Resume::None => checkpoints::warn_of_others(place, None).map(|()| None),
-            Resume::Newest => Resumed::newest(place, outer.as_deref()),
-            Resume::Named(name) => Resumed::named(place, name, outer.as_deref()).map(Some),
+            Resume::None => checkpoints::warn_of_others(trusted, None).map(|()| None),
+            Resume::Newest => Resumed::newest(trusted, outer.as_deref()),
+            Resume::Named(name) => Resumed::named(trusted, name, outer.as_deref()).map(Some),
         };
-        Ok::<_, CheckpointError>((resumed?, checkpoints::next_run(place)?))
+        Ok::<_, CheckpointError>((resumed?, checkpoints::next_run(trusted)?))
     });
     let (resumed, run) = read.await??;
     let checkpoints = Checkpoints::new(settings, resumed, run, Arc::clone(board));

@@ -12,8 +12,8 @@ use std::time::Instant;
 pub const REQUESTS_BURST_MAX: u32 = 200;
 /// Requests of one address that are answered in each further second.
 pub const REQUESTS_PER_SECOND_MAX: u32 = 50;
-/// Number of addresses whose requests are counted. If there are more, the one that asked least lately
-/// is forgotten; connections are limited in any case.
+/// Number of addresses whose requests are counted. If there are more, the one that asked least
+/// recently is forgotten; connections are limited in any case.
 pub const ADDRESSES_MAX: usize = 1024;
 /// Shortest token, in bytes.
 pub const TOKEN_BYTES_MIN: usize = 16;

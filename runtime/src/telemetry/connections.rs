@@ -1,6 +1,6 @@
-//! The connections of a node's HTTP endpoint: how many there are, and whose. A full table makes room
-//! for a new connection by ending the oldest one whose request has not arrived, so that half-sent
-//! requests keep nobody out.
+//! The connections of a node's HTTP endpoint: how many there are, and whose. A full table makes
+//! room for a new connection by ending the oldest one whose request has not arrived, so that
+//! half-sent requests keep nobody out.
 
 use super::access::prefix;
 use parking_lot::Mutex;
@@ -36,18 +36,18 @@ struct Open {
     _end: oneshot::Sender<()>,
 }
 
-/// The place of one connection in the table; free again when dropped.
+/// One connection's slot in the table; free again when dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Slot {
     id: u64,
     address: IpAddr,
     connections: Arc<Connections>,
 }
 
 impl Connections {
-    /// Takes a place for a connection from `address`. The receiver is notified when the connection
-    /// has to end. `None` if no place is free and all requests of the others have arrived.
-    pub fn admit(self: &Arc<Self>, address: IpAddr) -> Option<(Place, oneshot::Receiver<()>)> {
+    /// Takes a slot for a connection from `address`. The receiver is notified when the connection
+    /// has to end. `None` if no slot is free and all requests of the others have arrived.
+    pub fn admit(self: &Arc<Self>, address: IpAddr) -> Option<(Slot, oneshot::Receiver<()>)> {
         let address = prefix(address);
         let mut table = self.table.lock();
         let own = |open: &Open| open.address == address;
@@ -65,12 +65,12 @@ impl Connections {
             asked: false,
             _end: end,
         });
-        let place = Place {
+        let slot = Slot {
             id,
             address,
             connections: Arc::clone(self),
         };
-        Some((place, ended))
+        Some((slot, ended))
     }
 }
 
@@ -85,7 +85,7 @@ impl Table {
     }
 }
 
-impl Place {
+impl Slot {
     /// Notes that the request has arrived: the connection is not ended to make room.
     pub fn has_asked(&self) {
         let mut table = self.connections.table.lock();
@@ -100,7 +100,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let mut table = self.connections.table.lock();
         table.open.retain(|open| open.id != self.id);
@@ -122,7 +122,7 @@ mod tests {
         let asked: Vec<_> = (0..CONNECTIONS_PER_ADDRESS_MAX)
             .map(|_| connections.admit(address(1)).unwrap())
             .collect();
-        asked.iter().for_each(|(place, _)| place.has_asked());
+        asked.iter().for_each(|(slot, _)| slot.has_asked());
         assert!(connections.admit(address(1)).is_none());
         assert!(connections.admit(address(2)).is_some());
         drop(asked);

@@ -2,7 +2,7 @@
 //! something need the token.
 
 use super::access::{Allowance, Allowances, Token, is_cross_site, is_host_of_this_machine};
-use super::connections::{Connections, Place};
+use super::connections::{Connections, Slot};
 use super::served::Served;
 use super::{dashboard, metrics, orders};
 use crate::status::status;
@@ -114,10 +114,10 @@ async fn accept(listener: TcpListener, router: Router) {
     loop {
         match listener.accept().await {
             Ok((connection, from)) => {
-                let Some((place, ended)) = connections.admit(from.ip()) else {
+                let Some((slot, ended)) = connections.admit(from.ip()) else {
                     continue;
                 };
-                let conversation = converse(connection, router.clone(), Arc::new(place));
+                let conversation = converse(connection, router.clone(), Arc::new(slot));
                 tokio::spawn(async move {
                     tokio::select! {
                         () = conversation => {}
@@ -133,7 +133,7 @@ async fn accept(listener: TcpListener, router: Router) {
     }
 }
 
-async fn converse(connection: TcpStream, router: Router, place: Arc<Place>) {
+async fn converse(connection: TcpStream, router: Router, slot: Arc<Slot>) {
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(REQUEST_WAIT)
@@ -142,8 +142,8 @@ async fn converse(connection: TcpStream, router: Router, place: Arc<Place>) {
     connection.set_write_timeout(Some(STALL_MAX));
     let router = TowerToHyperService::new(router);
     let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
-        place.has_asked();
-        request.extensions_mut().insert(Arc::clone(&place));
+        slot.has_asked();
+        request.extensions_mut().insert(Arc::clone(&slot));
         router.call(request)
     });
     let served = http.serve_connection(TokioIo::new(Box::pin(connection)), answer);
@@ -176,7 +176,7 @@ fn router(served: Arc<Served>) -> Router {
 /// resolve to this machine (DNS rebinding) must not read this node's data.
 async fn admit(
     State(served): State<Arc<Served>>,
-    Extension(place): Extension<Arc<Place>>,
+    Extension(slot): Extension<Arc<Slot>>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -206,7 +206,7 @@ async fn admit(
             .as_ref()
             .is_some_and(|token| token.is_given_by(authorization));
     let now = Instant::now();
-    if is_authorised || served.allowances.lock().take(place.address(), now) {
+    if is_authorised || served.allowances.lock().take(slot.address(), now) {
         next.run(request).await
     } else {
         (

@@ -1,6 +1,6 @@
 //! Orders over HTTP. Each needs the token; a node without a token takes no orders.
 
-use super::connections::Place;
+use super::connections::Slot;
 use super::served::Served;
 use crate::{admin, launcher};
 use axum::Extension;
@@ -32,10 +32,10 @@ pub(super) struct Scale {
 pub(super) async fn drain(
     State(served): State<Arc<Served>>,
     Query(whom): Query<Drain>,
-    Extension(place): Extension<Arc<Place>>,
+    Extension(slot): Extension<Arc<Slot>>,
     headers: HeaderMap,
 ) -> Response {
-    if let Some(refused) = refusal(&served, &place, &headers) {
+    if let Some(refused) = refusal(&served, &slot, &headers) {
         return refused;
     }
     let context = &served.context;
@@ -48,7 +48,7 @@ pub(super) async fn drain(
             .members
             .iter()
             .any(|member| member.id == node);
-    tracing::warn!(%node, is_known, from = %place.address(), "an order over HTTP: drain");
+    tracing::warn!(%node, is_known, from = %slot.address(), "an order over HTTP: drain");
     // The launcher that counts the nodes must know which one leaves; the cluster tells the nodes of
     // other launchers.
     let told = is_known && launcher::socket().is_some() && launcher::drain(node.0).await.is_ok();
@@ -79,13 +79,13 @@ pub(super) async fn drain(
 pub(super) async fn scale(
     State(served): State<Arc<Served>>,
     Query(scale): Query<Scale>,
-    Extension(place): Extension<Arc<Place>>,
+    Extension(slot): Extension<Arc<Slot>>,
     headers: HeaderMap,
 ) -> Response {
-    if let Some(refused) = refusal(&served, &place, &headers) {
+    if let Some(refused) = refusal(&served, &slot, &headers) {
         return refused;
     }
-    tracing::warn!(nodes = scale.nodes, from = %place.address(), "an order over HTTP: scale");
+    tracing::warn!(nodes = scale.nodes, from = %slot.address(), "an order over HTTP: scale");
     match launcher::scale(scale.nodes).await {
         Ok(done) => (StatusCode::ACCEPTED, done + "\n").into_response(),
         Err(error @ launcher::ScaleError::Silent(_)) => {
@@ -98,13 +98,13 @@ pub(super) async fn scale(
 /// Writes the last events to disk.
 pub(super) async fn dump(
     State(served): State<Arc<Served>>,
-    Extension(place): Extension<Arc<Place>>,
+    Extension(slot): Extension<Arc<Slot>>,
     headers: HeaderMap,
 ) -> Response {
-    if let Some(refused) = refusal(&served, &place, &headers) {
+    if let Some(refused) = refusal(&served, &slot, &headers) {
         return refused;
     }
-    tracing::warn!(from = %place.address(), "an order over HTTP: write the last events to disk");
+    tracing::warn!(from = %slot.address(), "an order over HTTP: write the last events to disk");
     match admin::dump(&served.context, "asked for over HTTP").await {
         Ok(file) => (
             StatusCode::OK,
@@ -116,7 +116,7 @@ pub(super) async fn dump(
 }
 
 /// The refusal of a request without the right token; `None` if the request is authorized.
-fn refusal(served: &Served, place: &Place, headers: &HeaderMap) -> Option<Response> {
+fn refusal(served: &Served, slot: &Slot, headers: &HeaderMap) -> Option<Response> {
     let authorization = headers
         .get(header::AUTHORIZATION)
         .and_then(|value| value.to_str().ok());
@@ -124,7 +124,7 @@ fn refusal(served: &Served, place: &Place, headers: &HeaderMap) -> Option<Respon
         Some(token) if token.is_given_by(authorization) => None,
         Some(_) => {
             if served.refusals.lock().take(Instant::now()) {
-                tracing::warn!(from = %place.address(), "an order over HTTP without the right token was refused");
+                tracing::warn!(from = %slot.address(), "an order over HTTP without the right token was refused");
             }
             Some(
                 (

@@ -44,8 +44,7 @@ pub fn elements<T: Tensors + ?Sized>(tensors: &T) -> Result<usize, TensorError> 
 /// averaged ([`SENT_MAX`]), in one pass.
 ///
 /// # Errors
-/// The first such value, a length other than that of `into`, or a tensor that cannot
-/// be read.
+/// The first such value, a length other than that of `into`, or a tensor that cannot be read.
 pub fn freeze<T: Tensors + ?Sized>(tensors: &T, into: &mut [f32]) -> Result<(), FreezeError> {
     let expected = into.len();
     let mut rest = into;
@@ -118,8 +117,7 @@ pub fn zero<T: Tensors + ?Sized>(tensors: &mut T) -> Result<(), TensorError> {
 }
 
 /// Copies a slice to an equally long one; returns the index of the first value that is not finite,
-/// or too large to be sent.
-/// The values after it need not be copied.
+/// or too large to be sent. The values after it need not be copied.
 fn copy_finite(from: &[f32], into: &mut [f32]) -> Option<usize> {
     let pieces = from
         .chunks(CHUNK_ELEMENTS)

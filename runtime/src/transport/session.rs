@@ -153,8 +153,8 @@ impl Session {
         self.ended.wait_for(|ended| *ended).await;
     }
 
-    /// Delivers an event of this peer to the node; waits while the node holds [`PEER_INBOX_BYTES`] of
-    /// this peer's events, or its event queue is full.
+    /// Delivers an event of this peer to the node; waits while the node holds
+    /// [`PEER_INBOX_BYTES`] of this peer's events, or its event queue is full.
     pub(crate) async fn deliver(&self, event: TransportEvent) -> Result<(), SessionOver> {
         let _shared = self.delivering.read().await;
         tokio::select! {
@@ -259,7 +259,8 @@ mod tests {
         }
     }
 
-    async fn settle() {
+    /// Lets every task run until it waits.
+    async fn let_all_run() {
         for _ in 0..TRANSPORT_EVENTS_MAX {
             tokio::task::yield_now().await;
         }
@@ -273,10 +274,10 @@ mod tests {
             let noisy = noisy.clone();
             tokio::spawn(async move { noisy.deliver(frame(&noisy, 1)).await });
         }
-        settle().await;
+        let_all_run().await;
         let quiet = session(2, &sender);
         tokio::spawn(async move { quiet.deliver(frame(&quiet, 1)).await });
-        settle().await;
+        let_all_run().await;
         let mut before = 0;
         while let Some(TransportEvent::Control { from, .. }) = events.recv().await
             && from != NodeId(2)
@@ -297,10 +298,10 @@ mod tests {
             let noisy = noisy.clone();
             tokio::spawn(async move { noisy.deliver(frame(&noisy, 1 << 20)).await });
         }
-        settle().await;
+        let_all_run().await;
         assert_eq!(events.len(), 4);
         drop(events.recv().await);
-        settle().await;
+        let_all_run().await;
         assert_eq!(events.len(), 4, "what was handled makes room");
     }
 }

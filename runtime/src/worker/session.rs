@@ -562,7 +562,7 @@ impl Session {
         if is_refused && self.refused_at.replace(self.step) != Some(self.step) {
             let step = self.step.0;
             self.node.show(format!(
-                "step {step}: nothing was sent, because this node's own values are not finite: {error}"
+                "step {step}: nothing was sent: values of this node are not finite or too large: {error}"
             ));
         }
     }

@@ -68,7 +68,7 @@ pub enum In {
     /// A node sent values or a weight in this attempt that no correct node sends. It counts as a
     /// node that this one cannot reach, for as long as it runs.
     Unsound(Attempt, NodeId),
-    /// The same of a node whose message belongs to no attempt.
+    /// A node sent such values in a message of no attempt. It counts as unreachable likewise.
     Distrust(NodeId),
     /// This node's own shards cannot be published: their average or slow step overflows at this
     /// element, though all contributions are sound.

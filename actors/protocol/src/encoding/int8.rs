@@ -55,7 +55,7 @@ impl Rounding for Int8 {
         }
     }
 
-    /// The largest magnitude that the scale allows counts.
+    /// Judges a block by the largest magnitude that its scale allows.
     fn first_beyond(bytes: &[u8], most: f32) -> Option<(usize, f32)> {
         let (scale, _) = bytes.split_first_chunk::<SCALE_BYTES>()?;
         let largest = f32::from_le_bytes(*scale) * STEPS_MAX;

@@ -1,7 +1,7 @@
 //! Folders that others can write into, and values that are not finite.
 
 use super::*;
-use crate::checkpoints::folder::{Place, Verified};
+use crate::checkpoints::folder::{TrustedFolder, Verified};
 use crate::checkpoints::trust::Trust;
 use std::os::unix::fs::symlink;
 
@@ -263,24 +263,24 @@ fn a_newest_run_that_another_user_planted_is_not_resumed() {
     let added = of_cluster.with_file_name("node-77.json");
     fs::write(&added, "junk").unwrap();
     assert!(give_away(&added));
-    let place = Place {
+    let trusted = TrustedFolder {
         folder: folder.path(),
         trust: &trust,
     };
-    let (found, refused) = newest_whole(place).unwrap();
+    let (found, refused) = newest_whole(trusted).unwrap();
     assert_eq!(found.unwrap().header().step, 96);
     assert!(
         matches!(refused[0].error, CheckpointError::NotTrusted { .. }),
         "{}",
         refused[0].error
     );
-    assert_eq!(next_run(place).unwrap(), 1, "run 7 is nobody's");
+    assert_eq!(next_run(trusted).unwrap(), 1, "run 7 is nobody's");
     // Without the cluster's key nothing of another user is believed.
-    let place = Place {
+    let trusted = TrustedFolder {
         folder: folder.path(),
         trust: &Trust::of(&[]),
     };
-    assert!(newest_whole(place).unwrap().0.is_none());
+    assert!(newest_whole(trusted).unwrap().0.is_none());
     // Tools show everything.
     assert_eq!(
         newest_whole(folder.path()).unwrap().0.unwrap().header().run,

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | of a connection that exists, or an answer to this node | always; Initials up to [`ANSWERS`] |
 //! | first one, with a knock of the cluster | up to [`KNOCKS`] |
-//! | first one, from the address of a peer that was authenticated lately | up to [`KNOWN_ADDRESS`] |
+//! | first one, from an address where a peer was authenticated lately | up to [`KNOWN_ADDRESS`] |
 //! | any other first one | up to [`STRANGERS`], and [`STRANGERS_OF_ONE_PREFIX`] |
 //!
 //! A packet that does not pass is dropped without an answer; QUIC sends it again.
@@ -158,8 +158,8 @@ impl Gate {
         }
     }
 
-    /// Removes the datagrams that do not pass from a buffer of datagrams of `stride` bytes each (the
-    /// last may be shorter). Returns how many bytes are left.
+    /// Removes the datagrams that do not pass from a buffer of datagrams of `stride` bytes each
+    /// (the last may be shorter). Returns how many bytes are left.
     fn filter(&self, now: Instant, remote: SocketAddr, stride: usize, buffer: &mut [u8]) -> usize {
         let mut kept = 0;
         let mut at = 0;

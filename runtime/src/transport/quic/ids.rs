@@ -45,7 +45,8 @@ impl KnockKey {
     pub(super) fn made(&self, id: &[u8]) -> bool {
         id.len() == KNOCK_BYTES && {
             let (nonce, proof) = id.split_at(KNOCK_NONCE_BYTES);
-            // The comparison need not take constant time: only 2^64 tries in one place would help.
+            // The comparison need not take constant time: who finds a mark by timing can do no more
+            // with it than who repeats one from the network.
             hmac::sign(&self.0, nonce).as_ref().starts_with(proof)
         }
     }
