@@ -8,6 +8,7 @@ use slowmo::{Config, Runtime, SpawnError};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use tempfile::TempDir;
+use tracing_subscriber::filter::LevelFilter;
 
 /// The kind of link between the nodes of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,12 +93,13 @@ pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, Clu
     Ok(Cluster { nodes, rendezvous })
 }
 
-/// With `SLOWMO_LOG` set, the nodes' log goes to standard error.
+/// With a level in `SLOWMO_LOG`, the nodes' log goes to standard error.
 fn log_if_asked() {
-    if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("SLOWMO_LOG") {
+    let asked = std::env::var("SLOWMO_LOG").map(|level| level.parse::<LevelFilter>());
+    if let Ok(Ok(level)) = asked {
         // Logging may have been set up already.
         _ = tracing_subscriber::fmt()
-            .with_env_filter(filter)
+            .with_max_level(level)
             .with_writer(std::io::stderr)
             .try_init();
     }

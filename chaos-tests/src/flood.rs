@@ -5,7 +5,7 @@ mod siege;
 
 pub use siege::{Siege, SiegeNode};
 
-use crate::sim::random::Random;
+use crate::random::Random;
 use slowmo::internal::transport::quic::initials::{Says, initial};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};

@@ -10,14 +10,22 @@
 //! | [`flood`] | floods a node with packets of strangers, and measures nodes that train meanwhile |
 //! | [`fuzz`] | feeds any bytes to every decoder |
 //! | [`processes`] | scenarios, links, measures and reports of chaos on real processes |
+//! | [`random`] | one seed's numbers |
 //! | [`cluster`] | runs several real nodes in one process, over QUIC on loopback or in memory |
 #![deny(missing_docs)]
 
+#[cfg(feature = "simulation")]
 pub mod cluster;
+#[cfg(feature = "simulation")]
 pub mod conformance;
+#[cfg(feature = "simulation")]
 pub mod flood;
+#[cfg(feature = "simulation")]
 pub mod fuzz;
 pub mod invariants;
+#[cfg(feature = "simulation")]
 pub mod model;
 pub mod processes;
+pub mod random;
+#[cfg(feature = "simulation")]
 pub mod sim;

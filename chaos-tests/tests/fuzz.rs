@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use slowmo_chaos::fuzz::{TARGETS, Target, mutate};
-use slowmo_chaos::sim::random::Random;
+use slowmo_chaos::random::Random;
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

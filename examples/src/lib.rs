@@ -9,6 +9,7 @@
 pub mod compare;
 pub mod digits;
 pub mod flags;
+pub mod log;
 pub mod method;
 pub mod oracle;
 pub mod random;

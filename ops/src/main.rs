@@ -8,9 +8,8 @@ mod console;
 
 use clap::Parser;
 use commands::Cli;
-use std::io::IsTerminal;
+use slowmo_examples::log;
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
 
 const _: () = assert!(
     !slowmo_protocol::planted::COMPILED_IN,
@@ -19,9 +18,10 @@ const _: () = assert!(
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    log();
     let console = console::Console::new(cli.json);
-    match cli.command.run(&console) {
+    // `SLOWMO_LOG` selects more, e.g. `SLOWMO_LOG=slowmo=debug`.
+    let logs = log::to_standard_error(log::LevelFilter::WARN);
+    match logs.and_then(|()| cli.command.run(&console)) {
         Ok(()) => ExitCode::SUCCESS,
         // The command has already printed the reason.
         Err(error) if error.is::<console::Told>() => ExitCode::FAILURE,
@@ -30,16 +30,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Sends the runtime's warnings and errors to standard error; `SLOWMO_LOG` selects more, e.g.
-/// `SLOWMO_LOG=slowmo=debug`.
-fn log() {
-    let filter = EnvFilter::try_from_env("SLOWMO_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    let coloured = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(coloured)
-        .with_writer(std::io::stderr)
-        .init();
 }

@@ -33,12 +33,6 @@ fn main() -> anyhow::Result<ExitCode> {
         transport,
         seed,
     } = Arguments::parse();
-    let filter = tracing_subscriber::EnvFilter::try_from_env("SLOWMO_LOG")
-        .unwrap_or_else(|_| "error".into());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
     let link = match transport {
         Transport::Quic => Link::Quic,
         Transport::Memory => Link::Memory(seed),

@@ -1,7 +1,7 @@
 //! A small seeded mutator, so that a run without libFuzzer still goes beyond the corpus: the same
 //! seed gives the same inputs.
 
-use crate::sim::random::Random;
+use crate::random::Random;
 
 /// Numbers at which lengths and counters tend to fail.
 const EDGES: [u64; 8] = [0, 1, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, u64::MAX];

@@ -256,7 +256,7 @@ pub fn words(event: &Event) -> String {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "simulation"))]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;

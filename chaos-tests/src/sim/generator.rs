@@ -2,9 +2,9 @@
 //! that matter are kept as files, so the generator may change.
 
 use super::config::{Class, Config, MILLI, Waits};
-use super::random::Random;
 use super::schedule::{Act, Millis, Schedule, Timed, Way};
 use super::swarm;
+use crate::random::Random;
 use slowmo_protocol::algorithm::{
     Algorithm, Base, BufferStrategy, Gossip, LatePeers, Outer, OuterOptimizer, TopologyName,
     WireType,

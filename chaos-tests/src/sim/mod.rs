@@ -32,7 +32,6 @@ mod going_on;
 pub mod mail;
 pub mod network;
 pub mod node;
-pub mod random;
 pub mod schedule;
 pub mod search;
 mod sessions;

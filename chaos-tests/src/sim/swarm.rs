@@ -3,8 +3,8 @@
 
 use super::config::{Class, MILLI};
 use super::generator::{Planner, settings};
-use super::random::Random;
 use super::schedule::{Act, Millis, Schedule, Settings, Timed};
+use crate::random::Random;
 use slowmo_protocol::algorithm::OuterOptimizer;
 use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::time::Span;

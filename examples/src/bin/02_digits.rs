@@ -5,9 +5,8 @@
 
 use slowmo::Config;
 use slowmo_examples::digits::{self, Event, Options};
-use slowmo_examples::flags;
-use std::io::{IsTerminal, Write};
-use tracing_subscriber::EnvFilter;
+use slowmo_examples::{flags, log};
+use std::io::Write;
 
 /// Train a 64-128-64-10 network on handwritten digits, together with the other nodes.
 ///
@@ -24,12 +23,7 @@ struct Arguments {
 
 fn main() -> anyhow::Result<()> {
     let arguments: Arguments = flags::parse_own()?;
-    let filter = EnvFilter::try_from_env("SLOWMO_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    log::to_standard_error(log::LevelFilter::WARN)?;
     digits::train(Config::load()?, &arguments.options, |event| {
         print(event, arguments.json_events)
     })?;

@@ -6,10 +6,9 @@
 
 use anyhow::Context;
 use slowmo_examples::compare::{Plan, Progress, Report, compare, plot, table};
-use slowmo_examples::flags;
+use slowmo_examples::{flags, log};
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use tracing_subscriber::EnvFilter;
 
 /// Compare AllReduce, LocalSGD, SGP and overlapped SGP, with SlowMo and without, on even and on
 /// label-skewed data.
@@ -32,12 +31,7 @@ fn main() -> anyhow::Result<()> {
         plot: plot_path,
         json,
     } = flags::parse_own()?;
-    let filter = EnvFilter::try_from_env("SLOWMO_LOG").unwrap_or_else(|_| EnvFilter::new("error"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    log::to_standard_error(log::LevelFilter::ERROR)?;
 
     let figures = compare(&plan, show)?;
     let report = Report::new(&plan, &figures);

@@ -1,5 +1,6 @@
 //! The multilayer perceptron 64-128-64-10 in plain loops over rows: a model of this size spends
-//! more time in a framework's scheduling than on arithmetic. `04_candle` trains with a framework.
+//! more time in a framework's scheduling than on arithmetic. `runtime/candle` has the example that
+//! trains with one.
 
 use super::data::{Batch, CLASSES, Dataset, PIXELS};
 use super::parameters::{Parameter, Parameters};

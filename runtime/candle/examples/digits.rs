@@ -7,9 +7,8 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::{Module, Optimizer, SGD, Sequential, VarBuilder, VarMap, loss};
 use slowmo::{Config, ElasticSampler, Runtime};
 use slowmo_candle::{CandleGradients, CandleVariables};
+use slowmo_examples::log;
 use slowmo_examples::digits::{Batch, CLASSES, Dataset, PIXELS};
-use std::io::IsTerminal;
-use tracing_subscriber::EnvFilter;
 
 const HIDDEN: usize = 128;
 const BATCH: usize = 16;
@@ -17,11 +16,7 @@ const STEPS: u64 = 600;
 const LEARNING_RATE: f64 = 0.1;
 
 fn main() -> anyhow::Result<()> {
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new("warn"))
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    log::to_standard_error(log::LevelFilter::WARN)?;
     let train = Dataset::train()?;
     let runtime = Runtime::builder().config(Config::load()?).spawn()?;
     let mut worker = runtime.worker(0)?;

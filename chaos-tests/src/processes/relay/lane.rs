@@ -1,6 +1,6 @@
 //! One direction of one link: decides when a datagram arrives, if at all. Pure.
 
-use crate::sim::random::Random;
+use crate::random::Random;
 use slowmo_protocol::trace::Link;
 
 /// Maximum number of bytes that a link with a limited rate holds back; more is dropped, as by a

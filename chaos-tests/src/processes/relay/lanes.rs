@@ -2,7 +2,7 @@
 
 use super::lane::{Lane, combine};
 use crate::processes::schedule::Way;
-use crate::sim::random::Random;
+use crate::random::Random;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::trace::Link;
 use std::collections::BTreeMap;

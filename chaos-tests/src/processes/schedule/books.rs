@@ -1,7 +1,7 @@
 //! Records of which nodes run, are disturbed and may be hit, as far as the plan knows.
 
 use super::super::scenario::{Scenario, Who, WhoWord};
-use crate::sim::random::Random;
+use crate::random::Random;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::time::{Instant, Span};
 use std::collections::BTreeMap;

@@ -10,7 +10,7 @@ mod books;
 mod moments;
 
 use super::scenario::{Action, Group, GroupWord, Scenario, Time, Who};
-use crate::sim::random::Random;
+use crate::random::Random;
 use books::Books;
 use moments::{Moment, moments};
 use serde::Serialize;

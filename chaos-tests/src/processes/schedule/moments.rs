@@ -2,7 +2,7 @@
 
 use super::super::scenario::{Action, Choice, Recurring, Scenario};
 use super::span;
-use crate::sim::random::Random;
+use crate::random::Random;
 use slowmo_protocol::time::{Instant, Span};
 
 /// Maximum number of random actions of a run; later ones are left out.

@@ -1,9 +1,9 @@
 //! The training thread of a simulated node: takes inner steps and performs at each the exchange
 //! that the algorithm's schedule demands, as a worker's session does.
 
+use crate::random::Random;
 use crate::sim::config::Config;
 use crate::sim::mail::{Arrival, Mail, Output, ToTraining};
-use crate::sim::random::Random;
 use slowmo_protocol::aggregator::{Request, Task};
 use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy};
 use slowmo_protocol::coordinator::{Outcome, RoundKind};
