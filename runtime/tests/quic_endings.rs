@@ -141,7 +141,18 @@ async fn an_attempt_that_was_given_up_takes_no_later_one_down() {
 #[tokio::test]
 async fn a_large_last_stream_arrives_although_its_sender_closes() {
     let (one, mut two) = Kind::Quic.pair().await;
-    // All of it fits the window of a stream, so that it is under way when the sender closes.
+    // The first value that a node reads opens its window.
+    let mut first = one
+        .transport
+        .open_bulk(two.id, "first".into())
+        .await
+        .unwrap();
+    first.send(pattern(1, 5)).await.unwrap();
+    first.finish().await.unwrap();
+    let (_, mut opened) = two.next_bulk().await;
+    opened.read_exact(&mut [0]).await.unwrap();
+    opened.expect_end().await.unwrap();
+    // All of it fits that window, so that it is under way when the sender closes.
     let message = pattern(12 << 20, 5);
     let mut stream = one
         .transport
