@@ -101,14 +101,14 @@ async fn values_that_are_not_finite_are_not_read() {
             let mut values = values.clone();
             values[at] = bad;
             let found = received(wire, elements, encoded(wire, &values)).await;
-            // Int8 has one scale a block.
-            let block = if wire == WireType::Int8 {
+            // Int8 has one scale a block: one value that is not finite makes the block so.
+            let first = if wire == WireType::Int8 && !bad.is_finite() {
                 at - at % 256
             } else {
                 at
             };
             assert!(
-                matches!(found, Err(ReadError::Unsound(Unsound::Value { element, .. })) if element == block),
+                matches!(found, Err(ReadError::Unsound(Unsound::Value { element, .. })) if element == first),
                 "{wire:?}: {found:?}"
             );
         }

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde::Serialize;
 use slowmo::internal::admin;
 use slowmo::status::MemberState;
-use slowmo_ops::jobs::{self, Answer, Asked, Request, Server};
+use slowmo_ops::jobs::{self, Answer, Asked, Request};
 use slowmo_ops::processes::signals::{catch_signals, caught};
 use slowmo_ops::processes::{Group, Happening, NODES_MAX, Plan, supervise};
 use std::collections::BTreeSet;
@@ -138,11 +138,10 @@ impl Launch {
             .job
             .clone()
             .unwrap_or_else(|| std::process::id().to_string());
-        let socket = jobs::socket_of(&name)?;
-        let server = Server::open(&socket).context("cannot open the control socket")?;
+        let server = jobs::open(&name)?;
         let plan = &plan
             .clone()
-            .variable(slowmo::internal::launcher::SOCKET_VARIABLE, &socket);
+            .variable(slowmo::internal::launcher::SOCKET_VARIABLE, server.path());
         let mut group = Group::start(plan)?;
         if self.dashboard.is_some() {
             tell_page(name.clone(), console);

@@ -1,8 +1,14 @@
 //! The folder of the launchers' sockets. This module touches that folder only.
 
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use super::server::Server;
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+
+/// File that is locked while a launcher creates or removes something in the folder.
+const CHANGING: &str = "changing";
 
 /// Reasons why a job was not found.
 #[derive(Debug, thiserror::Error)]
@@ -60,21 +66,47 @@ pub fn find(name: Option<&str>) -> Result<(String, PathBuf), JobError> {
     })
 }
 
-/// Returns the path of the socket on which a new job of this name listens.
+/// Listens for a new job of this name.
 ///
 /// # Errors
 /// A job of this name is running, or the name or the folder is unusable.
-pub fn socket_of(name: &str) -> Result<PathBuf, JobError> {
+pub fn open(name: &str) -> Result<Server, JobError> {
     let plain =
         |character: char| character.is_ascii_alphanumeric() || character == '-' || character == '_';
     if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
         return Err(JobError::Name(name.to_owned()));
     }
-    let folder = folder()?;
-    if running(&folder).iter().any(|job| job == name) {
+    open_in(&folder()?, name)
+}
+
+pub(super) fn open_in(folder: &Path, name: &str) -> Result<Server, JobError> {
+    let unusable = |error| JobError::Folder {
+        folder: folder.to_owned(),
+        error,
+    };
+    // A socket that does not listen yet looks like one that a killed launcher left behind.
+    let _changing = changing(folder).map_err(unusable)?;
+    if running(folder).iter().any(|job| job == name) {
         return Err(JobError::Taken(name.to_owned()));
     }
-    Ok(socket_in(&folder, name))
+    Server::open(&socket_in(folder, name)).map_err(unusable)
+}
+
+/// Waits until no other launcher creates or removes anything in the folder, and keeps the others
+/// waiting until the lock is dropped.
+pub(super) fn changing(folder: &Path) -> std::io::Result<Flock<File>> {
+    lock(&folder.join(CHANGING), FlockArg::LockExclusive)
+}
+
+/// Locks a file, which is created if it is not there.
+pub(super) fn lock(path: &Path, how: FlockArg) -> std::io::Result<Flock<File>> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
+    Flock::lock(file, how).map_err(|(_, error)| error.into())
 }
 
 fn socket_in(folder: &Path, name: &str) -> PathBuf {

@@ -9,7 +9,7 @@ mod node;
 mod private;
 mod server;
 
-pub use folder::{JobError, find, socket_of};
+pub use folder::{JobError, find, open};
 pub use node::{NodeError, ask, ask_at, report};
 pub use private::PrivateFolder;
 pub use server::{Asked, Server};

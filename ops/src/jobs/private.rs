@@ -1,11 +1,11 @@
 //! The private folder of one launch: its cluster key, token and sockets. Removed at the end; what a
 //! killed launcher left behind is removed by the next launch of this user.
 
-use super::folder::folder;
+use super::folder::{changing, folder, lock};
 use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, Permissions};
 use std::io::{Error, ErrorKind};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use tempfile::TempDir;
@@ -14,8 +14,6 @@ use tempfile::TempDir;
 const PREFIX: &str = "run-";
 /// File in each folder that is locked while the launcher or one of its nodes lives.
 const IN_USE: &str = "in-use";
-/// File that is locked while folders are created and removed.
-const CHANGING: &str = "changing";
 
 /// A folder that only this user can enter. It counts as used as long as this process, or a process
 /// that it started, lives.
@@ -37,7 +35,7 @@ impl PrivateFolder {
 
     fn create_in(parent: &Path) -> Result<Self, Error> {
         // Nobody removes a folder between its creation and its lock.
-        let _changing = lock(&parent.join(CHANGING), FlockArg::LockExclusive)?;
+        let _changing = changing(parent)?;
         remove_unused(parent);
         let folder = tempfile::Builder::new()
             .prefix(PREFIX)
@@ -84,19 +82,10 @@ fn is_unused(folder: &Path) -> bool {
     }
 }
 
-fn lock(path: &Path, how: FlockArg) -> Result<Flock<File>, Error> {
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)?;
-    Flock::lock(file, how).map_err(|(_, error)| error.into())
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::super::folder::open_in;
     use super::*;
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixListener;
@@ -104,6 +93,23 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn launches_at_once_remove_nothing_of_each_other() {
+        let parent = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for launch in 0..8 {
+                let parent = parent.path();
+                scope.spawn(move || {
+                    for time in 0..50 {
+                        let server = open_in(parent, &format!("{launch}-{time}")).unwrap();
+                        let folder = PrivateFolder::create_in(parent).unwrap();
+                        assert!(server.path().exists() && folder.path().exists());
+                    }
+                });
+            }
+        });
     }
 
     #[test]

@@ -38,7 +38,7 @@ impl Server {
     ///
     /// # Errors
     /// The socket cannot be opened.
-    pub fn open(path: &Path) -> std::io::Result<Self> {
+    pub(super) fn open(path: &Path) -> std::io::Result<Self> {
         let listener = slowmo::internal::admin::bind(path)?;
         let (sender, asked) = sync_channel(REQUESTS_WAITING_MAX);
         let serve = move || {
@@ -56,6 +56,11 @@ impl Server {
             path: path.to_owned(),
             asked,
         })
+    }
+
+    /// Path of the socket.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The next queued request, if any.
