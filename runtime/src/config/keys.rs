@@ -265,7 +265,7 @@ pub static KEYS: &[Key] = &[
         "with cuda: the GPU of worker 0; worker i gets the i-th one after it, wrapping around"
     ),
     key!(cluster_key, word: "none", "", Allowed::Secret("64 hexadecimal digits, as slowmo keygen writes them"), false, "the cluster's secret; a file is safer (cluster_key_file)"),
-    key!(cluster_key_file, word: "none", "", PATH, false, "file that holds the cluster key"),
+    key!(cluster_key_file, word: "none", "", PATH, false, "file that holds the cluster key, or two while it is rotated; read again when it changes"),
     key!(tls_ca_file, word: "none", "", PATH, false, "the operator's own CA (PEM), instead of a cluster key"),
     key!(tls_certificate_file, word: "none", "", PATH, false, "this node's certificate chain (PEM)"),
     key!(tls_key_file, word: "none", "", PATH, false, "this node's private key (PEM)"),

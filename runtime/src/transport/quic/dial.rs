@@ -3,10 +3,13 @@
 
 use super::Node;
 use super::close::{CloseCode, CloseOnDrop, close};
+use super::credential::{Credential, End};
 use super::handshake::{HandshakeError, Introduced};
 use super::outgoing::Outgoing;
 use super::port_probe;
-use super::tls::{SERVER_NAME, is_version_exchange};
+use super::renewal::{self, Held};
+use super::tls::{RENEWAL_NAME, SERVER_NAME, Standing, is_version_exchange};
+use crate::transport::session::PeerIdentity;
 use crate::transport::sessions::{AdmitError, Part};
 use quinn::{ClientConfig, Connection};
 use slowmo_actors::ports::transport::{DialError, TransportEvent};
@@ -97,24 +100,66 @@ async fn attempt(
     patience: Duration,
     heard: &Notify,
 ) -> Result<(), HandshakeError> {
+    let credential = node.credential.borrow().clone();
+    let client = &credential.clients.control;
     let control = tokio::select! {
-        answered = timeout(patience, handshake(node, &node.clients.control, address)) => answered.unwrap_or(Err(DialError::NoAnswer.into()))?,
+        answered = timeout(patience, handshake(node, client, address, Purpose::New)) => answered.unwrap_or(Err(DialError::NoAnswer.into()))?,
         () = heard.notified() => return Err(DialError::NoAnswer.into()),
     };
-    let rest = timeout(REST_MAX, connect_both(node, address, control)).await;
+    let rest = timeout(REST_MAX, connect_both(node, &credential, address, control)).await;
     rest.unwrap_or_else(|_| Err(DialError::Other("it answered, and was then silent".into()).into()))
+}
+
+/// What connections are dialed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To reach a peer.
+    New,
+    /// To take the place of the connections to a peer that is up.
+    Renewal,
+}
+
+impl Purpose {
+    /// The server name that tells the peer.
+    fn name(self) -> &'static str {
+        match self {
+            Self::New => SERVER_NAME,
+            Self::Renewal => RENEWAL_NAME,
+        }
+    }
+}
+
+/// Both connections to a peer, introduced.
+pub(super) struct Both {
+    pub control: Connection,
+    pub bulk: Connection,
+    first: Introduced,
+}
+
+impl Both {
+    pub(super) fn peer(&self) -> PeerIdentity {
+        self.first.peer
+    }
+
+    pub(super) fn abandon(&self, reason: &str) {
+        for connection in [&self.control, &self.bulk] {
+            close(connection, CloseCode::Needless, reason);
+        }
+    }
 }
 
 /// Establishes both connections to a peer, of which the control connection has answered. If it is
 /// dropped half-way, no connection stays open.
-async fn connect_both(
+pub(super) async fn introduce_both(
     node: &Arc<Node>,
+    credential: &Credential,
     address: SocketAddr,
     control: Connection,
-) -> Result<(), HandshakeError> {
-    let (control, first) = introduce(node, control, false).await?;
-    let bulk = handshake(node, &node.clients.bulk, address).await?;
-    let (bulk, second) = introduce(node, bulk, true).await?;
+    purpose: Purpose,
+) -> Result<Both, HandshakeError> {
+    let (control, first) = introduce(node, control, false, purpose).await?;
+    let bulk = handshake(node, &credential.clients.bulk, address, purpose).await?;
+    let (bulk, second) = introduce(node, bulk, true, purpose).await?;
     if (first.peer.node, first.peer.incarnation) != (second.peer.node, second.peer.incarnation) {
         return Err(DialError::Other("another node answered the second connection".into()).into());
     }
@@ -124,26 +169,39 @@ async fn connect_both(
         close(&bulk, CloseCode::Needless, "the other connection was lost");
         return Err(node.introduction.failure(&error));
     }
-    let (outgoing, queue) = Outgoing::new(first.peer.node, control, bulk);
+    Ok(Both {
+        control,
+        bulk,
+        first,
+    })
+}
+
+/// Connects to a peer whose control connection has answered.
+async fn connect_both(
+    node: &Arc<Node>,
+    credential: &Credential,
+    address: SocketAddr,
+    control: Connection,
+) -> Result<(), HandshakeError> {
+    let both = introduce_both(node, credential, address, control, Purpose::New).await?;
+    let first = both.first;
+    let (outgoing, queue) = Outgoing::new(first.peer.node, both.control.clone(), both.bulk.clone());
     match node
         .sessions
         .admit(first.peer, Part::Outgoing(outgoing.clone(), address))
     {
         Ok(session) => {
-            outgoing.start(node, &session, queue);
+            outgoing.watch(node, &session);
+            outgoing.start(node, queue);
+            let held = Held {
+                outgoing,
+                number: credential.number,
+            };
+            renewal::spawn(node.clone(), session, address, held);
             Ok(())
         }
         Err(error) => {
-            close(
-                &outgoing.control_connection,
-                CloseCode::Needless,
-                "connected already",
-            );
-            close(
-                &outgoing.bulk_connection,
-                CloseCode::Needless,
-                "connected already",
-            );
+            both.abandon("connected already");
             Err(not_admitted(node, error, &first))
         }
     }
@@ -158,18 +216,21 @@ fn not_admitted(node: &Arc<Node>, error: AdmitError, introduced: &Introduced) ->
         AdmitError::TooMany => {
             DialError::Other("too many nodes are connected from its host".into()).into()
         }
-        AdmitError::AlreadyConnected | AdmitError::Closed => HandshakeError::Needless,
+        AdmitError::AlreadyConnected | AdmitError::Closed | AdmitError::NothingToRenew => {
+            HandshakeError::Needless
+        }
     }
 }
 
-async fn handshake(
+pub(super) async fn handshake(
     node: &Arc<Node>,
     client: &ClientConfig,
     address: SocketAddr,
+    purpose: Purpose,
 ) -> Result<Connection, HandshakeError> {
     let connecting = node
         .endpoint
-        .connect_with(client.clone(), address, SERVER_NAME);
+        .connect_with(client.clone(), address, purpose.name());
     let connecting = connecting.map_err(|error| DialError::Other(error.to_string()))?;
     let connection = connecting
         .await
@@ -183,6 +244,7 @@ async fn introduce(
     node: &Arc<Node>,
     connection: Connection,
     bulk: bool,
+    purpose: Purpose,
 ) -> Result<(CloseOnDrop, Introduced), HandshakeError> {
     node.track(&connection);
     let guard = CloseOnDrop::new(&connection, "the attempt was abandoned");
@@ -193,9 +255,14 @@ async fn introduce(
     let (introduced, mut admission) = node.introduction.receive_preface(&connection).await?;
     node.introduction
         .check_not_self(&connection, introduced.peer)?;
+    // The handshake may have begun under the credential before.
+    if let Standing::Refused(reason) = node.standing(&connection, End::Dialer) {
+        let error = DialError::WrongClusterKey(reason);
+        return Err(node.introduction.refuse(&connection, error));
+    }
     let outgoing_exists = node.sessions.outgoing_incarnation(introduced.peer.node)
         == Some(introduced.peer.incarnation);
-    if outgoing_exists {
+    if purpose == Purpose::New && outgoing_exists {
         close(&connection, CloseCode::Needless, "connected already");
         return Err(HandshakeError::Needless);
     }

@@ -3,7 +3,9 @@
 //!
 //! Does no network or file I/O.
 
+use super::cluster_keys::ClusterKeys;
 use super::ids::KnockKey;
+use super::tls;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -12,6 +14,7 @@ use ring::rand::SecureRandom;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::sign::CertifiedKey;
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId};
 use std::fmt;
 use std::str::FromStr;
@@ -38,17 +41,31 @@ const VALID_YEARS: (i32, i32) = (2020, 2120);
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClusterKey([u8; CLUSTER_KEY_BYTES]);
 
-/// The certificate chain and key with which a node authenticates, and the roots against which it
-/// verifies its peers.
+/// The certificates with which a node authenticates, and the roots against which it verifies its
+/// peers.
+#[derive(Clone)]
 pub struct Identity {
-    pub(super) chain: Vec<CertificateDer<'static>>,
-    pub(super) key: PrivateKeyDer<'static>,
+    /// This node's certificates, the one that it prefers first.
+    pub(super) certified: Vec<Certified>,
+    /// The CAs that are accepted.
     pub(super) roots: Arc<RootCertStore>,
+    /// The CA of the newest cluster key. Connections under an older one are renewed; `None` if all
+    /// CAs are equal.
+    pub(super) newest: Option<Arc<RootCertStore>>,
     pub(super) cluster: ClusterId,
     /// Whether certificates carry node id and incarnation; false for the operator's own files.
     pub(super) named: bool,
     /// Secrets with which first packets are marked; the first one marks those of this node.
     pub(super) knocks: Vec<KnockKey>,
+}
+
+/// One certificate chain of this node, and its key.
+#[derive(Clone)]
+pub(super) struct Certified {
+    /// The CA that issued it; only a peer that accepts this CA is shown the certificate. `None` if
+    /// it is the only one.
+    pub authority: Option<CertificateDer<'static>>,
+    pub key: Arc<CertifiedKey>,
 }
 
 /// Reason why an identity could not be created. Nothing was changed.
@@ -57,6 +74,29 @@ pub enum IdentityError {
     /// The text does not have the form that `slowmo keygen` writes.
     #[error("a cluster key is {} hexadecimal digits; make one with `slowmo keygen`", CLUSTER_KEY_BYTES * 2)]
     NotAClusterKey,
+    /// A key file has other lines than keys and a cluster's id.
+    #[error(
+        "a key file holds one cluster key, or two while they rotate, each on a line, and after them a line `cluster ID` if slowmo keygen wrote one; take the file that slowmo keygen wrote"
+    )]
+    NotAKeyFile,
+    /// A third key would be added.
+    #[error(
+        "the file holds two keys already: end that rotation first (slowmo keygen --retire FILE)"
+    )]
+    RotationUnderWay,
+    /// There is no older key.
+    #[error("the file holds one key only: begin with slowmo keygen --rotate FILE")]
+    NoRotation,
+    /// The credential is of another cluster than the one that this process belongs to.
+    #[error(
+        "it is of {theirs}, this process belongs to {ours}; rotate the key with slowmo keygen --rotate FILE, or restart all nodes to change their cluster"
+    )]
+    AnotherCluster {
+        /// The cluster of the new credential.
+        theirs: ClusterId,
+        /// The cluster of this process.
+        ours: ClusterId,
+    },
     /// The operating system gave no random bytes.
     #[error("the operating system gave no random bytes")]
     NoRandomBytes,
@@ -190,37 +230,50 @@ impl Identity {
         node: NodeId,
         incarnation: Incarnation,
     ) -> Result<Self, IdentityError> {
-        let unusable = |what: &'static str| {
-            move |error: rcgen::Error| IdentityError::Certificate {
-                what,
-                reason: error.to_string(),
-            }
-        };
-        let (issuer, authority) = cluster_key
-            .certificate_authority()
-            .map_err(unusable("cluster's CA"))?;
-        let key = KeyPair::generate_for(&rcgen::PKCS_ED25519)
-            .map_err(|_| IdentityError::NoRandomBytes)?;
-        let name = peer_name(node, incarnation);
-        let mut params = certificate_params(&name);
-        params.subject_alt_names = CertificateParams::new([name])
-            .map_err(unusable("node's name"))?
-            .subject_alt_names;
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
-        let certificate = params
-            .signed_by(&key, &issuer)
-            .map_err(unusable("node's certificate"))?;
+        let keys = ClusterKeys::of(cluster_key.clone());
+        Self::issue_all(&keys, node, incarnation, None)
+    }
+
+    /// Issues a certificate under each cluster key's CA. Certificates of an earlier identity whose
+    /// key is still there are kept.
+    ///
+    /// # Errors
+    /// The operating system gave no random bytes.
+    pub fn issue_all(
+        keys: &ClusterKeys,
+        node: NodeId,
+        incarnation: Incarnation,
+        earlier: Option<&Self>,
+    ) -> Result<Self, IdentityError> {
+        let mut certified = Vec::new();
+        let mut authorities = Vec::new();
+        for key in keys.iter() {
+            let (issuer, authority) = key
+                .certificate_authority()
+                .map_err(unusable("cluster's CA"))?;
+            let kept = earlier.and_then(|earlier| {
+                let mut all = earlier.certified.iter();
+                all.find(|certified| certified.authority.as_ref() == Some(&authority))
+            });
+            certified.push(match kept {
+                Some(kept) => kept.clone(),
+                None => Certified {
+                    key: Arc::new(issued(&issuer, node, incarnation)?),
+                    authority: Some(authority.clone()),
+                },
+            });
+            authorities.push(authority);
+        }
         Ok(Self {
-            chain: vec![certificate.der().clone()],
-            key: PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
-            roots: roots_of([authority])?,
-            cluster: cluster_key.cluster_id(),
+            certified,
+            newest: Some(roots_of(authorities.first().cloned())?),
+            roots: roots_of(authorities)?,
+            cluster: keys.cluster_id(),
             named: true,
-            knocks: vec![KnockKey::new(&cluster_key.derive(b"knock"))],
+            knocks: keys
+                .iter()
+                .map(|key| KnockKey::new(&key.derive(b"knock")))
+                .collect(),
         })
     }
 
@@ -233,12 +286,6 @@ impl Identity {
     /// # Errors
     /// A file is not PEM, or contains nothing usable.
     pub fn from_pem(ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
-        let unusable = |what: &'static str| {
-            move |error: rustls::pki_types::pem::Error| IdentityError::Certificate {
-                what,
-                reason: error.to_string(),
-            }
-        };
         let authorities: Vec<_> = CertificateDer::pem_slice_iter(ca)
             .collect::<Result<_, _>>()
             .map_err(unusable("CA file"))?;
@@ -249,9 +296,12 @@ impl Identity {
         let cluster = cluster_of(&authorities);
         let knocks = authorities.iter().take(KNOCKS_MAX).map(knock_of).collect();
         Ok(Self {
-            chain,
-            key,
+            certified: vec![Certified {
+                authority: None,
+                key: Arc::new(certified(chain, key)?),
+            }],
             roots: roots_of(authorities)?,
+            newest: None,
             cluster,
             named: false,
             knocks,
@@ -272,9 +322,7 @@ impl Identity {
     #[doc(hidden)]
     #[must_use]
     pub fn certificate_for_tests(&self) -> &[u8] {
-        self.chain
-            .first()
-            .map_or(&[], |certificate| certificate.as_ref())
+        self.own_certificate().unwrap_or_default()
     }
 
     /// The node id and incarnation in a certificate, or in the plain text of such a name, for tests
@@ -284,6 +332,12 @@ impl Identity {
     pub fn name_for_tests(certificate: &[u8]) -> Option<(NodeId, Incarnation)> {
         super::tls::name_in(certificate)
             .or_else(|| parse_peer_name(std::str::from_utf8(certificate).ok()?))
+    }
+
+    /// The certificate that this node prefers.
+    pub(super) fn own_certificate(&self) -> Option<&[u8]> {
+        let preferred = self.certified.first()?;
+        preferred.key.cert.first().map(AsRef::as_ref)
     }
 
     /// The cluster that this identity belongs to.
@@ -300,6 +354,47 @@ impl fmt::Debug for Identity {
             .field("named", &self.named)
             .finish_non_exhaustive()
     }
+}
+
+/// An error of this certificate or file.
+fn unusable<E: fmt::Display>(what: &'static str) -> impl Fn(E) -> IdentityError {
+    move |error| IdentityError::Certificate {
+        what,
+        reason: error.to_string(),
+    }
+}
+
+/// A certificate for a fresh key pair of a node.
+fn issued(
+    issuer: &Issuer<'_, KeyPair>,
+    node: NodeId,
+    incarnation: Incarnation,
+) -> Result<CertifiedKey, IdentityError> {
+    let key =
+        KeyPair::generate_for(&rcgen::PKCS_ED25519).map_err(|_| IdentityError::NoRandomBytes)?;
+    let name = peer_name(node, incarnation);
+    let mut params = certificate_params(&name);
+    params.subject_alt_names = CertificateParams::new([name])
+        .map_err(unusable("node's name"))?
+        .subject_alt_names;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
+    let certificate = params
+        .signed_by(&key, issuer)
+        .map_err(unusable("node's certificate"))?;
+    let private = PrivatePkcs8KeyDer::from(key.serialize_der());
+    certified(vec![certificate.der().clone()], private.into())
+}
+
+/// A chain with its key, if they belong together.
+fn certified(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<CertifiedKey, IdentityError> {
+    CertifiedKey::from_der(chain, key, &tls::provider()).map_err(unusable("certificate or its key"))
 }
 
 /// The DNS name that a node's certificate carries.

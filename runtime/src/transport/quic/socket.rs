@@ -1,12 +1,12 @@
 //! The UDP socket and the QUIC endpoint on it.
 
 use super::admissions::HANDSHAKES_MAX;
+use super::credential::Credential;
 use super::gate::{Gate, GatedSocket, QUIC_VERSION};
 use super::identity::IdentityError;
-use super::ids::OwnIds;
+use super::ids::{KnockKey, OwnIds};
 use super::settings::{QuicSettings, Tuning};
-use super::tls;
-use quinn::crypto::rustls::QuicClientConfig;
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{
     ClientConfig, ConnectionId, Endpoint, EndpointConfig, Runtime, ServerConfig, TokioRuntime,
 };
@@ -67,7 +67,7 @@ pub(super) struct Clients {
 /// An open endpoint.
 pub(super) struct Opened {
     pub endpoint: Endpoint,
-    pub clients: Clients,
+    pub credential: Credential,
     pub gate: Arc<Gate>,
     /// The address where it listens.
     pub address: SocketAddr,
@@ -75,24 +75,18 @@ pub(super) struct Opened {
 
 /// Opens the endpoint behind its gate.
 pub(super) fn open(settings: &QuicSettings) -> Result<Opened, BindError> {
-    let unusable = |error: rustls::Error| BindError::Identity {
+    let (credential, server) = Credential::of(
+        &settings.identity,
+        settings.protocol_version,
+        &settings.tuning,
+    )
+    .map_err(|source| BindError::Identity {
         node: settings.node,
-        source: IdentityError::Certificate {
-            what: "certificate or its key",
-            reason: error.to_string(),
-        },
-    };
-    let (server_tls, client_tls) =
-        tls::configs(&settings.identity, settings.protocol_version).map_err(unusable)?;
+        source,
+    })?;
     let failed = |source: io::Error| bind_error(settings.listen, source);
     let socket = udp_socket(settings.listen, &settings.tuning).map_err(failed)?;
     let address = socket.local_addr().map_err(failed)?;
-    let (server, mut clients) = configs(server_tls, client_tls, &settings.tuning);
-    if let Some(key) = settings.identity.knocks.first().cloned() {
-        let knock: Arc<dyn Fn() -> ConnectionId + Send + Sync> = Arc::new(move || key.knock());
-        clients.control.initial_dst_cid_provider(knock.clone());
-        clients.bulk.initial_dst_cid_provider(knock);
-    }
     let own = OwnIds::new();
     let gate = Gate::new(settings.identity.knocks.clone(), own.clone());
     let runtime = Arc::new(TokioRuntime);
@@ -106,15 +100,17 @@ pub(super) fn open(settings: &QuicSettings) -> Result<Opened, BindError> {
     .map_err(failed)?;
     Ok(Opened {
         endpoint,
-        clients,
+        credential,
         gate,
         address,
     })
 }
 
-fn configs(
-    server: quinn::crypto::rustls::QuicServerConfig,
+/// The settings of connections; `knock` marks the first packets of those that are dialed.
+pub(super) fn configs(
+    server: QuicServerConfig,
     client: QuicClientConfig,
+    knock: Option<&KnockKey>,
     tuning: &Tuning,
 ) -> (ServerConfig, Clients) {
     let mut server = ServerConfig::with_crypto(Arc::new(server));
@@ -128,6 +124,11 @@ fn configs(
     let mut control = bulk.clone();
     control.transport_config(Arc::new(tuning.control_config()));
     bulk.transport_config(Arc::new(tuning.dialed_config()));
+    if let Some(key) = knock.cloned() {
+        let knock: Arc<dyn Fn() -> ConnectionId + Send + Sync> = Arc::new(move || key.knock());
+        control.initial_dst_cid_provider(knock.clone());
+        bulk.initial_dst_cid_provider(knock);
+    }
     (server, Clients { control, bulk })
 }
 
