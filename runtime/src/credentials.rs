@@ -6,7 +6,9 @@ use crate::config::{Config, Credentials};
 use crate::error::SpawnError;
 use crate::executor::beside;
 use crate::secret_file;
-use crate::transport::quic::{ClusterKey, ClusterKeys, Identity, Renewer};
+use crate::transport::quic::{
+    ClusterKey, ClusterKeys, ClusterName, Identity, OperatorFiles, PeerName, Renewer,
+};
 use slowmo_actors::status::StatusBoard;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::fs::File;
@@ -33,6 +35,9 @@ enum Source {
         ca: PathBuf,
         certificate: PathBuf,
         key: PathBuf,
+        crl: Option<PathBuf>,
+        cluster_name: Option<ClusterName>,
+        peer_name: Option<PeerName>,
     },
 }
 
@@ -69,10 +74,16 @@ impl Held {
                 ca,
                 certificate,
                 key,
+                crl,
+                cluster_name,
+                peer_name,
             } => Source::Files {
                 ca: ca.to_owned(),
                 certificate: certificate.to_owned(),
                 key: key.to_owned(),
+                crl: crl.map(Path::to_owned),
+                cluster_name: cluster_name.cloned(),
+                peer_name: peer_name.cloned(),
             },
         };
         let contents = source.read()?;
@@ -108,11 +119,19 @@ impl Source {
                 ca,
                 certificate,
                 key,
-            } => vec![
-                read("tls_ca_file", ca)?,
-                read("tls_certificate_file", certificate)?,
-                read_secret("tls_key_file", key)?,
-            ],
+                crl,
+                ..
+            } => {
+                let mut files = vec![
+                    read("tls_ca_file", ca)?,
+                    read("tls_certificate_file", certificate)?,
+                    read_secret("tls_key_file", key)?,
+                ];
+                if let Some(crl) = crl {
+                    files.push(read("tls_crl_file", crl)?);
+                }
+                files
+            }
         };
         Ok(Contents { files })
     }
@@ -130,8 +149,23 @@ impl Source {
         };
         match (self, contents.files.as_slice()) {
             (Self::Key(key), _) => of_keys(&ClusterKeys::of(key.clone())),
-            (Self::Files { .. }, [ca, certificate, key]) => {
-                Ok((Identity::from_pem(ca, certificate, key)?, Vec::new()))
+            (
+                Self::Files {
+                    cluster_name,
+                    peer_name,
+                    ..
+                },
+                [ca, certificate, key, crl @ ..],
+            ) => {
+                let files = OperatorFiles {
+                    ca,
+                    certificate,
+                    key,
+                    revoked: crl.first().map(Vec::as_slice),
+                };
+                let (cluster, peer) = (cluster_name.as_ref(), peer_name.as_ref());
+                let identity = Identity::of_operator(files, cluster, peer, node)?;
+                Ok((identity, Vec::new()))
             }
             (_, files) => {
                 let text = String::from_utf8_lossy(files.first().map_or(&[], Vec::as_slice));
@@ -163,6 +197,7 @@ pub(crate) async fn follow(mut held: Held, renewer: Renewer, status: Arc<StatusB
     if matches!(held.source, Source::Key(_)) {
         return;
     }
+    status.certificate_expires_at(held.identity.expires_at());
     let mut last: Look = Ok(held.digest);
     let mut told: Option<Look> = None;
     loop {
@@ -188,6 +223,7 @@ pub(crate) async fn follow(mut held: Held, renewer: Renewer, status: Arc<StatusB
         match taken {
             Ok(()) => {
                 told = None;
+                status.certificate_expires_at(held.identity.expires_at());
                 let what = "new credentials are in use: connections are renewed";
                 tracing::info!("{what}");
                 status.event(what);

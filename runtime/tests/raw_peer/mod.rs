@@ -139,7 +139,7 @@ pub fn operator_files() -> OperatorFiles {
     }
 }
 
-fn pem(label: &str, bytes: &[u8]) -> String {
+pub fn pem(label: &str, bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let encode = |group: &[u8]| {
         let word = group

@@ -5,6 +5,7 @@
 
 use super::cluster_keys::ClusterKeys;
 use super::ids::KnockKey;
+use super::names::{ClusterName, PeerName};
 use super::tls;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -13,7 +14,9 @@ use rcgen::{
 use ring::rand::SecureRandom;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, PrivatePkcs8KeyDer,
+};
 use rustls::sign::CertifiedKey;
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId};
 use std::fmt;
@@ -52,11 +55,30 @@ pub struct Identity {
     /// The CA of the newest cluster key. Connections under an older one are renewed; `None` if all
     /// CAs are equal.
     pub(super) newest: Option<Arc<RootCertStore>>,
+    /// Lists of certificates that their CAs have revoked.
+    pub(super) revoked: Vec<CertificateRevocationListDer<'static>>,
+    /// When the first certificate of an operator's chain expires, in seconds since 1970.
+    expires_at: Option<i64>,
     pub(super) cluster: ClusterId,
     /// Whether certificates carry node id and incarnation; false for the operator's own files.
     pub(super) named: bool,
+    /// The name that a peer's certificate must carry, in place of that.
+    pub(super) peer_name: Option<PeerName>,
     /// Secrets with which first packets are marked; the first one marks those of this node.
     pub(super) knocks: Vec<KnockKey>,
+}
+
+/// What the operator's own files hold, in PEM.
+#[derive(Clone, Copy)]
+pub struct OperatorFiles<'a> {
+    /// The CAs whose certificates are accepted.
+    pub ca: &'a [u8],
+    /// The node's chain, usable as client and as server.
+    pub certificate: &'a [u8],
+    /// Its private key.
+    pub key: &'a [u8],
+    /// Lists of revoked certificates.
+    pub revoked: Option<&'a [u8]>,
 }
 
 /// One certificate chain of this node, and its key.
@@ -89,13 +111,23 @@ pub enum IdentityError {
     NoRotation,
     /// The credential is of another cluster than the one that this process belongs to.
     #[error(
-        "it is of {theirs}, this process belongs to {ours}; rotate the key with slowmo keygen --rotate FILE, or restart all nodes to change their cluster"
+        "it is of {theirs}, this process belongs to {ours}; take the key file that slowmo keygen --rotate wrote; give cluster_name on all nodes, which needs a restart, before a CA is exchanged"
     )]
     AnotherCluster {
         /// The cluster of the new credential.
         theirs: ClusterId,
         /// The cluster of this process.
         ours: ClusterId,
+    },
+    /// This node's certificate does not carry the name that its peers require.
+    #[error(
+        "this node's certificate must carry the name {expected} (tls_peer_name), and it carries: {carried}; issue one with that name, or change node_id"
+    )]
+    WrongName {
+        /// The name, or its pattern.
+        expected: String,
+        /// The names that it carries.
+        carried: String,
     },
     /// The operating system gave no random bytes.
     #[error("the operating system gave no random bytes")]
@@ -268,8 +300,11 @@ impl Identity {
             certified,
             newest: Some(roots_of(authorities.first().cloned())?),
             roots: roots_of(authorities)?,
+            revoked: Vec::new(),
+            expires_at: None,
             cluster: keys.cluster_id(),
             named: true,
+            peer_name: None,
             knocks: keys
                 .iter()
                 .map(|key| KnockKey::new(&key.derive(b"knock")))
@@ -277,33 +312,72 @@ impl Identity {
         })
     }
 
-    /// Uses the operator's own certificates. A node's id is then the one it states itself, not
-    /// certified.
-    ///
-    /// `certificate` is the node's chain (usable as client and as server), `key` its private key,
-    /// `ca` the certificates whose signatures are accepted; all nodes must use the same `ca` file.
+    /// Uses the operator's own certificates, and nothing else of [`OperatorFiles`].
     ///
     /// # Errors
-    /// A file is not PEM, or contains nothing usable.
+    /// As for [`Identity::of_operator`].
     pub fn from_pem(ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
-        let authorities: Vec<_> = CertificateDer::pem_slice_iter(ca)
+        let files = OperatorFiles {
+            ca,
+            certificate,
+            key,
+            revoked: None,
+        };
+        Self::of_operator(files, None, None, NodeId(0))
+    }
+
+    /// Uses the operator's own certificates. A node's id is the one that it states itself;
+    /// `peer_name` binds it to the name in its certificate, also that of this node. The cluster's id
+    /// is that of `cluster_name`, or a digest of the CA certificates, which must not change then.
+    ///
+    /// # Errors
+    /// A file is not PEM or contains nothing usable, or this node's certificate does not carry the
+    /// name that the others require.
+    pub fn of_operator(
+        files: OperatorFiles<'_>,
+        cluster_name: Option<&ClusterName>,
+        peer_name: Option<&PeerName>,
+        node: NodeId,
+    ) -> Result<Self, IdentityError> {
+        let authorities: Vec<_> = CertificateDer::pem_slice_iter(files.ca)
             .collect::<Result<_, _>>()
             .map_err(unusable("CA file"))?;
-        let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate)
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(files.certificate)
             .collect::<Result<_, _>>()
             .map_err(unusable("certificate file"))?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(unusable("key file"))?;
-        let cluster = cluster_of(&authorities);
+        let key = PrivateKeyDer::from_pem_slice(files.key).map_err(unusable("key file"))?;
+        let lists = CertificateRevocationListDer::pem_slice_iter(files.revoked.unwrap_or_default());
+        let revoked: Vec<_> = lists
+            .collect::<Result<_, _>>()
+            .map_err(unusable("revocation list"))?;
+        if files.revoked.is_some() && revoked.is_empty() {
+            return Err(unusable("revocation list")("it holds no list"));
+        }
+        if let Some(pattern) = peer_name {
+            let names = chain.first().map(|own| tls::names_in(own));
+            let names = names.unwrap_or_default();
+            if !names.iter().any(|name| pattern.admits(name, node)) {
+                return Err(IdentityError::WrongName {
+                    expected: pattern.of(node),
+                    carried: names.join(", "),
+                });
+            }
+        }
+        let cluster =
+            cluster_name.map_or_else(|| cluster_of(&authorities), ClusterName::cluster_id);
         let knocks = authorities.iter().take(KNOCKS_MAX).map(knock_of).collect();
         Ok(Self {
+            expires_at: tls::expiry_of(&chain),
             certified: vec![Certified {
                 authority: None,
                 key: Arc::new(certified(chain, key)?),
             }],
             roots: roots_of(authorities)?,
             newest: None,
+            revoked,
             cluster,
             named: false,
+            peer_name: peer_name.cloned(),
             knocks,
         })
     }
@@ -338,6 +412,13 @@ impl Identity {
     pub(super) fn own_certificate(&self) -> Option<&[u8]> {
         let preferred = self.certified.first()?;
         preferred.key.cert.first().map(AsRef::as_ref)
+    }
+
+    /// When the first certificate of this node's chain expires, in seconds since 1970; `None` with a
+    /// cluster key.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<i64> {
+        self.expires_at
     }
 
     /// The cluster that this identity belongs to.

@@ -19,6 +19,7 @@ mod ids;
 mod incoming;
 #[cfg(feature = "testing")]
 pub mod initials;
+mod names;
 mod outgoing;
 mod port_probe;
 mod rate;
@@ -30,7 +31,8 @@ mod traffic;
 
 pub use cluster_keys::ClusterKeys;
 pub use credential::Renewer;
-pub use identity::{CLUSTER_KEY_BYTES, ClusterKey, Identity, IdentityError};
+pub use identity::{CLUSTER_KEY_BYTES, ClusterKey, Identity, IdentityError, OperatorFiles};
+pub use names::{ClusterName, NotAName, PeerName};
 pub use settings::{Congestion, MTU_BYTES_MAX, MTU_BYTES_MIN, QuicSettings, Tuning};
 pub use socket::BindError;
 
@@ -110,6 +112,7 @@ pub fn bind_renewable(settings: QuicSettings) -> Result<(Bound, Renewer), BindEr
             local,
             cluster: settings.identity.cluster,
             named: settings.identity.named,
+            peer_name: settings.identity.peer_name.clone(),
             version: tls::version_name(settings.protocol_version),
         },
         sessions: Sessions::new(events.clone(), runtime.clone()),

@@ -31,8 +31,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(500);
 /// pause, so this is for peers that could not be reached.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Longest time that one renewal may take: a handshake for each connection, and three round trips
-/// each.
-const RENEWAL_MAX: Duration = Duration::from_secs(10);
+/// each. Shorter than a connection stays that is not accepted any more, so that peers which do not
+/// answer leave time for others.
+const RENEWAL_MAX: Duration = Duration::from_secs(3);
 
 /// The connections that are held, and the number of the credential with which they were dialed.
 pub(super) struct Held {

@@ -6,7 +6,7 @@ use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
@@ -139,17 +139,20 @@ impl Judge {
         };
         let dialers =
             WebPkiClientVerifier::builder_with_provider(identity.roots.clone(), provider())
+                .with_crls(identity.revoked.clone())
+                .allow_unknown_revocation_status()
                 .build()
                 .map_err(unusable)?;
         let newest = identity.newest.clone();
         // With one certificate there is nothing to choose, and many names make a first packet long.
         let hints = newest.is_some().then(|| identity.roots.subjects());
-        let dialed = AnyName::of(identity.roots.clone(), hints).map_err(unusable)?;
+        let revoked = identity.revoked.clone();
+        let dialed = AnyName::of(identity.roots.clone(), revoked, hints).map_err(unusable)?;
         Ok(Self {
             dialers,
             dialed: Arc::new(dialed),
             newest: newest
-                .map(|newest| AnyName::of(newest, None))
+                .map(|newest| AnyName::of(newest, Vec::new(), None))
                 .transpose()
                 .map_err(unusable)?,
         })
@@ -257,10 +260,16 @@ struct AnyName {
 impl AnyName {
     fn of(
         roots: Arc<RootCertStore>,
+        revoked: Vec<CertificateRevocationListDer<'static>>,
         hints: Option<Vec<DistinguishedName>>,
     ) -> Result<Self, rustls::server::VerifierBuilderError> {
         Ok(Self {
-            verifier: WebPkiServerVerifier::builder_with_provider(roots, provider()).build()?,
+            // A CA without a list has revoked nothing: while a CA is rotated, one of two may have
+            // none.
+            verifier: WebPkiServerVerifier::builder_with_provider(roots, provider())
+                .with_crls(revoked)
+                .allow_unknown_revocation_status()
+                .build()?,
             hints,
         })
     }
@@ -356,6 +365,42 @@ pub(super) fn is_renewal(connection: &quinn::Connection) -> bool {
 /// The node id and incarnation in the peer's verified certificate, if it carries them.
 pub(super) fn certified_name(connection: &quinn::Connection) -> Option<(NodeId, Incarnation)> {
     name_in(chain_of(connection)?.first()?)
+}
+
+/// The DNS names and URIs in the peer's verified certificate.
+pub(super) fn names_of(connection: &quinn::Connection) -> Vec<String> {
+    let chain = chain_of(connection).unwrap_or_default();
+    chain
+        .first()
+        .map(|certificate| names_in(certificate))
+        .unwrap_or_default()
+}
+
+/// The DNS names and URIs in a certificate.
+pub(super) fn names_in(certificate: &[u8]) -> Vec<String> {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
+        return Vec::new();
+    };
+    let Ok(Some(names)) = certificate.subject_alternative_name() else {
+        return Vec::new();
+    };
+    let names = names.value.general_names.iter();
+    names
+        .filter_map(|name| match name {
+            GeneralName::DNSName(name) | GeneralName::URI(name) => Some((*name).to_owned()),
+            _ => None,
+        })
+        .collect()
+}
+
+/// When the first of these certificates expires, in seconds since 1970.
+pub(super) fn expiry_of(chain: &[CertificateDer<'_>]) -> Option<i64> {
+    let parsed = chain
+        .iter()
+        .filter_map(|certificate| X509Certificate::from_der(certificate).ok());
+    parsed
+        .map(|(_, certificate)| certificate.validity().not_after.timestamp())
+        .min()
 }
 
 /// The node id and incarnation in a certificate, if it carries them.
