@@ -1,15 +1,138 @@
-//! What a key file holds: a cluster key, or two while they rotate, and the cluster's id if it comes
-//! from an earlier key. Pure.
+//! The cluster key: what is derived from it, and the file that holds it, or two while they rotate.
+//!
+//! Does no network or file I/O.
 
-use super::identity::{ClusterKey, IdentityError};
+use super::certificate::certificate_params;
+use super::identity_error::{CLUSTER_KEY_BYTES, IdentityError};
+use rcgen::{BasicConstraints, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use ring::rand::SecureRandom;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use slowmo_protocol::ident::ClusterId;
 use std::fmt;
 use std::str::FromStr;
 
+/// The bytes before the 32 secret bytes in a PKCS#8 file of an Ed25519 key (RFC 8410, section 7).
+const ED25519_PKCS8_PREFIX: [u8; 16] = [
+    0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
+];
+/// HKDF salt that separates this use of the cluster key from any other.
+const DERIVATION_SALT: &[u8] = b"slowmo cluster key 1";
 /// The first word of the line with the cluster's id.
 const CLUSTER_WORD: &str = "cluster";
 /// Hexadecimal digits of a cluster's id.
 const CLUSTER_DIGITS: usize = 16;
+
+/// The secret that all nodes of a cluster share.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClusterKey([u8; CLUSTER_KEY_BYTES]);
+
+impl ClusterKey {
+    /// A fresh random key.
+    ///
+    /// # Errors
+    /// The operating system gave no random bytes.
+    pub fn generate() -> Result<Self, IdentityError> {
+        let mut bytes = [0; CLUSTER_KEY_BYTES];
+        ring::rand::SystemRandom::new()
+            .fill(&mut bytes)
+            .map_err(|_| IdentityError::NoRandomBytes)?;
+        Ok(Self(bytes))
+    }
+
+    /// A key from the given bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; CLUSTER_KEY_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The text form that [`ClusterKey::from_str`] reads: secret, 64 hexadecimal digits.
+    #[must_use]
+    pub fn to_hex(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The id of the cluster; it reveals nothing about the key.
+    #[must_use]
+    pub fn cluster_id(&self) -> ClusterId {
+        ClusterId(u64::from_le_bytes(self.derive(b"cluster id")))
+    }
+
+    /// The key that seals the manifests of the cluster's checkpoints; it reveals nothing about the
+    /// cluster key.
+    #[must_use]
+    pub fn checkpoint_key(&self) -> [u8; 32] {
+        self.derive(b"checkpoint manifests")
+    }
+
+    /// Derives bytes for one purpose (HKDF with SHA-256, RFC 5869).
+    pub(super) fn derive<const LENGTH: usize>(&self, purpose: &[u8]) -> [u8; LENGTH] {
+        struct Length(usize);
+        impl ring::hkdf::KeyType for Length {
+            fn len(&self) -> usize {
+                self.0
+            }
+        }
+        let extracted =
+            ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, DERIVATION_SALT).extract(&self.0);
+        let mut derived = [0; LENGTH];
+        let purpose = [purpose];
+        let expanded = extracted
+            .expand(&purpose, Length(LENGTH))
+            .and_then(|okm| okm.fill(&mut derived));
+        debug_assert!(expanded.is_ok(), "HKDF fails only beyond 255 blocks");
+        derived
+    }
+
+    pub(super) fn certificate_authority(
+        &self,
+    ) -> Result<(Issuer<'static, KeyPair>, CertificateDer<'static>), rcgen::Error> {
+        let pkcs8 = [
+            &ED25519_PKCS8_PREFIX[..],
+            &self.derive::<32>(b"certificate authority"),
+        ]
+        .concat();
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(
+            &PrivatePkcs8KeyDer::from(pkcs8),
+            &rcgen::PKCS_ED25519,
+        )?;
+        let mut params =
+            certificate_params(&format!("slowmo cluster {:016x}", self.cluster_id().0));
+        params.serial_number = Some(1u64.into());
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let certificate = params.self_signed(&key)?;
+        Ok((Issuer::new(params, key), certificate.der().clone()))
+    }
+}
+
+impl fmt::Debug for ClusterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClusterKey(hidden)")
+    }
+}
+
+impl FromStr for ClusterKey {
+    type Err = IdentityError;
+
+    /// Parses 64 hexadecimal digits; surrounding whitespace is ignored.
+    fn from_str(text: &str) -> Result<Self, IdentityError> {
+        let digits = text.trim().as_bytes();
+        if digits.len() != CLUSTER_KEY_BYTES * 2 {
+            return Err(IdentityError::NotAClusterKey);
+        }
+        let mut bytes = [0; CLUSTER_KEY_BYTES];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let high = (pair[0] as char)
+                .to_digit(16)
+                .ok_or(IdentityError::NotAClusterKey)?;
+            let low = (pair[1] as char)
+                .to_digit(16)
+                .ok_or(IdentityError::NotAClusterKey)?;
+            *byte = (high << 4 | low) as u8;
+        }
+        Ok(Self(bytes))
+    }
+}
 
 /// The keys of a cluster. Certificates of each are accepted; the newest one issues this node's.
 ///
@@ -150,6 +273,35 @@ mod tests {
 
     fn read(text: &str) -> ClusterKeys {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn cluster_key_survives_its_text_and_stays_hidden() {
+        let key = ClusterKey::generate().unwrap();
+        let text = format!(" {}\n", key.to_hex());
+        assert_eq!(text.parse::<ClusterKey>().unwrap(), key);
+        assert_eq!(format!("{key:?}"), "ClusterKey(hidden)");
+        for wrong in ["", "12", &"g".repeat(64), &"0".repeat(65)] {
+            assert_eq!(
+                wrong.parse::<ClusterKey>(),
+                Err(IdentityError::NotAClusterKey)
+            );
+        }
+    }
+
+    #[test]
+    fn one_key_derives_one_authority() {
+        let key = ClusterKey::from_bytes([7; CLUSTER_KEY_BYTES]);
+        let other = ClusterKey::from_bytes([8; CLUSTER_KEY_BYTES]);
+        assert_eq!(
+            key.certificate_authority().unwrap().1,
+            key.certificate_authority().unwrap().1
+        );
+        assert_ne!(
+            key.certificate_authority().unwrap().1,
+            other.certificate_authority().unwrap().1
+        );
+        assert_ne!(key.cluster_id(), other.cluster_id());
     }
 
     #[test]

@@ -2,18 +2,32 @@
 //! connections use it at once, and existing ones are renewed (see `renewal`).
 
 use super::Node;
-use super::identity::{Identity, IdentityError};
+use super::admissions::HANDSHAKES_MAX;
+use super::identity::Identity;
+use super::identity_error::IdentityError;
+use super::ids::KnockKey;
 use super::settings::Tuning;
-use super::socket::{Clients, configs};
 use super::tls::{Judge, Standing, Tls};
-use quinn::{Connection, ServerConfig};
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{ClientConfig, Connection, ConnectionId, ServerConfig};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
+/// Bytes that may arrive for one connection before it is accepted: a first flight in some packets.
+const EARLY_BYTES_MAX: u64 = 16 << 10;
+/// The same for all connections that are not accepted yet.
+const EARLY_BYTES_ALL_MAX: u64 = 1 << 20;
+
 /// How long a connection stays whose peer's certificate is no longer accepted. The peer may learn
 /// of its new credential later than this node, and then renews the connection.
 pub(super) const REFUSAL_GRACE: Duration = Duration::from_secs(5);
+
+/// Client configuration for each kind of connection.
+pub(super) struct Clients {
+    pub control: ClientConfig,
+    pub bulk: ClientConfig,
+}
 
 /// The settings of connections under one credential.
 pub(super) struct Credential {
@@ -48,6 +62,32 @@ impl Credential {
         };
         Ok((credential, server))
     }
+}
+
+/// The settings of connections; `knock` marks the first packets of those that are dialed.
+fn configs(
+    server: QuicServerConfig,
+    client: QuicClientConfig,
+    knock: Option<&KnockKey>,
+    tuning: &Tuning,
+) -> (ServerConfig, Clients) {
+    let mut server = ServerConfig::with_crypto(Arc::new(server));
+    server
+        .transport_config(Arc::new(tuning.accepted_config()))
+        .max_incoming(HANDSHAKES_MAX)
+        .incoming_buffer_size(EARLY_BYTES_MAX)
+        .incoming_buffer_size_total(EARLY_BYTES_ALL_MAX)
+        .migration(false);
+    let mut bulk = ClientConfig::new(Arc::new(client));
+    let mut control = bulk.clone();
+    control.transport_config(Arc::new(tuning.control_config()));
+    bulk.transport_config(Arc::new(tuning.dialed_config()));
+    if let Some(key) = knock.cloned() {
+        let knock: Arc<dyn Fn() -> ConnectionId + Send + Sync> = Arc::new(move || key.knock());
+        control.initial_dst_cid_provider(knock.clone());
+        bulk.initial_dst_cid_provider(knock);
+    }
+    (server, Clients { control, bulk })
 }
 
 /// Gives a running transport another credential.

@@ -1,17 +1,13 @@
-//! Dialing: opens two connections to a peer, with retries until both are established or the time is
-//! up.
+//! Dialing: reaches a peer, with retries until both connections are established or the time is up.
 
 use super::Node;
-use super::close::{CloseCode, CloseOnDrop, close};
-use super::credential::{Credential, End};
-use super::handshake::{HandshakeError, Introduced};
+use super::credential::Credential;
+use super::handshake::HandshakeError;
 use super::outgoing::Outgoing;
-use super::port_probe;
+use super::pair::{Purpose, handshake, introduce_both, not_admitted};
 use super::renewal::{self, Held};
-use super::tls::{RENEWAL_NAME, SERVER_NAME, Standing, is_version_exchange};
-use crate::transport::session::PeerIdentity;
-use crate::transport::sessions::{AdmitError, Part};
-use quinn::{ClientConfig, Connection};
+use crate::transport::sessions::Part;
+use quinn::Connection;
 use slowmo_actors::ports::transport::{DialError, TransportEvent};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -110,72 +106,6 @@ async fn attempt(
     rest.unwrap_or_else(|_| Err(DialError::Other("it answered, and was then silent".into()).into()))
 }
 
-/// What connections are dialed for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// To reach a peer.
-    New,
-    /// To take the place of the connections to a peer that is up.
-    Renewal,
-}
-
-impl Purpose {
-    /// The server name that tells the peer.
-    fn name(self) -> &'static str {
-        match self {
-            Self::New => SERVER_NAME,
-            Self::Renewal => RENEWAL_NAME,
-        }
-    }
-}
-
-/// Both connections to a peer, introduced.
-pub(super) struct Both {
-    pub control: Connection,
-    pub bulk: Connection,
-    first: Introduced,
-}
-
-impl Both {
-    pub(super) fn peer(&self) -> PeerIdentity {
-        self.first.peer
-    }
-
-    pub(super) fn abandon(&self, reason: &str) {
-        for connection in [&self.control, &self.bulk] {
-            close(connection, CloseCode::Needless, reason);
-        }
-    }
-}
-
-/// Establishes both connections to a peer, of which the control connection has answered. If it is
-/// dropped half-way, no connection stays open.
-pub(super) async fn introduce_both(
-    node: &Arc<Node>,
-    credential: &Credential,
-    address: SocketAddr,
-    control: Connection,
-    purpose: Purpose,
-) -> Result<Both, HandshakeError> {
-    let (control, first) = introduce(node, control, false, purpose).await?;
-    let bulk = handshake(node, &credential.clients.bulk, address, purpose).await?;
-    let (bulk, second) = introduce(node, bulk, true, purpose).await?;
-    if (first.peer.node, first.peer.incarnation) != (second.peer.node, second.peer.incarnation) {
-        return Err(DialError::Other("another node answered the second connection".into()).into());
-    }
-    let control = control.keep();
-    let bulk = bulk.keep();
-    if let Some(error) = control.close_reason() {
-        close(&bulk, CloseCode::Needless, "the other connection was lost");
-        return Err(node.introduction.failure(&error));
-    }
-    Ok(Both {
-        control,
-        bulk,
-        first,
-    })
-}
-
 /// Connects to a peer whose control connection has answered.
 async fn connect_both(
     node: &Arc<Node>,
@@ -184,11 +114,11 @@ async fn connect_both(
     control: Connection,
 ) -> Result<(), HandshakeError> {
     let both = introduce_both(node, credential, address, control, Purpose::New).await?;
-    let first = both.first;
-    let (outgoing, queue) = Outgoing::new(first.peer.node, both.control.clone(), both.bulk.clone());
+    let peer = both.peer();
+    let (outgoing, queue) = Outgoing::new(peer.node, both.control.clone(), both.bulk.clone());
     match node
         .sessions
-        .admit(first.peer, Part::Outgoing(outgoing.clone(), address))
+        .admit(peer, Part::Outgoing(outgoing.clone(), address))
     {
         Ok(session) => {
             outgoing.watch(node, &session);
@@ -202,81 +132,7 @@ async fn connect_both(
         }
         Err(error) => {
             both.abandon("connected already");
-            Err(not_admitted(node, error, &first))
+            Err(not_admitted(node, error, peer))
         }
     }
-}
-
-fn not_admitted(node: &Arc<Node>, error: AdmitError, introduced: &Introduced) -> HandshakeError {
-    match error {
-        AdmitError::Duplicate(address) => {
-            port_probe::port_probe(node, introduced.peer.node, address);
-            DialError::DuplicateId(introduced.peer.node).into()
-        }
-        AdmitError::TooMany => {
-            DialError::Other("too many nodes are connected from its host".into()).into()
-        }
-        AdmitError::AlreadyConnected | AdmitError::Closed | AdmitError::NothingToRenew => {
-            HandshakeError::Needless
-        }
-    }
-}
-
-pub(super) async fn handshake(
-    node: &Arc<Node>,
-    client: &ClientConfig,
-    address: SocketAddr,
-    purpose: Purpose,
-) -> Result<Connection, HandshakeError> {
-    let connecting = node
-        .endpoint
-        .connect_with(client.clone(), address, purpose.name());
-    let connecting = connecting.map_err(|error| DialError::Other(error.to_string()))?;
-    let connection = connecting
-        .await
-        .map_err(|error| node.introduction.stranger(&error))?;
-    node.gate.authenticated(connection.remote_address());
-    Ok(connection)
-}
-
-/// Exchanges introductions on one connection, and waits until the peer has admitted it.
-async fn introduce(
-    node: &Arc<Node>,
-    connection: Connection,
-    bulk: bool,
-    purpose: Purpose,
-) -> Result<(CloseOnDrop, Introduced), HandshakeError> {
-    node.track(&connection);
-    let guard = CloseOnDrop::new(&connection, "the attempt was abandoned");
-    if is_version_exchange(&connection) {
-        return Err(node.introduction.exchange_versions(&connection).await);
-    }
-    let mut preface = node.introduction.send_preface(&connection, bulk).await?;
-    let (introduced, mut admission) = node.introduction.receive_preface(&connection).await?;
-    node.introduction
-        .check_not_self(&connection, introduced.peer)?;
-    // The handshake may have begun under the credential before.
-    if let Standing::Refused(reason) = node.standing(&connection, End::Dialer) {
-        let error = DialError::WrongClusterKey(reason);
-        return Err(node.introduction.refuse(&connection, error));
-    }
-    let outgoing_exists = node.sessions.outgoing_incarnation(introduced.peer.node)
-        == Some(introduced.peer.incarnation);
-    if purpose == Purpose::New && outgoing_exists {
-        close(&connection, CloseCode::Needless, "connected already");
-        return Err(HandshakeError::Needless);
-    }
-    if let Some(address) = node.sessions.duplicate_of(introduced.peer) {
-        return Err(not_admitted(
-            node,
-            AdmitError::Duplicate(address),
-            &introduced,
-        ));
-    }
-    // Confirms, and waits until the peer has admitted the connection, so that `PeerUp` holds at
-    // both ends.
-    if preface.finish().is_err() || admission.read_to_end(0).await.is_err() {
-        return Err(node.introduction.lost(&connection).await);
-    }
-    Ok((guard, introduced))
 }

@@ -3,15 +3,15 @@
 //!
 //! Does no network or file I/O.
 
-use super::cluster_keys::ClusterKeys;
+use super::certificate::{
+    certificate_params, expiry_of, name_in, names_in, parse_peer_name, peer_name, provider,
+    unusable,
+};
+use super::cluster_keys::{ClusterKey, ClusterKeys};
+use super::identity_error::IdentityError;
 use super::ids::KnockKey;
 use super::names::{ClusterName, PeerName};
-use super::tls;
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
-};
-use ring::rand::SecureRandom;
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, KeyUsagePurpose};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{
@@ -20,30 +20,13 @@ use rustls::pki_types::{
 use rustls::sign::CertifiedKey;
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId};
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
-/// Length of a cluster key, in bytes.
-pub const CLUSTER_KEY_BYTES: usize = 32;
-/// The bytes before the 32 secret bytes in a PKCS#8 file of an Ed25519 key (RFC 8410, section 7).
-const ED25519_PKCS8_PREFIX: [u8; 16] = [
-    0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
-];
-/// HKDF salt that separates this use of the cluster key from any other.
-const DERIVATION_SALT: &[u8] = b"slowmo cluster key 1";
 /// Most CA certificates with which a dialer may mark its first packets; each costs one hash of
 /// every first packet.
 const KNOCKS_MAX: usize = 4;
 /// Separates the mark's secret from other digests of a CA certificate.
 const KNOCK_LABEL: &[u8] = b"slowmo knock 1";
-/// Certificates are valid from January 1 of the first year to January 1 of the second. The range is
-/// wide because nodes' clocks may be wrong; trust rests on the key.
-const VALID_YEARS: (i32, i32) = (2020, 2120);
-
-/// The secret that all nodes of a cluster share.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ClusterKey([u8; CLUSTER_KEY_BYTES]);
-
 /// The certificates with which a node authenticates, and the roots against which it verifies its
 /// peers.
 #[derive(Clone)]
@@ -88,168 +71,6 @@ pub(super) struct Certified {
     /// it is the only one.
     pub authority: Option<CertificateDer<'static>>,
     pub key: Arc<CertifiedKey>,
-}
-
-/// Reason why an identity could not be created. Nothing was changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum IdentityError {
-    /// The text does not have the form that `slowmo keygen` writes.
-    #[error("a cluster key is {} hexadecimal digits; make one with `slowmo keygen`", CLUSTER_KEY_BYTES * 2)]
-    NotAClusterKey,
-    /// A key file has other lines than keys and a cluster's id.
-    #[error(
-        "a key file holds one cluster key, or two while they rotate, each on a line, and after them a line `cluster ID` if slowmo keygen wrote one; take the file that slowmo keygen wrote"
-    )]
-    NotAKeyFile,
-    /// A third key would be added.
-    #[error(
-        "the file holds two keys already: end that rotation first (slowmo keygen --retire FILE)"
-    )]
-    RotationUnderWay,
-    /// There is no older key.
-    #[error("the file holds one key only: begin with slowmo keygen --rotate FILE")]
-    NoRotation,
-    /// The credential is of another cluster than the one that this process belongs to.
-    #[error(
-        "it is of {theirs}, this process belongs to {ours}; take the key file that slowmo keygen --rotate wrote; give cluster_name on all nodes, which needs a restart, before a CA is exchanged"
-    )]
-    AnotherCluster {
-        /// The cluster of the new credential.
-        theirs: ClusterId,
-        /// The cluster of this process.
-        ours: ClusterId,
-    },
-    /// This node's certificate does not carry the name that its peers require.
-    #[error(
-        "this node's certificate must carry the name {expected} (tls_peer_name), and it carries: {carried}; issue one with that name, or change node_id"
-    )]
-    WrongName {
-        /// The name, or its pattern.
-        expected: String,
-        /// The names that it carries.
-        carried: String,
-    },
-    /// The operating system gave no random bytes.
-    #[error("the operating system gave no random bytes")]
-    NoRandomBytes,
-    /// A certificate could not be created or read.
-    #[error(
-        "the {what} is not usable ({reason}); give PEM files of one CA, of a certificate chain for both client and server use, and of its key"
-    )]
-    Certificate {
-        /// The certificate or file concerned.
-        what: &'static str,
-        /// The reason why it cannot be used.
-        reason: String,
-    },
-}
-
-impl ClusterKey {
-    /// A fresh random key.
-    ///
-    /// # Errors
-    /// The operating system gave no random bytes.
-    pub fn generate() -> Result<Self, IdentityError> {
-        let mut bytes = [0; CLUSTER_KEY_BYTES];
-        ring::rand::SystemRandom::new()
-            .fill(&mut bytes)
-            .map_err(|_| IdentityError::NoRandomBytes)?;
-        Ok(Self(bytes))
-    }
-
-    /// A key from the given bytes.
-    #[must_use]
-    pub const fn from_bytes(bytes: [u8; CLUSTER_KEY_BYTES]) -> Self {
-        Self(bytes)
-    }
-
-    /// The text form that [`ClusterKey::from_str`] reads: secret, 64 hexadecimal digits.
-    #[must_use]
-    pub fn to_hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    /// The id of the cluster; it reveals nothing about the key.
-    #[must_use]
-    pub fn cluster_id(&self) -> ClusterId {
-        ClusterId(u64::from_le_bytes(self.derive(b"cluster id")))
-    }
-
-    /// The key that seals the manifests of the cluster's checkpoints; it reveals nothing about the
-    /// cluster key.
-    #[must_use]
-    pub fn checkpoint_key(&self) -> [u8; 32] {
-        self.derive(b"checkpoint manifests")
-    }
-
-    /// Derives bytes for one purpose (HKDF with SHA-256, RFC 5869).
-    fn derive<const LENGTH: usize>(&self, purpose: &[u8]) -> [u8; LENGTH] {
-        struct Length(usize);
-        impl ring::hkdf::KeyType for Length {
-            fn len(&self) -> usize {
-                self.0
-            }
-        }
-        let extracted =
-            ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, DERIVATION_SALT).extract(&self.0);
-        let mut derived = [0; LENGTH];
-        let purpose = [purpose];
-        let expanded = extracted
-            .expand(&purpose, Length(LENGTH))
-            .and_then(|okm| okm.fill(&mut derived));
-        debug_assert!(expanded.is_ok(), "HKDF fails only beyond 255 blocks");
-        derived
-    }
-
-    fn certificate_authority(
-        &self,
-    ) -> Result<(Issuer<'static, KeyPair>, CertificateDer<'static>), rcgen::Error> {
-        let pkcs8 = [
-            &ED25519_PKCS8_PREFIX[..],
-            &self.derive::<32>(b"certificate authority"),
-        ]
-        .concat();
-        let key = KeyPair::from_pkcs8_der_and_sign_algo(
-            &PrivatePkcs8KeyDer::from(pkcs8),
-            &rcgen::PKCS_ED25519,
-        )?;
-        let mut params =
-            certificate_params(&format!("slowmo cluster {:016x}", self.cluster_id().0));
-        params.serial_number = Some(1u64.into());
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        let certificate = params.self_signed(&key)?;
-        Ok((Issuer::new(params, key), certificate.der().clone()))
-    }
-}
-
-impl fmt::Debug for ClusterKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ClusterKey(hidden)")
-    }
-}
-
-impl FromStr for ClusterKey {
-    type Err = IdentityError;
-
-    /// Parses 64 hexadecimal digits; surrounding whitespace is ignored.
-    fn from_str(text: &str) -> Result<Self, IdentityError> {
-        let digits = text.trim().as_bytes();
-        if digits.len() != CLUSTER_KEY_BYTES * 2 {
-            return Err(IdentityError::NotAClusterKey);
-        }
-        let mut bytes = [0; CLUSTER_KEY_BYTES];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let high = (pair[0] as char)
-                .to_digit(16)
-                .ok_or(IdentityError::NotAClusterKey)?;
-            let low = (pair[1] as char)
-                .to_digit(16)
-                .ok_or(IdentityError::NotAClusterKey)?;
-            *byte = (high << 4 | low) as u8;
-        }
-        Ok(Self(bytes))
-    }
 }
 
 impl Identity {
@@ -354,7 +175,7 @@ impl Identity {
             return Err(unusable("revocation list")("it holds no list"));
         }
         if let Some(pattern) = peer_name {
-            let names = chain.first().map(|own| tls::names_in(own));
+            let names = chain.first().map(|own| names_in(own));
             let names = names.unwrap_or_default();
             if !names.iter().any(|name| pattern.admits(name, node)) {
                 return Err(IdentityError::WrongName {
@@ -367,7 +188,7 @@ impl Identity {
             cluster_name.map_or_else(|| cluster_of(&authorities), ClusterName::cluster_id);
         let knocks = authorities.iter().take(KNOCKS_MAX).map(knock_of).collect();
         Ok(Self {
-            expires_at: tls::expiry_of(&chain),
+            expires_at: expiry_of(&chain),
             certified: vec![Certified {
                 authority: None,
                 key: Arc::new(certified(chain, key)?),
@@ -404,8 +225,7 @@ impl Identity {
     #[doc(hidden)]
     #[must_use]
     pub fn name_for_tests(certificate: &[u8]) -> Option<(NodeId, Incarnation)> {
-        super::tls::name_in(certificate)
-            .or_else(|| parse_peer_name(std::str::from_utf8(certificate).ok()?))
+        name_in(certificate).or_else(|| parse_peer_name(std::str::from_utf8(certificate).ok()?))
     }
 
     /// The certificate that this node prefers.
@@ -434,14 +254,6 @@ impl fmt::Debug for Identity {
             .field("cluster", &self.cluster)
             .field("named", &self.named)
             .finish_non_exhaustive()
-    }
-}
-
-/// An error of this certificate or file.
-fn unusable<E: fmt::Display>(what: &'static str) -> impl Fn(E) -> IdentityError {
-    move |error| IdentityError::Certificate {
-        what,
-        reason: error.to_string(),
     }
 }
 
@@ -475,31 +287,7 @@ fn certified(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<CertifiedKey, IdentityError> {
-    CertifiedKey::from_der(chain, key, &tls::provider()).map_err(unusable("certificate or its key"))
-}
-
-/// The DNS name that a node's certificate carries.
-pub(super) fn peer_name(node: NodeId, incarnation: Incarnation) -> String {
-    format!("n{}.i{}.slowmo", node.0, incarnation.0)
-}
-
-/// The inverse of [`peer_name`].
-pub(super) fn parse_peer_name(name: &str) -> Option<(NodeId, Incarnation)> {
-    let (node, incarnation) = name.strip_suffix(".slowmo")?.split_once('.')?;
-    let node = node.strip_prefix('n')?.parse().ok()?;
-    let incarnation = incarnation.strip_prefix('i')?.parse().ok()?;
-    Some((NodeId(node), Incarnation(incarnation)))
-}
-
-fn certificate_params(common_name: &str) -> CertificateParams {
-    let mut params = CertificateParams::default();
-    params.distinguished_name = rcgen::DistinguishedName::new();
-    params
-        .distinguished_name
-        .push(DnType::CommonName, common_name);
-    params.not_before = rcgen::date_time_ymd(VALID_YEARS.0, 1, 1);
-    params.not_after = rcgen::date_time_ymd(VALID_YEARS.1, 1, 1);
-    params
+    CertifiedKey::from_der(chain, key, &provider()).map_err(unusable("certificate or its key"))
 }
 
 fn roots_of(
@@ -539,58 +327,4 @@ fn knock_of(authority: &CertificateDer<'_>) -> KnockKey {
     let mut secret = [0; 32];
     secret.copy_from_slice(context.finish().as_ref());
     KnockKey::new(&secret)
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cluster_key_survives_its_text_and_stays_hidden() {
-        let key = ClusterKey::generate().unwrap();
-        let text = format!(" {}\n", key.to_hex());
-        assert_eq!(text.parse::<ClusterKey>().unwrap(), key);
-        assert_eq!(format!("{key:?}"), "ClusterKey(hidden)");
-        for wrong in ["", "12", &"g".repeat(64), &"0".repeat(65)] {
-            assert_eq!(
-                wrong.parse::<ClusterKey>(),
-                Err(IdentityError::NotAClusterKey)
-            );
-        }
-    }
-
-    #[test]
-    fn one_key_derives_one_authority() {
-        let key = ClusterKey::from_bytes([7; CLUSTER_KEY_BYTES]);
-        let other = ClusterKey::from_bytes([8; CLUSTER_KEY_BYTES]);
-        assert_eq!(
-            key.certificate_authority().unwrap().1,
-            key.certificate_authority().unwrap().1
-        );
-        assert_ne!(
-            key.certificate_authority().unwrap().1,
-            other.certificate_authority().unwrap().1
-        );
-        assert_ne!(key.cluster_id(), other.cluster_id());
-    }
-
-    #[test]
-    fn peer_names_are_read_back() {
-        let name = peer_name(NodeId(u64::MAX), Incarnation(3));
-        assert_eq!(
-            parse_peer_name(&name),
-            Some((NodeId(u64::MAX), Incarnation(3)))
-        );
-        for wrong in [
-            "",
-            "n1.i2",
-            "n1.slowmo",
-            "n1.ix.slowmo",
-            "n1.i2.slowmo.org",
-            "n99999999999999999999.i1.slowmo",
-        ] {
-            assert_eq!(parse_peer_name(wrong), None, "{wrong}");
-        }
-    }
 }

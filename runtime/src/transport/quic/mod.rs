@@ -8,6 +8,7 @@
 mod accept;
 mod admissions;
 mod bulk;
+mod certificate;
 mod close;
 mod cluster_keys;
 mod credential;
@@ -15,12 +16,14 @@ mod dial;
 mod gate;
 mod handshake;
 mod identity;
+mod identity_error;
 mod ids;
 mod incoming;
 #[cfg(feature = "testing")]
 pub mod initials;
 mod names;
 mod outgoing;
+mod pair;
 mod port_probe;
 mod rate;
 mod renewal;
@@ -29,9 +32,10 @@ mod socket;
 mod tls;
 mod traffic;
 
-pub use cluster_keys::ClusterKeys;
+pub use cluster_keys::{ClusterKey, ClusterKeys};
 pub use credential::Renewer;
-pub use identity::{CLUSTER_KEY_BYTES, ClusterKey, Identity, IdentityError, OperatorFiles};
+pub use identity::{Identity, OperatorFiles};
+pub use identity_error::{CLUSTER_KEY_BYTES, IdentityError};
 pub use names::{ClusterName, NotAName, PeerName};
 pub use settings::{Congestion, MTU_BYTES_MAX, MTU_BYTES_MIN, QuicSettings, Tuning};
 pub use socket::BindError;

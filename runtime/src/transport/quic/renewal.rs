@@ -12,9 +12,9 @@
 use super::Node;
 use super::close::{CloseCode, close};
 use super::credential::{Credential, End};
-use super::dial::{Purpose, handshake, introduce_both};
 use super::handshake::HandshakeError;
 use super::outgoing::Outgoing;
+use super::pair::{Purpose, handshake, introduce_both};
 use super::tls::Standing;
 use crate::transport::sessions::Session;
 use slowmo_actors::ports::transport::DialError;

@@ -1,25 +1,16 @@
 //! The UDP socket and the QUIC endpoint on it.
 
-use super::admissions::HANDSHAKES_MAX;
 use super::credential::Credential;
 use super::gate::{Gate, GatedSocket, QUIC_VERSION};
-use super::identity::IdentityError;
-use super::ids::{KnockKey, OwnIds};
+use super::identity_error::IdentityError;
+use super::ids::OwnIds;
 use super::settings::{QuicSettings, Tuning};
-use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{
-    ClientConfig, ConnectionId, Endpoint, EndpointConfig, Runtime, ServerConfig, TokioRuntime,
-};
+use quinn::{Endpoint, EndpointConfig, Runtime, TokioRuntime};
 use slowmo_protocol::ident::NodeId;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
-
-/// Bytes that may arrive for one connection before it is accepted: a first flight in some packets.
-const EARLY_BYTES_MAX: u64 = 16 << 10;
-/// The same for all connections that are not accepted yet.
-const EARLY_BYTES_ALL_MAX: u64 = 1 << 20;
 
 /// Reason why a node cannot listen. Nothing was opened.
 #[derive(Debug, thiserror::Error)]
@@ -56,12 +47,6 @@ pub enum BindError {
         /// The reason.
         source: IdentityError,
     },
-}
-
-/// Client configuration for each kind of connection.
-pub(super) struct Clients {
-    pub control: ClientConfig,
-    pub bulk: ClientConfig,
 }
 
 /// An open endpoint.
@@ -104,32 +89,6 @@ pub(super) fn open(settings: &QuicSettings) -> Result<Opened, BindError> {
         gate,
         address,
     })
-}
-
-/// The settings of connections; `knock` marks the first packets of those that are dialed.
-pub(super) fn configs(
-    server: QuicServerConfig,
-    client: QuicClientConfig,
-    knock: Option<&KnockKey>,
-    tuning: &Tuning,
-) -> (ServerConfig, Clients) {
-    let mut server = ServerConfig::with_crypto(Arc::new(server));
-    server
-        .transport_config(Arc::new(tuning.accepted_config()))
-        .max_incoming(HANDSHAKES_MAX)
-        .incoming_buffer_size(EARLY_BYTES_MAX)
-        .incoming_buffer_size_total(EARLY_BYTES_ALL_MAX)
-        .migration(false);
-    let mut bulk = ClientConfig::new(Arc::new(client));
-    let mut control = bulk.clone();
-    control.transport_config(Arc::new(tuning.control_config()));
-    bulk.transport_config(Arc::new(tuning.dialed_config()));
-    if let Some(key) = knock.cloned() {
-        let knock: Arc<dyn Fn() -> ConnectionId + Send + Sync> = Arc::new(move || key.knock());
-        control.initial_dst_cid_provider(knock.clone());
-        bulk.initial_dst_cid_provider(knock);
-    }
-    (server, Clients { control, bulk })
 }
 
 fn endpoint_config(tuning: &Tuning, own: OwnIds) -> EndpointConfig {

@@ -1,11 +1,12 @@
 //! Mutual TLS 1.3: each side's chain is verified against the cluster's CA; the name in the
 //! certificate is checked against the preface.
 
-use super::identity::{Certified, Identity, IdentityError, parse_peer_name};
+use super::certificate::{name_in, names_in, provider};
+use super::identity::{Certified, Identity};
+use super::identity_error::IdentityError;
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
-use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
@@ -15,7 +16,6 @@ use rustls::{
 };
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::sync::Arc;
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// The server name that clients ask for; it is never compared, see [`AnyName`].
 pub(super) const SERVER_NAME: &str = "slowmo";
@@ -99,18 +99,6 @@ fn dialing_config(
     client.alpn_protocols = alpn;
     client.resumption = rustls::client::Resumption::disabled();
     Ok(client)
-}
-
-/// Crypto provider with AES-128 first: QUIC needs it anyway, and it is the cheapest on processors
-/// with AES instructions.
-pub(super) fn provider() -> Arc<CryptoProvider> {
-    let mut provider = ring::default_provider();
-    provider.cipher_suites = vec![
-        ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
-        ring::cipher_suite::TLS13_AES_256_GCM_SHA384,
-        ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-    ];
-    Arc::new(provider)
 }
 
 /// What this node's credential says of the certificate of a connection's peer.
@@ -374,45 +362,4 @@ pub(super) fn names_of(connection: &quinn::Connection) -> Vec<String> {
         .first()
         .map(|certificate| names_in(certificate))
         .unwrap_or_default()
-}
-
-/// The DNS names and URIs in a certificate.
-pub(super) fn names_in(certificate: &[u8]) -> Vec<String> {
-    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
-        return Vec::new();
-    };
-    let Ok(Some(names)) = certificate.subject_alternative_name() else {
-        return Vec::new();
-    };
-    let names = names.value.general_names.iter();
-    names
-        .filter_map(|name| match name {
-            GeneralName::DNSName(name) | GeneralName::URI(name) => Some((*name).to_owned()),
-            _ => None,
-        })
-        .collect()
-}
-
-/// When the first of these certificates expires, in seconds since 1970.
-pub(super) fn expiry_of(chain: &[CertificateDer<'_>]) -> Option<i64> {
-    let parsed = chain
-        .iter()
-        .filter_map(|certificate| X509Certificate::from_der(certificate).ok());
-    parsed
-        .map(|(_, certificate)| certificate.validity().not_after.timestamp())
-        .min()
-}
-
-/// The node id and incarnation in a certificate, if it carries them.
-pub(super) fn name_in(certificate: &[u8]) -> Option<(NodeId, Incarnation)> {
-    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-    let names = certificate.subject_alternative_name().ok()??;
-    names
-        .value
-        .general_names
-        .iter()
-        .find_map(|name| match name {
-            GeneralName::DNSName(name) => parse_peer_name(name),
-            _ => None,
-        })
 }
