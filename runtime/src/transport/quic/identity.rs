@@ -27,6 +27,7 @@ use std::sync::Arc;
 const KNOCKS_MAX: usize = 4;
 /// Separates the mark's secret from other digests of a CA certificate.
 const KNOCK_LABEL: &[u8] = b"slowmo knock 1";
+
 /// The certificates with which a node authenticates, and the roots against which it verifies its
 /// peers.
 #[derive(Clone)]
