@@ -127,6 +127,9 @@ pub struct NodeStatus {
     pub waiting_for: Option<String>,
     /// The reason why this node is not a member yet.
     pub waiting_to_join: Option<String>,
+    /// When the first certificate of the node's chain expires, in seconds since 1970; `None` if it
+    /// has a cluster key.
+    pub certificate_expires_at: Option<i64>,
     /// The most recent events, oldest first; at most [`EVENTS_MAX`].
     pub events: VecDeque<Event>,
 }
@@ -160,6 +163,11 @@ impl StatusBoard {
     /// Sets the devices of the node's workers.
     pub fn runs_on(&self, devices: Vec<String>) {
         self.with(|status| status.devices = devices);
+    }
+
+    /// Sets when the node's certificate expires, in seconds since 1970.
+    pub fn certificate_expires_at(&self, at: Option<i64>) {
+        self.with(|status| status.certificate_expires_at = at);
     }
 
     /// A copy of the current status.

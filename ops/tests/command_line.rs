@@ -40,6 +40,42 @@ fn keygen_prints_a_new_key_each_time() {
 }
 
 #[test]
+fn keygen_rotates_a_key_in_two_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cluster.key");
+    let path = file.to_str().unwrap();
+    let lines = || -> Vec<String> {
+        let text = std::fs::read_to_string(&file).unwrap();
+        text.lines().map(str::to_owned).collect()
+    };
+    assert!(slowmo(&["keygen", "--out", path]).status.success());
+    let first = lines();
+    let early = slowmo(&["keygen", "--retire", path]);
+    assert_eq!(early.status.code(), Some(1));
+    assert!(text(&early.stderr).contains("one key only"));
+
+    assert!(slowmo(&["keygen", "--rotate", path]).status.success());
+    let both = lines();
+    assert!(both.len() == 2 && is_key(&both[0]) && both[0] != first[0]);
+    assert_eq!(both[1], first[0]);
+    let again = slowmo(&["keygen", "--rotate", path]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(text(&again.stderr).contains("--retire"));
+    assert_eq!(lines(), both, "a refused step changes nothing");
+
+    assert!(slowmo(&["keygen", "--retire", path]).status.success());
+    let last = lines();
+    assert_eq!(last[0], both[0]);
+    assert!(
+        last.len() == 2 && last[1].starts_with("cluster "),
+        "{last:?}"
+    );
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
 fn keygen_writes_a_private_file_and_never_overwrites() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("cluster.key");

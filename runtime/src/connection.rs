@@ -1,19 +1,17 @@
 //! A node's connection to the others, built from its configuration: credentials, transport,
 //! discovery.
 
-use crate::config::{Config, Congestion, Credentials, Discover};
+use crate::checkpoints::Trust;
+use crate::config::{Config, Congestion, Discover};
+use crate::credentials::Held;
 use crate::discovery::{Directory, LookedUp, Source, StaticList, slurm};
 use crate::error::SpawnError;
-use crate::secret_file;
 use crate::transport::memory::MemoryHub;
-use crate::transport::quic::{self, ClusterKey, Identity as Credential, QuicSettings, Tuning};
+use crate::transport::quic::{self, QuicSettings, Renewer, Tuning};
 use slowmo_actors::ports::discovery::Discovery;
 use slowmo_actors::ports::transport::{Transport, TransportEvent};
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId};
-use std::fs::File;
-use std::io::{self, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -37,8 +35,6 @@ impl std::fmt::Debug for Network {
     }
 }
 
-/// Largest key or certificate file, in bytes.
-const CREDENTIAL_BYTES_MAX: u64 = 1 << 20;
 /// The cluster id of a node without credentials, which has no peers.
 const ALONE: ClusterId = ClusterId(0);
 
@@ -52,6 +48,10 @@ pub(crate) struct Connected {
     pub events: mpsc::Receiver<TransportEvent>,
     /// The discovery that finds the other nodes.
     pub discovery: Arc<dyn Discovery>,
+    /// Whose checkpoints the node believes: those of the cluster's key, and of its own user.
+    pub trust: Trust,
+    /// The credentials, and what gives the transport newer ones.
+    pub credentials: Option<(Held, Renewer)>,
 }
 
 /// Opens the network that the configuration asks for, or uses the given one.
@@ -60,6 +60,10 @@ pub(crate) fn connect(
     network: Option<Network>,
     me: (NodeId, Incarnation),
 ) -> Result<Connected, SpawnError> {
+    let held = Held::open(config, me)?;
+    let trust = held
+        .as_ref()
+        .map_or_else(|| Trust::of(&[]), |held| held.trust.clone());
     if let Some(Network {
         hub,
         address,
@@ -72,9 +76,11 @@ pub(crate) fn connect(
             transport,
             events,
             discovery: Arc::new(StaticList::new(peers)),
+            trust,
+            credentials: None,
         });
     }
-    let Some((credential, cluster)) = credential(config, me)? else {
+    let Some(held) = held else {
         if config.min_nodes > 1
             || !config.peers.is_empty()
             || config.rendezvous.is_some()
@@ -88,92 +94,26 @@ pub(crate) fn connect(
             transport,
             events,
             discovery: Arc::new(StaticList::default()),
+            trust,
+            credentials: None,
         });
     };
     let discovery = discovery(config)?;
-    let mut settings = QuicSettings::new(me.0, me.1, config.listen, credential);
+    let mut settings = QuicSettings::new(me.0, me.1, config.listen, held.identity.clone());
     settings.tuning = tuning(config);
     settings.advertise = advertised(config)?;
     if settings.advertise.is_none() && config.listen.ip().is_unspecified() {
         // Nodes that this one dials see its address; nodes that only hear of it from them do not.
         tracing::warn!(listen = %config.listen, "nodes that join are told this address and cannot dial it: set advertise, or listen at an address of this machine");
     }
-    let (transport, events) = quic::bind(settings)?;
+    let ((transport, events), renewer) = quic::bind_renewable(settings)?;
     Ok(Connected {
-        cluster,
+        cluster: held.identity.cluster_id(),
         transport,
         events,
         discovery,
-    })
-}
-
-/// The cluster key of the configuration, if it has one.
-pub(crate) fn cluster_key(config: &Config) -> Result<Option<ClusterKey>, SpawnError> {
-    match config.credentials() {
-        Credentials::ClusterKey(key) => Ok(Some(key.clone())),
-        Credentials::ClusterKeyFile(path) => key_in(path).map(Some),
-        Credentials::None | Credentials::Files { .. } => Ok(None),
-    }
-}
-
-fn key_in(path: &Path) -> Result<ClusterKey, SpawnError> {
-    let text = read_secret("cluster_key_file", path)?;
-    Ok(String::from_utf8_lossy(&text).parse()?)
-}
-
-fn credential(
-    config: &Config,
-    (node, incarnation): (NodeId, Incarnation),
-) -> Result<Option<(Credential, ClusterId)>, SpawnError> {
-    let of_key = |key: &ClusterKey| {
-        Ok(Some((
-            Credential::issue(key, node, incarnation)?,
-            key.cluster_id(),
-        )))
-    };
-    match config.credentials() {
-        Credentials::None => Ok(None),
-        Credentials::ClusterKey(key) => of_key(key),
-        Credentials::ClusterKeyFile(path) => of_key(&key_in(path)?),
-        Credentials::Files {
-            ca,
-            certificate,
-            key,
-        } => {
-            let ca = read("tls_ca_file", ca)?;
-            let certificate = read("tls_certificate_file", certificate)?;
-            let key = read_secret("tls_key_file", key)?;
-            let credential = Credential::from_pem(&ca, &certificate, &key)?;
-            let cluster = credential.cluster_id();
-            Ok(Some((credential, cluster)))
-        }
-    }
-}
-
-/// Reads a file that holds a secret, at most [`CREDENTIAL_BYTES_MAX`].
-fn read_secret(key: &'static str, path: &Path) -> Result<Vec<u8>, SpawnError> {
-    secret_file::read(path, CREDENTIAL_BYTES_MAX).map_err(|error| SpawnError::File {
-        key,
-        path: path.to_owned(),
-        error,
-    })
-}
-
-/// Reads a file of certificates, at most [`CREDENTIAL_BYTES_MAX`].
-fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, SpawnError> {
-    let mut bytes = Vec::new();
-    let read = File::open(path)
-        .and_then(|file| file.take(CREDENTIAL_BYTES_MAX + 1).read_to_end(&mut bytes));
-    let checked = match read {
-        Ok(length) if length as u64 > CREDENTIAL_BYTES_MAX => Err(io::Error::other(
-            "larger than 1 MiB, no key or certificate is",
-        )),
-        other => other,
-    };
-    checked.map(|_| bytes).map_err(|error| SpawnError::File {
-        key,
-        path: path.to_owned(),
-        error,
+        trust,
+        credentials: Some((held, renewer)),
     })
 }
 

@@ -46,6 +46,11 @@ pub mod launcher {
     pub use crate::launcher::{LAUNCHER_VARIABLE, SOCKET_VARIABLE, watch};
 }
 
+/// Files that hold a secret.
+pub mod secret_file {
+    pub use crate::secret_file::read;
+}
+
 /// Bounds of the HTTP endpoint.
 pub mod telemetry {
     pub use crate::telemetry::{CONNECTIONS_MAX, PAGES_MAX, STALL_MAX};

@@ -27,6 +27,7 @@ mod admin;
 mod checkpoints;
 mod config;
 mod connection;
+mod credentials;
 mod device;
 mod discovery;
 mod error;

@@ -8,6 +8,7 @@ use crate::admin;
 use crate::checkpoints::Checkpoints;
 use crate::config::Config;
 use crate::connection::{Connected, Network, connect};
+use crate::credentials;
 use crate::device::{self, Devices};
 use crate::error::{SpawnError, WorkerError};
 use crate::executor::{Executor, beside};
@@ -263,9 +264,11 @@ impl RuntimeBuilder {
             transport,
             events,
             discovery,
+            trust,
+            credentials,
         } = connected;
         let status = StatusBoard::new();
-        let checkpoints = checkpoints_of(&config, me, &status).await?;
+        let checkpoints = checkpoints_of(&config, me, trust, &status).await?;
         let mut settings = settings(
             &config,
             Identity {
@@ -319,6 +322,13 @@ impl RuntimeBuilder {
                 faults.clone(),
                 hub.map(|hub| (hub, context.transport.local())),
                 supervisor.clone(),
+            ));
+        }
+        if let Some((held, renewer)) = credentials {
+            tokio::spawn(credentials::follow(
+                held,
+                renewer,
+                Arc::clone(&context.status),
             ));
         }
         context.status.runs_on(devices.names.clone());

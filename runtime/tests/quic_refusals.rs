@@ -2,6 +2,7 @@
 //! authenticated peer sends harms.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[expect(dead_code, reason = "shared with the tests of renewed credentials")]
 mod raw_peer;
 
 use raw_peer::RawPeer;

@@ -7,11 +7,11 @@ use serde::de::DeserializeOwned;
 use slowmo::Config;
 use slowmo::internal::admin::{Answer, Request};
 use slowmo::internal::checkpoints::{Part, is_tensor_file_for_tests};
-use slowmo::internal::config::ClusterKey;
 use slowmo::internal::discovery::{list_file, slurm};
-use slowmo::internal::transport::quic::Identity;
+use slowmo::internal::transport::quic::{ClusterKeys, Identity, OperatorFiles};
 use slowmo::user_arguments;
 use slowmo_actors::ports::discovery::DISCOVERED_MAX;
+use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::trace::Line;
 use std::fmt::Debug;
 use std::path::Path;
@@ -76,17 +76,24 @@ pub fn config_sources(data: &[u8]) -> bool {
     }
 }
 
-/// A cluster key, or the operator's PEM files (CA, certificate and key) separated by zero bytes.
+/// A key file, or the operator's PEM files (CA, certificate, key, revocation lists) separated by zero
+/// bytes.
 pub fn credentials(data: &[u8]) -> bool {
     if let Ok(text) = std::str::from_utf8(data)
-        && let Ok(key) = text.parse::<ClusterKey>()
+        && let Ok(keys) = text.parse::<ClusterKeys>()
     {
-        assert_eq!(key.to_hex().parse().as_ref(), Ok(&key));
+        assert_eq!(keys.to_text().parse().as_ref(), Ok(&keys));
         return true;
     }
     let mut files = data.split(|byte| *byte == 0);
     let mut file = || files.next().unwrap_or_default();
-    Identity::from_pem(file(), file(), file()).is_ok()
+    let files = OperatorFiles {
+        ca: file(),
+        certificate: file(),
+        key: file(),
+        revoked: files.next(),
+    };
+    Identity::of_operator(files, None, None, NodeId(0)).is_ok()
 }
 
 /// A peer's certificate, and a name as it appears in one.

@@ -1,6 +1,6 @@
 //! The credentials that a configuration names. Pure.
 
-use super::{ClusterKey, Config, ConfigError};
+use super::{ClusterKey, ClusterName, Config, ConfigError, PeerName};
 use std::path::Path;
 
 /// Credentials with which this node proves that it belongs to the cluster.
@@ -20,6 +20,12 @@ pub enum Credentials<'a> {
         certificate: &'a Path,
         /// This node's private key.
         key: &'a Path,
+        /// Lists of revoked certificates.
+        crl: Option<&'a Path>,
+        /// The cluster's name.
+        cluster_name: Option<&'a ClusterName>,
+        /// The name that each node's certificate must carry.
+        peer_name: Option<&'a PeerName>,
     },
 }
 
@@ -39,6 +45,9 @@ impl Config {
                 ca,
                 certificate,
                 key,
+                crl: self.tls_crl_file.as_deref(),
+                cluster_name: self.cluster_name.as_ref(),
+                peer_name: self.tls_peer_name.as_ref(),
             },
             _ => Credentials::None,
         }
@@ -54,6 +63,16 @@ impl Config {
             ("cluster_key", self.cluster_key.is_some()),
             ("cluster_key_file", self.cluster_key_file.is_some()),
         ];
+        let with_files = [
+            ("tls_crl_file", self.tls_crl_file.is_some()),
+            ("tls_peer_name", self.tls_peer_name.is_some()),
+            ("cluster_name", self.cluster_name.is_some()),
+        ];
+        if let Some((key, _)) = with_files.iter().find(|(_, given)| *given)
+            && !files.iter().any(|(_, given)| *given)
+        {
+            return Err(ConfigError::NeedsTlsFiles { key });
+        }
         let given = |list: &[(&'static str, bool)]| {
             list.iter()
                 .filter(|(_, given)| *given)

@@ -118,6 +118,14 @@ pub enum ConfigError {
         /// The first missing key.
         missing: &'static str,
     },
+    /// A key is given that is only about the operator's own PEM files.
+    #[error(
+        "{key} needs tls_ca_file, tls_certificate_file and tls_key_file: give them, or remove it"
+    )]
+    NeedsTlsFiles {
+        /// The key.
+        key: &'static str,
+    },
     /// Two ways to authenticate are given at once.
     #[error("{one} and {other} exclude each other: remove one of them")]
     TwoCredentials {

@@ -265,10 +265,27 @@ pub static KEYS: &[Key] = &[
         "with cuda: the GPU of worker 0; worker i gets the i-th one after it, wrapping around"
     ),
     key!(cluster_key, word: "none", "", Allowed::Secret("64 hexadecimal digits, as slowmo keygen writes them"), false, "the cluster's secret; a file is safer (cluster_key_file)"),
-    key!(cluster_key_file, word: "none", "", PATH, false, "file that holds the cluster key"),
+    key!(cluster_key_file, word: "none", "", PATH, false, "file that holds the cluster key, or two while it is rotated; read again when it changes"),
     key!(tls_ca_file, word: "none", "", PATH, false, "the operator's own CA (PEM), instead of a cluster key"),
     key!(tls_certificate_file, word: "none", "", PATH, false, "this node's certificate chain (PEM)"),
     key!(tls_key_file, word: "none", "", PATH, false, "this node's private key (PEM)"),
+    key!(tls_crl_file, word: "none", "", PATH, false, "lists of certificates that the CAs have revoked (PEM); a CA without a list has revoked none"),
+    key!(
+        tls_peer_name,
+        word: "none",
+        "",
+        Allowed::Form("none, or a DNS name or URI in which one * and one {id} may stand"),
+        false,
+        "with tls_ca_file: the name that each node's certificate must carry; * stands for any characters but a dot and a slash, {id} for the node's id, so that no node can claim to be another one"
+    ),
+    key!(
+        cluster_name,
+        word: "none",
+        "",
+        Allowed::Form("none, or up to 64 letters, digits, dots, dashes and underscores"),
+        false,
+        "with tls_ca_file: the cluster's name, the same on all nodes; without it the CA file must stay as it is, and be the same everywhere"
+    ),
     key!(
         base,
         "local_sgd",

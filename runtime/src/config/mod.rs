@@ -21,7 +21,7 @@ mod sources;
 mod tests;
 mod values;
 
-pub use crate::transport::quic::ClusterKey;
+pub use crate::transport::quic::{ClusterKey, ClusterName, PeerName};
 pub use credentials::Credentials;
 pub use discover::Discover;
 pub use error::{ConfigError, Origin};
@@ -90,6 +90,12 @@ pub struct Config {
     pub tls_certificate_file: Option<PathBuf>,
     /// This node's private key (PEM).
     pub tls_key_file: Option<PathBuf>,
+    /// Lists of revoked certificates (PEM).
+    pub tls_crl_file: Option<PathBuf>,
+    /// The name that each node's certificate must carry.
+    pub tls_peer_name: Option<PeerName>,
+    /// The cluster's name, with certificates of the operator's own CA.
+    pub cluster_name: Option<ClusterName>,
     /// Base algorithm between outer rounds.
     pub base: BaseName,
     /// LocalSGD's `f`: inner steps from one exact average to the next.
@@ -208,6 +214,9 @@ impl Default for Config {
             tls_ca_file: None,
             tls_certificate_file: None,
             tls_key_file: None,
+            tls_crl_file: None,
+            tls_peer_name: None,
+            cluster_name: None,
             base: BaseName::LocalSgd,
             frequency: 3,
             peers_per_step: 1,

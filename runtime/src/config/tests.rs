@@ -357,8 +357,20 @@ fn credentials_are_one_kind_and_whole() {
         ca: Path::new("ca"),
         certificate: Path::new("chain"),
         key: Path::new("key"),
+        crl: None,
+        cluster_name: None,
+        peer_name: None,
     };
     assert_eq!(whole.credentials(), files);
+    for (key, value) in [
+        ("SLOWMO_CLUSTER_NAME", "run-7"),
+        ("SLOWMO_TLS_CRL_FILE", "lists"),
+        ("SLOWMO_TLS_PEER_NAME", "node-{id}.example"),
+    ] {
+        let alone = refusal(None, &[(key, value), ("SLOWMO_CLUSTER_KEY", KEY)], &[]);
+        assert!(alone.contains("needs tls_ca_file"), "{alone}");
+        assert!(from(None, &[tls[0], tls[1], tls[2], (key, value)], &[]).is_ok());
+    }
     assert!(refusal(None, &tls[1..], &[]).starts_with("tls_ca_file is missing"));
     assert!(refusal(None, &tls[..2], &[]).starts_with("tls_key_file is missing"));
     let both = [tls[0], tls[1], tls[2], ("SLOWMO_CLUSTER_KEY", KEY)];

@@ -1,7 +1,7 @@
 //! The types of configuration values: parsing from text, and formatting as canonical text. Pure.
 
 use crate::checkpoints::Name;
-use crate::transport::quic::ClusterKey;
+use crate::transport::quic::{ClusterKey, ClusterName, PeerName};
 use slowmo_protocol::algorithm::{BufferStrategy, LatePeers, TopologyName, WireType};
 use slowmo_protocol::ident::Lineage;
 use slowmo_protocol::policy::{Bootstrap, JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
@@ -156,7 +156,7 @@ macro_rules! through_from_str {
     };
 }
 
-through_from_str!(u16, "{}"; u32, "{}"; u64, "{}"; usize, "{}"; bool, "{}"; f32, "{:?}"; SocketAddr, "{}");
+through_from_str!(u16, "{}"; u32, "{}"; u64, "{}"; usize, "{}"; bool, "{}"; f32, "{:?}"; SocketAddr, "{}"; ClusterName, "{}"; PeerName, "{}");
 
 impl Value for PathBuf {
     fn parse(text: &str) -> Option<Self> {

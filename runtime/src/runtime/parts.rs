@@ -4,7 +4,6 @@ use crate::checkpoints::{
     self, CheckpointError, Checkpoints, Resumed, Trust, TrustedFolder, WriterSettings,
 };
 use crate::config::{Config, Resume};
-use crate::connection::cluster_key;
 use crate::error::SpawnError;
 use crate::executor::beside;
 use crate::marker::Marker;
@@ -24,12 +23,12 @@ use std::time::Duration;
 pub(super) async fn checkpoints_of(
     config: &Config,
     (node, incarnation): (NodeId, Incarnation),
+    trust: Trust,
     board: &Arc<StatusBoard>,
 ) -> Result<Arc<Checkpoints>, SpawnError> {
     let Some(folder) = config.checkpoints.clone() else {
         return Ok(Arc::new(Checkpoints::none()));
     };
-    let trust = trust_of(config)?;
     let algorithm = config.algorithm()?;
     let outer = algorithm.outer.map(|_| config.outer_name());
     let settings = config.checkpoint_every.map(|every| WriterSettings {
@@ -65,12 +64,6 @@ pub(super) async fn checkpoints_of(
     checkpoints
         .map(Arc::new)
         .map_err(|error| SpawnError::System(error.to_string()))
-}
-
-/// Whose checkpoints this node believes: those of the cluster's key, and of its own user.
-fn trust_of(config: &Config) -> Result<Trust, SpawnError> {
-    let key = cluster_key(config)?.map(|key| key.checkpoint_key());
-    Ok(Trust::of(key.as_slice()))
 }
 
 /// The recorder of the node's events: a file if the configuration names a folder.

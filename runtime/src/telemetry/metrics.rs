@@ -11,6 +11,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use slowmo_actors::context::{MAILBOX_CREDITS_MAX, NodeContext};
+use slowmo_actors::unix_time::unix_us;
 use std::fmt;
 use std::sync::Arc;
 
@@ -150,6 +151,15 @@ impl Collector for Now {
             "queue",
             queues.iter().map(|(name, _, bound)| (*name, *bound)),
         )?;
+        if let Some(at) = status.certificate_expires_at {
+            let now = (unix_us() / 1_000_000) as i64;
+            writer.gauge(
+                "certificate_expiry",
+                "Time until the first certificate of this node's chain expires; negative afterwards",
+                Some(&Unit::Seconds),
+                at.saturating_sub(now) as f64,
+            )?;
+        }
         let traffic = context.transport.traffic();
         writer.count(
             "wire_sent",

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Accepted {
     used: AtomicBool,
     replaced: Watched<bool>,
+    /// No more frames will be read from it.
+    read_out: Watched<bool>,
 }
 
 impl Accepted {
@@ -20,6 +22,7 @@ impl Accepted {
         Self {
             used: AtomicBool::new(false),
             replaced: Watched::new(false),
+            read_out: Watched::new(false),
         }
     }
 
@@ -43,6 +46,16 @@ impl Accepted {
     /// Records that another connection took this one's slot.
     pub(crate) fn replace(&self) {
         self.replaced.set(true);
+    }
+
+    /// Records that all frames of this connection were read.
+    pub(crate) fn end_reading(&self) {
+        self.read_out.set(true);
+    }
+
+    /// Waits until all frames of this connection were read.
+    pub(crate) async fn reading_ended(&self) {
+        self.read_out.wait_for(|over| *over).await;
     }
 
     /// Waits until another connection has taken this one's slot.

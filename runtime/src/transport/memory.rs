@@ -348,9 +348,10 @@ fn refusal(refusing: &Node, error: AdmitError, node: NodeId) -> DialError {
             refusing.port_probe(node);
             DialError::DuplicateId(node)
         }
-        AdmitError::AlreadyConnected | AdmitError::Closed | AdmitError::TooMany => {
-            DialError::NoAnswer
-        }
+        AdmitError::AlreadyConnected
+        | AdmitError::Closed
+        | AdmitError::TooMany
+        | AdmitError::NothingToRenew => DialError::NoAnswer,
     }
 }
 

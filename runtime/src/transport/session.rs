@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::{RwLock, RwLockWriteGuard, Semaphore, mpsc};
+use tokio::sync::{Notify, RwLock, RwLockWriteGuard, Semaphore, mpsc};
 
 /// The authenticated peer that a connection belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +48,8 @@ pub(crate) struct Session {
     readers: Arc<Watched<usize>>,
     /// Number of connections that are not closed yet.
     connections: Arc<Watched<usize>>,
+    /// Notified when the peer has renewed a connection, so that it may accept this node's renewal.
+    pub(crate) peer_renewed: Notify,
     /// What is left of the bytes of this peer that the node holds at once.
     inbox: Arc<Semaphore>,
     /// Read-locked while an event is delivered, so that `PeerDown` comes last.
@@ -88,6 +90,7 @@ impl Session {
             noticed: AtomicBool::new(false),
             readers: Arc::new(Watched::new(0)),
             connections: Arc::new(Watched::new(0)),
+            peer_renewed: Notify::new(),
             inbox: Arc::new(Semaphore::new(PEER_INBOX_BYTES as usize)),
             delivering: RwLock::new(()),
         }

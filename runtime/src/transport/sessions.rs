@@ -41,8 +41,16 @@ struct Table<L> {
 struct Entry<L> {
     session: Arc<Session>,
     outgoing: Option<L>,
-    incoming_control: Option<Arc<Accepted>>,
-    incoming_bulk: Option<Arc<Accepted>>,
+    incoming_control: Incoming,
+    incoming_bulk: Incoming,
+}
+
+/// The accepted connections of one kind.
+#[derive(Default)]
+struct Incoming {
+    held: Option<Arc<Accepted>>,
+    /// A connection that will take the place of the held one, which is read to its end first.
+    renewal: Option<Arc<Accepted>>,
 }
 
 /// A connection that joins a peer's session.
@@ -67,6 +75,9 @@ pub(crate) enum AdmitError {
     Closed,
     /// Too many peers are connected, or too many from its host.
     TooMany,
+    /// There is no connection that this one could take the place of, or another one does that
+    /// already.
+    NothingToRenew,
 }
 
 impl<L: Clone + Send + 'static> Sessions<L> {
@@ -117,8 +128,8 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         let mut entry = Entry {
             session: session.clone(),
             outgoing: None,
-            incoming_control: None,
-            incoming_bulk: None,
+            incoming_control: Incoming::default(),
+            incoming_bulk: Incoming::default(),
         };
         entry.attach(part);
         table.entries.insert(peer.node, entry);
@@ -128,6 +139,38 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         self.runtime
             .spawn(live(session.clone(), predecessor, Arc::downgrade(self)));
         Ok(session)
+    }
+
+    /// Adds an accepted connection that takes the place of one that the same process dialed before;
+    /// returns that one, which is read to its end first.
+    pub(crate) fn admit_renewal(
+        &self,
+        peer: PeerIdentity,
+        is_bulk: bool,
+        accepted: Arc<Accepted>,
+    ) -> Result<(Arc<Session>, Arc<Accepted>), AdmitError> {
+        let mut table = self.table.lock();
+        if table.closed {
+            return Err(AdmitError::Closed);
+        }
+        let entry = table.entries.get_mut(&peer.node).filter(|entry| {
+            !entry.session.is_closing() && entry.session.peer.incarnation == peer.incarnation
+        });
+        let entry = entry.ok_or(AdmitError::NothingToRenew)?;
+        let held = entry.incoming(is_bulk).renew(accepted);
+        let held = held.ok_or(AdmitError::NothingToRenew)?;
+        entry.session.peer_renewed.notify_one();
+        Ok((entry.session.clone(), held))
+    }
+
+    /// Gives a session other connections to send on; `false` if it is over.
+    pub(crate) fn renew_outgoing(&self, session: &Arc<Session>, outgoing: L) -> bool {
+        let mut table = self.table.lock();
+        let entry = table
+            .entries
+            .get_mut(&session.peer.node)
+            .filter(|entry| Arc::ptr_eq(&entry.session, session) && !session.is_closing());
+        entry.is_some_and(|entry| entry.outgoing.replace(outgoing).is_some())
     }
 
     /// Whether [`Sessions::admit`] would accept the connection now, and the error if not.
@@ -253,12 +296,14 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         sessions
     }
 
-    /// Handles the end of an accepted connection. If the connection carried nothing and the session
-    /// has other connections, the session continues; otherwise it is closed.
+    /// Handles the end of an accepted connection. The session continues if the connection was
+    /// renewed, or if it carried nothing and the session has other connections; otherwise it is
+    /// closed.
     pub(crate) fn lost(
         &self,
         session: &Arc<Session>,
         accepted: &Arc<Accepted>,
+        is_renewed: bool,
         reason: DownReason,
     ) {
         let mut table = self.table.lock();
@@ -267,17 +312,29 @@ impl<L: Clone + Send + 'static> Sessions<L> {
             .get_mut(&session.peer.node)
             .filter(|entry| Arc::ptr_eq(&entry.session, session))
         {
-            for slot in [&mut entry.incoming_control, &mut entry.incoming_bulk] {
-                slot.take_if(|held| Arc::ptr_eq(held, accepted));
+            let mut has_successor = false;
+            for incoming in [&mut entry.incoming_control, &mut entry.incoming_bulk] {
+                has_successor |= incoming.lose(accepted);
             }
             let alone = entry.outgoing.is_none()
-                && entry.incoming_control.is_none()
-                && entry.incoming_bulk.is_none();
-            if !alone && !accepted.is_used() {
+                && entry.incoming_control.is_empty()
+                && entry.incoming_bulk.is_empty();
+            if (is_renewed && has_successor) || (!alone && !accepted.is_used()) {
                 return;
             }
         }
         session.close(reason);
+    }
+
+    /// Whether another connection takes the place of this accepted one.
+    pub(crate) fn has_successor(&self, session: &Arc<Session>, accepted: &Arc<Accepted>) -> bool {
+        let table = self.table.lock();
+        let entry = table.entries.get(&session.peer.node);
+        entry.is_some_and(|entry| {
+            [&entry.incoming_control, &entry.incoming_bulk]
+                .into_iter()
+                .any(|incoming| incoming.holds(accepted) && incoming.renewal.is_some())
+        })
     }
 
     fn forget(&self, session: &Arc<Session>) {
@@ -326,14 +383,8 @@ impl<L> Entry<L> {
         }
         let occupied = match part {
             Part::Outgoing(..) => self.outgoing.is_some(),
-            Part::IncomingControl(_) => self
-                .incoming_control
-                .as_ref()
-                .is_some_and(|earlier| earlier.is_used()),
-            Part::IncomingBulk(_) => self
-                .incoming_bulk
-                .as_ref()
-                .is_some_and(|earlier| earlier.is_used()),
+            Part::IncomingControl(_) => self.incoming_control.is_used(),
+            Part::IncomingBulk(_) => self.incoming_bulk.is_used(),
         };
         if let Some(verdict) = self.of_another_start(peer) {
             return verdict;
@@ -362,15 +413,67 @@ impl<L> Entry<L> {
         Some(Verdict::Refuse(AdmitError::Duplicate(known.address)))
     }
 
+    fn incoming(&mut self, is_bulk: bool) -> &mut Incoming {
+        if is_bulk {
+            &mut self.incoming_bulk
+        } else {
+            &mut self.incoming_control
+        }
+    }
+
     fn attach(&mut self, part: Part<L>) {
         match part {
-            Part::IncomingControl(accepted) => take_place(&mut self.incoming_control, accepted),
-            Part::IncomingBulk(accepted) => take_place(&mut self.incoming_bulk, accepted),
+            Part::IncomingControl(accepted) => {
+                take_place(&mut self.incoming_control.held, accepted)
+            }
+            Part::IncomingBulk(accepted) => take_place(&mut self.incoming_bulk.held, accepted),
             Part::Outgoing(outgoing, address) => {
                 self.outgoing = Some(outgoing);
                 self.session.set_up(address);
             }
         }
+    }
+}
+
+impl Incoming {
+    fn is_empty(&self) -> bool {
+        self.held.is_none() && self.renewal.is_none()
+    }
+
+    fn is_used(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.is_used())
+    }
+
+    fn holds(&self, accepted: &Arc<Accepted>) -> bool {
+        self.held
+            .as_ref()
+            .is_some_and(|held| Arc::ptr_eq(held, accepted))
+    }
+
+    /// Adds the connection that takes the place of the held one, which it returns. One renewal at a
+    /// time, so that a peer has two connections of a kind at most; one that carried nothing was
+    /// abandoned.
+    fn renew(&mut self, accepted: Arc<Accepted>) -> Option<Arc<Accepted>> {
+        let held = self.held.clone()?;
+        if self
+            .renewal
+            .as_ref()
+            .is_some_and(|renewal| renewal.is_used())
+        {
+            return None;
+        }
+        take_place(&mut self.renewal, accepted);
+        Some(held)
+    }
+
+    /// Removes a connection that has ended; returns whether another one has taken its place.
+    fn lose(&mut self, accepted: &Arc<Accepted>) -> bool {
+        self.renewal.take_if(|held| Arc::ptr_eq(held, accepted));
+        if !self.holds(accepted) {
+            return false;
+        }
+        self.held = self.renewal.take();
+        self.held.is_some()
     }
 }
 

@@ -44,6 +44,24 @@ impl RawPeer {
             .unwrap()
     }
 
+    /// A connection, if the node accepts this peer's certificate and this peer the node's.
+    pub async fn try_connect(&self, address: SocketAddr) -> Option<Connection> {
+        self.endpoint.connect(address, "slowmo").unwrap().await.ok()
+    }
+
+    /// Whether the node at the other end answers an introduction.
+    pub async fn introduced(&self, connection: &Connection) -> bool {
+        let Ok(mut stream) = connection.open_uni().await else {
+            return false;
+        };
+        let listen = self.endpoint.local_addr().unwrap();
+        let preface = preface(&self.key, self.node, self.incarnation, listen, false);
+        let length = (preface.len() as u32).to_le_bytes();
+        let _ = stream.write_all(&length).await;
+        let _ = stream.write_all(&preface).await;
+        connection.accept_uni().await.is_ok()
+    }
+
     /// Sends a preface with any id; the stream stays open.
     pub async fn introduce_as(
         &self,
@@ -121,7 +139,7 @@ pub fn operator_files() -> OperatorFiles {
     }
 }
 
-fn pem(label: &str, bytes: &[u8]) -> String {
+pub fn pem(label: &str, bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let encode = |group: &[u8]| {
         let word = group

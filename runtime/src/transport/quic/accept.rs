@@ -3,9 +3,10 @@
 use super::Node;
 use super::admissions::{Admission, Admissions, Dialer};
 use super::close::{CloseCode, CloseOnDrop, close};
+use super::credential::End;
 use super::handshake::{HandshakeError, Introduced};
 use super::rate::{Bucket, Rate};
-use super::tls::is_version_exchange;
+use super::tls::{Standing, is_renewal, is_version_exchange};
 use super::{bulk, incoming, port_probe};
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::{AdmitError, Part};
@@ -170,6 +171,12 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
     let (introduced, mut confirmation) = node.introduction.receive_preface(&connection).await?;
     node.introduction
         .check_not_self(&connection, introduced.peer)?;
+    // The handshake may have begun under the credential before.
+    if let Standing::Refused(reason) = node.standing(&connection, End::Acceptor) {
+        let error = DialError::WrongClusterKey(reason);
+        return Err(node.introduction.refuse(&connection, error));
+    }
+    let is_renewal = is_renewal(&connection);
     let accepted = Arc::new(Accepted::unused());
     let part = || {
         if introduced.bulk {
@@ -178,8 +185,10 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
             Part::IncomingControl(accepted.clone())
         }
     };
-    let admissible = node.sessions.would_admit(introduced.peer, &part());
-    admissible.map_err(|error| not_admitted(node, &connection, &introduced, error))?;
+    if !is_renewal {
+        let admissible = node.sessions.would_admit(introduced.peer, &part());
+        admissible.map_err(|error| not_admitted(node, &connection, &introduced, error))?;
+    }
     let mut answer = node
         .introduction
         .send_preface(&connection, introduced.bulk)
@@ -197,14 +206,22 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
         // connection of the same peer.
         return Err(node.introduction.failure(&error));
     }
-    let admitted = node.sessions.admit(introduced.peer, part());
-    let session = admitted.map_err(|error| not_admitted(node, &connection, &introduced, error))?;
+    let admitted = if is_renewal {
+        let (peer, is_bulk) = (introduced.peer, introduced.bulk);
+        let renewed = node.sessions.admit_renewal(peer, is_bulk, accepted.clone());
+        renewed.map(|(session, earlier)| (session, Some(earlier)))
+    } else {
+        let admitted = node.sessions.admit(introduced.peer, part());
+        admitted.map(|session| (session, None))
+    };
+    let (session, earlier) =
+        admitted.map_err(|error| not_admitted(node, &connection, &introduced, error))?;
     let connection = guard.keep();
     node.watch_accepted(&connection, &session, accepted.clone());
     if introduced.bulk {
         tokio::spawn(bulk::receive(connection, session, accepted));
     } else {
-        incoming::start(connection, session, accepted);
+        incoming::start(connection, session, accepted, earlier);
         node.dialing.heard(introduced.peer.address);
     }
     // Tells the dialer that it was admitted; if this fails, the connection ends, and its session is
@@ -231,6 +248,10 @@ fn not_admitted(
             let told = "too many nodes are connected from this host";
             close(connection, CloseCode::Dropped, told);
             DialError::BadPreface(told.into()).into()
+        }
+        AdmitError::NothingToRenew => {
+            close(connection, CloseCode::Dropped, "nothing is to be renewed");
+            HandshakeError::Needless
         }
         AdmitError::AlreadyConnected | AdmitError::Closed => {
             close(connection, CloseCode::Leave, "the node is closing");

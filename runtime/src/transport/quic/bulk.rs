@@ -27,12 +27,13 @@ pub(super) async fn open(
     let mut first = BytesMut::with_capacity(4 + header.len());
     first.put_u32_le(header.len() as u32);
     first.put_slice(header);
+    let used = Counted::new(&delivering.used);
     let stream = connection
         .open_uni()
         .await
         .map_err(|error| BulkError::Broken(error_text(&error)))?;
     let mut sender = QuicSender {
-        stream: Some(stream),
+        stream: Some((stream, used)),
         delivering: delivering.clone(),
     };
     sender.send(first.freeze()).await?;
@@ -107,41 +108,63 @@ async fn receive_one(mut stream: RecvStream, session: Arc<Session>, window: Wind
         .await;
 }
 
-/// Counts the streams to one peer that were finished and may still be in flight.
+/// Counts the streams to one peer on one connection.
 #[derive(Clone)]
-pub(super) struct Delivering(Arc<Watched<usize>>);
+pub(super) struct Delivering {
+    /// Those that were finished and may still be in flight.
+    finished: Arc<Watched<usize>>,
+    /// Those, and the ones that are still written.
+    used: Arc<Watched<usize>>,
+}
 
 impl Delivering {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Watched::new(0)))
+        Self {
+            finished: Arc::new(Watched::new(0)),
+            used: Arc::new(Watched::new(0)),
+        }
+    }
+
+    /// Counts the streams of a connection that takes the place of this one: all that were finished
+    /// count together.
+    pub(super) fn of_successor(&self) -> Self {
+        Self {
+            finished: self.finished.clone(),
+            used: Arc::new(Watched::new(0)),
+        }
     }
 
     /// Counts a finished stream until its peer has received all of it, or the connection is lost.
-    fn track(&self, stream: SendStream) {
-        let counted = Counted::new(&self.0);
+    fn track(&self, stream: SendStream, used: Counted) {
+        let counted = Counted::new(&self.finished);
         tokio::spawn(async move {
             let _ = stream.stopped().await;
-            drop(counted);
+            drop((counted, used));
         });
     }
 
     /// Waits until the peer has received every finished stream, or the connection is lost.
     pub(super) async fn done(&self) {
-        self.0.wait_for(|streams| *streams == 0).await;
+        self.finished.wait_for(|streams| *streams == 0).await;
+    }
+
+    /// Waits until no stream is written or in flight, or the connection is lost.
+    pub(super) async fn unused(&self) {
+        self.used.wait_for(|streams| *streams == 0).await;
     }
 }
 
 /// The sending end. quinn would finish a stream on drop; here it is reset.
 struct QuicSender {
     /// Taken by `finish`.
-    stream: Option<SendStream>,
+    stream: Option<(SendStream, Counted)>,
     delivering: Delivering,
 }
 
 #[async_trait]
 impl BulkSender for QuicSender {
     async fn send(&mut self, chunk: Bytes) -> Result<(), BulkError> {
-        let stream = self.stream.as_mut().ok_or(BulkError::Reset)?;
+        let (stream, _) = self.stream.as_mut().ok_or(BulkError::Reset)?;
         stream
             .write_chunk(chunk)
             .await
@@ -152,9 +175,9 @@ impl BulkSender for QuicSender {
     }
 
     async fn finish(mut self: Box<Self>) -> Result<(), BulkError> {
-        let mut stream = self.stream.take().ok_or(BulkError::Reset)?;
+        let (mut stream, used) = self.stream.take().ok_or(BulkError::Reset)?;
         stream.finish().map_err(|_| BulkError::Reset)?;
-        self.delivering.track(stream);
+        self.delivering.track(stream, used);
         Ok(())
     }
 
@@ -165,7 +188,7 @@ impl BulkSender for QuicSender {
 
 impl Drop for QuicSender {
     fn drop(&mut self) {
-        if let Some(mut stream) = self.stream.take() {
+        if let Some((mut stream, _used)) = self.stream.take() {
             let _ = stream.reset(ABANDONED);
         }
     }

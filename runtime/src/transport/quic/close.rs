@@ -38,6 +38,8 @@ pub(super) enum CloseCode {
     Dropped = 8,
     /// Another incarnation of the receiver is connected and alive.
     Duplicate = 9,
+    /// Another connection has taken this one's place, and everything sent on it was received.
+    Renewed = 10,
 }
 
 /// Closes a connection with a code and a text, cut to [`REASON_BYTES_MAX`] bytes.
@@ -87,6 +89,15 @@ pub(super) fn close_for(connection: &Connection, reason: &DownReason) {
         DownReason::ProtocolViolation(text) => close(connection, CloseCode::Violation, text),
         other => close(connection, CloseCode::Gone, &other.to_string()),
     }
+}
+
+/// Whether a connection ended because its dialer renewed it.
+pub(super) fn is_renewed(connection: &Connection) -> bool {
+    matches!(
+        connection.close_reason(),
+        Some(ConnectionError::ApplicationClosed(close))
+            if u64::from(close.error_code) == CloseCode::Renewed as u64
+    )
 }
 
 /// The reason for which a connected peer is down, from its connection's error.

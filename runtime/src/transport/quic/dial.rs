@@ -1,14 +1,13 @@
-//! Dialing: opens two connections to a peer, with retries until both are established or the time is
-//! up.
+//! Dialing: reaches a peer, with retries until both connections are established or the time is up.
 
 use super::Node;
-use super::close::{CloseCode, CloseOnDrop, close};
-use super::handshake::{HandshakeError, Introduced};
+use super::credential::Credential;
+use super::handshake::HandshakeError;
 use super::outgoing::Outgoing;
-use super::port_probe;
-use super::tls::{SERVER_NAME, is_version_exchange};
-use crate::transport::sessions::{AdmitError, Part};
-use quinn::{ClientConfig, Connection};
+use super::pair::{Purpose, handshake, introduce_both, not_admitted};
+use super::renewal::{self, Held};
+use crate::transport::sessions::Part;
+use quinn::Connection;
 use slowmo_actors::ports::transport::{DialError, TransportEvent};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -97,119 +96,43 @@ async fn attempt(
     patience: Duration,
     heard: &Notify,
 ) -> Result<(), HandshakeError> {
+    let credential = node.credential.borrow().clone();
+    let client = &credential.clients.control;
     let control = tokio::select! {
-        answered = timeout(patience, handshake(node, &node.clients.control, address)) => answered.unwrap_or(Err(DialError::NoAnswer.into()))?,
+        answered = timeout(patience, handshake(node, client, address, Purpose::New)) => answered.unwrap_or(Err(DialError::NoAnswer.into()))?,
         () = heard.notified() => return Err(DialError::NoAnswer.into()),
     };
-    let rest = timeout(REST_MAX, connect_both(node, address, control)).await;
+    let rest = timeout(REST_MAX, connect_both(node, &credential, address, control)).await;
     rest.unwrap_or_else(|_| Err(DialError::Other("it answered, and was then silent".into()).into()))
 }
 
-/// Establishes both connections to a peer, of which the control connection has answered. If it is
-/// dropped half-way, no connection stays open.
+/// Connects to a peer whose control connection has answered.
 async fn connect_both(
     node: &Arc<Node>,
+    credential: &Credential,
     address: SocketAddr,
     control: Connection,
 ) -> Result<(), HandshakeError> {
-    let (control, first) = introduce(node, control, false).await?;
-    let bulk = handshake(node, &node.clients.bulk, address).await?;
-    let (bulk, second) = introduce(node, bulk, true).await?;
-    if (first.peer.node, first.peer.incarnation) != (second.peer.node, second.peer.incarnation) {
-        return Err(DialError::Other("another node answered the second connection".into()).into());
-    }
-    let control = control.keep();
-    let bulk = bulk.keep();
-    if let Some(error) = control.close_reason() {
-        close(&bulk, CloseCode::Needless, "the other connection was lost");
-        return Err(node.introduction.failure(&error));
-    }
-    let (outgoing, queue) = Outgoing::new(first.peer.node, control, bulk);
+    let both = introduce_both(node, credential, address, control, Purpose::New).await?;
+    let peer = both.peer();
+    let (outgoing, queue) = Outgoing::new(peer.node, both.control.clone(), both.bulk.clone());
     match node
         .sessions
-        .admit(first.peer, Part::Outgoing(outgoing.clone(), address))
+        .admit(peer, Part::Outgoing(outgoing.clone(), address))
     {
         Ok(session) => {
-            outgoing.start(node, &session, queue);
+            outgoing.watch(node, &session);
+            outgoing.start(node, queue);
+            let held = Held {
+                outgoing,
+                number: credential.number,
+            };
+            renewal::spawn(node.clone(), session, address, held);
             Ok(())
         }
         Err(error) => {
-            close(
-                &outgoing.control_connection,
-                CloseCode::Needless,
-                "connected already",
-            );
-            close(
-                &outgoing.bulk_connection,
-                CloseCode::Needless,
-                "connected already",
-            );
-            Err(not_admitted(node, error, &first))
+            both.abandon("connected already");
+            Err(not_admitted(node, error, peer))
         }
     }
-}
-
-fn not_admitted(node: &Arc<Node>, error: AdmitError, introduced: &Introduced) -> HandshakeError {
-    match error {
-        AdmitError::Duplicate(address) => {
-            port_probe::port_probe(node, introduced.peer.node, address);
-            DialError::DuplicateId(introduced.peer.node).into()
-        }
-        AdmitError::TooMany => {
-            DialError::Other("too many nodes are connected from its host".into()).into()
-        }
-        AdmitError::AlreadyConnected | AdmitError::Closed => HandshakeError::Needless,
-    }
-}
-
-async fn handshake(
-    node: &Arc<Node>,
-    client: &ClientConfig,
-    address: SocketAddr,
-) -> Result<Connection, HandshakeError> {
-    let connecting = node
-        .endpoint
-        .connect_with(client.clone(), address, SERVER_NAME);
-    let connecting = connecting.map_err(|error| DialError::Other(error.to_string()))?;
-    let connection = connecting
-        .await
-        .map_err(|error| node.introduction.stranger(&error))?;
-    node.gate.authenticated(connection.remote_address());
-    Ok(connection)
-}
-
-/// Exchanges introductions on one connection, and waits until the peer has admitted it.
-async fn introduce(
-    node: &Arc<Node>,
-    connection: Connection,
-    bulk: bool,
-) -> Result<(CloseOnDrop, Introduced), HandshakeError> {
-    node.track(&connection);
-    let guard = CloseOnDrop::new(&connection, "the attempt was abandoned");
-    if is_version_exchange(&connection) {
-        return Err(node.introduction.exchange_versions(&connection).await);
-    }
-    let mut preface = node.introduction.send_preface(&connection, bulk).await?;
-    let (introduced, mut admission) = node.introduction.receive_preface(&connection).await?;
-    node.introduction
-        .check_not_self(&connection, introduced.peer)?;
-    let outgoing_exists = node.sessions.outgoing_incarnation(introduced.peer.node)
-        == Some(introduced.peer.incarnation);
-    if outgoing_exists {
-        close(&connection, CloseCode::Needless, "connected already");
-        return Err(HandshakeError::Needless);
-    }
-    if let Some(address) = node.sessions.duplicate_of(introduced.peer) {
-        return Err(not_admitted(
-            node,
-            AdmitError::Duplicate(address),
-            &introduced,
-        ));
-    }
-    // Confirms, and waits until the peer has admitted the connection, so that `PeerUp` holds at
-    // both ends.
-    if preface.finish().is_err() || admission.read_to_end(0).await.is_err() {
-        return Err(node.introduction.lost(&connection).await);
-    }
-    Ok((guard, introduced))
 }

@@ -16,7 +16,7 @@
 
 use super::ids::{KnockKey, OwnIds};
 use super::rate::{Bucket, ByPrefix, Prefix, Rate};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use slowmo_protocol::view::MEMBERS_MAX;
@@ -65,7 +65,8 @@ pub(super) const QUIC_VERSION: u32 = 1;
 /// Sorts datagrams; shared by the socket and those who accept connections.
 #[derive(Debug)]
 pub(super) struct Gate {
-    knocks: Vec<KnockKey>,
+    /// Secrets of the cluster, replaced when its credential changes.
+    knocks: RwLock<Vec<KnockKey>>,
     own: OwnIds,
     state: Mutex<State>,
     dropped: AtomicU64,
@@ -105,7 +106,7 @@ impl Gate {
     pub(super) fn new(knocks: Vec<KnockKey>, own: OwnIds) -> Arc<Self> {
         let now = Instant::now();
         Arc::new(Self {
-            knocks,
+            knocks: RwLock::new(knocks),
             own,
             state: Mutex::new(State {
                 strangers: Bucket::full(STRANGERS, now),
@@ -118,9 +119,14 @@ impl Gate {
         })
     }
 
+    /// Knocks with any of these keys count from now on.
+    pub(super) fn accept_knocks(&self, knocks: Vec<KnockKey>) {
+        *self.knocks.write() = knocks;
+    }
+
     /// Whether a connection's first destination id was made with a key of the cluster.
     pub(super) fn is_knock(&self, id: &[u8]) -> bool {
-        self.knocks.iter().any(|key| key.made(id))
+        self.knocks.read().iter().any(|key| key.made(id))
     }
 
     /// Whether a peer was authenticated at this address lately.
@@ -381,6 +387,18 @@ mod tests {
         gate.authenticated(flood);
         assert!(gate.passes(now, flood, &first_packet(b"12345678")));
         assert!(gate.is_known(flood) && !gate.is_known(address("127.0.0.1:10")));
+    }
+
+    #[test]
+    fn knocks_count_with_each_key_that_is_accepted_now() {
+        let (gate, older, _) = gate();
+        let newer = KnockKey::new(&[2; 32]);
+        let knocks = |key: &KnockKey| gate.is_knock(&key.knock());
+        assert!(knocks(&older) && !knocks(&newer));
+        gate.accept_knocks(vec![newer.clone(), older.clone()]);
+        assert!(knocks(&older) && knocks(&newer));
+        gate.accept_knocks(vec![newer.clone()]);
+        assert!(!knocks(&older) && knocks(&newer));
     }
 
     #[test]

@@ -7,8 +7,9 @@
 //! own stream, so that a peer that is up is up at both ends.
 
 use super::close::{CloseCode, close, dial_error, handshake_error};
-use super::tls::certified_name;
-use crate::printable::printable_bytes;
+use super::names::PeerName;
+use super::tls::{certified_name, names_of};
+use crate::printable::{printable, printable_bytes};
 use crate::transport::session::PeerIdentity;
 use quinn::{Connection, ConnectionError, ReadError, ReadExactError, RecvStream, SendStream};
 use slowmo_actors::ports::transport::{DialError, LocalPeer};
@@ -19,6 +20,8 @@ use std::time::Duration;
 
 /// Longest name of a protocol version, in bytes.
 const VERSION_NAME_BYTES_MAX: usize = 64;
+/// Characters that are told of the names in a certificate that was refused for them.
+const NAMES_TOLD_MAX: usize = 200;
 /// Longest time for the exchange of versions, including until the peer has read this node's
 /// version.
 const VERSION_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -30,6 +33,8 @@ pub(super) struct Introduction {
     pub cluster: ClusterId,
     /// Whether peers' certificates must carry their id and incarnation.
     pub named: bool,
+    /// The names that peers' certificates of an operator's CA must carry.
+    pub peer_name: Option<PeerName>,
     /// The name of this node's protocol version.
     pub version: String,
 }
@@ -164,6 +169,19 @@ impl Introduction {
                         "its certificate carries no node id".into(),
                     ));
                 }
+            }
+        }
+        if let Some(pattern) = &self.peer_name {
+            let names = names_of(connection);
+            if !names.iter().any(|name| pattern.admits(name, node)) {
+                let carried = printable(&names.join(", "))
+                    .chars()
+                    .take(NAMES_TOLD_MAX)
+                    .collect::<String>();
+                return Err(DialError::BadPreface(format!(
+                    "it says it is {node}, so its certificate must carry the name {}, and it carries: {carried}",
+                    pattern.of(node)
+                )));
             }
         }
         let address = reachable(listen, connection.remote_address());

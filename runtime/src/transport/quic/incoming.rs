@@ -9,8 +9,14 @@ use slowmo_actors::ports::transport::{DownReason, Share, TransportEvent};
 use slowmo_protocol::wire::CONTROL_FRAME_BYTES_MAX;
 use std::sync::Arc;
 
-/// Starts the reader tasks, which run until the connection ends.
-pub(super) fn start(connection: Connection, session: Arc<Session>, accepted: Arc<Accepted>) {
+/// Starts the reader tasks, which run until the connection ends. Frames are read once those of
+/// `earlier` were, the connection whose place this one takes.
+pub(super) fn start(
+    connection: Connection,
+    session: Arc<Session>,
+    accepted: Arc<Accepted>,
+    earlier: Option<Arc<Accepted>>,
+) {
     let reading = session.reading();
     tokio::spawn(receive_datagrams(
         connection.clone(),
@@ -18,16 +24,28 @@ pub(super) fn start(connection: Connection, session: Arc<Session>, accepted: Arc
         accepted.clone(),
     ));
     tokio::spawn(async move {
-        receive_control(&connection, &session, &accepted).await;
+        receive_control(&connection, &session, &accepted, earlier).await;
+        accepted.end_reading();
         drop(reading);
     });
 }
 
-async fn receive_control(connection: &Connection, session: &Session, accepted: &Accepted) {
+async fn receive_control(
+    connection: &Connection,
+    session: &Session,
+    accepted: &Accepted,
+    earlier: Option<Arc<Accepted>>,
+) {
     let Ok(mut stream) = connection.accept_uni().await else {
         return;
     };
     accepted.mark_used();
+    if let Some(earlier) = earlier {
+        tokio::select! {
+            () = earlier.reading_ended() => {}
+            _ = session.closing() => return,
+        }
+    }
     loop {
         let event = match read_frame(&mut stream).await {
             Ok(Some(frame)) => TransportEvent::Control {

@@ -8,24 +8,35 @@
 mod accept;
 mod admissions;
 mod bulk;
+mod certificate;
 mod close;
+mod cluster_keys;
+mod credential;
 mod dial;
 mod gate;
 mod handshake;
 mod identity;
+mod identity_error;
 mod ids;
 mod incoming;
 #[cfg(feature = "testing")]
 pub mod initials;
+mod names;
 mod outgoing;
+mod pair;
 mod port_probe;
 mod rate;
+mod renewal;
 mod settings;
 mod socket;
 mod tls;
 mod traffic;
 
-pub use identity::{CLUSTER_KEY_BYTES, ClusterKey, Identity, IdentityError};
+pub use cluster_keys::{ClusterKey, ClusterKeys};
+pub use credential::Renewer;
+pub use identity::{Identity, OperatorFiles};
+pub use identity_error::{CLUSTER_KEY_BYTES, IdentityError};
+pub use names::{ClusterName, NotAName, PeerName};
 pub use settings::{Congestion, MTU_BYTES_MAX, MTU_BYTES_MIN, QuicSettings, Tuning};
 pub use socket::BindError;
 
@@ -34,6 +45,7 @@ use super::dialing::Dialing;
 use super::sessions::{Session, Sessions};
 use async_trait::async_trait;
 use bytes::Bytes;
+use credential::{Credential, End};
 use gate::Gate;
 use handshake::Introduction;
 use outgoing::Outgoing;
@@ -49,7 +61,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
 use traffic::TrafficCounter;
 
@@ -72,12 +84,21 @@ pub const CLOSE_MAX: Duration = BULK_FLUSH_MAX
 /// # Errors
 /// The address is in use or not one of this machine, or the identity is unusable. Nothing was
 /// opened.
-pub fn bind(
-    settings: QuicSettings,
-) -> Result<(Arc<dyn Transport>, mpsc::Receiver<TransportEvent>), BindError> {
+pub fn bind(settings: QuicSettings) -> Result<Bound, BindError> {
+    bind_renewable(settings).map(|(bound, _)| bound)
+}
+
+/// A transport, and the only receiver of its events.
+pub type Bound = (Arc<dyn Transport>, mpsc::Receiver<TransportEvent>);
+
+/// [`bind`], for a transport whose credential may be replaced while it runs.
+///
+/// # Errors
+/// As for [`bind`].
+pub fn bind_renewable(settings: QuicSettings) -> Result<(Bound, Renewer), BindError> {
     let Opened {
         endpoint,
-        clients,
+        credential,
         gate,
         address,
     } = socket::open(&settings)?;
@@ -95,12 +116,14 @@ pub fn bind(
             local,
             cluster: settings.identity.cluster,
             named: settings.identity.named,
+            peer_name: settings.identity.peer_name.clone(),
             version: tls::version_name(settings.protocol_version),
         },
         sessions: Sessions::new(events.clone(), runtime.clone()),
         idle_timeout: settings.tuning.idle_timeout,
         endpoint,
-        clients,
+        credential: watch::Sender::new(Arc::new(credential)),
+        renewals: Semaphore::new(renewal::AT_ONCE_MAX),
         gate,
         events,
         runtime,
@@ -110,14 +133,18 @@ pub fn bind(
         traffic: TrafficCounter::default(),
     });
     node.runtime.spawn(accept::run(node.clone()));
-    Ok((Arc::new(QuicTransport { node }), receiver))
+    let renewer = Renewer::new(&node, settings.protocol_version, settings.tuning);
+    Ok(((Arc::new(QuicTransport { node }), receiver), renewer))
 }
 
 /// State shared by all tasks of one transport.
 struct Node {
     introduction: Introduction,
     endpoint: Endpoint,
-    clients: socket::Clients,
+    /// What this node authenticates with now.
+    credential: watch::Sender<Arc<Credential>>,
+    /// Permits for connections that are renewed at once.
+    renewals: Semaphore,
     gate: Arc<Gate>,
     idle_timeout: Duration,
     runtime: Handle,
@@ -209,11 +236,8 @@ impl Transport for QuicTransport {
     }
 
     fn sent_to(&self, node: NodeId) -> u64 {
-        let sent = |connection: &Connection| connection.stats().udp_tx.bytes;
-        let both = |outgoing: Arc<Outgoing>| {
-            sent(&outgoing.control_connection) + sent(&outgoing.bulk_connection)
-        };
-        self.node.sessions.outgoing(node).map_or(0, both)
+        let outgoing = self.node.sessions.outgoing(node);
+        outgoing.map_or(0, |outgoing| outgoing.sent())
     }
 
     fn port_probe(&self, node: NodeId) {
@@ -260,25 +284,44 @@ impl Drop for QuicTransport {
 }
 
 impl Node {
-    /// Ends the session when a dialed connection ends, and the connection when the session ends.
-    fn watch(self: &Arc<Self>, connection: &Connection, session: &Arc<Session>) {
+    /// Ends the session when a dialed connection ends, and the connection when the session ends or
+    /// others have taken its place.
+    fn watch(
+        self: &Arc<Self>,
+        outgoing: &Arc<Outgoing>,
+        connection: &Connection,
+        session: &Arc<Session>,
+    ) {
         let node = self.clone();
+        let outgoing = outgoing.clone();
         let connection = connection.clone();
         let session = session.clone();
         let attached = session.attach();
         session.pulse.attach(Box::new(connection.clone()));
         self.runtime.spawn(async move {
+            let refused = async {
+                let reason = node.refused(&connection, End::Dialer).await;
+                if outgoing.is_replaced() {
+                    outgoing.moved().await;
+                }
+                reason
+            };
             tokio::select! {
                 biased;
                 reason = session.closing() => close::close_for(&connection, &reason),
+                () = outgoing.moved() => close::close(&connection, close::CloseCode::Renewed, "its successor is in use"),
+                reason = refused => {
+                    session.close(not_accepted(&reason));
+                    close::close_for(&connection, &not_accepted(&reason));
+                }
                 reason = node.end_of(&connection, &session) => session.close(reason),
             }
             drop(attached);
         });
     }
 
-    /// Like [`Node::watch`] for an accepted connection, whose end leaves the session open if
-    /// nothing came on it and the session has other connections.
+    /// Like [`Node::watch`] for an accepted connection, whose end leaves the session open if it was
+    /// renewed, or if nothing came on it and the session has other connections.
     fn watch_accepted(
         self: &Arc<Self>,
         connection: &Connection,
@@ -291,11 +334,26 @@ impl Node {
         let attached = session.attach();
         session.pulse.attach(Box::new(connection.clone()));
         self.runtime.spawn(async move {
+            let refused = async {
+                loop {
+                    let reason = node.refused(&connection, End::Acceptor).await;
+                    if !node.sessions.has_successor(&session, &accepted) {
+                        return reason;
+                    }
+                }
+            };
             tokio::select! {
                 biased;
                 reason = session.closing() => close::close_for(&connection, &reason),
                 () = accepted.replaced() => close::close(&connection, close::CloseCode::Needless, "it connected anew"),
-                reason = node.end_of(&connection, &session) => node.sessions.lost(&session, &accepted, reason),
+                reason = refused => {
+                    session.close(not_accepted(&reason));
+                    close::close_for(&connection, &not_accepted(&reason));
+                }
+                reason = node.end_of(&connection, &session) => {
+                    let is_renewed = close::is_renewed(&connection);
+                    node.sessions.lost(&session, &accepted, is_renewed, reason);
+                }
             }
             drop(attached);
         });
@@ -305,6 +363,9 @@ impl Node {
     /// delivered or [`Session::read_out`] timed out. Returns the reason of the end.
     async fn end_of(&self, connection: &Connection, session: &Session) -> DownReason {
         let reason = close::down_reason(&connection.closed().await, self.idle_timeout);
+        if close::is_renewed(connection) {
+            return reason;
+        }
         if matches!(reason, DownReason::ClosedByPeer(_)) {
             session.read_out().await;
         }
@@ -331,4 +392,11 @@ impl Node {
             done = task => Some(done),
         }
     }
+}
+
+/// The reason of a session's end whose peer has no accepted certificate any more.
+fn not_accepted(reason: &str) -> DownReason {
+    DownReason::ClosedHere(format!(
+        "its certificate is not accepted any more ({reason})"
+    ))
 }

@@ -4,19 +4,31 @@
 use super::Node;
 use super::bulk::Delivering;
 use crate::transport::sessions::Session;
+use crate::transport::watched::Watched;
 use bytes::Bytes;
 use quinn::{Connection, SendStream, WriteError};
 use slowmo_actors::ports::transport::{CONTROL_QUEUE_FRAMES_MAX, SendError};
 use slowmo_protocol::ident::NodeId;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 /// Largest number of frames that are passed to quinn in one call.
 const FRAMES_PER_WRITE: usize = 64;
+/// How long connections are kept after others took their place, for those who looked them up just
+/// before and did not send yet.
+const LAST_USE_WAIT: Duration = Duration::from_millis(100);
 
 /// The two connections that this node dialed to a peer.
 pub(super) struct Outgoing {
     node: NodeId,
+    /// Bytes sent on connections whose place these have taken.
+    sent_before: u64,
+    /// Set once other connections have taken the place of these, and the peer has received all
+    /// frames that were sent on these.
+    moved: Watched<bool>,
+    replaced: AtomicBool,
     pub(super) control_connection: Connection,
     pub(super) bulk_connection: Connection,
     pub(super) delivering: Delivering,
@@ -29,6 +41,9 @@ pub(super) enum ControlCommand {
     Frame(Bytes),
     /// End the stream, and notify the sender when the peer has received everything.
     Finish(oneshot::Sender<()>),
+    /// End the stream and go on with one on another connection; notify the sender when the peer has
+    /// received everything that was sent before.
+    Move(Connection, oneshot::Sender<()>),
 }
 
 impl Outgoing {
@@ -40,6 +55,9 @@ impl Outgoing {
         let (sender, queue) = mpsc::channel(CONTROL_QUEUE_FRAMES_MAX);
         let outgoing = Self {
             node,
+            sent_before: 0,
+            moved: Watched::new(false),
+            replaced: AtomicBool::new(false),
             control_connection: control,
             bulk_connection: bulk,
             delivering: Delivering::new(),
@@ -48,17 +66,61 @@ impl Outgoing {
         (Arc::new(outgoing), queue)
     }
 
-    /// Starts the control writer and ties both connections to the session.
-    pub(super) fn start(
-        &self,
-        node: &Arc<Node>,
-        session: &Arc<Session>,
-        queue: mpsc::Receiver<ControlCommand>,
-    ) {
-        node.watch(&self.control_connection, session);
-        node.watch(&self.bulk_connection, session);
+    /// Connections that take the place of these; frames that are queued travel on them once
+    /// [`Outgoing::give_way`] is called.
+    pub(super) fn renewed(&self, control: Connection, bulk: Connection) -> Arc<Self> {
+        Arc::new(Self {
+            node: self.node,
+            sent_before: self.sent(),
+            moved: Watched::new(false),
+            replaced: AtomicBool::new(false),
+            control_connection: control,
+            bulk_connection: bulk,
+            delivering: self.delivering.of_successor(),
+            control: self.control.clone(),
+        })
+    }
+
+    /// Ties both connections to the session.
+    pub(super) fn watch(self: &Arc<Self>, node: &Arc<Node>, session: &Arc<Session>) {
+        node.watch(self, &self.control_connection, session);
+        node.watch(self, &self.bulk_connection, session);
+    }
+
+    /// Starts the control writer.
+    pub(super) fn start(&self, node: &Arc<Node>, queue: mpsc::Receiver<ControlCommand>) {
         node.runtime
             .spawn(write_control(self.control_connection.clone(), queue));
+    }
+
+    /// Lets another take the place of these connections, which end once the peer has received what
+    /// was sent on them.
+    pub(super) async fn give_way(&self, to: &Self) {
+        self.replaced.store(true, Ordering::Release);
+        let (done, received) = oneshot::channel();
+        let command = ControlCommand::Move(to.control_connection.clone(), done);
+        // If the writer is gone, so is the session.
+        if self.control.send(command).await.is_ok() && received.await.is_ok() {
+            tokio::time::sleep(LAST_USE_WAIT).await;
+            self.delivering.unused().await;
+            self.moved.set(true);
+        }
+    }
+
+    /// Whether others have taken the place of these connections.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
+    }
+
+    /// Waits until these connections are of no use any more.
+    pub(super) async fn moved(&self) {
+        self.moved.wait_for(|moved| *moved).await;
+    }
+
+    /// Bytes sent to the peer, on these connections and those before.
+    pub(super) fn sent(&self) -> u64 {
+        let of = |connection: &Connection| connection.stats().udp_tx.bytes;
+        self.sent_before + of(&self.control_connection) + of(&self.bulk_connection)
     }
 
     pub(super) fn queue_control(&self, frame: Bytes) -> Result<(), SendError> {
@@ -102,7 +164,7 @@ impl Outgoing {
     }
 }
 
-async fn write_control(connection: Connection, mut queue: mpsc::Receiver<ControlCommand>) {
+async fn write_control(mut connection: Connection, mut queue: mpsc::Receiver<ControlCommand>) {
     let Ok(mut stream) = connection.open_uni().await else {
         return;
     };
@@ -117,10 +179,15 @@ async fn write_control(connection: Connection, mut queue: mpsc::Receiver<Control
             return;
         }
         let mut finish = None;
+        let mut next = None;
         let frames = commands.drain(..).filter_map(|command| match command {
             ControlCommand::Frame(frame) => Some(frame),
             ControlCommand::Finish(done) => {
                 finish = Some(done);
+                None
+            }
+            ControlCommand::Move(connection, done) => {
+                next = Some((connection, done));
                 None
             }
         });
@@ -133,6 +200,20 @@ async fn write_control(connection: Connection, mut queue: mpsc::Receiver<Control
             let _ = stream.stopped().await;
             let _ = done.send(());
             return;
+        }
+        if let Some((other, done)) = next {
+            let Ok(opened) = other.open_uni().await else {
+                return;
+            };
+            let mut last = std::mem::replace(&mut stream, opened);
+            connection = other;
+            // The peer reads the next stream after the end of this one.
+            let _ = last.finish();
+            tokio::spawn(async move {
+                if matches!(last.stopped().await, Ok(None)) {
+                    let _ = done.send(());
+                }
+            });
         }
     }
 }

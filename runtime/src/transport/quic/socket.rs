@@ -1,25 +1,16 @@
 //! The UDP socket and the QUIC endpoint on it.
 
-use super::admissions::HANDSHAKES_MAX;
+use super::credential::Credential;
 use super::gate::{Gate, GatedSocket, QUIC_VERSION};
-use super::identity::IdentityError;
+use super::identity_error::IdentityError;
 use super::ids::OwnIds;
 use super::settings::{QuicSettings, Tuning};
-use super::tls;
-use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{
-    ClientConfig, ConnectionId, Endpoint, EndpointConfig, Runtime, ServerConfig, TokioRuntime,
-};
+use quinn::{Endpoint, EndpointConfig, Runtime, TokioRuntime};
 use slowmo_protocol::ident::NodeId;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
-
-/// Bytes that may arrive for one connection before it is accepted: a first flight in some packets.
-const EARLY_BYTES_MAX: u64 = 16 << 10;
-/// The same for all connections that are not accepted yet.
-const EARLY_BYTES_ALL_MAX: u64 = 1 << 20;
 
 /// Reason why a node cannot listen. Nothing was opened.
 #[derive(Debug, thiserror::Error)]
@@ -58,16 +49,10 @@ pub enum BindError {
     },
 }
 
-/// Client configuration for each kind of connection.
-pub(super) struct Clients {
-    pub control: ClientConfig,
-    pub bulk: ClientConfig,
-}
-
 /// An open endpoint.
 pub(super) struct Opened {
     pub endpoint: Endpoint,
-    pub clients: Clients,
+    pub credential: Credential,
     pub gate: Arc<Gate>,
     /// The address where it listens.
     pub address: SocketAddr,
@@ -75,24 +60,18 @@ pub(super) struct Opened {
 
 /// Opens the endpoint behind its gate.
 pub(super) fn open(settings: &QuicSettings) -> Result<Opened, BindError> {
-    let unusable = |error: rustls::Error| BindError::Identity {
+    let (credential, server) = Credential::of(
+        &settings.identity,
+        settings.protocol_version,
+        &settings.tuning,
+    )
+    .map_err(|source| BindError::Identity {
         node: settings.node,
-        source: IdentityError::Certificate {
-            what: "certificate or its key",
-            reason: error.to_string(),
-        },
-    };
-    let (server_tls, client_tls) =
-        tls::configs(&settings.identity, settings.protocol_version).map_err(unusable)?;
+        source,
+    })?;
     let failed = |source: io::Error| bind_error(settings.listen, source);
     let socket = udp_socket(settings.listen, &settings.tuning).map_err(failed)?;
     let address = socket.local_addr().map_err(failed)?;
-    let (server, mut clients) = configs(server_tls, client_tls, &settings.tuning);
-    if let Some(key) = settings.identity.knocks.first().cloned() {
-        let knock: Arc<dyn Fn() -> ConnectionId + Send + Sync> = Arc::new(move || key.knock());
-        clients.control.initial_dst_cid_provider(knock.clone());
-        clients.bulk.initial_dst_cid_provider(knock);
-    }
     let own = OwnIds::new();
     let gate = Gate::new(settings.identity.knocks.clone(), own.clone());
     let runtime = Arc::new(TokioRuntime);
@@ -106,29 +85,10 @@ pub(super) fn open(settings: &QuicSettings) -> Result<Opened, BindError> {
     .map_err(failed)?;
     Ok(Opened {
         endpoint,
-        clients,
+        credential,
         gate,
         address,
     })
-}
-
-fn configs(
-    server: quinn::crypto::rustls::QuicServerConfig,
-    client: QuicClientConfig,
-    tuning: &Tuning,
-) -> (ServerConfig, Clients) {
-    let mut server = ServerConfig::with_crypto(Arc::new(server));
-    server
-        .transport_config(Arc::new(tuning.accepted_config()))
-        .max_incoming(HANDSHAKES_MAX)
-        .incoming_buffer_size(EARLY_BYTES_MAX)
-        .incoming_buffer_size_total(EARLY_BYTES_ALL_MAX)
-        .migration(false);
-    let mut bulk = ClientConfig::new(Arc::new(client));
-    let mut control = bulk.clone();
-    control.transport_config(Arc::new(tuning.control_config()));
-    bulk.transport_config(Arc::new(tuning.dialed_config()));
-    (server, Clients { control, bulk })
 }
 
 fn endpoint_config(tuning: &Tuning, own: OwnIds) -> EndpointConfig {

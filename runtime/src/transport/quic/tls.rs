@@ -1,19 +1,27 @@
 //! Mutual TLS 1.3: each side's chain is verified against the cluster's CA; the name in the
 //! certificate is checked against the preface.
 
-use super::identity::{Identity, parse_peer_name};
+use super::certificate::{name_in, names_in, provider};
+use super::identity::{Certified, Identity};
+use super::identity_error::IdentityError;
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring as provider};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
-use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme,
+};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::sync::Arc;
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-/// The server name that clients ask for; it is never compared, see [`ClusterVerifier`].
+/// The server name that clients ask for; it is never compared, see [`AnyName`].
 pub(super) const SERVER_NAME: &str = "slowmo";
+/// The server name that a client asks for if the connection takes the place of one that it dialed
+/// before under another certificate.
+pub(super) const RENEWAL_NAME: &str = "renewal.slowmo";
 /// ALPN name offered next to the real protocol, so that nodes of different versions can exchange
 /// their versions.
 pub(super) const ALPN_VERSION_EXCHANGE: &[u8] = b"slowmo-version";
@@ -23,34 +31,50 @@ pub(super) fn version_name(version: u32) -> String {
     format!("slowmo/{version}")
 }
 
-/// TLS settings of the accepting and of the dialing side.
-pub(super) fn configs(
+/// TLS settings of the accepting and of the dialing side, and the judge of peers' certificates.
+pub(super) struct Tls {
+    pub server: QuicServerConfig,
+    pub client: QuicClientConfig,
+    pub judge: Judge,
+}
+
+impl Tls {
+    pub(super) fn of(identity: &Identity, version: u32) -> Result<Self, IdentityError> {
+        let unusable = |error: rustls::Error| IdentityError::Certificate {
+            what: "certificate or its key",
+            reason: error.to_string(),
+        };
+        let alpn = vec![
+            version_name(version).into_bytes(),
+            ALPN_VERSION_EXCHANGE.to_vec(),
+        ];
+        let judge = Judge::of(identity)?;
+        let server = server_config(identity, &judge, alpn.clone()).map_err(unusable)?;
+        let client = dialing_config(identity, &judge, alpn).map_err(unusable)?;
+        let missing = |_| IdentityError::Certificate {
+            what: "cryptography",
+            reason: "TLS13_AES_128_GCM_SHA256 is missing".into(),
+        };
+        Ok(Self {
+            server: server.try_into().map_err(missing)?,
+            client: client.try_into().map_err(missing)?,
+            judge,
+        })
+    }
+}
+
+fn server_config(
     identity: &Identity,
-    version: u32,
-) -> Result<(QuicServerConfig, QuicClientConfig), rustls::Error> {
-    let provider = Arc::new(fast_provider());
-    let alpn = vec![
-        version_name(version).into_bytes(),
-        ALPN_VERSION_EXCHANGE.to_vec(),
-    ];
-
-    let clients =
-        WebPkiClientVerifier::builder_with_provider(identity.roots.clone(), provider.clone())
-            .build();
-    let clients = clients.map_err(|error| rustls::Error::General(error.to_string()))?;
-    let mut server = rustls::ServerConfig::builder_with_provider(provider)
+    judge: &Judge,
+    alpn: Vec<Vec<u8>>,
+) -> Result<rustls::ServerConfig, rustls::Error> {
+    let mut server = rustls::ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_client_cert_verifier(clients)
-        .with_single_cert(identity.chain.clone(), identity.key.clone_key())?;
-    server.alpn_protocols.clone_from(&alpn);
+        .with_client_cert_verifier(judge.dialers.clone())
+        .with_cert_resolver(Arc::new(Choice::of(identity)));
+    server.alpn_protocols = alpn;
     server.send_tls13_tickets = 0;
-
-    let client = client_config(identity, alpn)?;
-    let unusable = |_| rustls::Error::General("TLS13_AES_128_GCM_SHA256 is missing".into());
-    Ok((
-        QuicServerConfig::try_from(server).map_err(unusable)?,
-        QuicClientConfig::try_from(client).map_err(unusable)?,
-    ))
+    Ok(server)
 }
 
 /// The dialing side's TLS settings.
@@ -58,60 +82,221 @@ pub(super) fn client_config(
     identity: &Identity,
     alpn: Vec<Vec<u8>>,
 ) -> Result<rustls::ClientConfig, rustls::Error> {
-    let provider = Arc::new(fast_provider());
-    let algorithms = provider.signature_verification_algorithms;
-    let servers = ClusterVerifier {
-        roots: identity.roots.clone(),
-        algorithms,
-    };
-    let mut client = rustls::ClientConfig::builder_with_provider(provider)
+    let judge = Judge::of(identity).map_err(|error| rustls::Error::General(error.to_string()))?;
+    dialing_config(identity, &judge, alpn)
+}
+
+fn dialing_config(
+    identity: &Identity,
+    judge: &Judge,
+    alpn: Vec<Vec<u8>>,
+) -> Result<rustls::ClientConfig, rustls::Error> {
+    let mut client = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(servers))
-        .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())?;
+        .with_custom_certificate_verifier(judge.dialed.clone())
+        .with_client_cert_resolver(Arc::new(Choice::of(identity)));
     client.alpn_protocols = alpn;
     client.resumption = rustls::client::Resumption::disabled();
     Ok(client)
 }
 
-/// Crypto provider with AES-128 first: QUIC needs it anyway, and it is the cheapest on processors
-/// with AES instructions.
-fn fast_provider() -> CryptoProvider {
-    let mut provider = provider::default_provider();
-    provider.cipher_suites = vec![
-        provider::cipher_suite::TLS13_AES_128_GCM_SHA256,
-        provider::cipher_suite::TLS13_AES_256_GCM_SHA384,
-        provider::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-    ];
-    provider
+/// What this node's credential says of the certificate of a connection's peer.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Standing {
+    /// It is not accepted (any more).
+    Refused(String),
+    /// It is accepted, and was issued under an older key.
+    Older,
+    /// It is accepted, and there is no better one.
+    Current,
+}
+
+/// Verifies the certificates of peers, during a handshake and later.
+pub(super) struct Judge {
+    dialers: Arc<dyn ClientCertVerifier>,
+    dialed: Arc<AnyName>,
+    newest: Option<AnyName>,
+}
+
+impl Judge {
+    fn of(identity: &Identity) -> Result<Self, IdentityError> {
+        let unusable = |error: rustls::server::VerifierBuilderError| IdentityError::Certificate {
+            what: "CA",
+            reason: error.to_string(),
+        };
+        let dialers =
+            WebPkiClientVerifier::builder_with_provider(identity.roots.clone(), provider())
+                .with_crls(identity.revoked.clone())
+                .allow_unknown_revocation_status()
+                .build()
+                .map_err(unusable)?;
+        let newest = identity.newest.clone();
+        // With one certificate there is nothing to choose, and many names make a first packet long.
+        let hints = newest.is_some().then(|| identity.roots.subjects());
+        let revoked = identity.revoked.clone();
+        let dialed = AnyName::of(identity.roots.clone(), revoked, hints).map_err(unusable)?;
+        Ok(Self {
+            dialers,
+            dialed: Arc::new(dialed),
+            newest: newest
+                .map(|newest| AnyName::of(newest, Vec::new(), None))
+                .transpose()
+                .map_err(unusable)?,
+        })
+    }
+
+    /// What this node says now of the peer of a connection that it dialed.
+    pub(super) fn of_dialed(&self, connection: &quinn::Connection) -> Standing {
+        let chain = chain_of(connection).unwrap_or_default();
+        let accepted = verified(&chain, |end, others| self.dialed.verify(end, others));
+        if let Err(error) = accepted {
+            return Standing::Refused(error.to_string());
+        }
+        let is_newest =
+            |newest: &AnyName| verified(&chain, |end, others| newest.verify(end, others)).is_ok();
+        if self.newest.as_ref().is_none_or(is_newest) {
+            Standing::Current
+        } else {
+            Standing::Older
+        }
+    }
+
+    /// What this node says now of a peer that dialed it.
+    pub(super) fn of_dialer(&self, connection: &quinn::Connection) -> Standing {
+        let chain = chain_of(connection).unwrap_or_default();
+        let accepted = verified(&chain, |end, others| {
+            let now = UnixTime::now();
+            self.dialers
+                .verify_client_cert(end, others, now)
+                .map(|_| ())
+        });
+        match accepted {
+            Ok(()) => Standing::Current,
+            Err(error) => Standing::Refused(error.to_string()),
+        }
+    }
+}
+
+fn verified(
+    chain: &[CertificateDer<'_>],
+    verify: impl FnOnce(&CertificateDer<'_>, &[CertificateDer<'_>]) -> Result<(), rustls::Error>,
+) -> Result<(), rustls::Error> {
+    let (end, others) = chain
+        .split_first()
+        .ok_or(rustls::Error::NoCertificatesPresented)?;
+    verify(end, others)
+}
+
+/// Shows a peer the first of this node's certificates that was issued by a CA which the peer
+/// accepts; the preferred one to a peer that does not say.
+#[derive(Debug)]
+struct Choice(Vec<(Option<DistinguishedName>, Arc<CertifiedKey>)>);
+
+impl Choice {
+    fn of(identity: &Identity) -> Self {
+        let named = |certified: &Certified| {
+            let mut authority = RootCertStore::empty();
+            authority.add_parsable_certificates(certified.authority.clone());
+            (authority.subjects().pop(), certified.key.clone())
+        };
+        Self(identity.certified.iter().map(named).collect())
+    }
+
+    fn choose(&self, accepts: impl Fn(&[u8]) -> bool) -> Option<Arc<CertifiedKey>> {
+        let accepted = self.0.iter().find(|(authority, _)| {
+            authority
+                .as_ref()
+                .is_some_and(|authority| accepts(authority.as_ref()))
+        });
+        accepted
+            .or(self.0.first())
+            .map(|(_, certified)| certified.clone())
+    }
+}
+
+impl ResolvesServerCert for Choice {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let accepted = hello.certificate_authorities().unwrap_or_default();
+        self.choose(|authority| accepted.iter().any(|name| name.as_ref() == authority))
+    }
+}
+
+impl ResolvesClientCert for Choice {
+    fn resolve(
+        &self,
+        root_hint_subjects: &[&[u8]],
+        _schemes: &[SignatureScheme],
+    ) -> Option<Arc<CertifiedKey>> {
+        self.choose(|authority| root_hint_subjects.contains(&authority))
+    }
+
+    fn has_certs(&self) -> bool {
+        !self.0.is_empty()
+    }
 }
 
 /// Verifies chain, validity and signatures as for any server, except the server's name: nodes are
 /// dialed by address, and the id in the certificate is compared with the preface instead.
 #[derive(Debug)]
-struct ClusterVerifier {
-    roots: Arc<RootCertStore>,
-    algorithms: WebPkiSupportedAlgorithms,
+struct AnyName {
+    verifier: Arc<WebPkiServerVerifier>,
+    /// Names of the CAs that servers are told of, so that they show a certificate of one of them.
+    hints: Option<Vec<DistinguishedName>>,
 }
 
-impl ServerCertVerifier for ClusterVerifier {
+impl AnyName {
+    fn of(
+        roots: Arc<RootCertStore>,
+        revoked: Vec<CertificateRevocationListDer<'static>>,
+        hints: Option<Vec<DistinguishedName>>,
+    ) -> Result<Self, rustls::server::VerifierBuilderError> {
+        Ok(Self {
+            // A CA without a list has revoked nothing: while a CA is rotated, one of two may have
+            // none.
+            verifier: WebPkiServerVerifier::builder_with_provider(roots, provider())
+                .with_crls(revoked)
+                .allow_unknown_revocation_status()
+                .build()?,
+            hints,
+        })
+    }
+
+    fn verify(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+    ) -> Result<(), rustls::Error> {
+        let name = ServerName::try_from(SERVER_NAME)
+            .map_err(|_| rustls::Error::General("the server name is no DNS name".into()))?;
+        self.verify_server_cert(end_entity, intermediates, &name, &[], UnixTime::now())
+            .map(|_| ())
+    }
+}
+
+impl ServerCertVerifier for AnyName {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let certificate = ParsedCertificate::try_from(end_entity)?;
-        rustls::client::verify_server_cert_signed_by_trust_anchor(
-            &certificate,
-            &self.roots,
+        let verified = self.verifier.verify_server_cert(
+            end_entity,
             intermediates,
+            server_name,
+            ocsp_response,
             now,
-            self.algorithms.all,
-        )?;
-        Ok(ServerCertVerified::assertion())
+        );
+        // The name is looked at last, after everything else was found in order.
+        match verified {
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            other => other,
+        }
     }
 
     fn verify_tls12_signature(
@@ -129,41 +314,52 @@ impl ServerCertVerifier for ClusterVerifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)
+        self.verifier
+            .verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+        self.verifier.supported_verify_schemes()
     }
+
+    fn root_hint_subjects(&self) -> Option<&[DistinguishedName]> {
+        self.hints.as_deref()
+    }
+}
+
+/// What a dialer said of a connection in its handshake.
+fn handshake_data(connection: &quinn::Connection) -> Option<Box<HandshakeData>> {
+    connection.handshake_data()?.downcast().ok()
+}
+
+/// The chain that a connection's peer has shown.
+fn chain_of(connection: &quinn::Connection) -> Option<Vec<CertificateDer<'static>>> {
+    let chain = connection.peer_identity()?.downcast().ok()?;
+    Some(*chain)
 }
 
 /// Whether the two sides have only the version exchange in common.
 pub(super) fn is_version_exchange(connection: &quinn::Connection) -> bool {
-    let data = connection
-        .handshake_data()
-        .and_then(|data| data.downcast::<HandshakeData>().ok());
+    let data = handshake_data(connection);
     data.and_then(|data| data.protocol).as_deref() == Some(ALPN_VERSION_EXCHANGE)
+}
+
+/// Whether an accepted connection takes the place of one that its peer dialed before.
+pub(super) fn is_renewal(connection: &quinn::Connection) -> bool {
+    let data = handshake_data(connection);
+    data.and_then(|data| data.server_name).as_deref() == Some(RENEWAL_NAME)
 }
 
 /// The node id and incarnation in the peer's verified certificate, if it carries them.
 pub(super) fn certified_name(connection: &quinn::Connection) -> Option<(NodeId, Incarnation)> {
-    let chain = connection
-        .peer_identity()?
-        .downcast::<Vec<CertificateDer<'static>>>()
-        .ok()?;
-    name_in(chain.first()?)
+    name_in(chain_of(connection)?.first()?)
 }
 
-/// The node id and incarnation in a certificate, if it carries them.
-pub(super) fn name_in(certificate: &[u8]) -> Option<(NodeId, Incarnation)> {
-    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-    let names = certificate.subject_alternative_name().ok()??;
-    names
-        .value
-        .general_names
-        .iter()
-        .find_map(|name| match name {
-            GeneralName::DNSName(name) => parse_peer_name(name),
-            _ => None,
-        })
+/// The DNS names and URIs in the peer's verified certificate.
+pub(super) fn names_of(connection: &quinn::Connection) -> Vec<String> {
+    let chain = chain_of(connection).unwrap_or_default();
+    chain
+        .first()
+        .map(|certificate| names_in(certificate))
+        .unwrap_or_default()
 }

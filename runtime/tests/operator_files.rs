@@ -1,0 +1,269 @@
+//! Nodes with certificates of the operator's own CA: a CA is exchanged while they train, revoked
+//! certificates and those of another node are refused.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod http;
+mod operator;
+#[expect(dead_code, reason = "shared with the tests of who is refused")]
+mod raw_peer;
+mod rotating;
+
+use operator::{EXPIRY_YEAR, Issued, Operator, PEER_NAME, identity};
+use rotating::{Cluster, NODES, put};
+use slowmo::internal::transport::quic::{self, Identity, IdentityError, QuicSettings, Renewer};
+use slowmo_actors::ports::transport::{DialError, Transport, TransportEvent};
+use slowmo_protocol::ident::{Incarnation, NodeId};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+use tokio::sync::mpsc::Receiver;
+use tokio::time::timeout;
+
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// From one node's files to the next one's: nodes never change at once.
+const BETWEEN: Duration = Duration::from_millis(500);
+/// Longer than a connection stays whose certificate is not accepted any more.
+const AFTER: Duration = Duration::from_secs(6);
+const INCARNATION: Incarnation = Incarnation(7);
+
+struct Node {
+    transport: Arc<dyn Transport>,
+    events: Receiver<TransportEvent>,
+    renewer: Renewer,
+}
+
+impl Node {
+    fn new(id: u64, identity: Identity) -> Self {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let settings = QuicSettings::new(NodeId(id), INCARNATION, listen, identity);
+        let ((transport, events), renewer) = quic::bind_renewable(settings).unwrap();
+        Self {
+            transport,
+            events,
+            renewer,
+        }
+    }
+
+    fn dial(&self, other: &Self) {
+        self.transport
+            .connect(other.transport.local().address, PATIENCE);
+    }
+
+    async fn next(&mut self) -> TransportEvent {
+        timeout(PATIENCE, self.events.recv())
+            .await
+            .expect("an event in time")
+            .expect("a live transport")
+    }
+
+    async fn dial_error(&mut self) -> DialError {
+        match self.next().await {
+            TransportEvent::DialFailed { error, .. } => error,
+            _ => panic!("a failed dial"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_revoked_certificate_opens_no_session_and_keeps_none() {
+    let operator = Operator::new("one");
+    let ca = operator.ca();
+    let of = |id: u64, revoked: Option<&str>| {
+        identity(&ca, &operator.issue_for(id), revoked, Some(PEER_NAME), id).unwrap()
+    };
+    let first_own = operator.issue_for(1);
+    let mut first = Node::new(
+        1,
+        identity(&ca, &first_own, Some(&operator.revoke(&[9])), None, 1).unwrap(),
+    );
+    let mut second = Node::new(2, of(2, None));
+    let mut revoked = Node::new(9, of(9, None));
+    second.dial(&first);
+    first.dial(&second);
+    for node in [&mut first, &mut second] {
+        assert!(matches!(node.next().await, TransportEvent::PeerUp { .. }));
+    }
+    revoked.dial(&first);
+    assert!(matches!(
+        revoked.dial_error().await,
+        DialError::WrongClusterKey(_)
+    ));
+    first.dial(&revoked);
+    let error = loop {
+        match first.next().await {
+            TransportEvent::DialFailed { error, .. } => break error,
+            TransportEvent::Refused { .. } => {}
+            _ => panic!("a failed dial"),
+        }
+    };
+    assert!(error.to_string().contains("Revoked"), "{error}");
+
+    // The certificate of a node that is connected is revoked.
+    let list = operator.revoke(&[9, 2]);
+    let renewed = identity(&ca, &first_own, Some(&list), None, 1).unwrap();
+    first.renewer.renew(&renewed).unwrap();
+    let reason = loop {
+        match first.next().await {
+            TransportEvent::PeerDown { node, reason, .. } => {
+                assert_eq!(node, NodeId(2));
+                break reason.to_string();
+            }
+            TransportEvent::Refused { .. } => {}
+            _ => panic!("the session ends"),
+        }
+    };
+    assert!(reason.contains("Revoked"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_certificate_with_another_name_is_refused() {
+    let operator = Operator::new("one");
+    let ca = operator.ca();
+    let right = identity(&ca, &operator.issue_for(1), None, Some(PEER_NAME), 1).unwrap();
+    let mut member = Node::new(1, right);
+    let web = operator.issue("www.train.example", 2);
+    let mut other = Node::new(2, identity(&ca, &web, None, None, 2).unwrap());
+    other.dial(&member);
+    let told = other.dial_error().await.to_string();
+    assert!(
+        told.contains("must carry the name node-2.train.example"),
+        "{told}"
+    );
+    assert!(told.contains("www.train.example"), "{told}");
+    let TransportEvent::Refused { error, .. } = member.next().await else {
+        panic!("a refusal");
+    };
+    assert!(error.to_string().contains("www.train.example"), "{error}");
+    assert_eq!(
+        identity(&ca, &web, None, Some(PEER_NAME), 2).unwrap_err(),
+        IdentityError::WrongName {
+            expected: "node-2.train.example".into(),
+            carried: "www.train.example".into(),
+        }
+    );
+}
+
+#[tokio::test]
+async fn the_certificate_of_one_node_does_not_serve_another_one() {
+    let operator = Operator::new("one");
+    let ca = operator.ca();
+    let third = operator.issue_for(3);
+    let right = identity(&ca, &operator.issue_for(1), None, Some(PEER_NAME), 1).unwrap();
+    let mut member = Node::new(1, right);
+    let mut liar = Node::new(5, identity(&ca, &third, None, None, 5).unwrap());
+    liar.dial(&member);
+    let told = liar.dial_error().await.to_string();
+    assert!(told.contains("it says it is"), "{told}");
+    assert!(told.contains("node-3.train.example"), "{told}");
+    member.dial(&liar);
+    while !matches!(member.next().await, TransportEvent::DialFailed { .. }) {}
+
+    let mut honest = Node::new(3, identity(&ca, &third, None, Some(PEER_NAME), 3).unwrap());
+    honest.dial(&member);
+    assert!(matches!(honest.next().await, TransportEvent::PeerUp { .. }));
+}
+
+/// The files of one node.
+struct Files {
+    ca: PathBuf,
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl Files {
+    fn give(&self, issued: &Issued) {
+        put(&self.certificate, &issued.certificate);
+        // A certificate without its key is not taken.
+        put(&self.key, &issued.key);
+    }
+}
+
+fn metric(address: SocketAddr, name: &str) -> f64 {
+    let (status, body) = http::ask(address, "GET /metrics HTTP/1.1");
+    assert_eq!(status, 200);
+    let line = body.lines().find(|line| line.starts_with(name));
+    let line = line.unwrap_or_else(|| panic!("no {name} in {body}"));
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn no_round_is_lost_while_the_ca_is_exchanged() {
+    let folder = tempfile::tempdir().unwrap();
+    let files: Vec<_> = (0..NODES)
+        .map(|node| {
+            let path = |what: &str| folder.path().join(format!("{node}.{what}"));
+            Files {
+                ca: path("ca"),
+                certificate: path("certificate"),
+                key: path("key"),
+            }
+        })
+        .collect();
+    let old = Operator::new("old");
+    let new = Operator::new("new");
+    let give_ca = |text: &str| {
+        for files in &files {
+            put(&files.ca, text);
+            thread::sleep(BETWEEN);
+        }
+    };
+    let give_certificates = |operator: &Operator| {
+        for (node, files) in files.iter().enumerate() {
+            files.give(&operator.issue_for(node as u64 + 1));
+            thread::sleep(BETWEEN);
+        }
+    };
+    give_ca(&old.ca());
+    give_certificates(&old);
+    let cluster = Cluster::train(|node, config| {
+        config.tls_ca_file = Some(files[node].ca.clone());
+        config.tls_certificate_file = Some(files[node].certificate.clone());
+        config.tls_key_file = Some(files[node].key.clone());
+        config.cluster_name = Some("run-7".parse().unwrap());
+        config.tls_peer_name = Some(PEER_NAME.parse().unwrap());
+        config.http = (node == 0).then(|| SocketAddr::from(([127, 0, 0, 1], 0)));
+    });
+    let left = metric(
+        cluster.nodes[0].http_address().unwrap(),
+        "slowmo_certificate_expiry_seconds",
+    );
+    let years = f64::from(EXPIRY_YEAR - 2025) * 365.0 * 86_400.0;
+    assert!(left > 0.0 && left < years * 1.01, "{left}");
+
+    // A broken bundle is told, and changes nothing.
+    put(&files[0].ca, "no certificate");
+    let broken = "cannot be used, those before stay in use";
+    while cluster.times_told(0, broken) == 0 {
+        thread::sleep(BETWEEN);
+    }
+
+    let taken = "new credentials are in use";
+    give_ca(&(old.ca() + &new.ca()));
+    cluster.told(taken, 1);
+    give_certificates(&new);
+    cluster.told(taken, 2);
+    cluster.rounds();
+    give_ca(&new.ca());
+    cluster.told(taken, 3);
+
+    let executor = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    executor.block_on(async {
+        let both = old.ca() + &new.ca();
+        let late = identity(&both, &old.issue_for(9), None, None, 9).unwrap();
+        let mut late = Node::new(9, late);
+        late.transport.connect(cluster.nodes[0].address(), PATIENCE);
+        assert!(matches!(
+            late.dial_error().await,
+            DialError::WrongClusterKey(_)
+        ));
+    });
+    thread::sleep(AFTER);
+    cluster.rounds();
+    cluster.end();
+}
