@@ -35,7 +35,7 @@ pub enum Lie {
     Broken,
     /// Sends frames in the name of others.
     OtherSender,
-    /// Sends bytes that are no frame's content: frames whose header names another cluster.
+    /// Sends frames whose header names another cluster.
     OtherCluster,
     /// Sends old frames again.
     Replay,

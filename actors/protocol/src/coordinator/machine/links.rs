@@ -397,13 +397,18 @@ impl Coordinator {
         }
     }
 
-    /// Whether more than half of the voters have sent nothing that no correct node sends. The
-    /// tie-breaker does not count twice: of two nodes that contradict each other, neither is right.
+    /// Whether more than half of the voters live and have sent nothing that no correct node sends.
+    /// The tie-breaker does not count twice: of two nodes that contradict each other, neither is
+    /// right.
     pub(super) fn most_are_trusted(&self) -> bool {
         let Some(history) = &self.history else {
             return true;
         };
-        let trusted = |voter: &&Voter| !self.links.is_refused(voter.node, voter.incarnation);
+        let trusted = |voter: &&Voter| {
+            voter.node == self.me()
+                || (self.peers.votes(**voter)
+                    && !self.links.is_refused(voter.node, voter.incarnation))
+        };
         2 * history.voters.iter().filter(trusted).count() > history.voters.count()
     }
 

@@ -137,6 +137,18 @@ fn a_run_ends_when_those_that_have_not_abandoned_it_are_not_most() {
 }
 
 #[test]
+fn a_run_ends_when_its_leader_abandons_it_and_another_member_is_dead() {
+    let mut member = Bench::of(&[1, 2, 3], 2);
+    member.contribute();
+    member.lose(&[3], true);
+    let effects = member.hear(
+        1,
+        Message::Abandon(RefusalReason::MomentumLost { shards: 1 }),
+    );
+    assert!(fails(&effects), "{effects:?}");
+}
+
+#[test]
 fn a_member_that_expects_another_round_is_left_out_by_most() {
     let mut leader = Bench::leader(&[1, 2, 3]);
     leader.hear(3, Message::Contribute(contribution()));
