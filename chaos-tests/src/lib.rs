@@ -8,6 +8,7 @@
 //! | [`invariants`] | judges traces by the properties that must always hold |
 //! | [`sim`] | simulates whole nodes in virtual time: every state machine, a network, seeded faults |
 //! | [`flood`] | floods a node with packets of strangers, and measures nodes that train meanwhile |
+//! | [`hostile`] | trains among honest nodes with a member that lies |
 //! | [`fuzz`] | feeds any bytes to every decoder |
 //! | [`processes`] | scenarios, links, measures and reports of chaos on real processes |
 //! | [`random`] | one seed's numbers |
@@ -22,6 +23,7 @@ pub mod conformance;
 pub mod flood;
 #[cfg(feature = "simulation")]
 pub mod fuzz;
+pub mod hostile;
 pub mod invariants;
 #[cfg(feature = "simulation")]
 pub mod model;

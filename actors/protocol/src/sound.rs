@@ -10,6 +10,7 @@
 //! Bounds are powers of two. No training has parameters of that size; masks of attention (−1e9)
 //! are far below.
 
+use crate::coordinator::RoundSpec;
 use crate::push_sum::WEIGHT_MIN;
 use crate::view::MEMBERS_MAX;
 
@@ -32,7 +33,7 @@ pub const WEIGHT_LEAST: f64 = WEIGHT_MIN / (2.0 * MEMBERS_MAX as f64);
 /// infinities and NaN are above all.
 const MAGNITUDE: u32 = 0x7fff_ffff;
 
-/// Why values that another node sent cannot be used.
+/// Why something that another node sent cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unsound {
     /// The push-sum weight is not one that a node can have.
@@ -44,6 +45,14 @@ pub enum Unsound {
         /// The value, as it was received.
         value: f32,
     },
+    /// A frame or stream that does not decode, whose header names another sender or cluster, or a
+    /// place in history that no run reaches.
+    Header,
+    /// It expects another round than this node and most others: its training script differs, or it
+    /// lies.
+    OtherRound(RoundSpec),
+    /// It abandoned a round that the others can make without it.
+    Abandoned,
 }
 
 impl std::fmt::Display for Unsound {
@@ -51,6 +60,9 @@ impl std::fmt::Display for Unsound {
         match self {
             Self::Weight(weight) => write!(formatter, "a push-sum weight of {weight:e}"),
             Self::Value { element, value } => write!(formatter, "value {element} is {value:e}"),
+            Self::Header => formatter.write_str("a frame or stream with an impossible header"),
+            Self::OtherRound(spec) => write!(formatter, "it expects a {spec}"),
+            Self::Abandoned => formatter.write_str("it abandoned a round that the others can make"),
         }
     }
 }

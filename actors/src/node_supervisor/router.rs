@@ -8,10 +8,12 @@ use crate::messages::Credit;
 use crate::ports::transport::{BulkReceiver, TransportEvent};
 use crate::status_digests;
 use bytes::Bytes;
+use slowmo_protocol::coordinator;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::liveness;
 use slowmo_protocol::membership::In;
 use slowmo_protocol::node;
+use slowmo_protocol::sound::Unsound;
 use slowmo_protocol::wire::{BulkHeader, Content, Datagram, Frame, Header};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -92,7 +94,10 @@ fn control(
 ) {
     let Frame::V1 { header, message } = match Frame::decode(frame) {
         Ok(frame) => frame,
-        Err(error) => return dropped.one(from, &format!("a control frame: {error}")),
+        Err(error) => {
+            refuse(context, from);
+            return dropped.one(from, &format!("a control frame: {error}"));
+        }
     };
     if !is_from(context, &header, from, dropped) {
         return;
@@ -134,7 +139,10 @@ fn bulk(
 ) {
     let BulkHeader::V1 { header, content } = match BulkHeader::decode(header) {
         Ok(header) => header,
-        Err(error) => return dropped.one(from, &format!("a stream: {error}")),
+        Err(error) => {
+            refuse(context, from);
+            return dropped.one(from, &format!("a stream: {error}"));
+        }
     };
     if !is_from(context, &header, from, dropped) {
         return;
@@ -151,13 +159,25 @@ fn bulk(
     );
 }
 
-/// A header must name its authenticated sender and this cluster.
+/// Names a peer that sent what no correct node sends, and goes on without it. Frames and streams
+/// reach this node as they were sent, by the peer that the session authenticated, which runs the
+/// same protocol version.
+fn refuse(context: &NodeContext, from: NodeId) {
+    context.accuse(from, &Unsound::Header);
+    context.actors.tell(coordinator::In::Distrust(from));
+}
+
+/// A header must name its authenticated sender, this cluster, and a place that a run can reach.
 fn is_from(context: &NodeContext, header: &Header, from: NodeId, dropped: &mut Dropped) -> bool {
-    let right = header.sender == from && header.cluster == context.settings.identity.cluster;
+    let right = header.sender == from
+        && header.cluster == context.settings.identity.cluster
+        && header.is_possible();
     if !right {
+        refuse(context, from);
+        let sender = header.sender;
         dropped.one(
             from,
-            &format!("a header that names {} or another cluster", header.sender),
+            &format!("a header that names {sender}, another cluster or an impossible place"),
         );
     }
     right

@@ -1,8 +1,9 @@
 //! `slowmo-chaos sim`: many simulated runs; exits 1 if a rule is broken. `flood` and `siege`:
-//! packets of strangers against nodes on loopback.
+//! packets of strangers against nodes on loopback. `hostile`: a member that lies among honest ones.
 
 use clap::{Parser, Subcommand};
 use slowmo_chaos::flood::{Flood, Siege, SiegeNode};
+use slowmo_chaos::hostile::Hostile;
 use slowmo_chaos::invariants::Verdict;
 use slowmo_chaos::sim::schedule::Schedule;
 use slowmo_chaos::sim::search::{self, Search};
@@ -30,6 +31,8 @@ enum Command {
     Flood(FloodArguments),
     /// Measures four training nodes without and under a flood.
     Siege(Siege),
+    /// Trains five nodes in this process, one of which lies; exits 1 if that harms the others.
+    Hostile(Hostile),
     /// One node of a siege.
     #[command(hide = true)]
     SiegeNode(SiegeNode),
@@ -132,6 +135,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Sim(arguments) => arguments,
         Command::Flood(arguments) => return flood(&arguments),
         Command::Siege(siege) => return siege.run().map(|()| ExitCode::SUCCESS),
+        Command::Hostile(hostile) => return hostile.run(),
         Command::SiegeNode(node) => return node.run().map(|()| ExitCode::SUCCESS),
     };
     let look = Look {

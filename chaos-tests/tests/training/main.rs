@@ -14,6 +14,7 @@ mod large;
 mod leaving;
 mod liars;
 mod lost_peers;
+mod lying_members;
 mod mixed_schedules;
 mod overlapped;
 mod phases;

@@ -23,7 +23,7 @@ use slowmo_actors::ports::transport::{
     Transport, TransportEvent,
 };
 use slowmo_protocol::ident::NodeId;
-use slowmo_protocol::wire::{BulkHeader, CONTROL_FRAME_BYTES_MAX};
+use slowmo_protocol::wire::{BulkHeader, CONTROL_FRAME_BYTES_MAX, Frame};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -51,6 +51,9 @@ pub struct Fault {
 /// replace the first ones of its values; none to leave them as they are.
 pub type Falsifier = Arc<dyn Fn(NodeId, &mut BulkHeader) -> Vec<u8> + Send + Sync>;
 
+/// Replaces a control frame that this node sends by others; by none to send nothing.
+pub type Tamperer = Arc<dyn Fn(NodeId, &Frame) -> Vec<Frame> + Send + Sync>;
+
 /// Sets and clears faults of one wrapped transport while it runs.
 #[derive(Clone)]
 pub struct Faults {
@@ -69,6 +72,7 @@ struct Shared {
     silenced: Mutex<BTreeSet<NodeId>>,
     crash: Arc<Crash>,
     falsifier: Mutex<Option<Falsifier>>,
+    tamperer: Mutex<Option<Tamperer>>,
 }
 
 struct FaultyTransport {
@@ -100,6 +104,7 @@ pub fn wrap(
         silenced,
         crash,
         falsifier: Mutex::default(),
+        tamperer: Mutex::default(),
     });
     shared
         .runtime
@@ -141,6 +146,23 @@ impl Faults {
     /// hostile node might.
     pub fn falsify(&self, falsifier: Falsifier) {
         *self.shared.falsifier.lock() = Some(falsifier);
+    }
+
+    /// Lets `tamperer` replace each control frame that this node sends from now on, as a hostile node
+    /// might.
+    pub fn tamper(&self, tamperer: Tamperer) {
+        *self.shared.tamperer.lock() = Some(tamperer);
+    }
+
+    /// Sends a control frame that this node did not ask for; whether the transport took it.
+    pub fn inject(&self, to: NodeId, frame: &Frame) -> bool {
+        let inner = self.shared.inner.upgrade();
+        let bytes = frame.encode().map(Bytes::from);
+        let sendable = !self.shared.crash.has_crashed();
+        sendable
+            && inner
+                .zip(bytes.ok())
+                .is_some_and(|(inner, bytes)| inner.send_control(to, bytes).is_ok())
     }
 
     /// Breaks the connections to a peer now; both nodes may reconnect immediately.
@@ -238,6 +260,17 @@ impl Shared {
         (changed.encode().map_or(header, Bytes::from), first)
     }
 
+    /// The control frames that are sent in place of one.
+    fn tampered(&self, to: NodeId, frame: Bytes) -> Vec<Bytes> {
+        let tamperer = self.tamperer.lock().clone();
+        let decoded = tamperer.and_then(|tamper| Some((tamper, Frame::decode(&frame).ok()?)));
+        let Some((tamper, genuine)) = decoded else {
+            return vec![frame];
+        };
+        let encoded = |frame: &Frame| frame.encode().ok().map(Bytes::from);
+        tamper(to, &genuine).iter().filter_map(encoded).collect()
+    }
+
     /// Passes an event to a node that has not crashed; `None` if it has crashed.
     fn receive(&self, event: TransportEvent) -> Option<TransportEvent> {
         let TransportEvent::Bulk {
@@ -282,11 +315,14 @@ impl Transport for FaultyTransport {
             return Ok(());
         }
         let lane = self.shared.lane(to);
-        if lane.is_clear() {
-            self.inner.send_control(to, frame)
-        } else {
-            lane.queue(frame)
+        for frame in self.shared.tampered(to, frame) {
+            if lane.is_clear() {
+                self.inner.send_control(to, frame)?;
+            } else {
+                lane.queue(frame)?;
+            }
         }
+        Ok(())
     }
 
     fn send_datagram(&self, to: NodeId, datagram: Bytes) -> Result<(), SendError> {

@@ -9,6 +9,7 @@ use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
 use crate::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
 use crate::sampler::Progress;
+use crate::sound::Unsound;
 use crate::time::Span;
 use crate::topology::Rate;
 use crate::view::{Member, View};
@@ -178,6 +179,8 @@ pub enum Effect {
     },
     /// Release the callers that wait, with an error; nothing was changed.
     Fail(RoundError),
+    /// Name a node that this one goes on without.
+    Unsound(NodeId, Unsound),
     /// A round was decided whose data this node does not hold: it must join again.
     MustRejoin,
     /// The answer to [`In::Resign`]: whether this node belongs to no view now, and its decided

@@ -136,7 +136,9 @@ impl Machine for Coordinator {
             In::BuffersHeld(attempt, from) => {
                 self.hold(attempt, |movement| movement.take_buffers(from))
             }
-            In::SpecsDiffer(attempt, other, spec) => self.specs_differ(attempt, other, spec, out),
+            In::SpecsDiffer(attempt, other, spec) => {
+                self.specs_differ(attempt, other, spec, now, out)
+            }
             In::StreamBroken(attempt, node) => self.stream_broken(attempt, node, now),
             In::Unsound(attempt, node) => self.unsound(attempt, node, now, out),
             In::Distrust(node) => self.distrust(node),

@@ -149,6 +149,7 @@
 //! | only incarnations that an entry names vote, and lead | `following` | P6 |
 //! | the named leader leads, else the next member that votes; a node that promised another node's term waits a moment | `leading` | P4 |
 //! | another member stands in for an unreachable leader; of two partitioned members one is excluded | `links` | P4 |
+//! | who sends what no correct node sends, abandons a round, or expects another one than this node is left out; the run ends once these are half of the voters | `following`, `links` | P4 |
 //! | streams of a new connection may be lost: a node waits for them, then asks again | `links` | P4 |
 //! | after the grace the round is made with the nodes that contributed; slow joiners wait longer each time | `leading`, `peers` | P4 |
 //! | a node that asks about an older round is told the newest entry; a node that is ahead is asked, and a silent leader is asked repeatedly | `learning` | P4 |

@@ -425,6 +425,7 @@ impl<D: Data> RoundsPart<D> {
                     ToAggregator::Failed(Failure::Round(error)).into(),
                 ));
             }
+            Effect::Unsound(node, what) => out.push(RoundsEffect::Unsound(node, what)),
             Effect::MustRejoin => {
                 out.push(RoundsEffect::MustRejoin);
                 out.push(RoundsEffect::Tell(membership::In::MustRejoin.into()));

@@ -54,7 +54,18 @@ pub struct Header {
     pub incarnation: Incarnation,
 }
 
+/// Largest epoch and round of a header: one decided each microsecond for nine years. Above it a
+/// counter is wrong, and soon exhausted.
+pub const COUNTER_MAX: u64 = 1 << 48;
+
 impl Header {
+    /// Whether a correct node can be at this place in history.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        let counters = [self.epoch.0, self.round.0, self.term.counter];
+        counters.iter().all(|counter| *counter <= COUNTER_MAX)
+    }
+
     /// The place in history that the frame or stream belongs to.
     #[must_use]
     pub fn place(&self) -> Place {

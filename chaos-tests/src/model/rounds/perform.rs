@@ -470,7 +470,10 @@ impl Stage<'_> {
                 self.leave_out();
             }
             Effect::Resigned(true) => self.leave_out(),
-            Effect::Resigned(false) | Effect::Stands(_) | Effect::Waiting(_) => {}
+            Effect::Resigned(false)
+            | Effect::Stands(_)
+            | Effect::Waiting(_)
+            | Effect::Unsound(..) => {}
         }
     }
 

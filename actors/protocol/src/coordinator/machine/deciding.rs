@@ -3,7 +3,7 @@
 use super::data::Data;
 use super::reports::Reports;
 use crate::coordinator::acceptor::{Acceptor, Promise};
-use crate::coordinator::outcome::{Outcome, Proposal};
+use crate::coordinator::outcome::{Outcome, Proposal, RoundSpec};
 use crate::ident::{NodeId, Term};
 use crate::wire::ContributionNotice;
 use std::collections::{BTreeMap, BTreeSet};
@@ -134,6 +134,30 @@ impl Deciding {
             reports: Reports::default(),
             asked: BTreeSet::new(),
         }
+    }
+
+    /// The round that the contributors expect. Where they differ and this node has not contributed,
+    /// which would tell who is wrong, it is what most of them expect.
+    pub fn expected(&self) -> Option<RoundSpec> {
+        let specs = || {
+            self.contributed
+                .values()
+                .map(|contributed| contributed.spec)
+        };
+        let votes = |spec: RoundSpec| specs().filter(|other| *other == spec).count();
+        let first = specs().next()?;
+        if votes(first) == self.contributed.len() {
+            return Some(first);
+        }
+        // Of those that equally many expect, that of the lowest id.
+        let better = |best: RoundSpec, spec| {
+            if votes(spec) > votes(best) {
+                spec
+            } else {
+                best
+            }
+        };
+        Some(specs().fold(first, better))
     }
 
     /// The term in force: the highest promised.

@@ -18,6 +18,7 @@ use crate::coordinator::voters::Voter;
 use crate::ident::{NodeId, Term};
 use crate::machine::{Outbox, Place};
 use crate::planted::{self, Bug};
+use crate::sound::Unsound;
 use crate::time::Instant;
 use crate::view::{MEMBERS_MAX, View};
 use crate::wire::{ContributionNotice, Header, Message, RefusalReason};
@@ -55,6 +56,7 @@ impl Coordinator {
         if header.cluster != self.settings.identity.cluster
             || header.sender == self.me()
             || self.stopped.is_some()
+            || self.links.is_refused(header.sender, header.incarnation)
         {
             return;
         }
@@ -93,7 +95,7 @@ impl Coordinator {
             Message::Attempt(draft) if of_leader => self.receive_attempt(header, &draft, now, out),
             Message::Ready => self.count_ready(header.sender, header.term, header.attempt, out),
             Message::Broken(node) => self.broken_elsewhere(header, node, now, out),
-            Message::Abandon(reason) => self.stop(RoundError::refused(header.round, reason), out),
+            Message::Abandon(reason) => self.abandoned_elsewhere(header, reason, now, out),
             Message::Decide { entry, leaves } => self.told_decision(header, entry, leaves, out),
             Message::Learn => self.lead_again(header.sender, out),
             // A member that does not vote yet forks if no voter is left.
@@ -217,7 +219,7 @@ impl Coordinator {
     }
 
     /// Records a member's contribution. Two members that expect different rounds run different
-    /// scripts, which ends the run.
+    /// scripts: this node goes on without those that expect another one than it does itself.
     pub(super) fn note_contribution(
         &mut self,
         node: NodeId,
@@ -239,28 +241,82 @@ impl Coordinator {
         {
             return;
         }
-        let of_others = deciding
-            .contributed
-            .iter()
-            .map(|(other, known)| (*other, known.spec));
-        let proposed = deciding
-            .proposed
-            .as_ref()
-            .map(|proposed| (proposed.term.node, proposed.proposal.outcome.spec));
-        let differs = of_others
-            .chain(proposed)
-            .find(|(_, spec)| *spec != contributed.spec);
         self.timers
             .start(Timer::Grace, now.after(self.settings.grace));
         if deciding.grace_over {
             self.timers.stop(Timer::Grace);
         }
-        match differs {
-            Some((other, spec)) => {
-                self.abandon(difference(node, contributed.spec, other, spec), out)
-            }
-            None => _ = deciding.contributed.insert(node, contributed),
+        deciding.contributed.insert(node, contributed);
+        // What others expect is judged by what this node expects, once its training says so.
+        let me = self.settings.identity.node;
+        let Some(ours) = deciding.contributed.get(&me).map(|mine| mine.spec) else {
+            return;
+        };
+        let proposed = deciding
+            .proposed
+            .as_ref()
+            .map(|proposed| (proposed.term.node, proposed.proposal.outcome.spec));
+        let of_others = deciding
+            .contributed
+            .iter()
+            .map(|(other, known)| (*other, known.spec));
+        let differs: Vec<(NodeId, RoundSpec)> = of_others
+            .chain(proposed)
+            .filter(|(other, spec)| *spec != ours && *other != me)
+            .collect();
+        for (other, spec) in differs {
+            self.part_with(other, ours, spec, now, out);
         }
+    }
+
+    /// Goes on without a member that expects another round than this node. Where those that remain
+    /// are not most of the voters, nobody can say whose script is wrong: the run ends.
+    fn part_with(
+        &mut self,
+        node: NodeId,
+        ours: RoundSpec,
+        theirs: RoundSpec,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        if self.stopped.is_some() {
+            return;
+        }
+        let reason = difference(self.me(), ours, node, theirs);
+        self.with_deciding(|deciding| _ = deciding.contributed.remove(&node));
+        self.go_on_without(node, Unsound::OtherRound(theirs), now, out);
+        if !self.most_are_trusted() {
+            self.abandon(reason, out);
+        }
+    }
+
+    /// Handles a member that abandoned a round. It takes part in nothing any more, and what it says
+    /// of the others proves nothing: a reason that holds for them too, they find themselves. The
+    /// run ends here too once those that remain are not most of the voters.
+    fn abandoned_elsewhere(
+        &mut self,
+        header: &Header,
+        reason: RefusalReason,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        self.go_on_without(header.sender, Unsound::Abandoned, now, out);
+        if !self.most_are_trusted() {
+            self.stop(RoundError::refused(header.round, reason), out);
+        }
+    }
+
+    /// Names a member, and counts it as unreachable until its process is restarted.
+    fn go_on_without(
+        &mut self,
+        node: NodeId,
+        what: Unsound,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        out.push(Effect::Unsound(node, what));
+        let attempt = Attempt::at(&self.place());
+        self.unsound(attempt, node, now, out);
     }
 
     pub(super) fn specs_differ(
@@ -268,6 +324,7 @@ impl Coordinator {
         attempt: Attempt,
         other: NodeId,
         spec: RoundSpec,
+        now: Instant,
         out: &mut Outbox<Effect>,
     ) {
         let movement = self
@@ -275,7 +332,7 @@ impl Coordinator {
             .as_mut()
             .and_then(|deciding| deciding.data.moving_at(attempt));
         if let Some(ours) = movement.map(|movement| movement.plan.spec) {
-            self.abandon(difference(self.me(), ours, other, spec), out);
+            self.part_with(other, ours, spec, now, out);
         }
     }
 
@@ -291,7 +348,7 @@ impl Coordinator {
         }
     }
 
-    /// Ends the run on every node.
+    /// Ends the run on this node, and tells the others why.
     pub(super) fn abandon(&mut self, reason: RefusalReason, out: &mut Outbox<Effect>) {
         let members: Vec<NodeId> = self
             .history
@@ -352,6 +409,7 @@ impl Coordinator {
             (header.term, header.attempt) < (place.term, place.attempt) && header.sender != node;
         if header.term < place.term || over {
             // The sender does not know of the attempt under way yet.
+            self.with_deciding(|deciding| deciding.reports.confirm(header.sender, node));
             return self.lead_again(header.sender, out);
         }
         self.ask_for_another_attempt(header.sender, node, now, out);
@@ -405,10 +463,7 @@ impl Coordinator {
             .map(|mine| mine.spec)
             .filter(|ours| *ours != proposal.outcome.spec);
         if let Some(ours) = ours {
-            return self.abandon(
-                difference(self.me(), ours, header.sender, proposal.outcome.spec),
-                out,
-            );
+            return self.part_with(header.sender, ours, proposal.outcome.spec, now, out);
         }
         self.take_proposal(header.term, header.attempt, proposal, out);
     }

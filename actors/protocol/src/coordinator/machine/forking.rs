@@ -189,7 +189,10 @@ impl Coordinator {
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {
-        if !(ordered || self.may_follow_forks()) {
+        // An order is carried out where a quorum is lost, and nowhere else: whoever says that there is
+        // one may lie. A node that finds out later is told again when it asks.
+        let follows = self.may_follow_forks() || (ordered && !self.quorum_lives());
+        if !follows {
             return;
         }
         let Some(history) = &self.history else { return };

@@ -420,12 +420,7 @@ impl Coordinator {
         else {
             return;
         };
-        let Some(spec) = deciding
-            .contributed
-            .values()
-            .next()
-            .map(|contributed| contributed.spec)
-        else {
+        let Some(spec) = deciding.expected() else {
             return;
         };
         if !self.quorum_lives() {
@@ -440,20 +435,23 @@ impl Coordinator {
             let (contributors, participants) = self.everybody(spec.kind);
             return self.attempt(term, 0, spec, contributors, participants, now, out);
         }
-        if let Some((contributors, participants)) = self.who_takes_part(spec.kind) {
+        if let Some((contributors, participants)) = self.who_takes_part(spec) {
             self.attempt(term, number + 1, spec, contributors, participants, now, out);
         }
     }
 
     /// Contributors and participants of an attempt other than the plain one; `None` while it waits
     /// for contributions.
-    fn who_takes_part(&self, kind: RoundKind) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
+    fn who_takes_part(&self, spec: RoundSpec) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
         let history = self.history.as_ref()?;
         let deciding = self.deciding.as_ref()?;
         let within = deciding.lead.attempts()?.within.as_ref();
         let mut participants = self.taking_part();
         participants.retain(|node| within.is_none_or(|within| within.contains(node)));
-        let contributes = |node: &NodeId| deciding.contributed.contains_key(node);
+        let contributes = |node: &NodeId| {
+            let contributed = deciding.contributed.get(node);
+            contributed.is_some_and(|contributed| contributed.spec == spec)
+        };
         let leaves_idle = |node: &NodeId| {
             history
                 .view
@@ -465,7 +463,7 @@ impl Coordinator {
             .all(|node| contributes(node) || leaves_idle(node));
         let mut contributors: Vec<NodeId> =
             participants.iter().copied().filter(contributes).collect();
-        if kind == RoundKind::Bootstrap {
+        if spec.kind == RoundKind::Bootstrap {
             contributors.truncate(1);
         }
         let ripe = complete || deciding.grace_over;

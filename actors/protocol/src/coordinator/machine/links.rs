@@ -13,7 +13,9 @@
 //!
 //! A node that sent values that no correct node sends counts as one that cannot be reached, and at
 //! once: the round is made without it where the others are a quorum, another member stands in for
-//! it if it leads, and it is not admitted again until its process is restarted.
+//! it if it leads, its frames are ignored, and it is not admitted again until its process is
+//! restarted. The same holds for a member that abandons a round or expects another one: what it says
+//! of others proves nothing. Once such members are half of the voters, the run ends here.
 //!
 //! Streams may be lost unnoticed. A sender is done with a stream when its transport has taken it;
 //! if the connection breaks before the stream's beginning has arrived, no node sees a broken
@@ -163,6 +165,11 @@ impl Links {
         if self.distrusted.len() < MEMBERS_MAX || self.distrusted.contains_key(&node) {
             self.distrusted.insert(node, incarnation);
         }
+    }
+
+    /// Whether frames of this incarnation of a node are ignored: it sent what no correct node sends.
+    pub fn is_refused(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.distrusted.get(&node) == Some(&incarnation)
     }
 
     /// Whether this incarnation of a node sent what no correct node sends. Another one is another
@@ -390,6 +397,21 @@ impl Coordinator {
         }
     }
 
+    /// Whether more than half of the voters live and have sent nothing that no correct node sends.
+    /// The tie-breaker does not count twice: of two nodes that contradict each other, neither is
+    /// right.
+    pub(super) fn most_are_trusted(&self) -> bool {
+        let Some(history) = &self.history else {
+            return true;
+        };
+        let trusted = |voter: &&Voter| {
+            voter.node == self.me()
+                || (self.peers.votes(**voter)
+                    && !self.links.is_refused(voter.node, voter.incarnation))
+        };
+        2 * history.voters.iter().filter(trusted).count() > history.voters.count()
+    }
+
     /// Counts a node as unreachable until its process is restarted.
     pub(super) fn distrust(&mut self, node: NodeId) {
         let member = self
@@ -401,15 +423,18 @@ impl Coordinator {
         }
     }
 
-    /// Excludes one of two members: the one in more reported pairs, then the one with the higher
-    /// id. Never excludes this node, nor a node without which the others would not be a quorum.
+    /// Excludes one of two members: the one in more reported pairs, then the one that alone says so,
+    /// then the one with the higher id. So a member that lies about its links excludes itself. Never
+    /// excludes this node, nor a node without which the others would not be a quorum.
     fn part(&mut self, one: NodeId, other: NodeId) {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return;
         };
         let mut pair = [one, other];
         pair.sort_by_cached_key(|node| {
-            std::cmp::Reverse((deciding.reports.pairs_of(*node), *node))
+            let peer = if *node == one { other } else { one };
+            let alone = deciding.reports.is_alone(*node, peer);
+            std::cmp::Reverse((deciding.reports.pairs_of(*node), alone, *node))
         });
         let members = self.taking_part();
         if pair.iter().any(|node| !members.contains(node)) {

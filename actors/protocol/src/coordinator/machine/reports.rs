@@ -13,29 +13,55 @@ pub const REPORTS_TO_PART: u32 = 2;
 /// Broken links that were reported to a leader in one round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Reports {
-    /// By pair, the lower id first: the number of attempts under which it was reported, and the
-    /// last of them. At most [`PAIRS_REPORTED_MAX`].
-    pairs: BTreeMap<(NodeId, NodeId), (u32, Attempt)>,
+    /// By pair, the lower id first. At most [`PAIRS_REPORTED_MAX`].
+    pairs: BTreeMap<(NodeId, NodeId), Report>,
     /// Nodes that are excluded from this round.
     pub(super) left_out: BTreeSet<NodeId>,
+}
+
+/// What is known of a pair.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Report {
+    /// Number of attempts under which it was reported, and the last of them.
+    times: u32,
+    last: Attempt,
+    /// The nodes of the pair that reported it: one or both.
+    by: BTreeSet<NodeId>,
 }
 
 impl Reports {
     /// Records a report; `true` once the pair was reported under [`REPORTS_TO_PART`] attempts. A
     /// node may report itself: it fails by itself.
-    pub(super) fn note(&mut self, (one, other): (NodeId, NodeId), attempt: Attempt) -> bool {
-        let pair = (one.min(other), one.max(other));
+    pub(super) fn note(&mut self, (reporter, other): (NodeId, NodeId), attempt: Attempt) -> bool {
+        let pair = pair(reporter, other);
         if self.pairs.len() >= PAIRS_REPORTED_MAX && !self.pairs.contains_key(&pair) {
             return false;
         }
-        match self.pairs.get_mut(&pair) {
-            None => _ = self.pairs.insert(pair, (1, attempt)),
-            Some((times, last)) if *last != attempt => (*times, *last) = (*times + 1, attempt),
-            Some(_) => {}
+        let report = self.pairs.entry(pair).or_insert_with(|| Report {
+            times: 0,
+            last: attempt,
+            by: BTreeSet::new(),
+        });
+        if report.times == 0 || report.last != attempt {
+            report.times += 1;
+            report.last = attempt;
         }
+        report.by.insert(reporter);
+        report.times >= REPORTS_TO_PART
+    }
+
+    /// Records that the other end of a reported pair reports it too, of an attempt that is over.
+    pub(super) fn confirm(&mut self, reporter: NodeId, other: NodeId) {
+        if let Some(report) = self.pairs.get_mut(&pair(reporter, other)) {
+            report.by.insert(reporter);
+        }
+    }
+
+    /// Whether only this node of the pair says that they cannot reach each other.
+    pub(super) fn is_alone(&self, node: NodeId, other: NodeId) -> bool {
         self.pairs
-            .get(&pair)
-            .is_some_and(|(times, _)| *times >= REPORTS_TO_PART)
+            .get(&pair(node, other))
+            .is_some_and(|report| report.by.len() == 1 && report.by.contains(&node))
     }
 
     /// Number of reported pairs that contain a node.
@@ -45,4 +71,8 @@ impl Reports {
             .filter(|(one, other)| *one == node || *other == node)
             .count()
     }
+}
+
+fn pair(one: NodeId, other: NodeId) -> (NodeId, NodeId) {
+    (one.min(other), one.max(other))
 }

@@ -36,6 +36,19 @@ fn one_of_a_pair_that_cannot_reach_each_other_takes_no_part() {
 }
 
 #[test]
+fn who_alone_says_that_its_link_is_broken_takes_no_part() {
+    for (liar, other) in [(2, 4), (4, 2)] {
+        let mut leader = Bench::with_all_contributions(&[1, 2, 3, 4, 5]);
+        let mut effects = Vec::new();
+        for _ in 0..REPORTS_TO_PART {
+            effects = leader.hear(liar, Message::Broken(NodeId(other)));
+        }
+        let others = [1, 2, 3, 4, 5].into_iter().filter(|id| *id != liar);
+        assert_eq!(leader.attempted(&effects), Some(others.collect()));
+    }
+}
+
+#[test]
 fn whoever_more_members_cannot_reach_takes_no_part() {
     let mut leader = Bench::with_all_contributions(&[1, 2, 3, 4, 5]);
     // The same pair twice: one of nodes 2 and 4, and node 5 cannot reach node 2 either.

@@ -216,3 +216,23 @@ fn a_fork_that_counts_on_another_start_of_a_member_is_refused() {
         );
     }
 }
+
+#[test]
+fn an_order_to_continue_without_a_quorum_is_followed_only_where_it_is_lost() {
+    for lost in [false, true] {
+        let mut member = Bench::of(&[1, 2, 3, 4, 5], 2);
+        member.contribute();
+        if lost {
+            member.lose(&[3, 4, 5], false);
+        }
+        let fork = LINEAGE.parted(99);
+        let voters = view(&[1, 2]).members().iter().map(Voter::from).collect();
+        let order = Message::Fork {
+            lineage: fork,
+            ordered: true,
+            voters,
+        };
+        let effects = member.hear_under(1, term(1, 1), order);
+        assert_eq!(member.place().lineage == fork, lost, "{effects:?}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::coordinator::{Attempt, RoundError};
+use crate::sound::Unsound;
 use crate::wire::RefusalReason;
 
 /// A node sent unsound values in the attempt in force.
@@ -89,4 +90,113 @@ fn an_overflow_ends_the_run_everywhere_and_excludes_nobody() {
         element: 17,
     });
     assert!(effects.contains(&failed), "{effects:?}");
+}
+
+fn fails(effects: &[Effect]) -> bool {
+    effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::Fail(_)))
+}
+
+fn names(effects: &[Effect], node: u64, what: Unsound) -> bool {
+    effects.contains(&Effect::Unsound(NodeId(node), what))
+}
+
+#[test]
+fn a_member_that_abandons_a_round_is_left_out_and_the_others_go_on() {
+    let reasons = [
+        RefusalReason::MomentumLost { shards: 1 },
+        RefusalReason::SpecsDiffer {
+            one: NodeId(2),
+            one_spec: String::new(),
+            other: NodeId(4),
+            other_spec: String::new(),
+        },
+    ];
+    for reason in reasons {
+        let mut leader = Bench::with_all_contributions(&[1, 2, 3, 4]);
+        let effects = leader.hear(3, Message::Abandon(reason));
+        assert!(!fails(&effects), "{effects:?}");
+        assert!(names(&effects, 3, Unsound::Abandoned), "{effects:?}");
+        assert_eq!(leader.attempted(&effects), Some(vec![1, 2, 4]));
+    }
+}
+
+#[test]
+fn a_run_ends_when_those_that_have_not_abandoned_it_are_not_most() {
+    for (ids, enough) in [(&[1, 2][..], 1), (&[1, 2, 3], 2), (&[1, 2, 3, 4], 2)] {
+        let mut member = Bench::of(ids, 1);
+        member.contribute();
+        for (index, from) in ids[1..=enough].iter().enumerate() {
+            let reason = RefusalReason::MomentumLost { shards: 2 };
+            let effects = member.hear(*from, Message::Abandon(reason));
+            let last = index + 1 == enough;
+            assert_eq!(fails(&effects), last, "{ids:?}, {from}: {effects:?}");
+        }
+    }
+}
+
+#[test]
+fn a_run_ends_when_its_leader_abandons_it_and_another_member_is_dead() {
+    let mut member = Bench::of(&[1, 2, 3], 2);
+    member.contribute();
+    member.lose(&[3], true);
+    let effects = member.hear(
+        1,
+        Message::Abandon(RefusalReason::MomentumLost { shards: 1 }),
+    );
+    assert!(fails(&effects), "{effects:?}");
+}
+
+#[test]
+fn a_member_that_expects_another_round_is_left_out_by_most() {
+    let mut leader = Bench::leader(&[1, 2, 3]);
+    leader.hear(3, Message::Contribute(contribution()));
+    let effects = leader.hear(2, Message::Contribute(contribution_to(FIRST)));
+    assert!(
+        names(&effects, 2, Unsound::OtherRound(FIRST)),
+        "{effects:?}"
+    );
+    assert!(!fails(&effects), "{effects:?}");
+    assert!(!says!(effects, Message::Abandon(_)), "{effects:?}");
+    assert_eq!(leader.attempted(&effects), Some(vec![1, 3]));
+    // It sees the same in the others' streams, and gets the error.
+    let mut odd = Bench::of(&[1, 2, 3], 2);
+    odd.contribute_to(FIRST);
+    let attempt = Attempt::at(&odd.place());
+    let first = odd.tell(In::SpecsDiffer(attempt, NodeId(3), SPEC));
+    let second = odd.tell(In::SpecsDiffer(attempt, NodeId(1), SPEC));
+    assert!(!fails(&first) && fails(&second), "{second:?}");
+}
+
+#[test]
+fn two_members_that_expect_different_rounds_end_the_run() {
+    let mut leader = Bench::leader(&[1, 2]);
+    let effects = leader.hear(2, Message::Contribute(contribution_to(FIRST)));
+    assert!(says!(effects, to 2, Message::Abandon(_)), "{effects:?}");
+    assert!(fails(&effects), "{effects:?}");
+}
+
+#[test]
+fn a_leader_that_has_not_contributed_attempts_what_most_expect() {
+    let mut leader = Bench::of(&[1, 2, 3, 4], 1);
+    leader.hear(2, Message::Contribute(contribution_to(FIRST)));
+    leader.hear_all(&[3, 4], &Message::Contribute(contribution()));
+    let effects = leader.contribute();
+    assert!(
+        names(&effects, 2, Unsound::OtherRound(FIRST)),
+        "{effects:?}"
+    );
+    assert_eq!(leader.attempted(&effects), Some(vec![1, 3, 4]));
+}
+
+#[test]
+fn frames_of_whoever_lied_are_ignored() {
+    let mut member = Bench::of(&[1, 2, 3], 2);
+    member.contribute();
+    member.tell(In::Distrust(NodeId(3)));
+    let before = member.term();
+    let effects = member.hear_under(3, term(9, 3), Message::Prepare);
+    assert_eq!(effects, []);
+    assert_eq!(member.term(), before);
 }

@@ -187,15 +187,6 @@ fn a_leader_whose_term_is_overtaken_waits_and_takes_a_higher_one() {
 }
 
 #[test]
-fn members_that_expect_different_rounds_end_the_run() {
-    let mut leader = Bench::leader(&[1, 2, 3]);
-    let effects = leader.hear(2, Message::Contribute(contribution_to(FIRST)));
-    assert!(says!(effects, to 3, Message::Abandon(_)), "{effects:?}");
-    let fails = |effect: &Effect| matches!(effect, Effect::Fail(_));
-    assert!(effects.iter().any(fails), "{effects:?}");
-}
-
-#[test]
 fn an_attempt_that_its_leader_replaced_is_dropped() {
     let (mut member, outcome) = Bench::ready(&[1, 2, 3], 2, |_| {});
     let first = member.place();
