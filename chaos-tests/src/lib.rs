@@ -23,6 +23,7 @@ pub mod conformance;
 pub mod flood;
 #[cfg(feature = "simulation")]
 pub mod fuzz;
+#[cfg(feature = "simulation")]
 pub mod hostile;
 pub mod invariants;
 #[cfg(feature = "simulation")]

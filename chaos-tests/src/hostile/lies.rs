@@ -1,7 +1,7 @@
 //! What a hostile member sends: each lie as a change of what it sends anyway, and as frames of its
 //! own.
 
-use crate::sim::random::Random;
+use crate::random::Random;
 use clap::ValueEnum;
 use parking_lot::Mutex;
 use serde::Serialize;
