@@ -9,7 +9,7 @@
 //! | [`sim`] | simulates whole nodes in virtual time: every state machine, a network, seeded faults |
 //! | [`fuzz`] | feeds any bytes to every decoder |
 //! | [`processes`] | scenarios, links, measures and reports of chaos on real processes |
-//! | [`random`] | one seed's numbers |
+//! | [`random`] | draws random numbers from one seed |
 //! | [`cluster`] | runs several real nodes in one process, over QUIC on loopback or in memory |
 #![deny(missing_docs)]
 
