@@ -8,7 +8,9 @@ use slowmo::{Config, Runtime, SpawnError};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use tempfile::TempDir;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// The kind of link between the nodes of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,15 +95,21 @@ pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, Clu
     Ok(Cluster { nodes, rendezvous })
 }
 
-/// With a level in `SLOWMO_LOG`, the nodes' log goes to standard error.
+/// With a level or levels of modules in `SLOWMO_LOG`, the nodes' log goes to standard error.
 fn log_if_asked() {
-    let asked = std::env::var("SLOWMO_LOG").map(|level| level.parse::<LevelFilter>());
-    if let Ok(Ok(level)) = asked {
-        // Logging may have been set up already.
-        _ = tracing_subscriber::fmt()
-            .with_max_level(level)
-            .with_writer(std::io::stderr)
-            .try_init();
+    let Ok(text) = std::env::var("SLOWMO_LOG") else {
+        return;
+    };
+    match text.parse::<Targets>() {
+        Ok(levels) => {
+            let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+            // Logging may have been set up already.
+            _ = tracing_subscriber::registry()
+                .with(lines)
+                .with(levels)
+                .try_init();
+        }
+        Err(error) => eprintln!("SLOWMO_LOG={text:?} selects nothing: {error}"),
     }
 }
 

@@ -11,7 +11,7 @@
 //! | [`hostile`] | trains among honest nodes with a member that lies |
 //! | [`fuzz`] | feeds any bytes to every decoder |
 //! | [`processes`] | scenarios, links, measures and reports of chaos on real processes |
-//! | [`random`] | one seed's numbers |
+//! | [`random`] | draws random numbers from one seed |
 //! | [`cluster`] | runs several real nodes in one process, over QUIC on loopback or in memory |
 #![deny(missing_docs)]
 

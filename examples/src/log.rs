@@ -1,6 +1,5 @@
 //! The log of a program that runs nodes.
 
-use anyhow::Context;
 use std::env::VarError;
 use std::io::IsTerminal;
 use tracing_subscriber::filter::Targets;
@@ -33,10 +32,10 @@ pub fn to_standard_error(level: LevelFilter) -> anyhow::Result<()> {
 }
 
 fn selection(text: &str) -> anyhow::Result<Targets> {
-    text.parse().with_context(|| {
-        format!(
-            "{VARIABLE}={text:?} selects nothing: write a level (info), or levels of modules \
-             (warn,slowmo=debug)"
+    text.parse().map_err(|error| {
+        anyhow::anyhow!(
+            "{VARIABLE}={text:?} selects nothing ({error}): write a level (info), or levels of \
+             modules (warn,slowmo=debug)"
         )
     })
 }

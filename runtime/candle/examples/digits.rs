@@ -7,8 +7,8 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::{Module, Optimizer, SGD, Sequential, VarBuilder, VarMap, loss};
 use slowmo::{Config, ElasticSampler, Runtime};
 use slowmo_candle::{CandleGradients, CandleVariables};
-use slowmo_examples::log;
 use slowmo_examples::digits::{Batch, CLASSES, Dataset, PIXELS};
+use slowmo_examples::log;
 
 const HIDDEN: usize = 128;
 const BATCH: usize = 16;
