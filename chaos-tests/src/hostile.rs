@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 const IDS: [u64; 5] = [1, 2, 3, 4, 5];
 /// Values of the model: each node owns some.
 const VALUES: usize = 600;
-/// Time between two groups of frames that the liar sends of its own accord.
-const PESTERS_EVERY: Duration = Duration::from_millis(20);
+/// Time between two groups of frames that the liar sends of its own accord. Shorter than a round: a
+/// frame of a round that is over proves nothing.
+const PESTERS_EVERY: Duration = Duration::from_millis(5);
 /// Longest time without a round at an honest node: more than that is a hang.
 pub const HANG: Duration = Duration::from_secs(30);
 /// Rounds after the first lie within which the liar must be named.
@@ -33,7 +34,7 @@ const ROUNDS_KEPT: usize = 4096;
 /// Differences that are told.
 const DIFFERENCES_KEPT: usize = 8;
 /// Time that a step of training takes beside its round.
-const COMPUTES: Duration = Duration::from_millis(1);
+const COMPUTES: Duration = Duration::from_millis(10);
 
 /// Trains five nodes in this process, one of which lies; prints one line of JSON per lie.
 #[derive(Clone, Debug, Parser)]
