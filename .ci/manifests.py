@@ -39,6 +39,8 @@ def faults(documents):
     spec, pod, labels = stateful_set["spec"], template["spec"], template["metadata"]["labels"]
     (service,) = [document for document in documents if document["kind"] == "Service"]
     (budget,) = [document for document in documents if document["kind"] == "PodDisruptionBudget"]
+    (policy,) = [document["spec"] for document in documents if document["kind"] == "NetworkPolicy"]
+    (rule,) = policy["ingress"]
     (port,) = container["ports"]
     variables = {variable["name"]: variable.get("value") for variable in container["env"]}
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
@@ -48,6 +50,8 @@ def faults(documents):
     stop = container["lifecycle"]["preStop"]["exec"]["command"]
     yield "the service selects the pods", selects(service["spec"]["selector"], labels)
     yield "the budget selects the pods", selects(budget["spec"]["selector"]["matchLabels"], labels)
+    yield "the network policy holds for the pods", selects(policy["podSelector"]["matchLabels"], labels)
+    yield "the network policy lets nodes reach nodes, and nobody else", all(selects(one["podSelector"]["matchLabels"], labels) for one in rule["from"]) and rule["ports"] == [{"port": port["name"], "protocol": port["protocol"]}]
     yield "the set selects its pods", selects(spec["selector"]["matchLabels"], labels)
     yield "the set names the headless service", spec["serviceName"] == service["metadata"]["name"]
     yield "the service is headless and names pods that are not ready", service["spec"]["clusterIP"] == "None" and service["spec"].get("publishNotReadyAddresses")

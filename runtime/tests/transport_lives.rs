@@ -1,5 +1,5 @@
 //! What every transport promises about who is alive: restarts, duplicates, returns, signs of life,
-//! knocks.
+//! port probes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[expect(dead_code, reason = "shared with the conformance of all transports")]
@@ -145,7 +145,7 @@ async fn signs_of_life_are_counted(kind: Kind) {
     assert_eq!(one.transport.round_trip(NodeId(9)), None);
 }
 
-async fn knocking_tells_whether_anybody_listens(kind: Kind) {
+async fn port_probes_tell_whether_anybody_listens(kind: Kind) {
     let (mut one, two) = kind.pair().await;
     one.transport.port_probe(NodeId(9));
     for _ in 0..3 {
@@ -154,7 +154,7 @@ async fn knocking_tells_whether_anybody_listens(kind: Kind) {
     one.quiet(Duration::from_millis(60)).await;
     assert!(
         one.transport.send_control(two.id, Bytes::new()).is_ok(),
-        "knocking does no harm"
+        "a probe does no harm"
     );
     let id = two.id;
     drop(two);
@@ -191,7 +191,7 @@ macro_rules! conformance {
             a_duplicate_of_a_silent_peer_is_let_in
             peers_come_and_go_in_both_directions
             signs_of_life_are_counted
-            knocking_tells_whether_anybody_listens
+            port_probes_tell_whether_anybody_listens
         })*
     };
 }

@@ -48,10 +48,20 @@ pub trait Tensors {
     }
 }
 
-/// Tensors in a GPU's memory, by address: what a device needs to copy and compute there. For as
-/// long as they are borrowed, the owner keeps them allocated and lets nobody else read or write
-/// them; a call that changes them borrows them as `&mut`.
-pub trait OnGpu {
+/// Tensors in a GPU's memory, by address: what a device needs to copy and compute there. A call that
+/// changes them borrows them as `&mut`.
+///
+/// # Safety
+/// Devices read and write at these addresses. For as long as the tensors are borrowed,
+/// - each address is that of as many float32 values as [`OnGpu::each`] tells, allocated on the GPU
+///   that [`OnGpu::ordinal`] names;
+/// - the owner keeps them allocated, and lets nobody else read or write them;
+/// - [`OnGpu::stream`] is a stream of this GPU's primary context, which is not destroyed.
+#[expect(
+    unsafe_code,
+    reason = "a contract that its implementations in runtime/cuda and runtime/candle state to keep"
+)]
+pub unsafe trait OnGpu {
     /// Index of the GPU in this process, from 0.
     fn ordinal(&self) -> usize;
 

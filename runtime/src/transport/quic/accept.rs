@@ -44,7 +44,7 @@ pub(super) async fn run(node: Arc<Node>) {
         let address = incoming.remote_address();
         let dialer = Dialer {
             address,
-            is_member: node.gate.is_knock(&incoming.orig_dst_cid()) || node.gate.is_known(address),
+            is_member: node.gate.is_marked(&incoming.orig_dst_cid()) || node.gate.is_known(address),
             is_validated: incoming.remote_address_validated(),
         };
         let permit = match admissions.ask(dialer) {

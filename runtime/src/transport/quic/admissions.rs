@@ -18,7 +18,7 @@ struct Bounds {
     unproven: usize,
 }
 
-/// Dialers that knock as members, or that dial from the address of a peer. All nodes of a cluster
+/// Dialers whose packets are marked, or that dial from the address of a peer. All nodes of a cluster
 /// may run on one machine.
 const MEMBERS: Bounds = Bounds {
     at_once: 256,
@@ -54,7 +54,7 @@ struct Running {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dialer {
     pub address: SocketAddr,
-    /// It knocks as a member, or dials from the address of a peer.
+    /// Its first packet is marked, or it dials from the address of a peer.
     pub is_member: bool,
     /// It has shown that it receives at its address.
     pub is_validated: bool,

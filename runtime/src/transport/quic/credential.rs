@@ -5,7 +5,7 @@ use super::Node;
 use super::admissions::HANDSHAKES_MAX;
 use super::identity::Identity;
 use super::identity_error::IdentityError;
-use super::ids::KnockKey;
+use super::ids::MarkKey;
 use super::settings::Tuning;
 use super::tls::{Judge, Standing, Tls};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
@@ -52,7 +52,7 @@ impl Credential {
             client,
             judge,
         } = Tls::of(identity, version)?;
-        let (server, clients) = configs(server, client, identity.knocks.first(), tuning);
+        let (server, clients) = configs(server, client, identity.marks.first(), tuning);
         let certificate = identity.own_certificate().unwrap_or_default().to_vec();
         let credential = Self {
             number: 0,
@@ -64,11 +64,11 @@ impl Credential {
     }
 }
 
-/// The settings of connections; `knock` marks the first packets of those that are dialed.
+/// The settings of connections; `mark` marks the first packets of those that are dialed.
 fn configs(
     server: QuicServerConfig,
     client: QuicClientConfig,
-    knock: Option<&KnockKey>,
+    mark: Option<&MarkKey>,
     tuning: &Tuning,
 ) -> (ServerConfig, Clients) {
     let mut server = ServerConfig::with_crypto(Arc::new(server));
@@ -82,10 +82,11 @@ fn configs(
     let mut control = bulk.clone();
     control.transport_config(Arc::new(tuning.control_config()));
     bulk.transport_config(Arc::new(tuning.dialed_config()));
-    if let Some(key) = knock.cloned() {
-        let knock: Arc<dyn Fn() -> ConnectionId + Send + Sync> = Arc::new(move || key.knock());
-        control.initial_dst_cid_provider(knock.clone());
-        bulk.initial_dst_cid_provider(knock);
+    if let Some(key) = mark.cloned() {
+        let marked_id: Arc<dyn Fn() -> ConnectionId + Send + Sync> =
+            Arc::new(move || key.marked_id());
+        control.initial_dst_cid_provider(marked_id.clone());
+        bulk.initial_dst_cid_provider(marked_id);
     }
     (server, Clients { control, bulk })
 }
@@ -131,7 +132,7 @@ impl Renewer {
             });
         }
         let (mut credential, server) = Credential::of(identity, self.version, &self.tuning)?;
-        node.gate.accept_knocks(identity.knocks.clone());
+        node.gate.accept_marks(identity.marks.clone());
         node.endpoint.set_server_config(Some(server));
         node.credential.send_modify(|current| {
             let is_same = current.certificate == credential.certificate;

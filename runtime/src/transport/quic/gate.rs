@@ -8,13 +8,13 @@
 //! | packet | passes |
 //! |---|---|
 //! | of a connection that exists, or an answer to this node | always; Initials up to [`ANSWERS`] |
-//! | first one, with a knock of the cluster | up to [`KNOCKS`] |
+//! | first one, with a mark of the cluster | up to [`MARKED`] |
 //! | first one, from an address where a peer was authenticated lately | up to [`KNOWN_ADDRESS`] |
 //! | any other first one | up to [`STRANGERS`], and [`STRANGERS_OF_ONE_PREFIX`] |
 //!
 //! A packet that does not pass is dropped without an answer; QUIC sends it again.
 
-use super::ids::{KnockKey, OwnIds};
+use super::ids::{MarkKey, OwnIds};
 use super::rate::{Bucket, ByPrefix, Prefix, Rate};
 use parking_lot::{Mutex, RwLock};
 use quinn::udp::{RecvMeta, Transmit};
@@ -39,9 +39,9 @@ const STRANGERS_OF_ONE_PREFIX: Rate = Rate {
     per_second: 250,
     burst: 256,
 };
-/// First packets with a knock: the nodes of a large cluster dial a node within seconds. Bounded,
+/// First packets with a mark: the nodes of a large cluster dial a node within seconds. Bounded,
 /// because whoever watches the network can repeat them.
-const KNOCKS: Rate = Rate {
+const MARKED: Rate = Rate {
     per_second: 2000,
     burst: 1024,
 };
@@ -66,7 +66,7 @@ pub(super) const QUIC_VERSION: u32 = 1;
 #[derive(Debug)]
 pub(super) struct Gate {
     /// Secrets of the cluster, replaced when its credential changes.
-    knocks: RwLock<Vec<KnockKey>>,
+    marks: RwLock<Vec<MarkKey>>,
     own: OwnIds,
     state: Mutex<State>,
     dropped: AtomicU64,
@@ -76,7 +76,7 @@ pub(super) struct Gate {
 struct State {
     strangers: Bucket,
     prefixes: ByPrefix,
-    knocks: Bucket,
+    marked: Bucket,
     answers: Bucket,
     known: Known,
 }
@@ -102,16 +102,16 @@ enum Packet<'a> {
 }
 
 impl Gate {
-    /// A gate for an endpoint that makes its ids with `own`. Knocks with any of the keys count.
-    pub(super) fn new(knocks: Vec<KnockKey>, own: OwnIds) -> Arc<Self> {
+    /// A gate for an endpoint that makes its ids with `own`. Marks with any of the keys count.
+    pub(super) fn new(marks: Vec<MarkKey>, own: OwnIds) -> Arc<Self> {
         let now = Instant::now();
         Arc::new(Self {
-            knocks: RwLock::new(knocks),
+            marks: RwLock::new(marks),
             own,
             state: Mutex::new(State {
                 strangers: Bucket::full(STRANGERS, now),
                 prefixes: ByPrefix::new(STRANGERS_OF_ONE_PREFIX, now),
-                knocks: Bucket::full(KNOCKS, now),
+                marked: Bucket::full(MARKED, now),
                 answers: Bucket::full(ANSWERS, now),
                 known: Known::default(),
             }),
@@ -119,14 +119,14 @@ impl Gate {
         })
     }
 
-    /// Knocks with any of these keys count from now on.
-    pub(super) fn accept_knocks(&self, knocks: Vec<KnockKey>) {
-        *self.knocks.write() = knocks;
+    /// Marks with any of these keys count from now on.
+    pub(super) fn accept_marks(&self, marks: Vec<MarkKey>) {
+        *self.marks.write() = marks;
     }
 
     /// Whether a connection's first destination id was made with a key of the cluster.
-    pub(super) fn is_knock(&self, id: &[u8]) -> bool {
-        self.knocks.read().iter().any(|key| key.made(id))
+    pub(super) fn is_marked(&self, id: &[u8]) -> bool {
+        self.marks.read().iter().any(|key| key.made(id))
     }
 
     /// Whether a peer was authenticated at this address lately.
@@ -155,9 +155,9 @@ impl Gate {
             }
             Packet::Initial(_) if datagram.len() < FIRST_DATAGRAM_BYTES_MIN => false,
             Packet::Initial(id) => {
-                let is_knock = self.is_knock(id);
+                let is_marked = self.is_marked(id);
                 let mut state = self.state.lock();
-                (is_knock && state.knocks.take(KNOCKS, now))
+                (is_marked && state.marked.take(MARKED, now))
                     || state.known.take(remote, now)
                     || state.take_as_stranger(remote, now)
             }
@@ -327,8 +327,8 @@ mod tests {
         long(0xc3, QUIC_VERSION, id, FIRST_DATAGRAM_BYTES_MIN)
     }
 
-    fn gate() -> (Arc<Gate>, KnockKey, OwnIds) {
-        let key = KnockKey::new(&[1; 32]);
+    fn gate() -> (Arc<Gate>, MarkKey, OwnIds) {
+        let key = MarkKey::new(&[1; 32]);
         let own = OwnIds::new();
         (Gate::new(vec![key.clone()], own.clone()), key, own)
     }
@@ -379,7 +379,7 @@ mod tests {
             passed <= STRANGERS_OF_ONE_PREFIX.burst as usize + 1,
             "{passed}"
         );
-        assert!(gate.passes(now, flood, &first_packet(&key.knock())));
+        assert!(gate.passes(now, flood, &first_packet(&key.marked_id())));
         assert!(gate.passes(now, flood, &first_packet(&own.generate_cid())));
         assert!(gate.passes(now, flood, &[0x40; 40]));
         assert!(gate.passes(now, address("10.0.0.1:9"), &first_packet(b"12345678")));
@@ -390,30 +390,30 @@ mod tests {
     }
 
     #[test]
-    fn knocks_count_with_each_key_that_is_accepted_now() {
+    fn marks_count_with_each_key_that_is_accepted_now() {
         let (gate, older, _) = gate();
-        let newer = KnockKey::new(&[2; 32]);
-        let knocks = |key: &KnockKey| gate.is_knock(&key.knock());
-        assert!(knocks(&older) && !knocks(&newer));
-        gate.accept_knocks(vec![newer.clone(), older.clone()]);
-        assert!(knocks(&older) && knocks(&newer));
-        gate.accept_knocks(vec![newer.clone()]);
-        assert!(!knocks(&older) && knocks(&newer));
+        let newer = MarkKey::new(&[2; 32]);
+        let marks = |key: &MarkKey| gate.is_marked(&key.marked_id());
+        assert!(marks(&older) && !marks(&newer));
+        gate.accept_marks(vec![newer.clone(), older.clone()]);
+        assert!(marks(&older) && marks(&newer));
+        gate.accept_marks(vec![newer.clone()]);
+        assert!(!marks(&older) && marks(&newer));
     }
 
     #[test]
-    fn repeated_knocks_and_spoofed_members_are_bounded_too() {
+    fn repeated_marks_and_spoofed_members_are_bounded_too() {
         let (gate, key, _) = gate();
         let now = Instant::now();
-        let knock = first_packet(&key.knock());
+        let marked = first_packet(&key.marked_id());
         let member = address("10.0.0.1:9");
         gate.authenticated(member);
         let passed = (0..20_000)
-            .filter(|_| gate.passes(now, member, &knock))
+            .filter(|_| gate.passes(now, member, &marked))
             .count();
-        let allowed = KNOCKS.burst + KNOWN_ADDRESS.burst + STRANGERS_OF_ONE_PREFIX.burst;
+        let allowed = MARKED.burst + KNOWN_ADDRESS.burst + STRANGERS_OF_ONE_PREFIX.burst;
         assert_eq!(passed, allowed as usize);
-        assert!(gate.passes(now + Duration::from_secs(1), member, &knock));
+        assert!(gate.passes(now + Duration::from_secs(1), member, &marked));
     }
 
     #[test]
@@ -421,7 +421,7 @@ mod tests {
         let (gate, key, mut own) = gate();
         let now = Instant::now();
         let remote = address("127.0.0.1:9");
-        let short_first = long(0xc3, QUIC_VERSION, &key.knock(), 1199);
+        let short_first = long(0xc3, QUIC_VERSION, &key.marked_id(), 1199);
         assert!(!gate.passes(now, remote, &short_first));
         assert!(!gate.passes(now, remote, &long(0xe3, QUIC_VERSION, b"12345678", 1200)));
         assert!(gate.passes(

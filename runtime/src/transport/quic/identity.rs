@@ -9,7 +9,7 @@ use super::certificate::{
 };
 use super::cluster_keys::{ClusterKey, ClusterKeys};
 use super::identity_error::IdentityError;
-use super::ids::KnockKey;
+use super::ids::MarkKey;
 use super::names::{ClusterName, PeerName};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, KeyUsagePurpose};
 use rustls::RootCertStore;
@@ -24,9 +24,9 @@ use std::sync::Arc;
 
 /// Most CA certificates with which a dialer may mark its first packets; each costs one hash of
 /// every first packet.
-const KNOCKS_MAX: usize = 4;
+const MARKS_MAX: usize = 4;
 /// Separates the mark's secret from other digests of a CA certificate.
-const KNOCK_LABEL: &[u8] = b"slowmo knock 1";
+const MARK_LABEL: &[u8] = b"slowmo mark 1";
 
 /// The certificates with which a node authenticates, and the roots against which it verifies its
 /// peers.
@@ -49,7 +49,7 @@ pub struct Identity {
     /// The name that a peer's certificate must carry, in place of that.
     pub(super) peer_name: Option<PeerName>,
     /// Secrets with which first packets are marked; the first one marks those of this node.
-    pub(super) knocks: Vec<KnockKey>,
+    pub(super) marks: Vec<MarkKey>,
 }
 
 /// What the operator's own files hold, in PEM.
@@ -127,9 +127,9 @@ impl Identity {
             cluster: keys.cluster_id(),
             named: true,
             peer_name: None,
-            knocks: keys
+            marks: keys
                 .iter()
-                .map(|key| KnockKey::new(&key.derive(b"knock")))
+                .map(|key| MarkKey::new(&key.derive(b"mark")))
                 .collect(),
         })
     }
@@ -187,7 +187,11 @@ impl Identity {
         }
         let cluster =
             cluster_name.map_or_else(|| cluster_of(&authorities), ClusterName::cluster_id);
-        let knocks = authorities.iter().take(KNOCKS_MAX).map(knock_of).collect();
+        let marks = authorities
+            .iter()
+            .take(MARKS_MAX)
+            .map(mark_key_of)
+            .collect();
         Ok(Self {
             expires_at: expiry_of(&chain),
             certified: vec![Certified {
@@ -200,7 +204,7 @@ impl Identity {
             cluster,
             named: false,
             peer_name: peer_name.cloned(),
-            knocks,
+            marks,
         })
     }
 
@@ -321,11 +325,11 @@ fn cluster_of(authorities: &[CertificateDer<'_>]) -> ClusterId {
 
 /// With the operator's own files, a first packet is marked with a digest of a CA certificate. That
 /// is no secret to somebody who has the file; it keeps out floods of those who do not.
-fn knock_of(authority: &CertificateDer<'_>) -> KnockKey {
+fn mark_key_of(authority: &CertificateDer<'_>) -> MarkKey {
     let mut context = ring::digest::Context::new(&ring::digest::SHA256);
-    context.update(KNOCK_LABEL);
+    context.update(MARK_LABEL);
     context.update(authority);
     let mut secret = [0; 32];
     secret.copy_from_slice(context.finish().as_ref());
-    KnockKey::new(&secret)
+    MarkKey::new(&secret)
 }

@@ -9,12 +9,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Random bytes of a knock.
-const KNOCK_NONCE_BYTES: usize = 12;
-/// Bytes of the proof in a knock. A stranger guesses one of 2^64.
-const KNOCK_PROOF_BYTES: usize = 8;
-/// Bytes of a knock: the longest connection id that QUIC allows.
-const KNOCK_BYTES: usize = KNOCK_NONCE_BYTES + KNOCK_PROOF_BYTES;
+/// Random bytes of a marked id.
+const MARK_NONCE_BYTES: usize = 12;
+/// Bytes of the proof in a marked id. A stranger guesses one of 2^64.
+const MARK_PROOF_BYTES: usize = 8;
+/// Bytes of a marked id: the longest connection id that QUIC allows.
+const MARKED_ID_BYTES: usize = MARK_NONCE_BYTES + MARK_PROOF_BYTES;
 /// Random bytes of an id of this endpoint, and bytes of its mark.
 const OWN_HALF_BYTES: usize = 4;
 /// Bytes of an id of this endpoint.
@@ -23,28 +23,28 @@ pub(super) const OWN_ID_BYTES: usize = 2 * OWN_HALF_BYTES;
 /// A secret of the cluster with which dialers mark their first packets. Whoever watches the network
 /// may repeat a mark; whoever does not know the secret cannot make one.
 #[derive(Clone)]
-pub(super) struct KnockKey(hmac::Key);
+pub(super) struct MarkKey(hmac::Key);
 
-impl KnockKey {
+impl MarkKey {
     pub(super) fn new(secret: &[u8; 32]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, secret))
     }
 
     /// A fresh destination id for the first packet of a connection. It is all random if the system
     /// gives no random bytes for it, and then the dialer counts as a stranger.
-    pub(super) fn knock(&self) -> ConnectionId {
-        let mut id = [0; KNOCK_BYTES];
+    pub(super) fn marked_id(&self) -> ConnectionId {
+        let mut id = [0; MARKED_ID_BYTES];
         if SystemRandom::new().fill(&mut id).is_ok() {
-            let (nonce, proof) = id.split_at_mut(KNOCK_NONCE_BYTES);
-            proof.copy_from_slice(&hmac::sign(&self.0, nonce).as_ref()[..KNOCK_PROOF_BYTES]);
+            let (nonce, proof) = id.split_at_mut(MARK_NONCE_BYTES);
+            proof.copy_from_slice(&hmac::sign(&self.0, nonce).as_ref()[..MARK_PROOF_BYTES]);
         }
         ConnectionId::new(&id)
     }
 
     /// Whether this id was made with this secret.
     pub(super) fn made(&self, id: &[u8]) -> bool {
-        id.len() == KNOCK_BYTES && {
-            let (nonce, proof) = id.split_at(KNOCK_NONCE_BYTES);
+        id.len() == MARKED_ID_BYTES && {
+            let (nonce, proof) = id.split_at(MARK_NONCE_BYTES);
             // The comparison need not take constant time: who finds a mark by timing can do no more
             // with it than who repeats one from the network.
             hmac::sign(&self.0, nonce).as_ref().starts_with(proof)
@@ -52,9 +52,9 @@ impl KnockKey {
     }
 }
 
-impl std::fmt::Debug for KnockKey {
+impl std::fmt::Debug for MarkKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("KnockKey(hidden)")
+        f.write_str("MarkKey(hidden)")
     }
 }
 
@@ -107,19 +107,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_cluster_knocks() {
-        let key = KnockKey::new(&[1; 32]);
-        let other = KnockKey::new(&[2; 32]);
-        let id = key.knock();
-        assert_ne!(id, key.knock());
+    fn only_the_cluster_marks_ids() {
+        let key = MarkKey::new(&[1; 32]);
+        let other = MarkKey::new(&[2; 32]);
+        let id = key.marked_id();
+        assert_ne!(id, key.marked_id());
         assert!(key.made(&id) && !other.made(&id));
-        for position in 0..KNOCK_BYTES {
+        for position in 0..MARKED_ID_BYTES {
             let mut altered = id.to_vec();
             altered[position] ^= 1;
             assert!(!key.made(&altered));
         }
         assert!(!key.made(&[]) && !key.made(&id[..19]));
-        assert_eq!(format!("{key:?}"), "KnockKey(hidden)");
+        assert_eq!(format!("{key:?}"), "MarkKey(hidden)");
     }
 
     #[test]

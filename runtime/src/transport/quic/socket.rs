@@ -73,7 +73,7 @@ pub(super) fn open(settings: &QuicSettings) -> Result<Opened, BindError> {
     let socket = udp_socket(settings.listen, &settings.tuning).map_err(failed)?;
     let address = socket.local_addr().map_err(failed)?;
     let own = OwnIds::new();
-    let gate = Gate::new(settings.identity.knocks.clone(), own.clone());
+    let gate = Gate::new(settings.identity.marks.clone(), own.clone());
     let runtime = Arc::new(TokioRuntime);
     let socket = runtime.wrap_udp_socket(socket).map_err(failed)?;
     let endpoint = Endpoint::new_with_abstract_socket(

@@ -107,7 +107,7 @@ fn deaths_that_are_told_are_believed_at_once_and_once() {
 }
 
 #[test]
-fn a_death_by_silence_is_knocked_at_once_and_told_again_once_it_is_known_to_be_an_end() {
+fn a_death_by_silence_probes_the_port_at_once_and_told_again_once_it_is_known_to_be_an_end() {
     let mut watcher = Watcher::new();
     let mut effects = Vec::new();
     while verdicts(effects.clone()).is_empty() {
@@ -138,7 +138,7 @@ fn a_death_by_silence_is_knocked_at_once_and_told_again_once_it_is_known_to_be_a
 }
 
 #[test]
-fn a_refusal_counts_only_while_nothing_was_heard_since_the_knock() {
+fn a_refusal_counts_only_while_nothing_was_heard_since_the_probe() {
     let mut watcher = Watcher::new();
     let effects = watcher.pass(Span::from_millis(100), &[NodeId(3)]);
     assert!(

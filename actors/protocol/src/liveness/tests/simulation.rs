@@ -80,7 +80,7 @@ pub struct Simulation {
     spikes: BTreeMap<(u64, u64), Instant>,
     pub verdicts: Vec<Verdict>,
     pub datagrams: u64,
-    pub knocks: u64,
+    pub port_probes: u64,
 }
 
 impl Simulation {
@@ -129,7 +129,7 @@ impl Simulation {
             spikes,
             verdicts,
             datagrams: 0,
-            knocks: 0,
+            port_probes: 0,
         };
         let members: Vec<_> = (0..count).map(|id| (NodeId(id), Incarnation(1))).collect();
         for id in 0..count {
@@ -352,7 +352,7 @@ impl Simulation {
     }
 
     fn port_probe(&mut self, from: u64, at: u64) {
-        self.knocks += 1;
+        self.port_probes += 1;
         let killed = self.nodes[&at].killed;
         if killed && let (Some(there), Some(back)) = (self.way(from, at), self.way(at, from)) {
             self.schedule(
