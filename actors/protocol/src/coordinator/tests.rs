@@ -327,6 +327,20 @@ impl Bench {
     }
 }
 
+/// The members that the newest attempt admits, and its contributors.
+fn newest(leader: &Bench, effects: &[Effect]) -> Option<(Vec<u64>, Vec<u64>)> {
+    let drafts = messages(effects).filter_map(|(.., message)| match message {
+        Message::Attempt(draft) => draft.resolve(base(leader.place().round, &leader.view)),
+        _ => None,
+    });
+    let outcome = drafts.last()?.outcome;
+    let numbers = |ids: Vec<NodeId>| ids.into_iter().map(|id| id.0).collect();
+    Some((
+        numbers(outcome.view.ids().collect()),
+        numbers(outcome.contributors),
+    ))
+}
+
 /// A member of the view, or the first start of another node.
 fn identity(view: &View, node: u64) -> Identity {
     Identity {

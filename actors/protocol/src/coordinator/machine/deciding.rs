@@ -73,6 +73,14 @@ pub(super) struct Proposed {
     pub proposal: Proposal,
 }
 
+impl Proposed {
+    /// Whether its leader contributes, and so expects the round itself.
+    pub fn is_of_contributor(&self) -> bool {
+        let contributors = &self.proposal.outcome.contributors;
+        contributors.binary_search(&self.term.node).is_ok()
+    }
+}
+
 /// State of the undecided round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Deciding {

@@ -255,6 +255,7 @@ impl Coordinator {
         let proposed = deciding
             .proposed
             .as_ref()
+            .filter(|proposed| proposed.is_of_contributor())
             .map(|proposed| (proposed.term.node, proposed.proposal.outcome.spec));
         let of_others = deciding
             .contributed
@@ -463,7 +464,12 @@ impl Coordinator {
             .map(|mine| mine.spec)
             .filter(|ours| *ours != proposal.outcome.spec);
         if let Some(ours) = ours {
-            return self.part_with(header.sender, ours, proposal.outcome.spec, now, out);
+            let spec = proposal.outcome.spec;
+            // A leader that does not contribute goes by what others expect, until it hears of most.
+            if proposal.outcome.contributors.contains(&header.sender) {
+                self.part_with(header.sender, ours, spec, now, out);
+            }
+            return;
         }
         self.take_proposal(header.term, header.attempt, proposal, out);
     }

@@ -351,7 +351,8 @@ impl Coordinator {
         self.timers.stop(Timer::Joiners);
     }
 
-    /// Whether a node that the attempt needs is dead, late, or unreachable.
+    /// Whether a node that the attempt needs is dead, late, or unreachable, or most contributors
+    /// expect another round.
     fn is_hopeless(&self) -> bool {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return false;
@@ -382,6 +383,7 @@ impl Coordinator {
             !deciding.contributed.contains_key(node) && (deciding.grace_over || leaves_idle(node))
         };
         deciding.retry
+            || deciding.expected() != Some(proposal.outcome.spec)
             || proposal.participants.iter().any(gone)
             || proposal.joiners().any(lost)
             || proposal.outcome.contributors.iter().any(late)
@@ -432,12 +434,28 @@ impl Coordinator {
         let term = attempts.term;
         let number = attempts.number;
         if untried && self.is_plain() && !deciding.grace_over {
+            if !self.may_expect(spec) {
+                return;
+            }
             let (contributors, participants) = self.everybody(spec.kind);
             return self.attempt(term, 0, spec, contributors, participants, now, out);
         }
         if let Some((contributors, participants)) = self.who_takes_part(spec) {
             self.attempt(term, number + 1, spec, contributors, participants, now, out);
         }
+    }
+
+    /// Whether this leader may attempt the round in everybody's name: it expects it itself, or more
+    /// than half of the members do. What a few expect before it has contributed may be a lie, for
+    /// which the others would blame this leader.
+    fn may_expect(&self, spec: RoundSpec) -> bool {
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return false;
+        };
+        let specs = || deciding.contributed.values().map(|known| known.spec);
+        let expecting = specs().filter(|other| *other == spec).count();
+        deciding.contributed.contains_key(&self.me())
+            || 2 * expecting > history.view.members().len()
     }
 
     /// Contributors and participants of an attempt other than the plain one; `None` while it waits

@@ -172,6 +172,11 @@ impl Links {
         self.distrusted.get(&node) == Some(&incarnation)
     }
 
+    /// Whether no node has sent what no correct node sends.
+    pub fn nobody_is_refused(&self) -> bool {
+        self.distrusted.is_empty()
+    }
+
     /// Whether this incarnation of a node sent what no correct node sends. Another one is another
     /// process: what the previous one sent is forgotten.
     pub fn is_distrusted(&mut self, node: NodeId, incarnation: Incarnation) -> bool {

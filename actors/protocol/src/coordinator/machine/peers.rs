@@ -199,16 +199,18 @@ impl Coordinator {
         self.peers.are_calm() && self.links.all_are_reached()
     }
 
-    /// Whether every member lives and contributes, so that the plain attempt, which needs no
-    /// proposal, fits.
+    /// Whether every member lives, contributes and is trusted, so that the plain attempt, which needs
+    /// no proposal, fits.
     pub(super) fn is_plain(&self) -> bool {
         let Some(history) = self.history.as_ref().filter(|history| history.member) else {
             return false;
         };
         let fine =
             |member: &Member| !self.is_gone(member) && !self.peers.leaves_idle(Voter::from(member));
-        (self.all_are_here() && self.peers.nobody_leaves())
-            || history.view.members().iter().all(fine)
+        let refused = |member: &Member| self.links.is_refused(member.id, member.incarnation);
+        let members = history.view.members();
+        let live = (self.all_are_here() && self.peers.nobody_leaves()) || members.iter().all(fine);
+        live && (self.links.nobody_is_refused() || !members.iter().any(refused))
     }
 
     /// Whether the voters that live, and can be reached, may decide.

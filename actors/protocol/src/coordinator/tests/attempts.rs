@@ -16,20 +16,6 @@ fn admits(change: impl FnOnce(&mut Settings)) -> (Bench, Vec<Effect>) {
     (leader, effects)
 }
 
-/// The members that the newest attempt admits, and its contributors.
-fn newest(leader: &Bench, effects: &[Effect]) -> Option<(Vec<u64>, Vec<u64>)> {
-    let drafts = messages(effects).filter_map(|(.., message)| match message {
-        Message::Attempt(draft) => draft.resolve(base(leader.place().round, &leader.view)),
-        _ => None,
-    });
-    let outcome = drafts.last()?.outcome;
-    let numbers = |ids: Vec<NodeId>| ids.into_iter().map(|id| id.0).collect();
-    Some((
-        numbers(outcome.view.ids().collect()),
-        numbers(outcome.contributors),
-    ))
-}
-
 #[test]
 fn a_joiner_that_dies_or_takes_too_long_is_done_without() {
     for dies in [true, false] {

@@ -191,6 +191,47 @@ fn a_leader_that_has_not_contributed_attempts_what_most_expect() {
 }
 
 #[test]
+fn a_leader_attempts_nothing_in_the_name_of_all_before_it_or_most_expect_it() {
+    let mut leader = Bench::of(&[1, 2, 3, 4], 1);
+    let effects = leader.hear(4, Message::Contribute(contribution_to(FIRST)));
+    assert_eq!(leader.attempted(&effects), None);
+    let effects = leader.hear(2, Message::Contribute(contribution()));
+    assert_eq!(leader.attempted(&effects), None);
+    let effects = leader.contribute();
+    assert!(
+        names(&effects, 4, Unsound::OtherRound(FIRST)),
+        "{effects:?}"
+    );
+    assert!(!fails(&effects), "{effects:?}");
+}
+
+#[test]
+fn a_late_leader_is_not_blamed_for_what_the_first_contributor_expects() {
+    let all = [1, 2, 3, 4, 5];
+    let mut leader = Bench::of(&all, 1);
+    leader.hear(5, Message::Contribute(contribution_to(FIRST)));
+    let grace = Settings::simulated(identity(&leader.view, 1)).grace;
+    let effects = leader.wait(grace.0);
+    assert_eq!(
+        newest(&leader, &effects),
+        Some((all.to_vec(), vec![5])),
+        "{effects:?}"
+    );
+    let mut member = Bench::of(&all, 2);
+    member.contribute();
+    let outcome = Outcome {
+        spec: FIRST,
+        contributors: ids(&[5]),
+        ..founded(&member.view, 1)
+    };
+    let effects = member.hear_attempt(1, &outcome, &all);
+    assert_eq!(effects, []);
+    // The leader goes by most of those that it knows of, here by the lower id, and drops the attempt.
+    let effects = leader.hear(2, Message::Contribute(contribution()));
+    assert_eq!(newest(&leader, &effects), Some((all.to_vec(), vec![2])));
+}
+
+#[test]
 fn frames_of_whoever_lied_are_ignored() {
     let mut member = Bench::of(&[1, 2, 3], 2);
     member.contribute();
