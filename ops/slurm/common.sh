@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # What start.sbatch and add-nodes.sbatch share. Sourced by them; touches the folder TRAIN_FOLDER.
 #
-# TRAIN_FOLDER   a folder on a disk that all hosts reach: the cluster key, the founders' addresses, the checkpoints
+# TRAIN_FOLDER   a folder on a disk that all hosts reach: the cluster key, the bootstrap members' addresses, the checkpoints
 # TRAIN_PORT     the UDP port of the first task of a host, 7000 unless set; the next tasks take the ports behind it
 # TRAIN_SLOWMO   the command slowmo; slowmo unless set
 # TRAIN_REQUEUE  yes: a job that was drained before its end goes back into the queue, and goes on from the newest checkpoint
@@ -30,7 +30,7 @@ prepare() {
     [[ $mode == 600 || $mode == 400 ]] || fail "$key has mode $mode, so others may read it: chmod 600 it, or write a new one"
     export SLOWMO_CLUSTER_KEY_FILE=$key
     export SLOWMO_CHECKPOINTS=${SLOWMO_CHECKPOINTS:-$TRAIN_FOLDER/checkpoints}
-    # Founders wait so long for each other, and joiners for the cluster: hosts do not start all at once.
+    # Bootstrap members wait so long for each other, and joiners for the cluster: hosts do not start all at once.
     export SLOWMO_CONNECT_TIMEOUT_MS=${SLOWMO_CONNECT_TIMEOUT_MS:-600000}
     # The sockets on which the nodes answer; on each host its own folder.
     export TRAIN_SOCKETS=/tmp/slowmo-$UID-$SLURM_JOB_ID

@@ -355,7 +355,7 @@ fn a_node_that_dies_before_the_bootstrap_can_be_started_again() {
     });
     job.until("the others wait for it", |status| {
         let nodes: Vec<_> = status["nodes"].as_array().into_iter().flatten().collect();
-        // The founding was faster where they are members.
+        // The bootstrap was faster where they are members.
         nodes.len() == 2
             && nodes
                 .iter()

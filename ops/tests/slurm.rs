@@ -210,7 +210,7 @@ fn every_task_becomes_a_node_with_its_own_id_and_port() {
 }
 
 #[test]
-fn added_nodes_have_the_keys_of_the_founders_and_join() {
+fn added_nodes_have_the_keys_of_the_bootstrap_members_and_join() {
     let cluster = Cluster::new();
     let ids = [job(2), job(3)];
     let early = cluster
@@ -296,10 +296,10 @@ fn the_file_of_keys_holds_no_secret_and_is_not_executed() {
     });
 }
 
-/// Founders that come back must not found a second training beside the nodes that were added and
+/// Bootstrap members that come back must not bootstrap a second training beside the nodes that were added and
 /// still train.
 #[test]
-fn founders_that_are_started_again_join_the_jobs_that_go_on() {
+fn bootstrap_members_that_are_started_again_join_the_jobs_that_go_on() {
     let cluster = Cluster::new();
     let ids = [job(8), job(9), job(10)];
     fs::create_dir(cluster.path("jobs")).unwrap();
@@ -428,11 +428,11 @@ fn a_warning_before_the_end_drains_the_nodes_of_that_job_and_the_others_go_on() 
     let cluster = Cluster::new();
     let ids = [job(4), job(5)];
     let port = free_ports(5);
-    let mut founders = Job::start(cluster.batch("start.sbatch", &ids[0], 3, port));
+    let mut bootstrap_members = Job::start(cluster.batch("start.sbatch", &ids[0], 3, port));
     let first = cluster.socket(&ids[0], 0);
-    until_members(&first, 3, &mut founders);
+    until_members(&first, 3, &mut bootstrap_members);
     let added = Job::start(cluster.batch("add-nodes.sbatch", &ids[1], 2, port + 3));
-    until_members(&first, 5, &mut founders);
+    until_members(&first, 5, &mut bootstrap_members);
     added.warn();
     let ended = added.finish();
     assert!(ended.status.success(), "{}", told(&ended));
@@ -441,9 +441,9 @@ fn a_warning_before_the_end_drains_the_nodes_of_that_job_and_the_others_go_on() 
         "{}",
         told(&ended)
     );
-    until_members(&first, 3, &mut founders);
-    founders.warn();
-    let ended = founders.finish();
+    until_members(&first, 3, &mut bootstrap_members);
+    bootstrap_members.warn();
+    let ended = bootstrap_members.finish();
     assert!(ended.status.success(), "{}", told(&ended));
     let scontrol = cluster.text("scontrol");
     for id in &ids {

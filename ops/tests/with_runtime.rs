@@ -51,7 +51,7 @@ fn the_demo_kills_one_node_and_a_new_one_joins() {
         .iter()
         .map(|node| node["fate"].as_str().unwrap())
         .collect();
-    assert_eq!(fates, ["killed", "founded", "founded", "joined"]);
+    assert_eq!(fates, ["killed", "bootstrapped", "bootstrapped", "joined"]);
     assert!(report["recovery_s"].as_f64().unwrap() < 5.0, "{report}");
 }
 

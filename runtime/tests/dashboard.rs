@@ -119,13 +119,13 @@ fn one_node_tells_of_all_and_passes_orders_on() {
             .map(|id| id.as_u64().unwrap())
             .collect::<Vec<_>>()
     };
-    let founded = (0..100).any(|_| {
+    let bootstrapped = (0..100).any(|_| {
         std::thread::sleep(Duration::from_millis(100));
         let (_, status) = ask(address, "GET /status HTTP/1.1");
         let status: Value = serde_json::from_str(&status).unwrap();
         status["round"].as_u64() > Some(0)
     });
-    assert!(founded, "no run was founded");
+    assert!(bootstrapped, "no run was bootstrapped");
     // Time in which a node that asks without an open page would have asked.
     std::thread::sleep(UNWATCHED);
     let mut told = messages(address);

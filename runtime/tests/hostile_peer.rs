@@ -70,17 +70,17 @@ fn training_goes_on_while_an_authenticated_peer_sends_nonsense() {
     let rendezvous = tempfile::tempdir().unwrap();
     let nodes = [1, 2].map(|id| node(id, rendezvous.path()));
     let addresses = [nodes[0].address(), nodes[1].address()];
-    let founded = Barrier::new(3);
+    let bootstrapped = Barrier::new(3);
     let attacked = Barrier::new(3);
     let seen = thread::scope(|scope| {
         let training = [0, 1].map(|rank| {
             let mut worker = nodes[rank].worker(0).unwrap();
-            let founded = &founded;
+            let bootstrapped = &bootstrapped;
             let attacked = &attacked;
             scope.spawn(move || {
                 let mut values = vec![0.0f32; 2_000];
                 worker.synchronize(&mut values).unwrap();
-                founded.wait();
+                bootstrapped.wait();
                 for step in 0..40 {
                     values
                         .iter_mut()
@@ -98,7 +98,7 @@ fn training_goes_on_while_an_authenticated_peer_sends_nonsense() {
             .enable_all()
             .build()
             .unwrap();
-        founded.wait();
+        bootstrapped.wait();
         executor.block_on(async {
             let stranger = RawPeer::new(&KEY, NodeId(99), Incarnation(1));
             attack(&stranger, addresses[0]).await;

@@ -65,7 +65,7 @@ pub enum ChaosError {
     Config(#[from] slowmo::ConfigError),
     /// Training did not begin within [`BOOTSTRAP_MAX`].
     #[error("the {nodes} nodes did not train together within {} s; {why}", BOOTSTRAP_MAX.as_secs())]
-    NotFounded {
+    NotBootstrapped {
         /// Number of nodes.
         nodes: usize,
         /// The known cause, with the last lines of a node.

@@ -34,7 +34,7 @@ const OUTPUT_BYTES_MAX: usize = 64 << 20;
 #[derive(Clone, Debug)]
 pub enum Progress {
     /// All bootstrap members train.
-    Founded,
+    Bootstrapped,
     /// An action was carried out; text for people.
     Did(String),
     /// An unintended failure; text for people.
@@ -134,8 +134,8 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn perform(&mut self, schedule: &Schedule) -> Result<(), ChaosError> {
-        self.wait_until_founded()?;
-        (self.tell)(Progress::Founded);
+        self.wait_until_bootstrapped()?;
+        (self.tell)(Progress::Bootstrapped);
         let begun = Instant::now();
         for Step { at, what } in &schedule.steps {
             let due = begun + Duration::from_micros(at.0);
@@ -187,7 +187,7 @@ impl Run<'_> {
         wrong
     }
 
-    fn wait_until_founded(&mut self) -> Result<(), ChaosError> {
+    fn wait_until_bootstrapped(&mut self) -> Result<(), ChaosError> {
         let begun = Instant::now();
         let mut asked = Instant::now();
         let nodes = self.orders.scenario.nodes;
@@ -195,7 +195,7 @@ impl Run<'_> {
         while ready.len() < nodes {
             self.look()?;
             if self.group.running_nodes().len() < nodes || begun.elapsed() > BOOTSTRAP_MAX {
-                return Err(self.not_founded(&ready));
+                return Err(self.not_bootstrapped(&ready));
             }
             if asked.elapsed() < ASK_EVERY {
                 continue;
@@ -216,7 +216,7 @@ impl Run<'_> {
         untraced.map_or(Ok(()), |node| Err(ChaosError::NoTrace(node)))
     }
 
-    fn not_founded(&self, ready: &BTreeSet<usize>) -> ChaosError {
+    fn not_bootstrapped(&self, ready: &BTreeSet<usize>) -> ChaosError {
         let nodes = self.orders.scenario.nodes;
         let running = self.group.running_nodes();
         let last_lines = |node: &usize| {
@@ -233,7 +233,7 @@ impl Run<'_> {
                 lines.join("\n    ")
             ));
         }
-        ChaosError::NotFounded { nodes, why }
+        ChaosError::NotBootstrapped { nodes, why }
     }
 
     /// Processes the events of a short interval.

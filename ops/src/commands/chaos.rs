@@ -127,7 +127,7 @@ fn go(console: Console, orders: &Orders, part: Part, folder: &Folder) -> anyhow:
     let mut tell = |progress: Progress| {
         let at = begun.get().elapsed().as_secs_f64();
         match progress {
-            Progress::Founded => begun.set(std::time::Instant::now()),
+            Progress::Bootstrapped => begun.set(std::time::Instant::now()),
             Progress::Did(what) => console.note(format!("{at:7.1} s  {what}")),
             Progress::Wrong(what) => console.note(format!("{at:7.1} s  WRONG: {what}")),
             Progress::Quiet => console.note(format!("{at:7.1} s  quiet")),

@@ -289,7 +289,7 @@ fn tell_status(job: &str, group: &Group, asked: Asked) {
 }
 
 /// Whether the job's model history has begun; a node that does not answer may already have one.
-fn is_founded(group: &Group) -> bool {
+fn is_bootstrapped(group: &Group) -> bool {
     let waits = |node: &usize| {
         let report = group.report(*node);
         report.is_some_and(|report| {
@@ -335,12 +335,12 @@ fn scale(group: &mut Group, leaving: &mut BTreeSet<usize>, nodes: usize) -> Resu
             format!("{error}; before that {what} {done:?}")
         }
     };
-    let founded = stay.len() >= nodes || is_founded(group);
+    let bootstrapped = stay.len() >= nodes || is_bootstrapped(group);
     let mut id = group.first_id();
     while stay.len() + joined.len() < nodes {
         if !running.contains(&id) {
             group
-                .join(id, founded)
+                .join(id, bootstrapped)
                 .map_err(|error| partly(error.to_string(), &joined, "started"))?;
             joined.push(id);
         }

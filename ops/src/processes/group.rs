@@ -192,14 +192,15 @@ impl Group {
     ///
     /// # Errors
     /// The node is running, too many nodes are, or its process did not start. Nothing else changed.
-    pub fn join(&mut self, node: usize, founded: bool) -> Result<(), GroupError> {
+    pub fn join(&mut self, node: usize, bootstrapped: bool) -> Result<(), GroupError> {
         let running = self.running_nodes();
         if running.contains(&node) || running.len() >= NODES_MAX {
             return Err(GroupError::Nodes(node));
         }
         self.members.retain(|member| member.node != node);
-        let founds = !founded && !self.plan.joins && node < self.plan.first_id + self.plan.nodes;
-        self.add(node, !founds)
+        let bootstraps =
+            !bootstrapped && !self.plan.joins && node < self.plan.first_id + self.plan.nodes;
+        self.add(node, !bootstraps)
             .map_err(|source| GroupError::Start { node, source })
     }
 

@@ -555,7 +555,7 @@ fn a_bootstrap_by_half_of_the_nodes_may_happen_twice() {
             join: true,
             ..with(2, three)
         }),
-        "it founds nothing"
+        "it bootstraps nothing"
     );
     assert!(
         !twice(Config {

@@ -71,7 +71,7 @@ struct Run {
     console: Console,
     steps: u64,
     /// Number of bootstrap members.
-    founded: usize,
+    bootstrapped: usize,
     view: View,
     group: Group,
     agreement: Agreement,
@@ -98,12 +98,12 @@ impl Demo {
         let mut run = Run {
             console,
             steps: self.steps,
-            founded: nodes,
+            bootstrapped: nodes,
             view: View::new(console, nodes, self.steps),
             group: Group::start(&self.plan()?)?,
             agreement: Agreement::default(),
             results: (1..=nodes)
-                .map(|node| (node, Row::new(node, Fate::Founded)))
+                .map(|node| (node, Row::new(node, Fate::Bootstrapped)))
                 .collect(),
             // The leader, if the others are a quorum without it.
             victim: match nodes {
@@ -215,7 +215,7 @@ impl Run {
         // victim.
         if let Some(killed_at) = self.killed_at
             && self.recovery.is_none()
-            && contributors < self.founded
+            && contributors < self.bootstrapped
         {
             self.recovery = Some(killed_at.elapsed());
         }

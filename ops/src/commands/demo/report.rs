@@ -31,7 +31,7 @@ pub struct NodeResult {
 #[serde(tag = "fate", rename_all = "snake_case")]
 pub enum Fate {
     /// It was a bootstrap member and stayed until the end.
-    Founded,
+    Bootstrapped,
     /// It was killed.
     Killed {
         /// Inner steps completed at that time.
@@ -79,7 +79,7 @@ pub struct Report {
 impl fmt::Display for Fate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Founded => f.write_str("founded"),
+            Self::Bootstrapped => f.write_str("bootstrapped"),
             Self::Killed { step } => write!(f, "killed at step {step}"),
             Self::Joined { step } => write!(f, "joined at step {step}"),
             Self::TooLate => f.write_str("too late to join"),
@@ -162,7 +162,7 @@ impl Report {
         if let Some(row) = self
             .nodes
             .iter()
-            .find(|row| row.fate == Fate::Founded && row.rounds != agreed)
+            .find(|row| row.fate == Fate::Bootstrapped && row.rounds != agreed)
         {
             return Some(format!(
                 "node {} closed {} rounds, but all nodes agreed after {agreed} only",
@@ -230,7 +230,7 @@ mod tests {
         };
         Row {
             node,
-            fate: Fate::Founded,
+            fate: Fate::Bootstrapped,
             rounds,
             result: Some(result),
         }

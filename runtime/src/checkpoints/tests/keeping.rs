@@ -84,7 +84,7 @@ fn what_others_wrote_into_the_folder_is_never_removed() {
         lineage: Lineage(0xdef),
     };
     fs::create_dir(folder.path().join(other.to_string())).unwrap();
-    // Run 2 was founded on step 96 of run 0: the rest of run 0, and run 1, are others'.
+    // Run 2 was bootstrapped on step 96 of run 0: the rest of run 0, and run 1, are others'.
     assert_eq!(
         prune(
             folder.path(),
@@ -105,7 +105,7 @@ fn what_others_wrote_into_the_folder_is_never_removed() {
         left,
         [(0, 144), (1, 96), (1, 144), (2, 192), (2, 192), (2, 240)]
     );
-    // One that was founded anew has no past, and removes nothing that it did not write.
+    // One that was bootstrapped anew has no past, and removes nothing that it did not write.
     assert_eq!(next_run(folder.path()).unwrap(), 3);
     write(folder.path(), 48, 3, &[1, 2]);
     assert_eq!(
