@@ -10,10 +10,13 @@ use crate::ports::clock::Clock;
 use crate::ports::discovery::Discovery;
 use crate::ports::orders::Orders;
 use crate::ports::recorder::Recorder;
+use crate::ports::signer::Signer;
 use crate::ports::store::Store;
 use crate::ports::transport::Transport;
 use crate::rates::RateBook;
+use crate::signed_attempts::SignedAttempts;
 use crate::status::StatusBoard;
+use parking_lot::Mutex;
 use ractor::ActorRef;
 use slowmo_protocol::algorithm::Algorithm;
 use slowmo_protocol::ident::Lineage;
@@ -103,6 +106,10 @@ pub struct NodeContext {
     pub metrics: Metrics,
     /// Proofs of orders that nodes pass on to each other.
     pub orders: Arc<dyn Orders>,
+    /// Signs what this node publishes.
+    pub signer: Arc<dyn Signer>,
+    /// What it has signed lately.
+    pub signed: Mutex<SignedAttempts>,
     /// Records the node's trace events.
     pub recorder: Arc<dyn Recorder>,
     /// Stores checkpoints of decided state.

@@ -29,10 +29,17 @@ pub enum ExchangeError {
         before: Box<Request>,
     },
     /// Other workers of the node did not arrive in time.
-    #[error("workers {workers:?} of this node did not call within {} s: each of its `devices` workers needs a thread that makes the same calls", waited.as_millis() / 1000)]
+    #[error(
+        "{} of this node did not call {call} within {} s (round_timeout_ms): {}",
+        Workers(workers), waited.as_millis() / 1000, EachNeedsAThread(*devices)
+    )]
     WorkersMissing {
         /// The missing workers.
         workers: Vec<usize>,
+        /// Number of the node's workers.
+        devices: usize,
+        /// The call that they did not make.
+        call: &'static str,
         /// Time that the node waited for them.
         waited: Span,
     },
@@ -49,6 +56,37 @@ pub enum ExchangeError {
     /// The node's actors have stopped.
     #[error("the node's runtime has stopped; see its log for the first error")]
     Stopped,
+}
+
+/// Workers of a node in words.
+pub(crate) struct Workers<'a>(pub &'a [usize]);
+
+impl std::fmt::Display for Workers<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let listed = |workers: &[usize]| {
+            let words: Vec<_> = workers.iter().map(ToString::to_string).collect();
+            words.join(", ")
+        };
+        match self.0 {
+            [worker] => write!(f, "worker {worker}"),
+            [most @ .., last] => write!(f, "workers {} and {last}", listed(most)),
+            [] => f.write_str("no worker"),
+        }
+    }
+}
+
+/// What a node with so many workers needs of its program.
+pub(crate) struct EachNeedsAThread(pub usize);
+
+impl std::fmt::Display for EachNeedsAThread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self(devices) = self;
+        write!(
+            f,
+            "devices = {devices}, so each worker from Runtime::worker(0) to Runtime::worker({}) needs a thread that makes the same calls",
+            devices.saturating_sub(1)
+        )
+    }
 }
 
 impl From<Failure> for ExchangeError {

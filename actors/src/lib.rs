@@ -33,6 +33,7 @@ pub mod node_supervisor;
 pub mod peer_status;
 pub mod ports;
 pub mod rates;
+pub mod signed_attempts;
 pub mod status;
 pub mod status_digests;
 #[cfg(test)]

@@ -127,6 +127,8 @@ pub struct NodeStatus {
     pub waiting_for: Option<String>,
     /// The reason why this node is not a member yet.
     pub waiting_to_join: Option<String>,
+    /// The workers of this node for which its other workers wait.
+    pub waiting_for_workers: Option<String>,
     /// When the first certificate of the node's chain expires, in seconds since 1970; `None` if it
     /// has a cluster key.
     pub certificate_expires_at: Option<i64>,
@@ -144,11 +146,13 @@ pub struct StatusBoard {
 }
 
 impl NodeStatus {
-    /// The reason why no round is decided, or why this node is not a member yet.
+    /// What this node waits for: its own workers, a round that is not decided, or to become a
+    /// member. A node whose workers are missing may be the cause of the others.
     #[must_use]
     pub fn waiting(&self) -> Option<&str> {
-        self.waiting_for
+        self.waiting_for_workers
             .as_deref()
+            .or(self.waiting_for.as_deref())
             .or(self.waiting_to_join.as_deref())
     }
 }
@@ -334,6 +338,11 @@ impl StatusBoard {
         self.with(|status| status.waiting_for = why);
     }
 
+    /// Sets the workers of this node for which its other workers wait.
+    pub fn waiting_for_workers(&self, which: Option<String>) {
+        self.with(|status| status.waiting_for_workers = which);
+    }
+
     /// Sets the reason why this node is not a member yet.
     pub fn waiting_to_join(&self, why: Option<String>) {
         self.with(|status| status.waiting_to_join = why);
@@ -390,6 +399,7 @@ mod tests {
     use super::*;
     use slowmo_protocol::coordinator::{RoundKind, RoundSpec};
     use slowmo_protocol::ident::Incarnation;
+    use slowmo_protocol::published::PublicKey;
     use slowmo_protocol::view::View;
 
     fn decided(board: &StatusBoard, round: u64, members: &[(u64, u64)]) {
@@ -399,6 +409,7 @@ mod tests {
             incarnation: Incarnation(*start),
             address,
             devices: 1,
+            key: PublicKey::default(),
         };
         let spec = RoundSpec {
             kind: RoundKind::Average,

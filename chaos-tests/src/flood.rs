@@ -52,7 +52,7 @@ pub enum FloodError {
     )]
     OutOfBounds,
     /// The system gave no socket.
-    #[error("no socket for the flood: {0}")]
+    #[error("no socket for the flood")]
     Socket(#[from] std::io::Error),
 }
 

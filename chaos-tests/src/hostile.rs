@@ -198,6 +198,7 @@ impl Trial {
             tau: 4,
             beta: 0.5,
             round_timeout_ms: 2 * HANG.as_millis() as u64,
+            grace_ms: HANG.as_millis() as u64,
             ..Config::default()
         };
         let Cluster {

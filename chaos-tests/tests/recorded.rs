@@ -34,6 +34,7 @@ fn config(folder: &Path) -> Config {
         probe_interval_ms: 50,
         connect_timeout_ms: PATIENCE_MS,
         round_timeout_ms: PATIENCE_MS,
+        grace_ms: PATIENCE_MS / 2,
         ..Config::default()
     }
 }

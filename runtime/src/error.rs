@@ -1,5 +1,6 @@
 //! Error types, one enum for each operation. Each error says what was left unchanged and what to do
-//! next.
+//! next. An error whose text contains that of its cause has no source, because programs that print
+//! the chain of sources would show the cause twice.
 
 use crate::checkpoints::CheckpointError;
 use crate::config::ConfigError;
@@ -112,8 +113,6 @@ pub enum SpawnError {
     System(String),
 }
 
-/// Written by hand: an error whose full text is shown here must not be a source too, or it would
-/// appear twice in the printed error chain.
 impl From<CheckpointError> for SpawnError {
     fn from(error: CheckpointError) -> Self {
         Self::Checkpoint(error)
@@ -164,7 +163,7 @@ pub enum SynchronizeError {
     Exchange(#[from] ExchangeError),
     /// A parameter or buffer is not finite.
     #[error("synchronize: {0}")]
-    Freeze(#[from] FreezeError),
+    Freeze(FreezeError),
     /// A tensor cannot be read or written.
     #[error(transparent)]
     Tensor(#[from] TensorError),
@@ -195,6 +194,12 @@ pub enum SynchronizeError {
         "an earlier synchronize could not write its result (see its error): leave, and restart the node, which then joins the others"
     )]
     Broken,
+}
+
+impl From<FreezeError> for SynchronizeError {
+    fn from(error: FreezeError) -> Self {
+        Self::Freeze(error)
+    }
 }
 
 /// The reason why `step` failed. The step counter did not move. Tensors, anchor and momentum are
@@ -235,13 +240,21 @@ pub enum StepError {
     },
     /// The learning rate cannot be used: the slow step divides by it.
     #[error(
-        "step {step} ends an outer round, which divides by the learning rate, but the learning rate is {learning_rate}: pass the inner optimizer's rate, finite and above 0"
+        "step {step} ends an outer round, which divides by the learning rate, but the learning rate is {learning_rate}: pass the inner optimizer's rate, finite and not below 0"
     )]
     LearningRate {
         /// The inner step.
         step: u64,
         /// The rate given.
         learning_rate: f32,
+    },
+    /// The learning rate is 0, and no rate above 0 came before that could stand in.
+    #[error(
+        "step {step} ends an outer round, which divides by the learning rate, but it is 0 and has been 0 since the start: begin the schedule (its warm-up too) above 0, or choose tau so that the first round comes after its first step above 0"
+    )]
+    NoLearningRate {
+        /// The inner step.
+        step: u64,
     },
     /// The number of values differs from that at `synchronize`.
     #[error(
@@ -256,6 +269,14 @@ pub enum StepError {
         found: usize,
         /// Values at `synchronize`.
         expected: usize,
+    },
+    /// An exchange is due, so the parameters must be lent.
+    #[error(
+        "step {step} exchanges with the other nodes: call step and lend the parameters (is_due says when)"
+    )]
+    Due {
+        /// The inner step.
+        step: u64,
     },
     /// `synchronize` must be called first.
     #[error("step was called before synchronize: call synchronize once, before the first step")]

@@ -6,17 +6,20 @@
 //! let runtime = slowmo::Runtime::builder().config(slowmo::Config::load()?).spawn()?;
 //! let mut worker = runtime.worker(0)?;
 //! let mut parameters = vec![0.0f32; 4];
-//! worker.synchronize(&mut parameters)?;
-//! for _ in 0..100 {
+//! let mut step = worker.synchronize(&mut parameters)?.step;
+//! while worker.is_running() && step < 100 {
 //!     let mut gradients = gradients(&parameters);
 //!     worker.average_gradients(&mut gradients)?;
 //!     parameters.iter_mut().zip(&gradients).for_each(|(x, g)| *x -= 0.1 * g);
-//!     worker.step(&mut parameters, 0.1)?;
+//!     step = worker.step(&mut parameters, 0.1)?.step + 1;
 //! }
 //! worker.leave()?;
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! The loop ends after its last step, or once the node was drained (SIGTERM, `slowmo drain`). Both
+//! are a success: a supervisor need not start the process again.
 //!
 //! This crate connects the actors of `slowmo-actors` to real implementations: QUIC, devices,
 //! configuration, discovery. With the feature `cuda` the model may live on GPUs: pass
@@ -42,6 +45,7 @@ mod recorder;
 mod runtime;
 mod sampler;
 mod secret_file;
+mod signing;
 pub mod status;
 mod telemetry;
 mod tensors;

@@ -167,6 +167,12 @@ impl Node {
         self.context.status.event(what);
     }
 
+    /// Shows something unusual that does no harm, in the node's log and its status.
+    pub(crate) fn warn(&self, what: String) {
+        tracing::warn!("{what}");
+        self.context.status.event(what);
+    }
+
     pub(crate) fn status(&self) -> Status {
         status::status(&self.context)
     }

@@ -15,6 +15,7 @@ use crate::executor::{Executor, beside};
 use crate::launcher;
 use crate::marker::Marker;
 use crate::node::Node;
+use crate::signing::NodeKey;
 use crate::status::Status;
 use crate::telemetry;
 #[cfg(feature = "testing")]
@@ -28,6 +29,7 @@ use slowmo_actors::metrics::Metrics;
 use slowmo_actors::node_supervisor::{NodeArguments, NodeSupervisor, NodeSupervisorMessage};
 use slowmo_actors::peer_status::PeerStatus;
 use slowmo_actors::ports::clock::TokioClock;
+use slowmo_actors::ports::signer::Signer;
 use slowmo_actors::ports::transport::Traffic;
 use slowmo_actors::rates::RateBook;
 use slowmo_actors::status::{MemberState, StatusBoard};
@@ -175,7 +177,7 @@ impl Runtime {
     }
 
     /// Hands over in the next round and leaves, like SIGTERM and `slowmo drain`: the training loop
-    /// sees `drained` in a step's report.
+    /// sees it in [`Worker::is_running`] and in a step's report.
     pub fn drain(&self) {
         self.node.drain();
     }
@@ -292,6 +294,13 @@ impl RuntimeBuilder {
         discovery
             .announce(me.0, transport.local().announced)
             .await?;
+        let signer = NodeKey::generate()
+            .map_err(|_| SpawnError::System("the system gives no random bytes".to_owned()))?;
+        let signer: Arc<dyn Signer> = Arc::new(signer);
+        #[cfg(feature = "testing")]
+        if let Some(faults) = &faults {
+            faults.sign_with(Arc::clone(&signer));
+        }
         let context = Arc::new(NodeContext {
             settings,
             transport,
@@ -303,6 +312,8 @@ impl RuntimeBuilder {
             peers: PeerStatus::default(),
             metrics: Metrics::default(),
             store: Arc::clone(&checkpoints) as _,
+            signer,
+            signed: Mutex::default(),
             orders: Arc::new(telemetry::Proofs::new(cluster, token.as_ref())),
             recorder,
             ended: OnceLock::new(),

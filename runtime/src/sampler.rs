@@ -32,7 +32,7 @@ const HANDED_OUT_MAX: usize = 1 << 20;
 /// let mut sampler = slowmo::ElasticSampler::new(1437, 16, 0)?;
 /// worker.attach_sampler(&sampler);
 /// worker.synchronize(&mut parameters)?;
-/// while sampler.epochs_completed() < 10 {
+/// while worker.is_running() && sampler.epochs_completed() < 10 {
 ///     train(sampler.next_batch());
 ///     worker.step(&mut parameters, 0.1)?;
 /// }

@@ -99,6 +99,7 @@ mod tests {
     use super::*;
     use crate::algorithm::{BufferStrategy, Gossip, Outer, OuterOptimizer, WireType};
     use crate::ident::{Epoch, Incarnation};
+    use crate::published::PublicKey;
     use crate::view::Member;
 
     fn algorithm(
@@ -281,6 +282,7 @@ mod tests {
             incarnation: Incarnation(1),
             address,
             devices: 1,
+            key: PublicKey::default(),
         };
         let view = View::new(Epoch(1), (3..8).map(member).collect()).unwrap();
         for replicas in 0..3 {

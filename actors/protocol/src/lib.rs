@@ -14,6 +14,7 @@
 //! | [`topology`], [`push_sum`] | the gossip graph and the push-sum weights |
 //! | [`encoding`] | values in fewer bytes, and the residual of rounding |
 //! | `outer` | the outer optimizers, element by element |
+//! | [`published`] | digests and signatures of the values that owners publish |
 //! | [`sound`] | which values and push-sum weights are sent and accepted |
 //! | [`liveness`] | deciding which nodes are alive |
 //! | [`membership`], [`coordinator`], [`gossip_peer`], [`aggregator`] | the state machines behind the actors of the same names |
@@ -42,6 +43,7 @@ pub mod node;
 pub mod outer;
 pub mod planted;
 pub mod policy;
+pub mod published;
 pub mod push_sum;
 pub mod real;
 pub mod sampler;

@@ -53,6 +53,12 @@ pub enum Unsound {
     OtherRound(RoundSpec),
     /// It abandoned a round that the others can make without it.
     Abandoned,
+    /// It published values without its sound signature.
+    Signature,
+    /// It published different values to different nodes.
+    Equivocated,
+    /// It told other values than it holds, or than its receiver told it.
+    OtherValues,
 }
 
 impl std::fmt::Display for Unsound {
@@ -63,6 +69,13 @@ impl std::fmt::Display for Unsound {
             Self::Header => formatter.write_str("a frame or stream with an impossible header"),
             Self::OtherRound(spec) => write!(formatter, "it expects a {spec}"),
             Self::Abandoned => formatter.write_str("it abandoned a round that the others can make"),
+            Self::Signature => formatter.write_str("it did not sign the values that it published"),
+            Self::Equivocated => {
+                formatter.write_str("it published different values to different nodes")
+            }
+            Self::OtherValues => {
+                formatter.write_str("it told of other values than those that were published")
+            }
         }
     }
 }

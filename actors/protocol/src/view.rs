@@ -6,6 +6,7 @@
 //! ([`View::succeeded_by`]) reassigns slots.
 
 use crate::ident::{Epoch, Incarnation, NodeId};
+use crate::published::PublicKey;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub struct Member {
     pub address: SocketAddr,
     /// Number of its workers.
     pub devices: u16,
+    /// Key that signs what it publishes.
+    pub key: PublicKey,
 }
 
 /// An epoch and its members, ascending by id: at least one, without duplicates, each with a slot.
@@ -232,6 +235,7 @@ pub(crate) mod tests {
             incarnation: Incarnation(1),
             address,
             devices: 1,
+            key: PublicKey::default(),
         };
         View::new(Epoch::BOOTSTRAP, ids.iter().map(member).collect()).unwrap()
     }
@@ -244,6 +248,7 @@ pub(crate) mod tests {
             incarnation: Incarnation(1),
             address,
             devices: 1,
+            key: PublicKey::default(),
         };
         assert_eq!(View::new(Epoch(1), vec![]), Err(ViewError::Empty));
         assert_eq!(

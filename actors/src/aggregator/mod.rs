@@ -6,7 +6,7 @@ use crate::compute::compute;
 use crate::context::NodeContext;
 use crate::coordinator::AppliedRound;
 use crate::data::{Basis, Buffers, FrozenContribution, WholeState};
-use crate::error::ExchangeError;
+use crate::error::{EachNeedsAThread, ExchangeError, Workers};
 use crate::messages::{AggregatorMessage, Arrival, Exchanged};
 use crate::timer::Timer;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -52,6 +52,8 @@ pub struct AggregatorState {
     parameters: usize,
     gone: Option<ExchangeError>,
     failed: bool,
+    /// Whether the status names workers that are late.
+    names_late: bool,
     timer: Timer,
 }
 
@@ -84,6 +86,7 @@ impl Actor for AggregatorActor {
             AggregatorMessage::Leave { worker, reply } => state.leave(worker, reply),
             AggregatorMessage::Gone { worker, error } => state.gone(worker, error),
         }
+        state.show_late_workers();
         let tick = || AggregatorMessage::Told(ToAggregator::Tick);
         state.timer.arm(
             state.part.next_deadline(),
@@ -118,6 +121,7 @@ impl AggregatorState {
             parameters: 0,
             gone: None,
             failed: false,
+            names_late: false,
             timer: Timer::default(),
         }
     }
@@ -176,9 +180,16 @@ impl AggregatorState {
             }
             AggregatorEffect::Unchanged => self.answer(Err(ExchangeError::Excluded)),
             AggregatorEffect::Drained => self.answer(Err(ExchangeError::Drained)),
-            AggregatorEffect::Missing { workers, waited } => {
-                self.answer(Err(ExchangeError::WorkersMissing { workers, waited }))
-            }
+            AggregatorEffect::Missing {
+                workers,
+                call,
+                waited,
+            } => self.answer(Err(ExchangeError::WorkersMissing {
+                workers,
+                devices: self.context.settings.workers,
+                call,
+                waited,
+            })),
             AggregatorEffect::Disagree {
                 worker,
                 asked,
@@ -199,6 +210,34 @@ impl AggregatorState {
                 }
             }
         }
+    }
+
+    /// Names the workers for which the others wait, in the status and in the log. Before the first
+    /// step they may never come, which is worth a warning.
+    fn show_late_workers(&mut self) {
+        let (workers, call) = self.part.late_workers();
+        let is_late = !workers.is_empty();
+        let named_before = std::mem::replace(&mut self.names_late, is_late);
+        if !is_late {
+            if named_before {
+                self.context.status.waiting_for_workers(None);
+            }
+            return;
+        }
+        let settings = &self.context.settings;
+        let what = format!(
+            "{} of this node has not called {call}: {}; the others wait {} s (round_timeout_ms) and then fail",
+            Workers(&workers),
+            EachNeedsAThread(settings.workers),
+            settings.round_timeout.as_secs()
+        );
+        if !named_before && call == Task::Bootstrap.call() {
+            tracing::warn!("{what}");
+            self.context.status.event(what.clone());
+        } else if !named_before {
+            tracing::info!("{what}");
+        }
+        self.context.status.waiting_for_workers(Some(what));
     }
 
     fn contribute(&mut self, contributing: ContributionDraft<Buffers>) {

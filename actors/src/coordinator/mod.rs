@@ -10,11 +10,13 @@
 //! half or a quarter of that if it is encoded), and `M·R/W` for the momentum of `R` replicas. A
 //! node holds `M·(1 + R)/W` bytes of anchors and as many of momentum.
 
+mod disagreement;
 mod keeping;
 mod movements;
 mod recording;
 mod reduce;
 mod shards;
+mod signing;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -23,15 +25,17 @@ pub use keeping::AppliedRound;
 pub use reduce::PUBLISH_WINDOW_CHUNKS;
 pub use transfer::CONNECT_WAIT_MAX;
 
-use crate::buffers::{CHUNK_ELEMENTS, ChunkedBuffer};
+use crate::buffers::ChunkedBuffer;
 use crate::context::{MAILBOX_CREDITS_MAX, NodeContext};
 use crate::data::{Buffers, Coding, ErrorFeedback, FrozenContribution, is_encoded};
 use crate::messages::{CoordinatorMessage, Inspection, Told};
 use crate::ports::recorder::QueueUse;
 use crate::status::MemberState;
 use crate::timer::Timer;
+use disagreement::disagreement;
 use movements::Movements;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use signing::Verdict;
 use slowmo_protocol::algorithm::{Base, WireType};
 use slowmo_protocol::coordinator::{
     ASK_AGAIN_EVERY, Attempt, In, Plan, RoundKind, Settings, capped_grace,
@@ -41,14 +45,12 @@ use slowmo_protocol::node::{
     Applied, ContributionMail, PARKED_MAX, RoundsEffect, RoundsPart, ToRounds,
 };
 use slowmo_protocol::policy::JoinerBuffers;
+use slowmo_protocol::sound::Unsound;
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::Event;
+use slowmo_protocol::wire::{Header, Message};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Most chunks of a contribution that are compared with the round's result, for the disagreement
-/// that the status shows.
-const COMPARED_CHUNKS_MAX: usize = 4;
 
 /// Actor shell of the coordinator.
 pub struct CoordinatorActor;
@@ -122,6 +124,9 @@ impl CoordinatorState {
         match &message {
             ToRounds::Contribute(contribute) => self.note_contribution(contribute),
             ToRounds::In(In::Tick) => self.timer.disarm(),
+            ToRounds::In(In::Frame { header, message }) if !self.is_signed(header, message) => {
+                return;
+            }
             _ => {}
         }
         let mut out = Outbox::default();
@@ -142,6 +147,17 @@ impl CoordinatorState {
             &self.myself,
             tick,
         );
+    }
+
+    /// Whether the signatures that a frame carries are sound. Names a sender of false ones, and goes
+    /// on without it.
+    fn is_signed(&self, header: &Header, message: &Message) -> bool {
+        let verdict = signing::check(&self.context, self.part.machine(), header, message);
+        if verdict == Verdict::False {
+            self.context.accuse(header.sender, &Unsound::Signature);
+            self.context.actors.tell(In::Distrust(header.sender));
+        }
+        verdict == Verdict::Sound
     }
 
     fn note_contribution(&mut self, contribute: &ContributionMail<Buffers>) {
@@ -284,6 +300,7 @@ impl CoordinatorState {
             Arc::clone(&plan),
             coding,
             self.part.parameters(),
+            self.part.machine().round_view().cloned(),
         );
         self.movements.insert(plan.attempt, movements);
     }
@@ -362,9 +379,11 @@ impl CoordinatorState {
                 .status
                 .push_sum_weight(members.len() as f64 - weight);
         }
-        self.context
-            .status
-            .decided(outcome, own.map(|own| disagreement(own, values)), published);
+        self.context.status.decided(
+            outcome,
+            own.map(|own| disagreement(own, values, outcome.round)),
+            published,
+        );
         let reduced = self
             .contributed_at
             .take()
@@ -449,31 +468,5 @@ fn settings(context: &NodeContext) -> Settings {
         ),
         round_timeout: NodeContext::span(node.round_timeout),
         ask_again: ASK_AGAIN_EVERY,
-    }
-}
-
-/// Distance of this node's model from the round's result: `‖x − x̄‖ / ‖x̄‖` over a few chunks.
-fn disagreement(own: &FrozenContribution, values: &ChunkedBuffer) -> f32 {
-    let parameters = own.parameters;
-    let chunks = parameters.div_ceil(CHUNK_ELEMENTS).max(1);
-    let pieces = values
-        .pieces()
-        .filter(|(start, _)| *start < parameters)
-        .step_by(chunks.div_ceil(COMPARED_CHUNKS_MAX));
-    let mut distance = 0.0f64;
-    let mut norm = 0.0f64;
-    for (start, chunk) in pieces.take(COMPARED_CHUNKS_MAX) {
-        let end = parameters.min(start + chunk.values().len());
-        for (before, after) in own.frozen.values()[start..end].iter().zip(chunk.values()) {
-            let before = f64::from(*before) / own.weight;
-            let after = f64::from(*after);
-            distance += (before - after).powi(2);
-            norm += after.powi(2);
-        }
-    }
-    if norm > 0.0 {
-        (distance / norm).sqrt() as f32
-    } else {
-        0.0
     }
 }

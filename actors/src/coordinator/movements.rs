@@ -2,7 +2,7 @@
 //! coordinator.
 
 use super::reduce::{self, OwnContribution, Work};
-use super::transfer::{self, Broken, StateCut};
+use super::transfer::{self, Broken, Owner, StateCut};
 use crate::buffers::Frozen;
 use crate::context::NodeContext;
 use crate::data::{Arrived, Buffers, Coding, Encoder, FrozenContribution, ShardState};
@@ -11,9 +11,10 @@ use crate::metrics::round_name;
 use crate::ports::transport::BulkError;
 use ractor::ActorRef;
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::{Plan, Publication};
+use slowmo_protocol::coordinator::{Plan, Publication, Voter};
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::node::{Moved, Reduction, ToRounds};
+use slowmo_protocol::view::View;
 use slowmo_protocol::wire::{Bulk, ContributionHeader};
 use std::future::Future;
 use std::ops::Range;
@@ -30,6 +31,8 @@ pub struct Movements {
     pub coding: Option<Coding>,
     /// How many of the model's values are parameters.
     model_parameters: usize,
+    /// The view of the round, which names the owners' keys.
+    view: Option<View>,
     /// Tracing span, open as long as the attempt, or a stream that it still sends, is in progress;
     /// each movement is a span in it.
     span: Span,
@@ -45,6 +48,7 @@ impl Movements {
         plan: Arc<Plan>,
         coding: Option<Coding>,
         model_parameters: usize,
+        view: Option<View>,
     ) -> Self {
         let round = plan.attempt.round.0;
         let term = plan.attempt.term.counter;
@@ -56,6 +60,7 @@ impl Movements {
             plan,
             coding,
             model_parameters,
+            view,
             span,
             tasks: JoinSet::new(),
         }
@@ -225,6 +230,12 @@ impl Movements {
                 let ranges = ranges(&self.plan, from);
                 let coding = self.coding.clone();
                 let most = self.plan.spec.carries_parameters().then_some(f32::MAX);
+                let member = self.view.as_ref().and_then(|view| view.member(from));
+                let owner = member.map(|member| Owner {
+                    attempt: self.plan.attempt,
+                    start: Voter::from(member),
+                    key: member.key,
+                });
                 let span = tracing::debug_span!(parent: &self.span, "receive", %from);
                 self.spawn(span, async move {
                     let received = transfer::receive_parameters(
@@ -232,11 +243,12 @@ impl Movements {
                         arrived,
                         &ranges,
                         (coding.as_ref(), most),
+                        owner,
                     )
                     .await;
                     Some(received.map_or_else(
                         |error| Broken::reading(from, &error).into(),
-                        |values| Moved::Parameters(from, values),
+                        |(values, signed)| Moved::Parameters(from, values, signed),
                     ))
                 });
             }

@@ -3,6 +3,7 @@
 //! sending overlap and memory stays within a window of chunks.
 
 use super::keeping::restore;
+use super::signing;
 use super::transfer::{Broken, open};
 use crate::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Frozen, VALUE_BYTES, chunks};
 use crate::context::NodeContext;
@@ -16,6 +17,7 @@ use slowmo_protocol::machine::Place;
 use slowmo_protocol::mean;
 use slowmo_protocol::node::{Reduced, Reduction};
 use slowmo_protocol::outer::{OuterStep, Piece};
+use slowmo_protocol::published::{Hasher, SIGNATURE_BYTES};
 use slowmo_protocol::sound::{CONTRIBUTION_MAX, Unsound, first_beyond};
 use slowmo_protocol::wire::{Bulk, ContributionHeader};
 use std::collections::BTreeSet;
@@ -64,9 +66,9 @@ pub enum Source {
 enum Published {
     /// The next chunk.
     Chunk(Bytes),
-    /// The stream is complete. If the queue ends without this item, the stream is reset, so that
+    /// The stream is complete with these bytes: the signature of parameters. If the queue ends without this item, the stream is reset, so that
     /// the receiver does not mistake a part for the whole.
-    End,
+    End(Bytes),
 }
 
 /// Queue of published chunks to one receiver; `shards` limits it to these shards.
@@ -140,6 +142,7 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
         momentum_outlets,
     };
     let mut part = ChunkedBuffer::default();
+    let mut digest = Hasher::default();
     let mut momenta = Vec::new();
     let mut left = Left {
         weight: Some(weight),
@@ -167,6 +170,7 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
             let update = work.encode(&range, &mut chunk, &mut left.owed);
             work.check(&range, chunk.values())?;
             let chunk = chunk.freeze();
+            digest.update(bytemuck::cast_slice(chunk.values()));
             send(&work.parameter_outlets, shard, &chunk, update.as_ref()).await;
             part.insert(range.start, chunk);
         }
@@ -181,12 +185,29 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
         }
     }
     sources.end().await?;
-    for outlet in work.parameter_outlets.iter().chain(&work.momentum_outlets) {
+    let Some(signed) = signing::sign(&work.context, work.plan.attempt, digest.finish()) else {
+        tracing::error!(
+            round = work.plan.attempt.round.0,
+            "this node made other values of the same attempt before"
+        );
+        return Err(Broken::Stream(work.plan.me));
+    };
+    let signature = Bytes::copy_from_slice(&<[u8; SIGNATURE_BYTES]>::from(signed.signature));
+    let parameters = work
+        .parameter_outlets
+        .iter()
+        .map(|outlet| (outlet, signature.clone()));
+    let momenta_of = work
+        .momentum_outlets
+        .iter()
+        .map(|outlet| (outlet, Bytes::new()));
+    for (outlet, end) in parameters.chain(momenta_of) {
         // As in `send`, a receiver may be gone.
-        _ = outlet.queue.send(Published::End).await;
+        _ = outlet.queue.send(Published::End(end)).await;
     }
     Ok(Reduced {
         part,
+        signed,
         states: momenta,
         rest: left,
     })
@@ -568,7 +589,12 @@ async fn publish(
     loop {
         match queue.recv().await {
             Some(Published::Chunk(chunk)) => stream.send(chunk).await?,
-            Some(Published::End) => return stream.finish().await,
+            Some(Published::End(end)) => {
+                if !end.is_empty() {
+                    stream.send(end).await?;
+                }
+                return stream.finish().await;
+            }
             None => {
                 stream.reset();
                 return Err(BulkError::Reset);

@@ -15,6 +15,7 @@ use slowmo_protocol::ident::{
     ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term,
 };
 use slowmo_protocol::machine::{Identity, Place};
+use slowmo_protocol::published::PublicKey;
 use slowmo_protocol::shards::{Layout, ShardMap};
 use slowmo_protocol::sound::Unsound;
 use slowmo_protocol::view::{Member, View};
@@ -46,6 +47,7 @@ fn plan() -> Plan {
         incarnation: Incarnation(1),
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
         devices: 1,
+        key: PublicKey::default(),
     };
     let view = View::new(Epoch(1), vec![member(ME), member(OTHER)]).unwrap();
     let layout = Layout::new(ELEMENTS);

@@ -1,14 +1,17 @@
 //! The plain data movements of a round: sends the frozen contribution to the owners, receives the
 //! owners' publications, and moves state to other holders.
 
+use super::signing::is_signed;
 use crate::buffers::{ChunkedBuffer, chunks};
 use crate::context::NodeContext;
 use crate::data::{Arrived, Buffers, Coding, ReadError, ShardState, check};
 use crate::ports::transport::{BulkError, BulkReceiver, BulkSender};
 use bytes::Bytes;
+use slowmo_protocol::coordinator::{Attempt, Claim, Voter};
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::machine::Place;
 use slowmo_protocol::node::{Moved, parameters_of};
+use slowmo_protocol::published::{Hasher, PublicKey, SIGNATURE_BYTES, Signed};
 use slowmo_protocol::shards::Layout;
 use slowmo_protocol::sound::Unsound;
 use slowmo_protocol::wire::{Bulk, BulkHeader};
@@ -54,6 +57,9 @@ impl From<Broken> for Moved<Buffers> {
 /// Longest time that a stream waits for a connection: two nodes that join in one round dial each
 /// other only when they hear of it.
 pub const CONNECT_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Bytes that are read and added to a digest at once: so few that they are still in the cache, where
+/// that takes two thirds of the time, and enough for the widest vectors.
+const HASHED_BYTES: usize = 32 << 10;
 /// Interval at which a waiting stream checks for the connection.
 const CONNECT_LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -100,24 +106,42 @@ pub async fn contribute(
     stream.finish().await
 }
 
+/// The owner of a publication, and what it signs.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner {
+    /// The attempt.
+    pub attempt: Attempt,
+    /// The owner's incarnation.
+    pub start: Voter,
+    /// Its key.
+    pub key: PublicKey,
+}
+
 /// Receives the new values of consecutive element ranges from an owner's publication, encoded as
-/// `coding` says, or as float32 without it. All must be finite, unless they are gradients.
+/// `coding` says, or as float32 without it, and the owner's signature behind them. All must be
+/// finite, unless they are gradients.
 pub async fn receive_parameters(
     context: &NodeContext,
     mut arrived: Arrived,
     ranges: &[Range<usize>],
     (coding, most): (Option<&Coding>, Option<f32>),
-) -> Result<ChunkedBuffer, ReadError> {
+    owner: Option<Owner>,
+) -> Result<(ChunkedBuffer, Signed), ReadError> {
     let expected = coding.map_or(Bulk::Parameters, |coding| Bulk::Update(coding.wire));
     if arrived.content != expected {
         let what = format!("{:?} came where {expected:?} was expected", arrived.content);
         return Err(BulkError::Broken(what).into());
     }
     let mut scratch = coding.map(Coding::scratch).unwrap_or_default();
+    let Some(owner) = owner else {
+        return Err(BulkError::Broken("the view has no such owner".to_owned()).into());
+    };
     let mut values = ChunkedBuffer::default();
+    let mut digest = Hasher::default();
     for range in ranges.iter().cloned() {
         let Some(coding) = coding else {
-            read_chunks(context, &mut *arrived.stream, range, most, &mut values).await?;
+            let read = (most, Some(&mut digest));
+            read_chunks(context, &mut *arrived.stream, range, read, &mut values).await?;
             continue;
         };
         for range in chunks(range) {
@@ -125,11 +149,27 @@ pub async fn receive_parameters(
                 .read_update(&mut *arrived.stream, &range, &mut scratch)
                 .await?;
             check(chunk.values(), range.start, f32::MAX)?;
+            digest.update(bytemuck::cast_slice(chunk.values()));
             values.insert(range.start, chunk);
         }
     }
+    let mut signature = [0; SIGNATURE_BYTES];
+    arrived.stream.read_exact(&mut signature).await?;
     arrived.stream.expect_end().await?;
-    Ok(values)
+    let signed = Signed {
+        digest: digest.finish(),
+        signature: signature.into(),
+    };
+    let claim = Claim {
+        owner: owner.start,
+        key: owner.key,
+        signed,
+    };
+    if is_signed(context, owner.attempt, &claim) {
+        Ok((values, signed))
+    } else {
+        Err(ReadError::Unsound(Unsound::Signature))
+    }
 }
 
 /// Receives the values of consecutive element ranges into chunks. All must be finite.
@@ -140,24 +180,33 @@ pub async fn receive(
 ) -> Result<ChunkedBuffer, ReadError> {
     let mut values = ChunkedBuffer::default();
     for range in ranges.iter().cloned() {
-        let most = Some(f32::MAX);
-        read_chunks(context, &mut *arrived.stream, range, most, &mut values).await?;
+        let read = (Some(f32::MAX), None);
+        read_chunks(context, &mut *arrived.stream, range, read, &mut values).await?;
     }
     arrived.stream.expect_end().await?;
     Ok(values)
 }
 
-/// Reads values, none of which may be beyond `most`; without it they are not checked.
+/// Reads values, none of which may be beyond `most`; without it they are not checked. Adds them to
+/// a digest, if there is one.
 async fn read_chunks(
     context: &NodeContext,
     stream: &mut dyn BulkReceiver,
     range: Range<usize>,
-    most: Option<f32>,
+    (most, mut digest): (Option<f32>, Option<&mut Hasher>),
     into: &mut ChunkedBuffer,
 ) -> Result<(), ReadError> {
     for range in chunks(range) {
         let mut chunk = context.pool.take(range.len());
-        stream.read_exact(chunk.bytes_mut()).await?;
+        match &mut digest {
+            Some(digest) => {
+                for piece in chunk.bytes_mut().chunks_mut(HASHED_BYTES) {
+                    stream.read_exact(piece).await?;
+                    digest.update(piece);
+                }
+            }
+            None => stream.read_exact(chunk.bytes_mut()).await?,
+        }
         if let Some(most) = most {
             check(chunk.values(), range.start, most)?;
         }
@@ -227,7 +276,7 @@ pub async fn receive_state(
                 context,
                 &mut *arrived.stream,
                 range.clone(),
-                most,
+                (most, None),
                 &mut state.anchor,
             )
             .await?;
@@ -236,7 +285,7 @@ pub async fn receive_state(
             context,
             &mut *arrived.stream,
             range,
-            most,
+            (most, None),
             &mut state.momentum,
         )
         .await?;

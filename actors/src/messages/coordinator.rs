@@ -9,6 +9,8 @@ use std::ops::Range;
 use tokio::sync::oneshot;
 
 /// Messages to the coordinator.
+// Nearly all are of the large variant.
+#[allow(clippy::large_enum_variant)]
 pub enum CoordinatorMessage {
     /// A message to the coordinator's part of the node.
     Told(Told<ToRounds<Buffers>>),

@@ -14,7 +14,8 @@ pub trait Tensors {
     /// A tensor's values cannot be reached; the tensors before it were visited.
     fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError>;
 
-    /// The number of values in the tensors. Called at every step, so it should be very cheap.
+    /// The number of values in the tensors. Called at every exchange. The default reads all values;
+    /// provide it where reading costs a copy.
     ///
     /// # Errors
     /// A tensor's values cannot be reached.

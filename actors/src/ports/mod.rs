@@ -6,5 +6,6 @@ pub mod device;
 pub mod discovery;
 pub mod orders;
 pub mod recorder;
+pub mod signer;
 pub mod store;
 pub mod transport;

@@ -68,13 +68,13 @@ pub struct Case {
 #[derive(Debug, thiserror::Error)]
 pub enum CaseError {
     /// The file cannot be read.
-    #[error("cannot be read: {0}")]
+    #[error("cannot be read")]
     Unreadable(#[from] std::io::Error),
     /// The file is larger than the bound of 256 MiB.
     #[error("{0} bytes exceed the bound of {FILE_BYTES_MAX}")]
     TooLarge(u64),
     /// The file is not JSON of the expected form.
-    #[error("is not a trajectory: {0}")]
+    #[error("is not a trajectory")]
     Malformed(#[from] serde_json::Error),
     /// The parts of the file contradict each other.
     #[error("contradicts itself: {0}")]

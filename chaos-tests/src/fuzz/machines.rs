@@ -9,6 +9,7 @@ use slowmo_protocol::coordinator::{self, Attempt, Coordinator, RoundKind, RoundS
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use slowmo_protocol::liveness::{self, Liveness};
 use slowmo_protocol::machine::{Identity, Machine, Outbox};
+use slowmo_protocol::published::{PublicKey, Signed};
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{DATAGRAM_BYTES_MAX, Datagram, Frame};
@@ -51,6 +52,7 @@ pub(super) fn view() -> View {
         incarnation: Incarnation(1),
         address,
         devices: 1,
+        key: PublicKey::default(),
     };
     #[allow(clippy::expect_used)]
     View::new(Epoch::BOOTSTRAP, (1..=NODES).map(member).collect()).expect("three ids that ascend")
@@ -106,6 +108,7 @@ pub fn coordinator(data: &[u8]) -> bool {
             };
             accepted |= machine.admits(&header);
             let attempt = Attempt::of(&header);
+            let signed = Signed::default();
             tell(
                 &mut machine,
                 coordinator::In::Frame { header, message },
@@ -113,10 +116,11 @@ pub fn coordinator(data: &[u8]) -> bool {
             );
             tell(
                 &mut machine,
-                coordinator::In::ParametersHeld(attempt, from),
+                coordinator::In::ParametersHeld(attempt, from, signed),
                 now,
             );
-            tell(&mut machine, coordinator::In::Reduced(attempt), now);
+            let own = Signed::default();
+            tell(&mut machine, coordinator::In::Reduced(attempt, own), now);
         }
         tell(&mut machine, coordinator::In::Tick, now);
     }

@@ -3,8 +3,9 @@
 
 use super::machines::{LINEAGE, spec, view};
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::{Base, Draft, Outcome, Proposal, Voter};
+use slowmo_protocol::coordinator::{Base, Draft, Entry, Outcome, Proposal, Voter};
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, Term};
+use slowmo_protocol::published::Digest;
 use slowmo_protocol::wire::{
     Content, ContributionNotice, Datagram, Frame, Header, Life, LifeState, LifeUpdate, Message,
     RefusalReason, SwimMessage, SwimPacket,
@@ -131,7 +132,7 @@ pub(super) fn coordinator() -> Seeds {
             forks: &[],
         },
     );
-    let ready = |round, term| frame(round, term, Message::Ready);
+    let ready = |round, term| frame(round, term, Message::Ready(Digest::default()));
     let accept = |entry| frame(now, second, Message::Accept(entry));
     let decide = |term, entry, leaves| frame(now, term, Message::Decide { entry, leaves });
     let taken = Some((
@@ -165,21 +166,21 @@ pub(super) fn coordinator() -> Seeds {
                 (0, frame(now, second, Message::Open)),
                 (0, frame(now, second, Message::Attempt(draft.clone()))),
                 (0, frame(now, second, Message::Closed)),
-                (0, accept(None)),
-                (0, decide(second, None, false)),
+                (0, accept(Entry::Held(Digest::default()))),
+                (0, decide(second, Entry::Held(Digest::default()), false)),
             ],
         ),
         (
             "finished",
             vec![
-                (0, accept(Some(outcome.clone()))),
-                (0, decide(second, Some(outcome.clone()), true)),
+                (0, accept(Entry::Whole(outcome.clone()))),
+                (0, decide(second, Entry::Whole(outcome.clone()), true)),
             ],
         ),
         (
             "late",
             vec![
-                (0, decide(first, Some(outcome.clone()), false)),
+                (0, decide(first, Entry::Whole(outcome.clone()), false)),
                 (1, ready(next, first)),
                 (0, frame(now, first, Message::Overtaken)),
                 (0, frame(now, first, Message::Learn)),

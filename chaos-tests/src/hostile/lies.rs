@@ -6,9 +6,10 @@ use clap::ValueEnum;
 use parking_lot::Mutex;
 use serde::Serialize;
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::{Draft, Origin, Outcome, RoundKind, RoundSpec, Voter};
+use slowmo_protocol::coordinator::{Draft, Entry, Origin, Outcome, RoundKind, RoundSpec, Voter};
 use slowmo_protocol::forks::Fork;
 use slowmo_protocol::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term};
+use slowmo_protocol::published::{Digest, PublicKey, Signature, Signed};
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{
     Bulk, BulkHeader, ContributionNotice, Frame, Header, Hello, JoinRefusal, MemberState, Message,
@@ -51,6 +52,8 @@ pub enum Lie {
     OtherSpec,
     /// Publishes other values to each node.
     EquivocateValues,
+    /// Tells another root of the published values than it holds.
+    FalseRoot,
     /// Proposes another entry to each node, if it leads.
     EquivocateDrafts,
     /// Says that another entry is decided.
@@ -75,11 +78,12 @@ impl Lie {
             | Self::OtherSender
             | Self::OtherCluster
             | Self::Absurd
-            | Self::OtherSpec => return None,
+            | Self::OtherSpec
+            | Self::EquivocateValues
+            | Self::FalseRoot => return None,
             Self::Broken | Self::Replay | Self::Flood | Self::Fork => Gap::Unnamed,
             Self::Random
             | Self::Join
-            | Self::EquivocateValues
             | Self::EquivocateDrafts
             | Self::Decide
             | Self::DecideAhead
@@ -233,6 +237,22 @@ impl Liar {
                 }
                 _ => vec![genuine.clone()],
             },
+            Lie::FalseRoot => match &**message {
+                Message::Ready(published) => {
+                    self.tell();
+                    let mut published = *published;
+                    published.0[0] ^= 1;
+                    vec![other(*header, &Message::Ready(published))]
+                }
+                // A leader tells it when it asks for votes.
+                Message::Accept(Entry::Held(published)) => {
+                    self.tell();
+                    let mut published = *published;
+                    published.0[0] ^= 1;
+                    vec![other(*header, &Message::Accept(Entry::Held(published)))]
+                }
+                _ => vec![genuine.clone()],
+            },
             Lie::EquivocateDrafts => match &**message {
                 Message::Attempt(draft) => {
                     self.tell();
@@ -324,7 +344,7 @@ impl Liar {
             Lie::Flood => {
                 let small = [
                     Message::Learn,
-                    Message::Ready,
+                    Message::Ready(Digest::default()),
                     Message::Learned,
                     Message::Accepted,
                     Message::GossipAsk { step: Step(1) },
@@ -378,7 +398,7 @@ impl Liar {
                 vec![
                     (led, Message::Prepare),
                     (led, Message::Open),
-                    (led, Message::Accept(Some(entry.clone()))),
+                    (led, Message::Accept(Entry::Whole(entry.clone()))),
                     decision(led, entry),
                 ]
             }
@@ -443,7 +463,7 @@ impl Liar {
         let standing = drawn.standing.clone();
         let random = &mut drawn.random;
         let step = Step(any(random));
-        match random.below(29) {
+        match random.below(32) {
             0 => Message::Bootstrap {
                 view: match standing {
                     Some(standing) => standing.view,
@@ -472,14 +492,14 @@ impl Liar {
                     parent,
                     draft: self.random_draft(random),
                 },
-                None => Message::Ready,
+                None => Message::Ready(digest(random)),
             },
-            12 => Message::Ready,
-            13 => Message::Accept(entry),
+            12 => Message::Ready(digest(random)),
+            13 => Message::Accept(named(entry, random)),
             14 => Message::Accepted,
             15 => Message::Overtaken,
             16 => Message::Decide {
-                entry,
+                entry: named(entry, random),
                 leaves: random.once_in(2),
             },
             17 => Message::Learn,
@@ -507,10 +527,18 @@ impl Liar {
             },
             25 => Message::GossipAsk { step },
             26 => Message::GossipReclaimed { step },
+            27 => Message::Compare,
+            28 => Message::Published(vec![(self.node(random), signed(random))]),
+            29 => Message::Equivocated {
+                owner: self.node(random),
+                one: signed(random),
+                other: signed(random),
+            },
             _ => match (standing, random.below(2)) {
                 (Some(standing), 0) => Message::Hello(Hello {
                     address: std::net::SocketAddr::from(([127, 0, 0, 1], any(random) as u16)),
                     devices: any(random) as u16,
+                    key: PublicKey::default(),
                     settings: "tau = 0".to_owned(),
                     model: None,
                     standing: Some(MemberState {
@@ -561,9 +589,26 @@ impl Liar {
     }
 }
 
+fn digest(random: &mut Random) -> Digest {
+    let mut digest = Digest::default();
+    digest.0[0] = any(random) as u8;
+    digest
+}
+
+fn signed(random: &mut Random) -> Signed {
+    Signed {
+        digest: digest(random),
+        signature: Signature::default(),
+    }
+}
+
+fn named(entry: Option<Outcome>, random: &mut Random) -> Entry {
+    entry.map_or_else(|| Entry::Held(digest(random)), Entry::Whole)
+}
+
 fn decision(header: Header, entry: Outcome) -> (Header, Message) {
     let decide = Message::Decide {
-        entry: Some(entry),
+        entry: Entry::Whole(entry),
         leaves: false,
     };
     (header, decide)
@@ -664,7 +709,7 @@ fn absurd(header: Header, drawn: &mut Drawn) -> Vec<(Header, Message)> {
     let messages = [
         Message::Prepare,
         Message::Open,
-        Message::Ready,
+        Message::Ready(Digest::default()),
         Message::Learn,
         Message::Overtaken,
         Message::GossipAsk { step: Step(most) },

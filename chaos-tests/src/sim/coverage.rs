@@ -120,7 +120,7 @@ fn name(mail: &Mail) -> Option<&'static str> {
         Message::Closed => "Closed",
         Message::Attempt(_) => "Attempt",
         Message::Admit { .. } => "Admit",
-        Message::Ready => "Ready",
+        Message::Ready(_) => "Ready",
         Message::Accept(_) => "Accept",
         Message::Accepted => "Accepted",
         Message::Overtaken => "Overtaken",
@@ -135,5 +135,8 @@ fn name(mail: &Mail) -> Option<&'static str> {
         Message::GossipSkipped { .. } => "GossipSkipped",
         Message::GossipAsk { .. } => "GossipAsk",
         Message::GossipReclaimed { .. } => "GossipReclaimed",
+        Message::Compare => "Compare",
+        Message::Published(_) => "Published",
+        Message::Equivocated { .. } => "Equivocated",
     })
 }

@@ -24,20 +24,20 @@ const LINE: usize = 130;
 #[derive(Debug, thiserror::Error)]
 pub enum ScheduleError {
     /// The file cannot be read.
-    #[error("cannot read the schedule {}: {source}", path.display())]
+    #[error("cannot read the schedule {}: {error}", path.display())]
     Unreadable {
         /// Path of the file.
         path: PathBuf,
         /// Error of the system.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// The file cannot be written.
-    #[error("cannot write the schedule {}: {source}", path.display())]
+    #[error("cannot write the schedule {}: {error}", path.display())]
     Unwritable {
         /// Path of the file.
         path: PathBuf,
         /// Error of the system.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// The file is not TOML, or has keys that a schedule does not have.
     #[error("{name}, line {line}: {message}")]
@@ -222,9 +222,9 @@ impl Schedule {
     /// The file cannot be read, is not TOML, has unknown or missing keys, or values that make no
     /// sense.
     pub fn read(path: &Path) -> Result<Self, ScheduleError> {
-        let unreadable = |source| ScheduleError::Unreadable {
+        let unreadable = |error| ScheduleError::Unreadable {
             path: path.to_owned(),
-            source,
+            error,
         };
         let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
         if bytes > BYTES_MAX {
@@ -258,9 +258,9 @@ impl Schedule {
     /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), ScheduleError> {
         let text = self.text()?;
-        std::fs::write(path, text).map_err(|source| ScheduleError::Unwritable {
+        std::fs::write(path, text).map_err(|error| ScheduleError::Unwritable {
             path: path.to_owned(),
-            source,
+            error,
         })
     }
 

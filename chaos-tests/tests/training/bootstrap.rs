@@ -366,6 +366,7 @@ fn a_key_that_is_wrong_in_a_rendezvous_is_named_in_the_end() {
 fn a_peer_that_never_synchronizes() {
     let quick = Config {
         round_timeout_ms: 300,
+        grace_ms: 150,
         ..config()
     };
     let mut starts = in_memory(None, vec![(quick.clone(), 8), (quick, 8)]);

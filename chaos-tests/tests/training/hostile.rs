@@ -7,9 +7,12 @@ use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{Config, Runtime};
 use slowmo_actors::ports::transport::{SendError, Transport, TransportEvent};
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::{Base, Draft, Outcome, Proposal, RoundKind, RoundSpec, Voter};
+use slowmo_protocol::coordinator::{
+    Base, Draft, Entry, Outcome, Proposal, RoundKind, RoundSpec, Voter,
+};
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
 use slowmo_protocol::model::ModelSize;
+use slowmo_protocol::published::{Digest, PublicKey};
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{
     BULK_HEADER_BYTES_MAX, Bulk, BulkHeader, CONTROL_FRAME_BYTES_MAX, Content, ContributionHeader,
@@ -56,6 +59,7 @@ fn usurped() -> View {
         incarnation: Incarnation(1),
         address: address(99),
         devices: 1,
+        key: PublicKey::default(),
     };
     View::new(Epoch(2), vec![stranger]).unwrap()
 }
@@ -77,6 +81,7 @@ fn hello(standing: bool) -> Message {
     Message::Hello(Hello {
         address: address(99),
         devices: 1,
+        key: PublicKey::default(),
         settings: "tau = 1".to_owned(),
         model,
         standing,
@@ -168,17 +173,17 @@ fn wrong_messages() -> Vec<Message> {
             },
             draft,
         },
-        Message::Ready,
-        Message::Accept(None),
-        Message::Accept(Some(forged())),
+        Message::Ready(Digest::default()),
+        Message::Accept(Entry::Held(Digest::default())),
+        Message::Accept(Entry::Whole(forged())),
         Message::Accepted,
         Message::Overtaken,
         Message::Decide {
-            entry: None,
+            entry: Entry::Held(Digest::default()),
             leaves: false,
         },
         Message::Decide {
-            entry: Some(forged()),
+            entry: Entry::Whole(forged()),
             leaves: true,
         },
         Message::Learn,

@@ -484,3 +484,28 @@ fn a_cluster_whose_rounds_carry_no_parameters_admits_nobody() {
         &["do not carry the complete state", "set average_every"],
     );
 }
+
+#[test]
+fn a_node_that_may_bootstrap_agrees_on_min_nodes_also_when_it_comes_late() {
+    let late = Config {
+        min_nodes: 3,
+        ..averaging()
+    };
+    assert_says(
+        &told(&late, VALUES),
+        &["refused", "min_nodes is 3 here, 2 there"],
+    );
+    // Who only joins never bootstraps: its value does not matter.
+    let [founder, late, _] = one_comes_later(
+        &averaging(),
+        &Config {
+            join: true,
+            min_nodes: 1,
+            ..averaging()
+        },
+    );
+    assert_eq!(
+        founder.seen.values.last().map(|values| bits(values)),
+        late.seen.values.last().map(|values| bits(values))
+    );
+}

@@ -26,12 +26,7 @@ fn a_learning_rate_that_cannot_be_divided_by_is_refused_before_anything_is_sent(
                 .for_each(|value| *value -= 0.1 * (rank as f32 + 1.0));
             if rank == 1 {
                 let before = values.clone();
-                for (rate, shown) in [
-                    (0.0, "0"),
-                    (f32::NAN, "NaN"),
-                    (f32::INFINITY, "inf"),
-                    (-0.1, "-0.1"),
-                ] {
+                for (rate, shown) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (-0.1, "-0.1")] {
                     let error = worker.step(&mut values, rate).unwrap_err();
                     assert!(
                         matches!(error, StepError::LearningRate { step: 1, .. }),
@@ -42,7 +37,7 @@ fn a_learning_rate_that_cannot_be_divided_by_is_refused_before_anything_is_sent(
                         &[
                             "step 1 ends an outer round",
                             &format!("but the learning rate is {shown}"),
-                            "finite and above 0",
+                            "finite and not below 0",
                         ],
                     );
                     assert_eq!(values, before);

@@ -287,6 +287,7 @@ pub fn config() -> Config {
     Config {
         connect_timeout_ms: PATIENCE_MS,
         round_timeout_ms: PATIENCE_MS,
+        grace_ms: PATIENCE_MS / 2,
         ..Config::default()
     }
 }

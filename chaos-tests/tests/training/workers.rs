@@ -2,12 +2,13 @@
 //! lent.
 
 use crate::support::{
-    IN_ORDER, Job, assert_close, bits, config, local_sgd, mean, noise, noisy, sgp, uneven,
+    IN_ORDER, Job, assert_close, assert_says, bits, config, local_sgd, mean, noise, noisy, sgp,
+    uneven,
 };
 use slowmo::BaseName;
 use slowmo::{
     AsyncWorker, Config, Exchange, ExchangeError, GradientError, Runtime, StepError, StepReport,
-    Worker,
+    TensorError, Tensors, Worker,
 };
 use slowmo_chaos::cluster::{Cluster, start};
 use std::sync::mpsc;
@@ -478,4 +479,198 @@ fn a_list_of_tensors_and_a_flat_slice_are_the_same_model() {
     second.leave().unwrap();
     assert_eq!(flat, [1.0, 1.5, 3.0]);
     assert_eq!(listed.join().unwrap(), [vec![1.0, 1.5], vec![], vec![3.0]]);
+}
+
+#[test]
+fn a_worker_that_never_comes_is_named_at_once_and_the_others_get_an_error() {
+    let node = Runtime::builder()
+        .config(Config {
+            devices: 2,
+            round_timeout_ms: 3_000,
+            grace_ms: 1_000,
+            ..local_sgd(1, 2, 1.0, 0.5)
+        })
+        .spawn()
+        .unwrap();
+    // As a program does that was written for one worker: it takes the first one only.
+    let mut worker = node.worker(0).unwrap();
+    let begun = Instant::now();
+    let waits = thread::spawn(move || worker.synchronize(&mut vec![1.0f32; 5]).unwrap_err());
+    let named = loop {
+        if let Some(waiting) = node.status().waiting_for {
+            break waiting;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(2), "nobody is named");
+        thread::sleep(Duration::from_millis(10));
+    };
+    assert_says(
+        &named,
+        &["worker 1 of this node", "synchronize", "devices = 2", "3 s"],
+    );
+    let events = node.status().events;
+    assert!(
+        events.iter().any(|event| event.what.contains(&named)),
+        "{events:?}"
+    );
+    assert_says(
+        &waits.join().unwrap().to_string(),
+        &[
+            "worker 1 of this node did not call synchronize within 3 s",
+            "round_timeout_ms",
+            "devices = 2",
+            "Runtime::worker",
+        ],
+    );
+    assert_eq!(node.status().waiting_for, None);
+}
+
+#[test]
+fn a_worker_that_comes_late_is_waited_for_and_named_meanwhile() {
+    let node = Runtime::builder()
+        .config(Config {
+            devices: 2,
+            ..local_sgd(1, 2, 1.0, 0.5)
+        })
+        .spawn()
+        .unwrap();
+    let train = |mut worker: Worker| {
+        let mut values = vec![1.0f32; 5];
+        worker.synchronize(&mut values).unwrap();
+        for _ in 0..4 {
+            worker.average_gradients(&mut [0.5f32; 5]).unwrap();
+            worker.step(&mut values, 0.1).unwrap();
+        }
+        worker.leave().unwrap();
+    };
+    thread::scope(|scope| {
+        let first = node.worker(0).unwrap();
+        scope.spawn(move || train(first));
+        crate::support::until("worker 1 is named", || node.status().waiting_for.is_some());
+        let second = node.worker(1).unwrap();
+        scope.spawn(move || train(second));
+        crate::support::until("nobody is waited for", || {
+            node.status().waiting_for.is_none()
+        });
+    });
+}
+
+/// Trains as README shows, until the node is drained or `steps` are done.
+fn train_by_the_condition(worker: &mut Worker, steps: u64, ask: impl Fn(u64)) -> u64 {
+    let mut values = uneven(50);
+    let mut step = worker.synchronize(&mut values).unwrap().step;
+    while worker.is_running() && step < steps {
+        worker.average_gradients(&mut vec![0.1f32; 50]).unwrap();
+        step = worker.step(&mut values, 0.1).unwrap().step + 1;
+        ask(step);
+    }
+    step
+}
+
+#[test]
+fn a_loop_that_asks_whether_it_runs_ends_well_after_a_drain() {
+    for config in [
+        local_sgd(2, 4, 1.0, 0.5),
+        sgp(4, 0.5),
+        Config {
+            base: BaseName::AllReduce,
+            tau: 4,
+            ..config()
+        },
+    ] {
+        let steps = crate::support::on_nodes(&[1, 2], IN_ORDER, &config, |place, node, worker| {
+            let mut worker = worker;
+            let drains = |step| {
+                if place == 0 && step == 5 {
+                    node.drain();
+                }
+            };
+            let steps = train_by_the_condition(&mut worker, 300, drains);
+            let running = worker.is_running();
+            assert_eq!(running, place == 1, "{config:?}");
+            if !running {
+                let again = worker.step(&mut uneven(50), 0.1).unwrap_err();
+                assert_says(&again.to_string(), &["has left the cluster", "call leave"]);
+            }
+            worker.leave().unwrap();
+            steps
+        });
+        assert!((5..300).contains(&steps[0]) && steps[1] == 300, "{steps:?}");
+    }
+}
+
+#[test]
+fn parameters_need_not_be_lent_where_nothing_is_due() {
+    let config = local_sgd(3, 6, 1.0, 0.5);
+    let job = Job {
+        initial: uneven(50),
+        steps: 12,
+        ..Job::new(2, config.clone(), noise())
+    };
+    let expected = job.values();
+    let lent = crate::support::on_nodes(&job.ids, IN_ORDER, &config, |rank, _, mut worker| {
+        let mut values = uneven(50);
+        assert_eq!(
+            worker.step_alone(0.1),
+            Err(StepError::NotSynchronized),
+            "nothing is known yet"
+        );
+        worker.synchronize(&mut values).unwrap();
+        let mut lent = Vec::new();
+        for (step, expected) in expected[rank].iter().enumerate() {
+            let gradients = noisy(rank, step, &values);
+            crate::support::descend(&mut values, &gradients, 0.1);
+            let report = if worker.is_due() {
+                let told = worker.step_alone(0.1).unwrap_err();
+                assert_says(
+                    &told.to_string(),
+                    &["exchanges with the other nodes", "is_due"],
+                );
+                lent.push(step);
+                worker.step(&mut values, 0.1).unwrap()
+            } else {
+                worker.step_alone(0.1).unwrap()
+            };
+            assert_eq!(report.step, step as u64);
+            assert_eq!(bits(&values), bits(expected), "step {step}");
+        }
+        worker.leave().unwrap();
+        lent
+    });
+    assert_eq!(lent, [[2, 5, 8, 11], [2, 5, 8, 11]]);
+}
+
+/// Parameters that count how often they are read.
+struct Counted {
+    values: Vec<f32>,
+    reads: std::cell::Cell<usize>,
+}
+
+impl Tensors for Counted {
+    fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
+        self.reads.set(self.reads.get() + 1);
+        self.values.read(visit)
+    }
+
+    fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
+        self.values.write(visit)
+    }
+}
+
+#[test]
+fn nothing_is_read_at_a_step_where_nothing_is_due() {
+    let config = local_sgd(3, 6, 1.0, 0.5);
+    crate::support::on_nodes(&[1, 2], IN_ORDER, &config, |_, _, mut worker| {
+        let mut lent = Counted {
+            values: uneven(50),
+            reads: Default::default(),
+        };
+        worker.synchronize(&mut lent).unwrap();
+        for _ in 0..12 {
+            let due = worker.is_due();
+            let before = lent.reads.get();
+            worker.step(&mut lent, 0.1).unwrap();
+            assert_eq!(lent.reads.get() > before, due);
+        }
+        worker.leave().unwrap();
+    });
 }

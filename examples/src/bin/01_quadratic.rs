@@ -41,7 +41,9 @@ fn train() -> Result<(), Box<dyn std::error::Error>> {
         place.nodes
     );
 
-    for step in place.step..STEPS {
+    // The loop ends after its last step, or once this node was drained: by SIGTERM, or by an order.
+    let mut step = place.step;
+    while worker.is_running() && step < STEPS {
         // 3. Train as usual: a gradient on this node's data, then a step of your own optimizer.
         let mut gradient = [STEEPNESS * (parameters[0] - minimum)];
         worker.average_gradients(&mut gradient)?; // over the devices of this node, if it has several
@@ -50,10 +52,10 @@ fn train() -> Result<(), Box<dyn std::error::Error>> {
         // 4. Then report the step to the runtime. When something is due, it averages with the other
         //    nodes and takes the slow step.
         let report = worker.step(&mut parameters, LEARNING_RATE)?;
-        if report.slow_step || step % 100 == 99 {
+        step = report.step + 1;
+        if report.slow_step || step % 100 == 0 {
             println!(
-                "step {:>3}  x = {:<8.5} {}",
-                step + 1,
+                "step {step:>3}  x = {:<8.5} {}",
                 parameters[0],
                 if report.slow_step {
                     "← slow step"

@@ -47,12 +47,17 @@ pub enum SourceError {
         /// The folder.
         path: PathBuf,
         /// The reason.
-        #[source]
         error: std::io::Error,
     },
     /// Writing to the log of used images failed.
     #[error("the samples log: {0}")]
-    Write(#[from] std::io::Error),
+    Write(std::io::Error),
+}
+
+impl From<std::io::Error> for SourceError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Write(error)
+    }
 }
 
 /// Creates a new file for every incarnation of a node, even if several run in one process.

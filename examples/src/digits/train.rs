@@ -102,13 +102,13 @@ pub enum TrainError {
     Restore(#[from] RestoreError),
     /// The runtime did not start.
     #[error("the runtime did not start: {0}")]
-    Spawn(#[from] slowmo::SpawnError),
+    Spawn(slowmo::SpawnError),
     /// A setting was refused.
     #[error(transparent)]
     Config(#[from] slowmo::ConfigError),
     /// There is no folder in which the nodes of this machine could find each other.
     #[error("no temporary folder: {0}")]
-    Folder(#[source] std::io::Error),
+    Folder(std::io::Error),
     /// A worker's handle was refused.
     #[error(transparent)]
     Worker(#[from] slowmo::WorkerError),
@@ -133,6 +133,12 @@ pub enum TrainError {
     /// A worker's thread panicked.
     #[error("the thread of worker {0} panicked: its message is on stderr")]
     Panicked(usize),
+}
+
+impl From<slowmo::SpawnError> for TrainError {
+    fn from(error: slowmo::SpawnError) -> Self {
+        Self::Spawn(error)
+    }
 }
 
 /// Trains as one node of the cluster that `config` describes, with one thread per worker;
@@ -304,7 +310,7 @@ impl Replica {
         let start = Instant::now();
         let test = Dataset::test()?;
         let mut evaluated = start;
-        while !self.source.is_finished(self.steps, options) {
+        while self.worker.is_running() && !self.source.is_finished(self.steps, options) {
             let begun = Instant::now();
             let batch = self.data.batch(self.source.batch(self.steps));
             let (loss, mut gradients) = self.model.loss_and_gradients(&batch);
@@ -334,9 +340,6 @@ impl Replica {
             self.steps = report.step + 1;
             self.source.log()?;
             observe(&report, loss, &self.model)?;
-            if report.drained {
-                break;
-            }
         }
         Ok(start.elapsed())
     }

@@ -15,13 +15,13 @@ pub const NODE_ANSWER_MAX: Duration = Duration::from_secs(2);
 pub enum NodeError {
     /// The node does not answer.
     #[error(
-        "{who} does not answer ({source}); it may not be up yet; if it is paused, it does what was asked once it continues"
+        "{who} does not answer ({error}); it may not be up yet; if it is paused, it does what was asked once it continues"
     )]
     Silent {
         /// Description of the node.
         who: String,
         /// The system's error.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// The node refused.
     #[error("{who} refused: {error}")]
@@ -37,11 +37,11 @@ impl NodeError {
     /// Whether nothing serves the socket: the node has ended or never existed.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        let Self::Silent { source, .. } = self else {
+        let Self::Silent { error, .. } = self else {
             return false;
         };
         matches!(
-            source.kind(),
+            error.kind(),
             std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused
         )
     }
@@ -76,6 +76,6 @@ fn converse(who: String, socket: &Path, request: Request) -> Result<Answer, Node
     match exchange(socket, &request, NODE_ANSWER_MAX) {
         Ok(Answer::Refused { error }) => Err(NodeError::Refused { who, error }),
         Ok(answer) => Ok(answer),
-        Err(source) => Err(NodeError::Silent { who, source }),
+        Err(error) => Err(NodeError::Silent { who, error }),
     }
 }

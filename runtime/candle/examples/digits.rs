@@ -35,18 +35,14 @@ fn main() -> anyhow::Result<()> {
     worker.attach_sampler(&sampler);
     let place = worker.synchronize(&mut variables)?;
     let mut step = place.step;
-    while step < STEPS {
+    while worker.is_running() && step < STEPS {
         let (pixels, labels) = tensors(&train.batch(sampler.next_batch()), &device)?;
         let loss = loss::cross_entropy(&model.forward(&pixels)?, &labels)?;
         let mut gradients = loss.backward()?;
         worker.average_gradients(&mut CandleGradients::new(&variables, &mut gradients))?;
         optimizer.step(&gradients)?;
         worker.report_loss(f64::from(loss.to_scalar::<f32>()?));
-        let report = worker.step(&mut variables, LEARNING_RATE as f32)?;
-        step = report.step + 1;
-        if report.drained {
-            break;
-        }
+        step = worker.step(&mut variables, LEARNING_RATE as f32)?.step + 1;
     }
     worker.leave()?;
 

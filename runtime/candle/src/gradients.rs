@@ -7,7 +7,8 @@ use slowmo::{TensorError, Tensors};
 
 /// The gradients of [`CandleVariables`], in the same order and of the same lengths on every worker:
 /// a variable that took no part in the loss counts as zeros, and gets a gradient when it is
-/// written.
+/// written. One that never took part in the first steps is named in a warning, once
+/// ([`CandleVariables::without_gradient`]).
 #[derive(Debug)]
 pub struct CandleGradients<'a> {
     variables: &'a CandleVariables,
@@ -18,6 +19,7 @@ impl<'a> CandleGradients<'a> {
     /// Borrows the gradients in `store` of these variables.
     #[must_use]
     pub fn new(variables: &'a CandleVariables, store: &'a mut GradStore) -> Self {
+        variables.watch(store);
         Self { variables, store }
     }
 }
@@ -31,6 +33,10 @@ impl Tensors for CandleGradients<'_> {
             }
         }
         Ok(())
+    }
+
+    fn elements(&self) -> Result<usize, TensorError> {
+        self.variables.elements()
     }
 
     fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {

@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{Module, VarBuilder, VarMap};
 use slowmo::internal::tensors::flat::{digest, elements, freeze, restore};
 use slowmo::{TensorError, Tensors};
+use std::sync::{Arc, Mutex};
 
 fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
@@ -77,6 +78,62 @@ fn gradients_follow_the_variables_and_missing_ones_are_zeros() {
     assert_eq!(values(store.get(&unused).unwrap()), [0.0]);
     assert_eq!(values(store.get(&weight).unwrap()), counted[1..7]);
     assert_eq!(values(store.get(&used).unwrap()), [7.0, 8.0]);
+}
+
+/// A log in memory.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What `act` logs.
+fn logged(act: impl FnOnce()) -> String {
+    let log = Log::default();
+    let writer = log.clone();
+    let lines = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone());
+    tracing::subscriber::with_default(lines.finish(), act);
+    let bytes = log.0.lock().unwrap().clone();
+    String::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn a_variable_that_never_gets_a_gradient_is_named_once() {
+    let variable = |value: f32| Var::from_slice(&[value], 1, &Device::Cpu).unwrap();
+    let [used, seldom, never] = [1.0, 2.0, 3.0].map(variable);
+    let list = [
+        ("head".to_owned(), used.clone()),
+        ("extra".to_owned(), seldom.clone()),
+        ("forgotten".to_owned(), never),
+    ];
+    let variables = CandleVariables::new(list).unwrap();
+    let told = logged(|| {
+        for step in 0..100 {
+            let mut loss = used.sqr().unwrap();
+            if step == 7 {
+                loss = (loss + seldom.sqr().unwrap()).unwrap();
+            }
+            let mut store = loss.backward().unwrap();
+            let mut flat = vec![0.0; 3];
+            freeze(&CandleGradients::new(&variables, &mut store), &mut flat).unwrap();
+        }
+    });
+    assert_eq!(told.matches("WARN").count(), 1, "{told}");
+    assert!(
+        told.contains(r#"variables=["forgotten"]"#) && told.contains("does not depend on"),
+        "{told}"
+    );
+    assert_eq!(variables.without_gradient(), ["forgotten"]);
 }
 
 #[test]

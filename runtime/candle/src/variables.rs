@@ -2,9 +2,14 @@
 
 use crate::{check, read, refused, write};
 use candle_core::Var;
+use candle_core::backprop::GradStore;
 use candle_nn::VarMap;
 use slowmo::{TensorError, Tensors};
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Steps after which a variable that has had no gradient yet is named. Parts of a model that are
+/// trained only sometimes have had one by then, and a first trial is rarely shorter.
+const STEPS_UNTIL_TOLD: u32 = 10;
 
 /// Variables ordered by name, so that all nodes agree on the flat order. They share their storage
 /// with the model: the model sees what is written here.
@@ -22,6 +27,15 @@ use std::sync::PoisonError;
 #[derive(Clone, Debug)]
 pub struct CandleVariables {
     list: Vec<(String, Var)>,
+    watch: Arc<Mutex<Watch>>,
+}
+
+/// Which variables have had a gradient; until [`STEPS_UNTIL_TOLD`] only.
+#[derive(Debug)]
+struct Watch {
+    steps: u32,
+    /// Places in the list of those that have had none.
+    without: Vec<usize>,
 }
 
 impl CandleVariables {
@@ -55,7 +69,47 @@ impl CandleVariables {
         for (name, variable) in &list {
             check(name, variable)?;
         }
-        Ok(Self { list })
+        let watch = Watch {
+            steps: 0,
+            without: (0..list.len()).collect(),
+        };
+        let watch = Arc::new(Mutex::new(watch));
+        Ok(Self { list, watch })
+    }
+
+    /// The names of the variables that have had no gradient in the first steps, as far as
+    /// [`crate::CandleGradients`] has seen: the loss does not depend on them. They are named in a
+    /// warning once.
+    #[must_use]
+    pub fn without_gradient(&self) -> Vec<&str> {
+        let watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = watch
+            .without
+            .iter()
+            .filter_map(|place| self.list.get(*place));
+        names.map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// Takes note of a step's gradients, and warns at the last step that is watched.
+    pub(crate) fn watch(&self, store: &GradStore) {
+        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        if watch.steps == STEPS_UNTIL_TOLD || watch.without.is_empty() {
+            return;
+        }
+        watch.steps += 1;
+        let missing = |place: &usize| {
+            let variable = self.list.get(*place);
+            variable.is_some_and(|(_, variable)| store.get(variable).is_none())
+        };
+        watch.without.retain(missing);
+        let ends = watch.steps == STEPS_UNTIL_TOLD && !watch.without.is_empty();
+        drop(watch);
+        if ends {
+            tracing::warn!(
+                variables = ?self.without_gradient(),
+                "the loss does not depend on these variables: in {STEPS_UNTIL_TOLD} steps they had no gradient, which counts as zeros; connect them to the loss, or lend only what is trained"
+            );
+        }
     }
 
     /// The names and variables, ascending by name.
@@ -80,6 +134,11 @@ impl Tensors for CandleVariables {
         self.list
             .iter()
             .try_for_each(|(name, variable)| read(name, variable, visit))
+    }
+
+    fn elements(&self) -> Result<usize, TensorError> {
+        let counts = self.list.iter().map(|(_, variable)| variable.elem_count());
+        Ok(counts.sum())
     }
 
     fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {

@@ -145,6 +145,18 @@ pub enum ConfigError {
         /// The key's value, in milliseconds.
         idle_timeout_ms: u64,
     },
+    /// A round would fail before its time of grace is over.
+    #[error(
+        "grace_ms = {grace_ms} is more than half of round_timeout_ms = {round_timeout_ms}: set grace_ms to at most {grace_max}, or round_timeout_ms to at least {}", grace_ms.saturating_mul(2)
+    )]
+    GraceTooLong {
+        /// The key's value, in milliseconds.
+        grace_ms: u64,
+        /// The largest value that fits, in milliseconds.
+        grace_max: u64,
+        /// The key's value, in milliseconds.
+        round_timeout_ms: u64,
+    },
     /// Two ways to find nodes that exclude each other are given.
     #[error(
         "rendezvous and discover exclude each other: remove one of them (peers can be combined with discover)"

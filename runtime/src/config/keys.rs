@@ -246,7 +246,7 @@ pub static KEYS: &[Key] = &[
         "workers",
         Allowed::Whole(1, 64),
         false,
-        "workers of this node, g"
+        "workers of this node, g; each needs a thread that makes the same calls"
     ),
     key!(
         device,

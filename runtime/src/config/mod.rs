@@ -333,6 +333,14 @@ impl Config {
                 idle_timeout_ms,
             });
         }
+        let grace_max = self.round_timeout_ms / 2;
+        if self.grace_ms > grace_max {
+            return Err(ConfigError::GraceTooLong {
+                grace_ms: self.grace_ms,
+                grace_max,
+                round_timeout_ms: self.round_timeout_ms,
+            });
+        }
         Ok(())
     }
 

@@ -565,3 +565,19 @@ fn a_bootstrap_by_half_of_the_nodes_may_happen_twice() {
         "the list names this node too"
     );
 }
+
+#[test]
+fn a_grace_that_would_be_cut_is_refused_with_its_bound() {
+    let with = |grace_ms, round_timeout_ms| Config {
+        grace_ms,
+        round_timeout_ms,
+        ..Config::default()
+    };
+    let told = with(500_000, 300_000).check().unwrap_err().to_string();
+    assert_eq!(
+        told,
+        "grace_ms = 500000 is more than half of round_timeout_ms = 300000: set grace_ms to at most 150000, or round_timeout_ms to at least 1000000"
+    );
+    with(150_000, 300_000).check().unwrap();
+    assert!(with(150_001, 300_001).check().is_err());
+}

@@ -19,7 +19,14 @@ pub enum DeviceError {
     /// An error of a GPU or of one of CUDA's libraries.
     #[cfg(feature = "cuda")]
     #[error("device = cuda: {0}")]
-    Gpu(#[from] slowmo_cuda::GpuError),
+    Gpu(slowmo_cuda::GpuError),
+}
+
+#[cfg(feature = "cuda")]
+impl From<slowmo_cuda::GpuError> for DeviceError {
+    fn from(error: slowmo_cuda::GpuError) -> Self {
+        Self::Gpu(error)
+    }
 }
 
 /// One device for each worker, the collective of the workers, and the memory for the node's

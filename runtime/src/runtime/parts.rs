@@ -14,6 +14,7 @@ use slowmo_actors::status::StatusBoard;
 use slowmo_protocol::checkpoint::spacing;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
+use slowmo_protocol::membership::settings::BOOTSTRAP_KEYS;
 use slowmo_protocol::trace::Start;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,6 +86,19 @@ pub(super) fn recorder_of(
         })
 }
 
+/// The settings that this node compares with others. One that only joins never bootstraps, so its
+/// keys of a bootstrap are not compared.
+fn compared_settings(config: &Config) -> String {
+    let only_joins = config.join || config.lineage.is_some();
+    let concerns = |line: &&str| {
+        let key = line.split(" =").next().unwrap_or_default();
+        !(only_joins && BOOTSTRAP_KEYS.contains(&key))
+    };
+    let shared = config.shared_settings();
+    let lines = shared.lines().filter(concerns);
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
 pub(super) fn settings(config: &Config, identity: Identity) -> Result<NodeSettings, SpawnError> {
     Ok(NodeSettings {
         identity,
@@ -93,7 +107,7 @@ pub(super) fn settings(config: &Config, identity: Identity) -> Result<NodeSettin
         checkpoint_every: config.checkpoint_every.unwrap_or(0),
         workers: usize::from(config.devices),
         min_nodes: config.min_nodes,
-        shared: config.shared_settings(),
+        shared: compared_settings(config),
         max_nodes: config.max_nodes,
         // A node that brings a history's state must not bootstrap another one.
         join: config.join || config.lineage.is_some(),

@@ -17,13 +17,14 @@ pub use crash::{Fate, Sending, Watcher};
 use lane::Lane;
 use line::Line;
 use parking_lot::Mutex;
-use sender::FaultySender;
+use sender::{FaultySender, Signing};
+use slowmo_actors::ports::signer::Signer;
 use slowmo_actors::ports::transport::{
     BulkError, BulkSender, DownReason, LocalPeer, SendError, TRANSPORT_EVENTS_MAX, Traffic,
     Transport, TransportEvent,
 };
 use slowmo_protocol::ident::NodeId;
-use slowmo_protocol::wire::{BulkHeader, CONTROL_FRAME_BYTES_MAX, Frame};
+use slowmo_protocol::wire::{Bulk, BulkHeader, CONTROL_FRAME_BYTES_MAX, Frame};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -72,6 +73,8 @@ struct Shared {
     silenced: Mutex<BTreeSet<NodeId>>,
     crash: Arc<Crash>,
     falsifier: Mutex<Option<Falsifier>>,
+    /// The node's key, with which it signs falsified values too.
+    signer: Mutex<Option<Arc<dyn Signer>>>,
     tamperer: Mutex<Option<Tamperer>>,
 }
 
@@ -104,6 +107,7 @@ pub fn wrap(
         silenced,
         crash,
         falsifier: Mutex::default(),
+        signer: Mutex::default(),
         tamperer: Mutex::default(),
     });
     shared
@@ -143,9 +147,14 @@ impl Faults {
     }
 
     /// Lets `falsifier` change each bulk stream that this node opens from now on, as a broken or
-    /// hostile node might.
+    /// hostile node might. It signs what it publishes as it sends it.
     pub fn falsify(&self, falsifier: Falsifier) {
         *self.shared.falsifier.lock() = Some(falsifier);
+    }
+
+    /// Gives the key with which the node signs what it publishes.
+    pub(crate) fn sign_with(&self, signer: Arc<dyn Signer>) {
+        *self.shared.signer.lock() = Some(signer);
     }
 
     /// Lets `tamperer` replace each control frame that this node sends from now on, as a hostile node
@@ -260,6 +269,14 @@ impl Shared {
         (changed.encode().map_or(header, Bytes::from), first)
     }
 
+    /// What signs the values of a falsified stream that ends with a signature.
+    fn signs_anew(&self, header: &Bytes, first: &[u8]) -> Option<Signing> {
+        let BulkHeader::V1 { header, content } = BulkHeader::decode(header).ok()?;
+        let signed = content == Bulk::Parameters && !first.is_empty();
+        let signer = self.signer.lock().clone().filter(|_| signed)?;
+        Some(Signing::new(signer, header))
+    }
+
     /// The control frames that are sent in place of one.
     fn tampered(&self, to: NodeId, frame: Bytes) -> Vec<Bytes> {
         let tamperer = self.tamperer.lock().clone();
@@ -353,11 +370,13 @@ impl Transport for FaultyTransport {
         crash.pass(to, watched.as_ref().map(Sending::Opens)).await;
         lane.wait(header.len()).await;
         let (header, first) = self.shared.falsified(to, header);
+        let signing = self.shared.signs_anew(&header, &first);
         let inner = self.inner.open_bulk(to, header).await?;
         Ok(Box::new(FaultySender::new(
             MortalSender::new(inner, to, watched, crash.clone()),
             lane,
             first,
+            signing,
         )))
     }
 

@@ -140,6 +140,27 @@ impl AsyncWorker {
         }
     }
 
+    /// See [`crate::Worker::is_running`].
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.session.as_ref().is_some_and(Session::is_running)
+    }
+
+    /// See [`crate::Worker::is_due`].
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.session.as_ref().is_some_and(Session::is_due)
+    }
+
+    /// See [`crate::Worker::step_alone`].
+    ///
+    /// # Errors
+    /// As for that function.
+    pub fn step_alone(&mut self, learning_rate: f32) -> Result<StepReport, StepError> {
+        let session = self.session.as_mut().ok_or(StepError::NotSynchronized)?;
+        session.step_alone(learning_rate)
+    }
+
     /// See [`crate::Worker::report_loss`].
     pub fn report_loss(&self, loss: f64) {
         if let Some(session) = &self.session {

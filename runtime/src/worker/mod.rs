@@ -54,7 +54,8 @@ impl Worker {
 
     /// Waits for the bootstrap members and replaces `parameters` by those of the lowest id; or, if
     /// a cluster trains already, joins it with its next round and takes over its parameters and its
-    /// step. Call it once, before the first step, on every worker.
+    /// step. Call it once, before the first step, on every worker. A node that was drained before it
+    /// became a member gets no parameters: [`Worker::is_running`] is false then.
     ///
     /// # Errors
     /// Unreachable peer, different configuration or parameter count (both nodes named), a cluster
@@ -91,7 +92,8 @@ impl Worker {
 
     /// Replaces the gradients by their exact mean over the node's workers; with base `all_reduce`
     /// over all nodes too. Call it after every backward pass, on every worker. Sums in ascending
-    /// worker and node id: the same bits everywhere.
+    /// worker and node id: the same bits everywhere. On a node with one worker, with another base
+    /// than `all_reduce`, it changes nothing and may be left out.
     ///
     /// # Errors
     /// A worker of this node is gone, lengths differ, or this node was excluded and takes new
@@ -113,14 +115,15 @@ impl Worker {
 
     /// Runs the exchange that is due after this inner step: gossip, exact average or outer round
     /// ([`slowmo_protocol::schedule`]). Call it after every optimizer step, also one that was skipped.
-    /// `learning_rate` is `γ`, the inner optimizer's rate at this moment. Costs well under 20 µs
-    /// when nothing is due.
+    /// `learning_rate` is `γ`, the inner optimizer's rate at this moment; where a schedule is at
+    /// exactly 0, the last rate above 0 stands in. Costs well under 20 µs when nothing is due, and
+    /// reads no tensor then.
     ///
     /// Nodes may die, leave, join and lag meanwhile: the nodes that are present decide a round, and
     /// the report names them ([`StepReport::contributors`], [`StepReport::nodes`]). Without a
     /// quorum it waits until enough nodes are back; the node's status says for whom. A node that
     /// was excluded gets the others' parameters and step ([`StepReport::caught_up`]); one that
-    /// drains is told when it has handed over ([`StepReport::drained`]).
+    /// drains is told when it has handed over ([`StepReport::drained`], [`Worker::is_running`]).
     ///
     /// # Errors
     /// A value that is not finite (named by tensor), a learning rate that cannot be divided by, a
@@ -164,6 +167,49 @@ impl Worker {
             }
             BegunStep::Complete(report) => Ok(report),
         }
+    }
+
+    /// Whether the training goes on. Ends with `false` once this node has left the cluster in order:
+    /// it was drained (SIGTERM, `slowmo drain`, [`crate::Runtime::drain`]), and has handed over. Ask
+    /// before each step; then call [`Worker::leave`] and end with success.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.session.as_ref().is_some_and(Session::is_running)
+    }
+
+    /// Whether the next [`Worker::step`] exchanges anything. Where lending the parameters costs a
+    /// copy (a framework that keeps them on a GPU, or hands out no slices), ask first, and complete
+    /// the other steps with [`Worker::step_alone`]:
+    ///
+    /// ```no_run
+    /// # fn demo(worker: &mut slowmo::Worker, rate: f32) -> Result<(), slowmo::StepError> {
+    /// # struct Model;
+    /// # impl Model { fn copied(&self) -> Vec<f32> { vec![] } fn load(&mut self, _: &[f32]) {} }
+    /// # let mut model = Model;
+    /// let report = if worker.is_due() {
+    ///     let mut parameters = model.copied();
+    ///     let report = worker.step(&mut parameters, rate)?;
+    ///     model.load(&parameters);
+    ///     report
+    /// } else {
+    ///     worker.step_alone(rate)?
+    /// };
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.session.as_ref().is_some_and(Session::is_due)
+    }
+
+    /// Completes an inner step at which nothing is due ([`Worker::is_due`]), without lending
+    /// anything: what [`Worker::step`] does then too. Never waits.
+    ///
+    /// # Errors
+    /// An exchange is due: the step counter did not move, call `step`. A call before `synchronize`.
+    pub fn step_alone(&mut self, learning_rate: f32) -> Result<StepReport, StepError> {
+        let session = self.session.as_mut().ok_or(StepError::NotSynchronized)?;
+        session.step_alone(learning_rate)
     }
 
     /// Records the loss of the current inner step: `status` shows it, and the trace keeps it if one

@@ -58,7 +58,7 @@ pub struct StepReport {
     /// their parameters, and `step` jumped to theirs.
     pub caught_up: bool,
     /// Whether the node has left the cluster in order and handed over: end the training loop and
-    /// call `leave`.
+    /// call `leave`. [`crate::Worker::is_running`] says so too, as a condition of the loop.
     pub drained: bool,
 }
 

@@ -3,6 +3,7 @@
 //! halves.
 
 mod buffers;
+mod rate;
 mod recording;
 mod resuming;
 
@@ -12,6 +13,7 @@ use crate::node::Node;
 use crate::sampler::{ElasticSampler, Follower, SamplerError};
 use crate::tensors::elements;
 use buffers::Sizes;
+use rate::LastRate;
 use slowmo_actors::ExchangeError;
 use slowmo_actors::buffers::{Buffer, ChunkedBuffer, Frozen};
 use slowmo_actors::messages::{AggregatorMessage, Arrival, Exchanged};
@@ -51,8 +53,11 @@ pub struct Session {
     asked: Option<(std::time::Instant, &'static str)>,
     /// Whether the result of an exchange was not taken, or only in part.
     broken: bool,
+    /// Whether this node has left the cluster in order.
+    ended: bool,
     /// The last step at which this node's own values were refused.
     refused_at: Option<Step>,
+    rate: LastRate,
 }
 
 /// The values that a worker passes to an exchange.
@@ -88,6 +93,7 @@ impl Session {
         let excluded = false;
         let waiting = false;
         let broken = false;
+        let ended = false;
         Self {
             node,
             index,
@@ -100,7 +106,9 @@ impl Session {
             waiting,
             asked: None,
             broken,
+            ended,
             refused_at: None,
+            rate: LastRate::default(),
         }
     }
 
@@ -116,7 +124,7 @@ impl Session {
         if self.broken {
             return Err(SynchronizeError::Broken);
         }
-        if self.sizes.is_some() {
+        if self.sizes.is_some() || self.ended {
             return Err(SynchronizeError::Again);
         }
         let sizes = self.sizes_of(parameters, buffers)?;
@@ -146,7 +154,10 @@ impl Session {
         buffers: &mut Buffers<'_>,
     ) -> Result<Synchronized, SynchronizeError> {
         self.answered();
-        let exchanged = exchanged.unwrap_or(Err(ExchangeError::Stopped))?;
+        let exchanged = match exchanged.unwrap_or(Err(ExchangeError::Stopped)) {
+            Err(ExchangeError::Drained) => return Ok(self.ended_before_it_began()),
+            exchanged => exchanged?,
+        };
         self.follow(&exchanged)?;
         let sizes = self.sizes_of(parameters, buffers)?;
         self.broken = true;
@@ -182,6 +193,57 @@ impl Session {
         })
     }
 
+    /// What `synchronize` reports of a node that left before it was a member.
+    fn ended_before_it_began(&mut self) -> Synchronized {
+        self.ended = true;
+        Synchronized {
+            nodes: 1,
+            node_rank: 0,
+            workers: self.node.workers(),
+            worker: self.index,
+            round: 0,
+            step: self.step.0,
+        }
+    }
+
+    /// Whether the training goes on: this node has not left the cluster in order.
+    pub fn is_running(&self) -> bool {
+        !self.ended
+    }
+
+    /// Whether the next step exchanges anything.
+    pub fn is_due(&self) -> bool {
+        self.excluded || due(&self.node.settings().algorithm, self.step) != Due::NOTHING
+    }
+
+    /// Completes a step at which nothing is due.
+    pub fn step_alone(&mut self, learning_rate: f32) -> Result<StepReport, StepError> {
+        self.check_usable()?;
+        self.sizes.ok_or(StepError::NotSynchronized)?;
+        self.warn_if_gradients_were_not_averaged();
+        if self.is_due() {
+            return Err(StepError::Due { step: self.step.0 });
+        }
+        self.rate.given(learning_rate);
+        Ok(self.completed(Due::NOTHING))
+    }
+
+    fn check_usable(&self) -> Result<(), StepError> {
+        if self.waiting {
+            return Err(StepError::Abandoned);
+        }
+        if self.broken {
+            return Err(StepError::Broken);
+        }
+        if self.ended {
+            return Err(StepError::Exchange {
+                step: self.step.0,
+                error: ExchangeError::Drained,
+            });
+        }
+        Ok(())
+    }
+
     /// Checks a step and sends its request; complete already if nothing is due.
     pub fn begin_step(
         &mut self,
@@ -189,19 +251,16 @@ impl Session {
         buffers: &mut Buffers<'_>,
         learning_rate: f32,
     ) -> Result<BegunStep, StepError> {
-        if self.waiting {
-            return Err(StepError::Abandoned);
-        }
-        if self.broken {
-            return Err(StepError::Broken);
-        }
+        self.check_usable()?;
         let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
-        self.check_length("parameters", elements(parameters)?, sizes.parameters)?;
         self.warn_if_gradients_were_not_averaged();
+        self.rate.given(learning_rate);
         let due = due(&self.node.settings().algorithm, self.step);
-        if due == Due::NOTHING && !self.excluded {
+        if !self.is_due() {
+            // Nothing is read, because reading may cost a copy of the model.
             return Ok(BegunStep::Complete(self.completed(due)));
         }
+        self.check_length("parameters", elements(parameters)?, sizes.parameters)?;
         let total = self.total(due, sizes);
         self.check_buffers(due, sizes, buffers)?;
         let gamma = self.gamma(due, learning_rate)?;
@@ -244,9 +303,11 @@ impl Session {
     ) -> Result<StepReport, StepError> {
         let step = self.step.0;
         self.answered();
-        let exchanged = exchanged
-            .unwrap_or(Err(ExchangeError::Stopped))
-            .map_err(|error| StepError::Exchange { step, error })?;
+        let exchanged = match exchanged.unwrap_or(Err(ExchangeError::Stopped)) {
+            // The node left without a last round: its parameters are its own.
+            Err(ExchangeError::Drained) => return Ok(self.left()),
+            exchanged => exchanged.map_err(|error| StepError::Exchange { step, error })?,
+        };
         let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
         // The other nodes rely on this node taking all of it.
         self.broken = true;
@@ -295,6 +356,7 @@ impl Session {
     /// The report of an exchange; the step counter continues where the outcome says.
     fn exchanged(&mut self, due: Due, exchanged: &Exchanged) -> StepReport {
         self.excluded = false;
+        self.ended |= exchanged.drained;
         let step = exchanged.next_step.0.saturating_sub(1);
         let caught_up = step != self.step.0;
         self.go_to(exchanged.next_step);
@@ -309,6 +371,15 @@ impl Session {
             node_rank: self.rank(exchanged),
             caught_up,
             drained: exchanged.drained,
+        }
+    }
+
+    /// The report of the step at which this node is told that it has left the cluster.
+    fn left(&mut self) -> StepReport {
+        self.ended = true;
+        StepReport {
+            drained: true,
+            ..self.completed(Due::NOTHING)
         }
     }
 
@@ -336,6 +407,9 @@ impl Session {
 
     /// Passes a decided round to the sampler.
     fn follow(&mut self, exchanged: &Exchanged) -> Result<(), SamplerError> {
+        if let Some(outcome) = &exchanged.outcome {
+            self.rate.given(outcome.spec.gamma);
+        }
         if let Some(outcome) = exchanged
             .outcome
             .as_ref()
@@ -365,6 +439,9 @@ impl Session {
         }
         if self.broken {
             return Err(GradientError::Broken);
+        }
+        if self.ended {
+            return Err(ExchangeError::Drained.into());
         }
         let sizes = self.sizes.ok_or(GradientError::NotSynchronized)?;
         self.averaged_gradients = true;
@@ -400,9 +477,10 @@ impl Session {
     ) -> Result<(), GradientError> {
         self.answered();
         let exchanged = match exchanged.unwrap_or(Err(ExchangeError::Stopped)) {
-            Err(ExchangeError::Excluded) => {
+            // The next step asks at once, and is told.
+            Err(ExchangeError::Excluded | ExchangeError::Drained) => {
                 // The gradients stay the node's own mean: the parameters that they would change are
-                // about to be replaced.
+                // about to be replaced, or this node has left.
                 self.excluded = true;
                 return Ok(());
             }
@@ -508,26 +586,6 @@ impl Session {
             });
         }
         Ok(())
-    }
-
-    /// `γ` if the slow step uses it, checked before anything is sent; otherwise 0.
-    fn gamma(&self, due: Due, learning_rate: f32) -> Result<f32, StepError> {
-        let uses = self
-            .node
-            .settings()
-            .algorithm
-            .outer
-            .is_some_and(|outer| outer.optimizer.needs_gamma());
-        if !(due.takes_slow_step() && uses) {
-            return Ok(0.0);
-        }
-        if !(learning_rate.is_finite() && learning_rate > 0.0) {
-            return Err(StepError::LearningRate {
-                step: self.step.0,
-                learning_rate,
-            });
-        }
-        Ok(learning_rate)
     }
 
     /// Copies the values that travel into one flat buffer; for workers other than 0 the values are

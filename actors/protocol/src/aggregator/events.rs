@@ -58,6 +58,18 @@ pub enum Task {
     Gradients,
 }
 
+impl Task {
+    /// The call of a worker with which it requests this.
+    #[must_use]
+    pub fn call(self) -> &'static str {
+        match self {
+            Self::Bootstrap => "synchronize",
+            Self::Due(_) => "step",
+            Self::Gradients => "average_gradients",
+        }
+    }
+}
+
 /// Events that the aggregator handles.
 #[derive(Clone, Debug)]
 pub enum In {

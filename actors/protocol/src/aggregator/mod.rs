@@ -26,6 +26,10 @@ use pending_outcomes::{Next, PendingOutcomes};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// How long the other workers wait for one before it is named. A program that forgot a worker
+/// shows that within two seconds; workers that only compute unevenly are rarely so far apart.
+pub const LATE_AFTER: Span = Span::from_millis(1_000);
+
 /// Progress of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
@@ -62,7 +66,10 @@ pub struct Aggregator {
     /// follows it.
     gossiped: Option<(usize, Step)>,
     timeout: Span,
-    arrive_by: Option<Instant>,
+    /// When the first of the workers arrived, while others have not.
+    waits_since: Option<Instant>,
+    /// Whether they have waited for [`LATE_AFTER`].
+    late: bool,
 }
 
 impl Machine for Aggregator {
@@ -95,7 +102,12 @@ impl Machine for Aggregator {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.arrive_by
+        let wait = if self.late {
+            self.timeout
+        } else {
+            LATE_AFTER.min(self.timeout)
+        };
+        self.waits_since.map(|since| since.after(wait))
     }
 }
 
@@ -109,7 +121,6 @@ impl Aggregator {
         let arrived = BTreeSet::new();
         let request = None;
         let gossiped = None;
-        let arrive_by = None;
         let phase = Phase::Gathering;
         let pending_outcomes = PendingOutcomes::default();
         let behind = false;
@@ -127,7 +138,8 @@ impl Aggregator {
             drained,
             gossiped,
             timeout,
-            arrive_by,
+            waits_since: None,
+            late: false,
         }
     }
 
@@ -141,6 +153,22 @@ impl Aggregator {
     #[must_use]
     pub fn round(&self) -> Round {
         self.round
+    }
+
+    /// The workers for which the others have waited for [`LATE_AFTER`] or longer.
+    #[must_use]
+    pub fn late_workers(&self) -> Vec<usize> {
+        if self.late {
+            self.missing_workers()
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn missing_workers(&self) -> Vec<usize> {
+        (0..self.workers)
+            .filter(|worker| !self.arrived.contains(worker))
+            .collect()
     }
 
     /// Whether the gossip of `step` is still awaited.
@@ -167,23 +195,27 @@ impl Aggregator {
         }
         let first = worker < self.workers && self.arrived.insert(worker);
         if first && self.arrived.len() == self.workers {
-            self.arrive_by = None;
+            self.waits_since = None;
+            self.late = false;
             self.start(request, out);
         } else if first {
-            self.arrive_by.get_or_insert(now.after(self.timeout));
+            self.waits_since.get_or_insert(now);
         }
     }
 
     fn tick(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        if self.arrive_by.is_some_and(|arrive_by| now >= arrive_by) {
-            let workers = (0..self.workers)
-                .filter(|worker| !self.arrived.contains(worker))
-                .collect();
+        let Some(since) = self.waits_since else {
+            return;
+        };
+        if now >= since.after(self.timeout) {
+            let workers = self.missing_workers();
             self.clear();
             out.push(Effect::Missing {
                 workers,
                 waited: self.timeout,
             });
+        } else {
+            self.late |= now >= since.after(LATE_AFTER);
         }
     }
 
@@ -421,7 +453,8 @@ impl Aggregator {
     /// them.
     fn clear(&mut self) {
         self.arrived.clear();
-        self.arrive_by = None;
+        self.waits_since = None;
+        self.late = false;
         self.request = None;
         self.phase = Phase::Gathering;
         self.gossiped = None;

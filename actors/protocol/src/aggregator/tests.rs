@@ -237,6 +237,23 @@ fn workers_that_do_not_come_are_named() {
 }
 
 #[test]
+fn workers_that_are_late_are_named_until_they_come() {
+    let mut machine = Aggregator::new(3, true, Span::from_millis(9_000));
+    arrive(&mut machine, 1, request(0, Exchange::Average, false));
+    assert_eq!(machine.next_deadline(), Some(Instant(0).after(LATE_AFTER)));
+    assert_eq!(machine.late_workers(), [0; 0]);
+    assert_eq!(tick_at(&mut machine, Instant(0).after(LATE_AFTER)), []);
+    assert_eq!(machine.late_workers(), [0, 2]);
+    let until = Instant(0).after(Span::from_millis(9_000));
+    assert_eq!(machine.next_deadline(), Some(until));
+    arrive(&mut machine, 0, request(0, Exchange::Average, false));
+    assert_eq!(machine.late_workers(), [2]);
+    arrive(&mut machine, 2, request(0, Exchange::Average, false));
+    assert_eq!(machine.late_workers(), [0; 0]);
+    assert_eq!(machine.next_deadline(), None);
+}
+
+#[test]
 fn an_exchange_starts_once_whoever_arrives_again() {
     let mut machine = Aggregator::new(1, true, Span(9));
     let gossip = request(4, Exchange::Gossip, false);

@@ -6,6 +6,7 @@ use super::outcome::{Origin, Outcome, Proposal, RoundSpec};
 use super::voters::{NextVoters, VOTERS_KEPT, Voter};
 use crate::forks::Fork;
 use crate::ident::{Lineage, NodeId, ShardId};
+use crate::published::Digest;
 use crate::sampler::Progress;
 use crate::shards::SHARDS_MAX;
 use crate::view::{MEMBERS_MAX, Member, View};
@@ -162,6 +163,8 @@ impl Draft {
             spec: self.spec,
             contributors,
             view,
+            // Nobody knows it before the data has moved.
+            published: Digest::default(),
             absent: self.absent_shards.clone(),
             momentum_lost: self.momentum_lost,
             samples: self.samples.clone(),
@@ -237,6 +240,7 @@ mod tests {
             },
             contributors: vec![NodeId(2)],
             view: next_view(&before, sorted(members), true).unwrap(),
+            published: Digest::default(),
             absent: vec![ShardId(1)],
             momentum_lost: 1,
             samples: None,

@@ -46,6 +46,14 @@ pub enum RoundError {
         /// Index among the values of the model.
         element: u64,
     },
+    /// Two nodes hold different values that this node signed in one attempt.
+    #[error(
+        "{round} was abandoned here: nodes hold different values that this node signed; its memory or network may be broken, or another process has its key: restart it on another machine"
+    )]
+    Equivocated {
+        /// The round.
+        round: Round,
+    },
     /// The round took longer than allowed.
     #[error("{round} timed out after {} s, waiting for {}; see those nodes' logs, or raise round_timeout_ms", after.as_millis() / 1000, Nodes(waiting_for))]
     TimedOut {

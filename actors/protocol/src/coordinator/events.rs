@@ -8,6 +8,7 @@ use crate::algorithm::BufferStrategy;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
 use crate::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
+use crate::published::Signed;
 use crate::sampler::Progress;
 use crate::sound::Unsound;
 use crate::time::Span;
@@ -47,17 +48,17 @@ pub enum In {
         /// same on every node.
         buffers: u64,
     },
-    /// A control frame about rounds arrived.
+    /// A control frame about rounds arrived. The signatures that it carries are sound.
     Frame {
         /// Header of the frame: the sender and its place in history.
         header: Header,
         /// Content of the frame.
         message: Box<Message>,
     },
-    /// This node's own shards are averaged and their publication is handed to the transport.
-    Reduced(Attempt),
-    /// All parameters that an owner publishes arrived.
-    ParametersHeld(Attempt, NodeId),
+    /// This node's own shards are averaged, signed, and handed to the transport.
+    Reduced(Attempt, Signed),
+    /// All parameters that an owner publishes arrived, with its signature, which is sound.
+    ParametersHeld(Attempt, NodeId, Signed),
     /// All state that a node moves to this one arrived.
     StateHeld(Attempt, NodeId),
     /// The base optimizer's buffers arrived from the node that sends them.

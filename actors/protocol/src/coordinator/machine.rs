@@ -9,6 +9,7 @@
 //! | `following` | a member's rules: frames, contributions, attempts |
 //! | `voting` | a voter's rules: promise, open, accept |
 //! | `leading` | the leader's rules: take-over, attempts, votes |
+//! | `comparing` | receivers that hold different values: which owner published them |
 //! | `learning` | decisions: received, requested, applied; the end of a node that leaves |
 //! | `forking` | survivors that continue without a quorum |
 //! | `returning` | the return to a history that this node gave up for another one |
@@ -18,6 +19,7 @@
 //! | `timers` | every wait, by name |
 //! | `inspection` | read-only queries from outside |
 
+mod comparing;
 mod data;
 mod deciding;
 mod early;
@@ -41,10 +43,12 @@ use super::plan::Attempt;
 use super::voters::Voter;
 use crate::ident::{Epoch, Lineage, NodeId, Round, Term};
 use crate::machine::{Machine, Outbox, Place};
+use crate::published::Signed;
 use crate::time::Instant;
 use crate::topology::Rates;
 use crate::view::View;
 use crate::wire::{ContributionNotice, Message};
+pub use comparing::{COMPARE_WAIT, COMPARED_MAX, Claim};
 pub use data::ATTEMPTS_KEPT_MAX;
 use data::Movement;
 use deciding::Deciding;
@@ -64,6 +68,7 @@ pub use links::{
 use peers::Peers;
 pub use reports::{PAIRS_REPORTED_MAX, REPORTS_TO_PART};
 use returning::Aside;
+use std::collections::BTreeMap;
 use timers::{Timer, Timers};
 
 /// The SlowMo coordinator of one node.
@@ -95,6 +100,9 @@ pub struct Coordinator {
     /// Whether this node took part in a bootstrap that gave way to another one, whose streams may
     /// have been refused meanwhile.
     rebootstraps: bool,
+    /// What the owners published in the attempt that was applied last: others may have got
+    /// something else, and say so late.
+    applied: Option<(Attempt, BTreeMap<NodeId, Signed>)>,
     waiting: Option<String>,
     stopped: Option<RoundError>,
 }
@@ -126,10 +134,12 @@ impl Machine for Coordinator {
                 );
             }
             In::Frame { header, message } => self.receive(header, *message, now, out),
-            In::Reduced(attempt) => self.hold(attempt, |movement| movement.reducing = false),
-            In::ParametersHeld(attempt, owner) => self.hold(attempt, |movement| {
-                _ = movement.parameters_from.remove(&owner)
-            }),
+            In::Reduced(attempt, signed) => {
+                self.hold(attempt, |movement| movement.take_own(signed))
+            }
+            In::ParametersHeld(attempt, owner, signed) => {
+                self.hold(attempt, |movement| movement.take_parameters(owner, signed))
+            }
             In::StateHeld(attempt, from) => {
                 self.hold(attempt, |movement| movement.take_state(from))
             }
@@ -202,6 +212,7 @@ impl Coordinator {
             mine: None,
             rates: Rates::new(),
             rebootstraps: false,
+            applied: None,
             waiting: None,
             stopped: None,
         }
@@ -360,7 +371,7 @@ impl Coordinator {
             self.begin_plain_attempt(out);
             self.lead(now, out);
             self.begin_proposed_attempt(out);
-            self.tell_when_ready(out);
+            self.tell_when_ready(now, out);
             self.decide_when_accepted(out);
             self.watch_new_connections(now);
             self.tell_waiting(out);
@@ -466,6 +477,7 @@ impl Coordinator {
             Timer::Ask => self.ask_again(now, out),
             Timer::Fork => self.with_deciding(|deciding| deciding.fork_due = true),
             Timer::Retry => self.with_deciding(|deciding| deciding.retry = true),
+            Timer::Compare => self.leave_silent_ones_out(),
             Timer::Joiners => self.pass_slow_joiners_over(),
             Timer::Broken => self.tell_broken_stream(now, out),
             Timer::LostStreams => self.give_lost_streams_up(now, out),

@@ -27,12 +27,17 @@
 //!      ├─────────────────────────►│ mean, slow step                │◄── Contribute ── all
 //!      │◄─────────────────────────┤ parameters (stream, to all)    │
 //!      │                          ├─ state (stream) ─► holders     │
-//!      ├─ Ready: I hold all that I must ──────────────────────────►│ everybody who takes part or joins is ready
+//!      ├─ Ready(root): I hold all that I must ────────────────────►│ everybody who takes part or joins is ready, with one root
 //!      │◄───────────────────────────────────────────────── Accept ─┤──► voters
 //!      ├─ Accepted ───────────────────────────────────────────────►│ a quorum of the voters: decided
 //!      │◄───────────────────────────────────────────────── Decide ─┤──► all
 //!    apply                      apply                            apply
 //! ```
+//!
+//! # An owner publishes different values to different nodes
+//! Each receiver tells the leader the root of what all owners published ([`crate::published`]). The
+//! leader asks for votes only if all told the same; else it finds the owner by comparison
+//! (`machine::comparing`). So a decided entry stands for one model, whatever an owner does.
 //!
 //! # An owner dies before the vote
 //! Nobody has voted, so the leader drops the attempt and begins another one in the same term, from
@@ -156,6 +161,8 @@
 //! | a node whose data was not decided, or that was excluded, joins again, and keeps voting if it is a voter | `learning` | P2, P4 |
 //! | a leaving node waits until a quorum of the next voters knows the entry | `learning` | P4 |
 //! | survivors fork if no quorum answers for a while; a node takes part in one fork at a time: until one has decided, in that of the highest term | `forking` | P3, P4 |
+//! | receivers tell the root of what they got, and votes are asked for one root; a leader that asks for another one lies | `comparing`, `voting` | P1, P2 |
+//! | an owner that signed two digests of one attempt is proved to equivocate: everybody names it, and goes on without it | `comparing` | P4 |
 //! | in a fork that has decided nothing only the nodes that it began with take part; a next member of an entry that it finishes follows it | `forking`, `links` | P2, P4 |
 //! | a node keeps the history that it was in until it is admitted elsewhere; it goes back if nobody can admit it | `returning` | P3, P5 |
 //! | a term is led once: a leader that stepped down, or resigned and returned, takes a higher one | `leading` | P1, P2 |
@@ -180,12 +187,12 @@ pub use draft::{Base, Draft, Order};
 pub use error::{RecoveryError, RoundError};
 pub use events::{ASK_AGAIN_EVERY, Effect, GivesUp, In, Settings, capped_grace};
 pub use machine::{
-    ATTEMPT_WAIT_MAX, ATTEMPTS_KEPT_MAX, AWAY_WAIT, Coordinator, EARLY_BYTES_MAX,
-    EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX, FOLLOW_WAIT,
-    LEAVE_ACKNOWLEDGED_WAIT, PAIRS_REPORTED_MAX, PROMISE_WAIT, REPORTS_TO_PART, Recovery,
-    STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,
+    ATTEMPT_WAIT_MAX, ATTEMPTS_KEPT_MAX, AWAY_WAIT, COMPARE_WAIT, COMPARED_MAX, Claim, Coordinator,
+    EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX,
+    FOLLOW_WAIT, LEAVE_ACKNOWLEDGED_WAIT, PAIRS_REPORTED_MAX, PROMISE_WAIT, REPORTS_TO_PART,
+    Recovery, STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,
 };
-pub use outcome::{Origin, Outcome, Proposal, RoundKind, RoundSpec};
+pub use outcome::{Entry, Origin, Outcome, Proposal, RoundKind, RoundSpec};
 pub use plan::{Attempt, Holders, Move, OptimizerTransfer, Plan, Publication, Published, losses};
 pub use voters::{NextVoters, VOTERS_KEPT, Voter, Voters, Votes, next_voters};
 

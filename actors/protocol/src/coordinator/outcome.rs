@@ -3,6 +3,7 @@
 use super::voters::{VOTERS_KEPT, Voter, Voters};
 use crate::forks::{FORKS_MAX, Fork};
 use crate::ident::{Lineage, NodeId, Round, ShardId, Step};
+use crate::published::Digest;
 use crate::sampler::Progress;
 use crate::shards::SHARDS_MAX;
 use crate::view::{MEMBERS_MAX, Member, View};
@@ -127,6 +128,9 @@ pub struct Outcome {
     pub contributors: Vec<NodeId>,
     /// The view of the next round; shard holders follow from it.
     pub view: View,
+    /// Root of the digests of what the owners published ([`crate::published`]). Unknown, and all
+    /// zero, before a receiver holds it.
+    pub published: Digest,
     /// Shards without a holder of their anchor and momentum after this round, ascending: their
     /// momentum restarts at zero.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, SHARDS_MAX>")]
@@ -166,6 +170,7 @@ impl Outcome {
             round,
             spec,
             contributors: view.ids().collect(),
+            published: Digest::default(),
             absent: Vec::new(),
             momentum_lost: 0,
             samples: None,
@@ -220,11 +225,24 @@ impl Outcome {
         } = self;
         (self.round, self.spec, self.momentum_lost)
             == (other.round, other.spec, other.momentum_lost)
+            && self.published == other.published
             && (&self.contributors, &self.view, &self.absent)
                 == (&other.contributors, &other.view, &other.absent)
             && (&self.samples, &self.order, &self.origin)
                 == (&other.samples, &other.order, &other.origin)
     }
+}
+
+/// An entry as a leader names it to one node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+// Frames box their message, so its size does not affect queues.
+#[allow(clippy::large_enum_variant)]
+pub enum Entry {
+    /// The whole entry.
+    Whole(Outcome),
+    /// The entry of the frame's attempt, which the receiver holds: with this
+    /// [`Outcome::published`].
+    Held(Digest),
 }
 
 /// An outcome as a leader attempts it, with the members that move its data.

@@ -14,6 +14,7 @@ macro_rules! says {
 
 mod apart;
 mod attempts;
+mod equivocation;
 mod forking;
 mod order;
 mod promises;
@@ -24,14 +25,17 @@ mod unsound;
 mod verbs;
 
 use crate::coordinator::{
-    Base, Coordinator, Draft, Effect, In, Outcome, Plan, Proposal, RoundKind, RoundSpec, Settings,
+    Base, Coordinator, Draft, Effect, Entry, In, Outcome, Plan, Proposal, RoundKind, RoundSpec,
+    Settings,
 };
 use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
 use crate::machine::{Identity, Machine, Outbox, Place};
+use crate::published::{Digest, Signed, root};
 use crate::time::{Instant, Span};
 use crate::view::tests::view;
 use crate::view::{Member, View};
 use crate::wire::{ContributionNotice, Frame, Header, Message};
+use std::sync::Arc;
 
 const SPEC: RoundSpec = RoundSpec {
     kind: RoundKind::Bootstrap,
@@ -54,6 +58,8 @@ struct Bench {
     view: View,
     now: u64,
     id: u64,
+    /// The plan that was opened last.
+    plan: Option<Arc<Plan>>,
 }
 
 impl Bench {
@@ -100,13 +106,42 @@ impl Bench {
             view,
             now: 1,
             id: node,
+            plan: None,
         }
     }
 
     fn tell(&mut self, event: In) -> Vec<Effect> {
         let mut out = Outbox::default();
         self.machine.handle(event, Instant(self.now), &mut out);
-        out.take()
+        let effects = out.take();
+        for effect in &effects {
+            if let Effect::Open(plan) = effect {
+                self.plan = Some(Arc::clone(plan));
+            }
+        }
+        effects
+    }
+
+    /// What the owners of the attempt that was opened last publish, unless one of them lies.
+    fn list(&self) -> Vec<(NodeId, Signed)> {
+        let plan = self.plan.as_deref().unwrap();
+        let mut owners = plan.other_owners();
+        owners.extend(plan.owns().then_some(plan.me));
+        owners.sort_unstable();
+        owners
+            .into_iter()
+            .map(|owner| (owner, signed(owner)))
+            .collect()
+    }
+
+    /// The root of that.
+    fn root(&self) -> Digest {
+        root(self.list().iter().map(|(owner, signed)| (owner, signed)))
+    }
+
+    /// What nodes say that hold all of it.
+    fn is_ready(&self) -> Message {
+        Message::Ready(self.root())
     }
 
     /// Time passes.
@@ -263,9 +298,9 @@ impl Bench {
             match effect {
                 Effect::Open(plan) => {
                     if plan.owns() {
-                        arrived.push(In::Reduced(plan.attempt));
+                        arrived.push(In::Reduced(plan.attempt, signed(plan.me)));
                     }
-                    let held = |owner| In::ParametersHeld(plan.attempt, owner);
+                    let held = |owner| In::ParametersHeld(plan.attempt, owner, signed(owner));
                     arrived.extend(plan.other_owners().into_iter().map(held));
                 }
                 Effect::Publish(publication) => {
@@ -290,7 +325,7 @@ impl Bench {
         effects.extend(self.hear_all(&others, &Message::Contribute(contribution_to(spec))));
         let held = self.hold_all(&effects);
         effects.extend(held);
-        effects.extend(self.hear_all(&others, &Message::Ready));
+        effects.extend(self.hear_all(&others, &self.is_ready()));
         assert!(says!(effects, Message::Accept(_)), "{effects:?}");
         effects
     }
@@ -299,10 +334,13 @@ impl Bench {
     fn ready(ids: &[u64], node: u64, change: impl FnOnce(&mut Settings)) -> (Self, Outcome) {
         let mut member = Self::with(ids, node, change);
         let opened = member.contribute();
-        let outcome = founded(&member.view, 1);
+        let outcome = Outcome {
+            published: member.root(),
+            ..founded(&member.view, 1)
+        };
         member.hear_attempt(1, &outcome, ids);
         let ready = member.hold_all(&opened);
-        assert!(says!(ready, Message::Ready), "{ready:?}");
+        assert!(says!(ready, Message::Ready(_)), "{ready:?}");
         (member, outcome)
     }
 
@@ -339,6 +377,11 @@ fn newest(leader: &Bench, effects: &[Effect]) -> Option<(Vec<u64>, Vec<u64>)> {
         numbers(outcome.view.ids().collect()),
         numbers(outcome.contributors),
     ))
+}
+
+/// What an honest owner publishes.
+fn signed(owner: NodeId) -> Signed {
+    Signed::simulated(&owner.0.to_le_bytes())
 }
 
 /// A member of the view, or the first start of another node.
@@ -392,7 +435,7 @@ fn contribution() -> ContributionNotice {
 
 fn decision(entry: Outcome) -> Message {
     Message::Decide {
-        entry: Some(entry),
+        entry: Entry::Whole(entry),
         leaves: false,
     }
 }

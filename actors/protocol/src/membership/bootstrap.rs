@@ -142,6 +142,7 @@ impl Membership {
             identity,
             address,
             devices,
+            key,
             ..
         } = self.settings;
         members.push(Member {
@@ -149,6 +150,7 @@ impl Membership {
             incarnation: identity.incarnation,
             address,
             devices,
+            key,
         });
         match View::new(Epoch::BOOTSTRAP, members) {
             Ok(view) => self.found(view, out),

@@ -6,6 +6,7 @@ use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
 use crate::model::ModelSize;
 use crate::policy::Bootstrap;
+use crate::published::PublicKey;
 use crate::time::Span;
 use crate::view::{Member, View};
 use crate::wire::{Frame, Header, JoinRefusal, MemberState, Message};
@@ -163,6 +164,8 @@ pub struct Settings {
     pub address: SocketAddr,
     /// Number of its workers.
     pub devices: u16,
+    /// Key that signs what it publishes.
+    pub key: PublicKey,
     /// Least number of nodes in the bootstrap view.
     pub min_nodes: usize,
     /// Most members of the cluster.

@@ -4,6 +4,7 @@
 use super::settings::{bounded, differing_settings};
 use crate::ident::{Incarnation, Lineage, NodeId};
 use crate::model::ModelSize;
+use crate::published::PublicKey;
 use crate::view::Member;
 use crate::wire::{Header, Hello};
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ pub(super) struct Known {
     pub incarnation: Incarnation,
     address: SocketAddr,
     devices: u16,
+    key: PublicKey,
     /// Its settings, if they differ from this node's.
     settings: Option<String>,
     /// Size of the model it trains; `None` until it called `synchronize`.
@@ -34,6 +36,7 @@ impl Known {
             incarnation: header.incarnation,
             address: hello.address,
             devices: hello.devices,
+            key: hello.key,
             settings: differs.then(|| bounded(&hello.settings).to_owned()),
             model: hello.model,
             lineage: hello.lineage,
@@ -58,6 +61,7 @@ impl Known {
             incarnation,
             address,
             devices,
+            key,
             ..
         } = *self;
         Member {
@@ -65,6 +69,7 @@ impl Known {
             incarnation,
             address,
             devices,
+            key,
         }
     }
 }

@@ -240,6 +240,7 @@ impl Membership {
         let Settings {
             address,
             devices,
+            key,
             shared,
             ..
         } = &self.settings;
@@ -248,6 +249,7 @@ impl Membership {
             self.may_bootstrap() || self.life.standing.is_some() || self.life.cluster.is_some();
         let address = *address;
         let devices = *devices;
+        let key = *key;
         let settings = shared.clone();
         let standing = self.standing();
         let lineage = self.brings();
@@ -255,6 +257,7 @@ impl Membership {
         Message::Hello(Hello {
             address,
             devices,
+            key,
             settings,
             model,
             standing,

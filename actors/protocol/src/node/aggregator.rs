@@ -41,6 +41,8 @@ pub enum AggregatorEffect<D: Data> {
     Missing {
         /// Indices of the missing workers.
         workers: Vec<usize>,
+        /// The call that they did not make.
+        call: &'static str,
         /// How long they were waited for.
         waited: Span,
     },
@@ -168,6 +170,19 @@ impl<D: Data> AggregatorPart<D> {
     #[must_use]
     pub fn request(&self) -> Option<(Request, ModelSize)> {
         self.request
+    }
+
+    /// The workers that are late for the exchange that the others wait for, and the call that they
+    /// have not made.
+    #[must_use]
+    pub fn late_workers(&self) -> (Vec<usize>, &'static str) {
+        (self.machine.late_workers(), self.call())
+    }
+
+    /// The call with which the workers ask for the current exchange.
+    fn call(&self) -> &'static str {
+        self.request
+            .map_or("step", |(request, _)| request.task.call())
     }
 
     /// The node's push-sum weight.
@@ -403,7 +418,13 @@ impl<D: Data> AggregatorPart<D> {
             Effect::Unchanged => self.answer(AggregatorEffect::Unchanged, out),
             Effect::Drained => self.answer(AggregatorEffect::Drained, out),
             Effect::Missing { workers, waited } => {
-                self.answer(AggregatorEffect::Missing { workers, waited }, out)
+                let call = self.call();
+                let missing = AggregatorEffect::Missing {
+                    workers,
+                    call,
+                    waited,
+                };
+                self.answer(missing, out)
             }
             Effect::Disagree {
                 worker,

@@ -3,6 +3,7 @@
 use super::data::{Arrived, Data, StreamKind};
 use crate::coordinator::{Outcome, Plan, Publication, Votes};
 use crate::ident::{Lineage, NodeId, ShardId};
+use crate::published::Signed;
 use crate::sound::{Unsound, is_weight};
 use crate::trace::{self, Event, Held, Start};
 use crate::view::Member;
@@ -28,6 +29,8 @@ pub struct Reduction<D: Data> {
 pub struct Reduced<D: Data> {
     /// The new values of the node's own shards.
     pub part: D::Part,
+    /// The digest and signature with which they are published.
+    pub signed: Signed,
     /// Their new state, if the round makes one.
     pub states: Vec<(ShardId, D::State)>,
     /// Data that the reduction leaves with the driver.

@@ -10,6 +10,7 @@ use crate::ident::{Lineage, NodeId, Round, ShardId, Step};
 use crate::liveness;
 use crate::membership::{self, BootstrapError};
 use crate::model::ModelSize;
+use crate::published::Signed;
 use crate::sampler::Progress;
 use crate::sound::Unsound;
 use crate::topology::Rate;
@@ -78,8 +79,8 @@ pub struct ContributionMail<D: Data> {
 pub enum Moved<D: Data> {
     /// The node's own shards are averaged and handed to publication.
     Reduced(Reduced<D>),
-    /// All parameters of an owner are here.
-    Parameters(NodeId, D::Part),
+    /// All parameters of an owner are here, with its signature, which is sound.
+    Parameters(NodeId, D::Part, Signed),
     /// All state that this sender moves to this node is here.
     State(NodeId, Vec<(ShardId, D::State)>),
     /// A member's base optimizer buffers are here.
@@ -302,7 +303,7 @@ pub fn route<D: Data>(header: Header, message: Box<Message>) -> Mail<D> {
         | Message::Closed
         | Message::Attempt(_)
         | Message::Admit { .. }
-        | Message::Ready
+        | Message::Ready(_)
         | Message::Accept(_)
         | Message::Accepted
         | Message::Overtaken
@@ -311,7 +312,10 @@ pub fn route<D: Data>(header: Header, message: Box<Message>) -> Mail<D> {
         | Message::Learned
         | Message::Fork { .. }
         | Message::Broken(_)
-        | Message::Abandon(_) => coordinator::In::Frame { header, message }.into(),
+        | Message::Abandon(_)
+        | Message::Compare
+        | Message::Published(_)
+        | Message::Equivocated { .. } => coordinator::In::Frame { header, message }.into(),
     }
 }
 

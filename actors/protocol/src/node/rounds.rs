@@ -361,11 +361,11 @@ impl<D: Data> RoundsPart<D> {
                 moving.parts.push(reduced.part);
                 moving.states.extend(reduced.states);
                 moving.rest = reduced.rest;
-                In::Reduced(attempt)
+                In::Reduced(attempt, reduced.signed)
             }
-            Moved::Parameters(owner, part) => {
+            Moved::Parameters(owner, part, signed) => {
                 moving.parts.push(part);
-                In::ParametersHeld(attempt, owner)
+                In::ParametersHeld(attempt, owner, signed)
             }
             Moved::State(from, states) => {
                 moving.states.extend(states);

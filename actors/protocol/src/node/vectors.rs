@@ -9,6 +9,7 @@ use crate::algorithm::{OuterOptimizer, WireType};
 use crate::coordinator::{Attempt, Plan, RoundKind};
 use crate::ident::{NodeId, ShardId};
 use crate::machine::Identity;
+use crate::published::Signed;
 use crate::wire::{self, Bulk};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -229,6 +230,7 @@ pub fn carry_out(
                 }
             }
             let reduced = Reduced {
+                signed: signed(&made),
                 part: made,
                 states: states.into_iter().collect(),
                 rest: (),
@@ -239,7 +241,10 @@ pub fn carry_out(
         RoundsEffect::Read { plan, stream, .. } => {
             let from = stream.header.sender;
             let moved = match (stream.content, stream.stream) {
-                (Bulk::Parameters, Body::Pieces(values)) => Moved::Parameters(from, values),
+                (Bulk::Parameters, Body::Pieces(values)) => {
+                    let signed = signed(&values);
+                    Moved::Parameters(from, values, signed)
+                }
                 (Bulk::State, Body::States(states)) => {
                     Moved::State(from, states.into_iter().collect())
                 }
@@ -250,6 +255,15 @@ pub fn carry_out(
         }
         _ => Vec::new(),
     }
+}
+
+/// What an owner publishes with these values.
+fn signed(pieces: &Pieces) -> Signed {
+    let values = pieces.values().flatten();
+    let bytes: Vec<u8> = values
+        .flat_map(|value| value.to_bits().to_le_bytes())
+        .collect();
+    Signed::simulated(&bytes)
 }
 
 /// The part of a contribution that belongs to an owner's shards.

@@ -5,6 +5,7 @@
 use super::*;
 use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, Round, Term};
 use crate::machine::{Identity, Place};
+use crate::published::PublicKey;
 use crate::wire::{ContributionNotice, Frame, Message};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ fn members(devices: &BTreeMap<u64, u16>) -> Vec<Member> {
         incarnation: Incarnation(1),
         address,
         devices: *devices,
+        key: PublicKey::default(),
     };
     devices.iter().map(member).collect()
 }

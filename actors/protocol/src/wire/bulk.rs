@@ -25,7 +25,8 @@ pub enum Bulk {
     /// Reduce: the sender's frozen numerator, for the shards that the receiver owns, in ascending
     /// order. If encoded, the difference from the previous round's decided parameters.
     Contribution(ContributionHeader),
-    /// Publish: new parameters of the shards that the sender owns, in ascending order.
+    /// Publish: new parameters of the shards that the sender owns, in ascending order; then its
+    /// signature of their digest ([`crate::published`]).
     Parameters,
     /// Publish: state of shards that the receiver will hold, in ascending order. After a slow step
     /// their new momentum, from their owner; in other rounds anchor, then momentum of each.
@@ -45,7 +46,7 @@ pub enum Bulk {
     Buffers,
     /// Publish: the difference of the new parameters from those that the previous round decided, in
     /// the given encoding; values after the parameters are float32. For the shards that the sender
-    /// owns, in ascending order.
+    /// owns, in ascending order; then its signature of the digest of the new values.
     Update(WireType),
 }
 

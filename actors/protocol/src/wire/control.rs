@@ -2,12 +2,13 @@
 
 use super::{CONTROL_FRAME_BYTES_MAX, DecodeError, EncodeError, PREFACE_BYTES_MAX, bounded};
 use crate::algorithm::WireType;
-use crate::coordinator::{Draft, Outcome, RoundSpec, Voter};
+use crate::coordinator::{Draft, Entry, Outcome, RoundSpec, Voter};
 use crate::forks::{FORKS_MAX, Fork};
 use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
 use crate::machine::Place;
 use crate::membership::settings::SETTINGS_BYTES_MAX;
 use crate::model::ModelSize;
+use crate::published::{Digest, PublicKey, Signed};
 use crate::sampler::Progress;
 use crate::topology::{RATES_MAX, Rate};
 use crate::view::{MEMBERS_MAX, View};
@@ -149,11 +150,11 @@ pub enum Message {
         /// The attempt, as a change of that entry.
         draft: Draft,
     },
-    /// The sender holds all data that it must hold for the header's attempt.
-    Ready,
-    /// A leader asks a voter to accept an entry; `None` means the entry of the header's attempt,
-    /// which the voter holds.
-    Accept(Option<Outcome>),
+    /// The sender holds all data that it must hold for the header's attempt, with this root of what
+    /// the owners published.
+    Ready(Digest),
+    /// A leader asks a voter to accept an entry.
+    Accept(Entry),
     /// A voter accepted the entry that it was asked to accept under the header's term.
     Accepted,
     /// A voter refuses because it promised the header's term, which is higher than the requested
@@ -161,9 +162,9 @@ pub enum Message {
     Overtaken,
     /// The round is decided.
     Decide {
-        /// The decided entry; `None` means the entry that the receiver accepted under the header's
-        /// term, or holds of its attempt.
-        entry: Option<Outcome>,
+        /// The decided entry. One that is not whole is what the receiver accepted under the
+        /// header's term, or holds of its attempt.
+        entry: Entry,
         /// Whether the sender leaves with this entry and waits until the receiver knows it.
         leaves: bool,
     },
@@ -219,6 +220,22 @@ pub enum Message {
     GossipReclaimed {
         /// The sender's inner step of the message.
         step: Step,
+    },
+    /// A leader asks a receiver of the header's attempt what the owners published to it, because
+    /// another receiver holds other values.
+    Compare,
+    /// What the owners of the header's attempt published to the sender, ascending.
+    Published(
+        #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")] Vec<(NodeId, Signed)>,
+    ),
+    /// The proof that an owner published different values in the header's attempt.
+    Equivocated {
+        /// The owner.
+        owner: NodeId,
+        /// What it published to one node.
+        one: Signed,
+        /// What it published to another one.
+        other: Signed,
     },
 }
 
@@ -298,6 +315,8 @@ pub struct Hello {
     pub address: SocketAddr,
     /// Number of its workers.
     pub devices: u16,
+    /// Key that signs what it publishes.
+    pub key: PublicKey,
     /// The settings that all nodes must share, as `key = value` lines in a fixed order; at most
     /// [`SETTINGS_BYTES_MAX`] bytes.
     #[serde(

@@ -5,10 +5,11 @@
 use super::datagram::tests::{messages as swim_messages, packet};
 use super::*;
 use crate::algorithm::WireType;
-use crate::coordinator::{Draft, Order, Origin, Outcome, RoundKind, RoundSpec, Voter};
+use crate::coordinator::{Draft, Entry, Order, Origin, Outcome, RoundKind, RoundSpec, Voter};
 use crate::forks::Fork;
 use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term};
 use crate::model::ModelSize;
+use crate::published::{Digest, PublicKey, SIGNATURE_BYTES, Signature, Signed};
 use crate::sampler::{DecidedRound, Progress, Settings};
 use crate::topology::Rate;
 use crate::view::{Member, View};
@@ -23,11 +24,14 @@ pub(super) const PREFACE: &str =
 pub(super) const PREFACE_V6: &str = "\
 0000000008070605040302010900000000000000cdab0000000000000100000020010db8000000000000000000000001e91c01";
 const LINEAGE: &str = "201f1e1d1c1b1a191817161514131211";
-/// Epoch, two members with incarnation, address and devices, two slots.
+/// Epoch, two members with incarnation, address, devices and key, two slots.
 const VIEW: &str = "\
 0300000000000000\
-020000000000000005000000000000000100000000000000000000000a000005e81c08000900000000000000cdab0000000000000100000020010db8\
+020000000000000005000000000000000100000000000000000000000a000005e81c0800\
+6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b\
+0900000000000000cdab0000000000000100000020010db8\
 000000000000000000000001e91c0100\
+6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b\
 020000000000000001000000";
 /// Step, learning rate, elements; the kind precedes them.
 const TERMS: &str = "3000000000000000cdcccc3d40787d0100000000";
@@ -46,9 +50,17 @@ const BOTH: &str = "020000000000000005000000000000000900000000000000";
 const TURNED: &str = "020000000000000009000000000000000500000000000000";
 /// Node 5 at 1,000 and node 9 at 2 kilobytes per second.
 const RATES: &str = "02000000000000000500000000000000e8030000090000000000000002000000";
-/// Address, devices, settings.
-const INTRODUCTION: &str =
-    "000000000a000009e81c02001400000000000000746175203d2034380a62657461203d20302e350a";
+/// Address, devices, key, settings.
+const INTRODUCTION: &str = "\
+000000000a000009e81c0200\
+6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b\
+1400000000000000746175203d2034380a62657461203d20302e350a";
+const KEY: PublicKey = PublicKey([0x6b; 32]);
+/// A digest with its signature.
+const SIGNED: &str = "\
+d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1\
+51515151515151515151515151515151515151515151515151515151515151515151515151515151515151515151515151515151515151515151515151515151";
+const DIGEST: Digest = Digest([0xd1; 32]);
 
 pub(super) fn header() -> Header {
     Header {
@@ -75,6 +87,7 @@ pub(super) fn view() -> View {
         incarnation: Incarnation(incarnation),
         address,
         devices,
+        key: KEY,
     };
     let first = View::new(Epoch(2), vec![member(9, 0xabcd, v6, 1)]).unwrap();
     first
@@ -121,6 +134,7 @@ pub(super) fn outcome(kind: RoundKind) -> Outcome {
         spec: spec(kind),
         contributors,
         view: view(),
+        published: DIGEST,
         absent,
         momentum_lost: 6,
         samples,
@@ -158,6 +172,7 @@ pub(super) fn retained() -> Member {
         incarnation: Incarnation(3),
         address,
         devices: 1,
+        key: KEY,
     }
 }
 
@@ -174,15 +189,29 @@ const ORIGIN: &str = "0200000028000000000000000100000000000000";
 /// A member that waits to vote, a voter that is not a member, the leader.
 const VOTERS: &str = "\
 0100000000000000090000000000000001000000000000000700000000000000030000000000000000000000\
-0a000007e81c01000500000000000000";
+0a000007e81c0100\
+6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b\
+0500000000000000";
 /// A fork at round 41, with two contributors; its lineage follows.
 const FORK: &str = "290000000000000002000000";
 /// Shards 3 and 511.
 const ABSENT: &str = "020000000000000003000000ff010000";
 
+fn digest_bytes() -> &'static str {
+    &SIGNED[..64]
+}
+
+pub(super) fn signed() -> Signed {
+    Signed {
+        digest: DIGEST,
+        signature: Signature::from([0x51; SIGNATURE_BYTES]),
+    }
+}
+
 fn outcome_bytes(kind: &str) -> String {
+    let digest = digest_bytes();
     format!(
-        "{LINEAGE}2a00000000000000{kind}{TERMS}{BOTH}{VIEW}{ABSENT}060000000000000001{PROGRESS}{TURNED}{ORIGIN}0100000000000000{FORK}{LINEAGE}{VOTERS}"
+        "{LINEAGE}2a00000000000000{kind}{TERMS}{BOTH}{VIEW}{digest}{ABSENT}060000000000000001{PROGRESS}{TURNED}{ORIGIN}0100000000000000{FORK}{LINEAGE}{VOTERS}"
     )
 }
 
@@ -224,7 +253,8 @@ const CHANGES: &str = "\
 01000000000000000200\
 01000000000000000100\
 020000000000000001000300\
-010000000000000005000000000000000100000000000000000000000a000005e81c0800";
+010000000000000005000000000000000100000000000000000000000a000005e81c0800\
+6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b";
 
 fn draft_bytes(kind: &str) -> String {
     format!(
@@ -270,6 +300,7 @@ fn hellos() -> Vec<(Message, String)> {
         Message::Hello(Hello {
             address,
             devices: 2,
+            key: KEY,
             settings,
             model,
             standing,
@@ -375,7 +406,10 @@ fn attempts() -> Vec<(Message, String)> {
             admit,
             format!("0c000000{}{}", outcome_bytes(AVERAGE), draft_bytes(SLOW)),
         ),
-        (Message::Ready, "0d000000".to_owned()),
+        (
+            Message::Ready(DIGEST),
+            format!("0d000000{}", digest_bytes()),
+        ),
     ]
 }
 
@@ -413,28 +447,32 @@ fn promises() -> Vec<(Message, String)> {
 }
 
 fn decisions() -> Vec<(Message, String)> {
-    let entry = Some(outcome(RoundKind::Gradients));
+    let entry = Entry::Whole(outcome(RoundKind::Gradients));
+    let digest = digest_bytes();
     vec![
-        (Message::Accept(None), "0e00000000".to_owned()),
         (
-            Message::Accept(Some(outcome(RoundKind::Slow))),
-            format!("0e00000001{}", outcome_bytes(SLOW)),
+            Message::Accept(Entry::Held(DIGEST)),
+            format!("0e00000001000000{digest}"),
+        ),
+        (
+            Message::Accept(Entry::Whole(outcome(RoundKind::Slow))),
+            format!("0e00000000000000{}", outcome_bytes(SLOW)),
         ),
         (Message::Accepted, "0f000000".to_owned()),
         (Message::Overtaken, "10000000".to_owned()),
         (
             Message::Decide {
-                entry: None,
+                entry: Entry::Held(DIGEST),
                 leaves: false,
             },
-            "110000000000".to_owned(),
+            format!("1100000001000000{digest}00"),
         ),
         (
             Message::Decide {
                 entry,
                 leaves: true,
             },
-            format!("1100000001{}01", outcome_bytes(GRADIENTS)),
+            format!("1100000000000000{}01", outcome_bytes(GRADIENTS)),
         ),
         (Message::Learn, "12000000".to_owned()),
         (Message::Learned, "13000000".to_owned()),
@@ -449,6 +487,19 @@ fn decisions() -> Vec<(Message, String)> {
         (
             Message::Broken(NodeId(9)),
             "150000000900000000000000".to_owned(),
+        ),
+        (Message::Compare, "1c000000".to_owned()),
+        (
+            Message::Published(vec![(NodeId(5), signed())]),
+            format!("1d00000001000000000000000500000000000000{SIGNED}"),
+        ),
+        (
+            Message::Equivocated {
+                owner: NodeId(5),
+                one: signed(),
+                other: signed(),
+            },
+            format!("1e0000000500000000000000{SIGNED}{SIGNED}"),
         ),
     ]
 }

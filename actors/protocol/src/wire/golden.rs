@@ -72,7 +72,7 @@ fn every_message_has_an_example() {
         Message::Closed,
         Message::Attempt(_),
         Message::Admit { .. },
-        Message::Ready,
+        Message::Ready(_),
         Message::Accept(_),
         Message::Accepted,
         Message::Overtaken,
@@ -87,6 +87,9 @@ fn every_message_has_an_example() {
         Message::GossipSkipped { .. },
         Message::GossipAsk { .. },
         Message::GossipReclaimed { .. },
+        Message::Compare,
+        Message::Published(_),
+        Message::Equivocated { .. },
     );
     each_has_an_example!(
         contents().into_iter().map(|(content, _)| content).collect(),

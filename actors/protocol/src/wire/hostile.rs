@@ -8,6 +8,7 @@ use super::*;
 use crate::coordinator::{Draft, RoundKind};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId};
 use crate::membership::settings::SETTINGS_BYTES_MAX;
+use crate::published::PublicKey;
 use crate::view::{Member, View};
 use proptest::prelude::*;
 use std::net::SocketAddr;
@@ -182,12 +183,13 @@ pub(super) fn large_view(members: usize) -> Result<View, crate::view::ViewError>
         incarnation: Incarnation(1),
         address,
         devices: 8,
+        key: PublicKey::default(),
     };
     View::new(Epoch(1), (0..members as u64).map(member).collect())
 }
 
 /// Encoded size of a member with a long address, and of a slot, in bytes.
-pub(super) const MEMBER: usize = 8 + 8 + (4 + 16 + 2) + 2;
+pub(super) const MEMBER: usize = 8 + 8 + (4 + 16 + 2) + 2 + 32;
 pub(super) const SEAT: usize = 2;
 
 /// The bytes of a `Found` frame whose view contains `ids` unchecked.

@@ -3,7 +3,7 @@
 
 use super::shell::{CLUSTER, Movement, Node, STARTS, member};
 use super::state::{Letter, Marked, State};
-use super::watch::{Violation, Watch};
+use super::watch::{Violation, Watch, as_drafted};
 use super::{Announced, Planted, Setup, Step, TICKS_UNTIL};
 use slowmo_protocol::coordinator::{Coordinator, Effect, GivesUp, In, Outcome, Plan, Voters};
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round};
@@ -447,6 +447,7 @@ impl Stage<'_> {
                 drained,
                 ..
             } => {
+                let outcome = as_drafted(&outcome);
                 let used = self
                     .node
                     .movements

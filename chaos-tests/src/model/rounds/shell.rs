@@ -6,6 +6,7 @@ use slowmo_protocol::coordinator::{
 };
 use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId, Round};
 use slowmo_protocol::machine::Identity;
+use slowmo_protocol::published::{PublicKey, Signed};
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::view::Member;
 use std::collections::{BTreeMap, BTreeSet};
@@ -221,11 +222,13 @@ impl Node {
             return Vec::new();
         };
         let attempt = plan.attempt;
-        let own = plan.owns().then_some(In::Reduced(attempt));
+        let own = plan
+            .owns()
+            .then_some(In::Reduced(attempt, Signed::default()));
         let parameters = plan
             .other_owners()
             .into_iter()
-            .map(|owner| In::ParametersHeld(attempt, owner));
+            .map(|owner| In::ParametersHeld(attempt, owner, Signed::default()));
         let state = publication
             .moves_to(self.id())
             .map(|moved| In::StateHeld(attempt, moved.from));
@@ -258,5 +261,6 @@ pub fn member(id: NodeId, incarnation: Incarnation) -> Member {
         incarnation,
         address: SocketAddr::from(([127, 0, 0, 1], 1)),
         devices: 1,
+        key: PublicKey::default(),
     }
 }

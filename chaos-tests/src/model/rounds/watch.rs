@@ -3,8 +3,9 @@
 use super::shell::{Movement, Node};
 use super::state::State;
 use super::{Cluster, Setup};
-use slowmo_protocol::coordinator::{Attempt, Base, Draft, Outcome, Proposal, Voter, Voters};
+use slowmo_protocol::coordinator::{Attempt, Base, Draft, Entry, Outcome, Proposal, Voter, Voters};
 use slowmo_protocol::ident::{NodeId, Round, Term};
+use slowmo_protocol::published::Digest;
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{Header, Message};
 use stateright::Property;
@@ -115,17 +116,21 @@ impl State {
             Message::Attempt(draft) | Message::Admit { draft, .. } => {
                 self.check_attempt(header, draft)
             }
-            Message::Ready => self.check_ready(node, header),
-            Message::Accept(entry) => self.check_asked(node, header, entry.as_ref()),
+            Message::Ready(_) => self.check_ready(node, header),
+            Message::Accept(entry) => self.check_asked(node, header, whole(entry)),
             Message::Accepted => self.check_vote(node, key),
             Message::Open | Message::Opened => {
                 self.watch
                     .change(|watch| _ = watch.opened.entry(key).or_default().insert(node.id()));
             }
             Message::Decide {
-                entry: Some(entry), ..
-            } => self.check_decided(entry),
-            Message::Decide { entry: None, .. } if is_leader => {
+                entry: Entry::Whole(entry),
+                ..
+            } => self.check_decided(&as_drafted(entry)),
+            Message::Decide {
+                entry: Entry::Held(_),
+                ..
+            } if is_leader => {
                 if let Some(entry) = self.watch.asked.get(&key).cloned() {
                     self.check_decided(&entry);
                 }
@@ -194,13 +199,12 @@ impl State {
     }
 
     /// Checks a leader that asks for votes, the first time or again.
-    fn check_asked(&mut self, leader: &mut Node, header: &Header, entry: Option<&Outcome>) {
+    fn check_asked(&mut self, leader: &mut Node, header: &Header, entry: Option<Outcome>) {
         let key = (header.round, header.term);
         let attempt = Attempt::of(header);
         let known = self.watch.attempts.get(&attempt).cloned();
         let finishes = header.term.counter > 0 && header.attempt == 0;
         let entry = entry
-            .cloned()
             .map(Arc::new)
             .or_else(|| self.watch.outcome_of(attempt))
             .or_else(|| self.watch.asked.get(&key).cloned());
@@ -367,6 +371,7 @@ impl State {
     }
 
     pub(super) fn check_applied(&mut self, node: &Node, outcome: &Outcome, held: bool) {
+        let outcome = &as_drafted(outcome);
         let alone = self.voters_of(outcome.round);
         if !self.watch.decided.contains_key(&outcome.round)
             && alone.count() == 1
@@ -425,6 +430,21 @@ impl State {
         if self.watch.newest().is_some_and(lacks) {
             self.violate(Violation::MemberWithoutData);
         }
+    }
+}
+
+/// An outcome as its attempt was drafted, which does not know yet what the owners publish.
+pub(super) fn as_drafted(outcome: &Outcome) -> Outcome {
+    Outcome {
+        published: Digest::default(),
+        ..outcome.clone()
+    }
+}
+
+fn whole(entry: &Entry) -> Option<Outcome> {
+    match entry {
+        Entry::Whole(entry) => Some(as_drafted(entry)),
+        Entry::Held(_) => None,
     }
 }
 

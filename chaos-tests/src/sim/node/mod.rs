@@ -20,6 +20,7 @@ use slowmo_protocol::ident::{ClusterId, NodeId};
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::node::{self, ToAggregator};
 use slowmo_protocol::policy::Bootstrap;
+use slowmo_protocol::published::PublicKey;
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::topology::Rate;
 use slowmo_protocol::trace::Start;
@@ -139,6 +140,7 @@ fn members_settings(
         identity,
         address,
         devices: 1,
+        key: PublicKey::default(),
         min_nodes: config.min_nodes,
         max_nodes: slowmo_protocol::view::MEMBERS_MAX,
         join: bootstrap == Bootstrapping::Never,

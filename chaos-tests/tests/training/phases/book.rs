@@ -3,7 +3,7 @@
 use crate::support::{RATE, bits, descend, mean, noisy, uneven};
 use slowmo::StepReport;
 use slowmo::internal::Inspection;
-use slowmo_protocol::coordinator::{Base, Outcome, RoundKind};
+use slowmo_protocol::coordinator::{Base, Entry, Outcome, RoundKind};
 use slowmo_protocol::ident::{ShardId, Term};
 use slowmo_protocol::shards::{Layout, ShardMap};
 use slowmo_protocol::view::View;
@@ -72,11 +72,18 @@ impl Book {
                     .extend(proposal.map(|proposal| (attempt, proposal.outcome)));
             }
             Message::Decide {
-                entry: Some(outcome),
+                entry: Entry::Whole(outcome),
                 ..
             } => self.decide(who, outcome),
-            Message::Decide { entry: None, .. } => {
+            Message::Decide {
+                entry: Entry::Held(published),
+                ..
+            } => {
                 if let Some(outcome) = self.attempts.get(&attempt).cloned() {
+                    let outcome = Outcome {
+                        published: *published,
+                        ..outcome
+                    };
                     self.decide(who, &outcome);
                 }
             }

@@ -34,6 +34,7 @@ pub fn config(founders: usize, replicas: usize) -> Config {
         min_nodes: founders,
         replicas,
         round_timeout_ms,
+        grace_ms: round_timeout_ms / 2,
         ..local_sgd(1, TAU, 1.0, BETA)
     }
 }

@@ -89,7 +89,7 @@ fn control(header: &Header, message: &Message) -> Option<(Round, Kind)> {
         Message::Promise { .. } => Kind::Promise,
         Message::Attempt(_) => Kind::Attempt,
         Message::Admit { .. } => Kind::Admit,
-        Message::Ready => Kind::Ready,
+        Message::Ready(_) => Kind::Ready,
         Message::Accept(_) => Kind::Accept,
         Message::Accepted => Kind::Accepted,
         Message::Decide { leaves: false, .. } => Kind::Decide,

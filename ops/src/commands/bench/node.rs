@@ -181,7 +181,7 @@ fn report_rounds(
     params: &mut Synthetic,
     compute: Duration,
 ) -> anyhow::Result<()> {
-    loop {
+    while worker.is_running() {
         std::thread::sleep(compute);
         let entered_us = unix_us();
         tell(&NodeEvent::Enter { at_us: entered_us })?;
@@ -198,10 +198,8 @@ fn report_rounds(
                 digest: slowmo::digest(&*params)?,
             }))?;
         }
-        if report.drained {
-            return Ok(());
-        }
     }
+    Ok(())
 }
 
 fn tell(event: &NodeEvent) -> anyhow::Result<()> {

@@ -4,8 +4,13 @@ use super::crash::MortalSender;
 use super::lane::Lane;
 use async_trait::async_trait;
 use bytes::Bytes;
+use slowmo_actors::ports::signer::Signer;
 use slowmo_actors::ports::transport::{BulkError, BulkSender};
+use slowmo_protocol::coordinator::{Attempt, Voter};
+use slowmo_protocol::published::{Hasher, SIGNATURE_BYTES, statement};
+use slowmo_protocol::wire::Header;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Largest part of a chunk, in bytes, that is sent at once under a fault, so that throttling is
 /// smooth.
@@ -18,11 +23,64 @@ pub(super) struct FaultySender {
     lane: Lane,
     /// Bytes that replace the first ones of the next chunk.
     first: Vec<u8>,
+    /// Signs the falsified values.
+    signing: Option<Signing>,
+}
+
+/// Replaces the signature at the end of a stream by one of the values that were sent.
+pub(super) struct Signing {
+    signer: Arc<dyn Signer>,
+    header: Header,
+    digest: Hasher,
+    /// The chunk before the next one; the last one is the signature.
+    held: Option<Bytes>,
+}
+
+impl Signing {
+    pub(super) fn new(signer: Arc<dyn Signer>, header: Header) -> Self {
+        Self {
+            signer,
+            header,
+            digest: Hasher::default(),
+            held: None,
+        }
+    }
+
+    /// Holds a chunk back, and gives the one before it.
+    fn hold(&mut self, chunk: Bytes) -> Option<Bytes> {
+        let before = self.held.replace(chunk)?;
+        self.digest.update(&before);
+        Some(before)
+    }
+
+    fn signature(self) -> Bytes {
+        let Header {
+            cluster,
+            sender: node,
+            incarnation,
+            ..
+        } = self.header;
+        let owner = Voter { node, incarnation };
+        let digest = self.digest.finish();
+        let statement = statement(cluster, Attempt::of(&self.header), owner, digest);
+        let signature = <[u8; SIGNATURE_BYTES]>::from(self.signer.sign(&statement));
+        Bytes::copy_from_slice(&signature)
+    }
 }
 
 impl FaultySender {
-    pub(super) fn new(inner: MortalSender, lane: Lane, first: Vec<u8>) -> Self {
-        Self { inner, lane, first }
+    pub(super) fn new(
+        inner: MortalSender,
+        lane: Lane,
+        first: Vec<u8>,
+        signing: Option<Signing>,
+    ) -> Self {
+        Self {
+            inner,
+            lane,
+            first,
+            signing,
+        }
     }
 
     fn falsified(&mut self, chunk: Bytes) -> Bytes {
@@ -39,11 +97,8 @@ impl FaultySender {
     }
 }
 
-#[async_trait]
-impl BulkSender for FaultySender {
-    async fn send(&mut self, mut chunk: Bytes) -> Result<(), BulkError> {
-        self.inner.pass().await;
-        chunk = self.falsified(chunk);
+impl FaultySender {
+    async fn pass_on(&mut self, mut chunk: Bytes) -> Result<(), BulkError> {
         if self.lane.is_untouched() {
             return self.inner.send(chunk).await;
         }
@@ -67,8 +122,27 @@ impl BulkSender for FaultySender {
         }
         Ok(())
     }
+}
 
-    async fn finish(self: Box<Self>) -> Result<(), BulkError> {
+#[async_trait]
+impl BulkSender for FaultySender {
+    async fn send(&mut self, chunk: Bytes) -> Result<(), BulkError> {
+        self.inner.pass().await;
+        let chunk = self.falsified(chunk);
+        let chunk = match &mut self.signing {
+            Some(signing) => signing.hold(chunk),
+            None => Some(chunk),
+        };
+        match chunk {
+            Some(chunk) => self.pass_on(chunk).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn finish(mut self: Box<Self>) -> Result<(), BulkError> {
+        if let Some(signing) = self.signing.take() {
+            self.pass_on(signing.signature()).await?;
+        }
         self.lane.passable().await;
         self.inner.finish().await
     }

@@ -32,20 +32,20 @@ pub enum BindError {
         address: SocketAddr,
     },
     /// The operating system refused for another reason.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {error}")]
     Socket {
         /// The address.
         address: SocketAddr,
         /// The error of the operating system.
-        source: io::Error,
+        error: io::Error,
     },
     /// The certificate, its key or the CA cannot be used together.
-    #[error("node {node} has no usable identity: {source}")]
+    #[error("node {node} has no usable identity: {error}")]
     Identity {
         /// The id of this node.
         node: NodeId,
         /// The reason.
-        source: IdentityError,
+        error: IdentityError,
     },
 }
 
@@ -65,11 +65,11 @@ pub(super) fn open(settings: &QuicSettings) -> Result<Opened, BindError> {
         settings.protocol_version,
         &settings.tuning,
     )
-    .map_err(|source| BindError::Identity {
+    .map_err(|error| BindError::Identity {
         node: settings.node,
-        source,
+        error,
     })?;
-    let failed = |source: io::Error| bind_error(settings.listen, source);
+    let failed = |error: io::Error| bind_error(settings.listen, error);
     let socket = udp_socket(settings.listen, &settings.tuning).map_err(failed)?;
     let address = socket.local_addr().map_err(failed)?;
     let own = OwnIds::new();
@@ -118,10 +118,10 @@ fn udp_socket(address: SocketAddr, tuning: &Tuning) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-fn bind_error(address: SocketAddr, source: io::Error) -> BindError {
-    match source.kind() {
+fn bind_error(address: SocketAddr, error: io::Error) -> BindError {
+    match error.kind() {
         io::ErrorKind::AddrInUse => BindError::AddressInUse { address },
         io::ErrorKind::AddrNotAvailable => BindError::AddressNotHere { address },
-        _ => BindError::Socket { address, source },
+        _ => BindError::Socket { address, error },
     }
 }

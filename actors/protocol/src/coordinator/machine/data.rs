@@ -13,7 +13,8 @@
 use crate::coordinator::outcome::{Outcome, Proposal};
 use crate::coordinator::plan::{Attempt, Plan, Publication};
 use crate::ident::{NodeId, Term};
-use std::collections::BTreeSet;
+use crate::published::{Digest, Signed, root};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Maximum number of attempts whose data is kept besides the moving one. A node reports that it is
@@ -33,6 +34,10 @@ pub(super) struct Movement {
     pub reducing: bool,
     /// Owners whose parameters have not arrived yet.
     pub parameters_from: BTreeSet<NodeId>,
+    /// Digests of what the owners published, this node included, as far as it is here.
+    pub signed: BTreeMap<NodeId, Signed>,
+    /// Whether this node has sent the members what it holds, because a leader contradicted it.
+    pub disputed: bool,
     /// Nodes whose state has not arrived yet.
     pub state_from: BTreeSet<NodeId>,
     /// Nodes whose state arrived before it was known that they send some.
@@ -52,6 +57,8 @@ impl Movement {
             broken: None,
             reducing: plan.owns(),
             parameters_from: plan.other_owners().into_iter().collect(),
+            signed: BTreeMap::new(),
+            disputed: false,
             state_from: BTreeSet::new(),
             state_early: BTreeSet::new(),
             buffers_from: None,
@@ -81,6 +88,48 @@ impl Movement {
             self.buffers_from = publication.donor_to(self.plan.me);
         }
         self.published = Some((proposal, publication));
+        self.note_published();
+    }
+
+    /// This node's own shards are averaged, and published with this digest.
+    pub fn take_own(&mut self, signed: Signed) {
+        if self.reducing {
+            self.reducing = false;
+            self.signed.insert(self.plan.me, signed);
+            self.note_published();
+        }
+    }
+
+    /// The parameters of another owner are here.
+    pub fn take_parameters(&mut self, owner: NodeId, signed: Signed) {
+        if self.parameters_from.remove(&owner) {
+            self.signed.insert(owner, signed);
+            self.note_published();
+        }
+    }
+
+    /// Once everything that the owners publish is here, the outcome names it.
+    fn note_published(&mut self) {
+        if self.reducing || !self.parameters_from.is_empty() {
+            return;
+        }
+        if let Some((proposal, _)) = &mut self.published {
+            proposal.outcome.published = root(&self.signed);
+        }
+    }
+
+    /// What the owners published, by owner.
+    pub fn published_list(&self) -> Vec<(NodeId, Signed)> {
+        self.signed
+            .iter()
+            .map(|(owner, signed)| (*owner, *signed))
+            .collect()
+    }
+
+    /// The root of what all owners published, if this node holds all data of the attempt.
+    pub fn root(&self) -> Option<Digest> {
+        let complete = self.published.as_ref().filter(|_| self.is_complete());
+        complete.map(|(proposal, _)| proposal.outcome.published)
     }
 
     pub fn take_state(&mut self, from: NodeId) {
@@ -155,6 +204,17 @@ impl Data {
         self.moving.iter().chain(&self.kept)
     }
 
+    /// The movement of an attempt, complete or not.
+    pub fn known(&self, attempt: Attempt) -> Option<&Movement> {
+        self.all().find(|movement| movement.attempt() == attempt)
+    }
+
+    /// The same, to be changed.
+    pub fn at(&mut self, attempt: Attempt) -> Option<&mut Movement> {
+        let named = |movement: &&mut Movement| movement.attempt() == attempt;
+        self.moving.iter_mut().chain(&mut self.kept).find(named)
+    }
+
     /// The complete data of an outcome.
     pub fn of(&self, outcome: &Outcome) -> Option<&Movement> {
         let made = |movement: &&Movement| {
@@ -165,6 +225,22 @@ impl Data {
         self.all()
             .filter(|movement| movement.is_complete())
             .find(made)
+    }
+
+    /// An attempt that this node is ready for, with the same outcome but for what was published.
+    pub fn otherwise(&self, outcome: &Outcome) -> Option<Attempt> {
+        let same = |movement: &&Movement| {
+            movement.outcome().is_some_and(|held| {
+                let published = held.published;
+                let other = Outcome {
+                    published,
+                    ..outcome.clone()
+                };
+                published != outcome.published && held.has_the_data_of(&other)
+            })
+        };
+        let ready = self.all().filter(|movement| movement.ready);
+        ready.filter(same).map(Movement::attempt).next()
     }
 
     /// The movement of the given attempt, if this node is ready for it.

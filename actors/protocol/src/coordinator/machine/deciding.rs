@@ -5,6 +5,7 @@ use super::reports::Reports;
 use crate::coordinator::acceptor::{Acceptor, Promise};
 use crate::coordinator::outcome::{Outcome, Proposal, RoundSpec};
 use crate::ident::{NodeId, Term};
+use crate::published::Digest;
 use crate::wire::ContributionNotice;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,8 +45,10 @@ pub(super) struct Attempts {
     pub within: Option<BTreeSet<NodeId>>,
     /// The newest attempt, unless it was dropped.
     pub proposal: Option<Proposal>,
-    /// Nodes that hold all data that they must for the newest attempt.
-    pub ready: BTreeSet<NodeId>,
+    /// Nodes that hold all data that they must for the newest attempt, with the root of it.
+    pub ready: BTreeMap<NodeId, Digest>,
+    /// Nodes that were asked what they got, and have not answered.
+    pub compared: BTreeSet<NodeId>,
 }
 
 impl Lead {

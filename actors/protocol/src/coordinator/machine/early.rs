@@ -61,6 +61,7 @@ impl Early {
 mod tests {
     use super::*;
     use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, Round, Term};
+    use crate::published::PublicKey;
     use crate::view::{Member, View};
     use std::net::SocketAddr;
 
@@ -90,6 +91,7 @@ mod tests {
             incarnation: Incarnation(1),
             address,
             devices: 1,
+            key: PublicKey::default(),
         };
         let view = View::new(Epoch(1), (0..MEMBERS_MAX as u64).map(member).collect()).unwrap();
         Message::Bootstrap {

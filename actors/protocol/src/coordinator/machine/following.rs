@@ -12,7 +12,7 @@ use crate::coordinator::acceptor::{Promise, TERM_COUNTER_MAX};
 use crate::coordinator::draft::Draft;
 use crate::coordinator::error::RoundError;
 use crate::coordinator::events::Effect;
-use crate::coordinator::outcome::{Outcome, Proposal, RoundKind, RoundSpec};
+use crate::coordinator::outcome::{Entry, Outcome, Proposal, RoundKind, RoundSpec};
 use crate::coordinator::plan::Attempt;
 use crate::coordinator::voters::Voter;
 use crate::ident::{NodeId, Term};
@@ -67,9 +67,20 @@ impl Coordinator {
             // Either the view is still on its way here, or this node has left, and others do not
             // know with which entry.
             self.answer_late(&header, &message, out);
-            return self.early.keep(header, message);
+            if !is_checked(&message) {
+                self.early.keep(header, message);
+            }
+            return;
+        }
+        if let Message::Equivocated { owner, one, other } = message {
+            return self.receive_proof(&header, owner, (one, other), now, out);
         }
         let place = self.place();
+        if let Message::Published(list) = &message
+            && header.round < place.round
+        {
+            return self.receive_late_list(&header, list, now, out);
+        }
         if header.round < place.round && !planted::has(Bug::StaleEpoch) {
             return self.answer_late(&header, &message, out);
         }
@@ -93,10 +104,17 @@ impl Coordinator {
                 self.note_contribution(header.sender, contributed, now, out)
             }
             Message::Attempt(draft) if of_leader => self.receive_attempt(header, &draft, now, out),
-            Message::Ready => self.count_ready(header.sender, header.term, header.attempt, out),
+            Message::Ready(published) => self.count_ready(
+                (header.sender, published),
+                (header.term, header.attempt),
+                now,
+                out,
+            ),
             Message::Broken(node) => self.broken_elsewhere(header, node, now, out),
             Message::Abandon(reason) => self.abandoned_elsewhere(header, reason, now, out),
-            Message::Decide { entry, leaves } => self.told_decision(header, entry, leaves, out),
+            Message::Decide { entry, leaves } => {
+                self.told_decision(header, entry, leaves, now, out)
+            }
             Message::Learn => self.lead_again(header.sender, out),
             // A member that does not vote yet forks if no voter is left.
             Message::Fork {
@@ -121,6 +139,8 @@ impl Coordinator {
             }
             Message::Accept(entry) if of_leader => self.vote(header, entry, now, out),
             Message::Accepted if self.is_from_voter(header) => self.count_accepted(header),
+            Message::Compare if of_leader => self.tell_published(header, out),
+            Message::Published(list) => self.receive_published(header, &list, now, out),
             Message::Overtaken => self.overtaken(header.term, now),
             // The sender may not say this: it does not lead this term, or does not vote.
             Message::Attempt(_)
@@ -131,9 +151,10 @@ impl Coordinator {
             | Message::Opened
             | Message::Closed
             | Message::Accept(_)
-            | Message::Accepted => {}
+            | Message::Accepted
+            | Message::Compare => {}
             // Handled before the round is looked at.
-            Message::Admit { .. } | Message::Learned => {}
+            Message::Admit { .. } | Message::Learned | Message::Equivocated { .. } => {}
             // Of membership and gossip, which `node::route` sends there.
             Message::Hello(_)
             | Message::Bootstrap { .. }
@@ -193,7 +214,7 @@ impl Coordinator {
         out: &mut Outbox<Effect>,
     ) {
         if let Message::Decide {
-            entry: Some(entry),
+            entry: Entry::Whole(entry),
             leaves,
         } = message
         {
@@ -210,7 +231,7 @@ impl Coordinator {
             || deciding
                 .may_follow()
                 .any(|outcome| is_member(&outcome.view, &header));
-        if known && header.round == history.round.next() {
+        if known && !is_checked(&message) && header.round == history.round.next() {
             self.early.keep(header, message);
         }
         if asks {
@@ -308,7 +329,7 @@ impl Coordinator {
     }
 
     /// Names a member, and counts it as unreachable until its process is restarted.
-    fn go_on_without(
+    pub(super) fn go_on_without(
         &mut self,
         node: NodeId,
         what: Unsound,
@@ -628,7 +649,7 @@ impl Coordinator {
 
     /// Reports once that this node holds all data that it must for the newest attempt. A third
     /// attempt's data waits until that of an earlier one may be dropped.
-    pub(super) fn tell_when_ready(&mut self, out: &mut Outbox<Effect>) {
+    pub(super) fn tell_when_ready(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let me = self.me();
         let Some(deciding) = &mut self.deciding else {
             return;
@@ -644,9 +665,11 @@ impl Coordinator {
         };
         movement.ready = true;
         let attempt = movement.attempt();
+        let published = movement.root().unwrap_or_default();
         deciding.was_ready = true;
         if attempt.term.node == me {
-            return self.count_ready(me, attempt.term, attempt.number, out);
+            let place = (attempt.term, attempt.number);
+            return self.count_ready((me, published), place, now, out);
         }
         self.send_from(
             Place {
@@ -655,7 +678,7 @@ impl Coordinator {
                 ..self.place()
             },
             attempt.term.node,
-            Message::Ready,
+            Message::Ready(published),
             out,
         );
     }
@@ -676,14 +699,15 @@ impl Coordinator {
                 .acceptor
                 .accepted()
                 .is_some_and(|(of, _)| *of == term);
-            let ready = deciding.data.ready(term, deciding.number()).is_some();
+            let ready = deciding.data.ready(term, deciding.number());
+            let ready = ready.and_then(Movement::root);
             let first = history.first_term() == term;
             if voter && !first {
                 // The leader may have been heard before it could be answered.
                 self.tell_promise(term, out);
             }
-            if ready {
-                self.send(node, Message::Ready, out);
+            if let Some(published) = ready {
+                self.send(node, Message::Ready(published), out);
             }
             if accepted {
                 self.send(node, Message::Accepted, out);
@@ -779,6 +803,12 @@ impl Coordinator {
         deciding.highest = deciding.highest.max(header.term);
         self.take_proposal(header.term, header.attempt, proposal, out);
     }
+}
+
+/// Whether a frame carries signatures, which were checked against what this node knew when it
+/// arrived. It is not kept for a later round, in which nobody would check them.
+fn is_checked(message: &Message) -> bool {
+    matches!(message, Message::Published(_) | Message::Equivocated { .. })
 }
 
 /// Whether the header's sender is in the view, in the view's incarnation of it.

@@ -17,7 +17,7 @@ use super::history::History;
 use super::timers::Timer;
 use crate::coordinator::error::RecoveryError;
 use crate::coordinator::events::Effect;
-use crate::coordinator::outcome::Outcome;
+use crate::coordinator::outcome::{Entry, Outcome};
 use crate::coordinator::voters::{Voter, Voters};
 use crate::forks::FORKS_MAX;
 use crate::ident::{Lineage, NodeId, Round, Term};
@@ -253,7 +253,8 @@ impl Coordinator {
             // The sender was not told of the fork.
             Message::Learn if rivals => self.lead_again(header.sender, out),
             Message::Decide {
-                entry: Some(entry), ..
+                entry: Entry::Whole(entry),
+                ..
             } => self.follow_fork(header, entry),
             _ => {}
         }

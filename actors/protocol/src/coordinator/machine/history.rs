@@ -11,6 +11,7 @@ use crate::forks::Fork;
 use crate::ident::{Lineage, NodeId, Round, ShardId, Term};
 use crate::machine::Place;
 use crate::policy::OnMomentumLoss;
+use crate::published::Digest;
 use crate::shards::{Layout, ShardMap};
 use crate::topology::{Rates, next_order};
 use crate::view::{MEMBERS_MAX, Member, View};
@@ -350,6 +351,7 @@ impl Coordinator {
             lineage: history.lineage,
             round: history.round,
             spec,
+            published: Digest::default(),
             absent,
             momentum_lost: history.momentum_lost.saturating_add(lost.len() as u64),
             samples: plan

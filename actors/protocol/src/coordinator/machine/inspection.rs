@@ -100,7 +100,7 @@ impl Coordinator {
                 .as_ref()
                 .map(|proposal| proposal.receivers())
                 .unwrap_or_default();
-            if !attempts.ready.is_subset(&receivers) {
+            if !attempts.ready.keys().all(|node| receivers.contains(node)) {
                 return Err("only who receives is ready");
             }
         }

@@ -14,11 +14,12 @@ use super::timers::Timer;
 use crate::coordinator::acceptor::{Promise, bound};
 use crate::coordinator::draft::Draft;
 use crate::coordinator::events::Effect;
-use crate::coordinator::outcome::{Outcome, Proposal, RoundKind, RoundSpec};
+use crate::coordinator::outcome::{Entry, Outcome, Proposal, RoundKind, RoundSpec};
 use crate::coordinator::voters::Voter;
 use crate::ident::{NodeId, Term};
 use crate::machine::{Outbox, Place};
 use crate::planted::{self, Bug};
+use crate::published::Digest;
 use crate::time::{Instant, Span};
 use crate::view::Member;
 use crate::wire::{ContributionNotice, Header, Message, RefusalReason};
@@ -347,8 +348,10 @@ impl Coordinator {
                 .map(|proposal| proposal.receivers());
             attempts.within = receivers.or(attempts.within.take());
             attempts.ready.clear();
+            attempts.compared.clear();
         }
         self.timers.stop(Timer::Joiners);
+        self.timers.stop(Timer::Compare);
     }
 
     /// Whether a node that the attempt needs is dead, late, or unreachable, or most contributors
@@ -371,7 +374,7 @@ impl Coordinator {
         };
         let lost = |joiner: &Member| {
             let given_up = deciding.joiners_over || self.peers.is_dead(Voter::from(joiner));
-            given_up && !attempts.ready.contains(&joiner.id)
+            given_up && !attempts.ready.contains_key(&joiner.id)
         };
         let leaves_idle = |node: &NodeId| {
             history
@@ -395,13 +398,13 @@ impl Coordinator {
     fn waits_for_somebody_out_of_reach(
         &self,
         proposal: &Proposal,
-        ready: &BTreeSet<NodeId>,
+        ready: &BTreeMap<NodeId, Digest>,
     ) -> bool {
         if self.links.all_are_reached() {
             return false;
         }
         let taking_part = self.taking_part();
-        let missing = |node: &&NodeId| !ready.contains(node) && self.links.is_given_up(**node);
+        let missing = |node: &&NodeId| !ready.contains_key(node) && self.links.is_given_up(**node);
         proposal
             .participants
             .iter()
@@ -525,6 +528,7 @@ impl Coordinator {
         if let Lead::Attempt(attempts) = &mut deciding.lead {
             attempts.number = number;
             attempts.ready.clear();
+            attempts.compared.clear();
             attempts.proposal = Some(proposal.clone());
         }
         for to in proposal
@@ -575,13 +579,13 @@ impl Coordinator {
         }
     }
 
-    /// Counts a node that holds all data that it must for the attempt; asks for votes once all
-    /// receivers do.
+    /// Counts a node that holds all data that it must for the attempt. Once all receivers do, asks
+    /// for votes if all hold the same; else finds out which owner published different values.
     pub(super) fn count_ready(
         &mut self,
-        node: NodeId,
-        term: Term,
-        number: u32,
+        (node, published): (NodeId, Digest),
+        (term, number): (Term, u32),
+        now: Instant,
         out: &mut Outbox<Effect>,
     ) {
         let Some(deciding) = &mut self.deciding else {
@@ -598,12 +602,19 @@ impl Coordinator {
         };
         let receivers = proposal.receivers();
         if receivers.contains(&node) {
-            attempts.ready.insert(node);
+            attempts.ready.entry(node).or_insert(published);
         }
         let enough = attempts.ready.len() + usize::from(planted::has(Bug::AcceptBeforeReady))
             >= receivers.len();
         if enough {
-            let outcome = proposal.outcome.clone();
+            let roots: BTreeSet<Digest> = attempts.ready.values().copied().collect();
+            let Some(published) = roots.first().copied().filter(|_| roots.len() == 1) else {
+                return self.compare(now, out);
+            };
+            let outcome = Outcome {
+                published,
+                ..proposal.outcome.clone()
+            };
             self.ask_for_votes(term, number, outcome, receivers, out);
         }
     }
@@ -657,9 +668,9 @@ impl Coordinator {
             return;
         };
         let entry = if ready.contains(&to) {
-            None
+            Entry::Held(outcome.published)
         } else {
-            Some(outcome.clone())
+            Entry::Whole(outcome.clone())
         };
         self.send_from(
             self.place_of(*term, *attempt),
@@ -712,9 +723,9 @@ impl Coordinator {
             .collect();
         for to in everybody.into_iter().filter(|to| *to != self.me()) {
             let entry = if ready.contains(&to) {
-                None
+                Entry::Held(outcome.published)
             } else {
-                Some(outcome.clone())
+                Entry::Whole(outcome.clone())
             };
             self.send_from(
                 place,
@@ -780,7 +791,7 @@ impl Coordinator {
                     self.send_from(
                         self.place_of(*term, *attempt),
                         node,
-                        Message::Accept(Some(outcome.clone())),
+                        Message::Accept(Entry::Whole(outcome.clone())),
                         out,
                     );
                 }
@@ -814,7 +825,8 @@ impl Attempts {
             number: 0,
             within: None,
             proposal: None,
-            ready: BTreeSet::new(),
+            ready: BTreeMap::new(),
+            compared: BTreeSet::new(),
         }
     }
 }

@@ -5,11 +5,12 @@
 //! [`LEAVE_ACKNOWLEDGED_WAIT`]: it may be the only node left that the leader told.
 
 use super::Coordinator;
+use super::data::Movement;
 use super::deciding::{Deciding, Lead};
 use super::history::{History, PlacedOutcome};
 use super::timers::Timer;
 use crate::coordinator::events::Effect;
-use crate::coordinator::outcome::Outcome;
+use crate::coordinator::outcome::{Entry, Outcome};
 use crate::coordinator::plan::Attempt;
 use crate::coordinator::voters::Votes;
 use crate::ident::{Lineage, NodeId};
@@ -64,8 +65,9 @@ impl Coordinator {
     pub(super) fn told_decision(
         &mut self,
         header: &Header,
-        entry: Option<Outcome>,
+        entry: Entry,
         leaves: bool,
+        now: Instant,
         out: &mut Outbox<Effect>,
     ) {
         let Some(deciding) = &mut self.deciding else {
@@ -75,15 +77,35 @@ impl Coordinator {
             .acceptor
             .accepted()
             .filter(|(term, _)| *term == header.term)
-            .map(|(_, outcome)| outcome.clone());
-        let ready = || {
-            deciding
-                .data
-                .ready(header.term, header.attempt)
-                .and_then(|movement| movement.outcome().cloned())
+            .map(|(_, outcome)| outcome);
+        let held = deciding
+            .data
+            .ready(header.term, header.attempt)
+            .and_then(Movement::outcome);
+        let entry = match entry {
+            Entry::Whole(entry) => {
+                if let Some(attempt) = deciding.data.otherwise(&entry) {
+                    // This node cannot apply it. The others find out who published what.
+                    self.dispute(attempt, out);
+                }
+                entry
+            }
+            Entry::Held(published) => {
+                let Some(known) = accepted.or(held).cloned() else {
+                    return self.send(header.sender, Message::Learn, out);
+                };
+                if known.published != published {
+                    // Only a leader says it so, and only to those that told it of these values.
+                    if header.sender == header.term.node {
+                        self.contradicted(header, now, out);
+                    }
+                    return;
+                }
+                known
+            }
         };
-        let Some(entry) = entry.or(accepted).or_else(ready) else {
-            return self.send(header.sender, Message::Learn, out);
+        let Some(deciding) = &mut self.deciding else {
+            return;
         };
         let of_this = self.history.as_ref().is_some_and(|history| {
             history.lineage == entry.lineage && history.round == entry.round
@@ -129,7 +151,7 @@ impl Coordinator {
                     *place,
                     header.sender,
                     Message::Decide {
-                        entry: Some(outcome.clone()),
+                        entry: Entry::Whole(outcome.clone()),
                         leaves: false,
                     },
                     out,
@@ -155,7 +177,7 @@ impl Coordinator {
                 *place,
                 node,
                 Message::Decide {
-                    entry: Some(outcome.clone()),
+                    entry: Entry::Whole(outcome.clone()),
                     leaves,
                 },
                 out,
@@ -253,6 +275,10 @@ impl Coordinator {
             .is_some_and(|member| member.incarnation == myself.incarnation);
         self.timers.end_round();
         self.forget_aside(out);
+        let applied = self.deciding.as_ref();
+        self.applied = applied
+            .and_then(|deciding| deciding.data.known(attempt))
+            .map(|movement| (attempt, movement.signed.clone()));
         let decided = PlacedOutcome { outcome, place };
         if stays && !last {
             let outcome = decided.outcome.clone();

@@ -311,7 +311,9 @@ impl Coordinator {
                     .as_ref()
                     .map(Proposal::receivers)
                     .unwrap_or_default();
-                receivers.difference(&attempts.ready).copied().collect()
+                let ready = |node: &NodeId| attempts.ready.contains_key(node);
+                let missing = receivers.into_iter().filter(|node| !ready(node));
+                missing.chain(attempts.compared.iter().copied()).collect()
             }
             Lead::Accept { accepted, .. } => {
                 voters().filter(|node| !accepted.contains(node)).collect()
@@ -408,7 +410,7 @@ impl Coordinator {
         };
         for joiner in proposal
             .joiners()
-            .filter(|joiner| !attempts.ready.contains(&joiner.id))
+            .filter(|joiner| !attempts.ready.contains_key(&joiner.id))
         {
             self.peers.slow_joiners.note(joiner, history.round);
         }

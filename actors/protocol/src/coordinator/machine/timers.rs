@@ -34,6 +34,9 @@ pub(super) enum Timer {
     LostStreams,
     /// Wait before another attempt if links break again and again.
     Retry,
+    /// Wait for what receivers with other values got from the owners. Then the next attempt is made
+    /// without those that did not say.
+    Compare,
     /// Wait before this node may again stand in for a leader that it cannot reach.
     StandIn,
     /// Wait for acknowledgements of the entry with which this node leaves. Then it leaves without

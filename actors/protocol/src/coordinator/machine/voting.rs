@@ -2,9 +2,10 @@
 //! members vote too.
 
 use super::Coordinator;
+use super::data::Movement;
 use crate::coordinator::acceptor::Promise;
 use crate::coordinator::events::Effect;
-use crate::coordinator::outcome::Outcome;
+use crate::coordinator::outcome::{Entry, Outcome};
 use crate::ident::Term;
 use crate::machine::Outbox;
 use crate::planted::{self, Bug};
@@ -92,18 +93,19 @@ impl Coordinator {
         }
     }
 
-    /// Votes for an entry. Every next member holds its data: otherwise its leader would not ask.
+    /// Votes for an entry. Every next member holds its data: otherwise its leader would not ask. A
+    /// voter that told this leader of other values of the attempt does not vote.
     pub(super) fn vote(
         &mut self,
         header: &Header,
-        entry: Option<Outcome>,
+        entry: Entry,
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {
         let place = self.place();
-        if entry
-            .as_ref()
-            .is_some_and(|entry| entry.round != place.round || entry.lineage != place.lineage)
+        let elsewhere =
+            |entry: &Outcome| entry.round != place.round || entry.lineage != place.lineage;
+        if matches!(&entry, Entry::Whole(entry) if elsewhere(entry))
             || !self.raise(header, now, out)
         {
             return;
@@ -111,13 +113,22 @@ impl Coordinator {
         let Some(deciding) = &mut self.deciding else {
             return;
         };
-        let ready = || {
-            deciding
-                .data
-                .ready(header.term, header.attempt)
-                .and_then(|movement| movement.outcome().cloned())
+        let held = deciding
+            .data
+            .ready(header.term, header.attempt)
+            .and_then(Movement::outcome);
+        let published = match &entry {
+            Entry::Whole(entry) => entry.published,
+            Entry::Held(published) => *published,
         };
-        let Some(entry) = entry.or_else(ready) else {
+        if held.is_some_and(|held| held.published != published) {
+            return self.contradicted(header, now, out);
+        }
+        let entry = match entry {
+            Entry::Whole(entry) => Some(entry),
+            Entry::Held(_) => held.cloned(),
+        };
+        let Some(entry) = entry else {
             return self.send(header.sender, Message::Learn, out);
         };
         if deciding.acceptor.accept(header.term, entry).is_ok() {

@@ -75,10 +75,11 @@ fn only_those_that_are_ready_for_the_newest_attempt_count() {
     let first = leader.place();
     let begun = leader.hear(2, Message::Broken(NodeId(3)));
     leader.hold_all(&begun);
-    leader.hear(2, Message::Ready);
-    let late = leader.hear_at(3, first, Message::Ready);
+    let ready = leader.is_ready();
+    leader.hear(2, ready.clone());
+    let late = leader.hear_at(3, first, ready.clone());
     assert!(!says!(late, Message::Accept(_)), "{late:?}");
-    assert!(says!(leader.hear(3, Message::Ready), Message::Accept(_)));
+    assert!(says!(leader.hear(3, ready), Message::Accept(_)));
 }
 
 /// Node 2 is ready for an attempt of node 1, which dies. A leader of a higher term may be bound to
@@ -114,12 +115,12 @@ fn a_third_attempt_waits_until_the_data_of_earlier_ones_may_go() {
             ..member.place()
         };
         let begun = member.hear_attempt_at(leader, place, &outcome, &[1, 2, 3]);
-        says!(member.hold_all(&begun), to leader, Message::Ready)
+        says!(member.hold_all(&begun), to leader, Message::Ready(_))
     };
     assert!(is_ready_for(1, 3));
     assert!(!is_ready_for(2, 1));
     let closed = member.hear(1, Message::Closed);
-    assert!(says!(closed, to 1, Message::Ready), "{closed:?}");
+    assert!(says!(closed, to 1, Message::Ready(_)), "{closed:?}");
 }
 
 #[test]
@@ -137,20 +138,20 @@ fn a_joiner_is_ready_once_it_has_the_buffers_of_the_lowest_contributor() {
     let parent = founded(&view(&[1, 2]), 1);
     let begun = joiner.hear_admission(parent, 1, &[1, 2, 3]);
     let held = joiner.hold_all(&begun);
-    assert!(!says!(held, Message::Ready), "{held:?}");
+    assert!(!says!(held, Message::Ready(_)), "{held:?}");
     let attempt = Attempt::at(&joiner.place());
     let other = joiner.tell(In::BuffersHeld(attempt, NodeId(2)));
-    assert!(!says!(other, Message::Ready), "{other:?}");
+    assert!(!says!(other, Message::Ready(_)), "{other:?}");
     let ready = joiner.tell(In::BuffersHeld(attempt, NodeId(1)));
-    assert!(says!(ready, Message::Ready), "{ready:?}");
+    assert!(says!(ready, Message::Ready(_)), "{ready:?}");
 }
 
 #[test]
 fn whoever_joins_is_told_the_decision() {
     let (mut leader, begun) = admits(|_| {});
     leader.hold_all(&begun);
-    let asked = leader.hear_all(&[2, 3, 9], &Message::Ready);
-    assert!(says!(asked, Message::Accept(None)), "{asked:?}");
+    let asked = leader.hear_all(&[2, 3, 9], &leader.is_ready());
+    assert!(says!(asked, Message::Accept(Entry::Held(_))), "{asked:?}");
     let decided = leader.hear(2, Message::Accepted);
     for node in [2, 3, 9] {
         assert!(
@@ -215,7 +216,7 @@ fn state_may_arrive_before_the_attempt_that_moves_it() {
         _ => false,
     };
     assert!(ready.iter().any(moves), "{ready:?}");
-    assert!(says!(ready, Message::Ready), "{ready:?}");
+    assert!(says!(ready, Message::Ready(_)), "{ready:?}");
 }
 
 /// Node 5 dies with its shards, then node 4: each loss is counted once.
@@ -241,7 +242,7 @@ fn lost_momentum_is_counted_once_and_adds_up() {
         });
         lost.extend(counts.last());
         leader.hold_all(&effects);
-        leader.hear_all(&alive, &Message::Ready);
+        leader.hear_all(&alive, &leader.is_ready());
         leader.hear_all(&alive, &Message::Accepted);
         assert_eq!(leader.place().round, Round(step + 1));
     }

@@ -121,7 +121,7 @@ fn survivors_go_on(accepted: &Outcome, promised: &[u64]) -> (Bench, Vec<Effect>)
 
 fn asked_for(effects: &[Effect]) -> Option<&Outcome> {
     messages(effects).find_map(|(.., message)| match message {
-        Message::Accept(entry) => entry.as_ref(),
+        Message::Accept(Entry::Whole(entry)) => Some(entry),
         _ => None,
     })
 }

@@ -15,13 +15,17 @@ fn a_malformed_order_breaks_no_member() {
             order: ids(order),
             ..founded(&member.view, 1)
         };
+        let outcome = Outcome {
+            published: member.root(),
+            ..outcome
+        };
         member.hear_attempt(1, &outcome, &[1, 2]);
         let held = member.hold_all(&begun);
-        assert!(says!(held, Message::Ready), "{held:?}");
+        assert!(says!(held, Message::Ready(_)), "{held:?}");
         let applied = member.hear(
             1,
             Message::Decide {
-                entry: None,
+                entry: Entry::Held(outcome.published),
                 leaves: false,
             },
         );

@@ -39,7 +39,7 @@ fn a_founder_that_voted_goes_over_to_no_other_bootstrap() {
         view: next_view(&founder.view, view(&[2, 3]).members()),
         ..founded(&founder.view, 2)
     };
-    let effects = founder.hear(2, Message::Accept(Some(entry)));
+    let effects = founder.hear(2, Message::Accept(Entry::Whole(entry)));
     assert!(says!(effects, Message::Accepted));
     assert_eq!(
         founder.tell(In::Resign(GivesUp::ForBootstrap)),
@@ -80,7 +80,7 @@ fn a_voter_that_two_histories_admit_in_turn_forgets_no_vote() {
         contributors: ids(&[1, 2]),
         ..entry.clone()
     };
-    voter.hear_under(1, term(5, 1), Message::Accept(Some(next)));
+    voter.hear_under(1, term(5, 1), Message::Accept(Entry::Whole(next)));
     assert!(voter.machine.accepted().is_some());
 
     let elsewhere = Outcome {

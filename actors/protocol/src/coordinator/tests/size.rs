@@ -2,6 +2,7 @@
 //! with their square.
 
 use super::*;
+use crate::published::PublicKey;
 use std::net::SocketAddr;
 
 /// Members are known by large numbers, as random ids are.
@@ -13,6 +14,7 @@ fn large_view(nodes: u64) -> View {
         incarnation: Incarnation(1_700_000_000_000_000 + index),
         address: SocketAddr::from(([10, 1, (index >> 8) as u8, index as u8], 7400)),
         devices: 8,
+        key: PublicKey::default(),
     };
     View::new(Epoch::BOOTSTRAP, (0..nodes).map(member).collect()).unwrap()
 }

@@ -57,11 +57,11 @@ fn what_was_lost_with_a_connection_is_asked_for_when_that_is_new_again() {
     let plan = opened(&begun);
     let outcome = founded(&member.view, 1);
     member.hear_attempt(1, &outcome, &[1, 2, 3]);
-    member.tell(In::Reduced(plan.attempt));
+    member.tell(In::Reduced(plan.attempt, signed(plan.me)));
     let others = plan.other_owners();
     assert!(others.contains(&NodeId(3)), "node 3 owns a shard");
     for owner in others.iter().filter(|owner| **owner != NodeId(3)) {
-        member.tell(In::ParametersHeld(plan.attempt, *owner));
+        member.tell(In::ParametersHeld(plan.attempt, *owner, signed(*owner)));
     }
     assert!(
         !member.reports_broken(3, 600_000),

@@ -17,7 +17,7 @@ fn survivors_that_count_on_a_node_are_followed_unless_it_voted_for_something_els
                 ..outcome.clone()
             };
             let entry = if same { outcome.clone() } else { other };
-            member.hear_under(1, term(1, 1), Message::Accept(Some(entry)));
+            member.hear_under(1, term(1, 1), Message::Accept(Entry::Whole(entry)));
         }
         let fork = LINEAGE.parted(5);
         let entry = Outcome {
@@ -142,12 +142,12 @@ fn an_operator_names_the_history_that_goes_on_where_a_quorum_is_lost() {
 fn a_member_says_again_what_its_leader_may_have_missed() {
     let (mut member, outcome) = Bench::ready(&[1, 2, 3], 2, |_| {});
     let again = member.tell(In::PeerUp(NodeId(3)));
-    assert!(!says!(again, Message::Ready), "node 3 does not lead");
+    assert!(!says!(again, Message::Ready(_)), "node 3 does not lead");
     let again = member.tell(In::PeerUp(NodeId(1)));
     assert!(says!(again, to 1, Message::Contribute(_)), "{again:?}");
-    assert!(says!(again, to 1, Message::Ready), "{again:?}");
+    assert!(says!(again, to 1, Message::Ready(_)), "{again:?}");
     assert!(!says!(again, Message::Accepted), "{again:?}");
-    member.hear(1, Message::Accept(Some(outcome)));
+    member.hear(1, Message::Accept(Entry::Whole(outcome)));
     let again = member.tell(In::PeerUp(NodeId(1)));
     assert!(says!(again, to 1, Message::Accepted), "{again:?}");
 }
@@ -160,7 +160,10 @@ fn a_leader_asks_again_whoever_may_have_missed_it() {
     let mut leader = Bench::of(&[1, 2, 3], 1);
     leader.lead(SPEC);
     let again = leader.tell(In::PeerUp(NodeId(3)));
-    assert!(says!(again, to 3, Message::Accept(Some(_))), "{again:?}");
+    assert!(
+        says!(again, to 3, Message::Accept(Entry::Whole(_))),
+        "{again:?}"
+    );
 
     let (mut leader, _) = Bench::ready(&[1, 2, 3], 2, |_| {});
     leader.lose(&[1], false);
@@ -208,18 +211,18 @@ fn an_attempt_that_its_leader_replaced_is_dropped() {
 fn a_vote_is_for_an_entry_that_the_voter_knows() {
     let (mut ready, outcome) = Bench::ready(&[1, 2, 3], 2, |_| {});
     assert!(says!(
-        ready.hear(1, Message::Accept(None)),
+        ready.hear(1, Message::Accept(Entry::Held(outcome.published))),
         Message::Accepted
     ));
     assert_eq!(ready.machine.accepted(), Some(&(term(0, 1), outcome)));
     let mut voter = Bench::of(&[1, 2, 3], 2);
-    let asks = voter.hear(1, Message::Accept(None));
+    let asks = voter.hear(1, Message::Accept(Entry::Held(Digest::default())));
     assert!(says!(asks, to 1, Message::Learn), "{asks:?}");
     let other_round = Outcome {
         round: Round(1),
         ..founded(&voter.view, 1)
     };
-    let effects = voter.hear(1, Message::Accept(Some(other_round)));
+    let effects = voter.hear(1, Message::Accept(Entry::Whole(other_round)));
     assert!(!says!(effects, Message::Accepted), "{effects:?}");
     assert_eq!(voter.machine.accepted(), None);
 }
@@ -227,7 +230,7 @@ fn a_vote_is_for_an_entry_that_the_voter_knows() {
 #[test]
 fn a_promise_tells_what_was_accepted_and_contributed() {
     let (mut voter, outcome) = Bench::ready(&[1, 2, 3], 2, |_| {});
-    voter.hear(1, Message::Accept(None));
+    voter.hear(1, Message::Accept(Entry::Held(outcome.published)));
     let effects = voter.hear_under(3, term(1, 3), Message::Prepare);
     let promise = Message::Promise {
         accepted: Some((term(0, 1), outcome)),
@@ -265,6 +268,10 @@ fn who_leaves_ends_when_a_quorum_knows_the_entry() {
     };
     node.hear_attempt(1, &entry, &[1, 2, 3]);
     node.hold_all(&begun);
+    let entry = Outcome {
+        published: node.root(),
+        ..entry
+    };
     let place = node.place();
     let ends = |effect: &Effect| matches!(effect, Effect::Apply { drained: true, .. });
     let decided = node.hear_decision(1, entry.clone());
@@ -280,7 +287,7 @@ fn who_leaves_ends_when_a_quorum_knows_the_entry() {
 
     let (mut stays, _) = Bench::ready(&[1, 2, 3], 2, |_| {});
     let told = Message::Decide {
-        entry: Some(entry),
+        entry: Entry::Whole(entry),
         leaves: true,
     };
     let answer = stays.hear_at(3, place, told);

@@ -6,6 +6,7 @@ use crate::algorithm::{Gossip, LatePeers};
 use crate::gossip_peer::{Effect, GossipPeer, In, Key, Mix, Plan, Waits};
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
 use crate::machine::{Machine, Outbox, Place};
+use crate::published::PublicKey;
 use crate::time::{Instant, Span};
 use crate::view::{Member, View};
 use crate::wire::{Frame, Header, Message};
@@ -27,6 +28,7 @@ pub fn view_of(epoch: Epoch, ids: impl IntoIterator<Item = (NodeId, u64)>) -> Vi
         incarnation: Incarnation(incarnation),
         address: ([127, 0, 0, 1], 1).into(),
         devices: 1,
+        key: PublicKey::default(),
     };
     View::new(epoch, ids.into_iter().map(member).collect()).unwrap()
 }

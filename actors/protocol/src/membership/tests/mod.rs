@@ -9,6 +9,7 @@ mod leaving;
 use super::*;
 use crate::ident::ClusterId;
 use crate::policy::Bootstrap;
+use crate::published::PublicKey;
 use crate::wire::{Frame, MemberState};
 
 /// The history that most tests are about.
@@ -24,6 +25,7 @@ pub(super) fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
         },
         address: member.address,
         devices: member.devices,
+        key: member.key,
         min_nodes,
         max_nodes: 4,
         join: false,
@@ -46,6 +48,7 @@ pub(super) fn member(id: u64) -> Member {
         incarnation: Incarnation(id + 100),
         address: SocketAddr::from(([127, 0, 0, 1], 7000 + id as u16)),
         devices: 1,
+        key: PublicKey::default(),
     }
 }
 

@@ -2,17 +2,18 @@
 //! still fit a frame.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use crate::coordinator::{Base, Draft, Order, Outcome, Proposal, RoundKind, VOTERS_KEPT};
+use crate::coordinator::{Base, Draft, Entry, Order, Outcome, Proposal, RoundKind, VOTERS_KEPT};
 use crate::ident::{Epoch, NodeId, ShardId, Step};
 use crate::membership::settings::SETTINGS_BYTES_MAX;
 use crate::model::ModelSize;
+use crate::published::{Digest, PublicKey};
 use crate::sampler::{DecidedRound, PENDING_MAX, Progress};
 use crate::shards::SHARDS_MAX;
 use crate::topology::{RATES_MAX, Rate};
 use crate::view::{MEMBERS_MAX, Member};
 use crate::wire::datagram::tests::packet;
 use crate::wire::examples::{
-    contributed, draft, frame, header, outcome, progress, retained, standing, view, voter,
+    contributed, draft, frame, header, outcome, progress, retained, signed, standing, view, voter,
 };
 use crate::wire::hostile::{Decoder, MEMBER, SEAT, Wire, decodes, found_with, large_view};
 use crate::wire::*;
@@ -64,6 +65,7 @@ fn the_largest_messages_fit_a_control_frame() {
     let hello = Hello {
         address,
         devices: 1,
+        key: PublicKey::default(),
         settings,
         model,
         standing: Some(standing),
@@ -72,10 +74,10 @@ fn the_largest_messages_fit_a_control_frame() {
     let all = [
         Message::Hello(hello),
         Message::Decide {
-            entry: Some(largest.clone()),
+            entry: Entry::Whole(largest.clone()),
             leaves: true,
         },
-        Message::Accept(Some(largest.clone())),
+        Message::Accept(Entry::Whole(largest.clone())),
         Message::Promise {
             accepted: Some((header().term, largest.clone())),
             floor: header().term,
@@ -86,6 +88,7 @@ fn the_largest_messages_fit_a_control_frame() {
             ordered: false,
             voters: vec![voter(); MEMBERS_MAX],
         },
+        Message::Published(vec![(NodeId(5), signed()); MEMBERS_MAX]),
         Message::Attempt(replacing(&largest)),
         Message::Admit {
             parent: largest.clone(),
@@ -129,6 +132,7 @@ fn replacing(parent: &Outcome) -> Draft {
         view,
         order,
         waiting,
+        published: Digest::default(),
         ..parent.clone()
     };
     let proposal = Proposal {
@@ -192,7 +196,7 @@ fn lists() -> Vec<Counted> {
         let mut outcome = outcome(RoundKind::Slow);
         change(&mut outcome);
         frame(Message::Decide {
-            entry: Some(outcome),
+            entry: Entry::Whole(outcome),
             leaves: false,
         })
     };
@@ -203,6 +207,7 @@ fn lists() -> Vec<Counted> {
         frame(Message::Hello(Hello {
             address,
             devices: 1,
+            key: PublicKey::default(),
             settings,
             model: None,
             standing,
@@ -235,11 +240,18 @@ fn lists() -> Vec<Counted> {
             ..contributed()
         }))
     };
+    let published = |list| frame(Message::Published(list));
     let swim = |updates| Datagram::V1(Content::Swim(packet(SwimMessage::Gossip, updates)));
     let nobody = Vec::new();
     let one = vec![NodeId(5)];
     vec![
         counted("alive", MEMBERS_MAX, &hello(nobody), &hello(one)),
+        counted(
+            "published",
+            MEMBERS_MAX,
+            &published(vec![]),
+            &published(vec![(NodeId(5), signed())]),
+        ),
         counted(
             "contributors",
             MEMBERS_MAX,
@@ -370,6 +382,7 @@ fn texts() -> Vec<Counted> {
         frame(Message::Hello(Hello {
             address,
             devices: 1,
+            key: PublicKey::default(),
             settings,
             model: None,
             standing: None,

@@ -1,0 +1,207 @@
+//! Digests of the values that owners publish, and the signatures under them. All receivers of an
+//! attempt must hold the same values. Each computes a digest of what every owner published; the
+//! *root* stands for all of them, and a round is decided with one root.
+//!
+//! An owner signs the digest for one attempt, so two digests of one attempt with sound signatures
+//! prove that it published different values to different nodes, and nobody else can make such a
+//! proof. The key belongs to one incarnation of a node; the view names it.
+//!
+//! Digests are made of the values as every receiver holds them, float32 in ascending shards, and
+//! not of the bytes that travel: a joiner gets float32 where members get differences.
+
+use crate::coordinator::{Attempt, Voter};
+use crate::ident::{ClusterId, NodeId};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Begins everything that is signed here, so that no signature stands for something else.
+const DOMAIN: &[u8] = b"slowmo: values of an attempt, 1\0";
+/// Length of a signature, in bytes.
+pub const SIGNATURE_BYTES: usize = 64;
+
+/// A BLAKE3 digest.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Digest(pub [u8; 32]);
+
+/// The Ed25519 key of one incarnation of a node. The machines only carry it.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PublicKey(pub [u8; 32]);
+
+/// An Ed25519 signature, in its two halves.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Signature {
+    first: [u8; SIGNATURE_BYTES / 2],
+    second: [u8; SIGNATURE_BYTES / 2],
+}
+
+/// The digest of what an owner published in an attempt, and the owner's signature.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Signed {
+    /// Digest of the values of all its shards.
+    pub digest: Digest,
+    /// Its signature of [`statement`].
+    pub signature: Signature,
+}
+
+impl From<[u8; SIGNATURE_BYTES]> for Signature {
+    fn from(bytes: [u8; SIGNATURE_BYTES]) -> Self {
+        let mut signature = Self::default();
+        let (first, second) = bytes.split_at(SIGNATURE_BYTES / 2);
+        signature.first.copy_from_slice(first);
+        signature.second.copy_from_slice(second);
+        signature
+    }
+}
+
+impl From<Signature> for [u8; SIGNATURE_BYTES] {
+    fn from(signature: Signature) -> Self {
+        let mut bytes = [0; SIGNATURE_BYTES];
+        let (first, second) = bytes.split_at_mut(SIGNATURE_BYTES / 2);
+        first.copy_from_slice(&signature.first);
+        second.copy_from_slice(&signature.second);
+        bytes
+    }
+}
+
+/// The bytes that an owner signs.
+#[must_use]
+pub fn statement(cluster: ClusterId, attempt: Attempt, owner: Voter, digest: Digest) -> Vec<u8> {
+    let mut bytes = DOMAIN.to_vec();
+    bytes.extend(cluster.0.to_le_bytes());
+    bytes.extend(attempt.lineage.0.to_le_bytes());
+    bytes.extend(attempt.round.0.to_le_bytes());
+    bytes.extend(attempt.term.counter.to_le_bytes());
+    bytes.extend(attempt.term.node.0.to_le_bytes());
+    bytes.extend(attempt.number.to_le_bytes());
+    bytes.extend(owner.node.0.to_le_bytes());
+    bytes.extend(owner.incarnation.0.to_le_bytes());
+    bytes.extend(digest.0);
+    bytes
+}
+
+/// The root of what all owners of an attempt published, ascending.
+#[must_use]
+pub fn root<'a>(owners: impl IntoIterator<Item = (&'a NodeId, &'a Signed)>) -> Digest {
+    let mut hasher = Hasher::default();
+    for (owner, signed) in owners {
+        hasher.update(&owner.0.to_le_bytes());
+        hasher.update(&signed.digest.0);
+    }
+    hasher.finish()
+}
+
+/// Makes the digest of values while they come.
+#[derive(Clone, Debug, Default)]
+pub struct Hasher(blake3::Hasher);
+
+impl Hasher {
+    /// Adds the next bytes. Pieces of some KiB or more are fast.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The digest of everything that was added.
+    #[must_use]
+    pub fn finish(&self) -> Digest {
+        Digest(*self.0.finalize().as_bytes())
+    }
+}
+
+fn hexadecimal(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hexadecimal(f, &self.0)
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hexadecimal(f, &self.0)
+    }
+}
+
+impl fmt::Debug for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hexadecimal(f, &self.first)?;
+        hexadecimal(f, &self.second)
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl Signed {
+    /// What a simulated owner publishes: the digest of some bytes, without a signature.
+    #[must_use]
+    pub fn simulated(bytes: &[u8]) -> Self {
+        let mut hasher = Hasher::default();
+        hasher.update(bytes);
+        Self {
+            digest: hasher.finish(),
+            signature: Signature::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ident::{Incarnation, Lineage, Round, Term};
+
+    fn attempt(number: u32) -> Attempt {
+        Attempt {
+            round: Round(3),
+            term: Term::default(),
+            number,
+            lineage: Lineage(7),
+        }
+    }
+
+    #[test]
+    fn a_statement_is_of_one_attempt_owner_and_digest() {
+        let owner = |node, incarnation| Voter {
+            node: NodeId(node),
+            incarnation: Incarnation(incarnation),
+        };
+        let of = |cluster, number, owner, digest| {
+            statement(
+                ClusterId(cluster),
+                attempt(number),
+                owner,
+                Digest([digest; 32]),
+            )
+        };
+        let all = [
+            of(1, 1, owner(1, 1), 1),
+            of(2, 1, owner(1, 1), 1),
+            of(1, 2, owner(1, 1), 1),
+            of(1, 1, owner(2, 1), 1),
+            of(1, 1, owner(1, 2), 1),
+            of(1, 1, owner(1, 1), 2),
+        ];
+        let different: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(different.len(), all.len());
+    }
+
+    #[test]
+    fn a_root_is_of_owners_and_their_digests_and_of_no_signature() {
+        let one = Signed::simulated(b"1");
+        let other = Signed::simulated(b"2");
+        let (first, second) = (NodeId(1), NodeId(2));
+        let roots = [
+            root([(&first, &one)]),
+            root([(&second, &one)]),
+            root([(&first, &other)]),
+            root([(&first, &one), (&second, &other)]),
+        ];
+        let different: std::collections::BTreeSet<_> = roots.iter().collect();
+        assert_eq!(different.len(), roots.len());
+        let signed = Signed {
+            signature: Signature::from([9; SIGNATURE_BYTES]),
+            ..one
+        };
+        assert_eq!(root([(&first, &signed)]), roots[0]);
+        assert_eq!(<[u8; SIGNATURE_BYTES]>::from(signed.signature), [9; 64]);
+    }
+}
