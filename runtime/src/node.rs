@@ -161,6 +161,11 @@ impl Node {
             .tell(slowmo_protocol::membership::In::Drain);
     }
 
+    /// Shows the inner step that its training begins.
+    pub(crate) fn trains(&self, step: Step) {
+        self.context.status.trains(step, self.context.clock.now());
+    }
+
     /// Shows something that went wrong on this node, in its log and its status.
     pub(crate) fn show(&self, what: String) {
         tracing::error!("{what}");

@@ -272,6 +272,7 @@ impl CoordinatorState {
                 }
                 self.context.status.waiting(why);
             }
+            RoundsEffect::Stragglers(list) => self.context.status.stragglers(list),
             RoundsEffect::Unsound(from, what) => self.context.accuse(from, &what),
             RoundsEffect::Refused(header, why) => {
                 tracing::debug!(from = %header.sender, round = header.round.0, "a round's stream was refused: {why}");

@@ -1,6 +1,7 @@
 //! Events, effects and settings of the coordinator.
 
 use super::error::RoundError;
+use super::machine::Straggler;
 use super::outcome::{Origin, Outcome, RoundSpec};
 use super::plan::{Attempt, Plan, Publication};
 use super::voters::Votes;
@@ -126,6 +127,8 @@ pub enum In {
     /// An operator orders this history to continue without a quorum: see
     /// [`super::Coordinator::recovery`].
     Recover(Lineage),
+    /// This node's training takes the result of a round, which was decided while it did not wait.
+    TrainingGoesOn,
     /// Time passed.
     Tick,
 }
@@ -192,6 +195,8 @@ pub enum Effect {
     /// Reason why no round can be decided, and what would change that. `None` while a quorum lives,
     /// also if the round waits for a straggler.
     Waiting(Option<String>),
+    /// Members that live and contributed nothing to the last round. Pushed when that changes.
+    Stragglers(Vec<Straggler>),
 }
 
 /// How long a round waits for a live straggler: `grace`, and at most half of the round's time, so

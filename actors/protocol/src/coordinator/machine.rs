@@ -16,6 +16,7 @@
 //! | `peers` | living, joining and leaving nodes, and whether they are a quorum |
 //! | `links` | living members that cannot reach each other |
 //! | `early` | frames that arrived before their round |
+//! | `stragglers` | members that live and miss rounds |
 //! | `timers` | every wait, by name |
 //! | `inspection` | read-only queries from outside |
 
@@ -33,6 +34,7 @@ mod links;
 mod peers;
 mod reports;
 mod returning;
+mod stragglers;
 mod timers;
 mod voting;
 
@@ -69,6 +71,8 @@ use peers::Peers;
 pub use reports::{PAIRS_REPORTED_MAX, REPORTS_TO_PART};
 use returning::Aside;
 use std::collections::BTreeMap;
+use stragglers::Stragglers;
+pub use stragglers::{MISSES_WAITED_FOR, ROUNDS_UNWAITED_MAX, Straggler};
 use timers::{Timer, Timers};
 
 /// The SlowMo coordinator of one node.
@@ -85,6 +89,7 @@ pub struct Coordinator {
     /// The entry with which this node left, or that excluded it.
     left_with: Option<Left>,
     peers: Peers,
+    stragglers: Stragglers,
     links: Links,
     early: Early,
     timers: Timers,
@@ -177,6 +182,7 @@ impl Machine for Coordinator {
             In::Resign(gives_up) => self.resign(gives_up, out),
             In::Recover(lineage) => self.recover(lineage, now, out),
             In::Return { ended } => self.return_to_history(ended, now, out),
+            In::TrainingGoesOn => self.training_goes_on(out),
             In::Tick => self.tick(now, out),
         }
         self.advance(now, out);
@@ -203,6 +209,7 @@ impl Coordinator {
             aside: None,
             left_with: None,
             peers: Peers::default(),
+            stragglers: Stragglers::default(),
             links: Links::default(),
             early: Early::default(),
             timers: Timers::default(),
@@ -431,6 +438,7 @@ impl Coordinator {
             history.member = false;
             // The nodes that admit it tell it again which nodes live.
             self.peers.forget();
+            self.forget_stragglers(out);
             self.step_down();
             self.timers.end_round();
             self.end_waiting(out);
@@ -457,6 +465,7 @@ impl Coordinator {
         self.timers.end_round();
         self.early = Early::default();
         self.peers.forget();
+        self.forget_stragglers(out);
         self.rates.clear();
         self.links.forget_new_connections();
         self.end_waiting(out);

@@ -20,6 +20,7 @@ mod order;
 mod promises;
 mod restoring;
 mod size;
+mod stragglers;
 mod streams;
 mod unsound;
 mod verbs;

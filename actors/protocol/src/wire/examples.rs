@@ -501,6 +501,7 @@ fn decisions() -> Vec<(Message, String)> {
             },
             format!("1e0000000500000000000000{SIGNED}{SIGNED}"),
         ),
+        (Message::GoesOn, "1f000000".to_owned()),
     ]
 }
 

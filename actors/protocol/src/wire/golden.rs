@@ -90,6 +90,7 @@ fn every_message_has_an_example() {
         Message::Compare,
         Message::Published(_),
         Message::Equivocated { .. },
+        Message::GoesOn,
     );
     each_has_an_example!(
         contents().into_iter().map(|(content, _)| content).collect(),

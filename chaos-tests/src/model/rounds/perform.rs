@@ -474,6 +474,7 @@ impl Stage<'_> {
             Effect::Resigned(false)
             | Effect::Stands(_)
             | Effect::Waiting(_)
+            | Effect::Stragglers(_)
             | Effect::Unsound(..) => {}
         }
     }

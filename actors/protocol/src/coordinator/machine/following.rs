@@ -142,6 +142,7 @@ impl Coordinator {
             Message::Compare if of_leader => self.tell_published(header, out),
             Message::Published(list) => self.receive_published(header, &list, now, out),
             Message::Overtaken => self.overtaken(header.term, now),
+            Message::GoesOn => self.hear_training_goes_on(header.sender, out),
             // The sender may not say this: it does not lead this term, or does not vote.
             Message::Attempt(_)
             | Message::Fork { .. }
