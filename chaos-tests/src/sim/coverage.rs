@@ -139,5 +139,6 @@ fn name(mail: &Mail) -> Option<&'static str> {
         Message::Published(_) => "Published",
         Message::Equivocated { .. } => "Equivocated",
         Message::GoesOn => "GoesOn",
+        Message::AskCheckpoint => "AskCheckpoint",
     })
 }

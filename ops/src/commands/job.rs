@@ -138,7 +138,8 @@ struct Change {
     killed: Vec<usize>,
 }
 
-fn ask(which: &Which, request: Request) -> anyhow::Result<(String, Answer)> {
+/// Asks the launcher of a job; returns its name, and the answer.
+pub fn ask(which: &Which, request: Request) -> anyhow::Result<(String, Answer)> {
     let (job, socket) = jobs::find(which.job.as_deref())?;
     let answer =
         jobs::request(&socket, request).with_context(|| format!("job {job} does not answer"))?;

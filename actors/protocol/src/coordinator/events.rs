@@ -6,6 +6,7 @@ use super::outcome::{Origin, Outcome, RoundSpec};
 use super::plan::{Attempt, Plan, Publication};
 use super::voters::Votes;
 use crate::algorithm::BufferStrategy;
+use crate::checkpoint::Points;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
 use crate::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
@@ -129,6 +130,8 @@ pub enum In {
     Recover(Lineage),
     /// This node's training takes the result of a round, which was decided while it did not wait.
     TrainingGoesOn,
+    /// This node asks for a checkpoint of the state after the next round that allows one.
+    AskCheckpoint,
     /// Time passed.
     Tick,
 }
@@ -197,6 +200,9 @@ pub enum Effect {
     Waiting(Option<String>),
     /// Members that live and contributed nothing to the last round. Pushed when that changes.
     Stragglers(Vec<Straggler>),
+    /// Whether a round may soon make a checkpoint beside the schedule: a member asked for one, or
+    /// this node leaves.
+    CheckpointAsked(bool),
 }
 
 /// How long a round waits for a live straggler: `grace`, and at most half of the round's time, so
@@ -241,6 +247,9 @@ pub struct Settings {
     pub round_timeout: Span,
     /// Interval at which a member that waits for a round asks its leader for the result.
     pub ask_again: Span,
+    /// The rounds after which the state can be checkpointed; `None` if it never can, or no node
+    /// has a folder for it.
+    pub checkpoints: Option<Points>,
 }
 
 #[cfg(any(test, feature = "testing"))]
@@ -263,6 +272,7 @@ impl Settings {
             grace: Span::from_millis(60_000),
             round_timeout: Span::from_millis(300_000),
             ask_again: ASK_AGAIN_EVERY,
+            checkpoints: None,
         }
     }
 }

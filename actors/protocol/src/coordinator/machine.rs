@@ -20,6 +20,7 @@
 //! | `timers` | every wait, by name |
 //! | `inspection` | read-only queries from outside |
 
+mod asked_checkpoint;
 mod comparing;
 mod data;
 mod deciding;
@@ -108,6 +109,8 @@ pub struct Coordinator {
     /// What the owners published in the attempt that was applied last: others may have got
     /// something else, and say so late.
     applied: Option<(Attempt, BTreeMap<NodeId, Signed>)>,
+    /// The round in which a member asked for a checkpoint that no entry has granted yet.
+    checkpoint_asked: Option<Round>,
     waiting: Option<String>,
     stopped: Option<RoundError>,
 }
@@ -176,13 +179,16 @@ impl Machine for Coordinator {
                 contributes,
             } => {
                 if self.history.is_some() {
-                    self.peers.leaves(Voter { node, incarnation }, contributes);
+                    let leaver = Voter { node, incarnation };
+                    self.peers.leaves(leaver, contributes);
+                    self.expect_checkpoint_of_leavers(leaver, out);
                 }
             }
             In::Resign(gives_up) => self.resign(gives_up, out),
             In::Recover(lineage) => self.recover(lineage, now, out),
             In::Return { ended } => self.return_to_history(ended, now, out),
             In::TrainingGoesOn => self.training_goes_on(out),
+            In::AskCheckpoint => self.ask_for_checkpoint(out),
             In::Tick => self.tick(now, out),
         }
         self.advance(now, out);
@@ -220,6 +226,7 @@ impl Coordinator {
             rates: Rates::new(),
             rebootstraps: false,
             applied: None,
+            checkpoint_asked: None,
             waiting: None,
             stopped: None,
         }

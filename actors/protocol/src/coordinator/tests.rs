@@ -13,6 +13,7 @@ macro_rules! says {
 }
 
 mod apart;
+mod asked_checkpoint;
 mod attempts;
 mod equivocation;
 mod forking;
@@ -189,6 +190,15 @@ impl Bench {
             node: NodeId(node),
             incarnation: identity(&self.view, node).incarnation,
             contributes: false,
+        })
+    }
+
+    /// A node leaves after the next round to which it contributes.
+    fn leaves_after_contributing(&mut self, node: u64) -> Vec<Effect> {
+        self.tell(In::Leaving {
+            node: NodeId(node),
+            incarnation: identity(&self.view, node).incarnation,
+            contributes: true,
         })
     }
 

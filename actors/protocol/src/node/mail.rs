@@ -316,7 +316,8 @@ pub fn route<D: Data>(header: Header, message: Box<Message>) -> Mail<D> {
         | Message::Compare
         | Message::Published(_)
         | Message::Equivocated { .. }
-        | Message::GoesOn => coordinator::In::Frame { header, message }.into(),
+        | Message::GoesOn
+        | Message::AskCheckpoint => coordinator::In::Frame { header, message }.into(),
     }
 }
 

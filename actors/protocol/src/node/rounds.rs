@@ -86,6 +86,8 @@ pub enum RoundsEffect<D: Data> {
     Waiting(Option<String>),
     /// Members that live and contributed nothing to the last round.
     Stragglers(Vec<Straggler>),
+    /// Whether a round may soon make a checkpoint beside the schedule.
+    CheckpointAsked(bool),
     /// A stream was dropped, with the reason.
     Refused(Header, &'static str),
     /// A node sent what no correct node sends. From now on it counts as unreachable.
@@ -448,6 +450,7 @@ impl<D: Data> RoundsPart<D> {
             }
             Effect::Waiting(why) => out.push(RoundsEffect::Waiting(why)),
             Effect::Stragglers(list) => out.push(RoundsEffect::Stragglers(list)),
+            Effect::CheckpointAsked(asked) => out.push(RoundsEffect::CheckpointAsked(asked)),
         }
     }
 

@@ -91,6 +91,7 @@ fn every_message_has_an_example() {
         Message::Published(_),
         Message::Equivocated { .. },
         Message::GoesOn,
+        Message::AskCheckpoint,
     );
     each_has_an_example!(
         contents().into_iter().map(|(content, _)| content).collect(),

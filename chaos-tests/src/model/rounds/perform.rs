@@ -475,6 +475,7 @@ impl Stage<'_> {
             | Effect::Stands(_)
             | Effect::Waiting(_)
             | Effect::Stragglers(_)
+            | Effect::CheckpointAsked(_)
             | Effect::Unsound(..) => {}
         }
     }

@@ -294,6 +294,7 @@ impl Coordinator {
                 drained: false,
             });
             self.count_misses(&outcome, &members, arrived, now, out);
+            self.checkpoint_made(&outcome, out);
             return self.replay(now, out);
         }
         self.history = None;
