@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
 use slowmo::internal::admin::{self};
-use slowmo::status::{self, MemberState};
+use slowmo::status::{self, MemberState, StragglerStatus};
 use slowmo_ops::jobs::{self, Answer, Request};
 use std::collections::BTreeMap;
 use std::fmt;
