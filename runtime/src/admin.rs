@@ -3,6 +3,7 @@
 //!
 //! Touches one socket file. Without the key `admin` nothing listens.
 
+use crate::orders::ask_for_checkpoint;
 use crate::status::{Status, status};
 use crate::telemetry::Allowance;
 use parking_lot::Mutex;
@@ -47,6 +48,8 @@ pub enum Request {
     Status,
     /// Orders the node to hand over in the next round and leave.
     Drain,
+    /// Orders a checkpoint of the cluster's state after the next outer round that has not begun.
+    Checkpoint,
     /// Orders the node to write its last events to disk, if it keeps them (key `flight`).
     Dump,
     /// Without `history`: asks which history would continue here without a quorum. With the history
@@ -229,6 +232,14 @@ async fn answer(line: &str, context: &NodeContext) -> Answer {
         Request::Drain => {
             tracing::warn!("an order over the admin socket: drain");
             context.actors.tell(membership::In::Drain)
+        }
+        Request::Checkpoint => {
+            tracing::warn!("an order over the admin socket: checkpoint");
+            if let Err(error) = ask_for_checkpoint(context) {
+                return Answer::Refused {
+                    error: error.to_string(),
+                };
+            }
         }
         Request::Dump => {
             return match dump(context, "asked for").await {

@@ -227,6 +227,7 @@ fn answer(job: &str, group: &mut Group, leaving: &mut BTreeSet<usize>, asked: As
         }),
         Request::Scale { nodes } => scale(group, leaving, nodes),
         Request::Drain { node } => drain(group, leaving, node).map(|()| changed(&[], &[node], &[])),
+        Request::Checkpoint => checkpoint(group, leaving),
         Request::Kill { node } if group.signal(node, Signal::SIGKILL) => {
             Ok(changed(&[], &[], &[node]))
         }
@@ -310,6 +311,22 @@ fn drain(group: &Group, leaving: &mut BTreeSet<usize>, node: usize) -> Result<()
         .map_err(|error| error.to_string())?;
     leaving.insert(node);
     Ok(())
+}
+
+/// Orders a checkpoint from one of the nodes that stay; it tells the others.
+fn checkpoint(group: &Group, leaving: &BTreeSet<usize>) -> Result<Answer, String> {
+    let mut last = "no node runs that is not leaving".to_owned();
+    for node in group.running_nodes() {
+        if leaving.contains(&node) {
+            continue;
+        }
+        match jobs::ask(node, &group.admin_socket(node), admin::Request::Checkpoint) {
+            Ok(admin::Answer::Refused { error }) => last = error,
+            Ok(_) => return Ok(changed(&[], &[], &[])),
+            Err(error) => last = error.to_string(),
+        }
+    }
+    Err(last)
 }
 
 /// Starts the lowest free ids, or drains the highest running ones. Nodes that are already leaving

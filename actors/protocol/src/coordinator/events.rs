@@ -1,10 +1,12 @@
 //! Events, effects and settings of the coordinator.
 
 use super::error::RoundError;
+use super::machine::Straggler;
 use super::outcome::{Origin, Outcome, RoundSpec};
 use super::plan::{Attempt, Plan, Publication};
 use super::voters::Votes;
 use crate::algorithm::BufferStrategy;
+use crate::checkpoint::Points;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
 use crate::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
@@ -126,6 +128,10 @@ pub enum In {
     /// An operator orders this history to continue without a quorum: see
     /// [`super::Coordinator::recovery`].
     Recover(Lineage),
+    /// This node's training takes the result of a round, which was decided while it did not wait.
+    TrainingGoesOn,
+    /// This node asks for a checkpoint of the state after the next round that allows one.
+    AskCheckpoint,
     /// Time passed.
     Tick,
 }
@@ -192,6 +198,11 @@ pub enum Effect {
     /// Reason why no round can be decided, and what would change that. `None` while a quorum lives,
     /// also if the round waits for a straggler.
     Waiting(Option<String>),
+    /// Members that live and contributed nothing to the last round. Pushed when that changes.
+    Stragglers(Vec<Straggler>),
+    /// Whether a round may soon make a checkpoint beside the schedule: a member asked for one, or
+    /// this node leaves.
+    CheckpointAsked(bool),
 }
 
 /// How long a round waits for a live straggler: `grace`, and at most half of the round's time, so
@@ -236,6 +247,9 @@ pub struct Settings {
     pub round_timeout: Span,
     /// Interval at which a member that waits for a round asks its leader for the result.
     pub ask_again: Span,
+    /// The rounds after which the state can be checkpointed; `None` if it never can, or no node
+    /// has a folder for it.
+    pub checkpoints: Option<Points>,
 }
 
 #[cfg(any(test, feature = "testing"))]
@@ -258,6 +272,7 @@ impl Settings {
             grace: Span::from_millis(60_000),
             round_timeout: Span::from_millis(300_000),
             ask_again: ASK_AGAIN_EVERY,
+            checkpoints: None,
         }
     }
 }

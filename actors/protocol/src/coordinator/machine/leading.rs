@@ -481,7 +481,7 @@ impl Coordinator {
         };
         let complete = participants
             .iter()
-            .all(|node| contributes(node) || leaves_idle(node));
+            .all(|node| contributes(node) || leaves_idle(node) || !self.waits_for(*node));
         let mut contributors: Vec<NodeId> =
             participants.iter().copied().filter(contributes).collect();
         if spec.kind == RoundKind::Bootstrap {
