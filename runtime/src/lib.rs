@@ -28,6 +28,7 @@
 
 mod admin;
 mod checkpoints;
+mod cluster;
 mod config;
 mod connection;
 mod credentials;
