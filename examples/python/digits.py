@@ -2,7 +2,7 @@
 
     slowmo launch --nodes 4 -- python examples/python/digits.py --steps 2000 --step-ms 20
 
-Kill a process, and the others go on; start one with SLOWMO_JOIN=true (`slowmo scale`), and it joins.
+Kill a process, and the others go on; start one with SLOWMO_JOIN=true (`slowmo scale`): it joins.
 Prints one JSON object a line.
 """
 

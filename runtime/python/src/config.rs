@@ -125,6 +125,9 @@ impl Config {
 
     fn __repr__(&self) -> String {
         // Only the shared keys: no secret is among them.
-        format!("Config({})", self.inner.shared_settings().trim().replace('\n', ", "))
+        format!(
+            "Config({})",
+            self.inner.shared_settings().trim().replace('\n', ", ")
+        )
     }
 }

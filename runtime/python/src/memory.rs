@@ -68,7 +68,9 @@ impl LentTensor {
         }
         let elements = shape
             .iter()
-            .try_fold(1usize, |elements, dimension| elements.checked_mul(*dimension))
+            .try_fold(1usize, |elements, dimension| {
+                elements.checked_mul(*dimension)
+            })
             .filter(|elements| *elements <= isize::MAX as usize / size_of::<f32>());
         let Some(elements) = elements else {
             return Err(TensorError::Framework {
@@ -80,8 +82,9 @@ impl LentTensor {
         if elements > 0 && !is_one {
             return Err(TensorError::Framework {
                 name,
-                message: "it has no memory any more, or is not aligned: lend tensors that are allocated"
-                    .to_owned(),
+                message:
+                    "it has no memory any more, or is not aligned: lend tensors that are allocated"
+                        .to_owned(),
             });
         }
         Ok(Self {

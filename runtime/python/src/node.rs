@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::errors;
-use crate::process::{Process, Refused};
+use crate::process::{Claim, Process, Refused};
 use crate::worker::Worker;
 use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
@@ -13,8 +13,9 @@ use std::sync::Arc;
 /// A node: it lives until it is closed and its workers are gone.
 #[pyclass(frozen, module = "slowmo._slowmo")]
 pub struct Runtime {
-    inner: Mutex<Option<slowmo::Runtime>>,
-    process: Arc<Process>,
+    /// `None` after it was closed.
+    inner: Mutex<Option<(slowmo::Runtime, Arc<Claim>)>>,
+    process: Process,
 }
 
 impl Runtime {
@@ -22,7 +23,7 @@ impl Runtime {
     fn with<T>(&self, work: impl FnOnce(&slowmo::Runtime) -> T) -> PyResult<T> {
         self.process.check().map_err(errors::process)?;
         let inner = self.inner.lock();
-        let runtime = inner
+        let (runtime, _) = inner
             .as_ref()
             .ok_or_else(|| errors::process(Refused::Closed))?;
         Ok(work(runtime))
@@ -34,20 +35,24 @@ impl Runtime {
     /// Starts a node with these settings.
     #[new]
     fn new(py: Python<'_>, config: &Config) -> PyResult<Self> {
-        let process = Process::claim().map_err(errors::process)?;
+        let (process, claim) = Process::claim().map_err(errors::process)?;
         let builder = slowmo::Runtime::builder().config(config.inner.clone());
         let runtime = py.detach(|| builder.spawn()).map_err(errors::spawn)?;
         Ok(Self {
-            inner: Mutex::new(Some(runtime)),
+            inner: Mutex::new(Some((runtime, claim))),
             process,
         })
     }
 
     /// Takes the handle of worker `index`.
     fn worker(&self, index: usize) -> PyResult<Worker> {
-        let worker = self.with(|runtime| runtime.worker(index))?;
-        let worker = worker.map_err(errors::worker)?;
-        Ok(Worker::new(worker, Arc::clone(&self.process)))
+        self.process.check().map_err(errors::process)?;
+        let inner = self.inner.lock();
+        let (runtime, claim) = inner
+            .as_ref()
+            .ok_or_else(|| errors::process(Refused::Closed))?;
+        let worker = runtime.worker(index).map_err(errors::worker)?;
+        Ok(Worker::new(worker, self.process, Arc::clone(claim)))
     }
 
     /// This node's id.

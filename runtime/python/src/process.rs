@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 
 struct Started {
-    process: u32,
-    alive: Weak<Process>,
+    process: Process,
+    alive: Weak<Claim>,
 }
 
 /// The reason why a call is refused in this process.
@@ -40,40 +40,40 @@ pub enum Refused {
     Busy,
 }
 
-/// The process in which a runtime was started; held by it and by its workers.
-#[derive(Debug)]
+/// The process in which a runtime was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
+
+/// The claim of a process: held by its runtime until it is closed, and by each worker until it has
+/// left.
+#[derive(Debug)]
+pub struct Claim;
 
 impl Process {
     /// Claims this process for one runtime.
     ///
     /// # Errors
-    /// It has one, or it was forked from one that has.
-    pub fn claim() -> Result<Arc<Self>, Refused> {
-        let child = std::process::id();
+    /// It has one, or it was forked from one that has started one.
+    pub fn claim() -> Result<(Self, Arc<Claim>), Refused> {
         let mut started = STARTED.lock();
         if let Some(Started { process, alive }) = &*started {
-            let parent = *process;
-            if parent != child {
-                return Err(Refused::Forked { parent, child });
-            }
+            process.check()?;
             if alive.strong_count() > 0 {
                 return Err(Refused::Second);
             }
         }
-        let claimed = Arc::new(Self(child));
-        *started = Some(Started {
-            process: child,
-            alive: Arc::downgrade(&claimed),
-        });
-        Ok(claimed)
+        let process = Self(std::process::id());
+        let claim = Arc::new(Claim);
+        let alive = Arc::downgrade(&claim);
+        *started = Some(Started { process, alive });
+        Ok((process, claim))
     }
 
     /// Checks that this is still the process that started the runtime.
     ///
     /// # Errors
     /// It is a fork of it.
-    pub fn check(&self) -> Result<(), Refused> {
+    pub fn check(self) -> Result<(), Refused> {
         let child = std::process::id();
         let parent = self.0;
         if parent == child {

@@ -1,6 +1,5 @@
 //! What `synchronize`, `step` and `resumed` report, as Python sees it. The fields are those of the
 //! runtime's own types, which document them.
-#![expect(missing_docs, reason = "the runtime's types document the fields")]
 
 use pyo3::prelude::*;
 use std::path::PathBuf;
@@ -94,16 +93,25 @@ impl From<slowmo::ResumedFrom> for ResumedFrom {
 
 /// Gives a report a text for people, with its fields.
 macro_rules! shown {
-    ($($report:ty),*) => {
+    ($($report:ident { $($field:ident),* })*) => {
         $(
             #[pymethods]
             impl $report {
-                fn __repr__(&self) -> String {
-                    format!("{self:?}")
+                fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+                    let mut fields = Vec::new();
+                    $(
+                        let value = slf.getattr(stringify!($field))?.repr()?;
+                        fields.push(format!("{}={value}", stringify!($field)));
+                    )*
+                    Ok(format!("{}({})", stringify!($report), fields.join(", ")))
                 }
             }
         )*
     };
 }
 
-shown!(Synchronized, StepReport, ResumedFrom);
+shown! {
+    Synchronized { nodes, node_rank, workers, worker, round, step }
+    StepReport { step, exchange, slow_step, round, contributors, weight, nodes, node_rank, caught_up, drained }
+    ResumedFrom { path, step, rounds, run, cursors }
+}

@@ -2,7 +2,7 @@
 
 use crate::errors;
 use crate::memory::Lent;
-use crate::process::{Process, Refused};
+use crate::process::{Claim, Process, Refused};
 use crate::reports::{ResumedFrom, StepReport, Synchronized};
 use crate::sampler::ElasticSampler;
 use crate::waiting::wait;
@@ -15,18 +15,28 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "slowmo._slowmo")]
 pub struct Worker {
     /// `None` after it has left.
-    inner: Mutex<Option<AsyncWorker>>,
-    process: Arc<Process>,
+    inner: Mutex<Option<Held>>,
+    process: Process,
+}
+
+/// The runtime's handle, and the process's claim.
+struct Held {
+    worker: AsyncWorker,
+    _claim: Arc<Claim>,
 }
 
 impl Worker {
-    pub(crate) fn new(worker: slowmo::Worker, process: Arc<Process>) -> Self {
-        let inner = Mutex::new(Some(worker.into_async()));
+    pub(crate) fn new(worker: slowmo::Worker, process: Process, claim: Arc<Claim>) -> Self {
+        let held = Held {
+            worker: worker.into_async(),
+            _claim: claim,
+        };
+        let inner = Mutex::new(Some(held));
         Self { inner, process }
     }
 
     /// The handle for the time of one call.
-    fn used(&self) -> PyResult<MutexGuard<'_, Option<AsyncWorker>>> {
+    fn used(&self) -> PyResult<MutexGuard<'_, Option<Held>>> {
         self.process.check().map_err(errors::process)?;
         let busy = || errors::process(Refused::Busy);
         self.inner.try_lock().ok_or_else(busy)
@@ -35,10 +45,10 @@ impl Worker {
     /// Calls `work` with the handle.
     fn with<T>(&self, work: impl FnOnce(&mut AsyncWorker) -> PyResult<T>) -> PyResult<T> {
         let mut used = self.used()?;
-        let worker = used
+        let held = used
             .as_mut()
             .ok_or_else(|| errors::worker(slowmo::WorkerError::Stopped))?;
-        work(worker)
+        work(&mut held.worker)
     }
 }
 
@@ -106,12 +116,18 @@ impl Worker {
 
     /// Whether the next step exchanges anything.
     fn is_due(&self) -> PyResult<bool> {
-        Ok(self.used()?.as_ref().is_some_and(AsyncWorker::is_due))
+        Ok(self
+            .used()?
+            .as_ref()
+            .is_some_and(|held| held.worker.is_due()))
     }
 
     /// Whether the training goes on.
     fn is_running(&self) -> PyResult<bool> {
-        Ok(self.used()?.as_ref().is_some_and(AsyncWorker::is_running))
+        Ok(self
+            .used()?
+            .as_ref()
+            .is_some_and(|held| held.worker.is_running()))
     }
 
     /// Records the loss of the current inner step.
@@ -139,7 +155,8 @@ impl Worker {
 
     /// Leaves the cluster in order; the handle is of no use afterwards.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
-        let worker = self
+        // The claim is given up when the node has no more to do here.
+        let Held { worker, _claim } = self
             .used()?
             .take()
             .ok_or_else(|| errors::worker(slowmo::WorkerError::Stopped))?;

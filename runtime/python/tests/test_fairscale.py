@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from slowmo.fairscale import SlowMoBaseAlgorithm, SlowMoDistributedDataParallel
+from slowmo.fairscale import SlowMoBaseAlgorithm, SlowMoDistributedDataParallel  # noqa: E402
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ class SlowMomentum:
     def begin(self, parameters: Iterable[torch.Tensor], bootstrapped: bool) -> None:
         """Takes the first anchor. A node that joined knows it only after its first slow step."""
         if self._keeps and bootstrapped:
-            self._anchor = [parameter.detach().clone() for parameter in parameters]
+            self._anchor = [_values(parameter).clone() for parameter in parameters]
             if self._restored is None:
                 self._momentum = [torch.zeros_like(anchor) for anchor in self._anchor]
 
@@ -53,7 +53,7 @@ class SlowMomentum:
         momentum, saved_rate = self._restored
         factor = self._beta * learning_rate / saved_rate
         for parameter, value in zip(parameters, momentum, strict=True):
-            parameter.sub_(value.to(parameter), alpha=factor)
+            parameter.sub_(value.view_as(parameter).to(parameter), alpha=factor)
         return True
 
     @torch.no_grad()
@@ -62,7 +62,8 @@ class SlowMomentum:
         if self._restored is not None:
             momentum, saved_rate = self._restored
             for parameter, value in zip(parameters, momentum, strict=True):
-                parameter.add_(value.to(parameter), alpha=self._beta * learning_rate / saved_rate)
+                factor = self._beta * learning_rate / saved_rate
+                parameter.add_(value.view_as(parameter).to(parameter), alpha=factor)
 
     @torch.no_grad()
     def after(
@@ -74,7 +75,7 @@ class SlowMomentum:
         self._restored = None
         if not self._keeps:
             return
-        now = [parameter.detach() for parameter in parameters]
+        now = [_values(parameter) for parameter in parameters]
         if self._anchor is None or report.caught_up:
             self._momentum = None
             self._anchor = [value.clone() for value in now]
@@ -87,7 +88,7 @@ class SlowMomentum:
         self._learning_rate = learning_rate
 
     def state(self, names: Iterable[str]) -> dict[str, Any] | None:
-        """What `restore` takes: `None` if there is no slow momentum, or this node does not know it."""
+        """What `restore` takes; `None` without a slow momentum that this node knows."""
         if not self._keeps:
             return None
         if self._restored is not None:
@@ -111,3 +112,8 @@ class SlowMomentum:
         momentum = [state["momentum"][name] for name in names]
         self._restored = (momentum, float(state["learning_rate"]))
         self._momentum = None
+
+
+def _values(parameter: torch.Tensor) -> torch.Tensor:
+    """A parameter's values in one row, as float32: masters may have other shapes than the model."""
+    return parameter.detach().reshape(-1).float()

@@ -1,5 +1,5 @@
-"""Trains the same model with Accelerate's LocalSGD and with slowmo's, on the same batches. Prints how
-far the parameters are apart. One process of a world that torchrun's variables describe."""
+"""Trains the same model with Accelerate's LocalSGD and with slowmo's, on the same batches. Prints
+how far the parameters are apart. One process of a world that torchrun's variables describe."""
 
 from __future__ import annotations
 
