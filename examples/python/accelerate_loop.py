@@ -25,6 +25,7 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=300)
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
     loss_fn = nn.CrossEntropyLoss()
+    torch.seed()  # other batches on every node
     for epoch in range(3):
         with LocalSGD(
             accelerator=accelerator, model=model, local_sgd_steps=8, enabled=True

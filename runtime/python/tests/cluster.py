@@ -37,6 +37,7 @@ class Node:
             text=True,
         )
         self.lines: list[dict[str, Any]] = []
+        self.output = ""
         self.errors = ""
         self._news = threading.Condition()
         self._readers = [
@@ -50,6 +51,7 @@ class Node:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             with self._news:
+                self.output += line
                 if line.startswith("{"):
                     self.lines.append({**json.loads(line), "at": time.monotonic()})
                 self._news.notify_all()

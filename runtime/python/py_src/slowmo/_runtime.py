@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from . import _logging, _slowmo
+from . import _fork, _logging, _slowmo
 from ._config import configured
 from ._slowmo import Config, ElasticSampler, ResumedFrom, StepReport, Synchronized
 from ._tensors import Tensors, describe
@@ -33,6 +33,7 @@ class Runtime:
         settings = configured(config, **keys)
         _logging.start()
         self._inner = _slowmo.Runtime(settings)
+        _fork.note(self._inner.address)
 
     def worker(self, index: int = 0) -> Worker:
         """Takes the handle of worker `index`; each can be taken once."""

@@ -303,6 +303,10 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
         with Lent(self.module.named_parameters()) as parameters:
             synchronized = worker.synchronize(parameters, model=model_buffers(self.module))
         self.num_updates = synchronized.step
+        if self.process_world_size == 1:
+            # No launcher of PyTorch counted the processes: the view does.
+            self.process_rank = self.logical_rank = synchronized.node_rank
+            self.process_world_size = self.logical_world_size = synchronized.nodes
         self._momentum.begin(self.module.parameters(), is_new(worker, synchronized))
 
     def _exchange(self, optimizer: torch.optim.Optimizer, fp32_params: Any) -> bool:
@@ -357,8 +361,9 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
 
     def _broadcast_in_node(self, tensors: list[torch.Tensor]) -> None:
         if self.local_node_group is not None:
-            for tensor in tensors:
-                dist.broadcast(tensor.detach(), self._first_of_node(), group=self.local_node_group)
+            for flat in _Flat.by_kind([tensor.detach() for tensor in tensors]):
+                dist.broadcast(flat.values, self._first_of_node(), group=self.local_node_group)
+                flat.write_back()
 
     def _copy_to_masters(self, optimizer: torch.optim.Optimizer, fp32_params: Any) -> None:
         """Processes that did not exchange take what the first one of their node has."""
@@ -379,10 +384,15 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
 
     def _average_gradients(self) -> None:
         self._averages_gradients = False
-        for parameter in self.module.parameters():
-            if parameter.requires_grad and parameter.grad is not None:
-                parameter.grad.div_(self.nprocs_per_node)
-                dist.all_reduce(parameter.grad, group=self.local_node_group)
+        gradients = [
+            parameter.grad
+            for parameter in self.module.parameters()
+            if parameter.requires_grad and parameter.grad is not None
+        ]
+        for flat in _Flat.by_kind(gradients):
+            flat.values.div_(self.nprocs_per_node)
+            dist.all_reduce(flat.values, group=self.local_node_group)
+            flat.write_back()
 
 
 class Lent:
@@ -410,10 +420,29 @@ class Lent:
         return staged
 
 
+class _Flat:
+    """Tensors of one type and device as one, because a collective costs more than a copy."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self._tensors = tensors
+        self.values = torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+    @classmethod
+    def by_kind(cls, tensors: list[torch.Tensor]) -> list[_Flat]:
+        kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+        for tensor in tensors:
+            kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+        return [cls(same) for same in kinds.values()]
+
+    def write_back(self) -> None:
+        parts = torch.split(self.values, [tensor.numel() for tensor in self._tensors])
+        _copy(parts, self._tensors)
+
+
 @torch.no_grad()
 def _copy(sources: Any, targets: Any) -> None:
     for source, target in zip(sources, targets, strict=True):
-        target.copy_(source.view_as(target))
+        target.copy_(source.view(target.shape))
 
 
 def _masters(

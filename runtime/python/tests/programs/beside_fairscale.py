@@ -71,6 +71,8 @@ CASES: list[tuple[str, str, dict[str, Any], str, int | None]] = [
         None,
     ),
     ("SGP + SlowMo, no average", "sgp", {"slowmo_memory_efficient": False}, "momentum", 30),
+    ("two nodes of two, LocalSGD + SlowMo", "localsgd", {"nprocs_per_node": 2}, "momentum", None),
+    ("two nodes of two, SGP + SlowMo", "sgp", {"nprocs_per_node": 2}, "momentum", 30),
 ]
 
 
