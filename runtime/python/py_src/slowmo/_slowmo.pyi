@@ -5,6 +5,31 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeAlias, final
 
+__all__ = [
+    "CheckpointError",
+    "Config",
+    "ConfigError",
+    "ElasticSampler",
+    "GradientError",
+    "ProcessError",
+    "ResumedFrom",
+    "Runtime",
+    "SamplerError",
+    "SlowmoError",
+    "SpawnError",
+    "StepError",
+    "StepReport",
+    "SynchronizeError",
+    "Synchronized",
+    "TensorError",
+    "Worker",
+    "WorkerError",
+    "__version__",
+    "export_checkpoint",
+    "logged",
+    "start_log",
+]
+
 __version__: str
 
 _Described: TypeAlias = tuple[str, int, Sequence[int], str, str, bool, object]
@@ -24,6 +49,7 @@ class CheckpointError(SlowmoError): ...
 class SamplerError(SlowmoError): ...
 class ProcessError(SlowmoError): ...
 
+@final
 class Config:
     def __new__(cls) -> Config: ...
     @staticmethod
@@ -103,11 +129,13 @@ class ResumedFrom:
     @property
     def cursors(self) -> list[tuple[int, str]]: ...
 
+@final
 class ElasticSampler:
     def __new__(cls, samples: int, batch: int, seed: int) -> ElasticSampler: ...
     def next_batch(self) -> list[int]: ...
     def epochs_completed(self) -> int: ...
 
+@final
 class Runtime:
     def __new__(cls, config: Config) -> Runtime: ...
     def worker(self, index: int) -> Worker: ...
@@ -121,6 +149,7 @@ class Runtime:
     def status(self) -> str: ...
     def close(self) -> None: ...
 
+@final
 class Worker:
     def attach_sampler(self, sampler: ElasticSampler) -> None: ...
     def synchronize(
