@@ -109,13 +109,13 @@ class Cluster:
 
     def start(self, program: Path, *arguments: str) -> list[Node]:
         for _ in range(self._wanted):
-            self._add(program, arguments)
+            self.add(program, *arguments)
         return self.nodes
 
     def join(self, program: Path, *arguments: str) -> Node:
-        return self._add(program, arguments, SLOWMO_JOIN="true")
+        return self.add(program, *arguments, SLOWMO_JOIN="true")
 
-    def _add(self, program: Path, arguments: tuple[str, ...], **more: str) -> Node:
+    def add(self, program: Path, *arguments: str, **more: str) -> Node:
         number = {"SLOWMO_NODE_ID": str(len(self.nodes) + 1)}
         node = Node(program, list(arguments), {**self._variables, **number, **more})
         self.nodes.append(node)
