@@ -320,13 +320,14 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
             return False
         if self._rates is not None:
             self._rates.check()
-        masters = _masters(optimizer, fp32_params, list(self.module.parameters()))
         named: list[tuple[str, torch.Tensor]] = list(self.module.named_parameters())
+        own = values = [parameter for _, parameter in named]
+        masters = _masters(optimizer, fp32_params, own)
         if masters is not None:
             named = [(name, master) for (name, _), master in zip(named, masters, strict=True)]
-        elif any(parameter.dtype != torch.float32 for _, parameter in named):
+            values = masters
+        elif any(parameter.dtype != torch.float32 for parameter in own):
             self._tell_of_masters()
-        values = [value for _, value in named]
         changed = self._momentum.before(values, self.num_updates, rate)
         try:
             with Lent(named) as parameters:
@@ -338,7 +339,7 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
             raise
         self._momentum.after(values, self.report, rate)
         if masters is not None:
-            _copy(masters, self.module.parameters())
+            _copy(masters, own)
         self.ps_weight.fill_(self.report.weight)
         self.num_updates = self.report.step
         return True
@@ -446,7 +447,7 @@ def _copy(sources: Any, targets: Any) -> None:
 
 
 def _masters(
-    optimizer: torch.optim.Optimizer, fp32_params: Any, parameters: list[torch.nn.Parameter]
+    optimizer: torch.optim.Optimizer, fp32_params: Any, parameters: list[torch.Tensor]
 ) -> list[torch.Tensor] | None:
     """The float32 masters of the parameters, in their order; `None` if there are none."""
     stash = getattr(optimizer, "_amp_stash", None)
