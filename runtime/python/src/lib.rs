@@ -4,15 +4,15 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | [`memory`] | the tensors' memory: the only `unsafe` blocks |
-//! | [`worker`] | a worker's handle |
-//! | [`node`] | the node of this process |
-//! | [`config`] | settings |
-//! | [`reports`] | what a call reports |
-//! | [`process`] | one node a process, none after a fork |
-//! | [`waiting`] | waits that release the interpreter and hear Ctrl-C |
-//! | [`errors`] | one exception class per error type |
-//! | [`log`] | the log, on its way to Python's `logging` |
+//! | `memory` | the tensors' memory: the only `unsafe` blocks |
+//! | `worker` | a worker's handle |
+//! | `node` | the node of this process |
+//! | `config` | settings |
+//! | `reports` | what a call reports |
+//! | `process` | one node a process, none after a fork |
+//! | `waiting` | waits that release the interpreter and hear Ctrl-C |
+//! | `errors` | one exception class per error type |
+//! | `log` | the log, on its way to Python's `logging` |
 #![deny(missing_docs)]
 
 mod config;
