@@ -31,6 +31,11 @@ impl Config {
         Ok(Self { inner })
     }
 
+    /// The same settings, to be changed without this one.
+    fn copy(&self) -> Self {
+        self.clone()
+    }
+
     /// Sets one key from its text.
     fn set(&mut self, key: &str, value: &str) -> PyResult<()> {
         self.inner.set(key, value).map_err(errors::config)

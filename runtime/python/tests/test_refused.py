@@ -138,6 +138,12 @@ def test_settings(runtime: slowmo.Runtime) -> None:
         slowmo.Runtime(slowmo.Config())
 
 
+def test_settings_that_are_passed_stay_as_they_are() -> None:
+    settings = slowmo.Config()
+    with slowmo.Runtime(settings, tau=7):
+        assert settings.tau == 48
+
+
 def test_a_node_needs_a_way_to_find_the_others() -> None:
     with pytest.raises(slowmo.SpawnError, match="cluster key is needed"):
         slowmo.Runtime(slowmo.Config(), min_nodes=2)

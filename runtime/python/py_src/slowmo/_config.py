@@ -9,13 +9,13 @@ from ._slowmo import Config
 
 
 def configured(config: Config | Mapping[str, object] | None, **keys: object) -> Config:
-    """Returns `config` with `keys` set; without one, the configuration of this process.
+    """Returns a copy of `config` with `keys` set; without one, the configuration of this process.
 
     The configuration of this process comes from a file, `SLOWMO_*` variables and `--slowmo-*`
     flags. A mapping, and `keys`, are set on top of it. A key that is `None` stays as it is.
     """
     if isinstance(config, Config):
-        settings = config
+        settings = config.copy()
     else:
         settings = Config.load()
         keys = {**(config or {}), **keys}
