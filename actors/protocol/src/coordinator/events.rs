@@ -1,19 +1,18 @@
 //! Events, effects and settings of the coordinator.
 
 use super::error::RoundError;
-use super::machine::Straggler;
 use super::outcome::{Origin, Outcome, RoundSpec};
 use super::plan::{Attempt, Plan, Publication};
 use super::voters::Votes;
 use crate::algorithm::BufferStrategy;
 use crate::checkpoint::Points;
-use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
+use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use crate::machine::Identity;
 use crate::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
 use crate::published::Signed;
 use crate::sampler::Progress;
 use crate::sound::Unsound;
-use crate::time::Span;
+use crate::time::{Instant, Span};
 use crate::topology::Rate;
 use crate::view::{Member, View};
 use crate::wire::{Frame, Header, MemberState, Message};
@@ -203,6 +202,22 @@ pub enum Effect {
     /// Whether a round may soon make a checkpoint beside the schedule: a member asked for one, or
     /// this node leaves.
     CheckpointAsked(bool),
+}
+
+/// A member that lives and contributed nothing to the last round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Straggler {
+    /// The member.
+    pub node: NodeId,
+    /// Number of rounds in a row to which it did not contribute.
+    pub missed: u32,
+    /// The inner step that its training had not finished when it was last heard of: that of the
+    /// first round that it missed, or the one from which it goes on.
+    pub step: Step,
+    /// When the first of these rounds was decided.
+    pub since: Instant,
+    /// Whether the round under way waits for it.
+    pub is_waited_for: bool,
 }
 
 /// How long a round waits for a live straggler: `grace`, and at most half of the round's time, so

@@ -73,7 +73,7 @@ pub use reports::{PAIRS_REPORTED_MAX, REPORTS_TO_PART};
 use returning::Aside;
 use std::collections::BTreeMap;
 use stragglers::Stragglers;
-pub use stragglers::{MISSES_WAITED_FOR, ROUNDS_UNWAITED_MAX, Straggler};
+pub use stragglers::{MISSES_WAITED_FOR, ROUNDS_UNWAITED_MAX};
 use timers::{Timer, Timers};
 
 /// The SlowMo coordinator of one node.

@@ -187,13 +187,13 @@ mod voters;
 pub use acceptor::{Acceptor, Overtaken, Promise, TERM_COUNTER_MAX, bound, first_term};
 pub use draft::{Base, Draft, Order};
 pub use error::{RecoveryError, RoundError};
-pub use events::{ASK_AGAIN_EVERY, Effect, GivesUp, In, Settings, capped_grace};
+pub use events::{ASK_AGAIN_EVERY, Effect, GivesUp, In, Settings, Straggler, capped_grace};
 pub use machine::{
     ATTEMPT_WAIT_MAX, ATTEMPTS_KEPT_MAX, AWAY_WAIT, COMPARE_WAIT, COMPARED_MAX, Claim, Coordinator,
     EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX,
     FOLLOW_WAIT, LEAVE_ACKNOWLEDGED_WAIT, MISSES_WAITED_FOR, PAIRS_REPORTED_MAX, PROMISE_WAIT,
     REPORTS_TO_PART, ROUNDS_UNWAITED_MAX, Recovery, STAND_IN_STEP, STAND_IN_STEPS_MAX,
-    STREAM_BROKEN_WAIT, Straggler,
+    STREAM_BROKEN_WAIT,
 };
 pub use outcome::{Entry, Origin, Outcome, Proposal, RoundKind, RoundSpec};
 pub use plan::{Attempt, Holders, Move, OptimizerTransfer, Plan, Publication, Published, losses};

@@ -7,7 +7,7 @@
 //! slower than the grace, the number of rounds until the next such wait doubles.
 
 use super::Coordinator;
-use crate::coordinator::events::Effect;
+use crate::coordinator::events::{Effect, Straggler};
 use crate::coordinator::outcome::{Outcome, RoundKind};
 use crate::ident::{Incarnation, NodeId, Round, Step};
 use crate::machine::Outbox;
@@ -20,22 +20,6 @@ use std::collections::BTreeMap;
 pub const MISSES_WAITED_FOR: u32 = 3;
 /// Maximum number of rounds for which nobody waits for a member whose training goes on.
 pub const ROUNDS_UNWAITED_MAX: u64 = 256;
-
-/// A member that lives and contributed nothing to the last round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Straggler {
-    /// The member.
-    pub node: NodeId,
-    /// Number of rounds in a row to which it did not contribute.
-    pub missed: u32,
-    /// The inner step that its training had not finished when it was last heard of: that of the
-    /// first round that it missed, or the one from which it goes on.
-    pub step: Step,
-    /// When the first of these rounds was decided.
-    pub since: Instant,
-    /// Whether the round under way waits for it.
-    pub is_waited_for: bool,
-}
 
 /// Rounds that one incarnation of a member missed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
