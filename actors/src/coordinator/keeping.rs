@@ -93,9 +93,15 @@ impl AppliedRound<'_> {
 
     /// The values of these shards, without the memory of the others.
     fn own_values(&self, layout: &Layout, shards: &[ShardId]) -> ChunkedBuffer {
+        let ranges: Vec<Range<usize>> = shards.iter().map(|shard| layout.range(*shard)).collect();
         let mut own = ChunkedBuffer::default();
-        for shard in shards {
-            for (start, piece) in self.values.pieces_within(layout.range(*shard)) {
+        // A piece may reach over several shards.
+        for (start, piece) in self.values.pieces() {
+            let end = start + piece.values().len();
+            if ranges
+                .iter()
+                .any(|range| start < range.end && range.start < end)
+            {
                 own.insert(start, piece.clone());
             }
         }

@@ -373,7 +373,9 @@ impl Coordinator {
                 .is_none_or(|member| self.is_gone(member))
         };
         let lost = |joiner: &Member| {
-            let given_up = deciding.joiners_over || self.peers.is_dead(Voter::from(joiner));
+            let given_up = deciding.joiners_over
+                || self.peers.is_dead(Voter::from(joiner))
+                || self.links.is_refused(joiner.id, joiner.incarnation);
             given_up && !attempts.ready.contains_key(&joiner.id)
         };
         let leaves_idle = |node: &NodeId| {
