@@ -99,7 +99,11 @@ test('a measure stands at its own step', () => {
 
 test('how a node stands, and the mean of those that live', () => {
   const nodes = [node(1, digest(1)), { ...node(2, digest(1)), alive: false }, node(3, null), node(4, digest(3, { waits: true })), node(5, digest(1, { standing: 'leaving' }))];
-  assert.deepEqual(nodes.map((one) => standing(one)[0]), ['member', 'dead', 'no answer', 'waits', 'leaving']);
+  const standings = (stragglers) => nodes.map((one) => standing(one, { stragglers })[0]);
+  assert.deepEqual(standings([]), ['member', 'dead', 'no answer', 'waits', 'leaving']);
+  const late = { node: 1, missed: 4, step: 12, ms: 34200, waited_for: false };
+  assert.deepEqual(standings([late]), ['late', 'dead', 'no answer', 'waits', 'leaving']);
+  assert.equal(standing(nodes[0], { stragglers: [late] })[2], 'missed 4 rounds in 34 s, has not finished step 12; rounds do not wait for it');
   assert.equal(mean(take(fresh(), told(nodes)), 'loss'), (0.5 + 0.25 + 0.5) / 3);
   assert.equal(mean(take(fresh(), told(nodes)), 'none'), null);
 });
