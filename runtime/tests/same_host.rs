@@ -8,6 +8,7 @@ mod nodes;
 use bytes::Bytes;
 use nodes::{Kind, Node, pattern};
 use slowmo_actors::ports::transport::BulkError;
+use slowmo_protocol::ident::NodeId;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -19,6 +20,8 @@ use tokio::time::timeout;
 const SILENCE: Duration = Duration::from_millis(300);
 /// Length of the proof with which a stream begins.
 const PROOF_BYTES: usize = 32;
+/// Bytes that idle connections send in that time, at most.
+const STILL_BYTES: u64 = 1 << 10;
 /// Bytes that QUIC adds to this test's values, at least: packet headers, tags, acknowledgements.
 const QUIC_OVERHEAD: u64 = 32 << 10;
 
@@ -36,8 +39,8 @@ fn connect(name: &str) -> std::io::Result<UnixStream> {
     UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).unwrap())
 }
 
-async fn send(from: &Node, to: &Node, values: &Bytes) {
-    let opened = from.transport.open_bulk(to.id, "header".into()).await;
+async fn send(from: &Node, to: NodeId, values: &Bytes) {
+    let opened = from.transport.open_bulk(to, "header".into()).await;
     let mut stream = opened.unwrap();
     stream.send(values.clone()).await.unwrap();
     stream.finish().await.unwrap();
@@ -52,12 +55,26 @@ async fn receive(node: &mut Node, bytes: usize) -> Vec<u8> {
     values
 }
 
+/// The bytes that a node has sent, once its connections have found the largest packets.
+async fn still(node: &Node) -> u64 {
+    let mut before = 0;
+    loop {
+        let sent = node.transport.traffic().sent_bytes;
+        if sent - before < STILL_BYTES {
+            return sent;
+        }
+        before = sent;
+        tokio::time::sleep(SILENCE).await;
+    }
+}
+
 /// Sends 8 MiB and returns how many bytes were counted beyond them.
 async fn overhead(kind: Kind) -> u64 {
     let (one, mut two) = kind.pair().await;
+    let to = two.id;
     let values = pattern(8 << 20, 3);
-    let before = one.transport.traffic().sent_bytes;
-    let ((), received) = tokio::join!(send(&one, &two, &values), receive(&mut two, values.len()));
+    let before = still(&one).await;
+    let ((), received) = tokio::join!(send(&one, to, &values), receive(&mut two, values.len()));
     assert!(received == values, "every byte arrived");
     one.transport.traffic().sent_bytes - before - values.len() as u64
 }
@@ -100,8 +117,9 @@ async fn nobody_but_the_peer_can_send_values() {
             assert_eq!(stranger.read(&mut [0; 1]).unwrap_or(0), 0, "hung up");
         }
     }
+    let to = two.id;
     let values = pattern(1 << 20, 5);
-    let ((), received) = tokio::join!(send(&one, &two, &values), receive(&mut two, values.len()));
+    let ((), received) = tokio::join!(send(&one, to, &values), receive(&mut two, values.len()));
     assert!(received == values, "the peer still can");
 }
 
@@ -131,7 +149,7 @@ async fn sockets_end_with_their_session() {
     };
     let error = timeout(nodes::PATIENCE, sent).await.unwrap();
     assert!(matches!(error, BulkError::Broken(_)), "{error:?}");
-    drop((one, two));
+    drop((one, two, receiving));
     let until = std::time::Instant::now() + nodes::PATIENCE;
     while sockets.iter().any(|name| listening().contains(name)) {
         assert!(std::time::Instant::now() < until, "the sockets are closed");

@@ -9,6 +9,7 @@
 //! The connection stays: it tells that the peer is alive, and its end ends the streams.
 
 use super::bulk::Delivering;
+use super::close::error_text;
 use super::traffic::SameHostBytes;
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::{Counted, Session};
@@ -159,6 +160,7 @@ impl Listener {
                 left: 0,
                 ended: false,
                 connection: connection.clone(),
+                session: Arc::clone(&session),
                 bytes: Arc::clone(&bytes),
                 _permit: permit,
             };
@@ -195,6 +197,15 @@ async fn deliver(session: &Session, header: Result<Bytes, usize>, receiver: Rece
         .await;
 }
 
+/// The error of a socket that the other end closed: with its connection, or alone.
+fn ended(connection: &Connection) -> BulkError {
+    connection
+        .close_reason()
+        .map_or(BulkError::Reset, |reason| {
+            BulkError::Broken(error_text(&reason))
+        })
+}
+
 /// The receiving end of a stream.
 struct Receiver {
     stream: UnixStream,
@@ -203,6 +214,7 @@ struct Receiver {
     /// Whether the end was read.
     ended: bool,
     connection: Connection,
+    session: Arc<Session>,
     bytes: Arc<SameHostBytes>,
     _permit: tokio::sync::OwnedSemaphorePermit,
 }
@@ -244,9 +256,11 @@ impl Receiver {
         let read = tokio::select! {
             biased;
             read = self.stream.read_exact(into) => read,
-            reason = self.connection.closed() => return Err(BulkError::Broken(reason.to_string())),
+            reason = self.connection.closed() => return Err(BulkError::Broken(error_text(&reason))),
         };
-        read.map(|_| ()).map_err(|_| BulkError::Reset)
+        read.map_err(|_| ended(&self.connection))?;
+        self.session.pulse.count();
+        Ok(())
     }
 }
 
@@ -352,10 +366,10 @@ impl Sender {
     async fn write(&mut self, mut bytes: impl Buf) -> Result<(), BulkError> {
         let written = tokio::select! {
             biased;
+            reason = self.connection.closed() => return Err(BulkError::Broken(error_text(&reason))),
             written = self.stream.write_all_buf(&mut bytes) => written,
-            reason = self.connection.closed() => return Err(BulkError::Broken(reason.to_string())),
         };
-        written.map_err(|_| BulkError::Reset)
+        written.map_err(|_| ended(&self.connection))
     }
 }
 
