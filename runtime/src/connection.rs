@@ -2,7 +2,7 @@
 //! discovery.
 
 use crate::checkpoints::Trust;
-use crate::config::{Config, Congestion, Discover};
+use crate::config::{Config, Congestion, Discover, SameHost};
 use crate::credentials::Held;
 use crate::discovery::{Directory, LookedUp, Source, StaticList, slurm};
 use crate::error::SpawnError;
@@ -183,6 +183,7 @@ fn tuning(config: &Config) -> Tuning {
         congestion,
         idle_timeout,
         keep_alive,
+        same_host: config.same_host == SameHost::Auto,
         ..Tuning::default()
     }
 }

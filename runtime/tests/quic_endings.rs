@@ -140,7 +140,7 @@ async fn an_attempt_that_was_given_up_takes_no_later_one_down() {
 
 #[tokio::test]
 async fn a_large_last_stream_arrives_although_its_sender_closes() {
-    let (one, mut two) = Kind::Quic.pair().await;
+    let (one, mut two) = Kind::QuicOnly.pair().await;
     // The first value that a node reads opens its window.
     let mut first = one
         .transport

@@ -425,6 +425,7 @@ conformance! {
     over_seeded_memory: Kind::Memory(MemoryHub::new(Some(7)));
     over_faulty: Kind::Faulty(MemoryHub::new(None));
     over_quic: Kind::Quic;
+    over_quic_only: Kind::QuicOnly;
 }
 
 /// Who was heard in which order, when two nodes send to a third at the same time.

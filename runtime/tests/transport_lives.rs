@@ -88,7 +88,7 @@ async fn a_duplicate_of_a_live_peer_waits_until_it_is_dropped(kind: Kind) {
 async fn a_duplicate_of_a_silent_peer_is_let_in(kind: Kind) {
     let (one, mut two) = kind.pair().await;
     let mut twin = kind.node_at(one.id.0, 2, kind.other_address());
-    if matches!(kind, Kind::Quic) {
+    if matches!(kind, Kind::Quic | Kind::QuicOnly) {
         // It goes on answering pings; what a silent one looks like is in the tests of QUIC.
         drop(one);
     }
@@ -201,6 +201,7 @@ conformance! {
     over_seeded_memory: Kind::Memory(MemoryHub::new(Some(7)));
     over_faulty: Kind::Faulty(MemoryHub::new(None));
     over_quic: Kind::Quic;
+    over_quic_only: Kind::QuicOnly;
 }
 
 /// Over QUIC, a process that is stopped: it answers nothing, and its host refuses nothing.
@@ -240,7 +241,7 @@ fn a_later_start_of_a_stopped_process_is_let_in_after_a_while() {
 /// up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn control_is_quick_while_bulk_saturates() {
-    let (one, mut two) = Kind::Quic.pair().await;
+    let (one, mut two) = Kind::QuicOnly.pair().await;
     let mut sender = one.transport.open_bulk(two.id, Bytes::new()).await.unwrap();
     let (_, mut stream) = two.next_bulk().await;
     let reading = tokio::spawn(async move {

@@ -71,7 +71,8 @@ pub trait Transport: Send + Sync + 'static {
     /// The smoothed round-trip time to a peer that can be sent to, if it was measured.
     fn round_trip(&self, node: NodeId) -> Option<Duration>;
 
-    /// UDP payload bytes sent on the connections to a peer that can be sent to; 0 if they are not
+    /// UDP payload bytes sent on the connections to a peer that can be sent to, and values sent to it
+    /// on this machine; 0 if they are not
     /// counted.
     fn sent_to(&self, node: NodeId) -> u64;
 
@@ -144,12 +145,13 @@ pub struct LocalPeer {
     pub announced: SocketAddr,
 }
 
-/// Traffic in bytes, including headers, acknowledgements and retransmissions.
+/// Traffic in bytes, including headers, acknowledgements and retransmissions. Values between nodes
+/// of one machine count as much as they are long, whatever carries them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// UDP payload bytes sent.
+    /// UDP payload bytes sent, and values sent to nodes of this machine.
     pub sent_bytes: u64,
-    /// UDP payload bytes received.
+    /// UDP payload bytes received, and values received from nodes of this machine.
     pub received_bytes: u64,
     /// Packets declared lost.
     pub lost_packets: u64,

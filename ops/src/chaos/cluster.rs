@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 /// Variable that names the folder of a node's checkpoints.
 const CHECKPOINTS: &str = "SLOWMO_CHECKPOINTS";
 
+/// How values travel between nodes of one machine.
+const SAME_HOST: &str = "SLOWMO_SAME_HOST";
+
 /// The program, scenario and seed of a run.
 #[derive(Clone, Debug)]
 pub struct Orders {
@@ -65,8 +68,12 @@ impl Orders {
             .settings
             .iter()
             .map(|(key, value)| (format!("SLOWMO_{}", key.to_uppercase()), value.to_string()));
+        // The emulated links carry QUIC; values that took another way would not be disturbed.
+        let chosen = self.scenario.settings.contains_key("same_host")
+            || std::env::var_os(SAME_HOST).is_some();
+        let same_host = (!chosen).then(|| (SAME_HOST.to_owned(), "off".to_owned()));
         // Each node gets its own link to that folder.
-        settings.chain(written)
+        settings.chain(written).chain(same_host)
     }
 
     /// Facts that the invariants need, as the nodes will be configured: by this process's

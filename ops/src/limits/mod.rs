@@ -10,10 +10,11 @@ mod quic;
 mod rendezvous;
 mod tcp;
 
-use crate::processes::{NODE_ID, Plan, RENDEZVOUS, Stream, supervise};
+use crate::processes::{Host, LISTEN, NODE_ID, Plan, RENDEZVOUS, Stream, supervise};
 use anyhow::Context;
 pub use memory::copy_bytes_per_second;
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -49,15 +50,26 @@ pub struct Transfer {
     pub all_to_all: bool,
 }
 
-/// Runs the transfer in child processes.
+/// One process of a transfer.
+struct Me {
+    /// Its number, from 1.
+    node: usize,
+    /// Where it listens; port 0 takes a free one.
+    listen: SocketAddr,
+    /// Where the processes find each other's addresses.
+    folder: PathBuf,
+}
+
+/// Runs the transfer in child processes, on loopback or in the first of these namespaces.
 ///
 /// Returns the median over the repetitions of the slowest process's time, in seconds.
 ///
 /// # Errors
 /// A process failed.
-pub fn measure(transfer: &Transfer) -> anyhow::Result<f64> {
+pub fn measure(transfer: &Transfer, hosts: &[Host]) -> anyhow::Result<f64> {
     let arguments = [RAW_NODE.to_owned(), serde_json::to_string(transfer)?];
-    let plan = Plan::of_this_program(transfer.nodes, arguments)?.isolated(TIME_MAX);
+    let mut plan = Plan::of_this_program(transfer.nodes, arguments)?.isolated(TIME_MAX);
+    plan.hosts = hosts.to_vec();
     let mut told: Vec<Vec<f64>> = vec![Vec::new(); transfer.nodes];
     supervise(&plan, &mut |line| {
         if line.stream == Stream::Output {
@@ -87,11 +99,14 @@ pub fn measure(transfer: &Transfer) -> anyhow::Result<f64> {
 pub fn run_node(transfer: &str) -> anyhow::Result<()> {
     let transfer: Transfer = serde_json::from_str(transfer)?;
     let variable = |name| std::env::var(name).with_context(|| format!("{name} is not set"));
-    let node = variable(NODE_ID)?.parse()?;
-    let folder = PathBuf::from(variable(RENDEZVOUS)?);
+    let me = Me {
+        node: variable(NODE_ID)?.parse()?,
+        listen: variable(LISTEN)?.parse()?,
+        folder: PathBuf::from(variable(RENDEZVOUS)?),
+    };
     let seconds = match transfer.carrier {
-        Carrier::Quic => quic::run(&transfer, node, &folder)?,
-        Carrier::Tcp => tcp::run(&transfer, node, &folder)?,
+        Carrier::Quic => quic::run(&transfer, &me)?,
+        Carrier::Tcp => tcp::run(&transfer, &me)?,
     };
     println!("{}", serde_json::to_string(&seconds)?);
     Ok(())

@@ -2,7 +2,7 @@
 //! transport's tuning, nothing else.
 
 use super::rendezvous::{Place, publish, wait_for};
-use super::{CHUNK_BYTES, REPETITIONS, Transfer};
+use super::{CHUNK_BYTES, Me, REPETITIONS, Transfer};
 use anyhow::{Context, ensure};
 use bytes::Bytes;
 use quinn::congestion::CubicConfig;
@@ -14,8 +14,7 @@ use quinn::{
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use socket2::{Domain, Socket, Type};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::path::Path;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,29 +35,29 @@ const NAME: &str = "raw";
 const IDLE_MAX: Duration = Duration::from_secs(20);
 
 /// Returns one process's times, in seconds, without the warm-up.
-pub(super) fn run(transfer: &Transfer, node: usize, folder: &Path) -> anyhow::Result<Vec<f64>> {
+pub(super) fn run(transfer: &Transfer, me: &Me) -> anyhow::Result<Vec<f64>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();
     runtime
         .context("starting threads")?
-        .block_on(run_async(transfer, node, folder))
+        .block_on(run_async(transfer, me))
 }
 
-async fn run_async(transfer: &Transfer, node: usize, folder: &Path) -> anyhow::Result<Vec<f64>> {
-    let (endpoint, certificate) = bind()?;
+async fn run_async(transfer: &Transfer, me: &Me) -> anyhow::Result<Vec<f64>> {
+    let (endpoint, certificate) = bind(me.listen)?;
     let place = Place {
         address: endpoint.local_addr()?,
         certificate,
     };
-    publish(folder, node, &place)?;
-    let connections = connect_all(&endpoint, transfer.nodes, node, folder).await?;
+    publish(&me.folder, me.node, &place)?;
+    let connections = connect_all(&endpoint, transfer.nodes, me).await?;
     let mut seconds = Vec::with_capacity(REPETITIONS + 1);
     for _ in 0..=REPETITIONS {
         exchange(&connections, 1, true, true).await?; // all are ready
         let start = Instant::now();
-        let sends = transfer.all_to_all || node == 1;
-        let receives = transfer.all_to_all || node != 1;
+        let sends = transfer.all_to_all || me.node == 1;
+        let receives = transfer.all_to_all || me.node != 1;
         exchange(&connections, transfer.bytes_per_peer, sends, receives).await?;
         seconds.push(start.elapsed().as_secs_f64());
     }
@@ -73,17 +72,16 @@ async fn run_async(transfer: &Transfer, node: usize, folder: &Path) -> anyhow::R
 async fn connect_all(
     endpoint: &Endpoint,
     nodes: usize,
-    node: usize,
-    folder: &Path,
+    me: &Me,
 ) -> anyhow::Result<Vec<Connection>> {
     let mut connections = Vec::with_capacity(nodes - 1);
-    for lower in 1..node {
-        let place = wait_for(folder, lower)?;
+    for lower in 1..me.node {
+        let place = wait_for(&me.folder, lower)?;
         let config = client(place.certificate)?;
         let connecting = endpoint.connect_with(config, place.address, NAME)?;
         connections.push(connecting.await?);
     }
-    for _ in node..nodes {
+    for _ in me.node..nodes {
         let incoming = tokio::time::timeout(IDLE_MAX, endpoint.accept()).await;
         let incoming = incoming.ok().flatten();
         let found = connections.len();
@@ -142,7 +140,7 @@ async fn receive(mut stream: RecvStream, bytes: u64) -> anyhow::Result<()> {
 }
 
 /// An endpoint with a certificate of its own, and that certificate.
-fn bind() -> anyhow::Result<(Endpoint, Vec<u8>)> {
+fn bind(listen: SocketAddr) -> anyhow::Result<(Endpoint, Vec<u8>)> {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed([NAME.to_owned()])?;
     let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -154,7 +152,7 @@ fn bind() -> anyhow::Result<(Endpoint, Vec<u8>)> {
     server.transport_config(Arc::new(tuning()?));
     let mut config = EndpointConfig::default();
     config.max_udp_payload_size(MTU_BYTES_MAX)?;
-    let socket = socket().context("binding a UDP socket")?;
+    let socket = socket(listen).context("binding a UDP socket")?;
     let endpoint = Endpoint::new(config, Some(server), socket, Arc::new(quinn::TokioRuntime))?;
     Ok((endpoint, cert.der().to_vec()))
 }
@@ -199,10 +197,10 @@ fn tuning() -> anyhow::Result<TransportConfig> {
     Ok(tuning)
 }
 
-fn socket() -> std::io::Result<UdpSocket> {
-    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+fn socket(listen: SocketAddr) -> std::io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(listen), Type::DGRAM, None)?;
     socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES)?;
     socket.set_send_buffer_size(SOCKET_BUFFER_BYTES)?;
-    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+    socket.bind(&listen.into())?;
     Ok(socket.into())
 }

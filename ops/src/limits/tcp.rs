@@ -2,24 +2,23 @@
 //! has received everything.
 
 use super::rendezvous::{Place, publish, wait_for};
-use super::{CHUNK_BYTES, REPETITIONS, Transfer};
+use super::{CHUNK_BYTES, Me, REPETITIONS, Transfer};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::Path;
+use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
 /// Returns one process's times, in seconds, without the warm-up.
-pub(super) fn run(transfer: &Transfer, node: usize, folder: &Path) -> anyhow::Result<Vec<f64>> {
-    if node == 1 {
-        let stream = TcpStream::connect(wait_for(folder, 2)?.address)?;
+pub(super) fn run(transfer: &Transfer, me: &Me) -> anyhow::Result<Vec<f64>> {
+    if me.node == 1 {
+        let stream = TcpStream::connect(wait_for(&me.folder, 2)?.address)?;
         return repeat(|| send(&stream, transfer.bytes_per_peer));
     }
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let listener = TcpListener::bind(me.listen)?;
     let place = Place {
         address: listener.local_addr()?,
         certificate: Vec::new(),
     };
-    publish(folder, node, &place)?;
+    publish(&me.folder, me.node, &place)?;
     let (stream, _) = listener.accept()?;
     repeat(|| receive(&stream, transfer.bytes_per_peer))
 }

@@ -1,8 +1,10 @@
 //! The settings of a node process: its program, its environment, and the private folder it shares
 //! with the other nodes.
 
+use super::host::Host;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -95,6 +97,9 @@ pub struct Plan {
     pub isolated: bool,
     /// Time after which the nodes are ended.
     pub time_max: Option<Duration>,
+    /// Network namespaces in which the nodes run, in the order of their ids; without any, all run in
+    /// this process's namespace and talk over loopback.
+    pub hosts: Vec<Host>,
     /// More variables, the same for every node.
     pub environment: Vec<(String, OsString)>,
     /// More variables of single nodes, by id; they take precedence.
@@ -118,6 +123,7 @@ impl Plan {
             cluster_key_file: None,
             isolated: false,
             time_max: None,
+            hosts: Vec::new(),
             environment: Vec::new(),
             environments: BTreeMap::new(),
         }
@@ -166,7 +172,7 @@ impl Plan {
     ) -> Vec<(String, OsString)> {
         let mut variables: Vec<(String, OsString)> = vec![
             (NODE_ID.into(), node.to_string().into()),
-            (LISTEN.into(), "127.0.0.1:0".into()),
+            (LISTEN.into(), self.listen_address(node).to_string().into()),
             match &self.peers {
                 Some(peers) => (PEERS.into(), peers.into()),
                 None => (RENDEZVOUS.into(), folder.join(RENDEZVOUS_FOLDER).into()),
@@ -202,6 +208,19 @@ impl Plan {
         variables.extend(self.environment.iter().cloned());
         variables.extend(self.environments.get(&node).into_iter().flatten().cloned());
         variables
+    }
+
+    /// The host of node `node`, if the nodes run in namespaces.
+    pub(super) fn host_of(&self, node: usize) -> Option<&Host> {
+        self.hosts.get(node.checked_sub(self.first_id)?)
+    }
+
+    /// Address on which node `node` listens; the system chooses the port.
+    fn listen_address(&self, node: usize) -> SocketAddr {
+        let address = self
+            .host_of(node)
+            .map_or(Ipv4Addr::LOCALHOST.into(), |host| host.address);
+        SocketAddr::new(address, 0)
     }
 
     /// Names among `inherited` that must be hidden from the nodes.

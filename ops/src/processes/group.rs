@@ -278,7 +278,11 @@ impl Group {
             variables.push((JOIN.into(), "true".into()));
         }
         let plan = &self.plan;
-        let mut command = Command::new(std::env::current_exe()?);
+        let this_program = std::env::current_exe()?;
+        let mut command = match plan.host_of(node) {
+            Some(host) => host.command(&this_program),
+            None => Command::new(this_program),
+        };
         for name in plan.hidden_variables(inherited_names()) {
             command.env_remove(name);
         }

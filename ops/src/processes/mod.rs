@@ -7,6 +7,7 @@
 mod end;
 mod environment;
 mod group;
+mod host;
 mod lines;
 pub mod signals;
 mod start;
@@ -16,6 +17,7 @@ pub use environment::{
     RENDEZVOUS, TRACE,
 };
 pub use group::{Group, GroupError, Happening, NodeFailure, supervise};
+pub use host::{Host, HostError};
 pub use lines::{LINE_BYTES_MAX, Line, Stream};
 pub use signals::catch_signals;
 pub use start::{START_NODE, StartError, become_node};

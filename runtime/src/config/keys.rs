@@ -605,6 +605,15 @@ pub static KEYS: &[Key] = &[
         "congestion control; bbr keeps its rate on links that lose packets"
     ),
     key!(
+        same_host,
+        "auto",
+        "",
+        Allowed::Words(&["auto", "off"]),
+        false,
+        "how values travel between nodes of one user on one machine: auto takes Unix sockets where \
+         it can (Linux), off takes QUIC"
+    ),
+    key!(
         runtime_threads,
         "2",
         "threads",

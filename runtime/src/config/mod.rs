@@ -28,7 +28,7 @@ pub use error::{ConfigError, Origin};
 pub use slowmo_protocol::algorithm::{LatePeers, TopologyName, WireType};
 pub use slowmo_protocol::policy::{Bootstrap, JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
 pub use sources::{RESERVED_VARIABLES, user_arguments};
-pub use values::{BaseName, Congestion, DeviceName, OuterName, Resume};
+pub use values::{BaseName, Congestion, DeviceName, OuterName, Resume, SameHost};
 
 pub(crate) use values::is_host_and_port;
 
@@ -186,6 +186,8 @@ pub struct Config {
     pub mtu_bytes_max: u16,
     /// Congestion control of the connections.
     pub congestion: Congestion,
+    /// How values travel between nodes of one machine.
+    pub same_host: SameHost,
     /// Number of threads of the runtime that moves the data.
     pub runtime_threads: usize,
 }
@@ -260,6 +262,7 @@ impl Default for Config {
             keep_alive_ms: 1_000,
             mtu_bytes_max: 6_400,
             congestion: Congestion::Cubic,
+            same_host: SameHost::Auto,
             runtime_threads: 2,
         }
     }

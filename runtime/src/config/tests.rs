@@ -77,6 +77,7 @@ fn every_value_survives_its_own_text() {
         ("sharded", "false"),
         ("buffers", "reset"),
         ("congestion", "new_reno"),
+        ("same_host", "off"),
     ];
     for (name, text) in samples {
         let config = Config::default().with(name, text).unwrap();

@@ -88,6 +88,16 @@ words!(
     }
 );
 words!(
+    /// How values travel between nodes of one machine (key `same_host`).
+    SameHost {
+        /// Over Unix sockets, where both run as the same user on Linux.
+        #[default]
+        Auto = "auto",
+        /// Over QUIC, as between hosts.
+        Off = "off",
+    }
+);
+words!(
     /// Device that holds the workers' copies of the model (key `device`).
     DeviceName {
         /// Main memory.

@@ -163,13 +163,13 @@ impl Collector for Now {
         let traffic = context.transport.traffic();
         writer.count(
             "wire_sent",
-            "UDP payload sent, headers and acknowledgements included",
+            "UDP payload sent, headers and acknowledgements included, and values to nodes of this machine",
             Some(&Unit::Bytes),
             traffic.sent_bytes,
         )?;
         writer.count(
             "wire_received",
-            "UDP payload received",
+            "UDP payload received, and values from nodes of this machine",
             Some(&Unit::Bytes),
             traffic.received_bytes,
         )?;

@@ -21,7 +21,10 @@ pub enum Kind {
     Memory(MemoryHub),
     /// In memory, wrapped, with nothing wrong.
     Faulty(MemoryHub),
+    /// QUIC, and Unix sockets for bulk.
     Quic,
+    /// QUIC for everything.
+    QuicOnly,
 }
 
 pub struct Node {
@@ -33,7 +36,7 @@ pub struct Node {
 impl Kind {
     pub fn node(&self, id: u64, incarnation: u64) -> Node {
         let address = match self {
-            Self::Quic => SocketAddr::from(([127, 0, 0, 1], 0)),
+            Self::Quic | Self::QuicOnly => SocketAddr::from(([127, 0, 0, 1], 0)),
             _ => SocketAddr::from(([127, 0, 0, 1], 1000 + id as u16)),
         };
         self.node_at(id, incarnation, address)
@@ -43,7 +46,11 @@ impl Kind {
     pub fn other_address(&self) -> SocketAddr {
         SocketAddr::from((
             [127, 0, 0, 1],
-            if matches!(self, Self::Quic) { 0 } else { 900 },
+            if matches!(self, Self::Quic | Self::QuicOnly) {
+                0
+            } else {
+                900
+            },
         ))
     }
 
@@ -57,10 +64,12 @@ impl Kind {
                 let (transport, events, _faults) = faulty::wrap(inner, events, PATIENCE);
                 (transport, events)
             }
-            Self::Quic => {
+            Self::Quic | Self::QuicOnly => {
                 let identity =
                     Identity::issue(&ClusterKey::from_bytes(KEY), id, incarnation).unwrap();
-                quic::bind(QuicSettings::new(id, incarnation, address, identity)).unwrap()
+                let mut settings = QuicSettings::new(id, incarnation, address, identity);
+                settings.tuning.same_host = matches!(self, Self::Quic);
+                quic::bind(settings).unwrap()
             }
         };
         Node {

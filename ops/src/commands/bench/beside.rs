@@ -46,7 +46,7 @@ pub struct Cost {
 impl Training {
     /// Measures in turn without the task `what` and with it; `with` measures with it.
     pub fn compare(
-        &self,
+        &mut self,
         console: Console,
         what: &str,
         target: f64,
@@ -89,8 +89,10 @@ impl Training {
     /// The rows of the cost.
     pub fn sheet(&self, cost: &Cost) -> Sheet {
         let mut sheet = Sheet::new(format!(
-            "{} nodes, {} MiB, {} steps of {} ms",
-            self.sizes.nodes, self.sizes.mib, self.steps, self.compute_ms
+            "{}, {} steps of {} ms",
+            self.sizes.title(),
+            self.steps,
+            self.compute_ms
         ));
         sheet.row("a step without", format!("{:.3} ms", cost.without_ms));
         sheet.row("a step with", format!("{:.3} ms", cost.with_ms));

@@ -35,7 +35,7 @@ struct Figures {
 
 impl CheckpointBench {
     /// Measures and reports.
-    pub fn run(self, console: Console) -> anyhow::Result<()> {
+    pub fn run(mut self, console: Console) -> anyhow::Result<()> {
         let every = self.every.to_string();
         let mut written = (0, 0);
         let cost =

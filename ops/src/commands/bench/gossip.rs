@@ -18,7 +18,7 @@ const OVERLAPPED_MAX: f64 = 1.05;
 /// Target: bound of the ratio of steps beside a slow node to steps without one.
 const SLOWED_MAX: f64 = 1.10;
 
-/// Gossip over QUIC on loopback, with and without overlap with computation.
+/// Gossip over QUIC, on loopback or between network namespaces, with and without overlap with computation.
 #[derive(Debug, Args, Serialize)]
 pub struct GossipBench {
     #[command(flatten)]
@@ -79,9 +79,9 @@ struct Figures {
 
 impl GossipBench {
     /// Measures and reports.
-    pub fn run(self, console: Console) -> anyhow::Result<()> {
+    pub fn run(mut self, console: Console) -> anyhow::Result<()> {
         self.sizes.check()?;
-        let limits = single_limits(console, self.sizes.model_bytes())?;
+        let limits = single_limits(console, &self.sizes)?;
         let gossip_bytes = self.sizes.gossip_bytes() * self.sizes.encoded_share(&self.wire);
         let alone = Gossip {
             what: "communication",
@@ -204,8 +204,10 @@ impl GossipBench {
         };
         let times = |ratio: f64| format!("× {ratio:.3}");
         let mut sheet = Sheet::new(format!(
-            "{} nodes, {} MiB as {}, {} steps",
-            self.sizes.nodes, self.sizes.mib, self.wire, self.steps
+            "{} as {}, {} steps",
+            self.sizes.title(),
+            self.wire,
+            self.steps
         ));
         sheet.row("computation", format!("{} ms", self.compute_ms));
         figures.communication.rows("communication", &mut sheet);

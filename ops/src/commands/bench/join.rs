@@ -85,13 +85,14 @@ struct Figures {
 
 impl JoinBench {
     /// Measures and reports.
-    pub fn run(self, console: Console) -> anyhow::Result<()> {
-        let sizes = &self.sizes;
-        sizes.check()?;
-        let title = format!(
-            "{} nodes, {} MiB, {} joins",
-            sizes.nodes, sizes.mib, self.joins
+    pub fn run(mut self, console: Console) -> anyhow::Result<()> {
+        ensure!(
+            self.sizes.hosts.is_empty(),
+            "joins are measured over loopback only; leave out --hosts"
         );
+        self.sizes.check()?;
+        let sizes = &self.sizes;
+        let title = format!("{}, {} joins", sizes.title(), self.joins);
         console.progress(&title);
         let mut cluster = Cluster::found(
             console,

@@ -39,11 +39,11 @@ struct Figures {
 
 impl Limits {
     /// Measures and reports.
-    pub fn run(self, console: Console) -> anyhow::Result<()> {
+    pub fn run(mut self, console: Console) -> anyhow::Result<()> {
+        self.sizes.check()?;
         let sizes = &self.sizes;
-        sizes.check()?;
-        let mut sheet = Sheet::new("limit of this machine".to_owned());
-        let limits = single_limits(console, sizes.model_bytes())?;
+        let mut sheet = Sheet::new(format!("limit of this machine, over {}", sizes.link()));
+        let limits = single_limits(console, sizes)?;
         limits.rows(&mut sheet);
         let mut quinn = |what: &str, bytes: f64| {
             let ms = plain_quinn_ms(console, sizes, bytes)?;
@@ -66,15 +66,21 @@ impl Limits {
 }
 
 /// Measures the limits that do not depend on the number of nodes.
-pub fn single_limits(console: Console, bytes: u64) -> anyhow::Result<LimitsReport> {
+pub fn single_limits(console: Console, sizes: &Sizes) -> anyhow::Result<LimitsReport> {
+    let bytes = sizes.model_bytes();
+    let hosts = if sizes.hosts.len() < 2 {
+        &[]
+    } else {
+        sizes.hosts.as_slice()
+    };
     let rate = |carrier| {
-        measure(&Transfer {
+        let transfer = Transfer {
             carrier,
             nodes: 2,
             bytes_per_peer: bytes,
             all_to_all: false,
-        })
-        .map(|seconds| bytes as f64 / seconds / 1e9)
+        };
+        measure(&transfer, hosts).map(|seconds| bytes as f64 / seconds / 1e9)
     };
     console.progress("measuring one QUIC stream");
     let quic_stream_gb_per_s = rate(Carrier::Quic)?;
@@ -106,7 +112,7 @@ pub fn plain_quinn_ms(console: Console, sizes: &Sizes, bytes: f64) -> anyhow::Re
         bytes_per_peer,
         all_to_all: true,
     };
-    Ok(measure(&transfer)? * 1e3)
+    Ok(measure(&transfer, &sizes.hosts)? * 1e3)
 }
 
 impl LimitsReport {

@@ -170,7 +170,7 @@ impl RecoveryBench {
     fn sheet(&self, figures: &Figures) -> Sheet {
         let megabytes = figures.model_bytes as f64 / 1e6;
         let mut sheet = Sheet::new(format!(
-            "{} nodes, {megabytes:.2} MB, {} faults",
+            "{} nodes over loopback, {megabytes:.2} MB, {} faults",
             self.nodes, self.kills
         ));
         let back = match self.signal {

@@ -9,7 +9,7 @@ use crate::console::Console;
 use clap::Args;
 use serde::Serialize;
 
-/// Exact averages and outer rounds over QUIC on loopback.
+/// Exact averages and outer rounds over QUIC, on loopback or between network namespaces.
 #[derive(Debug, Args, Serialize)]
 pub struct RoundBench {
     #[command(flatten)]
@@ -34,9 +34,9 @@ struct Figures {
 
 impl RoundBench {
     /// Measures and reports.
-    pub fn run(self, console: Console) -> anyhow::Result<()> {
+    pub fn run(mut self, console: Console) -> anyhow::Result<()> {
         self.sizes.check()?;
-        let limits = single_limits(console, self.sizes.model_bytes())?;
+        let limits = single_limits(console, &self.sizes)?;
         let wire = ("SLOWMO_ROUND_WIRE", self.wire.as_str());
         // The momentum always travels as float32.
         let average_bytes = self.sizes.average_bytes() * self.sizes.encoded_share(&self.wire);
@@ -68,8 +68,10 @@ impl RoundBench {
         };
         let outer_round = measurement.compare(average_bytes + momentum_bytes, console)?;
         let mut sheet = Sheet::new(format!(
-            "{} nodes, {} MiB as {}, {} rounds",
-            self.sizes.nodes, self.sizes.mib, self.wire, self.rounds
+            "{} as {}, {} rounds",
+            self.sizes.title(),
+            self.wire,
+            self.rounds
         ));
         average.rows("exact average", &mut sheet);
         outer_round.rows("outer round", &mut sheet);

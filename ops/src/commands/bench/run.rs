@@ -110,8 +110,10 @@ impl Measurement<'_> {
     pub fn reports(&self, console: Console) -> anyhow::Result<Vec<NodeReport>> {
         let nodes = usize::from(self.sizes.nodes);
         console.progress(format!(
-            "measuring {} with {nodes} nodes, {} MiB",
-            self.what, self.sizes.mib
+            "measuring {} with {nodes} nodes over {}, {} MiB",
+            self.what,
+            self.sizes.link(),
+            self.sizes.mib
         ));
         let task = Task {
             parameters: self.sizes.parameters(),
@@ -119,7 +121,8 @@ impl Measurement<'_> {
             compute_ms: self.compute_ms,
             slow: self.slow,
         };
-        let plan = plan(nodes, &task, self.settings, TIME_MAX)?;
+        let mut plan = plan(nodes, &task, self.settings, TIME_MAX)?;
+        plan.hosts = self.sizes.hosts.clone();
         let mut reports = vec![NodeReport::default(); nodes];
         supervise(&plan, &mut |line| {
             let report = &mut reports[line.node - 1];

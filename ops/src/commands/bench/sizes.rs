@@ -4,7 +4,7 @@ use anyhow::ensure;
 use clap::Args;
 use serde::Serialize;
 use slowmo::WireType;
-use slowmo_ops::processes::NODES_MAX;
+use slowmo_ops::processes::{Host, NODES_MAX};
 
 /// Replicas of each shard's momentum, `R`, as the runtime keeps them by default.
 pub const REPLICAS: u16 = 1;
@@ -15,12 +15,17 @@ const MODEL_MIB_MAX: i64 = 16 * 1024;
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Sizes {
     /// Node processes, `W`.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=NODES_MAX as i64))]
+    #[arg(long, value_name = "N", default_value_t = 4, conflicts_with = "hosts", value_parser = clap::value_parser!(u16).range(1..=NODES_MAX as i64))]
     pub nodes: u16,
     /// Model size in MiB (float32 values).
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MODEL_MIB_MAX))]
     #[serde(rename = "model_mib")]
     pub mib: u32,
+    /// Network namespaces in which the nodes run, and their addresses there: `bl0=10.210.0.1,…`, one
+    /// for each node. Needs root. Without them, the nodes talk over loopback.
+    #[arg(long, value_name = "NAMESPACE=ADDRESS", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<Host>,
 }
 
 impl Sizes {
@@ -66,8 +71,36 @@ impl Sizes {
         wire.encoded_bytes(self.parameters()) as f64 / self.model_bytes() as f64
     }
 
-    /// Checks that the machine has enough memory; each node needs a few copies of the model.
-    pub fn check(&self) -> anyhow::Result<()> {
+    /// The link between the nodes, for people.
+    pub fn link(&self) -> String {
+        match self.hosts.as_slice() {
+            [] => "loopback".to_owned(),
+            [only] => only.namespace.clone(),
+            [first, .., last] => format!("{} to {}", first.namespace, last.namespace),
+        }
+    }
+
+    /// Nodes, link and model, for the head of a table.
+    pub fn title(&self) -> String {
+        format!(
+            "{} nodes over {}, {} MiB",
+            self.nodes,
+            self.link(),
+            self.mib
+        )
+    }
+
+    /// Counts the hosts, and checks that the machine has enough memory; each node needs a few
+    /// copies of the model.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        if !self.hosts.is_empty() {
+            let hosts = self.hosts.len();
+            ensure!(
+                hosts <= NODES_MAX,
+                "{hosts} hosts: one machine runs at most {NODES_MAX} nodes"
+            );
+            self.nodes = u16::try_from(hosts)?;
+        }
         let needed = self.model_bytes() * u64::from(self.nodes);
         ensure!(
             needed <= 64 << 30,
@@ -85,7 +118,11 @@ mod tests {
 
     #[test]
     fn bytes_of_a_round_follow_the_formula() {
-        let sizes = |nodes| Sizes { nodes, mib: 64 };
+        let sizes = |nodes| Sizes {
+            nodes,
+            mib: 64,
+            hosts: Vec::new(),
+        };
         let model = f64::from(64 << 20);
         for (nodes, average, outer, gossip) in
             [(1, 0.0, 0.0, 0.0), (2, 1.0, 1.5, 1.0), (4, 1.5, 1.75, 1.0)]

@@ -33,7 +33,7 @@ struct Figures {
 
 impl StepBench {
     /// Measures and reports.
-    pub fn run(self, console: Console) -> anyhow::Result<()> {
+    pub fn run(mut self, console: Console) -> anyhow::Result<()> {
         self.sizes.check()?;
         let measurement = Measurement {
             what: "idle steps",
@@ -63,8 +63,9 @@ impl StepBench {
             within_target: slowest.p50_ms * 1e3 < STEP_MICROSECONDS_MAX,
         };
         let mut sheet = Sheet::new(format!(
-            "{} nodes, {} MiB, {} steps with nothing due",
-            self.sizes.nodes, self.sizes.mib, self.steps
+            "{}, {} steps with nothing due",
+            self.sizes.title(),
+            self.steps
         ));
         let Figures {
             p50_us,

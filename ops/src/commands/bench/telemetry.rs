@@ -20,7 +20,7 @@ pub struct TelemetryBench {
 
 impl TelemetryBench {
     /// Measures and reports.
-    pub fn run(self, console: Console) -> anyhow::Result<()> {
+    pub fn run(mut self, console: Console) -> anyhow::Result<()> {
         let cost =
             self.training
                 .compare(console, "telemetry", ADDED_MAX, |training, console| {

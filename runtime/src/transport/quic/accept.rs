@@ -7,7 +7,7 @@ use super::credential::End;
 use super::handshake::{HandshakeError, Introduced};
 use super::rate::{Bucket, Rate};
 use super::tls::{Standing, is_renewal, is_version_exchange};
-use super::{bulk, incoming, port_probe};
+use super::{bulk, incoming, port_probe, same_host};
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::{AdmitError, Part};
 use parking_lot::Mutex;
@@ -219,6 +219,13 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
     let connection = guard.keep();
     node.watch_accepted(&connection, &session, accepted.clone());
     if introduced.bulk {
+        if node.same_host
+            && let Some(listener) = same_host::Listener::bind(&connection)
+        {
+            let bytes = node.traffic.same_host();
+            let (connection, session) = (connection.clone(), session.clone());
+            tokio::spawn(listener.receive(connection, session, accepted.clone(), bytes));
+        }
         tokio::spawn(bulk::receive(connection, session, accepted));
     } else {
         incoming::start(connection, session, accepted, earlier);

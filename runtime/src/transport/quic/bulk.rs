@@ -143,6 +143,12 @@ impl Delivering {
         });
     }
 
+    /// Counts a stream that is written until the returned guard is dropped.
+    #[cfg(target_os = "linux")]
+    pub(super) fn used(&self) -> Counted {
+        Counted::new(&self.used)
+    }
+
     /// Waits until the peer has received every finished stream, or the connection is lost.
     pub(super) async fn done(&self) {
         self.finished.wait_for(|streams| *streams == 0).await;

@@ -115,7 +115,7 @@ async fn connect_both(
 ) -> Result<(), HandshakeError> {
     let both = introduce_both(node, credential, address, control, Purpose::New).await?;
     let peer = both.peer();
-    let (outgoing, queue) = Outgoing::new(peer.node, both.control.clone(), both.bulk.clone());
+    let (outgoing, queue) = Outgoing::new(peer.node, &both);
     match node
         .sessions
         .admit(peer, Part::Outgoing(outgoing.clone(), address))

@@ -27,6 +27,11 @@ mod pair;
 mod port_probe;
 mod rate;
 mod renewal;
+#[cfg(target_os = "linux")]
+mod same_host;
+#[cfg(not(target_os = "linux"))]
+#[path = "same_host_off.rs"]
+mod same_host;
 mod settings;
 mod socket;
 mod tls;
@@ -121,6 +126,7 @@ pub fn bind_renewable(settings: QuicSettings) -> Result<(Bound, Renewer), BindEr
         },
         sessions: Sessions::new(events.clone(), runtime.clone()),
         idle_timeout: settings.tuning.idle_timeout,
+        same_host: settings.tuning.same_host,
         endpoint,
         credential: watch::Sender::new(Arc::new(credential)),
         renewals: Semaphore::new(renewal::AT_ONCE_MAX),
@@ -147,6 +153,8 @@ struct Node {
     renewals: Semaphore,
     gate: Arc<Gate>,
     idle_timeout: Duration,
+    /// Whether bulk streams to nodes of this machine go over Unix sockets.
+    same_host: bool,
     runtime: Handle,
     events: mpsc::Sender<TransportEvent>,
     sessions: Arc<Sessions<Arc<Outgoing>>>,
@@ -217,7 +225,7 @@ impl Transport for QuicTransport {
             .sessions
             .outgoing(to)
             .ok_or(BulkError::NotConnected(to))?;
-        bulk::open(&outgoing.bulk_connection, &outgoing.delivering, &header).await
+        outgoing.open_bulk(&header).await
     }
 
     fn disconnect(&self, node: NodeId, reason: &str) {

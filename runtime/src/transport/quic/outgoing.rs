@@ -2,12 +2,14 @@
 //! bulk streams are opened.
 
 use super::Node;
-use super::bulk::Delivering;
+use super::bulk::{self, Delivering};
+use super::pair::Both;
+use super::same_host;
 use crate::transport::sessions::Session;
 use crate::transport::watched::Watched;
 use bytes::Bytes;
 use quinn::{Connection, SendStream, WriteError};
-use slowmo_actors::ports::transport::{CONTROL_QUEUE_FRAMES_MAX, SendError};
+use slowmo_actors::ports::transport::{BulkError, BulkSender, CONTROL_QUEUE_FRAMES_MAX, SendError};
 use slowmo_protocol::ident::NodeId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +33,8 @@ pub(super) struct Outgoing {
     replaced: AtomicBool,
     pub(super) control_connection: Connection,
     pub(super) bulk_connection: Connection,
+    /// The way of bulk streams, if the peer is on this machine.
+    same_host: Option<same_host::Path>,
     pub(super) delivering: Delivering,
     control: mpsc::Sender<ControlCommand>,
 }
@@ -47,19 +51,16 @@ pub(super) enum ControlCommand {
 }
 
 impl Outgoing {
-    pub(super) fn new(
-        node: NodeId,
-        control: Connection,
-        bulk: Connection,
-    ) -> (Arc<Self>, mpsc::Receiver<ControlCommand>) {
+    pub(super) fn new(node: NodeId, both: &Both) -> (Arc<Self>, mpsc::Receiver<ControlCommand>) {
         let (sender, queue) = mpsc::channel(CONTROL_QUEUE_FRAMES_MAX);
         let outgoing = Self {
             node,
             sent_before: 0,
             moved: Watched::new(false),
             replaced: AtomicBool::new(false),
-            control_connection: control,
-            bulk_connection: bulk,
+            control_connection: both.control.clone(),
+            bulk_connection: both.bulk.clone(),
+            same_host: both.same_host.clone(),
             delivering: Delivering::new(),
             control: sender,
         };
@@ -68,14 +69,15 @@ impl Outgoing {
 
     /// Connections that take the place of these; frames that are queued travel on them once
     /// [`Outgoing::give_way`] is called.
-    pub(super) fn renewed(&self, control: Connection, bulk: Connection) -> Arc<Self> {
+    pub(super) fn renewed(&self, both: &Both) -> Arc<Self> {
         Arc::new(Self {
             node: self.node,
             sent_before: self.sent(),
             moved: Watched::new(false),
             replaced: AtomicBool::new(false),
-            control_connection: control,
-            bulk_connection: bulk,
+            control_connection: both.control.clone(),
+            bulk_connection: both.bulk.clone(),
+            same_host: both.same_host.clone(),
             delivering: self.delivering.of_successor(),
             control: self.control.clone(),
         })
@@ -120,7 +122,16 @@ impl Outgoing {
     /// Bytes sent to the peer, on these connections and those before.
     pub(super) fn sent(&self) -> u64 {
         let of = |connection: &Connection| connection.stats().udp_tx.bytes;
-        self.sent_before + of(&self.control_connection) + of(&self.bulk_connection)
+        let same_host = self.same_host.as_ref().map_or(0, same_host::Path::sent);
+        self.sent_before + of(&self.control_connection) + of(&self.bulk_connection) + same_host
+    }
+
+    /// Opens a bulk stream and sends its header.
+    pub(super) async fn open_bulk(&self, header: &[u8]) -> Result<Box<dyn BulkSender>, BulkError> {
+        match &self.same_host {
+            Some(path) => path.open(&self.delivering, header).await,
+            None => bulk::open(&self.bulk_connection, &self.delivering, header).await,
+        }
     }
 
     pub(super) fn queue_control(&self, frame: Bytes) -> Result<(), SendError> {

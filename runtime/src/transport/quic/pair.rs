@@ -4,8 +4,8 @@ use super::Node;
 use super::close::{CloseCode, CloseOnDrop, close};
 use super::credential::{Credential, End};
 use super::handshake::{HandshakeError, Introduced};
-use super::port_probe;
 use super::tls::{RENEWAL_NAME, SERVER_NAME, Standing, is_version_exchange};
+use super::{port_probe, same_host};
 use crate::transport::session::PeerIdentity;
 use crate::transport::sessions::AdmitError;
 use quinn::{ClientConfig, Connection};
@@ -36,6 +36,8 @@ impl Purpose {
 pub(super) struct Both {
     pub control: Connection,
     pub bulk: Connection,
+    /// The way of bulk streams, if the peer is on this machine.
+    pub same_host: Option<same_host::Path>,
     first: Introduced,
 }
 
@@ -72,9 +74,15 @@ pub(super) async fn introduce_both(
         close(&bulk, CloseCode::Needless, "the other connection was lost");
         return Err(node.introduction.failure(&error));
     }
+    let same_host = if node.same_host {
+        same_host::Path::find(&bulk, &node.traffic.same_host()).await
+    } else {
+        None
+    };
     Ok(Both {
         control,
         bulk,
+        same_host,
         first,
     })
 }

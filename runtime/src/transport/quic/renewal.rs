@@ -111,9 +111,7 @@ async fn renew(
         both.abandon("another node answered");
         return Err(DialError::Other("another node answered".into()).into());
     }
-    let outgoing = held
-        .outgoing
-        .renewed(both.control.clone(), both.bulk.clone());
+    let outgoing = held.outgoing.renewed(&both);
     if !node.sessions.renew_outgoing(session, outgoing.clone()) {
         both.abandon("the session is over");
         return Err(HandshakeError::Needless);

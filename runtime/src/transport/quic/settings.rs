@@ -116,6 +116,9 @@ pub struct Tuning {
     /// Size in bytes of each kernel buffer (send and receive) of the UDP socket; the kernel may
     /// grant less.
     pub socket_buffer_bytes: usize,
+    /// Whether bulk streams to nodes of the same user on this machine go over Unix sockets, where
+    /// that is possible.
+    pub same_host: bool,
     /// Round-trip time assumed before the first measurement.
     pub initial_round_trip: Duration,
     /// Initial congestion window: bytes that may be in flight before the first measurement.
@@ -130,6 +133,7 @@ impl Default for Tuning {
             idle_timeout: Duration::from_secs(10),
             keep_alive: Duration::from_secs(1),
             socket_buffer_bytes: 4 << 20,
+            same_host: true,
             initial_round_trip: Duration::from_millis(20),
             initial_window_bytes: 256 << 10,
         }

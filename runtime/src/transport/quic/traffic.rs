@@ -6,6 +6,33 @@ use parking_lot::Mutex;
 use quinn::Connection;
 use slowmo_actors::ports::transport::Traffic;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of bulk streams to and from nodes of this machine, which do not go over QUIC.
+#[derive(Debug, Default)]
+pub(super) struct SameHostBytes {
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
+impl SameHostBytes {
+    pub(super) fn count_sent(&self, bytes: usize) {
+        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_received(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+}
 
 /// Byte counts of one transport.
 #[derive(Default)]
@@ -18,6 +45,8 @@ struct State {
     live: BTreeMap<u64, Connection>,
     added: u64,
     ended: Traffic,
+    /// What went to each peer of this machine and came from it.
+    same_host: Vec<Arc<SameHostBytes>>,
 }
 
 impl TrafficCounter {
@@ -28,6 +57,15 @@ impl TrafficCounter {
         let id = state.added;
         state.live.insert(id, connection.clone());
         id
+    }
+
+    /// Counts the same-host bytes of one connection from now on.
+    pub(super) fn same_host(&self) -> Arc<SameHostBytes> {
+        let bytes = Arc::new(SameHostBytes::default());
+        let mut state = self.state.lock();
+        state.fold_same_host();
+        state.same_host.push(Arc::clone(&bytes));
+        bytes
     }
 
     /// Adds the bytes of a connection that has ended to the total, and drops the connection.
@@ -41,7 +79,31 @@ impl TrafficCounter {
 
     pub(super) fn total(&self) -> Traffic {
         let state = self.state.lock();
-        state.live.values().fold(state.ended, sum)
+        let over_quic = state.live.values().fold(state.ended, sum);
+        state.same_host.iter().fold(over_quic, sum_same_host)
+    }
+}
+
+impl State {
+    /// Adds the bytes of connections that nobody uses any more to the total.
+    fn fold_same_host(&mut self) {
+        let mut ended = self.ended;
+        self.same_host.retain(|bytes| {
+            let is_used = Arc::strong_count(bytes) > 1;
+            if !is_used {
+                ended = sum_same_host(ended, bytes);
+            }
+            is_used
+        });
+        self.ended = ended;
+    }
+}
+
+fn sum_same_host(total: Traffic, bytes: &Arc<SameHostBytes>) -> Traffic {
+    Traffic {
+        sent_bytes: total.sent_bytes + bytes.sent(),
+        received_bytes: total.received_bytes + bytes.received(),
+        ..total
     }
 }
 
