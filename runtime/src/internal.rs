@@ -27,7 +27,7 @@ pub mod config {
     pub use crate::config::keys;
     pub use crate::config::{
         Bootstrap, ClusterKey, LatePeers, OnMomentumLoss, Quorum, RESERVED_VARIABLES, Resume,
-        TopologyName,
+        ResumeSampler, TopologyName,
     };
 }
 
@@ -44,6 +44,11 @@ pub mod discovery {
 /// The launcher that started this process.
 pub mod launcher {
     pub use crate::launcher::{LAUNCHER_VARIABLE, SOCKET_VARIABLE, watch};
+}
+
+/// The memory that a node takes.
+pub mod memory {
+    pub use crate::memory::{Budget, Facts};
 }
 
 /// Files that hold a secret.
