@@ -24,11 +24,23 @@ struct Job {
 impl Job {
     /// Launches nodes that train on the digits.
     fn start(nodes: usize, settings: &[(&str, &str)], arguments: &[&str]) -> Self {
+        Self::start_with(nodes, &[], settings, arguments)
+    }
+
+    /// The same, with options of the launch.
+    fn start_with(
+        nodes: usize,
+        options: &[&str],
+        settings: &[(&str, &str)],
+        arguments: &[&str],
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let slowmo = env!("CARGO_BIN_EXE_slowmo");
         let mut command = Command::new(slowmo);
         command
-            .args(["launch", "--nodes", &nodes.to_string(), "--", slowmo])
+            .args(["launch", "--nodes", &nodes.to_string()])
+            .args(options)
+            .args(["--", slowmo])
             .args(arguments);
         command
             .envs(settings.iter().copied())
@@ -366,6 +378,31 @@ fn a_node_that_dies_before_the_bootstrap_can_be_started_again() {
         serde_json::json!([2])
     );
     job.until_all(3, 1);
+}
+
+#[test]
+fn with_restart_a_killed_node_comes_back_and_a_drained_one_does_not() {
+    let settings = [
+        ("SLOWMO_BASE", "none"),
+        ("SLOWMO_TAU", "4"),
+        ("SLOWMO_BETA", "0.5"),
+    ];
+    let job = Job::start_with(3, &["--restart", "1"], &settings, &TRAINING);
+    let three = job.until_all(3, 1);
+    job.change(&["kill", "2"]);
+    job.until("the others go on", |status| {
+        status["members"] == 2 && round(status) > round(&three)
+    });
+    let again = job.until_all(3, round(&three));
+    assert_eq!(
+        job.change(&["drain", "3"])["drained"],
+        serde_json::json!([3])
+    );
+    let two = job.until_all(2, round(&again));
+    // A restart would come after a second.
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    let later = job.until_all(2, round(&two));
+    assert_eq!(later["nodes"].as_array().unwrap().len(), 2, "{later}");
 }
 
 #[test]

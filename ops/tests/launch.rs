@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -221,6 +222,55 @@ fn a_failing_node_is_named_and_the_others_go_on() {
 }
 
 #[test]
+fn with_restart_a_crashed_node_starts_again_and_one_that_ended_in_order_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    // Node 1 ends well, node 2 crashes twice, node 3 was asked to end.
+    let script =
+        "echo start >> $STARTS/$SLOWMO_NODE_ID; if [ $SLOWMO_NODE_ID = 3 ]; then exit 143; fi
+        if [ $SLOWMO_NODE_ID = 2 ] && [ $(wc -l < $STARTS/2) -lt 3 ]; then exit 7; fi; echo done";
+    let output = Command::new(env!("CARGO_BIN_EXE_slowmo"))
+        .args(["launch", "--nodes", "3", "--restart", "2", "--"])
+        .args(["sh", "-c", script])
+        .env("STARTS", folder.path())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    for told in [
+        "node 2 failed (exit status: 7); it starts again in 1 s (restart 1 of 2)",
+        "node 2 failed (exit status: 7); it starts again in 2 s (restart 2 of 2)",
+        "node 2 starts again",
+        "node 3 failed (exit status: 143); the others go on without it",
+    ] {
+        assert!(error.contains(told), "{error}");
+    }
+    let starts = |node: usize| {
+        let file = folder.path().join(node.to_string());
+        std::fs::read_to_string(file).unwrap().lines().count()
+    };
+    assert_eq!([1, 2, 3].map(starts), [1, 3, 1]);
+    let lines = sorted_lines(&output.stdout);
+    assert_eq!(lines[..2], ["[node 1] done", "[node 2] done"]);
+}
+
+#[test]
+fn a_node_that_crashes_too_often_stays_down() {
+    let output = Command::new(env!("CARGO_BIN_EXE_slowmo"))
+        .args(["launch", "--nodes", "1", "--restart", "1", "--"])
+        .args(["sh", "-c", "echo the reason >&2; exit 3"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        error.contains("it starts again in 1 s (restart 1 of 1)")
+            && error.contains("node 1 failed (exit status: 3); the others go on without it")
+            && error.ends_with("the last lines of node 1:\n    the reason\n"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_job_in_which_no_node_ends_well_has_failed() {
     let output = launcher(2, "echo the reason >&2; exit 3").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -296,6 +346,40 @@ fn a_node_that_never_stops_writing_can_be_interrupted() {
     assert!(child.try_wait().unwrap().is_none());
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     assert_eq!(finish(child).0, Some(1));
+}
+
+#[test]
+fn the_folder_of_a_killed_launcher_is_removed_by_the_next_launch() {
+    let runtime = tempfile::tempdir().unwrap();
+    let folders = || -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(runtime.path().join("slowmo")).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        paths.filter(|path| path.is_dir()).collect()
+    };
+    let in_folder = |script: &str| {
+        let mut command = launcher(1, script);
+        command.env("XDG_RUNTIME_DIR", runtime.path());
+        command
+    };
+    let mut killed = in_folder("echo up; exec sleep 60")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut output = BufReader::new(killed.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "[node 1] up\n");
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let left = folders();
+    assert!(left.len() == 1 && left[0].join("cluster.key").exists());
+    let mine = runtime.path().join("slowmo/run-notes");
+    std::fs::create_dir(&mine).unwrap();
+    // The killed launcher's node has to be gone too.
+    until_holds("the folder is removed", || {
+        assert!(in_folder("true").output().unwrap().status.success());
+        folders() == [mine.clone()]
+    });
 }
 
 #[test]

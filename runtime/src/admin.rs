@@ -3,6 +3,8 @@
 //!
 //! Touches one socket file. Without the key `admin` nothing listens.
 
+use crate::cluster::{ClusterStatus, cluster};
+use crate::orders::ask_for_checkpoint;
 use crate::status::{Status, status};
 use crate::telemetry::Allowance;
 use parking_lot::Mutex;
@@ -45,8 +47,12 @@ const TERMINATED: i32 = 143;
 pub enum Request {
     /// Asks for the node's view of itself and the cluster.
     Status,
+    /// Asks for the same, and for what the other members say of themselves.
+    Cluster,
     /// Orders the node to hand over in the next round and leave.
     Drain,
+    /// Orders a checkpoint of the cluster's state after the next outer round that has not begun.
+    Checkpoint,
     /// Orders the node to write its last events to disk, if it keeps them (key `flight`).
     Dump,
     /// Without `history`: asks which history would continue here without a quorum. With the history
@@ -70,6 +76,8 @@ pub enum Answer {
     Done,
     /// The answer to [`Request::Status`].
     Status(Box<Status>),
+    /// The answer to [`Request::Cluster`].
+    Cluster(Box<ClusterStatus>),
     /// The answer to [`Request::Dump`].
     Dumped {
         /// The file that holds the last events.
@@ -226,9 +234,18 @@ async fn answer(line: &str, context: &NodeContext) -> Answer {
     };
     match request {
         Request::Status => return Answer::Status(Box::new(status(context))),
+        Request::Cluster => return Answer::Cluster(Box::new(cluster(context).await)),
         Request::Drain => {
             tracing::warn!("an order over the admin socket: drain");
             context.actors.tell(membership::In::Drain)
+        }
+        Request::Checkpoint => {
+            tracing::warn!("an order over the admin socket: checkpoint");
+            if let Err(error) = ask_for_checkpoint(context) {
+                return Answer::Refused {
+                    error: error.to_string(),
+                };
+            }
         }
         Request::Dump => {
             return match dump(context, "asked for").await {

@@ -11,6 +11,7 @@ pub use slowmo_actors::unix_time::unix_us;
 /// The admin socket's protocol.
 pub mod admin {
     pub use crate::admin::{Answer, RecoveryReport, Request, bind};
+    pub use crate::cluster::{ANSWERS_WAIT_MAX, ClusterStatus, Digest, NodeReport};
 }
 
 /// Manifests and folders of checkpoints.

@@ -28,6 +28,7 @@
 
 mod admin;
 mod checkpoints;
+mod cluster;
 mod config;
 mod connection;
 mod credentials;
@@ -41,6 +42,7 @@ mod launcher;
 mod marker;
 mod memory;
 mod node;
+mod orders;
 mod printable;
 mod recorder;
 mod runtime;

@@ -5,8 +5,8 @@ use crate::console::{Console, table};
 use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
-use slowmo::internal::admin::{self};
-use slowmo::status::{self, MemberState};
+use slowmo::internal::admin::{self, ClusterStatus, Digest, NodeReport};
+use slowmo::status::{self, MemberState, MemberStatus, StragglerStatus};
 use slowmo_ops::jobs::{self, Answer, Request};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -57,10 +57,11 @@ pub struct Kill {
     which: Which,
 }
 
-/// Show the running job: view, rounds, live nodes, and the reason if nothing is decided.
+/// Show the running job: view, rounds, live nodes, and the reason if nothing is decided. With
+/// --admin: the cluster of that node, whichever machines its members are on.
 #[derive(Debug, Args)]
 pub struct Status {
-    /// A node's own admin socket (key `admin`), for a node that no launcher started.
+    /// A node's own admin socket (key `admin`): shows the whole cluster, which that node asks.
     #[arg(long, value_name = "SOCKET", conflicts_with = "job")]
     admin: Option<PathBuf>,
     /// Exit with 0 if the node is in this state, and with 1 if not. live: it answers; ready: it is
@@ -138,7 +139,8 @@ struct Change {
     killed: Vec<usize>,
 }
 
-fn ask(which: &Which, request: Request) -> anyhow::Result<(String, Answer)> {
+/// Asks the launcher of a job; returns its name, and the answer.
+pub fn ask(which: &Which, request: Request) -> anyhow::Result<(String, Answer)> {
     let (job, socket) = jobs::find(which.job.as_deref())?;
     let answer =
         jobs::request(&socket, request).with_context(|| format!("job {job} does not answer"))?;
@@ -206,6 +208,8 @@ struct JobReport {
     waiting_for: Option<String>,
     /// Nodes that others' gossip waits for or proceeds without.
     late: Vec<LateRow>,
+    /// Members that live and miss rounds, as the member that is furthest ahead counts them.
+    stragglers: Vec<StragglerStatus>,
     nodes: Vec<NodeRow>,
 }
 
@@ -277,11 +281,25 @@ impl fmt::Display for LateRow {
     }
 }
 
+/// A member as another node reports it.
+#[derive(Debug, Serialize)]
+struct MemberRow {
+    node: u64,
+    address: String,
+    workers: u16,
+    alive: bool,
+    /// What it says of itself, if it has answered.
+    #[serde(flatten)]
+    digest: Option<Digest>,
+}
+
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum NodeRow {
     /// The node's report of itself, its id included.
     Answer(Box<status::Status>),
+    /// A member as another node reports it.
+    Member(Box<MemberRow>),
     /// The node does not answer (yet).
     Silent {
         /// The node's id.
@@ -289,32 +307,62 @@ enum NodeRow {
     },
 }
 
+impl MemberRow {
+    fn new(report: NodeReport) -> Self {
+        let NodeReport { member, digest } = report;
+        let MemberStatus {
+            node,
+            address,
+            devices: workers,
+            alive,
+        } = member;
+        Self {
+            node,
+            address,
+            workers,
+            alive,
+            digest,
+        }
+    }
+
+    fn standing(&self) -> String {
+        match &self.digest {
+            _ if !self.alive => "dead".to_owned(),
+            None => "no answer".to_owned(),
+            Some(digest) if digest.waits => format!("{} (waits)", digest.standing),
+            Some(digest) => digest.standing.to_string(),
+        }
+    }
+}
+
+impl NodeRow {
+    fn node(&self) -> u64 {
+        match self {
+            Self::Answer(report) => report.node,
+            Self::Member(member) => member.node,
+            Self::Silent { node } => *node as u64,
+        }
+    }
+}
+
 impl Status {
     /// Queries the job and shows the result.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        let (job, nodes) = match &self.admin {
+        let report = match &self.admin {
             Some(socket) => {
-                let report = one_node::status(socket)?;
                 if let Some(probe) = self.probe {
-                    return probe.judge(&report, console);
+                    return probe.judge(&one_node::status(socket)?, console);
                 }
-                (
-                    socket.display().to_string(),
-                    vec![(
-                        usize::try_from(report.node).unwrap_or(usize::MAX),
-                        Some(report),
-                    )],
-                )
+                JobReport::of_cluster(socket.display().to_string(), one_node::cluster(socket)?)
             }
             None => {
                 let (job, answer) = ask(&self.which, Request::Status)?;
                 let Answer::Status { nodes, .. } = answer else {
                     bail!("job {job} answered something else")
                 };
-                (job, nodes)
+                JobReport::new(job, nodes)
             }
         };
-        let report = JobReport::new(job, nodes);
         console.done("status", report.to_text(), &report)
     }
 }
@@ -349,6 +397,9 @@ impl JobReport {
             disagreement,
             waiting_for: reports().find_map(|report| report.waiting_for.clone()),
             late: LateRow::all(reports()),
+            stragglers: furthest
+                .map(|report| report.stragglers.clone())
+                .unwrap_or_default(),
             nodes: nodes
                 .into_iter()
                 .map(|(node, report)| {
@@ -357,6 +408,31 @@ impl JobReport {
                     })
                 })
                 .collect(),
+        }
+    }
+
+    /// What one node reports of the whole cluster: of itself all, of the others what they answered.
+    fn of_cluster(job: String, cluster: ClusterStatus) -> Self {
+        let ClusterStatus { report, nodes } = cluster;
+        let asked = report.node;
+        let digests = nodes.iter().filter_map(|node| node.digest.as_ref());
+        let disagreement = digests
+            .filter_map(|digest| digest.disagreement)
+            .chain(report.disagreement)
+            .max_by(f32::total_cmp);
+        let id = usize::try_from(asked).unwrap_or(usize::MAX);
+        let mut rows: Vec<NodeRow> = nodes
+            .into_iter()
+            .filter(|node| node.member.node != asked)
+            .map(|node| NodeRow::Member(Box::new(MemberRow::new(node))))
+            .collect();
+        let of_asked = Self::new(job, vec![(id, Some(report))]);
+        rows.extend(of_asked.nodes);
+        rows.sort_by_key(NodeRow::node);
+        Self {
+            disagreement,
+            nodes: rows,
+            ..of_asked
         }
     }
 
@@ -374,15 +450,29 @@ impl JobReport {
                 "–".into(),
                 "–".into(),
             ],
+            NodeRow::Member(member) => {
+                let of = |text: &dyn Fn(&Digest) -> String| {
+                    let digest = member.digest.as_ref();
+                    digest.map_or_else(|| "–".to_owned(), text)
+                };
+                [
+                    member.node.to_string(),
+                    member.standing(),
+                    of(&|digest| digest.epoch.to_string()),
+                    of(&|digest| digest.round.to_string()),
+                    of(&|digest| digest.step.to_string()),
+                    of(&|digest| distance(digest.disagreement)),
+                    format!("{} at {}", workers(member.workers), member.address),
+                ]
+            }
             NodeRow::Answer(report) => [
                 report.node.to_string(),
                 report.standing.to_string(),
                 report.epoch.to_string(),
                 report.round.to_string(),
                 report
-                    .gossip
-                    .as_ref()
-                    .map_or(report.step, |gossip| gossip.step.max(report.step))
+                    .training
+                    .map_or(report.step, |training| training.step)
                     .to_string(),
                 distance(report.disagreement),
                 devices(&report.devices),
@@ -422,10 +512,41 @@ impl JobReport {
         self.late
             .iter()
             .for_each(|late| text.push_str(&format!("\n{late}")));
+        self.stragglers
+            .iter()
+            .for_each(|straggler| text.push_str(&format!("\n{}", told(straggler))));
         if let Some(why) = &self.waiting_for {
             text.push_str(&format!("\nwaits: {why}"));
         }
         text
+    }
+}
+
+/// A line about a member that lives and misses rounds.
+fn told(straggler: &StragglerStatus) -> String {
+    let StragglerStatus {
+        node,
+        missed,
+        step,
+        ms,
+        waited_for,
+    } = straggler;
+    let waits = if *waited_for {
+        "the next round waits for it (at most grace_ms)"
+    } else {
+        "rounds do not wait for it until its training goes on"
+    };
+    format!(
+        "late: node {node} missed {missed} rounds in {:.1} s and has not finished step {step}; {waits}",
+        *ms as f64 / 1e3
+    )
+}
+
+fn workers(count: u16) -> String {
+    if count == 1 {
+        "1 worker".to_owned()
+    } else {
+        format!("{count} workers")
     }
 }
 

@@ -2,6 +2,7 @@
 //! join, leave and die.
 
 pub mod gpus;
+mod restarts;
 
 use super::dashboard;
 use crate::console::Console;
@@ -9,6 +10,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use gpus::{NodeGpus, OnGpuLoss};
 use nix::sys::signal::Signal;
+use restarts::{RESTARTS_MAX, Restarts, is_orderly};
 use serde::Serialize;
 use slowmo::internal::admin;
 use slowmo::status::MemberState;
@@ -25,8 +27,8 @@ use std::time::Instant;
 /// Run N node processes of a training binary on this machine.
 ///
 /// Each node gets its identity through SLOWMO_* variables; its output appears behind a prefix. If a
-/// node dies, the others continue without it. `slowmo scale`, `drain`, `kill` and `status` work on
-/// the running job. Ctrl-C ends all nodes.
+/// node dies, the others continue without it, or it starts again (--restart). `slowmo scale`,
+/// `drain`, `kill` and `status` work on the running job. Ctrl-C ends all nodes.
 #[derive(Debug, Args)]
 pub struct Launch {
     /// Node processes.
@@ -45,6 +47,11 @@ pub struct Launch {
     /// End all nodes as soon as one fails.
     #[arg(long)]
     fail_fast: bool,
+    /// Start a node that crashed again, each node at most N times. It pauses 1 s before the first
+    /// restart, twice as long before each further one, and at most 60 s. A node that ended well,
+    /// was drained or was asked to end (SIGTERM) is not started again.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=i64::from(RESTARTS_MAX)), conflicts_with = "fail_fast")]
+    restart: u16,
     /// CPU workers of each node.
     #[arg(long, value_name = "G", value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "gpus")]
     workers: Option<u16>,
@@ -78,8 +85,10 @@ pub struct Launch {
 #[derive(Debug, Serialize)]
 struct Launched {
     nodes: u16,
-    /// Nodes that failed, by id.
+    /// Nodes that failed and were not started again by `--restart`, by id.
     failed: Vec<usize>,
+    /// How often nodes were started again.
+    restarts: u64,
     elapsed_s: f64,
 }
 
@@ -111,7 +120,7 @@ impl Launch {
         plan.peers = self.join.clone();
         catch_signals();
         let start = Instant::now();
-        let failed = if self.fail_fast {
+        let (failed, restarts) = if self.fail_fast {
             fail_fast(&plan, console)?
         } else {
             self.elastic(&plan, console)?
@@ -121,6 +130,7 @@ impl Launch {
         let report = Launched {
             nodes,
             failed: failed.clone(),
+            restarts,
             elapsed_s,
         };
         let ended = if failed.is_empty() {
@@ -132,8 +142,9 @@ impl Launch {
     }
 
     /// Runs the nodes, continues when some die, and carries out the requests of other commands.
-    /// Fails if no node ended successfully.
-    fn elastic(&self, plan: &Plan, console: Console) -> anyhow::Result<Vec<usize>> {
+    /// Returns the nodes that failed for good and how often others were started again. Fails if no
+    /// node ended successfully.
+    fn elastic(&self, plan: &Plan, console: Console) -> anyhow::Result<(Vec<usize>, u64)> {
         let name = self
             .job
             .clone()
@@ -142,61 +153,144 @@ impl Launch {
         let plan = &plan
             .clone()
             .variable(slowmo::internal::launcher::SOCKET_VARIABLE, server.path());
-        let mut group = Group::start(plan)?;
+        let mut job = Job {
+            name,
+            group: Group::start(plan)?,
+            leaving: BTreeSet::new(),
+            restarts: Restarts::new(self.restart),
+            failed: Vec::new(),
+        };
         if self.dashboard.is_some() {
-            tell_page(name.clone(), console);
+            tell_page(job.name.clone(), console);
         }
         let mut node_gpus = gpus::of_plan(plan, self.on_gpu_loss)?;
-        let mut failed = Vec::new();
         let mut well = 0usize;
-        let mut leaving = BTreeSet::new();
-        while !group.is_over() || node_gpus.as_ref().is_some_and(NodeGpus::is_checking) {
-            for happening in group.happenings() {
+        while !job.is_over() || node_gpus.as_ref().is_some_and(NodeGpus::is_checking) {
+            for happening in job.group.happenings() {
                 match happening {
                     Happening::Line(line) => console.node_line(&line),
                     Happening::Ended { node, status } if status.success() => {
-                        leaving.remove(&node);
+                        job.leaving.remove(&node);
                         well += 1;
                     }
                     Happening::Ended { node, status } => {
-                        leaving.remove(&node);
-                        console.progress(format!(
-                            "node {node} failed ({status}); the others go on without it"
-                        ));
-                        failed.push(node);
                         // A death by signal is not caused by a GPU.
-                        if let Some(gpus) = node_gpus.as_mut()
-                            && status.code().is_some()
-                        {
+                        let gpus = node_gpus.as_mut().filter(|_| status.code().is_some());
+                        if let Some(gpus) = gpus {
+                            job.leaving.remove(&node);
+                            job.failed.push(node);
+                            let told = format!("node {node} failed ({status})");
+                            console.progress(format!("{told}; the others go on without it"));
                             gpus.check(node, gpus::computes);
+                        } else {
+                            let told = format!("node {node} failed ({status})");
+                            console.progress(job.ended_badly(node, &told, is_orderly(status)));
                         }
                     }
                 }
             }
-            let restarted = node_gpus
+            let checked = node_gpus
                 .as_mut()
-                .map(|gpus| gpus::restart(gpus, &mut group))
+                .map(|gpus| gpus::restart(gpus, &mut job.group))
                 .unwrap_or_default();
-            restarted
-                .into_iter()
-                .for_each(|told| console.progress(told));
+            for (node, started) in checked {
+                console.progress(match started {
+                    Ok(gpus) => {
+                        format!("node {node} starts again with the GPUs that it has left: {gpus}")
+                    }
+                    Err(why) => {
+                        job.failed.retain(|failed| *failed != node);
+                        job.ended_badly(node, &format!("node {node}: {why}"), false)
+                    }
+                });
+            }
+            for told in job.start_again() {
+                console.progress(told);
+            }
             while let Some(asked) = server.next() {
-                answer(&name, &mut group, &mut leaving, asked);
+                answer(&mut job, asked);
             }
             if let Some(signal) = caught() {
-                group.end(&mut |happening| show(console, happening));
+                job.group.end(&mut |happening| show(console, happening));
                 bail!("ended by {signal}; all nodes were ended");
             }
         }
-        let last = failed
+        let last = job
+            .failed
             .last()
-            .map(|node| (*node, group.last_lines(*node).join("\n    ")));
+            .map(|node| (*node, job.group.last_lines(*node).join("\n    ")));
         match last {
             Some((node, lines)) if well == 0 => {
                 bail!("no node ended well; the last lines of node {node}:\n    {lines}")
             }
-            _ => Ok(failed),
+            _ => Ok((job.failed, job.restarts.count())),
         }
+    }
+}
+
+/// A job under way.
+struct Job {
+    name: String,
+    group: Group,
+    /// Nodes that were told to leave.
+    leaving: BTreeSet<usize>,
+    restarts: Restarts,
+    /// Nodes that failed and do not wait to be started again.
+    failed: Vec<usize>,
+}
+
+impl Job {
+    fn is_over(&self) -> bool {
+        self.group.is_over() && self.restarts.waiting().is_empty()
+    }
+
+    /// Plans the restart of a node that ended with an error, unless it was asked to end; `told` is
+    /// what happened. Returns the text for the user.
+    fn ended_badly(&mut self, node: usize, told: &str, is_orderly: bool) -> String {
+        let was_asked = self.leaving.remove(&node) || is_orderly;
+        let planned = if was_asked {
+            None
+        } else {
+            self.restarts.crashed(node, Instant::now())
+        };
+        match planned {
+            Some(planned) => format!("{told}; it starts again {planned}"),
+            None => {
+                self.failed.push(node);
+                format!("{told}; the others go on without it")
+            }
+        }
+    }
+
+    /// Starts the nodes whose pause is over. Returns the texts for the user.
+    fn start_again(&mut self) -> Vec<String> {
+        let mut told = Vec::new();
+        for node in self.restarts.take_due(Instant::now()) {
+            let is_alone = self.group.running_nodes().is_empty();
+            let bootstrapped = is_bootstrapped(&self.group);
+            told.push(match self.group.join(node, bootstrapped) {
+                Ok(()) if is_alone => {
+                    format!("node {node} starts again; no other node of this job runs")
+                }
+                Ok(()) => format!("node {node} starts again"),
+                Err(error) => {
+                    self.failed.push(node);
+                    format!("node {node} did not start again: {error}")
+                }
+            });
+        }
+        told
+    }
+
+    /// Gives up the planned restarts of these nodes; returns whether there were any.
+    fn cancel_restarts(&mut self, nodes: &[usize]) -> bool {
+        let cancelled: Vec<usize> = nodes
+            .iter()
+            .copied()
+            .filter(|node| self.restarts.cancel(*node))
+            .collect();
+        self.failed.extend(&cancelled);
+        !cancelled.is_empty()
     }
 }
 
@@ -206,31 +300,31 @@ fn show(console: Console, happening: &Happening) {
     }
 }
 
-fn fail_fast(plan: &Plan, console: Console) -> anyhow::Result<Vec<usize>> {
+fn fail_fast(plan: &Plan, console: Console) -> anyhow::Result<(Vec<usize>, u64)> {
     supervise(plan, &mut |line| console.node_line(line))?;
-    Ok(Vec::new())
+    Ok((Vec::new(), 0))
 }
 
-/// Carries out a request of another command; `leaving` are the nodes that were told to leave.
-fn answer(job: &str, group: &mut Group, leaving: &mut BTreeSet<usize>, asked: Asked) {
+/// Carries out a request of another command.
+fn answer(job: &mut Job, asked: Asked) {
     let done = match asked.request {
-        Request::Status => return tell_status(job, group, asked),
+        Request::Status => return tell_status(&job.name, &job.group, asked),
         Request::Count => Ok(Answer::Count {
-            nodes: group
-                .running_nodes()
-                .iter()
-                .filter(|node| !leaving.contains(node))
-                .count(),
+            nodes: staying(job).len() + job.restarts.waiting().len(),
         }),
         Request::Token => Ok(Answer::Token {
-            token: group.http_token(),
+            token: job.group.http_token(),
         }),
-        Request::Scale { nodes } => scale(group, leaving, nodes),
-        Request::Drain { node } => drain(group, leaving, node).map(|()| changed(&[], &[node], &[])),
-        Request::Kill { node } if group.signal(node, Signal::SIGKILL) => {
+        Request::Scale { nodes } => scale(job, nodes),
+        // A node that waits to be started again stays away.
+        Request::Drain { node } if job.cancel_restarts(&[node]) => Ok(changed(&[], &[node], &[])),
+        Request::Kill { node } if job.cancel_restarts(&[node]) => Ok(changed(&[], &[], &[node])),
+        Request::Checkpoint => checkpoint(job),
+        Request::Drain { node } => drain(job, node).map(|()| changed(&[], &[node], &[])),
+        Request::Kill { node } if job.group.signal(node, Signal::SIGKILL) => {
             Ok(changed(&[], &[], &[node]))
         }
-        Request::Kill { node } => Err(no_such(group, node)),
+        Request::Kill { node } => Err(no_such(&job.group, node)),
     };
     asked.answer(done.unwrap_or_else(|error| Answer::Refused { error }));
 }
@@ -302,30 +396,48 @@ fn is_bootstrapped(group: &Group) -> bool {
     !group.running_nodes().iter().all(waits)
 }
 
-fn drain(group: &Group, leaving: &mut BTreeSet<usize>, node: usize) -> Result<(), String> {
-    if !group.running_nodes().contains(&node) {
-        return Err(no_such(group, node));
+/// Running nodes that were not told to leave, ascending.
+fn staying(job: &Job) -> Vec<usize> {
+    let mut nodes = job.group.running_nodes();
+    nodes.retain(|node| !job.leaving.contains(node));
+    nodes
+}
+
+fn drain(job: &mut Job, node: usize) -> Result<(), String> {
+    if !job.group.running_nodes().contains(&node) {
+        return Err(no_such(&job.group, node));
     }
-    jobs::ask(node, &group.admin_socket(node), admin::Request::Drain)
+    jobs::ask(node, &job.group.admin_socket(node), admin::Request::Drain)
         .map_err(|error| error.to_string())?;
-    leaving.insert(node);
+    job.leaving.insert(node);
     Ok(())
 }
 
+/// Orders a checkpoint from one of the nodes that stay; it tells the others.
+fn checkpoint(job: &Job) -> Result<Answer, String> {
+    let mut last = "no node runs that is not leaving".to_owned();
+    for node in staying(job) {
+        let socket = job.group.admin_socket(node);
+        match jobs::ask(node, &socket, admin::Request::Checkpoint) {
+            Ok(admin::Answer::Refused { error }) => last = error,
+            Ok(_) => return Ok(changed(&[], &[], &[])),
+            Err(error) => last = error.to_string(),
+        }
+    }
+    Err(last)
+}
+
 /// Starts the lowest free ids, or drains the highest running ones. Nodes that are already leaving
-/// do not count.
-fn scale(group: &mut Group, leaving: &mut BTreeSet<usize>, nodes: usize) -> Result<Answer, String> {
+/// do not count, nor do nodes that wait to be started again: they start now, or stay away.
+fn scale(job: &mut Job, nodes: usize) -> Result<Answer, String> {
     if !(1..=NODES_MAX).contains(&nodes) {
         return Err(format!(
             "{nodes} nodes: one machine runs 1 to {NODES_MAX} node processes of a launch; drain the last one to end the job"
         ));
     }
-    let running = group.running_nodes();
-    let stay: Vec<usize> = running
-        .iter()
-        .copied()
-        .filter(|node| !leaving.contains(node))
-        .collect();
+    job.cancel_restarts(&job.restarts.waiting());
+    let running = job.group.running_nodes();
+    let stay = staying(job);
     let mut joined = Vec::new();
     let mut drained = Vec::new();
     let partly = |error: String, done: &[usize], what| {
@@ -335,11 +447,11 @@ fn scale(group: &mut Group, leaving: &mut BTreeSet<usize>, nodes: usize) -> Resu
             format!("{error}; before that {what} {done:?}")
         }
     };
-    let bootstrapped = stay.len() >= nodes || is_bootstrapped(group);
-    let mut id = group.first_id();
+    let bootstrapped = stay.len() >= nodes || is_bootstrapped(&job.group);
+    let mut id = job.group.first_id();
     while stay.len() + joined.len() < nodes {
         if !running.contains(&id) {
-            group
+            job.group
                 .join(id, bootstrapped)
                 .map_err(|error| partly(error.to_string(), &joined, "started"))?;
             joined.push(id);
@@ -347,7 +459,7 @@ fn scale(group: &mut Group, leaving: &mut BTreeSet<usize>, nodes: usize) -> Resu
         id += 1;
     }
     for node in stay.iter().rev().take(stay.len().saturating_sub(nodes)) {
-        drain(group, leaving, *node).map_err(|error| partly(error, &drained, "told to drain"))?;
+        drain(job, *node).map_err(|error| partly(error, &drained, "told to drain"))?;
         drained.push(*node);
     }
     Ok(changed(&joined, &drained, &[]))

@@ -5,7 +5,7 @@ use crate::console::Console;
 use anyhow::{bail, ensure};
 use clap::ValueEnum;
 use serde::Serialize;
-use slowmo::internal::admin::{Answer, Request};
+use slowmo::internal::admin::{Answer, ClusterStatus, Request};
 use slowmo::status::{MemberState, Status};
 use slowmo_ops::jobs;
 use std::path::Path;
@@ -59,6 +59,14 @@ impl Probe {
 pub fn status(socket: &Path) -> anyhow::Result<Status> {
     match jobs::ask_at(socket, Request::Status)? {
         Answer::Status(report) => Ok(*report),
+        _ => bail!("{} answered something else", socket.display()),
+    }
+}
+
+/// Fetches what a node reports of the whole cluster.
+pub fn cluster(socket: &Path) -> anyhow::Result<ClusterStatus> {
+    match jobs::ask_at(socket, Request::Cluster)? {
+        Answer::Cluster(cluster) => Ok(*cluster),
         _ => bail!("{} answered something else", socket.display()),
     }
 }

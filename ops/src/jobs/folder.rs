@@ -2,6 +2,7 @@
 
 use super::server::Server;
 use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::getuid;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
@@ -131,10 +132,7 @@ fn running(folder: &Path) -> Vec<String> {
 
 /// Returns the folder of sockets, which only this user can enter.
 pub(super) fn folder() -> Result<PathBuf, JobError> {
-    // The owner of this process, without calling `getuid` directly.
-    let user = std::fs::metadata("/proc/self")
-        .map(|metadata| metadata.uid())
-        .unwrap_or_default();
+    let user = getuid().as_raw();
     let folder = match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(runtime) => PathBuf::from(runtime).join("slowmo"),
         None => std::env::temp_dir().join(format!("slowmo-{user}")),

@@ -1,17 +1,21 @@
 //! The private folder of one launch: its cluster key, token and sockets. Removed at the end; what a
-//! killed launcher left behind is removed by the next launch of this user.
+//! killed launcher left behind is removed by the next launch of this user, and only that: a folder
+//! of this user with a name of this module, whose lock nobody holds.
 
 use super::folder::{changing, folder, lock};
 use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
-use std::fs::{File, Permissions};
+use nix::unistd::getuid;
+use std::fs::{File, Metadata, Permissions};
 use std::io::{Error, ErrorKind};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use tempfile::TempDir;
 
 /// Beginning of the names of the folders.
 const PREFIX: &str = "run-";
+/// Random letters and digits that follow it.
+const RANDOM_CHARACTERS: usize = 6;
 /// File in each folder that is locked while the launcher or one of its nodes lives.
 const IN_USE: &str = "in-use";
 
@@ -39,6 +43,7 @@ impl PrivateFolder {
         remove_unused(parent);
         let folder = tempfile::Builder::new()
             .prefix(PREFIX)
+            .rand_bytes(RANDOM_CHARACTERS)
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in(parent)?;
         let in_use = lock(&folder.path().join(IN_USE), FlockArg::LockExclusive)?;
@@ -63,8 +68,14 @@ fn remove_unused(parent: &Path) {
         let path = entry.path();
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if name.starts_with(PREFIX) && is_unused(&path) {
-            let _kept = std::fs::remove_dir_all(&path);
+        if is_named_here(&name) && is_own(&path, Metadata::is_dir) {
+            let _kept = if is_unlocked(&path) {
+                std::fs::remove_dir_all(&path)
+            } else {
+                // Without a lock it is removed if it is empty: its launcher was killed as it made
+                // it.
+                std::fs::remove_dir(&path)
+            };
         }
         // A launcher that was killed left its socket; one that lives answers.
         let refused = |error: &Error| error.kind() == ErrorKind::ConnectionRefused;
@@ -75,11 +86,26 @@ fn remove_unused(parent: &Path) {
     }
 }
 
-fn is_unused(folder: &Path) -> bool {
-    match File::open(folder.join(IN_USE)) {
-        Ok(file) => Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok(),
-        Err(error) => error.kind() == ErrorKind::NotFound,
-    }
+/// Whether [`PrivateFolder::create`] gives such names.
+fn is_named_here(name: &str) -> bool {
+    let random = name.strip_prefix(PREFIX).map(str::as_bytes);
+    random.is_some_and(|random| {
+        random.len() == RANDOM_CHARACTERS && random.iter().all(u8::is_ascii_alphanumeric)
+    })
+}
+
+/// Whether this user owns what is there, and it is of this kind; links are not followed.
+fn is_own(path: &Path, is: impl Fn(&Metadata) -> bool) -> bool {
+    std::fs::symlink_metadata(path)
+        .is_ok_and(|metadata| metadata.uid() == getuid().as_raw() && is(&metadata))
+}
+
+/// Whether the folder has its lock file, and neither a launcher nor one of its nodes holds it.
+fn is_unlocked(folder: &Path) -> bool {
+    let in_use = folder.join(IN_USE);
+    is_own(&in_use, Metadata::is_file)
+        && File::open(in_use)
+            .is_ok_and(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok())
 }
 
 #[cfg(test)]
@@ -110,6 +136,23 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn what_no_launch_made_stays() {
+        let parent = tempfile::tempdir().unwrap();
+        let folders = ["run-notes", "run-backup", "other"].map(|name| parent.path().join(name));
+        for folder in &folders {
+            std::fs::create_dir(folder).unwrap();
+            std::fs::write(folder.join("text"), "kept").unwrap();
+        }
+        std::os::unix::fs::symlink(&folders[2], parent.path().join("run-abcdef")).unwrap();
+        let empty = parent.path().join("run-aB3dE6");
+        std::fs::create_dir(&empty).unwrap();
+        drop(PrivateFolder::create_in(parent.path()).unwrap());
+        assert!(folders.iter().all(|folder| folder.join("text").exists()));
+        assert!(parent.path().join("run-abcdef").is_symlink());
+        assert!(!empty.exists(), "its launcher was killed as it made it");
     }
 
     #[test]

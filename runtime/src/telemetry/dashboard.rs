@@ -1,14 +1,15 @@
 //! The page of the cluster, which any node serves, and the stream of server-sent events that fills
 //! it.
 //!
-//! A node asks other nodes for their state only while a page is open
-//! ([`slowmo_actors::status_digests`]). The page loads nothing from other sites: its files are in
-//! the binary. The token for orders follows the `#` of the page's address, which browsers do not
-//! send, and stays in the tab.
+//! A node asks other nodes for their state only while a page is open, or when its admin socket is
+//! asked for the cluster ([`crate::cluster`]). The page loads nothing from other sites: its files
+//! are in the binary. The token for orders follows the `#` of the page's address, which browsers do
+//! not send, and stays in the tab.
 
 use super::served::Served;
+use crate::cluster::{NodeReport, nodes};
 use crate::launcher;
-use crate::status::{Event, MemberState, MemberStatus, Status, status};
+use crate::status::{Event, Status, status};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::sse::{Event as Message, Sse};
@@ -19,9 +20,8 @@ use slowmo_actors::context::NodeContext;
 use slowmo_actors::status_digests;
 use slowmo_actors::timeline::RoundNote;
 use slowmo_actors::unix_time::unix_us;
-use slowmo_protocol::ident::{NodeId, ShardId};
+use slowmo_protocol::ident::ShardId;
 use slowmo_protocol::shards::{Layout, ShardMap};
-use slowmo_protocol::wire::{Link, StatusDigest};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ struct Told {
     /// Number of nodes that this node's launcher runs, to which an order to scale applies.
     launched: Option<usize>,
     report: Status,
-    nodes: Vec<NodeNote>,
+    nodes: Vec<NodeReport>,
     rounds: Vec<RoundNote>,
     #[serde(skip_serializing_if = "Option::is_none")]
     shards: Option<Shards>,
@@ -144,36 +144,6 @@ struct Before {
     replicas: usize,
     /// This node's measures by name: pairs of inner step and value.
     curves: BTreeMap<String, Vec<(u64, f64)>>,
-}
-
-#[derive(Serialize)]
-struct NodeNote {
-    #[serde(flatten)]
-    member: MemberStatus,
-    /// The node's last digest and its age; `None` if it has not answered yet.
-    digest: Option<DigestNote>,
-}
-
-#[derive(Serialize)]
-struct DigestNote {
-    age_ms: u64,
-    /// The node's incarnation; as text, because it exceeds the integers that a page's numbers hold
-    /// exactly.
-    incarnation: String,
-    standing: MemberState,
-    round: u64,
-    step: u64,
-    /// By name: inner step and value.
-    measures: BTreeMap<String, (u64, f64)>,
-    disagreement: Option<f32>,
-    weight: Option<f64>,
-    waits: bool,
-    http: Option<String>,
-    /// The clock of the node that sent the digest, so that rates do not depend on when it arrived.
-    at_us: u64,
-    sent_bytes: u64,
-    received_bytes: u64,
-    links: Vec<Link>,
 }
 
 /// The holders of each shard of the slow momentum: first its owner, then its replicas.
@@ -292,46 +262,5 @@ fn before(served: &Served) -> Before {
         orders: served.token.is_some(),
         replicas: served.context.settings.replicas,
         curves,
-    }
-}
-
-fn nodes(context: &NodeContext, report: &Status) -> Vec<NodeNote> {
-    let seen = context.peers.seen();
-    let now = context.clock.now();
-    let node = |member: &MemberStatus| {
-        let digest = if member.node == report.node {
-            Some(digest_note(&status_digests::digest(context, u64::MAX), 0))
-        } else {
-            seen.get(&NodeId(member.node))
-                .map(|seen| digest_note(&seen.digest, now.since(seen.at).as_millis()))
-        };
-        NodeNote {
-            member: member.clone(),
-            digest,
-        }
-    };
-    report.members.iter().map(node).collect()
-}
-
-fn digest_note(digest: &StatusDigest, age_ms: u64) -> DigestNote {
-    DigestNote {
-        age_ms,
-        incarnation: digest.incarnation.0.to_string(),
-        standing: digest.stands,
-        round: digest.round.0,
-        step: digest.step.0,
-        measures: digest
-            .measures
-            .iter()
-            .map(|measure| (measure.name.clone(), (measure.step.0, measure.value)))
-            .collect(),
-        disagreement: digest.disagreement,
-        weight: digest.weight,
-        waits: digest.waits,
-        http: digest.http.map(|address| address.to_string()),
-        at_us: digest.at_us,
-        sent_bytes: digest.sent_bytes,
-        received_bytes: digest.received_bytes,
-        links: digest.links.clone(),
     }
 }

@@ -122,8 +122,9 @@ fn variables(gpus: &[String]) -> Vec<(String, String)> {
     ]
 }
 
-/// Restarts nodes whose checks are over. Returns the messages for the user.
-pub fn restart(gpus: &mut NodeGpus, group: &mut Group) -> Vec<String> {
+/// Restarts nodes whose checks are over. Returns, for each, its GPUs, or the reason why it was not
+/// started again.
+pub fn restart(gpus: &mut NodeGpus, group: &mut Group) -> Vec<(usize, Result<String, String>)> {
     let mut told = Vec::new();
     while let Some((node, verdict)) = gpus.next() {
         let started = verdict.map_err(str::to_owned).and_then(|variables| {
@@ -143,10 +144,7 @@ pub fn restart(gpus: &mut NodeGpus, group: &mut Group) -> Vec<String> {
                 .map(|()| gpus)
                 .map_err(|error| error.to_string())
         });
-        told.push(match started {
-            Ok(gpus) => format!("node {node} starts again with the GPUs that it has left: {gpus}"),
-            Err(why) => format!("node {node} stays away: {why}"),
-        });
+        told.push((node, started));
     }
     told
 }

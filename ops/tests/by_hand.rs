@@ -1,0 +1,162 @@
+//! Nodes that a user starts by hand on several hosts, without a launcher. The hosts are addresses of
+//! the loopback interface.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![cfg(target_os = "linux")] // other systems have one loopback address
+
+mod common;
+
+use common::{TRAINING, until};
+use serde_json::Value;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use tempfile::TempDir;
+
+const SLOWMO: &str = env!("CARGO_BIN_EXE_slowmo");
+
+/// Hosts with a common cluster key; `listen` are their addresses.
+struct Hosts {
+    folder: TempDir,
+    listen: Vec<String>,
+}
+
+/// A node's process, killed at the end.
+struct Node {
+    process: Child,
+    admin: PathBuf,
+    errors: PathBuf,
+}
+
+impl Hosts {
+    fn new(count: u8) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let listen = (1..=count).map(free_address).collect();
+        let hosts = Self { folder, listen };
+        hosts.key("cluster.key");
+        hosts
+    }
+
+    /// Makes a cluster key.
+    fn key(&self, name: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        let made = Command::new(SLOWMO)
+            .args(["keygen", "--out"])
+            .arg(&path)
+            .output();
+        assert!(made.unwrap().status.success());
+        path
+    }
+
+    /// Starts the node of a host, which knows the addresses of the others.
+    fn start(&self, host: usize, settings: &[(&str, &str)]) -> Node {
+        let others = self.listen.iter().enumerate();
+        let others =
+            others.filter_map(|(other, address)| (other + 1 != host).then_some(address.as_str()));
+        let peers = others.collect::<Vec<_>>().join(",");
+        let admin = self.folder.path().join(format!("{host}.sock"));
+        let errors = self.folder.path().join(format!("{host}.log"));
+        let process = Command::new(SLOWMO)
+            .args(TRAINING)
+            .env("SLOWMO_NODE_ID", host.to_string())
+            .env("SLOWMO_LISTEN", &self.listen[host - 1])
+            .env("SLOWMO_PEERS", peers)
+            .env("SLOWMO_MIN_NODES", self.listen.len().to_string())
+            .env(
+                "SLOWMO_CLUSTER_KEY_FILE",
+                self.folder.path().join("cluster.key"),
+            )
+            .env("SLOWMO_ADMIN", &admin)
+            .env("SLOWMO_BASE", "none")
+            .env("SLOWMO_TAU", "4")
+            .envs(settings.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(&errors).unwrap())
+            .spawn()
+            .unwrap();
+        Node {
+            process,
+            admin,
+            errors,
+        }
+    }
+}
+
+/// A free address of a host.
+fn free_address(host: u8) -> String {
+    let socket = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, host), 0)).unwrap();
+    socket.local_addr().unwrap().to_string()
+}
+
+impl Node {
+    fn is_running(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_none()
+    }
+
+    fn errors(&self) -> String {
+        std::fs::read_to_string(&self.errors).unwrap()
+    }
+
+    fn status(&self) -> Value {
+        let output = status(&self.admin, &["--json"]);
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    fn until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        until(what, || {
+            assert!(self.is_running(), "it ended: {}", self.errors());
+            let status = self.status();
+            if wanted(&status) {
+                Ok(status)
+            } else {
+                Err(status.to_string())
+            }
+        })
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ended = self.process.kill();
+        let _reaped = self.process.wait();
+    }
+}
+
+fn status(socket: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(SLOWMO);
+    command.args(["status", "--admin"]).arg(socket);
+    command.args(arguments).output().unwrap()
+}
+
+fn nodes(status: &Value) -> Vec<(u64, &str)> {
+    let rows = status["nodes"].as_array().into_iter().flatten();
+    rows.map(|row| {
+        let standing = row["standing"].as_str().unwrap_or("no answer");
+        (row["node"].as_u64().unwrap(), standing)
+    })
+    .collect()
+}
+
+#[test]
+fn the_status_of_one_host_lists_the_whole_cluster() {
+    let hosts = Hosts::new(3);
+    let mut started: Vec<Node> = (1..=3).map(|host| hosts.start(host, &[])).collect();
+    let all = [(1, "member"), (2, "member"), (3, "member")];
+    for node in &mut started {
+        let told = node.until("all members are listed", |status| nodes(status) == all);
+        for row in told["nodes"].as_array().unwrap() {
+            assert!(row["round"].as_u64() > Some(0), "{told}");
+        }
+    }
+    let shown = status(&started[1].admin, &[]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    for address in [&hosts.listen[0], &hosts.listen[2]] {
+        assert!(shown.contains(address), "{shown}");
+    }
+    started[2].process.kill().unwrap();
+    started[2].process.wait().unwrap();
+    let (first, _) = started.split_first_mut().unwrap();
+    first.until("the others go on", |status| {
+        nodes(status) == [(1, "member"), (2, "member")]
+    });
+}
