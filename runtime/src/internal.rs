@@ -47,11 +47,6 @@ pub mod launcher {
     pub use crate::launcher::{LAUNCHER_VARIABLE, SOCKET_VARIABLE, watch};
 }
 
-/// The memory that a node takes.
-pub mod memory {
-    pub use crate::memory::{Budget, Facts};
-}
-
 /// Files that hold a secret.
 pub mod secret_file {
     pub use crate::secret_file::read;

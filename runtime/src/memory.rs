@@ -1,5 +1,6 @@
 //! The memory that a node takes beside the program's own tensors: what for, and how much at most.
-//! `docs/memory.md` has the table; `runtime/tests/memory.rs` compares both with real nodes. Pure.
+//! `docs/memory.md` has the table; `runtime/tests/memory.rs` compares the line in the log with real
+//! nodes. Pure.
 
 use crate::transport::quic::CONNECTION_WINDOW_BYTES;
 use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy, WireType};

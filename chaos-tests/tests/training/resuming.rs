@@ -5,6 +5,7 @@ use crate::support::{
 };
 use slowmo::Checkpoint;
 use slowmo::internal::checkpoints::{list, newest_whole};
+use slowmo::internal::config::ResumeSampler;
 use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{BaseName, ElasticSampler, OuterName};
 use slowmo::{Buffers, Config, Runtime, StepReport, Worker};
@@ -471,6 +472,36 @@ fn nodes_that_would_go_on_from_different_checkpoints_say_so() {
     }
 }
 
+/// The nodes of a bootstrap must agree on whether the samples begin anew.
+#[test]
+fn another_resume_sampler_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    with_sampler(&settings(folder.path()), 10, &mut vec![0.0; 3], 8).unwrap();
+    let hub = MemoryHub::new(None);
+    let keeps = Config {
+        min_nodes: 2,
+        connect_timeout_ms: 3_000,
+        ..settings(folder.path())
+    };
+    let anew = Config {
+        resume_sampler: ResumeSampler::Reset,
+        ..keeps.clone()
+    };
+    let nodes = [(1, keeps), (2, anew)].map(|(id, config)| in_hub(&hub, id, &[1, 2], &config));
+    let errors = nodes.map(|node| {
+        let mut worker = node.worker(0).unwrap();
+        thread::spawn(move || {
+            worker
+                .synchronize(&mut uneven(VALUES))
+                .unwrap_err()
+                .to_string()
+        })
+    });
+    for error in errors.map(|error| error.join().unwrap()) {
+        assert!(error.contains("with resume_sampler = reset"), "{error}");
+    }
+}
+
 #[test]
 fn a_checkpoint_of_another_model_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
@@ -537,7 +568,6 @@ fn with_sampler(
 /// with that key the training goes on.
 #[test]
 fn another_batch_size_is_refused_until_the_samples_begin_anew() {
-    use slowmo::internal::config::ResumeSampler;
     let folder = tempfile::tempdir().unwrap();
     let keeps = settings(folder.path());
     let mut momentum = vec![2.5; 3];

@@ -554,7 +554,7 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["keep", "reset"]),
         false,
-        "a bootstrap that resumes: go on with the samples that the checkpoint says are left (refused if the sampler has another data set, batch or seed), or begin the samples anew; parameters and momentum are kept in both cases"
+        "a bootstrap that resumes: go on with the samples that the checkpoint says are left (refused if the sampler has another data set, batch or seed), or begin the samples anew; parameters and momentum are kept in both cases; equal on all nodes that bootstrap together"
     ),
     key!(
         drain_on_sigterm,
