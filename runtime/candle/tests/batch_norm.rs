@@ -4,26 +4,33 @@
 
 use candle_core::{D, DType, Device, Tensor};
 use candle_nn::{
-    BatchNorm, Linear, Module, ModuleT, Optimizer, SGD, VarBuilder, VarMap, batch_norm, linear,
-    loss::cross_entropy,
+    BatchNorm, Conv2d, Conv2dConfig, Linear, Module, ModuleT, Optimizer, SGD, VarBuilder, VarMap,
+    batch_norm, conv2d, linear, loss::cross_entropy,
 };
 use slowmo::{BaseName, Buffers, Config, Runtime, StepError, Tensors};
 use slowmo_candle::{CandleGradients, CandleModel, CandleVariables};
-use slowmo_examples::digits::{CLASSES, Dataset, PIXELS};
+use slowmo_examples::digits::{CLASSES, Dataset};
+use slowmo_examples::random::{Purpose, generator, unit};
 
 mod cluster;
 use cluster::{Cluster, tensors};
 
 const NODES: u64 = 3;
-const HIDDEN: usize = 32;
+/// Rows and columns of an image.
+const SIDE: usize = 8;
+const CHANNELS: usize = 8;
+/// Values of an image behind the convolution, which takes every second row and column.
+const FEATURES: usize = CHANNELS * SIDE * SIDE / 4;
 const BATCH: usize = 32;
 const STEPS: usize = 96;
 const RATE: f64 = 0.1;
 const TAU: u64 = 8;
+/// Slow momentum, high on purpose.
+const BETA: f32 = 0.8;
 
-/// A perceptron with a batch norm between its layers.
+/// A convolution with batch norm, and a linear layer.
 struct Net {
-    first: Linear,
+    first: Conv2d,
     norm: BatchNorm,
     second: Linear,
 }
@@ -32,18 +39,38 @@ impl Net {
     fn new() -> (VarMap, Self) {
         let map = VarMap::new();
         let builder = VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu);
-        let net = Self {
-            first: linear(PIXELS, HIDDEN, builder.pp("first")).unwrap(),
-            norm: batch_norm(HIDDEN, 1e-5, builder.pp("norm")).unwrap(),
-            second: linear(HIDDEN, CLASSES, builder.pp("second")).unwrap(),
+        let strided = Conv2dConfig {
+            padding: 1,
+            stride: 2,
+            ..Conv2dConfig::default()
         };
+        let net = Self {
+            first: conv2d(1, CHANNELS, 3, strided, builder.pp("first")).unwrap(),
+            norm: batch_norm(CHANNELS, 1e-5, builder.pp("norm")).unwrap(),
+            second: linear(FEATURES, CLASSES, builder.pp("second")).unwrap(),
+        };
+        // Candle cannot seed the CPU's random numbers.
+        let mut random = generator(1, Purpose::Weights);
+        let mut parameters = CandleModel::from_var_map(&map).unwrap().parameters;
+        let mut fill = |name: &str, values: &mut [f32]| {
+            if !name.starts_with("norm") {
+                values.fill_with(|| 0.2 * (2.0 * unit(&mut random) - 1.0));
+            }
+        };
+        parameters.write(&mut fill).unwrap();
         (map, net)
     }
 
-    fn forward(&self, pixels: &Tensor, train: bool) -> Tensor {
-        let hidden = self.first.forward(pixels).unwrap();
+    /// The part of the model before the linear layer.
+    fn features(&self, pixels: &Tensor, train: bool) -> Tensor {
+        let images = pixels.reshape(((), 1, SIDE, SIDE)).unwrap();
+        let hidden = self.first.forward(&images).unwrap();
         let hidden = self.norm.forward_t(&hidden, train).unwrap();
-        self.second.forward(&hidden.relu().unwrap()).unwrap()
+        hidden.relu().unwrap().flatten_from(1).unwrap()
+    }
+
+    fn forward(&self, pixels: &Tensor, train: bool) -> Tensor {
+        self.second.forward(&self.features(pixels, train)).unwrap()
     }
 
     /// The part of the test images that it names right, with the running statistics.
@@ -124,7 +151,7 @@ fn local_sgd() -> Config {
     Config {
         base: BaseName::None,
         tau: TAU,
-        beta: 0.6,
+        beta: BETA,
         ..Config::default()
     }
 }
@@ -156,9 +183,13 @@ fn a_map_with_running_statistics_trains_and_no_variance_is_negative() {
             })
             .unwrap()
         });
+        eprintln!(
+            "{:?}, statistics lent as buffers: {:?}",
+            config.base, seen[0]
+        );
         for node in &seen {
             assert!(node.lowest > 0.0, "{node:?}");
-            assert!(node.worst > 0.5 && node.accuracy > 0.85, "{node:?}");
+            assert!(node.worst > 0.4 && node.accuracy > 0.9, "{node:?}");
             assert_eq!(
                 node,
                 &Seen {
@@ -176,6 +207,7 @@ fn statistics_that_are_lent_as_parameters_become_negative() {
     let seen = Cluster::run(&local_sgd(), NODES, |node| {
         train(node, |map| (everything(map).unwatched(), nothing())).unwrap()
     });
+    eprintln!("statistics lent as parameters: {:?}", seen[0]);
     assert!(seen[0].lowest < 0.0 && seen[0].worst < 0.3, "{:?}", seen[0]);
 }
 
@@ -197,10 +229,9 @@ fn a_map_with_statistics_is_not_taken_for_parameters() {
 
     // By training: a part of the model that the loss leaves out is no parameter either.
     let (pixels, labels) = tensors(&Dataset::test().unwrap().batch(&[1, 2, 3]));
-    let hidden = net.first.forward(&pixels).unwrap();
-    let hidden = net.norm.forward_t(&hidden, true).unwrap();
-    let hidden = hidden.narrow(1, 0, CLASSES).unwrap();
-    let loss = cross_entropy(&hidden, &labels).unwrap();
+    let features = net.features(&pixels, true);
+    let features = features.narrow(1, 0, CLASSES).unwrap();
+    let loss = cross_entropy(&features, &labels).unwrap();
     let by_loss = CandleModel::from_loss(&map, &loss).unwrap();
     let found = names(&by_loss.buffers);
     let expected = [&statistics[..], &["second.bias", "second.weight"]].concat();
