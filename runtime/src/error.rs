@@ -186,6 +186,16 @@ pub enum SynchronizeError {
     /// The attached sampler's settings differ from the cluster's.
     #[error(transparent)]
     Sampler(#[from] SamplerError),
+    /// The attached sampler differs from that of the checkpoint to continue from.
+    #[error(
+        "this training's sampler differs from that of the checkpoint of step {step}: {differences}; set resume_sampler = reset to keep parameters and momentum and begin the samples anew, or give the sampler the checkpoint's values; nothing was changed"
+    )]
+    ResumedSampler {
+        /// The inner step that followed the checkpoint.
+        step: u64,
+        /// Each value that differs, and that of the checkpoint.
+        differences: String,
+    },
     /// The checkpoint to continue from is of another model, or cannot be read any more.
     #[error(
         "synchronize: {0}; resume = none starts from the given parameters, resume = NAME from another checkpoint"

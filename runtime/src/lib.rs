@@ -40,6 +40,7 @@ mod executor;
 pub mod internal;
 mod launcher;
 mod marker;
+mod memory;
 mod node;
 mod orders;
 mod printable;
@@ -63,7 +64,7 @@ pub use slowmo_actors::ExchangeError;
 #[cfg(feature = "cuda")]
 pub use slowmo_cuda::{Slices, cudarc};
 pub use slowmo_protocol::schedule::Exchange;
-pub use tensors::{NamedTensors, TensorError, Tensors, digest};
+pub use tensors::{Counter, NamedTensors, TensorError, Tensors, digest};
 pub use worker::{AsyncWorker, Buffers, ResumedFrom, StepReport, Synchronized, Worker};
 
 /// Compiles the Rust snippets of the documentation as tests.
@@ -86,6 +87,8 @@ mod pages {
     #[cfg(feature = "cuda")]
     #[doc = include_str!("../../docs/gpus.md")]
     struct Gpus;
+    #[doc = include_str!("../../docs/memory.md")]
+    struct Memory;
     #[doc = include_str!("../../docs/metrics.md")]
     struct Metrics;
 }

@@ -282,11 +282,15 @@ impl RuntimeBuilder {
         if settings.join {
             status.standing(MemberState::Joining);
         } else {
-            // Nodes that bootstrap together must continue from the same checkpoint; otherwise the
-            // difference is reported.
-            let resumed = checkpoints
-                .resumed()
-                .map_or_else(|| "none".to_owned(), |resumed| resumed.name().to_string());
+            // Nodes that bootstrap together must continue from the same checkpoint, with the same
+            // samples; otherwise the difference is reported.
+            let resumed = match checkpoints.resumed() {
+                None => "none".to_owned(),
+                Some(resumed) if checkpoints.begins_samples_anew() => {
+                    format!("{} with resume_sampler = reset", resumed.name())
+                }
+                Some(resumed) => resumed.name().to_string(),
+            };
             settings
                 .shared
                 .push_str(&format!("{RESUME_KEY} = {resumed}\n"));

@@ -215,6 +215,12 @@ impl Follower {
         Ok(())
     }
 
+    /// Begins the samples anew at `step`, where a training is resumed without its samples.
+    pub fn begin_anew(&self, step: Step) {
+        let mut state = self.0.lock();
+        state.progress = state.progress.anew_at(step);
+    }
+
     /// The positions handed out since the last decided round, ascending by step; empty if they are
     /// not recorded.
     pub fn handed_out(&self) -> Vec<(u64, u64)> {

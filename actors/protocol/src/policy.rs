@@ -53,8 +53,8 @@ pub enum OnMomentumLoss {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum JoinerBuffers {
     /// Nothing: they start at zero.
-    #[default]
     Reset,
     /// A copy of those of the contributor with the lowest id.
+    #[default]
     Copy,
 }

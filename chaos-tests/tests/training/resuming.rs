@@ -5,8 +5,9 @@ use crate::support::{
 };
 use slowmo::Checkpoint;
 use slowmo::internal::checkpoints::{list, newest_whole};
+use slowmo::internal::config::ResumeSampler;
 use slowmo::internal::transport::memory::MemoryHub;
-use slowmo::{BaseName, OuterName};
+use slowmo::{BaseName, ElasticSampler, OuterName};
 use slowmo::{Buffers, Config, Runtime, StepReport, Worker};
 use std::path::Path;
 use std::sync::{Arc, Barrier};
@@ -471,6 +472,36 @@ fn nodes_that_would_go_on_from_different_checkpoints_say_so() {
     }
 }
 
+/// The nodes of a bootstrap must agree on whether the samples begin anew.
+#[test]
+fn another_resume_sampler_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    with_sampler(&settings(folder.path()), 10, &mut vec![0.0; 3], 8).unwrap();
+    let hub = MemoryHub::new(None);
+    let keeps = Config {
+        min_nodes: 2,
+        connect_timeout_ms: 3_000,
+        ..settings(folder.path())
+    };
+    let anew = Config {
+        resume_sampler: ResumeSampler::Reset,
+        ..keeps.clone()
+    };
+    let nodes = [(1, keeps), (2, anew)].map(|(id, config)| in_hub(&hub, id, &[1, 2], &config));
+    let errors = nodes.map(|node| {
+        let mut worker = node.worker(0).unwrap();
+        thread::spawn(move || {
+            worker
+                .synchronize(&mut uneven(VALUES))
+                .unwrap_err()
+                .to_string()
+        })
+    });
+    for error in errors.map(|error| error.join().unwrap()) {
+        assert!(error.contains("with resume_sampler = reset"), "{error}");
+    }
+}
+
 #[test]
 fn a_checkpoint_of_another_model_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
@@ -484,8 +515,166 @@ fn a_checkpoint_of_another_model_is_refused_by_name() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("900 parameters") && error.contains("this training 7"),
+        error.contains("900 parameters") && error.contains("this training lends 7"),
         "{error}"
     );
     assert_eq!(parameters, [1.5; 7]);
+}
+
+/// One node trains to a step with a sampler of this batch and the optimizer's state that it lends;
+/// returns the epochs that were over after its first step, the parameters, and what its status
+/// told, or why it did not begin.
+fn with_sampler(
+    config: &Config,
+    batch: usize,
+    optimizer: &mut Vec<f32>,
+    steps: u64,
+) -> Result<(u64, Vec<f32>, Vec<String>), String> {
+    let node = in_hub(&MemoryHub::new(None), 1, &[1], config);
+    let mut worker = node.worker(0).unwrap();
+    let mut sampler = ElasticSampler::new(40, batch, 7).unwrap().recording();
+    worker.attach_sampler(&sampler);
+    let mut parameters = uneven(VALUES);
+    let model = &mut ();
+    let begun = worker.synchronize_with(&mut parameters, Buffers { optimizer, model });
+    let first = begun.map_err(|error| error.to_string())?.step;
+    let epochs = sampler.epochs_completed();
+    let found = parameters.clone();
+    for step in first..first + steps {
+        assert_eq!(sampler.next_batch().len(), batch);
+        let gradients = noisy(1, step as usize, &parameters);
+        descend(&mut parameters, &gradients, RATE);
+        worker
+            .step_with(&mut parameters, Buffers { optimizer, model }, RATE)
+            .unwrap();
+    }
+    let used: usize = sampler
+        .take_used()
+        .iter()
+        .map(|round| round.samples.len())
+        .sum();
+    assert_eq!(used, batch * steps as usize, "every batch counts");
+    let told = node.status().events;
+    let told = told.into_iter().map(|event| event.what).collect();
+    until("the last part is written", || {
+        node.status()
+            .checkpoints
+            .is_none_or(|told| told.last_step == Some(first + steps))
+    });
+    Ok((epochs, found, told))
+}
+
+/// What a user does who resumes with another batch size: refused in words that name the key, and
+/// with that key the training goes on.
+#[test]
+fn another_batch_size_is_refused_until_the_samples_begin_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let keeps = settings(folder.path());
+    let mut momentum = vec![2.5; 3];
+    with_sampler(&keeps, 10, &mut momentum, 8).unwrap();
+    let kept = newest(folder.path());
+    let mut values = Vec::new();
+    kept.values(|part| values.extend_from_slice(part)).unwrap();
+
+    let mut fresh = vec![0.0; 3];
+    let error = with_sampler(&keeps, 20, &mut fresh, 8).unwrap_err();
+    assert_eq!(
+        error,
+        "this training's sampler differs from that of the checkpoint of step 8: batch 20 (in the checkpoint 10); set resume_sampler = reset to keep parameters and momentum and begin the samples anew, or give the sampler the checkpoint's values; nothing was changed"
+    );
+    assert_eq!(fresh, [0.0; 3]);
+
+    let anew = Config {
+        resume_sampler: ResumeSampler::Reset,
+        ..keeps.clone()
+    };
+    let (epochs, found, told) = with_sampler(&anew, 20, &mut fresh, 8).unwrap();
+    assert_eq!(bits(&found), bits(&values));
+    assert_eq!((epochs, fresh), (0, vec![2.5; 3]));
+    assert!(
+        told.iter().any(|told| told.contains("resumes from step 8")
+            && told.contains("the samples that are left (resume_sampler = reset)")),
+        "{told:?}"
+    );
+    let momentum = |checkpoint: &Checkpoint| {
+        let mut momentum = vec![0.0; VALUES];
+        checkpoint.momentum(0..VALUES, &mut momentum).unwrap();
+        momentum
+    };
+    assert!(momentum(&kept).iter().any(|value| *value != 0.0));
+    assert!(
+        momentum(&newest(folder.path()))
+            .iter()
+            .any(|value| *value != 0.0)
+    );
+
+    // The same settings go on where they were, and nothing is dropped.
+    let (epochs, _, told) = with_sampler(&keeps, 20, &mut vec![0.0; 3], 8).unwrap();
+    assert_eq!(epochs, 4, "8 batches of 20 out of 40");
+    assert!(
+        !told.iter().any(|told| told.contains("without a part")),
+        "{told:?}"
+    );
+}
+
+/// Whatever the checkpoint holds and the training does not take is named.
+#[test]
+fn what_a_resumed_training_drops_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config {
+        checkpoint_every: None,
+        ..settings(folder.path())
+    };
+    with_sampler(&settings(folder.path()), 10, &mut vec![2.5; 3], 8).unwrap();
+    let told = |config: &Config, optimizer: &mut Vec<f32>| {
+        let (.., told) = with_sampler(config, 10, optimizer, 1).unwrap();
+        told.join("\n")
+    };
+    assert!(!told(&config, &mut vec![0.0; 3]).contains("without a part"));
+    let none = told(&config, &mut Vec::new());
+    assert!(
+        none.contains("the optimizer's state (3 values; none is lent: pass it to synchronize_with"),
+        "{none}"
+    );
+    let other = told(&config, &mut vec![0.5; 6]);
+    assert!(other.contains("(3 values, but 6 are lent"), "{other}");
+    let outer = Config {
+        outer: OuterName::Nesterov,
+        ..config.clone()
+    };
+    let outer = told(&outer, &mut vec![0.0; 3]);
+    assert!(
+        outer.contains("the slow momentum (it is of outer = slowmo, and starts at zero)"),
+        "{outer}"
+    );
+
+    // No sampler, and fewer nodes than had state.
+    let many = tempfile::tempdir().unwrap();
+    run(&[3, 9], &settings(many.path()), 8, true);
+    let node = in_hub(&MemoryHub::new(None), 1, &[1], &settings(many.path()));
+    let mut worker = node.worker(0).unwrap();
+    let lent = Buffers {
+        optimizer: &mut vec![0.0],
+        model: &mut (),
+    };
+    worker.synchronize_with(&mut uneven(VALUES), lent).unwrap();
+    let events = node.status().events;
+    assert!(
+        events
+            .iter()
+            .any(|event| event.what.contains("of 1 more nodes (there are 1 now)")),
+        "{events:?}"
+    );
+    let node = in_hub(&MemoryHub::new(None), 1, &[1], &config);
+    node.worker(0)
+        .unwrap()
+        .synchronize(&mut uneven(VALUES))
+        .unwrap();
+    let events = node.status().events;
+    assert!(
+        events
+            .iter()
+            .any(|event| event.what.contains("no sampler is attached")),
+        "{events:?}"
+    );
 }

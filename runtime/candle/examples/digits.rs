@@ -4,16 +4,17 @@
 //! --nodes 4 -- target/release/examples/digits --slowmo-tau 12`.
 
 use candle_core::{DType, Device, Tensor};
-use candle_nn::{Module, Optimizer, SGD, Sequential, VarBuilder, VarMap, loss};
-use slowmo::{Config, ElasticSampler, Runtime};
-use slowmo_candle::{CandleGradients, CandleVariables};
+use candle_nn::optim::ParamsAdamW;
+use candle_nn::{Module, Optimizer, Sequential, VarBuilder, VarMap, loss};
+use slowmo::{Buffers, Config, ElasticSampler, Runtime};
+use slowmo_candle::{AdamW, CandleGradients, CandleModel};
 use slowmo_examples::digits::{Batch, CLASSES, Dataset, PIXELS};
 use slowmo_examples::log;
 
 const HIDDEN: usize = 128;
 const BATCH: usize = 16;
 const STEPS: u64 = 600;
-const LEARNING_RATE: f64 = 0.1;
+const LEARNING_RATE: f64 = 0.003;
 
 fn main() -> anyhow::Result<()> {
     log::to_standard_error(log::LevelFilter::WARN)?;
@@ -27,22 +28,35 @@ fn main() -> anyhow::Result<()> {
 
     let map = VarMap::new();
     let model = model(VarBuilder::from_varmap(&map, DType::F32, &device))?;
-    let mut variables = CandleVariables::from_var_map(&map)?;
-    let mut optimizer = SGD::new(map.all_vars(), LEARNING_RATE)?;
+    let mut lent = CandleModel::from_var_map(&map)?;
+    let params = ParamsAdamW {
+        lr: LEARNING_RATE,
+        ..ParamsAdamW::default()
+    };
+    let mut optimizer = AdamW::of(&lent.parameters, params)?;
 
     // Each sample of an epoch goes to one of the present nodes.
     let mut sampler = ElasticSampler::new(train.len(), BATCH, 0)?;
     worker.attach_sampler(&sampler);
-    let place = worker.synchronize(&mut variables)?;
+    let buffers = Buffers {
+        optimizer: &mut optimizer,
+        model: &mut lent.buffers,
+    };
+    let place = worker.synchronize_with(&mut lent.parameters, buffers)?;
     let mut step = place.step;
     while worker.is_running() && step < STEPS {
         let (pixels, labels) = tensors(&train.batch(sampler.next_batch()), &device)?;
         let loss = loss::cross_entropy(&model.forward(&pixels)?, &labels)?;
         let mut gradients = loss.backward()?;
-        worker.average_gradients(&mut CandleGradients::new(&variables, &mut gradients))?;
+        worker.average_gradients(&mut CandleGradients::new(&lent.parameters, &mut gradients))?;
         optimizer.step(&gradients)?;
         worker.report_loss(f64::from(loss.to_scalar::<f32>()?));
-        step = worker.step(&mut variables, LEARNING_RATE as f32)?.step + 1;
+        let buffers = Buffers {
+            optimizer: &mut optimizer,
+            model: &mut lent.buffers,
+        };
+        let report = worker.step_with(&mut lent.parameters, buffers, LEARNING_RATE as f32)?;
+        step = report.step + 1;
     }
     worker.leave()?;
 

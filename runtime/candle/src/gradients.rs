@@ -1,5 +1,6 @@
 //! The gradients of a candle model's variables.
 
+use crate::variables::Watcher;
 use crate::{CandleVariables, read, refused, write};
 use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
@@ -19,7 +20,7 @@ impl<'a> CandleGradients<'a> {
     /// Borrows the gradients in `store` of these variables.
     #[must_use]
     pub fn new(variables: &'a CandleVariables, store: &'a mut GradStore) -> Self {
-        variables.watch(store);
+        variables.watch(store, Watcher::Gradients);
         Self { variables, store }
     }
 }
@@ -40,11 +41,14 @@ impl Tensors for CandleGradients<'_> {
     }
 
     fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
-        for (name, variable) in self.variables.iter() {
+        for (place, (name, variable)) in self.variables.iter().enumerate() {
             let gradient = match self.store.get(variable) {
                 // The gradient itself, or a contiguous copy that replaces it.
                 Some(gradient) => contiguous(name, gradient)?,
-                None => zeros(name, variable)?,
+                None => {
+                    self.variables.given_zeros(place);
+                    zeros(name, variable)?
+                }
             };
             write(name, &gradient, visit)?;
             self.store.insert(variable, gradient);

@@ -1,5 +1,6 @@
 //! Candle variables and gradients as [`slowmo::Tensors`], passed without copies: in main memory,
-//! and with the feature `cuda` on a GPU. Touches candle's storage only.
+//! and with the feature `cuda` on a GPU. Touches candle's storage only. Optimizers whose state
+//! travels: to nodes that join, and into checkpoints.
 //!
 //! A package of its own, so that who trains without candle does not compile it. The example
 //! `digits` is a whole training loop.
@@ -8,11 +9,15 @@
 #[cfg(feature = "cuda")]
 mod gpu;
 mod gradients;
+mod model;
+mod optimizer;
 #[cfg(test)]
 mod tests;
 mod variables;
 
 pub use gradients::CandleGradients;
+pub use model::{BUFFER_NAMES, CandleModel, is_buffer_name};
+pub use optimizer::{AdamW, Sgd, SgdConfig};
 pub use variables::CandleVariables;
 
 use candle_core::{CpuStorage, DType, Error, InplaceOp1, Layout, Storage, Tensor};
@@ -130,4 +135,12 @@ impl InplaceOp1 for Lend<'_> {
         slowmo_cuda::change(storage.as_cuda_slice_mut::<f32>()?, range, &mut **visit)
             .map_err(Error::wrap)
     }
+}
+
+/// Compiles the Rust snippets of the page on what is lent, which the package `slowmo` cannot: some
+/// use candle.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../../docs/state.md")]
+    struct State;
 }

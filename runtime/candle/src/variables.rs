@@ -1,11 +1,13 @@
-//! The trainable variables of a candle model.
+//! The variables of a candle model.
 
+use crate::model::{is_buffer_name, listed};
 use crate::{check, read, refused, write};
 use candle_core::Var;
 use candle_core::backprop::GradStore;
 use candle_nn::VarMap;
-use slowmo::{TensorError, Tensors};
-use std::sync::{Arc, Mutex, PoisonError};
+use slowmo::{TensorError, Tensors, digest};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Steps after which a variable that has had no gradient yet is named. Parts of a model that are
 /// trained only sometimes have had one by then, and a first trial is rarely shorter.
@@ -13,6 +15,11 @@ const STEPS_UNTIL_TOLD: u32 = 10;
 
 /// Variables ordered by name, so that all nodes agree on the flat order. They share their storage
 /// with the model: the model sees what is written here.
+///
+/// Lent as parameters, they are averaged, gossiped, and moved by the slow momentum. A running
+/// statistic must not be: [`crate::CandleModel`] tells them apart. A variable of a list of
+/// parameters that changes although the loss gives it no gradient is refused when it is lent
+/// ([`CandleVariables::unwatched`] turns that off).
 ///
 /// ```
 /// # use candle_core::{DType, Device};
@@ -30,26 +37,51 @@ pub struct CandleVariables {
     watch: Arc<Mutex<Watch>>,
 }
 
-/// Which variables have had a gradient; until [`STEPS_UNTIL_TOLD`] only.
+/// Which variables have had a gradient.
 #[derive(Debug)]
 struct Watch {
+    watcher: Option<Watcher>,
+    /// Steps whose gradients were seen.
     steps: u32,
-    /// Places in the list of those that have had none.
-    without: Vec<usize>,
+    /// The variables that have had no gradient, by their place in the list.
+    without: BTreeMap<usize, Untrained>,
+}
+
+/// Who sees the gradients of each step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watcher {
+    /// [`crate::CandleGradients`], before the optimizer.
+    Gradients,
+    /// An optimizer of this package.
+    Optimizer,
+}
+
+/// What is known of a variable that has had no gradient.
+#[derive(Clone, Debug, PartialEq)]
+enum Untrained {
+    /// Nothing was written to it yet.
+    Unknown,
+    /// Digest of the values that slowmo wrote last.
+    Written(String),
+    /// It was given a gradient of zeros, after which an optimizer may change it.
+    GivenZeros,
 }
 
 impl CandleVariables {
-    /// Takes all variables of a map.
+    /// Takes all variables of a map, which must hold parameters alone. A map with batch-norm layers
+    /// is for [`crate::CandleModel::from_var_map`].
     ///
     /// # Errors
-    /// A variable is not float32, not contiguous, or not in main memory.
+    /// The name of a variable is that of a buffer ([`crate::is_buffer_name`]), or one is not
+    /// float32, not contiguous, or not in main memory.
     pub fn from_var_map(map: &VarMap) -> Result<Self, TensorError> {
-        let variables = map.data().lock().unwrap_or_else(PoisonError::into_inner);
-        let list: Vec<_> = variables
-            .iter()
-            .map(|(name, variable)| (name.clone(), variable.clone()))
-            .collect();
-        drop(variables);
+        let list = listed(map);
+        if let Some((name, _)) = list.iter().find(|(name, _)| is_buffer_name(name)) {
+            return Err(refused(
+                name,
+                "it is a buffer, which slow momentum would drive away from what was measured, a variance below zero: take parameters and buffers apart with CandleModel::from_var_map, and lend the buffers as Buffers::model",
+            ));
+        }
         Self::new(list)
     }
 
@@ -69,47 +101,92 @@ impl CandleVariables {
         for (name, variable) in &list {
             check(name, variable)?;
         }
+        let without = (0..list.len()).map(|place| (place, Untrained::Unknown));
         let watch = Watch {
+            watcher: None,
             steps: 0,
-            without: (0..list.len()).collect(),
+            without: without.collect(),
         };
         let watch = Arc::new(Mutex::new(watch));
         Ok(Self { list, watch })
     }
 
-    /// The names of the variables that have had no gradient in the first steps, as far as
-    /// [`crate::CandleGradients`] has seen: the loss does not depend on them. They are named in a
-    /// warning once.
+    /// Takes these variables, and clones of them, as they are: whatever changes without a gradient
+    /// is lent, and no variable without a gradient is named.
+    #[must_use]
+    pub fn unwatched(self) -> Self {
+        self.lock().without.clear();
+        self
+    }
+
+    /// The names of the variables that have had no gradient so far, as far as
+    /// [`crate::CandleGradients`] and this package's optimizers have seen: the loss does not depend
+    /// on them. They are named in a warning once.
     #[must_use]
     pub fn without_gradient(&self) -> Vec<&str> {
-        let watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        let names = watch
-            .without
-            .iter()
-            .filter_map(|place| self.list.get(*place));
+        let watch = self.lock();
+        let places = watch.without.keys();
+        let names = places.filter_map(|place| self.list.get(*place));
         names.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// Takes note of a step's gradients, and warns at the last step that is watched.
-    pub(crate) fn watch(&self, store: &GradStore) {
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        if watch.steps == STEPS_UNTIL_TOLD || watch.without.is_empty() {
+    /// Takes note of a step's gradients, and warns after the first steps. Whoever sees them first
+    /// counts the steps: an optimizer may see zeros that stand for no gradient.
+    pub(crate) fn watch(&self, store: &GradStore, watcher: Watcher) {
+        let mut watch = self.lock();
+        if watch.without.is_empty() || *watch.watcher.get_or_insert(watcher) != watcher {
             return;
         }
-        watch.steps += 1;
-        let missing = |place: &usize| {
+        watch.steps = watch.steps.saturating_add(1);
+        watch.without.retain(|place, _| {
             let variable = self.list.get(*place);
             variable.is_some_and(|(_, variable)| store.get(variable).is_none())
-        };
-        watch.without.retain(missing);
-        let ends = watch.steps == STEPS_UNTIL_TOLD && !watch.without.is_empty();
+        });
+        let tells = watch.steps == STEPS_UNTIL_TOLD && !watch.without.is_empty();
         drop(watch);
-        if ends {
+        if tells {
             tracing::warn!(
                 variables = ?self.without_gradient(),
-                "the loss does not depend on these variables: in {STEPS_UNTIL_TOLD} steps they had no gradient, which counts as zeros; connect them to the loss, or lend only what is trained"
+                "the loss does not depend on these variables: in {STEPS_UNTIL_TOLD} steps they had no gradient, which counts as zeros; connect them to the loss, or lend only what is trained (buffers as Buffers::model)"
             );
         }
+    }
+
+    /// Takes note that a variable was given a gradient of zeros.
+    pub(crate) fn given_zeros(&self, place: usize) {
+        if let Some(known) = self.lock().without.get_mut(&place) {
+            *known = Untrained::GivenZeros;
+        }
+    }
+
+    /// Takes note of the values that slowmo wrote to a variable.
+    fn written(&self, place: usize, values: &[f32]) -> Result<(), TensorError> {
+        match self.lock().without.get_mut(&place) {
+            None | Some(Untrained::GivenZeros) => {}
+            Some(known) => *known = Untrained::Written(digest(values)?),
+        }
+        Ok(())
+    }
+
+    /// Refuses a variable that has changed since slowmo wrote it, although the loss gave it no
+    /// gradient: a statistic, for which slow momentum and push-sum weights have no meaning.
+    fn check_trained(&self, place: usize, name: &str, values: &[f32]) -> Result<(), TensorError> {
+        let watch = self.lock();
+        let (true, Some(Untrained::Written(before))) = (watch.steps > 0, watch.without.get(&place))
+        else {
+            return Ok(());
+        };
+        if *before == digest(values)? {
+            return Ok(());
+        }
+        Err(refused(
+            name,
+            "it changes although the loss gives it no gradient, so it is a buffer, which slow momentum would drive away from what was measured: name it in CandleModel::split and lend it as Buffers::model (or lend it as it is, with CandleVariables::unwatched)",
+        ))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Watch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The names and variables, ascending by name.
@@ -131,9 +208,17 @@ impl CandleVariables {
 
 impl Tensors for CandleVariables {
     fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
-        self.list
-            .iter()
-            .try_for_each(|(name, variable)| read(name, variable, visit))
+        let mut list = self.list.iter().enumerate();
+        list.try_for_each(|(place, (name, variable))| {
+            let mut checked = Ok(());
+            read(name, variable, &mut |name, values| {
+                checked = self.check_trained(place, name, values);
+                if checked.is_ok() {
+                    visit(name, values);
+                }
+            })?;
+            checked
+        })
     }
 
     fn elements(&self) -> Result<usize, TensorError> {
@@ -142,9 +227,15 @@ impl Tensors for CandleVariables {
     }
 
     fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
-        self.list
-            .iter()
-            .try_for_each(|(name, variable)| write(name, variable, visit))
+        let mut list = self.list.iter().enumerate();
+        list.try_for_each(|(place, (name, variable))| {
+            let mut noted = Ok(());
+            write(name, variable, &mut |name, values| {
+                visit(name, values);
+                noted = self.written(place, values);
+            })?;
+            noted
+        })
     }
 
     fn shapes(&self) -> Result<Vec<(String, Vec<usize>)>, TensorError> {
@@ -157,9 +248,9 @@ impl Tensors for CandleVariables {
 
     #[cfg(feature = "cuda")]
     fn on_gpu(&self) -> Option<&dyn slowmo::internal::OnGpu> {
-        self.list
-            .iter()
-            .all(|(_, variable)| variable.device().is_cuda())
-            .then_some(self as _)
+        // Nothing lies on no GPU.
+        let mut list = self.list.iter();
+        let all = list.all(|(_, variable)| variable.device().is_cuda());
+        (all && !self.list.is_empty()).then_some(self as _)
     }
 }

@@ -4,13 +4,12 @@
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Linear, Module, VarBuilder, VarMap};
 use slowmo::BaseName;
-use slowmo::internal::Network;
 use slowmo::internal::tensors::flat;
-use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{Config, Runtime, digest};
 use slowmo_candle::{CandleGradients, CandleVariables};
-use std::net::SocketAddr;
-use std::thread;
+
+mod cluster;
+use cluster::Cluster;
 
 const STEPS: usize = 3;
 const RATE: f32 = 0.05;
@@ -75,39 +74,6 @@ fn train(node: &Runtime, target: f32) -> Seen {
     }
 }
 
-/// Two nodes of a cluster in memory, with the ids 1 and 2.
-fn two_nodes(config: &Config) -> [Runtime; 2] {
-    let hub = MemoryHub::new(None);
-    let address = |id: u64| SocketAddr::from(([127, 0, 0, 1], 44_000 + id as u16));
-    [1, 2].map(|id| {
-        let network = Network {
-            hub: hub.clone(),
-            address: address(id),
-            peers: vec![address(3 - id)],
-        };
-        let config = Config {
-            node_id: Some(id),
-            min_nodes: 2,
-            runtime_threads: 1,
-            ..config.clone()
-        };
-        Runtime::builder()
-            .config(config)
-            .network(network)
-            .spawn()
-            .unwrap()
-    })
-}
-
-fn on_two_nodes(config: &Config) -> Vec<Seen> {
-    let threads =
-        two_nodes(config).map(|node| thread::spawn(move || train(&node, node.node_id() as f32)));
-    threads
-        .into_iter()
-        .map(|thread| thread.join().unwrap())
-        .collect()
-}
-
 /// The nodes' targets are 1 and 2, so that both together descend towards 1.5. An output moves with
 /// four weights and a bias, each by the rate times the distance from there.
 #[test]
@@ -124,7 +90,7 @@ fn both_nodes_end_with_the_same_variables_nearer_to_the_mean_target() {
         ..Config::default()
     };
     for config in [local_sgd, all_reduce] {
-        let seen = on_two_nodes(&config);
+        let seen = Cluster::run(&config, 2, |node| train(node, node.node_id() as f32));
         assert_eq!(seen[0], seen[1], "the model sees what the nodes agreed on");
         for (before, after) in seen[0].before.iter().zip(&seen[0].after) {
             let expected = 1.5 + left * (before - 1.5);
@@ -140,18 +106,18 @@ fn the_bootstrap_variables_are_the_lowest_id_s() {
         tau: 1 << 20,
         ..Config::default()
     };
-    let threads = two_nodes(&config).map(|node| {
-        thread::spawn(move || {
-            let (_, mut variables) = model();
-            let before = digest(&variables).unwrap();
-            let mut worker = node.worker(0).unwrap();
-            worker.synchronize(&mut variables).unwrap();
-            worker.leave().unwrap();
-            assert_eq!(flat::elements(&variables).unwrap(), 15);
-            (before, digest(&variables).unwrap())
-        })
+    let digests = Cluster::run(&config, 2, |node| {
+        let (_, mut variables) = model();
+        let before = digest(&variables).unwrap();
+        let mut worker = node.worker(0).unwrap();
+        worker.synchronize(&mut variables).unwrap();
+        worker.leave().unwrap();
+        assert_eq!(flat::elements(&variables).unwrap(), 15);
+        (before, digest(&variables).unwrap())
     });
-    let [first, second] = threads.map(|thread| thread.join().unwrap());
+    let [first, second] = &digests[..] else {
+        panic!("two nodes");
+    };
     assert_ne!(first.0, second.0);
     assert_eq!((&first.1, &second.1), (&first.0, &first.0));
 }

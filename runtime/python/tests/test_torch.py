@@ -86,17 +86,27 @@ def test_state_that_is_made_early_changes_nothing(kind: str) -> None:
     more = {"momentum": 0.9} if kind in ("SGD", "RMSprop") else {}
     models = [torch.nn.Linear(2, 2)]
     models.append(copy.deepcopy(models[0]))
-    for model, keys in zip(models, ({}, {"joiner_buffers": "copy"}), strict=True):
+    for model, keys in zip(models, ({"joiner_buffers": "reset"}, {}), strict=True):
         optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1, **more)
         with slowmo.SlowMo(model, optimizer, slowmo.Config(), tau=3, **keys) as training:
             lent = training._optimizer_buffers()
-            assert bool(lent) == bool(keys)
+            assert bool(lent) == (not keys)
             for _ in range(6):
                 optimizer.zero_grad()
                 ((model(torch.eye(2)) - 1) ** 2).sum().backward()
                 optimizer.step()
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_an_optimizer_that_needs_a_closure_is_told_what_to_set() -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.LBFGS(model.parameters())
+    with pytest.raises(TypeError, match=r'LBFGS.*joiner_buffers="reset"'):
+        with slowmo.SlowMo(model, optimizer, slowmo.Config()):
+            pass
+    with slowmo.SlowMo(model, optimizer, slowmo.Config(), joiner_buffers="reset"):
+        pass
 
 
 def test_buffers_are_lent_and_counters_stay() -> None:

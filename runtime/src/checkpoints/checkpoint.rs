@@ -4,7 +4,7 @@
 use super::error::CheckpointError;
 use super::files::{OPTIMIZER, manifest_of, momentum_name, values_name};
 use super::handles;
-use super::manifest::{Header, KeptShard, Part, parameters_of};
+use super::manifest::{Header, Kept, KeptShard, Part, parameters_of};
 use super::name::Name;
 use super::tensor_file::{Hashing, TensorFile};
 use super::trust::{EVERYBODY, Trust};
@@ -229,18 +229,36 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// Number of nodes that stored their base optimizer's buffers.
+    #[must_use]
+    pub fn optimizers(&self) -> usize {
+        self.kept_optimizers().count()
+    }
+
+    /// Number of values that [`Checkpoint::optimizer`] would read.
+    #[must_use]
+    pub fn optimizer_values(&self, rank: usize) -> Option<u64> {
+        self.optimizer_of(rank).map(|(_, kept)| kept.values)
+    }
+
+    fn kept_optimizers(&self) -> impl Iterator<Item = (&Part, &Kept)> {
+        self.parts
+            .iter()
+            .filter_map(|part| Some((part, part.optimizer.as_ref()?)))
+    }
+
+    fn optimizer_of(&self, rank: usize) -> Option<(&Part, &Kept)> {
+        let index = rank.checked_rem(self.optimizers())?;
+        self.kept_optimizers().nth(index)
+    }
+
     /// The base optimizer's buffers of one of the nodes that stored some, the one at index `rank`
     /// modulo their number; `None` if none did.
     ///
     /// # Errors
     /// The file cannot be read or is altered.
     pub fn optimizer(&self, rank: usize) -> Result<Option<Vec<f32>>, CheckpointError> {
-        let kept: Vec<_> = self
-            .parts
-            .iter()
-            .filter_map(|part| part.optimizer.as_ref().map(|kept| (part, kept)))
-            .collect();
-        let Some((part, kept)) = rank.checked_rem(kept.len()).map(|index| kept[index]) else {
+        let Some((part, kept)) = self.optimizer_of(rank) else {
             return Ok(None);
         };
         let length = usize::try_from(kept.values).unwrap_or(usize::MAX);

@@ -71,15 +71,7 @@ impl Resumed {
     }
 
     fn of(checkpoint: Checkpoint, outer: Option<&str>) -> Self {
-        let kept = checkpoint.header().outer.as_deref();
-        let keeps_momentum = kept == outer;
-        if !keeps_momentum && let (Some(kept), Some(outer)) = (kept, outer) {
-            tracing::warn!(
-                kept,
-                outer,
-                "the checkpoint is of another outer optimizer: slow momentum starts at zero"
-            );
-        }
+        let keeps_momentum = checkpoint.header().outer.as_deref() == outer;
         tracing::info!(checkpoint = %checkpoint.folder().display(), step = checkpoint.header().step, "the bootstrap resumes from a checkpoint");
         Self {
             checkpoint,
@@ -91,6 +83,14 @@ impl Resumed {
     #[must_use]
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint
+    }
+
+    /// The outer optimizer whose slow momentum this training does not continue with, because it has
+    /// another one or none.
+    #[must_use]
+    pub fn momentum_dropped(&self) -> Option<&str> {
+        let outer = self.checkpoint.header().outer.as_deref();
+        outer.filter(|_| !self.keeps_momentum)
     }
 
     /// The checkpoint's name, on which all bootstrap members must agree.

@@ -40,6 +40,7 @@ pub const FLUSH_WAIT_MAX: Duration = Duration::from_secs(60);
 pub struct Checkpoints {
     shared: Option<Arc<Shared>>,
     resumed: Option<Arc<Resumed>>,
+    begins_samples_anew: bool,
     origin: Origin,
 }
 
@@ -117,8 +118,22 @@ impl Checkpoints {
         Self {
             shared: None,
             resumed: None,
+            begins_samples_anew: false,
             origin: Origin::default(),
         }
+    }
+
+    /// Lets a bootstrap that continues from the checkpoint begin the samples anew.
+    #[must_use]
+    pub fn beginning_samples_anew(mut self, anew: bool) -> Self {
+        self.begins_samples_anew = anew;
+        self
+    }
+
+    /// Whether a bootstrap that continues from the checkpoint begins the samples anew.
+    #[must_use]
+    pub fn begins_samples_anew(&self) -> bool {
+        self.begins_samples_anew
     }
 
     /// Creates the store of the folder's `run`th history, which continues from `resumed`; it writes
@@ -144,6 +159,7 @@ impl Checkpoints {
             return Ok(Self {
                 shared: None,
                 resumed,
+                begins_samples_anew: false,
                 origin,
             });
         };
@@ -170,6 +186,7 @@ impl Checkpoints {
         Ok(Self {
             shared: Some(shared),
             resumed,
+            begins_samples_anew: false,
             origin,
         })
     }

@@ -473,11 +473,11 @@ pub static KEYS: &[Key] = &[
     ),
     key!(
         joiner_buffers,
-        "reset",
+        "copy",
         "",
         Allowed::Words(&["reset", "copy"]),
         true,
-        "the base optimizer's buffers of a joiner: zeros, or a copy of a member's (every node then keeps one ready at each round)"
+        "the base optimizer's buffers of a joiner, if they are lent: a copy of a member's (every node keeps one ready at each round), or zeros"
     ),
     key!(
         probe_interval_ms,
@@ -547,6 +547,14 @@ pub static KEYS: &[Key] = &[
         ),
         false,
         "where a bootstrap resumes from: the newest complete checkpoint (if there is none, the given parameters), nothing, or the named checkpoint"
+    ),
+    key!(
+        resume_sampler,
+        "keep",
+        "",
+        Allowed::Words(&["keep", "reset"]),
+        false,
+        "a bootstrap that resumes: go on with the samples that the checkpoint says are left (refused if the sampler has another data set, batch or seed), or begin the samples anew; parameters and momentum are kept in both cases; equal on all nodes that bootstrap together"
     ),
     key!(
         drain_on_sigterm,

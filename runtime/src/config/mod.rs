@@ -28,7 +28,9 @@ pub use error::{ConfigError, Origin};
 pub use slowmo_protocol::algorithm::{LatePeers, TopologyName, WireType};
 pub use slowmo_protocol::policy::{Bootstrap, JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
 pub use sources::{RESERVED_VARIABLES, user_arguments};
-pub use values::{BaseName, Congestion, DeviceName, OuterName, Resume, SameHost};
+pub use values::{
+    BaseName, Congestion, DeviceName, OuterName, Resume, ResumeSampler, SameHost,
+};
 
 pub(crate) use values::is_host_and_port;
 
@@ -172,6 +174,8 @@ pub struct Config {
     pub checkpoint_keep_last: usize,
     /// Checkpoint from which a bootstrap resumes.
     pub resume: Resume,
+    /// Whether a bootstrap that resumes goes on with the checkpoint's samples, or begins anew.
+    pub resume_sampler: ResumeSampler,
     /// Whether SIGTERM drains this node.
     pub drain_on_sigterm: bool,
     /// Longest time that a peer is dialed before it is given up, in milliseconds.
@@ -243,7 +247,7 @@ impl Default for Config {
             on_quorum_loss: OnQuorumLoss::Wait,
             fork_after_ms: 4_000,
             on_momentum_loss: OnMomentumLoss::Reset,
-            joiner_buffers: JoinerBuffers::Reset,
+            joiner_buffers: JoinerBuffers::Copy,
             probe_interval_ms: 200,
             suspect_ms: 1_000,
             admin: None,
@@ -255,6 +259,7 @@ impl Default for Config {
             checkpoint_every: None,
             checkpoint_keep_last: 3,
             resume: Resume::Newest,
+            resume_sampler: ResumeSampler::Keep,
             drain_on_sigterm: true,
             connect_timeout_ms: 30_000,
             round_timeout_ms: 300_000,

@@ -107,6 +107,17 @@ words!(
         Cuda = "cuda",
     }
 );
+words!(
+    /// What a bootstrap that resumes does with the samples that the checkpoint says are left (key
+    /// `resume_sampler`).
+    ResumeSampler {
+        /// Hands them out.
+        #[default]
+        Keep = "keep",
+        /// Begins the samples anew.
+        Reset = "reset",
+    }
+);
 /// Checkpoint from which a bootstrap resumes (key `resume`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Resume {

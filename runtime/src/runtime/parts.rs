@@ -3,7 +3,7 @@
 use crate::checkpoints::{
     self, CheckpointError, Checkpoints, Resumed, Trust, TrustedFolder, WriterSettings,
 };
-use crate::config::{Config, Resume};
+use crate::config::{Config, Resume, ResumeSampler};
 use crate::error::SpawnError;
 use crate::executor::beside;
 use crate::marker::Marker;
@@ -61,9 +61,10 @@ pub(super) async fn checkpoints_of(
         Ok::<_, CheckpointError>((resumed?, checkpoints::next_run(trusted)?))
     });
     let (resumed, run) = read.await??;
+    let anew = config.resume_sampler == ResumeSampler::Reset;
     let checkpoints = Checkpoints::new(settings, resumed, run, Arc::clone(board));
     checkpoints
-        .map(Arc::new)
+        .map(|checkpoints| Arc::new(checkpoints.beginning_samples_anew(anew)))
         .map_err(|error| SpawnError::System(error.to_string()))
 }
 

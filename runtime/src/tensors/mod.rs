@@ -5,12 +5,15 @@
 //! |---|---|
 //! | [`flat`] | freeze, restore, digest: between tensors and one flat vector |
 //! | `named` | a list of tensors with names of their own |
+//! | `counter` | an optimizer's step counter, as values that travel |
 //! | `threads` | passes over many values, on a few threads |
 
+mod counter;
 pub mod flat;
 mod named;
 pub(crate) mod threads;
 
+pub use counter::Counter;
 pub use named::NamedTensors;
 pub use slowmo_actors::ports::device::{FreezeError, TensorError, Tensors};
 

@@ -1,7 +1,7 @@
 //! A list of tensors with names of their own, so that errors say "layer1.weight" rather than
 //! "tensor 7".
 
-use super::{TensorError, Tensors};
+use super::{Counter, TensorError, Tensors};
 
 /// Borrowed tensors and their names, in the order in which they were added; every node must add
 /// them in the same order.
@@ -15,7 +15,14 @@ use super::{TensorError, Tensors};
 /// ```
 #[derive(Debug, Default)]
 pub struct NamedTensors<'a> {
-    list: Vec<(String, &'a mut [f32])>,
+    list: Vec<(String, Lent<'a>)>,
+}
+
+/// What has a name.
+#[derive(Debug)]
+enum Lent<'a> {
+    Values(&'a mut [f32]),
+    Counter(&'a mut Counter),
 }
 
 impl<'a> NamedTensors<'a> {
@@ -28,7 +35,14 @@ impl<'a> NamedTensors<'a> {
     /// Adds a tensor at the end.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, values: &'a mut [f32]) -> Self {
-        self.list.push((name.into(), values));
+        self.list.push((name.into(), Lent::Values(values)));
+        self
+    }
+
+    /// Adds an optimizer's step counter at the end.
+    #[must_use]
+    pub fn with_counter(mut self, name: impl Into<String>, counter: &'a mut Counter) -> Self {
+        self.list.push((name.into(), Lent::Counter(counter)));
         self
     }
 }
@@ -38,7 +52,7 @@ impl<'a, N: Into<String>> FromIterator<(N, &'a mut [f32])> for NamedTensors<'a> 
         Self {
             list: tensors
                 .into_iter()
-                .map(|(name, values)| (name.into(), values))
+                .map(|(name, values)| (name.into(), Lent::Values(values)))
                 .collect(),
         }
     }
@@ -46,16 +60,52 @@ impl<'a, N: Into<String>> FromIterator<(N, &'a mut [f32])> for NamedTensors<'a> 
 
 impl Tensors for NamedTensors<'_> {
     fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
-        self.list
-            .iter()
-            .for_each(|(name, values)| visit(name, values));
-        Ok(())
+        self.list.iter().try_for_each(|(name, lent)| {
+            match lent {
+                Lent::Values(values) => visit(name, values),
+                Lent::Counter(counter) => counter.read(&mut |_, digits| visit(name, digits))?,
+            }
+            Ok(())
+        })
     }
 
     fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
-        self.list
-            .iter_mut()
-            .for_each(|(name, values)| visit(name, values));
-        Ok(())
+        self.list.iter_mut().try_for_each(|(name, lent)| {
+            match lent {
+                Lent::Values(values) => visit(name, values),
+                Lent::Counter(counter) => counter.write(&mut |_, digits| visit(name, digits))?,
+            }
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::tensors::flat::{freeze, restore, zero};
+
+    fn lend<'a>(
+        first: &'a mut [f32],
+        steps: &'a mut Counter,
+        last: &'a mut [f32],
+    ) -> NamedTensors<'a> {
+        let list = NamedTensors::new().with("first", first);
+        list.with_counter("steps", steps).with("last", last)
+    }
+
+    #[test]
+    fn a_counter_is_lent_at_its_place() {
+        let (mut first, mut last) = ([1.0], [2.0]);
+        let mut steps = Counter::new((3 << 16) + 5);
+        let mut flat = [0.0; 4];
+        freeze(&lend(&mut first, &mut steps, &mut last), &mut flat).unwrap();
+        assert_eq!(flat, [1.0, 5.0, 3.0, 2.0]);
+        let others = [7.0, 6.0, 4.0, 8.0];
+        restore(&others, &mut lend(&mut first, &mut steps, &mut last)).unwrap();
+        assert_eq!((first, steps.get(), last), ([7.0], (4 << 16) + 6, [8.0]));
+        zero(&mut lend(&mut first, &mut steps, &mut last)).unwrap();
+        assert_eq!((first, steps.get(), last), ([0.0], 0, [0.0]));
     }
 }

@@ -64,12 +64,29 @@ pub struct StepReport {
 
 /// Buffers beside the parameters. Float32, in the same order at every call. On a node with several
 /// workers those of worker 0 count for the node, as with the parameters.
+///
+/// ```no_run
+/// # fn demo(worker: &mut slowmo::Worker) -> Result<(), slowmo::StepError> {
+/// use slowmo::{Buffers, NamedTensors};
+/// # let (mut weight, mut momentum) = (vec![0.0; 6], vec![0.0; 6]);
+/// # let (mut mean, mut variance) = (vec![0.0; 2], vec![1.0; 2]);
+/// let mut statistics = NamedTensors::new()
+///     .with("running_mean", &mut mean)
+///     .with("running_var", &mut variance);
+/// let buffers = Buffers { optimizer: &mut momentum, model: &mut statistics };
+/// worker.step_with(&mut weight, buffers, 0.1)?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Buffers<'a> {
     /// The base optimizer's buffers, such as momentum: kept, reset or averaged at outer rounds as
-    /// `buffers` says. A node that joins a running cluster starts with zeros, or with a member's
-    /// (`joiner_buffers`); pass them at every call then.
+    /// `buffers` says, and stored in checkpoints. A node that joins a running cluster starts with a
+    /// member's, or with zeros (`joiner_buffers`). Pass them at every call; an Adam's step count
+    /// with its moments ([`crate::Counter`]).
     pub optimizer: &'a mut (dyn Tensors + Send),
-    /// The model's buffers, such as batch-norm statistics: averaged with the parameters at every
-    /// exact average.
+    /// The model's buffers, such as batch-norm statistics: averaged at every exact average, as the
+    /// plain mean over the nodes that contributed. They are never gossiped and take no slow step,
+    /// so a mean of variances stays one. Do not lend them as parameters: slow momentum would carry
+    /// them beyond what was measured.
     pub model: &'a mut (dyn Tensors + Send),
 }

@@ -183,6 +183,7 @@ impl Session {
         let nodes = exchanged.members.len();
         let workers = self.node.workers();
         let worker = self.index;
+        self.tell_memory(sizes, elements(&*buffers.optimizer)?, nodes);
         Ok(Synchronized {
             nodes,
             node_rank: self.rank(&exchanged),

@@ -58,6 +58,20 @@ pub struct Settings {
     pub seed: u64,
 }
 
+impl std::fmt::Display for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            samples,
+            batch,
+            seed,
+        } = self;
+        write!(
+            f,
+            "batches of {batch} out of {samples} samples with seed {seed}"
+        )
+    }
+}
+
 /// A decided round that follows a [`Progress`]: the facts that determine which samples are used up.
 #[derive(Clone, Copy, Debug)]
 pub struct DecidedRound<'a> {
@@ -100,7 +114,7 @@ pub enum SamplerError {
     Malformed,
     /// The cluster's sampler has other settings: start this node with the same.
     #[error(
-        "the cluster hands out {cluster:?}, this node {own:?}: give both the same data set, batch and seed"
+        "the samplers of this cluster hand out {cluster}, this node's {own}: give it the same data set, batch and seed"
     )]
     Differs {
         /// The cluster's.
@@ -190,6 +204,18 @@ impl Progress {
             front: 0,
             skipped: 0,
         })
+    }
+
+    /// The progress of a training whose samples begin anew at `step`.
+    #[must_use]
+    pub fn anew_at(&self, step: Step) -> Self {
+        Self {
+            settings: self.settings,
+            step,
+            pending: Vec::new(),
+            front: 0,
+            skipped: 0,
+        }
     }
 
     /// The settings that all workers share.

@@ -38,9 +38,9 @@ class SlowMo:
     are: `slowmo launch`, `peers`, `rendezvous` or `discover`.
 
     The model's float32 buffers travel with its parameters; so does the optimizer's state where
-    settings ask for it (`buffers`, `joiner_buffers`, `checkpoint_every`). With
-    `carry_slow_momentum` the state of `state_dict` holds the slow momentum, for two more copies of
-    the model in memory.
+    settings ask for it (`buffers`, `joiner_buffers`, `checkpoint_every`), by default to joiners.
+    With `carry_slow_momentum` the state of `state_dict` holds the slow momentum, for two more
+    copies of the model in memory.
     """
 
     def __init__(
@@ -329,6 +329,12 @@ def prime(optimizer: torch.optim.Optimizer) -> None:
     step: Callable[[], Any] = optimizer.step
     try:
         step()
+    except TypeError as error:
+        raise TypeError(
+            f"{type(optimizer).__name__}.step() fails without arguments, so the state that joiners "
+            "and checkpoints take cannot be made before the first step: pass "
+            'joiner_buffers="reset", and no checkpoint_every'
+        ) from error
     finally:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient

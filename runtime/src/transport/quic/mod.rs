@@ -42,7 +42,9 @@ pub use credential::Renewer;
 pub use identity::{Identity, OperatorFiles};
 pub use identity_error::{CLUSTER_KEY_BYTES, IdentityError};
 pub use names::{ClusterName, NotAName, PeerName};
-pub use settings::{Congestion, MTU_BYTES_MAX, MTU_BYTES_MIN, QuicSettings, Tuning};
+pub use settings::{
+    CONNECTION_WINDOW_BYTES, Congestion, MTU_BYTES_MAX, MTU_BYTES_MIN, QuicSettings, Tuning,
+};
 pub use socket::BindError;
 
 use super::accepted::Accepted;

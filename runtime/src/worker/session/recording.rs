@@ -1,7 +1,9 @@
-//! Passes a worker's reports of its training to the recorder.
+//! Passes a worker's reports of its training to the recorder, and says what a node needs.
 
+use super::buffers::Sizes;
 use super::{Follower, Session};
 use crate::error::WorkerError;
+use crate::memory::{Budget, Facts};
 use slowmo_actors::data::Basis;
 
 impl Session {
@@ -19,6 +21,31 @@ impl Session {
             .report(self.step, name, value)
             .then_some(())
             .ok_or_else(refused)
+    }
+
+    /// Says how much memory the node takes at most beside the program's own tensors, of which the
+    /// optimizer's state has `optimizer` values.
+    pub(super) fn tell_memory(&self, sizes: Sizes, optimizer: usize, nodes: usize) {
+        if self.index != 0 {
+            return;
+        }
+        let settings = self.node.settings();
+        let budget = Budget::of(&Facts {
+            parameters: sizes.parameters,
+            model_buffers: sizes.model,
+            optimizer,
+            nodes,
+            workers: settings.workers,
+            replicas: settings.replicas,
+            algorithm: &settings.algorithm,
+            joiner_buffers: settings.joiner_buffers,
+            checkpoints: self.node.checkpoints().writes() && settings.checkpoint_every > 0,
+        });
+        tracing::info!(
+            bytes = budget.bytes(),
+            nodes,
+            "beside the program's own tensors this node takes at most about {budget}; docs/memory.md says what changes it"
+        );
     }
 
     /// The inputs of this worker's part of a contribution, if they are recorded.

@@ -13,6 +13,7 @@ use slowmo_actors::ports::store::{Restored, Store};
 use slowmo_protocol::checkpoint::is_due;
 use slowmo_protocol::coordinator::{RoundKind, RoundSpec};
 use slowmo_protocol::ident::Step;
+use slowmo_protocol::sampler::{SamplerError, Settings};
 use slowmo_protocol::schedule::{Due, Exchange};
 use std::sync::Arc;
 
@@ -59,9 +60,7 @@ impl Session {
         };
         let header = resumed.checkpoint().header();
         fits(header, sizes)?;
-        if let (Some(sampler), Some(samples)) = (&self.sampler, &header.samples) {
-            sampler.resume(samples)?;
-        }
+        self.resume_samples(header)?;
         self.step = Step(header.step);
         if self.index != 0 {
             return Ok(None);
@@ -83,6 +82,24 @@ impl Session {
         Ok(Some(momentum.freeze()))
     }
 
+    /// Lets the attached sampler go on after a checkpoint.
+    fn resume_samples(&self, header: &Header) -> Result<(), SynchronizeError> {
+        let (Some(sampler), Some(left)) = (&self.sampler, &header.samples) else {
+            return Ok(());
+        };
+        if self.node.checkpoints().begins_samples_anew() {
+            sampler.begin_anew(Step(header.step));
+            return Ok(());
+        }
+        sampler.resume(left).map_err(|error| match error {
+            SamplerError::Differs { cluster, own } => SynchronizeError::ResumedSampler {
+                step: header.step,
+                differences: differences(cluster, own),
+            },
+            error => error.into(),
+        })
+    }
+
     /// Restores the base optimizer's buffers of a node of this rank after a bootstrap that
     /// continued from a checkpoint.
     pub(super) fn restore_optimizer(
@@ -100,27 +117,19 @@ impl Session {
         let Some(resumed) = self.node.checkpoints().resumed() else {
             return Ok(());
         };
-        let unread = |error: crate::checkpoints::CheckpointError| {
-            SynchronizeError::Checkpoint(error.to_string())
-        };
-        let Some(kept) = resumed
-            .checkpoint()
-            .optimizer(self.rank(exchanged))
-            .map_err(unread)?
-        else {
-            return Ok(());
-        };
         let lent = buffers.optimizer.elements()?;
-        if kept.len() != lent {
-            if lent > 0 {
-                tracing::warn!(
-                    kept = kept.len(),
-                    lent,
-                    "the checkpoint's optimizer buffers differ from this optimizer's: its own stay as they are"
-                );
-            }
+        if self.index == 0 {
+            self.tell_dropped(resumed, exchanged, lent);
+        }
+        let rank = self.rank(exchanged);
+        let checkpoint = resumed.checkpoint();
+        if checkpoint.optimizer_values(rank) != Some(lent as u64) {
             return Ok(());
         }
+        let kept = checkpoint
+            .optimizer(rank)
+            .map_err(|error| SynchronizeError::Checkpoint(error.to_string()))?
+            .unwrap_or_default();
         let mut values = ChunkedBuffer::default();
         let mut buffer = self.node.pool().take(kept.len());
         buffer.values_mut().copy_from_slice(&kept);
@@ -128,6 +137,50 @@ impl Session {
         self.device()
             .write_back(&values, 0, 1.0, buffers.optimizer)
             .map_err(SynchronizeError::NotWritten)
+    }
+
+    /// Names what the checkpoint holds and this training does not continue with.
+    fn tell_dropped(&self, resumed: &Resumed, exchanged: &Exchanged, lent: usize) {
+        let checkpoint = resumed.checkpoint();
+        let mut dropped = Vec::new();
+        match checkpoint.optimizer_values(self.rank(exchanged)) {
+            Some(kept) if lent == 0 => dropped.push(format!(
+                "the optimizer's state ({kept} values; none is lent: pass it to synchronize_with and step_with)"
+            )),
+            Some(kept) if kept != lent as u64 => dropped.push(format!(
+                "the optimizer's state ({kept} values, but {lent} are lent, which stay as they are: is it another optimizer?)"
+            )),
+            _ => {}
+        }
+        let optimizers = checkpoint.optimizers();
+        let nodes = exchanged.members.len();
+        if lent > 0 && optimizers > nodes && self.rank(exchanged) == 0 {
+            let beyond = optimizers - nodes;
+            dropped.push(format!(
+                "the optimizer's state of {beyond} more nodes (there are {nodes} now)"
+            ));
+        }
+        if let Some(outer) = resumed.momentum_dropped() {
+            dropped.push(format!(
+                "the slow momentum (it is of outer = {outer}, and starts at zero)"
+            ));
+        }
+        match (&checkpoint.header().samples, &self.sampler) {
+            (Some(_), None) => dropped.push(
+                "the samples that are left (no sampler is attached: call attach_sampler before synchronize)".to_owned(),
+            ),
+            (Some(_), Some(_)) if self.node.checkpoints().begins_samples_anew() => {
+                dropped.push("the samples that are left (resume_sampler = reset)".to_owned());
+            }
+            _ => {}
+        }
+        if !dropped.is_empty() {
+            self.node.warn(format!(
+                "this training resumes from step {} without a part of the checkpoint: {}",
+                checkpoint.header().step,
+                dropped.join("; ")
+            ));
+        }
     }
 
     /// Whether the result of this step's round may be stored in a checkpoint.
@@ -183,6 +236,20 @@ impl Session {
     }
 }
 
+/// The settings in which two samplers differ, in words.
+fn differences(kept: Settings, own: Settings) -> String {
+    let differing: Vec<String> = [
+        ("samples", kept.samples, own.samples),
+        ("batch", kept.batch, own.batch),
+        ("seed", kept.seed, own.seed),
+    ]
+    .into_iter()
+    .filter(|(_, kept, own)| kept != own)
+    .map(|(what, kept, own)| format!("{what} {own} (in the checkpoint {kept})"))
+    .collect();
+    differing.join(", ")
+}
+
 /// Checks that a checkpoint is of a model of this size. It contains the optimizer's buffers if they
 /// were averaged in its round.
 fn fits(header: &Header, sizes: Sizes) -> Result<(), SynchronizeError> {
@@ -200,7 +267,7 @@ fn fits(header: &Header, sizes: Sizes) -> Result<(), SynchronizeError> {
     let kept = parameters;
     let buffers = elements.saturating_sub(*parameters);
     Err(SynchronizeError::Checkpoint(format!(
-        "the checkpoint of step {step} holds {kept} parameters and {buffers} values of buffers, this training {} and {}",
+        "the checkpoint of step {step} holds {kept} parameters and {buffers} values of buffers, this training lends {} and {}: lend the same parameters and buffers, with the same key buffers",
         sizes.parameters,
         sizes.model + sizes.optimizer
     )))
