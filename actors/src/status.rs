@@ -14,10 +14,13 @@ use slowmo_protocol::view::{MEMBERS_MAX, Member, View};
 pub use slowmo_protocol::wire::Stands as MemberState;
 use slowmo_protocol::wire::{MEASURE_NAME_BYTES_MAX, MEASURES_MAX};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Most events that are kept.
 pub const EVENTS_MAX: usize = 64;
+/// Most refusals, by address and reason, that have events; further ones are logged only.
+pub const REFUSED_MAX: usize = 16;
 
 /// Name of the measure that is shown first.
 pub const LOSS: &str = "loss";
@@ -143,6 +146,8 @@ pub struct StatusBoard {
     timeline: Mutex<Timeline>,
     /// How often each node sent what no correct node sends; at most [`MEMBERS_MAX`].
     accused: Mutex<BTreeMap<NodeId, u64>>,
+    /// How often each address was refused for each reason; at most [`REFUSED_MAX`].
+    refused: Mutex<BTreeMap<(SocketAddr, String), u64>>,
 }
 
 impl NodeStatus {
@@ -371,6 +376,24 @@ impl StatusBoard {
         told
     }
 
+    /// Counts a refusal of the node at an address, and names it in an event if the reason is new or
+    /// the count is a power of two: a node that tries again every second hides no other event.
+    /// Returns whether to log it.
+    pub fn refused(&self, address: SocketAddr, why: &str) -> bool {
+        let mut refused = self.refused.lock();
+        let refusal = (address, why.to_owned());
+        if refused.len() >= REFUSED_MAX && !refused.contains_key(&refusal) {
+            return true;
+        }
+        let times = refused.entry(refusal).or_default();
+        *times = times.saturating_add(1);
+        let told = times.is_power_of_two();
+        if told {
+            self.event(format!("refused {address}: {why}"));
+        }
+        told
+    }
+
     fn with<T>(&self, act: impl FnOnce(&mut NodeStatus) -> T) -> T {
         act(&mut self.status.lock())
     }
@@ -438,6 +461,23 @@ mod tests {
             "{:?}",
             status.events
         );
+    }
+
+    #[test]
+    fn who_is_refused_again_and_again_is_told_rarely() {
+        let board = StatusBoard::new();
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let told = (0..100).filter(|_| board.refused(address(1), "another key"));
+        assert_eq!(told.count(), 7);
+        assert!(board.refused(address(1), "another id"), "the reason is new");
+        assert!(
+            !board.refused(address(1), "another key"),
+            "it was told before"
+        );
+        (2..1000).for_each(|port| _ = board.refused(address(port), "another key"));
+        assert_eq!(board.refused.lock().len(), REFUSED_MAX);
+        let last = board.read().events.pop_back().unwrap();
+        assert_eq!(last.what, "refused 127.0.0.1:15: another key");
     }
 
     #[test]

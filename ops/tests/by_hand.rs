@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{TRAINING, until};
+use common::{TRAINING, until, until_holds};
 use serde_json::Value;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -159,4 +159,99 @@ fn the_status_of_one_host_lists_the_whole_cluster() {
     first.until("the others go on", |status| {
         nodes(status) == [(1, "member"), (2, "member")]
     });
+}
+
+/// Waits until a node has ended by itself; its last line of standard error.
+fn ended(mut node: Node) -> String {
+    until_holds("the node ends", || !node.is_running());
+    let errors = node.errors();
+    errors.lines().last().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn hosts_wait_for_each_other_and_say_for_whom() {
+    let hosts = Hosts::new(2);
+    // An address is silent long before the time to meet is over.
+    let quick = [("SLOWMO_CONNECT_TIMEOUT_MS", "500")];
+    let mut first = hosts.start(1, &quick);
+    until_holds("it warns", || {
+        assert!(first.is_running(), "{}", first.errors());
+        first.errors().contains("not a member yet")
+    });
+    let told = first.errors();
+    assert!(
+        told.contains("1 of min_nodes = 2 nodes have met") && told.contains(&hosts.listen[1]),
+        "{told}"
+    );
+    let _second = hosts.start(2, &quick);
+    first.until("they bootstrap", |status| nodes(status).len() == 2);
+}
+
+#[test]
+fn one_host_with_a_wrong_setting_or_key_ends_and_the_others_wait_for_it() {
+    let hosts = Hosts::new(3);
+    let key = hosts.key("other.key");
+    let key = key.to_str().unwrap();
+    for (wrong, reason) in [
+        (("SLOWMO_TAU", "5"), "tau is 5 here, 4 there"),
+        (
+            ("SLOWMO_CLUSTER_KEY_FILE", key),
+            "not issued under this cluster's key",
+        ),
+    ] {
+        // The one that bootstraps is wrong.
+        let first = hosts.start(1, &[wrong]);
+        let mut others = [2, 3].map(|host| hosts.start(host, &[]));
+        let last = ended(first);
+        assert!(
+            last.starts_with("error: ") && last.contains(reason),
+            "{last}"
+        );
+        for other in &mut others {
+            let told = other.until("it waits", |status| {
+                let waits = status["waiting_for"].as_str().unwrap_or_default();
+                waits.contains("is refused")
+            });
+            let waits = told["waiting_for"].as_str().unwrap();
+            assert!(
+                waits.starts_with("2 of min_nodes = 3") && waits.contains(&hosts.listen[0]),
+                "{waits}"
+            );
+        }
+        let mut first = hosts.start(1, &[]);
+        first.until("they bootstrap", |status| nodes(status).len() == 3);
+    }
+}
+
+#[test]
+fn a_joiner_is_told_at_once_what_keeps_it_out() {
+    let hosts = Hosts::new(2);
+    let key = hosts.key("other.key");
+    let mut first = hosts.start(1, &[("SLOWMO_MIN_NODES", "1")]);
+    first.until("it is a member", |status| nodes(status) == [(1, "member")]);
+    for (setting, reason) in [
+        (
+            ("SLOWMO_PEERS", ""),
+            "needs a running cluster to join: set peers",
+        ),
+        (
+            ("SLOWMO_CLUSTER_KEY_FILE", key.to_str().unwrap()),
+            "not issued under this cluster's key",
+        ),
+        (("SLOWMO_TAU", "5"), "tau is 5 here, 4 there"),
+    ] {
+        let begun = std::time::Instant::now();
+        let last = ended(hosts.start(2, &[("SLOWMO_JOIN", "true"), setting]));
+        assert!(
+            last.starts_with("error: ") && last.contains(reason),
+            "{last}"
+        );
+        assert!(begun.elapsed().as_secs() < 20, "{last}");
+    }
+    let told = first.status();
+    let events = told["nodes"][0]["events"].to_string();
+    assert!(
+        events.contains(&format!("refused {}", hosts.listen[1])) && events.contains("tau is 5"),
+        "{events}"
+    );
 }

@@ -60,6 +60,12 @@ pub(crate) fn connect(
     network: Option<Network>,
     me: (NodeId, Incarnation),
 ) -> Result<Connected, SpawnError> {
+    let only_joins = config.join || config.lineage.is_some();
+    let looks =
+        !config.peers.is_empty() || config.rendezvous.is_some() || config.discover.is_some();
+    if only_joins && !looks && network.is_none() {
+        return Err(SpawnError::NothingToJoin);
+    }
     let held = Held::open(config, me)?;
     let trust = held
         .as_ref()
@@ -81,11 +87,7 @@ pub(crate) fn connect(
         });
     }
     let Some(held) = held else {
-        if config.min_nodes > 1
-            || !config.peers.is_empty()
-            || config.rendezvous.is_some()
-            || config.discover.is_some()
-        {
+        if config.min_nodes > 1 || looks {
             return Err(SpawnError::NoCredentials);
         }
         let (transport, events) = MemoryHub::new(None).join(me.0, me.1, config.listen);

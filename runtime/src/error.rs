@@ -76,6 +76,11 @@ pub enum SpawnError {
         "min_nodes = {0} needs a way to find the others: set peers = [\"host:port\", …], rendezvous = \"/shared/folder\" or discover"
     )]
     NoPeers(usize),
+    /// The node only joins, and has no way to find a cluster.
+    #[error(
+        "join = true or lineage needs a running cluster to join: set peers = [\"host:port\", …] to a node of it, or rendezvous or discover as its nodes have them"
+    )]
+    NothingToJoin,
     /// The address that a rendezvous folder would name cannot be dialed.
     #[error(
         "listen = {0} with rendezvous: other nodes cannot dial this address; set listen to an address of this machine that they reach (port 0 is allowed), set advertise, or use peers"

@@ -192,6 +192,14 @@ impl MembershipState {
                 }
                 status.waiting_to_join(why);
             }
+            Notice::StillWaits(why) => {
+                tracing::warn!(why, "this node is not a member yet, and waits on");
+            }
+            Notice::Refused(address, why) => {
+                if status.refused(address, &why) {
+                    tracing::warn!(%address, why, "a node was refused");
+                }
+            }
             Notice::OtherCluster {
                 node,
                 lineage,
@@ -252,7 +260,7 @@ fn settings(context: &NodeContext) -> Settings {
         refuses: refuses(context),
         shared: node.shared.clone(),
         addresses_may_be_stale: context.discovery.may_be_stale(),
-        connect_timeout: NodeContext::span(node.connect_timeout),
+        meet_timeout: NodeContext::span(node.meet_timeout),
         synchronize_timeout: NodeContext::span(node.round_timeout),
     }
 }

@@ -150,6 +150,7 @@ macro_rules! key {
 }
 
 const SWITCH: Allowed = Allowed::Words(&["true", "false"]);
+const OFF_OR_WHOLE: Allowed = Allowed::WholeOr("off", u64::MAX);
 const FROM_ONE: Allowed = Allowed::Whole(1, u64::MAX);
 const MILLISECONDS: Allowed = Allowed::Whole(1, MILLISECONDS_MAX);
 const WIRE: Allowed = Allowed::Words(&["f32", "bf16", "int8"]);
@@ -398,7 +399,7 @@ pub static KEYS: &[Key] = &[
         true,
         "nesterov, bmuf_nbm: outer momentum, μ"
     ),
-    key!(average_every, word: "off", "inner steps", Allowed::WholeOr("off"), true, "steps from one exact average without momentum to the next"),
+    key!(average_every, word: "off", "inner steps", OFF_OR_WHOLE, true, "steps from one exact average without momentum to the next"),
     key!(
         no_average,
         "false",
@@ -526,7 +527,7 @@ pub static KEYS: &[Key] = &[
         checkpoint_every,
         word: "off",
         "outer rounds",
-        Allowed::WholeOr("off"),
+        OFF_OR_WHOLE,
         true,
         "outer rounds from one checkpoint to the next; without an outer optimizer, exact averages"
     ),
@@ -562,7 +563,15 @@ pub static KEYS: &[Key] = &[
         "ms",
         MILLISECONDS,
         false,
-        "how long a node tries to reach a peer"
+        "how long a node tries to reach an address before it reports that nobody answers there; it tries again"
+    ),
+    key!(
+        meet_timeout_ms,
+        word: "auto",
+        "ms",
+        Allowed::WholeOr("auto", MILLISECONDS_MAX),
+        false,
+        "how long a node waits for min_nodes nodes, or with join for a running cluster, before it gives up; auto: 10 minutes, and 30 s if slowmo launch started it, which starts all at once"
     ),
     key!(
         round_timeout_ms,

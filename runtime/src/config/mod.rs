@@ -40,6 +40,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// How long a node waits for the others to meet it, unless `meet_timeout_ms` says otherwise: a
+/// person starts one host after the other, and machines and images take minutes to come up.
+pub const MEET_TIMEOUT: Duration = Duration::from_secs(600);
+/// The same for a node that `slowmo launch` started together with the others.
+pub const MEET_TIMEOUT_LAUNCHED: Duration = Duration::from_secs(30);
+
 /// All settings of a node. [`keys::KEYS`] lists units, defaults and ranges; [`Config::check`]
 /// checks fields set by hand.
 ///
@@ -174,8 +180,11 @@ pub struct Config {
     pub resume: Resume,
     /// Whether SIGTERM drains this node.
     pub drain_on_sigterm: bool,
-    /// Longest time that a peer is dialed before it is given up, in milliseconds.
+    /// Longest time that an address is dialed before it is reported as silent, in milliseconds.
     pub connect_timeout_ms: u64,
+    /// Longest time that the node waits for others to meet it, in milliseconds; `None` is 10
+    /// minutes, or 30 s if a launcher started this process.
+    pub meet_timeout_ms: Option<u64>,
     /// Longest time that a round may take before it fails, in milliseconds.
     pub round_timeout_ms: u64,
     /// Silence after which a connection is given up, in milliseconds.
@@ -255,6 +264,7 @@ impl Default for Config {
             resume: Resume::Newest,
             drain_on_sigterm: true,
             connect_timeout_ms: 30_000,
+            meet_timeout_ms: None,
             round_timeout_ms: 300_000,
             idle_timeout_ms: 10_000,
             keep_alive_ms: 1_000,
@@ -449,6 +459,18 @@ impl Config {
     #[must_use]
     pub fn connect_timeout(&self) -> Duration {
         Duration::from_millis(self.connect_timeout_ms)
+    }
+
+    /// `meet_timeout_ms` as a duration; `launched` says whether a launcher started this process.
+    #[must_use]
+    pub(crate) fn meet_timeout(&self, launched: bool) -> Duration {
+        let otherwise = if launched {
+            MEET_TIMEOUT_LAUNCHED
+        } else {
+            MEET_TIMEOUT
+        };
+        self.meet_timeout_ms
+            .map_or(otherwise, Duration::from_millis)
     }
 
     /// `round_timeout_ms` as a duration.

@@ -6,6 +6,7 @@ use crate::checkpoints::{
 use crate::config::{Config, Resume};
 use crate::error::SpawnError;
 use crate::executor::beside;
+use crate::launcher;
 use crate::marker::Marker;
 use crate::recorder::FileRecorder;
 use slowmo_actors::context::NodeSettings;
@@ -123,6 +124,7 @@ pub(super) fn settings(config: &Config, identity: Identity) -> Result<NodeSettin
         probe_interval: Duration::from_millis(config.probe_interval_ms),
         suspect: Duration::from_millis(config.suspect_ms),
         connect_timeout: config.connect_timeout(),
+        meet_timeout: config.meet_timeout(launcher::has_started_this()),
         round_timeout: config.round_timeout(),
     })
 }

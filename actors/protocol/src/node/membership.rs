@@ -75,6 +75,10 @@ pub enum Notice {
     Drained,
     /// Reason why this node is no member; `None` if it is one or does not wait to be.
     Waiting(Option<String>),
+    /// This node has waited for a while, for this reason, and goes on waiting.
+    StillWaits(String),
+    /// A node at this address is refused, for this reason.
+    Refused(SocketAddr, String),
     /// Another running cluster was met.
     OtherCluster {
         /// One of its members.
@@ -365,6 +369,8 @@ impl<D: Data> Turn<'_, D> {
                 self.notice(Notice::Drained);
             }
             Effect::Waiting(why) => self.notice(Notice::Waiting(why)),
+            Effect::StillWaits(why) => self.notice(Notice::StillWaits(why)),
+            Effect::Refused { address, why } => self.notice(Notice::Refused(address, why)),
             Effect::OtherCluster {
                 node,
                 lineage,

@@ -150,7 +150,7 @@ fn members_settings(
         refuses: None,
         shared: "simulated = 1".to_owned(),
         addresses_may_be_stale: true,
-        connect_timeout: config.waits.connect,
+        meet_timeout: config.waits.connect,
         synchronize_timeout: config.waits.round,
     }
 }

@@ -1,6 +1,6 @@
 //! Nodes that ask to be admitted, and the members that admit or refuse them.
 
-use super::bootstrapping::dial_failed;
+use super::misfits::dial_failed;
 use super::*;
 use crate::coordinator::GivesUp;
 use crate::wire::JoinRefusal;
@@ -36,7 +36,9 @@ fn a_joiner_waits_for_members_as_long_as_for_peers_and_then_for_one_round() {
     let settle = |met: &[u64]| {
         let mut node = joiner(met);
         node.machine.settings.synchronize_timeout = Span::from_millis(5_000);
-        node.machine.synchronize_by = Some(Instant(0).after(Span::from_millis(5_000)));
+        // The wait for a round begins anew with the setting.
+        node.machine.synchronize_by = None;
+        node.feed(In::Tick);
         gives_up(node)
     };
     for (met, missing) in [
@@ -48,7 +50,8 @@ fn a_joiner_waits_for_members_as_long_as_for_peers_and_then_for_one_round() {
         assert!(told.contains(missing), "{told}");
     }
     let mut refused = joiner(&[]);
-    refused.feed(dial_failed(9, "node 9 is alive"));
+    refused.feed(In::Discovered(vec![member(1).address, member(2).address]));
+    refused.feed(dial_failed(1, DialFault::IdTaken, "node 9 is alive"));
     let (_, told) = gives_up(refused);
     assert!(
         told.contains("no running cluster was met") && told.contains("node 9 is alive"),
