@@ -65,7 +65,25 @@ pub(super) fn merge(
 }
 
 /// The arguments of the user's binary: all but the `--slowmo-*` flags and their values. Everything
-/// from `--` on belongs to the user.
+/// from `--` on belongs to the user. A parser like clap takes what is left; alone it would refuse
+/// `--slowmo-tau` as an unexpected argument.
+///
+/// ```
+/// use clap::Parser;
+///
+/// #[derive(Parser)]
+/// struct Arguments {
+///     #[arg(long)]
+///     epochs: u64,
+/// }
+///
+/// // As std::env::args() gives them.
+/// let typed = || ["train", "--slowmo-tau", "12", "--epochs", "3"].map(String::from).into_iter();
+/// assert!(Arguments::try_parse_from(typed()).is_err(), "unexpected argument '--slowmo-tau'");
+/// let arguments = Arguments::try_parse_from(slowmo::user_arguments(typed())?)?;
+/// assert_eq!(arguments.epochs, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// A `--slowmo-*` flag without a value.
