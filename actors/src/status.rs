@@ -126,6 +126,8 @@ pub struct NodeStatus {
     pub deaths: u64,
     /// State of the node's parts of checkpoints, if it writes any.
     pub checkpoints: Option<CheckpointStatus>,
+    /// What the node does before it looks for others.
+    pub starting: Option<String>,
     /// The reason why no round is decided, and what would end the wait.
     pub waiting_for: Option<String>,
     /// The reason why this node is not a member yet.
@@ -151,12 +153,13 @@ pub struct StatusBoard {
 }
 
 impl NodeStatus {
-    /// What this node waits for: its own workers, a round that is not decided, or to become a
-    /// member. A node whose workers are missing may be the cause of the others.
+    /// What this node waits for: its own start, its workers, a round that is not decided, or to
+    /// become a member. A node whose workers are missing may be the cause of the others.
     #[must_use]
     pub fn waiting(&self) -> Option<&str> {
-        self.waiting_for_workers
+        self.starting
             .as_deref()
+            .or(self.waiting_for_workers.as_deref())
             .or(self.waiting_for.as_deref())
             .or(self.waiting_to_join.as_deref())
     }
@@ -336,6 +339,11 @@ impl StatusBoard {
             }
             status.checkpoints = Some(checkpoints);
         });
+    }
+
+    /// Sets what the node does before it looks for others; `None` once it does.
+    pub fn starting(&self, what: Option<String>) {
+        self.with(|status| status.starting = what);
     }
 
     /// Sets the reason why no round is decided; `None` if rounds are decided.

@@ -255,3 +255,32 @@ fn a_joiner_is_told_at_once_what_keeps_it_out() {
         "{events}"
     );
 }
+
+#[test]
+fn a_host_with_the_id_of_a_live_one_is_told_so_soon() {
+    let hosts = Hosts::new(3);
+    let two = [("SLOWMO_MIN_NODES", "2")];
+    let mut first = hosts.start(1, &two);
+    let _second = hosts.start(2, &two);
+    first.until("they are members", |status| {
+        nodes(status) == [(1, "member"), (2, "member")]
+    });
+    let begun = std::time::Instant::now();
+    let last = ended(hosts.start(3, &[two[0], ("SLOWMO_NODE_ID", "2")]));
+    assert!(
+        last.contains("node 2") && last.contains("give each node its own node_id"),
+        "{last}"
+    );
+    // A peer that does not answer is waited for much longer.
+    assert!(begun.elapsed().as_secs() < 15, "{last}");
+}
+
+#[test]
+fn a_host_that_nobody_can_dial_is_refused() {
+    let hosts = Hosts::new(2);
+    let last = ended(hosts.start(1, &[("SLOWMO_LISTEN", "0.0.0.0:0")]));
+    assert!(
+        last.contains("listen = 0.0.0.0:0") && last.contains("set advertise = HOST:PORT"),
+        "{last}"
+    );
+}

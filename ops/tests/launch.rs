@@ -179,6 +179,30 @@ fn workers_and_key_file_reach_the_nodes_and_json_keeps_standard_output_clean() {
 }
 
 #[test]
+fn more_nodes_than_the_cluster_may_have_are_not_started() {
+    let refused = |variable: &str, argument: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_slowmo"))
+            .args(["launch", "--nodes", "3", "--", "echo", argument])
+            .env("SLOWMO_MAX_NODES", variable)
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.stdout.is_empty() || output.status.success(),
+            "{error}"
+        );
+        error
+    };
+    for error in [refused("2", "up"), refused("8", "--slowmo-max-nodes=2")] {
+        assert!(
+            error.contains("--nodes 3: the cluster may have max_nodes = 2 members"),
+            "{error}"
+        );
+    }
+    assert_eq!(refused("3", "up"), "");
+}
+
+#[test]
 fn with_fail_fast_a_failing_node_ends_the_others_and_is_named() {
     let start = Instant::now();
     let output = launch_failing_fast(

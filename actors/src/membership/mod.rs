@@ -261,6 +261,7 @@ fn settings(context: &NodeContext) -> Settings {
         shared: node.shared.clone(),
         addresses_may_be_stale: context.discovery.may_be_stale(),
         meet_timeout: NodeContext::span(node.meet_timeout),
+        rejoin_timeout: NodeContext::span(node.rejoin_timeout),
         synchronize_timeout: NodeContext::span(node.round_timeout),
     }
 }

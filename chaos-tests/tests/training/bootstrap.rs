@@ -478,8 +478,8 @@ fn a_configuration_that_cannot_start() {
         &refusal(everywhere),
         &[
             "listen = 0.0.0.0:0",
-            "rendezvous",
-            "set listen to an address of this machine",
+            "set advertise = HOST:PORT",
+            "or listen at that address",
         ],
     );
     let unnamed = Config {

@@ -118,6 +118,12 @@ impl Launch {
         plan.first_id = self.first_id as usize;
         plan.joins = self.join.is_some();
         plan.peers = self.join.clone();
+        let nodes = usize::from(self.nodes);
+        if let Some(max_nodes) = plan.max_nodes().filter(|max_nodes| nodes > *max_nodes) {
+            bail!(
+                "--nodes {nodes}: the cluster may have max_nodes = {max_nodes} members; raise it, or start fewer"
+            );
+        }
         catch_signals();
         let start = Instant::now();
         let (failed, restarts) = if self.fail_fast {
@@ -412,6 +418,34 @@ fn drain(job: &mut Job, node: usize) -> Result<(), String> {
     Ok(())
 }
 
+/// Refuses more nodes than the cluster may have (`max_nodes`), as a node of the job reports it.
+/// Members that other launches started count too.
+fn fits(job: &Job, nodes: usize) -> Result<(), String> {
+    let running = job.group.running_nodes();
+    if nodes <= staying(job).len() {
+        return Ok(());
+    }
+    let Some(report) = running.iter().find_map(|node| job.group.report(*node)) else {
+        return Ok(());
+    };
+    let is_own = |node: u64| running.iter().any(|own| *own as u64 == node);
+    let members = report.members.iter();
+    let others = members
+        .filter(|member| member.alive && !is_own(member.node))
+        .count();
+    let max_nodes = report.max_nodes;
+    if nodes + others <= max_nodes {
+        return Ok(());
+    }
+    let beside = match others {
+        0 => String::new(),
+        others => format!(", of which {others} are not of this job"),
+    };
+    Err(format!(
+        "{nodes} nodes: the cluster may have max_nodes = {max_nodes} members{beside}; nothing was changed"
+    ))
+}
+
 /// Starts the lowest free ids, or drains the highest running ones. Nodes that are already leaving
 /// do not count, nor do nodes that wait to be started again: they start now, or stay away.
 fn scale(job: &mut Job, nodes: usize) -> Result<Answer, String> {
@@ -420,6 +454,7 @@ fn scale(job: &mut Job, nodes: usize) -> Result<Answer, String> {
             "{nodes} nodes: one machine runs 1 to {NODES_MAX} node processes of a launch; drain the last one to end the job"
         ));
     }
+    fits(job, nodes)?;
     job.cancel_restarts(&job.restarts.waiting());
     let running = job.group.running_nodes();
     let stay = staying(job);

@@ -166,7 +166,7 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Form("an IP address and a port, like 0.0.0.0:7000"),
         false,
-        "where this node's UDP endpoint listens; port 0 takes a free one"
+        "where this node's UDP endpoint listens; port 0 takes a free one; 0.0.0.0 and [::] need advertise"
     ),
     key!(
         advertise,
@@ -572,6 +572,14 @@ pub static KEYS: &[Key] = &[
         Allowed::WholeOr("auto", MILLISECONDS_MAX),
         false,
         "how long a node waits for min_nodes nodes, or with join for a running cluster, before it gives up; auto: 10 minutes, and 30 s if slowmo launch started it, which starts all at once"
+    ),
+    key!(
+        rejoin_timeout_ms,
+        "3600000",
+        "ms",
+        MILLISECONDS,
+        false,
+        "how long a node that the others continued without waits to be admitted again, and a restarted one (marker) looks for its run, before it gives up"
     ),
     key!(
         round_timeout_ms,

@@ -27,7 +27,7 @@ pub use discover::Discover;
 pub use error::{ConfigError, Origin};
 pub use slowmo_protocol::algorithm::{LatePeers, TopologyName, WireType};
 pub use slowmo_protocol::policy::{Bootstrap, JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
-pub use sources::{RESERVED_VARIABLES, user_arguments};
+pub use sources::{RESERVED_VARIABLES, load_of, user_arguments};
 pub use values::{BaseName, Congestion, DeviceName, OuterName, Resume};
 
 pub(crate) use values::is_host_and_port;
@@ -185,6 +185,9 @@ pub struct Config {
     /// Longest time that the node waits for others to meet it, in milliseconds; `None` is 10
     /// minutes, or 30 s if a launcher started this process.
     pub meet_timeout_ms: Option<u64>,
+    /// Longest time that a node that was a member waits to be admitted again, and that a restarted
+    /// one looks for its run, in milliseconds.
+    pub rejoin_timeout_ms: u64,
     /// Longest time that a round may take before it fails, in milliseconds.
     pub round_timeout_ms: u64,
     /// Silence after which a connection is given up, in milliseconds.
@@ -265,6 +268,7 @@ impl Default for Config {
             drain_on_sigterm: true,
             connect_timeout_ms: 30_000,
             meet_timeout_ms: None,
+            rejoin_timeout_ms: 3_600_000,
             round_timeout_ms: 300_000,
             idle_timeout_ms: 10_000,
             keep_alive_ms: 1_000,
@@ -331,6 +335,17 @@ impl Config {
         }
         if self.rendezvous.is_some() && self.discover.is_some() {
             return Err(ConfigError::TwoDiscoveries);
+        }
+        if self.min_nodes > self.max_nodes {
+            let Self {
+                min_nodes,
+                max_nodes,
+                ..
+            } = *self;
+            return Err(ConfigError::MoreThanFit {
+                min_nodes,
+                max_nodes,
+            });
         }
         if self.keep_alive_ms >= self.idle_timeout_ms {
             let Self {

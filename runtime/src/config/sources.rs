@@ -27,9 +27,20 @@ const FLAG_PREFIX: &str = "--slowmo";
 
 /// Implements [`Config::load`].
 pub(super) fn load() -> Result<Config, ConfigError> {
+    load_of(std::env::vars_os(), std::env::args_os().skip(1))
+}
+
+/// What [`Config::load`] gives a process with these variables and arguments.
+///
+/// # Errors
+/// As [`Config::load`].
+pub fn load_of(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+    arguments: impl Iterator<Item = OsString>,
+) -> Result<Config, ConfigError> {
     let text = |text: OsString| text.to_string_lossy().into_owned();
-    let arguments: Vec<String> = std::env::args_os().skip(1).map(text).collect();
-    let variables: Vec<(String, String)> = std::env::vars_os()
+    let arguments: Vec<String> = arguments.map(text).collect();
+    let variables: Vec<(String, String)> = variables
         .map(|(name, value)| (text(name), text(value)))
         .collect();
     let file = file_path(&variables, &arguments)?

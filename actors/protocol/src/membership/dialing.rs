@@ -20,7 +20,7 @@ pub enum DialFault {
     Silent,
     /// The two nodes do not belong together: other credentials, another protocol version.
     Stranger,
-    /// Another process has this node's id.
+    /// Another live process has the id of one of the two.
     IdTaken,
 }
 

@@ -200,6 +200,9 @@ pub struct Settings {
     pub addresses_may_be_stale: bool,
     /// How long this node waits for `min_nodes` nodes, or for a cluster that it can join.
     pub meet_timeout: Span,
+    /// How long a node that was a member waits to be admitted again, and a restarted one looks for
+    /// the run that it was in.
+    pub rejoin_timeout: Span,
     /// How long the nodes that have met may take to call `synchronize` and to decide a round.
     pub synchronize_timeout: Span,
 }

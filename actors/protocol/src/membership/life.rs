@@ -138,6 +138,9 @@ impl Life {
                 .to_owned();
         }
         let Some(cluster) = &self.cluster else {
+            if node.is_bound_to_look() && !node.settings.join {
+                return node.why_not_founded().unwrap_or_default();
+            }
             return format!(
                 "no running cluster was met; check peers, rendezvous or discover{}",
                 in_brackets(node.obstacle().as_deref())

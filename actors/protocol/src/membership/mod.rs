@@ -91,6 +91,8 @@ pub struct Membership {
     appear_by: Option<Instant>,
     /// Until when those that have met must have decided a round.
     synchronize_by: Option<Instant>,
+    /// Until when a node that was a member must be one again.
+    return_by: Option<Instant>,
     /// When to report again that this node waits.
     told_at: Option<Instant>,
     misfits: Misfits,
@@ -152,6 +154,7 @@ impl Machine for Membership {
         self.look_no_longer(now, out);
         self.judge(now, out);
         self.bound_waits(now);
+        self.bound_return(now, out);
         self.tell_waiting(out);
         self.tell_still_waiting(now, out);
     }
@@ -184,6 +187,7 @@ impl Machine for Membership {
             looking,
             self.life.returns_at,
             self.life.void_look_at,
+            self.return_by,
             self.told_at,
         ];
         bootstrap
@@ -208,6 +212,7 @@ impl Membership {
             looked: false,
             appear_by: None,
             synchronize_by: None,
+            return_by: None,
             told_at: None,
             misfits: Misfits::new(),
             adopted: None,
@@ -481,8 +486,7 @@ impl Membership {
         }
     }
 
-    /// Bounds the first wait of this node: for the nodes to meet, then for them to decide a round. A
-    /// node that was a member, or must look for its run, waits on.
+    /// Bounds the first wait of this node: for the nodes to meet, then for them to decide a round.
     fn bound_waits(&mut self, now: Instant) {
         let joins = self.life.waits_for_admission(self.settings.join);
         let bootstraps = self.life.is_new() && self.may_bootstrap();
@@ -505,6 +509,25 @@ impl Membership {
             self.synchronize_by = None;
             let by = now.after(self.settings.meet_timeout);
             self.appear_by.get_or_insert(by.after(DIAL_ERROR_WAIT_MAX));
+        }
+    }
+
+    /// Bounds the wait of a node that was a member, or that must look for its run: without an end it
+    /// would wait for a run that is over.
+    fn bound_return(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let was_member = self.life.was_member && self.life.standing.is_none() && !self.life.drained;
+        let looks = self.model.is_some()
+            && !self.settings.join
+            && self.life.is_new()
+            && self.is_bound_to_look();
+        if self.failed.is_some() || !(was_member || looks) {
+            self.return_by = None;
+            return;
+        }
+        let timeout = self.settings.rejoin_timeout;
+        if now >= *self.return_by.get_or_insert(now.after(timeout)) {
+            self.return_by = None;
+            self.not_admitted(timeout, out);
         }
     }
 

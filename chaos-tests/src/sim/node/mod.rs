@@ -151,6 +151,8 @@ fn members_settings(
         shared: "simulated = 1".to_owned(),
         addresses_may_be_stale: true,
         meet_timeout: config.waits.connect,
+        // Longer than any simulated fault.
+        rejoin_timeout: Span::from_millis(3_600_000),
         synchronize_timeout: config.waits.round,
     }
 }

@@ -103,6 +103,30 @@ fn a_member_that_joins_again_is_not_late_for_its_bootstrap() {
 }
 
 #[test]
+fn a_member_that_is_not_admitted_again_gives_up_in_the_end() {
+    let mut node = joiner(&[1, 2]);
+    node.machine.settings.rejoin_timeout = Span::from_millis(200_000);
+    node.decide(at(FIRST, 8, view(5, &[1, 2, 9])));
+    node.feed(In::MustRejoin);
+    node.feed(In::Resigned(true));
+    let begun = node.now;
+    node.disconnect(1, false);
+    let (at, told) = gives_up(node.clone());
+    assert_eq!(at, begun.after(Span::from_millis(200_000)), "{told}");
+    assert!(
+        told.contains("not admitted to a running cluster within 200000 ms"),
+        "{told}"
+    );
+    // One that is admitted meanwhile begins anew.
+    node.decide(at_round_nine());
+    assert_eq!(node.machine.return_by, None);
+}
+
+fn at_round_nine() -> MemberState {
+    at(FIRST, 9, view(6, &[1, 2, 9]))
+}
+
+#[test]
 fn a_member_that_must_rejoin_founds_no_cluster_of_its_own() {
     let mut node = Bench::new(1, 1);
     assert!(formed(&node.synchronize()));

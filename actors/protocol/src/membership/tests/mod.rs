@@ -37,6 +37,7 @@ pub(super) fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
         shared: shared.to_owned(),
         addresses_may_be_stale: false,
         meet_timeout: Span(100),
+        rejoin_timeout: Span::from_millis(3_600_000),
         synchronize_timeout: Span(1000),
     });
     machine.discovered = Some(Vec::new());
