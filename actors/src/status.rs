@@ -5,11 +5,11 @@ use crate::timeline::{DISAGREEMENT, Timeline};
 use crate::unix_time::unix_us;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use slowmo_protocol::coordinator::Outcome;
-use slowmo_protocol::gossip_peer::Straggler;
+use slowmo_protocol::coordinator::{MISSES_WAITED_FOR, Outcome, Straggler};
+use slowmo_protocol::gossip_peer;
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round, Step};
 use slowmo_protocol::sound::Unsound;
-use slowmo_protocol::time::Span;
+use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::view::{MEMBERS_MAX, Member, View};
 pub use slowmo_protocol::wire::Stands as MemberState;
 use slowmo_protocol::wire::{MEASURE_NAME_BYTES_MAX, MEASURES_MAX};
@@ -45,7 +45,7 @@ pub struct Gossiping {
     pub step: Step,
     /// Peers for which the node's training threads wait, and late peers without which they
     /// continue.
-    pub stragglers: Vec<Straggler>,
+    pub stragglers: Vec<gossip_peer::Straggler>,
 }
 
 /// Outcomes of a node's parts of checkpoints.
@@ -87,6 +87,10 @@ pub struct NodeStatus {
     pub round: Round,
     /// The inner step after the last decided round.
     pub step: Step,
+    /// The inner step at which the training thread of worker 0 is, and when it began that step.
+    pub training: Option<(Step, Instant)>,
+    /// Members that live and contributed nothing to the last round, ascending.
+    pub stragglers: Vec<Straggler>,
     /// The members of the view.
     pub members: Vec<Member>,
     /// The view after the last decided round, and the number of values in the vector that its
@@ -349,6 +353,51 @@ impl StatusBoard {
     /// Sets the reason why no round is decided; `None` if rounds are decided.
     pub fn waiting(&self, why: Option<String>) {
         self.with(|status| status.waiting_for = why);
+    }
+
+    /// Records that the training thread of worker 0 begins a step.
+    pub fn trains(&self, step: Step, now: Instant) {
+        self.with(|status| status.training = Some((step, now)));
+    }
+
+    /// Sets the members that live and contributed nothing to the last round. An event tells when
+    /// rounds stop to wait for one, and when it contributes again.
+    pub fn stragglers(&self, stragglers: Vec<Straggler>) {
+        self.with(|status| {
+            let before = std::mem::take(&mut status.stragglers);
+            let of = |list: &[Straggler], node| {
+                let known = list.iter().find(|straggler| straggler.node == node);
+                known.map(|straggler| straggler.missed).unwrap_or_default()
+            };
+            for straggler in &stragglers {
+                let Straggler {
+                    node, missed, step, ..
+                } = *straggler;
+                if of(&before, node) < MISSES_WAITED_FOR && missed >= MISSES_WAITED_FOR {
+                    note(
+                        status,
+                        format!(
+                            "{node} lives, missed {missed} rounds and has not finished {step}: \
+                             rounds do not wait for it until its training goes on"
+                        ),
+                    );
+                }
+            }
+            for straggler in &before {
+                let node = straggler.node;
+                let stays = status.members.iter().any(|member| member.id == node);
+                if stays && straggler.missed >= MISSES_WAITED_FOR && of(&stragglers, node) == 0 {
+                    note(
+                        status,
+                        format!(
+                            "{node} contributes again after {} rounds without it",
+                            straggler.missed
+                        ),
+                    );
+                }
+            }
+            status.stragglers = stragglers;
+        });
     }
 
     /// Sets the workers of this node for which its other workers wait.

@@ -79,11 +79,7 @@ pub fn digest(context: &NodeContext, since_us: u64) -> StatusDigest {
         lineage: status.lineage,
         epoch: status.epoch,
         round: status.round,
-        step: status
-            .measures
-            .values()
-            .map(|(step, _)| *step)
-            .fold(status.step, Ord::max),
+        step: status.training.map_or(status.step, |(step, _)| step),
         measures: measures.collect(),
         disagreement: status.disagreement,
         weight: status.gossip.as_ref().map(|gossip| gossip.weight),

@@ -13,7 +13,7 @@ use slowmo::internal::checkpoints::{list, newest_whole};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Moments at which a run is killed.
 const KILLS: u64 = 20;
@@ -29,6 +29,10 @@ fn slowmo() -> Command {
 /// Nodes that train with a checkpoint after every outer round, in a process group with their
 /// launcher.
 fn launch(nodes: usize, folder: &Path, training: &[&str]) -> Child {
+    launch_command(nodes, folder, training).spawn().unwrap()
+}
+
+fn launch_command(nodes: usize, folder: &Path, training: &[&str]) -> Command {
     let mut command = slowmo();
     command
         .args([
@@ -44,11 +48,8 @@ fn launch(nodes: usize, folder: &Path, training: &[&str]) -> Child {
         .env("SLOWMO_CHECKPOINT_EVERY", "1")
         .env("XDG_RUNTIME_DIR", folder.parent().unwrap());
     command.env("SLOWMO_BASE", "none").env("SLOWMO_TAU", "6");
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
     command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
 }
 
 /// A demo node of a run without end.
@@ -244,4 +245,82 @@ fn the_command_line_shows_checks_and_exports() {
         .unwrap();
     assert_eq!(verified.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&verified.stdout).contains("node-1.safetensors is torn"));
+}
+
+/// Nodes that train without end, with a checkpoint due so rarely that none is: an average after
+/// each second step, an outer round after each sixth.
+fn launch_without_schedule(nodes: usize, folder: &Path, steps: &str) -> Child {
+    let training = ["demo-node", "--steps", steps];
+    let mut command = launch_command(nodes, folder, &training);
+    command
+        .env("SLOWMO_CHECKPOINT_EVERY", "1000000")
+        .env("SLOWMO_BASE", "local_sgd")
+        .env("SLOWMO_FREQUENCY", "2");
+    command.spawn().unwrap()
+}
+
+/// The step that follows the newest whole checkpoint, whose values are right, and its parts.
+fn whole(folder: &Path) -> Option<(u64, usize)> {
+    let kept = newest_whole(folder).ok()?.0?;
+    kept.verify().unwrap();
+    Some((kept.header().step, kept.parts().len()))
+}
+
+/// `slowmo checkpoint now` of the only job of a folder.
+fn checkpoint_now(folder: &Path) -> (bool, String) {
+    let output = slowmo()
+        .args(["checkpoint", "now", "--wait", "60"])
+        .env("XDG_RUNTIME_DIR", folder.parent().unwrap())
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let said = text(&output.stdout) + &text(&output.stderr);
+    (output.status.success(), said)
+}
+
+#[test]
+fn a_checkpoint_is_made_on_demand_and_another_one_at_a_planned_stop_of_all() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("checkpoints");
+    let mut launcher = launch_without_schedule(3, &folder, "1000000");
+    let mut events = events(&mut launcher);
+    events.find(|event| event["event"] == "round").unwrap();
+    let drains = std::thread::spawn(move || events.count());
+    let (made, said) = until_some("a node is a member", || {
+        let (made, said) = checkpoint_now(&folder);
+        (made || !said.contains("not a member")).then_some((made, said))
+    });
+    assert!(made && said.contains("is whole"), "{said}");
+    let (asked, parts) = whole(&folder).unwrap();
+    assert!(said.contains(&format!("step {asked}")), "{said}");
+    assert_eq!((asked % 6, parts), (0, 3));
+
+    // As an operator stops a job.
+    let launcher_id = launcher.id().to_string();
+    assert!(
+        Command::new("kill")
+            .arg(&launcher_id)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let begun = Instant::now();
+    let ended = launcher.wait().unwrap();
+    drains.join().unwrap();
+    let took = begun.elapsed();
+    let (last, _) = whole(&folder).unwrap();
+    assert!(
+        last > asked && last % 6 == 0,
+        "{last} after {asked}; {ended} after {took:?}"
+    );
+}
+
+#[test]
+fn at_the_end_of_training_the_last_outer_round_is_kept() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("checkpoints");
+    let mut launcher = launch_without_schedule(3, &folder, "45");
+    events(&mut launcher).count();
+    assert!(launcher.wait().unwrap().success());
+    assert_eq!(whole(&folder), Some((42, 3)));
 }

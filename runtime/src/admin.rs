@@ -5,6 +5,7 @@
 //! checkpoint) says so. Touches one socket file. Without the key `admin` nothing listens.
 
 use crate::cluster::{ClusterStatus, cluster};
+use crate::orders::ask_for_checkpoint;
 use crate::status::{Status, starting, status};
 use crate::telemetry::Allowance;
 use parking_lot::Mutex;
@@ -52,6 +53,8 @@ pub enum Request {
     Cluster,
     /// Orders the node to hand over in the next round and leave.
     Drain,
+    /// Orders a checkpoint of the cluster's state after the next outer round that has not begun.
+    Checkpoint,
     /// Orders the node to write its last events to disk, if it keeps them (key `flight`).
     Dump,
     /// Without `history`: asks which history would continue here without a quorum. With the history
@@ -269,6 +272,14 @@ async fn answer(line: &str, answering: &Answering) -> Answer {
             tracing::warn!("an order over the admin socket: drain");
             context.actors.tell(membership::In::Drain)
         }
+        Request::Checkpoint => {
+            tracing::warn!("an order over the admin socket: checkpoint");
+            if let Err(error) = ask_for_checkpoint(context) {
+                return Answer::Refused {
+                    error: error.to_string(),
+                };
+            }
+        }
         Request::Dump => {
             return match dump(context, "asked for").await {
                 Ok(file) => Answer::Dumped { file },
@@ -296,7 +307,7 @@ impl Answering {
             })),
             // A node that starts knows nobody yet.
             Request::Exited { .. } => Answer::Done,
-            Request::Drain | Request::Dump | Request::Recover { .. } => {
+            Request::Drain | Request::Checkpoint | Request::Dump | Request::Recover { .. } => {
                 let what = status.starting.unwrap_or_default();
                 Answer::Refused {
                     error: format!("this node is starting ({what}): ask again, or end its process"),

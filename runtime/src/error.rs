@@ -143,6 +143,19 @@ pub enum WorkerError {
         /// The bound in bytes.
         max: usize,
     },
+    /// A checkpoint was asked for, and this node writes none.
+    #[error(
+        "this node writes no checkpoints: set `checkpoints` to a folder that all nodes share, and `checkpoint_every`, on every node"
+    )]
+    CheckpointsOff,
+    /// A checkpoint was asked for, and no round ends with a state that all nodes share.
+    #[error(
+        "this algorithm has no checkpoints: its nodes never hold the same parameters and slow momentum; set an outer optimizer, or average_every"
+    )]
+    NeverAlike,
+    /// A checkpoint was asked for, and the node is not a member.
+    #[error("this node is not a member of the cluster now: ask a member, or ask again later")]
+    NotAMember,
     /// A reported measure is refused and not shown.
     #[error(
         "the measure {name:?} is not shown: a name has 1 to {MEASURE_NAME_BYTES_MAX} bytes and is not \"disagreement\", and a node reports at most {MEASURES_MAX} names, the loss among them"

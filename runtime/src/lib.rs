@@ -41,6 +41,7 @@ pub mod internal;
 mod launcher;
 mod marker;
 mod node;
+mod orders;
 mod printable;
 mod recorder;
 mod runtime;

@@ -3,8 +3,10 @@
 
 use crate::admin::Endpoint;
 use crate::checkpoints::Checkpoints;
+use crate::error::WorkerError;
 use crate::executor::Executor;
 use crate::marker::Marker;
+use crate::orders::ask_for_checkpoint;
 use crate::status::{self, Status};
 use crate::telemetry;
 use crate::transport::quic;
@@ -96,8 +98,9 @@ impl Node {
         &self.checkpoints
     }
 
-    /// Waits until the last part of a checkpoint is written, on any executor.
-    pub(crate) async fn flush_checkpoints(&self) {
+    /// Waits until the last part of a checkpoint is written, on any executor; with `held`, also
+    /// the one that is written only at the end.
+    pub(crate) async fn end_checkpoints(&self, held: bool) {
         if !self.checkpoints.writes() {
             return;
         }
@@ -109,7 +112,7 @@ impl Node {
             };
             executor
                 .handle()
-                .spawn_blocking(move || checkpoints.flush())
+                .spawn_blocking(move || checkpoints.end(held))
         };
         // If this fails the executor is ending: nobody waits any more.
         _ = flushing.await;
@@ -159,6 +162,15 @@ impl Node {
         self.context
             .actors
             .tell(slowmo_protocol::membership::In::Drain);
+    }
+
+    pub(crate) fn ask_for_checkpoint(&self) -> Result<(), WorkerError> {
+        ask_for_checkpoint(&self.context)
+    }
+
+    /// Shows the inner step that its training begins.
+    pub(crate) fn trains(&self, step: Step) {
+        self.context.status.trains(step, self.context.clock.now());
     }
 
     /// Shows something that went wrong on this node, in its log and its status.

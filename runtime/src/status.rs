@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
 pub use slowmo_actors::status::{CheckpointStatus, Event, MemberState};
 use slowmo_actors::status::{Gossiping, LOSS, NodeStatus};
+use slowmo_protocol::coordinator;
 use slowmo_protocol::gossip_peer::Straggler;
 use slowmo_protocol::real;
 use slowmo_protocol::time::Instant;
@@ -25,6 +26,12 @@ pub struct Status {
     pub round: u64,
     /// The inner step after the last decided round.
     pub step: u64,
+    /// The step at which this node's own training is; `None` before its first `synchronize` ends.
+    #[serde(default)]
+    pub training: Option<TrainingStatus>,
+    /// Members that live and contributed nothing to the last round, ascending.
+    #[serde(default)]
+    pub stragglers: Vec<StragglerStatus>,
     /// The device of each of its workers: `cpu`, or a GPU's number and name.
     #[serde(default)]
     pub devices: Vec<String>,
@@ -96,6 +103,31 @@ pub struct LastRound {
     pub published_us: u64,
 }
 
+/// Progress of a node's own training thread (of worker 0).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrainingStatus {
+    /// The inner step that it works on.
+    pub step: u64,
+    /// Milliseconds since it began that step.
+    pub ms: u64,
+}
+
+/// A member that lives and misses rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StragglerStatus {
+    /// The member.
+    pub node: u64,
+    /// Rounds in a row to which it did not contribute.
+    pub missed: u64,
+    /// The inner step that its training had not finished when it was last heard of.
+    pub step: u64,
+    /// Milliseconds since the first of these rounds was decided.
+    pub ms: u64,
+    /// Whether the round under way waits for it, for at most `grace_ms`. After three misses in a
+    /// row rounds wait for it again only when its training goes on.
+    pub waited_for: bool,
+}
+
 /// The loss that a training loop reported.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Loss {
@@ -157,6 +189,8 @@ pub(crate) fn starting(node: u64, status: &NodeStatus) -> Status {
         epoch: 0,
         round: 0,
         step: 0,
+        training: None,
+        stragglers: Vec::new(),
         devices: status.devices.clone(),
         members: Vec::new(),
         max_nodes: 0,
@@ -189,6 +223,14 @@ pub(crate) fn view(context: &NodeContext, status: &NodeStatus) -> Status {
         devices: member.devices,
         alive: !status.dead.contains(&member.id),
     };
+    let now = context.clock.now();
+    let straggler = |straggler: &coordinator::Straggler| StragglerStatus {
+        node: straggler.node.0,
+        missed: straggler.missed.into(),
+        step: straggler.step.0,
+        ms: now.since(straggler.since).as_millis(),
+        waited_for: straggler.is_waited_for,
+    };
     Status {
         node: context.settings.identity.node.0,
         standing: status.standing,
@@ -196,6 +238,11 @@ pub(crate) fn view(context: &NodeContext, status: &NodeStatus) -> Status {
         epoch: status.epoch.0,
         round: status.round.0,
         step: status.step.0,
+        training: status.training.map(|(step, since)| TrainingStatus {
+            step: step.0,
+            ms: now.since(since).as_millis(),
+        }),
+        stragglers: status.stragglers.iter().map(straggler).collect(),
         devices: status.devices.clone(),
         members: status.members.iter().map(member).collect(),
         max_nodes: context.settings.max_nodes,
@@ -231,7 +278,7 @@ pub(crate) fn view(context: &NodeContext, status: &NodeStatus) -> Status {
         gossip: status
             .gossip
             .as_ref()
-            .map(|gossip| gossip_status(gossip, context.clock.now())),
+            .map(|gossip| gossip_status(gossip, now)),
         checkpoints: status.checkpoints.clone(),
         waiting_for: status.waiting().map(str::to_owned),
         events: status.events.iter().cloned().collect(),

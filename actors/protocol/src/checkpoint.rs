@@ -34,6 +34,37 @@ pub fn period(algorithm: &Algorithm) -> Option<u64> {
     }
 }
 
+/// The rounds after which the state can be checkpointed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Points {
+    kind: RoundKind,
+    /// Inner steps from one of them to the next; at least 1.
+    period: u64,
+}
+
+impl Points {
+    /// `None` if there are none: see [`period`].
+    #[must_use]
+    pub fn of(algorithm: &Algorithm) -> Option<Self> {
+        let sharded = algorithm.outer.is_some_and(|outer| outer.sharded);
+        Some(Self {
+            kind: if sharded {
+                RoundKind::Slow
+            } else {
+                RoundKind::Average
+            },
+            period: period(algorithm).filter(|period| *period > 0)?,
+        })
+    }
+
+    /// Whether the state after a round with this spec can be checkpointed.
+    #[must_use]
+    pub fn contain(&self, spec: &RoundSpec) -> bool {
+        let steps = spec.step.0.saturating_add(1);
+        spec.kind == self.kind && steps.checked_rem(self.period) == Some(0)
+    }
+}
+
 /// Inner steps from one checkpoint to the next if every `every`-th possible point is one; `None` if
 /// there are no checkpoints.
 #[must_use]

@@ -380,11 +380,10 @@ impl AggregatorState {
             parameters: self.parameters,
             optimizer,
         };
-        let shards = decided.shards(context);
-        if !shards.is_empty() {
+        if let Some(part) = decided.part(context) {
             decided.keep(
                 context,
-                shards,
+                part,
                 Some(|_, range| whole.momentum(range, &context.pool)),
             );
         }

@@ -29,24 +29,33 @@ pub struct AppliedRound<'a> {
     pub optimizer: Option<&'a Frozen>,
 }
 
+/// This node's part of a round's result.
+pub struct Part {
+    /// The shards that this node writes, ascending; not empty.
+    pub shards: Vec<ShardId>,
+    /// Whether it is written now; otherwise only if the node ends in order before the next one.
+    is_due: bool,
+}
+
 impl AppliedRound<'_> {
-    /// The shards of this outcome that this node writes; empty if the outcome is not stored or this
-    /// node writes no part of it.
+    /// This node's part; `None` if the result cannot be stored or this node writes none of it.
     #[must_use]
-    pub fn shards(&self, context: &NodeContext) -> Vec<ShardId> {
+    pub fn part(&self, context: &NodeContext) -> Option<Part> {
         let settings = &context.settings;
         let spec = &self.outcome.spec;
-        if !(context.store.keeps() && is_due(&settings.algorithm, settings.checkpoint_every, spec))
-        {
-            return Vec::new();
+        let every = settings.checkpoint_every;
+        if !context.store.keeps() || every == 0 || !is_due(&settings.algorithm, 1, spec) {
+            return None;
         }
         let elements = usize::try_from(spec.elements).unwrap_or(usize::MAX);
-        written_by(
+        let shards = written_by(
             settings.identity.node,
             &self.outcome.view,
             elements,
             settings.replicas,
-        )
+        );
+        let is_due = self.outcome.checkpoint || is_due(&settings.algorithm, every, spec);
+        (!shards.is_empty()).then_some(Part { shards, is_due })
     }
 
     /// Hands this node's part to the store; calls `momentum` with each shard and the range of its
@@ -54,9 +63,10 @@ impl AppliedRound<'_> {
     pub fn keep(
         &self,
         context: &NodeContext,
-        shards: Vec<ShardId>,
+        part: Part,
         momentum: Option<impl Fn(ShardId, Range<usize>) -> ChunkedBuffer>,
     ) {
+        let Part { shards, is_due } = part;
         let layout = Layout::new(usize::try_from(self.outcome.spec.elements).unwrap_or(usize::MAX));
         let of = |momentum: &dyn Fn(ShardId, Range<usize>) -> ChunkedBuffer| {
             shards
@@ -65,15 +75,37 @@ impl AppliedRound<'_> {
                 .collect()
         };
         let momentum = momentum.map(|momentum| of(&momentum));
-        context.store.keep(Snapshot {
+        let snapshot = Snapshot {
             outcome: self.outcome.clone(),
             members_before: Arc::clone(self.members),
-            values: self.values.clone(),
+            values: self.own_values(&layout, &shards),
             parameters: self.parameters,
             shards,
             momentum,
             optimizer: self.optimizer.cloned(),
-        });
+        };
+        if is_due {
+            context.store.keep(snapshot);
+        } else {
+            context.store.hold(snapshot);
+        }
+    }
+
+    /// The values of these shards, without the memory of the others.
+    fn own_values(&self, layout: &Layout, shards: &[ShardId]) -> ChunkedBuffer {
+        let ranges: Vec<Range<usize>> = shards.iter().map(|shard| layout.range(*shard)).collect();
+        let mut own = ChunkedBuffer::default();
+        // A piece may reach over several shards.
+        for (start, piece) in self.values.pieces() {
+            let end = start + piece.values().len();
+            if ranges
+                .iter()
+                .any(|range| start < range.end && range.start < end)
+            {
+                own.insert(start, piece.clone());
+            }
+        }
+        own
     }
 
     /// Like [`AppliedRound::keep`], if the momentum is sharded or there is none. A whole momentum
@@ -83,11 +115,10 @@ impl AppliedRound<'_> {
         if outer.is_some_and(|outer| !outer.sharded) {
             return;
         }
-        let shards = self.shards(context);
-        if !shards.is_empty() {
+        if let Some(part) = self.part(context) {
             self.keep(
                 context,
-                shards,
+                part,
                 outer.map(|_| |shard: ShardId, _| states.state(shard).momentum),
             );
         }

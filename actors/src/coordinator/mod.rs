@@ -37,6 +37,7 @@ use movements::Movements;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use signing::Verdict;
 use slowmo_protocol::algorithm::{Base, WireType};
+use slowmo_protocol::checkpoint::Points;
 use slowmo_protocol::coordinator::{
     ASK_AGAIN_EVERY, Attempt, In, Plan, RoundKind, Settings, capped_grace,
 };
@@ -272,6 +273,8 @@ impl CoordinatorState {
                 }
                 self.context.status.waiting(why);
             }
+            RoundsEffect::CheckpointAsked(soon) => self.context.store.expect(soon),
+            RoundsEffect::Stragglers(list) => self.context.status.stragglers(list),
             RoundsEffect::Unsound(from, what) => self.context.accuse(from, &what),
             RoundsEffect::Refused(header, why) => {
                 tracing::debug!(from = %header.sender, round = header.round.0, "a round's stream was refused: {why}");
@@ -468,5 +471,6 @@ fn settings(context: &NodeContext) -> Settings {
         ),
         round_timeout: NodeContext::span(node.round_timeout),
         ask_again: ASK_AGAIN_EVERY,
+        checkpoints: Points::of(&node.algorithm).filter(|_| node.checkpoint_every > 0),
     }
 }

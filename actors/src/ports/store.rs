@@ -16,7 +16,7 @@ pub struct Snapshot {
     pub outcome: Outcome,
     /// The members of the view in which the round began, ascending.
     pub members_before: Arc<[Member]>,
-    /// All averaged values: parameters, then buffers.
+    /// The averaged values, parameters, then buffers: at least those of its shards.
     pub values: ChunkedBuffer,
     /// How many of the values are parameters.
     pub parameters: usize,
@@ -30,7 +30,7 @@ pub struct Snapshot {
 }
 
 /// Keeps snapshots. No call may block, neither on a disk nor on another thread, except
-/// [`Store::flush`].
+/// [`Store::end`].
 pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// Whether anything is kept at all.
     fn keeps(&self) -> bool {
@@ -42,8 +42,16 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     /// the same one of any two ([`slowmo_protocol::checkpoint::replaces`]).
     fn keep(&self, _snapshot: Snapshot) {}
 
-    /// Waits, within a time bound, until the given snapshots are written. Called when a node ends.
-    fn flush(&self) {}
+    /// Keeps a snapshot of its own part in memory, in place of the one held before. It is written
+    /// only if the node ends in order before a later one is kept.
+    fn hold(&self, _snapshot: Snapshot) {}
+
+    /// Tells whether a round may soon make a checkpoint beside the schedule.
+    fn expect(&self, _soon: bool) {}
+
+    /// Waits, within a time bound, until all kept snapshots are written; with `held`, also the one
+    /// that is held. Called when a node ends.
+    fn end(&self, _held: bool) {}
 
     /// The origin that every outcome of a history names if this node bootstraps that history.
     fn origin(&self) -> Origin {

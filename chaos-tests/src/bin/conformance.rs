@@ -51,11 +51,12 @@ fn main() -> anyhow::Result<ExitCode> {
     let mut passed = true;
     for file in files {
         let verdict = check(&file, link);
-        match &verdict.result {
-            Ok(error) => println!("{} {error:e}", verdict.name),
-            Err(failure) => println!("{} failed: {failure}", verdict.name),
-        }
         passed &= verdict.passes();
+        match verdict.result {
+            Ok(error) => println!("{} {error:e}", verdict.name),
+            // An error does not repeat its causes: `#` prints them all.
+            Err(failure) => println!("{} failed: {:#}", verdict.name, anyhow::Error::new(failure)),
+        }
     }
     Ok(if passed {
         ExitCode::SUCCESS

@@ -185,6 +185,8 @@ pub(super) fn coordinator() -> Seeds {
                 (0, frame(now, first, Message::Overtaken)),
                 (0, frame(now, first, Message::Learn)),
                 (0, frame(now, first, Message::Learned)),
+                (0, frame(now, first, Message::GoesOn)),
+                (0, frame(now, first, Message::AskCheckpoint)),
             ],
         ),
         (

@@ -584,6 +584,7 @@ impl Liar {
             samples: None,
             order: None,
             origin: Origin::default(),
+            checkpoint: random.once_in(2),
             fork: None,
         }
     }

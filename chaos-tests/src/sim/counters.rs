@@ -112,6 +112,7 @@ const EXPECTED: [(&str, u64, &[&str]); 5] = [
             "GossipSkipped",
             "GossipAsk",
             "GossipReclaimed",
+            "GoesOn",
         ],
     ),
 ];

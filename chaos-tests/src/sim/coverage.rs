@@ -138,5 +138,7 @@ fn name(mail: &Mail) -> Option<&'static str> {
         Message::Compare => "Compare",
         Message::Published(_) => "Published",
         Message::Equivocated { .. } => "Equivocated",
+        Message::GoesOn => "GoesOn",
+        Message::AskCheckpoint => "AskCheckpoint",
     })
 }

@@ -23,5 +23,6 @@ mod phases;
 mod resuming;
 mod rounds;
 mod special_cases;
+mod stragglers;
 mod support;
 mod workers;

@@ -1,17 +1,28 @@
-//! `slowmo checkpoint`: lists checkpoints, verifies that they are whole, and exports the model as
+//! `slowmo checkpoint`: makes one now, lists checkpoints, verifies that they are whole, and exports the model as
 //! one file for other frameworks.
 
+use super::job::{Which, ask};
+use super::one_node;
 use crate::console::{Console, Told, table};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use slowmo::internal::admin;
 use slowmo::internal::checkpoints::{Listed, Name, list, newest_whole};
+use slowmo::status::Status;
 use slowmo::{Checkpoint, export};
+use slowmo_ops::jobs::{self, Answer, Request};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-/// Inspect, verify or export the checkpoints of a training.
+/// Time between two looks at whether a checkpoint is whole.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Make a checkpoint now; inspect, verify or export the checkpoints of a training.
 #[derive(Debug, Subcommand)]
 pub enum CheckpointCommand {
+    /// Let a running cluster make a checkpoint after its next outer round, and wait for it.
+    Now(Now),
     /// Show the contents of a folder of checkpoints, or of one of them. Reads manifests only.
     Inspect(Inspect),
     /// Read every value and compare it with its digest. Exits with 1 if a checkpoint is not whole.
@@ -19,6 +30,20 @@ pub enum CheckpointCommand {
     /// Write the model's parameters and buffers into one safetensors file, which candle and PyTorch
     /// load.
     Export(Export),
+}
+
+/// See [`CheckpointCommand::Now`].
+#[derive(Debug, Args)]
+pub struct Now {
+    /// A member's own admin socket (key `admin`), for nodes that no launcher started.
+    #[arg(long, value_name = "SOCKET", conflicts_with = "job")]
+    admin: Option<PathBuf>,
+    /// Wait until it is whole, at most this many seconds; exits with 1 if it is not. 0: do not
+    /// wait.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(0..=one_node::WAIT_SECONDS_MAX))]
+    wait: u32,
+    #[command(flatten)]
+    which: Which,
 }
 
 /// See [`CheckpointCommand::Inspect`].
@@ -70,6 +95,13 @@ struct Row {
 }
 
 #[derive(Debug, Serialize)]
+struct Made {
+    asked: String,
+    /// The inner step that follows it; `None` if the command did not wait.
+    step: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
 struct Exported {
     checkpoint: String,
     step: u64,
@@ -81,6 +113,7 @@ impl CheckpointCommand {
     /// Runs the subcommand.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         match self {
+            Self::Now(now) => now.run(console),
             Self::Inspect(Inspect { folder }) => {
                 look("checkpoint inspect", &folder, console, |path| {
                     Ok(Checkpoint::open(path)?)
@@ -95,6 +128,69 @@ impl CheckpointCommand {
             }
             Self::Export(export) => export.run(console),
         }
+    }
+}
+
+impl Now {
+    fn run(self, console: Console) -> anyhow::Result<()> {
+        let before = self.furthest()?;
+        let asked = self.ask()?;
+        if self.wait == 0 {
+            let text = format!("{asked}: a checkpoint will follow the next outer round");
+            return console.done("checkpoint now", text, &Made { asked, step: None });
+        }
+        let begun = Instant::now();
+        let limit = Duration::from_secs(self.wait.into());
+        loop {
+            // A node may not answer for a moment; the checkpoint is made all the same.
+            let report = self.furthest().ok();
+            let told = report
+                .as_ref()
+                .and_then(|report| report.checkpoints.as_ref());
+            let whole = told.and_then(|told| told.whole_step);
+            if let Some(step) = whole.filter(|step| *step > before.step) {
+                let text = format!("{asked}: the checkpoint of step {step} is whole");
+                let step = Some(step);
+                return console.done("checkpoint now", text, &Made { asked, step });
+            }
+            if begun.elapsed() >= limit {
+                let error = told.and_then(|told| told.error.clone());
+                let why = error.map_or_else(String::new, |error| format!(": {error}"));
+                bail!(
+                    "{asked}: no checkpoint became whole within {} s{why}; it is still due after the next outer round",
+                    self.wait
+                );
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+    }
+
+    /// Orders it. Returns who was asked.
+    fn ask(&self) -> anyhow::Result<String> {
+        let Some(socket) = &self.admin else {
+            let (job, _) = ask(&self.which, Request::Checkpoint)?;
+            return Ok(format!("job {job}"));
+        };
+        match jobs::ask_at(socket, admin::Request::Checkpoint)? {
+            admin::Answer::Refused { error } => bail!("{error}"),
+            _ => Ok(format!("the node at {}", socket.display())),
+        }
+    }
+
+    /// The report of the node that is furthest ahead.
+    fn furthest(&self) -> anyhow::Result<Status> {
+        if let Some(socket) = &self.admin {
+            return one_node::status(socket);
+        }
+        let (job, answer) = ask(&self.which, Request::Status)?;
+        let Answer::Status { nodes, .. } = answer else {
+            bail!("job {job} answered something else")
+        };
+        nodes
+            .into_iter()
+            .filter_map(|(_, report)| report)
+            .max_by_key(|report| report.round)
+            .with_context(|| format!("no node of job {job} answers"))
     }
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
 use slowmo::internal::admin::{self, ClusterStatus, Digest, NodeReport};
-use slowmo::status::{self, MemberState, MemberStatus};
+use slowmo::status::{self, MemberState, MemberStatus, StragglerStatus};
 use slowmo_ops::jobs::{self, Answer, Request};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -139,7 +139,8 @@ struct Change {
     killed: Vec<usize>,
 }
 
-fn ask(which: &Which, request: Request) -> anyhow::Result<(String, Answer)> {
+/// Asks the launcher of a job; returns its name, and the answer.
+pub fn ask(which: &Which, request: Request) -> anyhow::Result<(String, Answer)> {
     let (job, socket) = jobs::find(which.job.as_deref())?;
     let answer =
         jobs::request(&socket, request).with_context(|| format!("job {job} does not answer"))?;
@@ -207,6 +208,8 @@ struct JobReport {
     waiting_for: Option<String>,
     /// Nodes that others' gossip waits for or proceeds without.
     late: Vec<LateRow>,
+    /// Members that live and miss rounds, as the member that is furthest ahead counts them.
+    stragglers: Vec<StragglerStatus>,
     nodes: Vec<NodeRow>,
 }
 
@@ -394,6 +397,9 @@ impl JobReport {
             disagreement,
             waiting_for: reports().find_map(|report| report.waiting_for.clone()),
             late: LateRow::all(reports()),
+            stragglers: furthest
+                .map(|report| report.stragglers.clone())
+                .unwrap_or_default(),
             nodes: nodes
                 .into_iter()
                 .map(|(node, report)| {
@@ -465,9 +471,8 @@ impl JobReport {
                 report.epoch.to_string(),
                 report.round.to_string(),
                 report
-                    .gossip
-                    .as_ref()
-                    .map_or(report.step, |gossip| gossip.step.max(report.step))
+                    .training
+                    .map_or(report.step, |training| training.step)
                     .to_string(),
                 distance(report.disagreement),
                 devices(&report.devices),
@@ -507,11 +512,34 @@ impl JobReport {
         self.late
             .iter()
             .for_each(|late| text.push_str(&format!("\n{late}")));
+        self.stragglers
+            .iter()
+            .for_each(|straggler| text.push_str(&format!("\n{}", told(straggler))));
         if let Some(why) = &self.waiting_for {
             text.push_str(&format!("\nwaits: {why}"));
         }
         text
     }
+}
+
+/// A line about a member that lives and misses rounds.
+fn told(straggler: &StragglerStatus) -> String {
+    let StragglerStatus {
+        node,
+        missed,
+        step,
+        ms,
+        waited_for,
+    } = straggler;
+    let waits = if *waited_for {
+        "the next round waits for it (at most grace_ms)"
+    } else {
+        "rounds do not wait for it until its training goes on"
+    };
+    format!(
+        "late: node {node} missed {missed} rounds in {:.1} s and has not finished step {step}; {waits}",
+        *ms as f64 / 1e3
+    )
 }
 
 fn workers(count: u16) -> String {

@@ -325,6 +325,7 @@ fn answer(job: &mut Job, asked: Asked) {
         // A node that waits to be started again stays away.
         Request::Drain { node } if job.cancel_restarts(&[node]) => Ok(changed(&[], &[node], &[])),
         Request::Kill { node } if job.cancel_restarts(&[node]) => Ok(changed(&[], &[], &[node])),
+        Request::Checkpoint => checkpoint(job),
         Request::Drain { node } => drain(job, node).map(|()| changed(&[], &[node], &[])),
         Request::Kill { node } if job.group.signal(node, Signal::SIGKILL) => {
             Ok(changed(&[], &[], &[node]))
@@ -444,6 +445,20 @@ fn fits(job: &Job, nodes: usize) -> Result<(), String> {
     Err(format!(
         "{nodes} nodes: the cluster may have max_nodes = {max_nodes} members{beside}; nothing was changed"
     ))
+}
+
+/// Orders a checkpoint from one of the nodes that stay; it tells the others.
+fn checkpoint(job: &Job) -> Result<Answer, String> {
+    let mut last = "no node runs that is not leaving".to_owned();
+    for node in staying(job) {
+        let socket = job.group.admin_socket(node);
+        match jobs::ask(node, &socket, admin::Request::Checkpoint) {
+            Ok(admin::Answer::Refused { error }) => last = error,
+            Ok(_) => return Ok(changed(&[], &[], &[])),
+            Err(error) => last = error.to_string(),
+        }
+    }
+    Err(last)
 }
 
 /// Starts the lowest free ids, or drains the highest running ones. Nodes that are already leaving

@@ -46,6 +46,8 @@ pub enum Request {
         /// Id of the node.
         node: usize,
     },
+    /// Let the cluster make a checkpoint after the next outer round.
+    Checkpoint,
     /// Kill a node's process with SIGKILL.
     Kill {
         /// Id of the node.

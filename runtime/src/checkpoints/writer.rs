@@ -20,7 +20,7 @@ use slowmo_protocol::trace::Start;
 use slowmo_protocol::view::Member;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest text (cursor) that training code may add to a checkpoint, in bytes.
 pub const CURSOR_BYTES_MAX: usize = 64 << 10;
@@ -83,6 +83,10 @@ impl WriterSettings {
 #[derive(Debug, Default)]
 struct State {
     waiting: Option<Snapshot>,
+    /// Written if the node ends in order before another one is kept.
+    held: Option<Snapshot>,
+    /// Whether a round may soon make a checkpoint beside the schedule.
+    expects: bool,
     writing: bool,
     ends: bool,
     tensors: Vec<Tensor>,
@@ -182,6 +186,13 @@ impl Checkpoints {
         self.resumed.as_ref()
     }
 
+    /// Whether a round may soon make a checkpoint beside the schedule.
+    #[must_use]
+    pub fn expects(&self) -> bool {
+        let shared = self.shared.as_ref();
+        shared.is_some_and(|shared| shared.lock().expects)
+    }
+
     /// Names the model's tensors, for the export of a checkpoint.
     pub fn describe(&self, tensors: Vec<Tensor>) {
         if let Some(shared) = &self.shared {
@@ -206,6 +217,7 @@ impl Store for Checkpoints {
         let Some(shared) = &self.shared else { return };
         let mut state = shared.lock();
         let step = snapshot.outcome.spec.next_step().0;
+        state.held = None;
         state.due = Some((state.due.map_or(step, |(first, _)| first), step));
         shared.count(&mut state);
         shared.tell(&state);
@@ -224,13 +236,33 @@ impl Store for Checkpoints {
         shared.changed.notify_all();
     }
 
-    fn flush(&self) {
+    fn hold(&self, snapshot: Snapshot) {
+        if let Some(shared) = &self.shared {
+            shared.lock().held = Some(snapshot);
+        }
+    }
+
+    fn expect(&self, soon: bool) {
+        if let Some(shared) = &self.shared {
+            shared.lock().expects = soon;
+        }
+    }
+
+    fn end(&self, held: bool) {
         let Some(shared) = &self.shared else { return };
+        let mut state = shared.lock();
         let busy = |state: &mut State| state.waiting.is_some() || state.writing;
-        let waited = shared
-            .changed
-            .wait_while_for(&mut shared.lock(), busy, FLUSH_WAIT_MAX);
-        if waited.timed_out() {
+        let until = Instant::now() + FLUSH_WAIT_MAX;
+        let waited = shared.changed.wait_while_until(&mut state, busy, until);
+        if held
+            && !waited.timed_out()
+            && let Some(held) = state.held.take()
+        {
+            state.waiting = Some(held);
+            shared.changed.notify_all();
+            _ = shared.changed.wait_while_until(&mut state, busy, until);
+        }
+        if busy(&mut state) {
             tracing::warn!("the last checkpoint was not written in time");
         }
     }

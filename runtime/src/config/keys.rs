@@ -446,7 +446,7 @@ pub static KEYS: &[Key] = &[
         "ms",
         MILLISECONDS,
         true,
-        "how long a round waits for a live straggler before it closes without its contribution (at most half of round_timeout_ms), and how long gossip waits for a late message"
+        "how long a round waits for a live straggler before it closes without its contribution (at most half of round_timeout_ms; after three misses in a row, rounds wait for it only if its training goes on), and how long gossip waits for a late message"
     ),
     key!(
         on_quorum_loss,

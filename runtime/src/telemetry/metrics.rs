@@ -214,6 +214,19 @@ fn cluster(writer: &mut Writer<'_>, report: &Status) -> fmt::Result {
         None,
         report.last_round.contributors as f64,
     )?;
+    writer.gauge(
+        "stragglers",
+        "Members that live and contributed nothing to the last round",
+        None,
+        report.stragglers.len() as f64,
+    )?;
+    let missed = report.stragglers.iter().map(|straggler| straggler.missed);
+    writer.gauge(
+        "straggler_missed_rounds",
+        "Most rounds in a row that one of them missed",
+        None,
+        missed.max().unwrap_or(0) as f64,
+    )?;
     let waits = f64::from(u8::from(report.waiting_for.is_some()));
     writer.gauge(
         "waiting",
@@ -236,6 +249,14 @@ fn training(writer: &mut Writer<'_>, report: &Status) -> fmt::Result {
         None,
         report.step as f64,
     )?;
+    if let Some(training) = report.training {
+        writer.gauge(
+            "training_step",
+            "The inner step at which this node's own training is",
+            None,
+            training.step as f64,
+        )?;
+    }
     if let Some(loss) = report.loss {
         writer.gauge("loss", "What the training reported last", None, loss.loss)?;
         writer.gauge(

@@ -194,6 +194,15 @@ impl AsyncWorker {
             .map_or(Ok(()), |session| session.set_cursor(cursor.into()))
     }
 
+    /// See [`crate::Worker::checkpoint`].
+    ///
+    /// # Errors
+    /// As for that function.
+    pub fn checkpoint(&self) -> Result<(), WorkerError> {
+        let session = self.session.as_ref().ok_or(WorkerError::Stopped)?;
+        session.node.ask_for_checkpoint()
+    }
+
     /// See [`crate::Worker::leave`].
     ///
     /// # Errors
@@ -204,7 +213,7 @@ impl AsyncWorker {
             .begin_leave()
             .await
             .map_err(|_| WorkerError::Stopped)?;
-        session.node.flush_checkpoints().await;
+        session.node.end_checkpoints(session.is_running()).await;
         session.node.left();
         session.node.close_async().await;
         Ok(())

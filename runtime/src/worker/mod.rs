@@ -250,8 +250,19 @@ impl Worker {
             .map_or(Ok(()), |session| session.set_cursor(cursor.into()))
     }
 
+    /// Asks for a checkpoint of the whole cluster's state, beside those of `checkpoint_every`: after
+    /// the first outer round that begins once the members have heard of it. Returns at once;
+    /// `status` tells when it is whole.
+    ///
+    /// # Errors
+    /// [`WorkerError::CheckpointsOff`], [`WorkerError::NeverAlike`], [`WorkerError::NotAMember`].
+    pub fn checkpoint(&self) -> Result<(), WorkerError> {
+        let session = self.session.as_ref().ok_or(WorkerError::Stopped)?;
+        session.node.ask_for_checkpoint()
+    }
+
     /// Leaves in order: on return all that this node sent has arrived, and its part of the last
-    /// checkpoint is written. Waits for the node's other workers, and a few seconds for other nodes
+    /// outer round's state is written, if checkpoints are on. Waits for the node's other workers, and a few seconds for other nodes
     /// that still train.
     ///
     /// # Errors
@@ -259,7 +270,7 @@ impl Worker {
     pub fn leave(mut self) -> Result<(), WorkerError> {
         let session = self.session.take().ok_or(WorkerError::Stopped)?;
         block_on(session.begin_leave()).map_err(|_| WorkerError::Stopped)?;
-        session.node.checkpoints().flush();
+        session.node.checkpoints().end(session.is_running());
         session.node.left();
         session.node.close();
         Ok(())

@@ -400,6 +400,9 @@ impl Session {
 
     fn go_to(&mut self, step: Step) {
         self.step = step;
+        if self.index == 0 {
+            self.node.trains(step);
+        }
         if let Some(sampler) = &self.sampler {
             sampler.go_to(step);
         }

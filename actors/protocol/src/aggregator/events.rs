@@ -164,6 +164,9 @@ pub enum Effect {
         /// Whether the outcome leaves this node out because it drained.
         drained: bool,
     },
+    /// Tell the coordinator that the workers take the result of a round that was decided while they
+    /// did not wait for it.
+    TrainingGoesOn,
     /// Tell every waiting worker that its gradients stay unchanged: decided parameters are pending,
     /// and the workers get them at their next step.
     Unchanged,

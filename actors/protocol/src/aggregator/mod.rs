@@ -310,7 +310,10 @@ impl Aggregator {
     fn catch_up(&mut self, request: Request, out: &mut Outbox<Effect>) -> bool {
         match self.pending_outcomes.next_for(&request) {
             Next::Nothing => return false,
-            Next::Take => self.release(Values::Decided, out),
+            Next::Take => {
+                out.push(Effect::TrainingGoesOn);
+                self.release(Values::Decided, out)
+            }
             Next::Parameters => {
                 self.clear();
                 // A request for gradients cannot be answered with parameters: those stay pending

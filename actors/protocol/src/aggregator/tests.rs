@@ -19,6 +19,13 @@ fn request(step: u64, exchange: Exchange, whole_slow_step: bool) -> Request {
 }
 
 fn feed(machine: &mut Aggregator, event: In) -> Vec<Effect> {
+    let mut effects = feed_all(machine, event);
+    effects.retain(|effect| *effect != Effect::TrainingGoesOn);
+    effects
+}
+
+/// Like [`feed`], with what the coordinator is told.
+fn feed_all(machine: &mut Aggregator, event: In) -> Vec<Effect> {
     let mut out = Outbox::default();
     machine.handle(event, Instant(0), &mut out);
     out.take()
@@ -469,4 +476,19 @@ fn a_mean_that_is_decided_during_a_whole_step_waits_for_its_own_exchange() {
         released(&feed(&mut machine, gradients(5))),
         Some((RoundKind::Gradients, Step(5), Round(3)))
     );
+}
+
+#[test]
+fn the_coordinator_hears_when_workers_take_a_round_for_which_they_did_not_wait() {
+    let mut machine = Aggregator::new(1, false, Span(9));
+    feed(&mut machine, decided(3, RoundKind::Slow, 7));
+    let arrive = |step, exchange| In::Arrive {
+        worker: 0,
+        request: request(step, exchange, false),
+    };
+    let overdue = feed_all(&mut machine, arrive(4, Exchange::Gossip));
+    assert!(overdue.contains(&Effect::TrainingGoesOn), "{overdue:?}");
+    feed(&mut machine, arrive(8, Exchange::SlowRound));
+    let awaited = feed_all(&mut machine, decided(4, RoundKind::Slow, 8));
+    assert!(!awaited.contains(&Effect::TrainingGoesOn), "{awaited:?}");
 }

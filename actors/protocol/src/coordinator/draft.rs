@@ -51,6 +51,8 @@ pub struct Draft {
     pub order: Option<Order>,
     /// See [`Outcome::origin`].
     pub origin: Origin,
+    /// See [`Outcome::checkpoint`].
+    pub checkpoint: bool,
     /// The fork that begins with this entry, if any.
     pub fork: Option<Fork>,
 }
@@ -110,6 +112,7 @@ impl Draft {
             samples: outcome.samples.clone(),
             order: (outcome.order != base.order).then(|| Order(outcome.order.clone())),
             origin: outcome.origin,
+            checkpoint: outcome.checkpoint,
             fork: outcome.forks.get(base.forks.len()).copied(),
         }
     }
@@ -173,6 +176,7 @@ impl Draft {
                 .as_ref()
                 .map_or_else(|| base.order.to_vec(), |order| order.0.clone()),
             origin: self.origin,
+            checkpoint: self.checkpoint,
             forks: base.forks.iter().copied().chain(self.fork).collect(),
             waiting: self.waiting.clone(),
             retained: self.retained.clone(),
@@ -246,6 +250,7 @@ mod tests {
             samples: None,
             order: vec![NodeId(3), NodeId(2)],
             origin: Origin::default(),
+            checkpoint: true,
             forks: vec![fork(3), fork(5)],
             waiting: vec![NodeId(3)],
             retained: vec![before.members()[2].clone()],

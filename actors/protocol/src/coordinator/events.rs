@@ -5,13 +5,14 @@ use super::outcome::{Origin, Outcome, RoundSpec};
 use super::plan::{Attempt, Plan, Publication};
 use super::voters::Votes;
 use crate::algorithm::BufferStrategy;
-use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
+use crate::checkpoint::Points;
+use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use crate::machine::Identity;
 use crate::policy::{OnMomentumLoss, OnQuorumLoss, Quorum};
 use crate::published::Signed;
 use crate::sampler::Progress;
 use crate::sound::Unsound;
-use crate::time::Span;
+use crate::time::{Instant, Span};
 use crate::topology::Rate;
 use crate::view::{Member, View};
 use crate::wire::{Frame, Header, MemberState, Message};
@@ -126,6 +127,10 @@ pub enum In {
     /// An operator orders this history to continue without a quorum: see
     /// [`super::Coordinator::recovery`].
     Recover(Lineage),
+    /// This node's training takes the result of a round, which was decided while it did not wait.
+    TrainingGoesOn,
+    /// This node asks for a checkpoint of the state after the next round that allows one.
+    AskCheckpoint,
     /// Time passed.
     Tick,
 }
@@ -192,6 +197,27 @@ pub enum Effect {
     /// Reason why no round can be decided, and what would change that. `None` while a quorum lives,
     /// also if the round waits for a straggler.
     Waiting(Option<String>),
+    /// Members that live and contributed nothing to the last round. Pushed when that changes.
+    Stragglers(Vec<Straggler>),
+    /// Whether a round may soon make a checkpoint beside the schedule: a member asked for one, or
+    /// this node leaves.
+    CheckpointAsked(bool),
+}
+
+/// A member that lives and contributed nothing to the last round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Straggler {
+    /// The member.
+    pub node: NodeId,
+    /// Number of rounds in a row to which it did not contribute.
+    pub missed: u32,
+    /// The inner step that its training had not finished when it was last heard of: that of the
+    /// first round that it missed, or the one from which it goes on.
+    pub step: Step,
+    /// When the first of these rounds was decided.
+    pub since: Instant,
+    /// Whether the round under way waits for it.
+    pub is_waited_for: bool,
 }
 
 /// How long a round waits for a live straggler: `grace`, and at most half of the round's time, so
@@ -236,6 +262,9 @@ pub struct Settings {
     pub round_timeout: Span,
     /// Interval at which a member that waits for a round asks its leader for the result.
     pub ask_again: Span,
+    /// The rounds after which the state can be checkpointed; `None` if it never can, or no node
+    /// has a folder for it.
+    pub checkpoints: Option<Points>,
 }
 
 #[cfg(any(test, feature = "testing"))]
@@ -258,6 +287,7 @@ impl Settings {
             grace: Span::from_millis(60_000),
             round_timeout: Span::from_millis(300_000),
             ask_again: ASK_AGAIN_EVERY,
+            checkpoints: None,
         }
     }
 }

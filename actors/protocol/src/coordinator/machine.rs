@@ -16,9 +16,11 @@
 //! | `peers` | living, joining and leaving nodes, and whether they are a quorum |
 //! | `links` | living members that cannot reach each other |
 //! | `early` | frames that arrived before their round |
+//! | `stragglers` | members that live and miss rounds |
 //! | `timers` | every wait, by name |
 //! | `inspection` | read-only queries from outside |
 
+mod asked_checkpoint;
 mod comparing;
 mod data;
 mod deciding;
@@ -33,6 +35,7 @@ mod links;
 mod peers;
 mod reports;
 mod returning;
+mod stragglers;
 mod timers;
 mod voting;
 
@@ -69,6 +72,8 @@ use peers::Peers;
 pub use reports::{PAIRS_REPORTED_MAX, REPORTS_TO_PART};
 use returning::Aside;
 use std::collections::BTreeMap;
+use stragglers::Stragglers;
+pub use stragglers::{MISSES_WAITED_FOR, ROUNDS_UNWAITED_MAX};
 use timers::{Timer, Timers};
 
 /// The SlowMo coordinator of one node.
@@ -85,6 +90,7 @@ pub struct Coordinator {
     /// The entry with which this node left, or that excluded it.
     left_with: Option<Left>,
     peers: Peers,
+    stragglers: Stragglers,
     links: Links,
     early: Early,
     timers: Timers,
@@ -103,6 +109,8 @@ pub struct Coordinator {
     /// What the owners published in the attempt that was applied last: others may have got
     /// something else, and say so late.
     applied: Option<(Attempt, BTreeMap<NodeId, Signed>)>,
+    /// The round in which a member asked for a checkpoint that no entry has granted yet.
+    checkpoint_asked: Option<Round>,
     waiting: Option<String>,
     stopped: Option<RoundError>,
 }
@@ -171,12 +179,16 @@ impl Machine for Coordinator {
                 contributes,
             } => {
                 if self.history.is_some() {
-                    self.peers.leaves(Voter { node, incarnation }, contributes);
+                    let leaver = Voter { node, incarnation };
+                    self.peers.leaves(leaver, contributes);
+                    self.expect_checkpoint_of_leavers(leaver, out);
                 }
             }
             In::Resign(gives_up) => self.resign(gives_up, out),
             In::Recover(lineage) => self.recover(lineage, now, out),
             In::Return { ended } => self.return_to_history(ended, now, out),
+            In::TrainingGoesOn => self.training_goes_on(out),
+            In::AskCheckpoint => self.ask_for_checkpoint(out),
             In::Tick => self.tick(now, out),
         }
         self.advance(now, out);
@@ -203,6 +215,7 @@ impl Coordinator {
             aside: None,
             left_with: None,
             peers: Peers::default(),
+            stragglers: Stragglers::default(),
             links: Links::default(),
             early: Early::default(),
             timers: Timers::default(),
@@ -213,6 +226,7 @@ impl Coordinator {
             rates: Rates::new(),
             rebootstraps: false,
             applied: None,
+            checkpoint_asked: None,
             waiting: None,
             stopped: None,
         }
@@ -431,6 +445,7 @@ impl Coordinator {
             history.member = false;
             // The nodes that admit it tell it again which nodes live.
             self.peers.forget();
+            self.forget_stragglers(out);
             self.step_down();
             self.timers.end_round();
             self.end_waiting(out);
@@ -457,6 +472,7 @@ impl Coordinator {
         self.timers.end_round();
         self.early = Early::default();
         self.peers.forget();
+        self.forget_stragglers(out);
         self.rates.clear();
         self.links.forget_new_connections();
         self.end_waiting(out);

@@ -157,6 +157,8 @@
 //! | who sends what no correct node sends, abandons a round, or expects another one than this node is left out; the run ends once these are half of the voters | `following`, `links` | P4 |
 //! | streams of a new connection may be lost: a node waits for them, then asks again | `links` | P4 |
 //! | after the grace the round is made with the nodes that contributed; slow joiners wait longer each time | `leading`, `peers` | P4 |
+//! | a round does not wait for a member that missed several in a row, until its training goes on | `stragglers` | P4 |
+//! | a checkpoint that a member asked for is made after the round that follows, if that allows one; if all members leave, they leave with such a round | `asked_checkpoint` | – |
 //! | a node that asks about an older round is told the newest entry; a node that is ahead is asked, and a silent leader is asked repeatedly | `learning` | P4 |
 //! | a node whose data was not decided, or that was excluded, joins again, and keeps voting if it is a voter | `learning` | P2, P4 |
 //! | a leaving node waits until a quorum of the next voters knows the entry | `learning` | P4 |
@@ -185,12 +187,13 @@ mod voters;
 pub use acceptor::{Acceptor, Overtaken, Promise, TERM_COUNTER_MAX, bound, first_term};
 pub use draft::{Base, Draft, Order};
 pub use error::{RecoveryError, RoundError};
-pub use events::{ASK_AGAIN_EVERY, Effect, GivesUp, In, Settings, capped_grace};
+pub use events::{ASK_AGAIN_EVERY, Effect, GivesUp, In, Settings, Straggler, capped_grace};
 pub use machine::{
     ATTEMPT_WAIT_MAX, ATTEMPTS_KEPT_MAX, AWAY_WAIT, COMPARE_WAIT, COMPARED_MAX, Claim, Coordinator,
     EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX,
-    FOLLOW_WAIT, LEAVE_ACKNOWLEDGED_WAIT, PAIRS_REPORTED_MAX, PROMISE_WAIT, REPORTS_TO_PART,
-    Recovery, STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,
+    FOLLOW_WAIT, LEAVE_ACKNOWLEDGED_WAIT, MISSES_WAITED_FOR, PAIRS_REPORTED_MAX, PROMISE_WAIT,
+    REPORTS_TO_PART, ROUNDS_UNWAITED_MAX, Recovery, STAND_IN_STEP, STAND_IN_STEPS_MAX,
+    STREAM_BROKEN_WAIT,
 };
 pub use outcome::{Entry, Origin, Outcome, Proposal, RoundKind, RoundSpec};
 pub use plan::{Attempt, Holders, Move, OptimizerTransfer, Plan, Publication, Published, losses};

@@ -146,6 +146,9 @@ pub struct Outcome {
     pub order: Vec<NodeId>,
     /// Source of the history.
     pub origin: Origin,
+    /// Whether the state after the round is checkpointed although the schedule may have none due:
+    /// a member asked for it, or all members leave.
+    pub checkpoint: bool,
     /// Forks of the history since the bootstrap, oldest first.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, FORKS_MAX>")]
     pub forks: Vec<Fork>,
@@ -176,6 +179,7 @@ impl Outcome {
             samples: None,
             order: Vec::new(),
             origin: Origin::default(),
+            checkpoint: false,
             forks: Vec::new(),
             waiting: Vec::new(),
             retained: Vec::new(),
@@ -230,6 +234,7 @@ impl Outcome {
                 == (&other.contributors, &other.view, &other.absent)
             && (&self.samples, &self.order, &self.origin)
                 == (&other.samples, &other.order, &other.origin)
+            && self.checkpoint == other.checkpoint
     }
 }
 

@@ -13,6 +13,7 @@ macro_rules! says {
 }
 
 mod apart;
+mod asked_checkpoint;
 mod attempts;
 mod equivocation;
 mod forking;
@@ -20,6 +21,7 @@ mod order;
 mod promises;
 mod restoring;
 mod size;
+mod stragglers;
 mod streams;
 mod unsound;
 mod verbs;
@@ -188,6 +190,15 @@ impl Bench {
             node: NodeId(node),
             incarnation: identity(&self.view, node).incarnation,
             contributes: false,
+        })
+    }
+
+    /// A node leaves after the next round to which it contributes.
+    fn leaves_after_contributing(&mut self, node: u64) -> Vec<Effect> {
+        self.tell(In::Leaving {
+            node: NodeId(node),
+            incarnation: identity(&self.view, node).incarnation,
+            contributes: true,
         })
     }
 

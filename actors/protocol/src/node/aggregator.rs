@@ -4,7 +4,7 @@
 use super::data::Data;
 use super::mail::{Arrive, DecidedRound, Failure, GossipDone, Mail, ToAggregator, ToGossip};
 use crate::aggregator::{Aggregator, Effect, In, Request, Task, Values};
-use crate::coordinator::{Outcome, RoundSpec};
+use crate::coordinator::{self, Outcome, RoundSpec};
 use crate::ident::{Round, Step};
 use crate::machine::{Machine, Outbox};
 use crate::membership;
@@ -409,6 +409,11 @@ impl<D: Data> AggregatorPart<D> {
                     })),
                     out,
                 );
+            }
+            Effect::TrainingGoesOn => {
+                out.push(AggregatorEffect::Tell(
+                    coordinator::In::TrainingGoesOn.into(),
+                ));
             }
             Effect::Behind => {
                 self.pending_outcomes.clear();

@@ -315,7 +315,9 @@ pub fn route<D: Data>(header: Header, message: Box<Message>) -> Mail<D> {
         | Message::Abandon(_)
         | Message::Compare
         | Message::Published(_)
-        | Message::Equivocated { .. } => coordinator::In::Frame { header, message }.into(),
+        | Message::Equivocated { .. }
+        | Message::GoesOn
+        | Message::AskCheckpoint => coordinator::In::Frame { header, message }.into(),
     }
 }
 

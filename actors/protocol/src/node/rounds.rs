@@ -7,7 +7,8 @@ use super::mail::{DecidedRound, Failure, Mail, Moved, ToAggregator, ToGossip, To
 use super::parked::Parked;
 use super::shards::Shards;
 use crate::coordinator::{
-    Attempt, Coordinator, Effect, In, Outcome, Plan, Publication, RoundKind, Settings, Votes,
+    Attempt, Coordinator, Effect, In, Outcome, Plan, Publication, RoundKind, Settings, Straggler,
+    Votes,
 };
 use crate::ident::{Epoch, Lineage, NodeId, ShardId};
 use crate::machine::{Machine, Outbox};
@@ -83,6 +84,10 @@ pub enum RoundsEffect<D: Data> {
     MustRejoin,
     /// Reason why no round is decided now; `None` if nothing is in the way.
     Waiting(Option<String>),
+    /// Members that live and contributed nothing to the last round.
+    Stragglers(Vec<Straggler>),
+    /// Whether a round may soon make a checkpoint beside the schedule.
+    CheckpointAsked(bool),
     /// A stream was dropped, with the reason.
     Refused(Header, &'static str),
     /// A node sent what no correct node sends. From now on it counts as unreachable.
@@ -444,6 +449,8 @@ impl<D: Data> RoundsPart<D> {
                 out.push(RoundsEffect::Tell(membership::In::Decided(standing).into()));
             }
             Effect::Waiting(why) => out.push(RoundsEffect::Waiting(why)),
+            Effect::Stragglers(list) => out.push(RoundsEffect::Stragglers(list)),
+            Effect::CheckpointAsked(asked) => out.push(RoundsEffect::CheckpointAsked(asked)),
         }
     }
 

@@ -237,6 +237,11 @@ pub enum Message {
         /// What it published to another one.
         other: Signed,
     },
+    /// The sender's training took the result of the last round, to which it had not contributed:
+    /// the round under way may wait for its contribution.
+    GoesOn,
+    /// The sender asks for a checkpoint of the state after the next round that allows one.
+    AskCheckpoint,
 }
 
 /// Member state of a node: its position in a decided model history.

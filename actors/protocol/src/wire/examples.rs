@@ -140,6 +140,7 @@ pub(super) fn outcome(kind: RoundKind) -> Outcome {
         samples,
         order,
         origin: origin(),
+        checkpoint: true,
         forks: vec![fork()],
         waiting: vec![NodeId(9)],
         retained: vec![retained()],
@@ -211,7 +212,7 @@ pub(super) fn signed() -> Signed {
 fn outcome_bytes(kind: &str) -> String {
     let digest = digest_bytes();
     format!(
-        "{LINEAGE}2a00000000000000{kind}{TERMS}{BOTH}{VIEW}{digest}{ABSENT}060000000000000001{PROGRESS}{TURNED}{ORIGIN}0100000000000000{FORK}{LINEAGE}{VOTERS}"
+        "{LINEAGE}2a00000000000000{kind}{TERMS}{BOTH}{VIEW}{digest}{ABSENT}060000000000000001{PROGRESS}{TURNED}{ORIGIN}010100000000000000{FORK}{LINEAGE}{VOTERS}"
     )
 }
 
@@ -244,6 +245,7 @@ pub(super) fn draft(kind: RoundKind) -> Draft {
         samples,
         order: Some(Order(order)),
         origin: origin(),
+        checkpoint: true,
         fork: Some(fork()),
     }
 }
@@ -258,7 +260,7 @@ const CHANGES: &str = "\
 
 fn draft_bytes(kind: &str) -> String {
     format!(
-        "{kind}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}060000000000000001{PROGRESS}01{TURNED}{ORIGIN}01{FORK}{LINEAGE}"
+        "{kind}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}060000000000000001{PROGRESS}01{TURNED}{ORIGIN}0101{FORK}{LINEAGE}"
     )
 }
 
@@ -395,7 +397,7 @@ fn attempts() -> Vec<(Message, String)> {
         (
             Message::Attempt(plain),
             format!(
-                "0b000000{BOOTSTRAP}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}06000000000000000000{ORIGIN}00"
+                "0b000000{BOOTSTRAP}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}06000000000000000000{ORIGIN}0100"
             ),
         ),
         (
@@ -501,6 +503,8 @@ fn decisions() -> Vec<(Message, String)> {
             },
             format!("1e0000000500000000000000{SIGNED}{SIGNED}"),
         ),
+        (Message::GoesOn, "1f000000".to_owned()),
+        (Message::AskCheckpoint, "20000000".to_owned()),
     ]
 }
 

@@ -90,6 +90,8 @@ fn every_message_has_an_example() {
         Message::Compare,
         Message::Published(_),
         Message::Equivocated { .. },
+        Message::GoesOn,
+        Message::AskCheckpoint,
     );
     each_has_an_example!(
         contents().into_iter().map(|(content, _)| content).collect(),

@@ -32,7 +32,7 @@ pub struct StatusDigest {
     pub epoch: Epoch,
     /// The next round.
     pub round: Round,
-    /// The inner step that its training reported last.
+    /// The inner step at which its training is.
     pub step: Step,
     /// The values of that report, by name.
     #[serde(deserialize_with = "bounded::list::<_, _, MEASURES_MAX>")]

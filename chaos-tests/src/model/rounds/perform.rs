@@ -474,6 +474,8 @@ impl Stage<'_> {
             Effect::Resigned(false)
             | Effect::Stands(_)
             | Effect::Waiting(_)
+            | Effect::Stragglers(_)
+            | Effect::CheckpointAsked(_)
             | Effect::Unsound(..) => {}
         }
     }

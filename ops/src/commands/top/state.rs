@@ -172,14 +172,11 @@ impl Top {
     }
 }
 
-/// The inner step of a node, which advances with gossip between rounds too.
+/// The inner step at which a node's training is; rounds go on while it stands still.
 pub fn step_of(report: &Status) -> u64 {
-    let trained = report.loss.map_or(0, |loss| loss.step);
     report
-        .gossip
-        .as_ref()
-        .map_or(report.step, |gossip| gossip.step.max(report.step))
-        .max(trained)
+        .training
+        .map_or(report.step, |training| training.step)
 }
 
 /// Adds an event reported by a node; several nodes may report the same one.
@@ -221,7 +218,7 @@ fn rate(counts: &VecDeque<(Instant, u64)>) -> Option<f64> {
 #[allow(clippy::unwrap_used)]
 pub mod tests {
     use super::*;
-    use slowmo::status::{Event, LastRound, Loss, MemberStatus};
+    use slowmo::status::{Event, LastRound, Loss, MemberStatus, TrainingStatus};
     use std::time::Duration;
 
     pub fn report(node: u64, step: u64) -> Status {
@@ -232,6 +229,8 @@ pub mod tests {
             epoch: 3,
             round: step / 4,
             step,
+            training: Some(TrainingStatus { step, ms: 0 }),
+            stragglers: vec![],
             devices: vec!["cpu".to_owned()],
             members: vec![MemberStatus {
                 node,

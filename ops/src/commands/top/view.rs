@@ -112,10 +112,8 @@ fn row(top: &Top, node: usize, report: &Status) -> Row<'static> {
     } else {
         standing.yellow()
     };
-    let late = report
-        .gossip
-        .as_ref()
-        .map_or_else(none, |gossip| gossip.late.len().to_string());
+    let in_gossip = report.gossip.as_ref().map_or(0, |gossip| gossip.late.len());
+    let late = (in_gossip + report.stragglers.len()).to_string();
     let checkpoint = report.checkpoints.as_ref().map_or_else(none, |told| {
         let step = told.last_step.map_or_else(none, |step| step.to_string());
         if told.error.is_some() {

@@ -321,7 +321,7 @@ fn a_key_seals_what_a_node_writes() {
     };
     let checkpoints = Checkpoints::new(Some(settings), None, 0, board).unwrap();
     checkpoints.keep(snapshot(1, 96));
-    checkpoints.flush();
+    checkpoints.end(false);
     let written = list(folder.path()).unwrap();
     let text = fs::read_to_string(written[0].path.join("node-1.json")).unwrap();
     assert!(text[..80].contains("\",\"seal\":\""), "{}", &text[..80]);

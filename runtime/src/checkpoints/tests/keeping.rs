@@ -387,7 +387,7 @@ fn a_node_knows_which_are_whole() {
             part::write(&path, &header, own(2), &snapshot(2, 144)).unwrap();
         }
         checkpoints.keep(snapshot(1, number * 48));
-        checkpoints.flush();
+        checkpoints.end(false);
         let now = board.read().checkpoints.unwrap();
         told.push((now.whole_step, now.not_whole));
     }
@@ -481,7 +481,7 @@ fn who_joins_learns_what_the_history_goes_on_from() {
         let mut snapshot = snapshot(1, step);
         snapshot.outcome.origin.run = 2;
         checkpoints.keep(snapshot);
-        checkpoints.flush();
+        checkpoints.end(false);
         let path = folder.path().join(
             Name {
                 run: 2,
@@ -611,7 +611,7 @@ fn a_full_disk_lets_go_of_old_ones_but_not_of_the_last() {
             full::make(&path, "node-1.safetensors");
         }
         checkpoints.keep(snapshot(1, step));
-        checkpoints.flush();
+        checkpoints.end(false);
         let told = board.read().checkpoints.unwrap();
         assert_eq!(told.error.is_some(), full, "{told:?}");
     };

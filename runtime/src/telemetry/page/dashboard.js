@@ -201,8 +201,8 @@ function showNodes() {
   }
   nodes.forEach((node, index) => {
     const [cells, digest, rates] = [body.rows[index].cells, node.digest, state.rates[node.node]];
-    const [word, kind] = standing(node);
-    cells[1].replaceChildren(element('span', { className: `badge ${kind}`, textContent: word }));
+    const [word, kind, title = ''] = standing(node, report);
+    cells[1].replaceChildren(element('span', { className: `badge ${kind}`, textContent: word, title }));
     const link = node.node === report.node ? null : pageOf(node, node.address);
     if (cells[2].textContent !== node.address || cells[2].firstElementChild?.href !== link?.href) cells[2].replaceChildren(link ?? node.address);
     const texts = [node.devices, digest?.step ?? '–', number(rates?.steps), number(measure(node, 'loss'), 4), number(digest?.disagreement),

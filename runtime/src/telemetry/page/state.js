@@ -113,10 +113,15 @@ export function everybody(state) {
 }
 
 /** What a node is now, in one word, and how good that is. */
-export function standing(node) {
+export function standing(node, report) {
   if (!node.alive) return ['dead', 'bad'];
   if (!node.digest) return ['no answer', 'warn'];
   if (node.digest.age_ms > STALE_MS) return ['silent', 'warn'];
+  const late = report.stragglers.find((straggler) => straggler.node === node.node);
+  if (late) {
+    const waits = late.waited_for ? 'the next round waits for it' : 'rounds do not wait for it';
+    return ['late', 'warn', `missed ${late.missed} rounds in ${Math.round(late.ms / 1000)} s, has not finished step ${late.step}; ${waits}`];
+  }
   if (node.digest.standing === 'member') return node.digest.waits ? ['waits', 'warn'] : ['member', 'good'];
   return [node.digest.standing, 'warn'];
 }

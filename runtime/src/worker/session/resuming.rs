@@ -130,7 +130,7 @@ impl Session {
             .map_err(SynchronizeError::NotWritten)
     }
 
-    /// Whether the result of this step's round is stored in a checkpoint.
+    /// Whether the result of this step's round may be stored in a checkpoint.
     pub(super) fn is_kept(&self, due: Due) -> bool {
         let settings = self.node.settings();
         let kind = if due.exchange == Exchange::SlowRound {
@@ -144,8 +144,10 @@ impl Session {
             gamma: 0.0,
             elements: 0,
         };
-        self.node.checkpoints().writes()
-            && is_due(&settings.algorithm, settings.checkpoint_every, &spec)
+        let checkpoints = self.node.checkpoints();
+        checkpoints.writes()
+            && (is_due(&settings.algorithm, settings.checkpoint_every, &spec)
+                || (checkpoints.expects() && is_due(&settings.algorithm, 1, &spec)))
     }
 
     /// Sets an opaque text of the training code for later checkpoints.

@@ -142,6 +142,8 @@ impl Coordinator {
             Message::Compare if of_leader => self.tell_published(header, out),
             Message::Published(list) => self.receive_published(header, &list, now, out),
             Message::Overtaken => self.overtaken(header.term, now),
+            Message::GoesOn => self.hear_training_goes_on(header.sender, out),
+            Message::AskCheckpoint => self.note_checkpoint_asked(out),
             // The sender may not say this: it does not lead this term, or does not vote.
             Message::Attempt(_)
             | Message::Fork { .. }

@@ -296,7 +296,9 @@ impl Coordinator {
             .filter(stays)
             .cloned()
             .collect();
-        if members.is_empty() {
+        if members.is_empty() && self.leaving_waits_for_a_checkpoint(spec) {
+            members.extend(history.view.members().iter().filter(takes_part).cloned());
+        } else if members.is_empty() {
             // All leave. One of them stays for one more entry, even if others join: it holds
             // everything, and votes.
             members.extend(history.view.members().iter().find(takes_part).cloned());
@@ -360,6 +362,7 @@ impl Coordinator {
                 .find_map(|node| self.samples_of(*node)),
             order: self.order_of(&view, &plan.participants),
             origin: history.origin,
+            checkpoint: self.makes_checkpoint(spec, &plan.participants),
             forks: history.forks_after(plan.contributors.len()),
             contributors: plan.contributors,
             view,

@@ -373,7 +373,9 @@ impl Coordinator {
                 .is_none_or(|member| self.is_gone(member))
         };
         let lost = |joiner: &Member| {
-            let given_up = deciding.joiners_over || self.peers.is_dead(Voter::from(joiner));
+            let given_up = deciding.joiners_over
+                || self.peers.is_dead(Voter::from(joiner))
+                || self.links.is_refused(joiner.id, joiner.incarnation);
             given_up && !attempts.ready.contains_key(&joiner.id)
         };
         let leaves_idle = |node: &NodeId| {
@@ -481,7 +483,7 @@ impl Coordinator {
         };
         let complete = participants
             .iter()
-            .all(|node| contributes(node) || leaves_idle(node));
+            .all(|node| contributes(node) || leaves_idle(node) || !self.waits_for(*node));
         let mut contributors: Vec<NodeId> =
             participants.iter().copied().filter(contributes).collect();
         if spec.kind == RoundKind::Bootstrap {

@@ -18,8 +18,10 @@ use crate::machine::{Outbox, Place};
 use crate::planted::{self, Bug};
 use crate::policy::Quorum;
 use crate::time::{Instant, Span};
+use crate::view::Member;
 use crate::wire::{Header, Message};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Time that a leaving node waits until a quorum of the next voters knows the entry that excludes
 /// it.
@@ -260,10 +262,10 @@ impl Coordinator {
         let myself = self.myself();
         // A bootstrap may be decided before this node's own training asked for it.
         self.note_state_elements(outcome.spec);
-        self.mine = None;
+        let arrived = self.mine.take().is_some();
         let votes = self.votes_counted();
         let began_in = self.began_in();
-        let members = self
+        let members: Arc<[Member]> = self
             .history
             .as_ref()
             .map(|history| history.view.members().into())
@@ -285,12 +287,14 @@ impl Coordinator {
             self.begin_round(decided);
             out.push(Effect::Apply {
                 attempt,
-                outcome,
-                members,
+                outcome: outcome.clone(),
+                members: Arc::clone(&members),
                 began_in,
                 votes,
                 drained: false,
             });
+            self.count_misses(&outcome, &members, arrived, now, out);
+            self.checkpoint_made(&outcome, out);
             return self.replay(now, out);
         }
         self.history = None;
@@ -361,6 +365,7 @@ impl Coordinator {
         if let Some(history) = &mut self.history {
             history.member = false;
         }
+        self.forget_stragglers(out);
         if !self.is_voter() {
             // This node may be the only living one that knows the decision: members still ask.
             self.left_with = Some(Left {

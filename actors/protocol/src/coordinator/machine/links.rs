@@ -423,8 +423,16 @@ impl Coordinator {
             .history
             .as_ref()
             .and_then(|history| history.view.member(node));
-        if let Some(member) = member.filter(|member| member.id != self.settings.identity.node) {
-            self.links.distrust(node, member.incarnation);
+        // A node that was left out may ask to join again before it is named.
+        let known = member.or_else(|| self.peers.joiners.get(&node));
+        let Some(incarnation) = known.map(|member| member.incarnation) else {
+            return;
+        };
+        if node != self.settings.identity.node {
+            self.links.distrust(node, incarnation);
+            self.peers
+                .joiners
+                .retain(|id, joiner| *id != node || joiner.incarnation != incarnation);
         }
     }
 

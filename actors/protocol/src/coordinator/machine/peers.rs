@@ -199,7 +199,7 @@ impl Coordinator {
         self.peers.are_calm() && self.links.all_are_reached()
     }
 
-    /// Whether every member lives, contributes and is trusted, so that the plain attempt, which needs
+    /// Whether every member lives, contributes in time and is trusted, so that the plain attempt, which needs
     /// no proposal, fits.
     pub(super) fn is_plain(&self) -> bool {
         let Some(history) = self.history.as_ref().filter(|history| history.member) else {
@@ -209,6 +209,9 @@ impl Coordinator {
             |member: &Member| !self.is_gone(member) && !self.peers.leaves_idle(Voter::from(member));
         let refused = |member: &Member| self.links.is_refused(member.id, member.incarnation);
         let members = history.view.members();
+        if !self.waits_for_all() {
+            return false;
+        }
         let live = (self.all_are_here() && self.peers.nobody_leaves()) || members.iter().all(fine);
         live && (self.links.nobody_is_refused() || !members.iter().any(refused))
     }

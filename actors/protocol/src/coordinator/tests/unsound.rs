@@ -241,3 +241,20 @@ fn frames_of_whoever_lied_are_ignored() {
     assert_eq!(effects, []);
     assert_eq!(member.term(), before);
 }
+
+/// A node that was left out asks to join again, and is named while an attempt admits it.
+#[test]
+fn a_joiner_that_is_named_holds_up_no_round() {
+    let mut leader = Bench::of(&[1, 2, 3], 1);
+    leader.lead(SPEC);
+    leader.hear_all(&[2, 3], &Message::Accepted);
+    leader.joiners(vec![view(&[4]).members()[0].clone()]);
+    let mut effects = leader.contribute_to(FIRST);
+    let all = Message::Contribute(contribution_to(FIRST));
+    effects.extend(leader.hear_all(&[2, 3], &all));
+    let (next, _) = newest(&leader, &effects).unwrap();
+    assert_eq!(next, [1, 2, 3, 4]);
+    let effects = leader.tell(In::Distrust(NodeId(4)));
+    let (next, contributors) = newest(&leader, &effects).unwrap();
+    assert_eq!((next, contributors), (vec![1, 2, 3], vec![1, 2, 3]));
+}

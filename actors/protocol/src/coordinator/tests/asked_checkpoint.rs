@@ -1,0 +1,106 @@
+//! Checkpoints beside the schedule.
+
+use super::*;
+use crate::algorithm::{Algorithm, Base, BufferStrategy, Outer, OuterOptimizer, WireType};
+use crate::checkpoint::Points;
+
+const ALL: [u64; 3] = [1, 2, 3];
+/// An average after each second step, the slow step after each fourth.
+const POINT: u64 = 4;
+
+fn points() -> Option<Points> {
+    Points::of(&Algorithm {
+        base: Base::LocalSgd { frequency: 2 },
+        outer: Some(Outer {
+            frequency: POINT,
+            optimizer: OuterOptimizer::SlowMo {
+                alpha: 1.0,
+                beta: 0.5,
+            },
+            sharded: true,
+            average: true,
+        }),
+        average_every: None,
+        buffers: BufferStrategy::Maintain,
+        round_wire: WireType::Float32,
+    })
+}
+
+/// The leader of three nodes whose bootstrap is decided.
+fn leader() -> Bench {
+    let mut leader = Bench::with(&ALL, 1, |settings| settings.checkpoints = points());
+    leader.lead(SPEC);
+    leader.hear_all(&[2, 3], &Message::Accepted);
+    leader
+}
+
+fn spec(kind: RoundKind, steps: u64) -> RoundSpec {
+    RoundSpec {
+        kind,
+        step: Step(steps - 1),
+        ..SPEC
+    }
+}
+
+/// Leads a round to its decision; returns its entry.
+fn decide(leader: &mut Bench, spec: RoundSpec) -> Outcome {
+    leader.lead(spec);
+    let effects = leader.hear_all(&[2, 3], &Message::Accepted);
+    let applied = effects.into_iter().find_map(|effect| match effect {
+        Effect::Apply { outcome, .. } => Some(outcome),
+        _ => None,
+    });
+    applied.unwrap()
+}
+
+#[test]
+fn what_a_member_asks_for_is_made_once_after_the_round_that_follows() {
+    let mut leader = leader();
+    assert!(!decide(&mut leader, spec(RoundKind::Slow, POINT)).checkpoint);
+    let effects = leader.hear(2, Message::AskCheckpoint);
+    assert!(
+        effects.contains(&Effect::CheckpointAsked(true)),
+        "{effects:?}"
+    );
+    let same = decide(&mut leader, spec(RoundKind::Slow, 2 * POINT));
+    assert!(!same.checkpoint, "it was asked for in this very round");
+    let average = decide(&mut leader, spec(RoundKind::Average, 2 * POINT + 2));
+    assert!(!average.checkpoint, "anchors differ from parameters then");
+    assert!(decide(&mut leader, spec(RoundKind::Slow, 3 * POINT)).checkpoint);
+    assert!(!decide(&mut leader, spec(RoundKind::Slow, 4 * POINT)).checkpoint);
+}
+
+#[test]
+fn who_asks_tells_every_member() {
+    let mut leader = leader();
+    let effects = leader.tell(In::AskCheckpoint);
+    assert!(says!(effects, to 2, Message::AskCheckpoint));
+    assert!(says!(effects, to 3, Message::AskCheckpoint));
+    decide(&mut leader, spec(RoundKind::Average, 2));
+    assert!(decide(&mut leader, spec(RoundKind::Slow, POINT)).checkpoint);
+}
+
+/// A node leaves after the next exact average. If all of them do, that must not be one whose state
+/// cannot be kept.
+#[test]
+fn all_members_leave_together_with_a_checkpoint() {
+    let mut leader = leader();
+    for node in [2, 3] {
+        leader.leaves_after_contributing(node);
+    }
+    leader.leaves_after_contributing(1);
+    let stay = decide(&mut leader, spec(RoundKind::Average, 2));
+    assert_eq!((stay.view.size(), stay.checkpoint), (3, false));
+    let last = decide(&mut leader, spec(RoundKind::Slow, POINT));
+    assert_eq!((last.view.size(), last.checkpoint), (1, true), "{last:?}");
+}
+
+#[test]
+fn some_members_leave_at_once() {
+    let mut leader = leader();
+    for node in [2, 3] {
+        leader.leaves_after_contributing(node);
+    }
+    let average = decide(&mut leader, spec(RoundKind::Average, 2));
+    assert_eq!((average.view.size(), average.checkpoint), (1, false));
+}
