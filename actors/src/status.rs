@@ -138,6 +138,8 @@ pub struct NodeStatus {
     pub waiting_to_join: Option<String>,
     /// The workers of this node for which its other workers wait.
     pub waiting_for_workers: Option<String>,
+    /// Whether all workers of this node have called `synchronize`.
+    pub synchronizes: bool,
     /// When the first certificate of the node's chain expires, in seconds since 1970; `None` if it
     /// has a cluster key.
     pub certificate_expires_at: Option<i64>,
@@ -403,6 +405,11 @@ impl StatusBoard {
     /// Sets the workers of this node for which its other workers wait.
     pub fn waiting_for_workers(&self, which: Option<String>) {
         self.with(|status| status.waiting_for_workers = which);
+    }
+
+    /// Records that all workers of this node have called `synchronize`.
+    pub fn synchronizes(&self) {
+        self.with(|status| status.synchronizes = true);
     }
 
     /// Sets the reason why this node is not a member yet.

@@ -6,6 +6,8 @@
 mod common;
 
 use common::{TRAINING, until, until_holds};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -273,6 +275,37 @@ fn a_host_with_the_id_of_a_live_one_is_told_so_soon() {
     );
     // A peer that does not answer is waited for much longer.
     assert!(begun.elapsed().as_secs() < 15, "{last}");
+}
+
+#[test]
+fn a_host_that_is_drained_while_it_waits_ends_well_at_once() {
+    let hosts = Hosts::new(2);
+    for orders in ["drain", "SIGTERM"] {
+        for (join, waits) in [
+            ("false", "1 of min_nodes = 2 nodes have met"),
+            ("true", "no running cluster was met"),
+        ] {
+            let mut node = hosts.start(1, &[("SLOWMO_JOIN", join)]);
+            node.until("it waits", |status| {
+                let told = status["waiting_for"].as_str().unwrap_or_default();
+                told.contains(waits)
+            });
+            let begun = std::time::Instant::now();
+            if orders == "drain" {
+                let mut order = Command::new(SLOWMO);
+                order.args(["drain", "--admin"]).arg(&node.admin);
+                let done = order.output().unwrap();
+                assert!(done.status.success(), "{done:?}");
+            } else {
+                let process = Pid::from_raw(node.process.id().cast_signed());
+                kill(process, Signal::SIGTERM).unwrap();
+            }
+            until_holds("it ends", || !node.is_running());
+            assert!(begun.elapsed().as_secs() < 10);
+            let ended = node.process.wait().unwrap();
+            assert!(ended.success(), "{ended}: {}", node.errors());
+        }
+    }
 }
 
 #[test]

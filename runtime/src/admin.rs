@@ -40,7 +40,7 @@ pub const REQUESTS_BURST_MAX: u32 = 1000;
 pub const REQUESTS_PER_SECOND_MAX: u32 = 200;
 /// Longest silence on a connection.
 pub const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// The exit code after a second SIGTERM, as a shell shows it for a process that SIGTERM ended.
+/// The exit code when SIGTERM ends the process at once, as a shell shows it for a process that SIGTERM ended.
 const TERMINATED: i32 = 143;
 
 /// A request to a node.
@@ -112,6 +112,7 @@ pub struct RecoveryReport {
 /// The node that an endpoint answers for.
 struct Answering {
     node: NodeId,
+    max_nodes: usize,
     board: Arc<StatusBoard>,
     /// Set once the node runs.
     context: OnceLock<Arc<NodeContext>>,
@@ -135,12 +136,17 @@ impl std::fmt::Debug for Endpoint {
 impl Endpoint {
     /// Listens at `path`, which only this user can open, in the background, for a node that starts
     /// and says so on `board`. Must be called inside a tokio runtime.
-    pub(crate) fn serve(path: &Path, node: NodeId, board: Arc<StatusBoard>) -> io::Result<Self> {
+    pub(crate) fn serve(
+        path: &Path,
+        (node, max_nodes): (NodeId, usize),
+        board: Arc<StatusBoard>,
+    ) -> io::Result<Self> {
         let listener = bind(path)?;
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
         let answering = Arc::new(Answering {
             node,
+            max_nodes,
             board,
             context: OnceLock::new(),
         });
@@ -298,7 +304,7 @@ impl Answering {
     /// The answer of a node that cannot carry out anything yet.
     fn while_it_starts(&self, request: &Request) -> Answer {
         let status = self.board.read();
-        let report = starting(self.node.0, &status);
+        let report = starting(self.node.0, self.max_nodes, &status);
         match request {
             Request::Status => Answer::Status(Box::new(report)),
             Request::Cluster => Answer::Cluster(Box::new(ClusterStatus {
@@ -385,7 +391,8 @@ pub(crate) async fn dump_on_sigusr1(context: Arc<NodeContext>) {
     }
 }
 
-/// Drains the node at the first SIGTERM; the second one ends the process at once.
+/// Drains the node at the first SIGTERM; the second one ends the process at once. So does the first
+/// one before `synchronize` was called: the training does not look yet whether it is to end.
 pub(crate) async fn drain_on_sigterm(context: Arc<NodeContext>) {
     let Ok(mut signals) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
     else {
@@ -394,8 +401,7 @@ pub(crate) async fn drain_on_sigterm(context: Arc<NodeContext>) {
     if signals.recv().await.is_none() {
         return;
     }
-    if context.status.read().members.is_empty() {
-        // No round was decided here yet: there is nothing to hand over.
+    if !context.status.read().synchronizes {
         std::process::exit(TERMINATED);
     }
     tracing::info!("SIGTERM: this node hands over and leaves");

@@ -6,7 +6,7 @@ mod testing;
 
 use crate::admin;
 use crate::checkpoints::Checkpoints;
-use crate::config::Config;
+use crate::config::{Config, ignored_variables};
 use crate::connection::{Connected, Network, connect};
 use crate::credentials;
 use crate::device::{self, Devices};
@@ -221,9 +221,16 @@ impl RuntimeBuilder {
         let config = self.config.clone();
         let node = NodeId(config.node_id.map_or_else(random_id, Ok)?);
         let status = StatusBoard::new();
+        for what in ignored_variables() {
+            tracing::warn!("{what}");
+            status.event(what);
+        }
         status.starting(Some("it opens its devices".to_owned()));
         let admin = match &config.admin {
-            Some(path) => Some(serve_admin(path, node, &status, &executor)?),
+            Some(path) => {
+                let known = (node, config.max_nodes);
+                Some(serve_admin(path, known, &status, &executor)?)
+            }
             None => None,
         };
         let built = executor.block_on_plain_thread(self.build(node, Arc::clone(&status)))?;
@@ -369,12 +376,12 @@ impl RuntimeBuilder {
 
 fn serve_admin(
     path: &Path,
-    node: NodeId,
+    known: (NodeId, usize),
     board: &Arc<StatusBoard>,
     executor: &Executor,
 ) -> Result<admin::Endpoint, SpawnError> {
     let _inside = executor.handle().enter();
-    admin::Endpoint::serve(path, node, Arc::clone(board)).map_err(|error| SpawnError::Admin {
+    admin::Endpoint::serve(path, known, Arc::clone(board)).map_err(|error| SpawnError::Admin {
         path: path.to_owned(),
         error,
     })

@@ -181,7 +181,7 @@ pub(crate) fn status(context: &NodeContext) -> Status {
 }
 
 /// The status of a node that starts: it has no transport yet, and has met nobody.
-pub(crate) fn starting(node: u64, status: &NodeStatus) -> Status {
+pub(crate) fn starting(node: u64, max_nodes: usize, status: &NodeStatus) -> Status {
     Status {
         node,
         standing: status.standing,
@@ -193,7 +193,7 @@ pub(crate) fn starting(node: u64, status: &NodeStatus) -> Status {
         stragglers: Vec::new(),
         devices: status.devices.clone(),
         members: Vec::new(),
-        max_nodes: 0,
+        max_nodes,
         last_round: LastRound {
             members: 0,
             alive: 0,

@@ -76,6 +76,7 @@ impl Actor for MembershipActor {
         } = told;
         match &message {
             ToMembership::In(In::DialFailed { address, .. }) => state.resting.begin(*address),
+            ToMembership::In(In::Synchronize(_)) => state.context.status.synchronizes(),
             ToMembership::In(In::Tick) => state.timer.disarm(),
             _ => {}
         }
@@ -182,7 +183,7 @@ impl MembershipState {
             }
             Notice::Drained => {
                 tracing::warn!(
-                    "the others continued without this node, which was leaving: it has left"
+                    "this node was leaving, and the others do not count on it: it has left"
                 );
                 status.standing(MemberState::Left);
             }

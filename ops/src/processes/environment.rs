@@ -1,6 +1,7 @@
 //! The settings of a node process: its program, its environment, and the private folder it shares
 //! with the other nodes.
 
+use super::end::GRACE;
 use slowmo::internal::config::load_of;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -96,6 +97,8 @@ pub struct Plan {
     pub isolated: bool,
     /// Time after which the nodes are ended.
     pub time_max: Option<Duration>,
+    /// Time that the nodes have to end after a signal to this process, before they are killed.
+    pub grace: Duration,
     /// More variables, the same for every node.
     pub environment: Vec<(String, OsString)>,
     /// More variables of single nodes, by id; they take precedence.
@@ -119,6 +122,7 @@ impl Plan {
             cluster_key_file: None,
             isolated: false,
             time_max: None,
+            grace: GRACE,
             environment: Vec::new(),
             environments: BTreeMap::new(),
         }

@@ -11,6 +11,7 @@ mod lines;
 pub mod signals;
 mod start;
 
+pub use end::GRACE;
 pub use environment::{
     ADVERTISE, CUDA_VISIBLE_DEVICES, DEVICES, FIRST_GPU, LAUNCHER_PID, LISTEN, NODE_ID, Plan,
     RENDEZVOUS, TRACE,

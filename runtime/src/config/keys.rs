@@ -555,7 +555,7 @@ pub static KEYS: &[Key] = &[
         "",
         SWITCH,
         false,
-        "SIGTERM drains the node: it hands over in the next round and leaves; a second one ends the process"
+        "SIGTERM drains the node: it hands over in the next round and leaves; a second one ends the process, and so does the first one (exit code 143) before all workers have called synchronize"
     ),
     key!(
         connect_timeout_ms,

@@ -30,6 +30,7 @@ pub use slowmo_protocol::policy::{Bootstrap, JoinerBuffers, OnMomentumLoss, OnQu
 pub use sources::{RESERVED_VARIABLES, load_of, user_arguments};
 pub use values::{BaseName, Congestion, DeviceName, OuterName, Resume};
 
+pub(crate) use sources::ignored_variables;
 pub(crate) use values::is_host_and_port;
 
 use keys::{KEYS, Key};
@@ -285,7 +286,8 @@ impl Config {
     ///
     /// # Errors
     /// The file is missing, unreadable or not TOML, a key is unknown, a value is out of range, or
-    /// keys exclude each other.
+    /// keys exclude each other. A variable that is no key is an error only if its name is nearly
+    /// that of one; a node names the others, which it ignores.
     pub fn load() -> Result<Self, ConfigError> {
         sources::load()
     }

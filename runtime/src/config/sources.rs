@@ -1,7 +1,7 @@
 //! Merges file, variables and flags. The only part of the configuration that reads the process's
 //! arguments, environment and files.
 
-use super::keys::Key;
+use super::keys::{KEYS, Key};
 use super::{Config, ConfigError, Origin};
 use crate::launcher::{LAUNCHER_VARIABLE, SOCKET_VARIABLE};
 use std::ffi::OsString;
@@ -19,6 +19,11 @@ pub const RESERVED_VARIABLES: [&str; 4] = [
 ];
 /// Largest configuration file, in bytes.
 pub const CONFIG_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Most variables that a node names as ignored.
+const IGNORED_TOLD_MAX: usize = 16;
+/// So many characters of a name allow for one mistake.
+const CHARACTERS_PER_MISTAKE: usize = 4;
 
 const CONFIG_VARIABLE: &str = "SLOWMO_CONFIG";
 const CONFIG_FLAG_KEY: &str = "config";
@@ -215,9 +220,60 @@ fn apply_variables(
     variables.sort();
     for (name, value) in variables {
         let key = name[VARIABLE_PREFIX.len()..].to_lowercase();
-        config.set_from(&key, &value, &Origin::Variable(name))?;
+        let (nearest, is_meant) = nearest(&key);
+        if Key::find(&key).is_some() {
+            config.set_from(&key, &value, &Origin::Variable(name))?;
+        } else if is_meant {
+            let origin = Origin::Variable(name);
+            return Err(ConfigError::UnknownKey {
+                key,
+                origin,
+                nearest,
+            });
+        }
     }
     Ok(())
+}
+
+/// The name that is closest to that of an unknown variable, without the prefix, and whether it was
+/// probably meant: so few characters differ that the variable is no other tool's.
+fn nearest(name: &str) -> (&'static str, bool) {
+    let names = KEYS
+        .iter()
+        .map(|key| key.name)
+        .chain([CONFIG_FLAG_KEY, "log"]);
+    let by_distance = names.map(|known| (strsim::damerau_levenshtein(known, name), known));
+    let Some((distance, nearest)) = by_distance.min_by_key(|(distance, _)| *distance) else {
+        return ("", false);
+    };
+    let mistakes_max = (nearest.len() / CHARACTERS_PER_MISTAKE).max(1);
+    (nearest, distance <= mistakes_max)
+}
+
+/// What to tell of the `SLOWMO_` variables of this process that no setting has the name of: those
+/// of another tool.
+pub(crate) fn ignored_variables() -> Vec<String> {
+    let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+    ignored_of(names)
+}
+
+pub(super) fn ignored_of(names: impl Iterator<Item = String>) -> Vec<String> {
+    let is_ignored = |name: &String| {
+        name.strip_prefix(VARIABLE_PREFIX).is_some_and(|key| {
+            !RESERVED_VARIABLES.contains(&name.as_str()) && Key::find(&key.to_lowercase()).is_none()
+        })
+    };
+    let mut names: Vec<String> = names.filter(is_ignored).collect();
+    names.sort();
+    names.truncate(IGNORED_TOLD_MAX);
+    let told = |name: String| {
+        let (nearest, _) = nearest(&name[VARIABLE_PREFIX.len()..].to_lowercase());
+        let nearest = nearest.to_uppercase();
+        format!(
+            "variable {name} is ignored: it is no setting of slowmo (the nearest is {VARIABLE_PREFIX}{nearest})"
+        )
+    };
+    names.into_iter().map(told).collect()
 }
 
 /// One `--slowmo-*` flag.

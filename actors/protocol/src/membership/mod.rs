@@ -146,6 +146,7 @@ impl Machine for Membership {
         self.dial_missing(now, out);
         self.dial_missed(now, out);
         self.leave_again(now, out);
+        self.end_when_nothing_counts_on_it(out);
         self.end_when_drained(now, out);
         self.ask_again_when_not_admitted(now, out);
         self.leave_void_bootstrap(now, out);
@@ -260,8 +261,10 @@ impl Membership {
             ..
         } = &self.settings;
         // Naming the model makes the other bootstrap members count on this node.
-        let named =
-            self.may_bootstrap() || self.life.standing.is_some() || self.life.cluster.is_some();
+        let named = !self.life.drained
+            && (self.may_bootstrap()
+                || self.life.standing.is_some()
+                || self.life.cluster.is_some());
         let address = *address;
         let devices = *devices;
         let key = *key;
@@ -430,6 +433,14 @@ impl Membership {
 
     fn fail(&mut self, error: BootstrapError, out: &mut Outbox<Effect>) {
         if self.life.standing.is_none() && self.failed.is_none() {
+            if self.life.leaving == Some(true) {
+                // It was told to leave, and is in nothing: that is no failure.
+                self.refused = None;
+                if !self.life.drained {
+                    self.drained(out);
+                }
+                return;
+            }
             // The first error found says more than its consequences.
             let error = self.refused.take().map_or(error, |(first, _)| first);
             self.failed = Some(error.clone());

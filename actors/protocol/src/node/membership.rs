@@ -71,7 +71,8 @@ pub enum Notice {
     Back(NodeId),
     /// The others went on without this node, which joins again.
     Rejoins,
-    /// The others went on without this node, which wanted to leave.
+    /// This node wanted to leave, and has left: the others went on without it, or never counted on
+    /// it.
     Drained,
     /// Reason why this node is no member; `None` if it is one or does not wait to be.
     Waiting(Option<String>),
