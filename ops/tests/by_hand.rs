@@ -278,6 +278,23 @@ fn a_host_with_the_id_of_a_live_one_is_told_so_soon() {
 }
 
 #[test]
+fn a_restarted_host_whose_run_is_gone_gives_up_in_the_end() {
+    let hosts = Hosts::new(2);
+    let marker = hosts.folder.path().join("marker");
+    std::fs::write(&marker, "").unwrap();
+    let settings = [
+        ("SLOWMO_MARKER", marker.to_str().unwrap()),
+        ("SLOWMO_REJOIN_TIMEOUT_MS", "2000"),
+    ];
+    let last = ended(hosts.start(1, &settings));
+    assert!(
+        last.contains("not admitted to a running cluster within 2000 ms: this node was restarted")
+            && last.contains("set bootstrap = yes on one node"),
+        "{last}"
+    );
+}
+
+#[test]
 fn a_host_that_is_drained_while_it_waits_ends_well_at_once() {
     let hosts = Hosts::new(2);
     for orders in ["drain", "SIGTERM"] {

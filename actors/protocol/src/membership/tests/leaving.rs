@@ -78,7 +78,7 @@ fn a_node_that_is_told_to_drain_before_anything_counts_on_it_ends_at_once() {
     let mut waits = Bench::new(2, 3);
     waits.synchronize();
     waits.connect(&peer(1, None));
-    let mut joins = joiner(&[1]);
+    let joins = joiner(&[1]);
     assert!(!joins.machine.is_ready_to_join(), "node 2 was not met");
     let mut is_left_out = joiner(&[1, 2]);
     is_left_out.decide(at(FIRST, 8, view(5, &[1, 2, 9])));
