@@ -387,6 +387,8 @@ impl Job {
             command
                 .env("SLOWMO_TAU", "1")
                 .env("TRAIN_REQUEUE", "yes")
+                // Nobody reads what the nodes print, so a pipe would fill up and stop them.
+                .stdout(Stdio::null())
                 .spawn()
                 .unwrap(),
         )

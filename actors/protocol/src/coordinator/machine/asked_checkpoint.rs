@@ -56,6 +56,15 @@ impl Coordinator {
             && !history.view.members().iter().any(idle)
     }
 
+    /// Whether the only member of the next view, which leaves too, stays for now. It may have begun
+    /// to leave only after this entry was composed, so that the entry makes no checkpoint though
+    /// nobody goes on.
+    pub(super) fn last_waits_for_a_checkpoint(&self, outcome: &Outcome) -> bool {
+        self.settings.checkpoints.is_some()
+            && !outcome.checkpoint
+            && !self.peers.leaves_idle(self.myself())
+    }
+
     /// This node leaves. If all others do too, it leaves with a checkpoint.
     pub(super) fn expect_checkpoint_of_leavers(&mut self, leaver: Voter, out: &mut Outbox<Effect>) {
         if leaver == self.myself() && self.settings.checkpoints.is_some() {

@@ -270,7 +270,9 @@ impl Coordinator {
             .as_ref()
             .map(|history| history.view.members().into())
             .unwrap_or_default();
-        let last = outcome.view.size() == 1 && self.peers.is_leaving(myself);
+        let last = outcome.view.size() == 1
+            && self.peers.is_leaving(myself)
+            && !self.last_waits_for_a_checkpoint(&outcome);
         let stays = outcome
             .view
             .member(myself.node)

@@ -95,6 +95,36 @@ fn all_members_leave_together_with_a_checkpoint() {
     assert_eq!((last.view.size(), last.checkpoint), (1, true), "{last:?}");
 }
 
+/// The last member is ordered to leave when the entry without the others is composed already.
+#[test]
+fn the_last_member_leaves_with_a_checkpoint_too() {
+    for kind in [RoundKind::Average, RoundKind::Slow] {
+        let mut leader = leader();
+        for node in [2, 3] {
+            leader.leaves_after_contributing(node);
+        }
+        leader.lead(spec(kind, POINT));
+        leader.leaves_after_contributing(1);
+        let effects = leader.hear_all(&[2, 3], &Message::Accepted);
+        assert!(
+            !effects
+                .iter()
+                .any(|effect| matches!(effect, Effect::Resigned(_))),
+            "{kind:?}: {effects:?}"
+        );
+        // Alone, it leads as soon as it contributes.
+        let opened = leader.contribute_to(spec(RoundKind::Slow, 2 * POINT));
+        let effects = leader.hold_all(&opened);
+        let last = effects.into_iter().find_map(|effect| match effect {
+            Effect::Apply {
+                outcome, drained, ..
+            } => Some((outcome.checkpoint, drained)),
+            _ => None,
+        });
+        assert_eq!(last, Some((true, true)), "{kind:?}");
+    }
+}
+
 #[test]
 fn some_members_leave_at_once() {
     let mut leader = leader();
