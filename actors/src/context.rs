@@ -80,6 +80,11 @@ pub struct NodeSettings {
     pub shared: String,
     /// How long a peer is dialed before dialing is given up.
     pub connect_timeout: Duration,
+    /// How long the node waits for `min_nodes` nodes, or for a cluster that it can join.
+    pub meet_timeout: Duration,
+    /// How long a node that was a member waits to be admitted again, and a restarted one looks for
+    /// the run that it was in.
+    pub rejoin_timeout: Duration,
     /// How long a round, a gossip or bootstrap may take before it is given up.
     pub round_timeout: Duration,
 }

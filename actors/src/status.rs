@@ -14,10 +14,13 @@ use slowmo_protocol::view::{MEMBERS_MAX, Member, View};
 pub use slowmo_protocol::wire::Stands as MemberState;
 use slowmo_protocol::wire::{MEASURE_NAME_BYTES_MAX, MEASURES_MAX};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Most events that are kept.
 pub const EVENTS_MAX: usize = 64;
+/// Most refusals, by address and reason, that have events; further ones are logged only.
+pub const REFUSED_MAX: usize = 16;
 
 /// Name of the measure that is shown first.
 pub const LOSS: &str = "loss";
@@ -127,12 +130,16 @@ pub struct NodeStatus {
     pub deaths: u64,
     /// State of the node's parts of checkpoints, if it writes any.
     pub checkpoints: Option<CheckpointStatus>,
+    /// What the node does before it looks for others.
+    pub starting: Option<String>,
     /// The reason why no round is decided, and what would end the wait.
     pub waiting_for: Option<String>,
     /// The reason why this node is not a member yet.
     pub waiting_to_join: Option<String>,
     /// The workers of this node for which its other workers wait.
     pub waiting_for_workers: Option<String>,
+    /// Whether all workers of this node have called `synchronize`.
+    pub synchronizes: bool,
     /// When the first certificate of the node's chain expires, in seconds since 1970; `None` if it
     /// has a cluster key.
     pub certificate_expires_at: Option<i64>,
@@ -147,15 +154,18 @@ pub struct StatusBoard {
     timeline: Mutex<Timeline>,
     /// How often each node sent what no correct node sends; at most [`MEMBERS_MAX`].
     accused: Mutex<BTreeMap<NodeId, u64>>,
+    /// How often each address was refused for each reason; at most [`REFUSED_MAX`].
+    refused: Mutex<BTreeMap<(SocketAddr, String), u64>>,
 }
 
 impl NodeStatus {
-    /// What this node waits for: its own workers, a round that is not decided, or to become a
-    /// member. A node whose workers are missing may be the cause of the others.
+    /// What this node waits for: its own start, its workers, a round that is not decided, or to
+    /// become a member. A node whose workers are missing may be the cause of the others.
     #[must_use]
     pub fn waiting(&self) -> Option<&str> {
-        self.waiting_for_workers
+        self.starting
             .as_deref()
+            .or(self.waiting_for_workers.as_deref())
             .or(self.waiting_for.as_deref())
             .or(self.waiting_to_join.as_deref())
     }
@@ -337,6 +347,11 @@ impl StatusBoard {
         });
     }
 
+    /// Sets what the node does before it looks for others; `None` once it does.
+    pub fn starting(&self, what: Option<String>) {
+        self.with(|status| status.starting = what);
+    }
+
     /// Sets the reason why no round is decided; `None` if rounds are decided.
     pub fn waiting(&self, why: Option<String>) {
         self.with(|status| status.waiting_for = why);
@@ -392,6 +407,11 @@ impl StatusBoard {
         self.with(|status| status.waiting_for_workers = which);
     }
 
+    /// Records that all workers of this node have called `synchronize`.
+    pub fn synchronizes(&self) {
+        self.with(|status| status.synchronizes = true);
+    }
+
     /// Sets the reason why this node is not a member yet.
     pub fn waiting_to_join(&self, why: Option<String>) {
         self.with(|status| status.waiting_to_join = why);
@@ -416,6 +436,24 @@ impl StatusBoard {
             self.event(format!(
                 "{node} sent what no correct node sends ({what}): refused until it is restarted"
             ));
+        }
+        told
+    }
+
+    /// Counts a refusal of the node at an address, and names it in an event if the reason is new or
+    /// the count is a power of two: a node that tries again every second hides no other event.
+    /// Returns whether to log it.
+    pub fn refused(&self, address: SocketAddr, why: &str) -> bool {
+        let mut refused = self.refused.lock();
+        let refusal = (address, why.to_owned());
+        if refused.len() >= REFUSED_MAX && !refused.contains_key(&refusal) {
+            return true;
+        }
+        let times = refused.entry(refusal).or_default();
+        *times = times.saturating_add(1);
+        let told = times.is_power_of_two();
+        if told {
+            self.event(format!("refused {address}: {why}"));
         }
         told
     }
@@ -487,6 +525,23 @@ mod tests {
             "{:?}",
             status.events
         );
+    }
+
+    #[test]
+    fn who_is_refused_again_and_again_is_told_rarely() {
+        let board = StatusBoard::new();
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let told = (0..100).filter(|_| board.refused(address(1), "another key"));
+        assert_eq!(told.count(), 7);
+        assert!(board.refused(address(1), "another id"), "the reason is new");
+        assert!(
+            !board.refused(address(1), "another key"),
+            "it was told before"
+        );
+        (2..1000).for_each(|port| _ = board.refused(address(port), "another key"));
+        assert_eq!(board.refused.lock().len(), REFUSED_MAX);
+        let last = board.read().events.pop_back().unwrap();
+        assert_eq!(last.what, "refused 127.0.0.1:15: another key");
     }
 
     #[test]

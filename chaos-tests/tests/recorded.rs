@@ -33,6 +33,7 @@ fn config(folder: &Path) -> Config {
         suspect_ms: 300,
         probe_interval_ms: 50,
         connect_timeout_ms: PATIENCE_MS,
+        meet_timeout_ms: Some(PATIENCE_MS),
         round_timeout_ms: PATIENCE_MS,
         grace_ms: PATIENCE_MS / 2,
         ..Config::default()

@@ -7,8 +7,5 @@
 /// # Errors
 /// A `--slowmo-…` flag lacks its value.
 pub fn parse_own<P: clap::Parser>() -> Result<P, slowmo::ConfigError> {
-    let mut words = std::env::args();
-    let program = words.next().unwrap_or_default();
-    let own = slowmo::user_arguments(words)?;
-    Ok(P::parse_from(std::iter::once(program).chain(own)))
+    Ok(P::parse_from(slowmo::user_arguments(std::env::args())?))
 }

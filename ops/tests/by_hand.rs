@@ -5,7 +5,9 @@
 
 mod common;
 
-use common::{TRAINING, until};
+use common::{TRAINING, until, until_holds};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -159,4 +161,176 @@ fn the_status_of_one_host_lists_the_whole_cluster() {
     first.until("the others go on", |status| {
         nodes(status) == [(1, "member"), (2, "member")]
     });
+}
+
+/// Waits until a node has ended by itself; its last line of standard error.
+fn ended(mut node: Node) -> String {
+    until_holds("the node ends", || !node.is_running());
+    let errors = node.errors();
+    errors.lines().last().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn hosts_wait_for_each_other_and_say_for_whom() {
+    let hosts = Hosts::new(2);
+    // An address is silent long before the time to meet is over.
+    let quick = [("SLOWMO_CONNECT_TIMEOUT_MS", "500")];
+    let mut first = hosts.start(1, &quick);
+    until_holds("it warns", || {
+        assert!(first.is_running(), "{}", first.errors());
+        first.errors().contains("not a member yet")
+    });
+    let told = first.errors();
+    assert!(
+        told.contains("1 of min_nodes = 2 nodes have met") && told.contains(&hosts.listen[1]),
+        "{told}"
+    );
+    let _second = hosts.start(2, &quick);
+    first.until("they bootstrap", |status| nodes(status).len() == 2);
+}
+
+#[test]
+fn one_host_with_a_wrong_setting_or_key_ends_and_the_others_wait_for_it() {
+    let hosts = Hosts::new(3);
+    let key = hosts.key("other.key");
+    let key = key.to_str().unwrap();
+    for (wrong, reason) in [
+        (("SLOWMO_TAU", "5"), "tau is 5 here, 4 there"),
+        (
+            ("SLOWMO_CLUSTER_KEY_FILE", key),
+            "not issued under this cluster's key",
+        ),
+    ] {
+        // The one that bootstraps is wrong.
+        let first = hosts.start(1, &[wrong]);
+        let mut others = [2, 3].map(|host| hosts.start(host, &[]));
+        let last = ended(first);
+        assert!(
+            last.starts_with("error: ") && last.contains(reason),
+            "{last}"
+        );
+        for other in &mut others {
+            let told = other.until("it waits", |status| {
+                let waits = status["waiting_for"].as_str().unwrap_or_default();
+                waits.contains("is refused")
+            });
+            let waits = told["waiting_for"].as_str().unwrap();
+            assert!(
+                waits.starts_with("2 of min_nodes = 3") && waits.contains(&hosts.listen[0]),
+                "{waits}"
+            );
+        }
+        let mut first = hosts.start(1, &[]);
+        first.until("they bootstrap", |status| nodes(status).len() == 3);
+    }
+}
+
+#[test]
+fn a_joiner_is_told_at_once_what_keeps_it_out() {
+    let hosts = Hosts::new(2);
+    let key = hosts.key("other.key");
+    let mut first = hosts.start(1, &[("SLOWMO_MIN_NODES", "1")]);
+    first.until("it is a member", |status| nodes(status) == [(1, "member")]);
+    for (setting, reason) in [
+        (
+            ("SLOWMO_PEERS", ""),
+            "needs a running cluster to join: set peers",
+        ),
+        (
+            ("SLOWMO_CLUSTER_KEY_FILE", key.to_str().unwrap()),
+            "not issued under this cluster's key",
+        ),
+        (("SLOWMO_TAU", "5"), "tau is 5 here, 4 there"),
+    ] {
+        let begun = std::time::Instant::now();
+        let last = ended(hosts.start(2, &[("SLOWMO_JOIN", "true"), setting]));
+        assert!(
+            last.starts_with("error: ") && last.contains(reason),
+            "{last}"
+        );
+        assert!(begun.elapsed().as_secs() < 20, "{last}");
+    }
+    let told = first.status();
+    let events = told["nodes"][0]["events"].to_string();
+    assert!(
+        events.contains(&format!("refused {}", hosts.listen[1])) && events.contains("tau is 5"),
+        "{events}"
+    );
+}
+
+#[test]
+fn a_host_with_the_id_of_a_live_one_is_told_so_soon() {
+    let hosts = Hosts::new(3);
+    let two = [("SLOWMO_MIN_NODES", "2")];
+    let mut first = hosts.start(1, &two);
+    let _second = hosts.start(2, &two);
+    first.until("they are members", |status| {
+        nodes(status) == [(1, "member"), (2, "member")]
+    });
+    let begun = std::time::Instant::now();
+    let last = ended(hosts.start(3, &[two[0], ("SLOWMO_NODE_ID", "2")]));
+    assert!(
+        last.contains("node 2") && last.contains("give each node its own node_id"),
+        "{last}"
+    );
+    // A peer that does not answer is waited for much longer.
+    assert!(begun.elapsed().as_secs() < 15, "{last}");
+}
+
+#[test]
+fn a_restarted_host_whose_run_is_gone_gives_up_in_the_end() {
+    let hosts = Hosts::new(2);
+    let marker = hosts.folder.path().join("marker");
+    std::fs::write(&marker, "").unwrap();
+    let settings = [
+        ("SLOWMO_MARKER", marker.to_str().unwrap()),
+        ("SLOWMO_REJOIN_TIMEOUT_MS", "2000"),
+    ];
+    let last = ended(hosts.start(1, &settings));
+    assert!(
+        last.contains("not admitted to a running cluster within 2000 ms: this node was restarted")
+            && last.contains("set bootstrap = yes on one node"),
+        "{last}"
+    );
+}
+
+#[test]
+fn a_host_that_is_drained_while_it_waits_ends_well_at_once() {
+    let hosts = Hosts::new(2);
+    for orders in ["drain", "SIGTERM"] {
+        for (join, waits) in [
+            ("false", "1 of min_nodes = 2 nodes have met"),
+            ("true", "no running cluster was met"),
+        ] {
+            let mut node = hosts.start(1, &[("SLOWMO_JOIN", join)]);
+            node.until("it waits", |status| {
+                let told = status["waiting_for"].as_str().unwrap_or_default();
+                told.contains(waits)
+            });
+            let begun = std::time::Instant::now();
+            if orders == "drain" {
+                let mut order = Command::new(SLOWMO);
+                order.args(["drain", "--admin"]).arg(&node.admin);
+                let done = order.output().unwrap();
+                assert!(done.status.success(), "{done:?}");
+            } else {
+                let process = Pid::from_raw(node.process.id().cast_signed());
+                kill(process, Signal::SIGTERM).unwrap();
+            }
+            until_holds("it ends", || !node.is_running());
+            assert!(begun.elapsed().as_secs() < 10);
+            let ended = node.process.wait().unwrap();
+            assert!(ended.success(), "{ended}: {}", node.errors());
+        }
+    }
+}
+
+#[test]
+fn a_host_that_nobody_can_dial_is_refused() {
+    let hosts = Hosts::new(2);
+    let last = ended(hosts.start(1, &[("SLOWMO_LISTEN", "0.0.0.0:0")]));
+    assert!(
+        last.contains("listen = 0.0.0.0:0") && last.contains("set advertise = HOST:PORT"),
+        "{last}"
+    );
 }

@@ -381,6 +381,27 @@ fn a_node_that_dies_before_the_bootstrap_can_be_started_again() {
 }
 
 #[test]
+fn a_job_grows_no_further_than_its_cluster_may() {
+    let settings = [("SLOWMO_TAU", "1"), ("SLOWMO_MAX_NODES", "3")];
+    let job = Job::start(2, &settings, &TRAINING);
+    job.until_all(2, 1);
+    let refused = job.ask(&["scale", "4"]);
+    let told = String::from_utf8_lossy(&refused.stdout).into_owned();
+    assert!(
+        !refused.status.success()
+            && told.contains(
+                "4 nodes: the cluster may have max_nodes = 3 members; nothing was changed"
+            ),
+        "{told}"
+    );
+    assert_eq!(
+        job.change(&["scale", "3"])["joined"],
+        serde_json::json!([3])
+    );
+    job.until_all(3, 1);
+}
+
+#[test]
 fn with_restart_a_killed_node_comes_back_and_a_drained_one_does_not() {
     let settings = [
         ("SLOWMO_BASE", "none"),

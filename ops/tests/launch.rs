@@ -20,17 +20,15 @@ const DEAF_SLEEPER: &str =
     "trap '' TERM; sleep 60 & echo pid $!; echo pid $$; while true; do sleep 1; done";
 
 fn launcher(nodes: usize, script: &str) -> Command {
+    launcher_with(&[], nodes, script)
+}
+
+fn launcher_with(arguments: &[&str], nodes: usize, script: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slowmo"));
-    command.args([
-        "launch",
-        "--nodes",
-        &nodes.to_string(),
-        "--",
-        "sh",
-        "-c",
-        script,
-    ]);
+    command.args(["launch", "--nodes", &nodes.to_string()]);
+    command.args(arguments);
     command
+        .args(["--", "sh", "-c", script])
         .env_remove("SLOWMO_CLUSTER_KEY")
         .env_remove("SLOWMO_CLUSTER_KEY_FILE");
     command
@@ -63,7 +61,16 @@ fn sorted_lines(bytes: &[u8]) -> Vec<String> {
 
 /// Starts a launch and waits until `processes` ids were printed.
 fn start(nodes: usize, script: &str, processes: usize) -> (Child, Vec<Pid>) {
-    let mut child = launcher(nodes, script)
+    start_with(&[], (nodes, script), processes)
+}
+
+/// The same, with more arguments of the launch.
+fn start_with(
+    arguments: &[&str],
+    (nodes, script): (usize, &str),
+    processes: usize,
+) -> (Child, Vec<Pid>) {
+    let mut child = launcher_with(arguments, nodes, script)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -176,6 +183,30 @@ fn workers_and_key_file_reach_the_nodes_and_json_keeps_standard_output_clean() {
         (report["succeeded"].as_bool(), report["nodes"].as_u64()),
         (Some(true), Some(2))
     );
+}
+
+#[test]
+fn more_nodes_than_the_cluster_may_have_are_not_started() {
+    let refused = |variable: &str, argument: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_slowmo"))
+            .args(["launch", "--nodes", "3", "--", "echo", argument])
+            .env("SLOWMO_MAX_NODES", variable)
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.stdout.is_empty() || output.status.success(),
+            "{error}"
+        );
+        error
+    };
+    for error in [refused("2", "up"), refused("8", "--slowmo-max-nodes=2")] {
+        assert!(
+            error.contains("--nodes 3: the cluster may have max_nodes = 2 members"),
+            "{error}"
+        );
+    }
+    assert_eq!(refused("3", "up"), "");
 }
 
 #[test]
@@ -298,15 +329,42 @@ fn an_interrupt_ends_all_nodes() {
         let (child, pids) = start(3, SLEEPER, 3);
         kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
         let (code, error) = finish(child);
-        assert_eq!(
-            (code, error.as_str()),
-            (
-                Some(1),
-                format!("error: ended by {signal}; all nodes were ended\n").as_str()
-            )
+        let told = format!(
+            "{signal}: the nodes leave, which may take 30 s (--grace); a second signal ends them at once
+error: ended by {signal}; all nodes were ended\n"
         );
+        assert_eq!((code, error), (Some(1), told));
         assert!(pids.into_iter().all(is_gone));
     }
+}
+
+#[test]
+fn nodes_have_the_grace_of_the_launch_to_leave() {
+    // A training leaves with the next outer round, which may be far off.
+    let slow =
+        "trap 'sleep 4; echo left; exit 0' TERM; echo pid $$; while true; do sleep 0.1; done";
+    let (mut child, _) = start(2, slow, 2);
+    let output = child.stdout.take().unwrap();
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM).unwrap();
+    let lines = BufReader::new(output).lines().map_while(Result::ok);
+    let left = lines.filter(|line| line.ends_with("] left")).count();
+    let (_, error) = finish(child);
+    assert_eq!(left, 2, "{error}");
+    assert!(error.ends_with("all nodes were ended\n"), "{error}");
+
+    let (child, pids) = start_with(&["--grace", "1"], (2, DEAF_SLEEPER), 4);
+    let begun = Instant::now();
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM).unwrap();
+    let (code, error) = finish(child);
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    assert_eq!(code, Some(1));
+    assert!(
+        error.ends_with(
+            "error: ended by SIGTERM; nodes [1, 2] did not end in time and were killed\n"
+        ),
+        "{error}"
+    );
+    assert!(pids.into_iter().all(is_gone));
 }
 
 #[test]

@@ -1,22 +1,24 @@
 //! A node's admin endpoint: a Unix socket that only this user can open; each line is one JSON
 //! request or one JSON answer.
 //!
-//! Touches one socket file. Without the key `admin` nothing listens.
+//! It opens before anything else of the node, so that a node whose start takes long (it verifies a
+//! checkpoint) says so. Touches one socket file. Without the key `admin` nothing listens.
 
 use crate::cluster::{ClusterStatus, cluster};
 use crate::orders::ask_for_checkpoint;
-use crate::status::{Status, status};
+use crate::status::{Status, starting, status};
 use crate::telemetry::Allowance;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
 use slowmo_actors::messages::CoordinatorMessage;
+use slowmo_actors::status::StatusBoard;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::{liveness, membership};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -38,7 +40,7 @@ pub const REQUESTS_BURST_MAX: u32 = 1000;
 pub const REQUESTS_PER_SECOND_MAX: u32 = 200;
 /// Longest silence on a connection.
 pub const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// The exit code after a second SIGTERM, as a shell shows it for a process that SIGTERM ended.
+/// The exit code when SIGTERM ends the process at once, as a shell shows it for a process that SIGTERM ended.
 const TERMINATED: i32 = 143;
 
 /// A request to a node.
@@ -107,25 +109,59 @@ pub struct RecoveryReport {
     pub ordered: bool,
 }
 
+/// The node that an endpoint answers for.
+struct Answering {
+    node: NodeId,
+    max_nodes: usize,
+    board: Arc<StatusBoard>,
+    /// Set once the node runs.
+    context: OnceLock<Arc<NodeContext>>,
+}
+
 /// The open socket; dropping it removes the socket file.
-#[derive(Debug)]
 pub struct Endpoint {
     path: PathBuf,
     serving: AbortHandle,
+    answering: Arc<Answering>,
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Endpoint {
-    /// Listens at `path`, which only this user can open, in the background. Must be called inside a
-    /// tokio runtime.
-    pub(crate) fn serve(path: &Path, context: Arc<NodeContext>) -> io::Result<Self> {
+    /// Listens at `path`, which only this user can open, in the background, for a node that starts
+    /// and says so on `board`. Must be called inside a tokio runtime.
+    pub(crate) fn serve(
+        path: &Path,
+        (node, max_nodes): (NodeId, usize),
+        board: Arc<StatusBoard>,
+    ) -> io::Result<Self> {
         let listener = bind(path)?;
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
-        let serving = tokio::spawn(accept(listener, context)).abort_handle();
+        let answering = Arc::new(Answering {
+            node,
+            max_nodes,
+            board,
+            context: OnceLock::new(),
+        });
+        let serving = tokio::spawn(accept(listener, Arc::clone(&answering))).abort_handle();
         Ok(Self {
             path: path.to_owned(),
             serving,
+            answering,
         })
+    }
+
+    /// Answers for the running node from now on.
+    pub(crate) fn runs(&self, context: Arc<NodeContext>) {
+        // An endpoint belongs to one node.
+        let _ = self.answering.context.set(context);
     }
 }
 
@@ -165,7 +201,7 @@ impl Drop for Endpoint {
     }
 }
 
-async fn accept(listener: UnixListener, context: Arc<NodeContext>) {
+async fn accept(listener: UnixListener, answering: Arc<Answering>) {
     let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let allowance = Allowance::new(
         (REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX),
@@ -181,10 +217,10 @@ async fn accept(listener: UnixListener, context: Arc<NodeContext>) {
                 continue;
             }
         };
-        let context = Arc::clone(&context);
+        let answering = Arc::clone(&answering);
         let allowance = Arc::clone(&allowance);
         tokio::spawn(async move {
-            if let Err(error) = converse(connection, &context, &allowance).await {
+            if let Err(error) = converse(connection, &answering, &allowance).await {
                 tracing::debug!(%error, "an admin connection ended");
             }
             drop(permit);
@@ -194,7 +230,7 @@ async fn accept(listener: UnixListener, context: Arc<NodeContext>) {
 
 async fn converse(
     mut connection: UnixStream,
-    context: &NodeContext,
+    answering: &Answering,
     allowance: &Mutex<Allowance>,
 ) -> io::Result<()> {
     let (reading, mut writing) = connection.split();
@@ -211,7 +247,7 @@ async fn converse(
         }
         let allowed = allowance.lock().take(std::time::Instant::now());
         let answer = if allowed {
-            answer(&line, context).await
+            answer(&line, answering).await
         } else {
             Answer::Refused {
                 error: "asked too often: wait a second".to_owned(),
@@ -223,7 +259,7 @@ async fn converse(
     }
 }
 
-async fn answer(line: &str, context: &NodeContext) -> Answer {
+async fn answer(line: &str, answering: &Answering) -> Answer {
     let request = match serde_json::from_str(line) {
         Ok(request) => request,
         Err(error) => {
@@ -231,6 +267,9 @@ async fn answer(line: &str, context: &NodeContext) -> Answer {
                 error: error.to_string(),
             };
         }
+    };
+    let Some(context) = answering.context.get() else {
+        return answering.while_it_starts(&request);
     };
     match request {
         Request::Status => return Answer::Status(Box::new(status(context))),
@@ -259,6 +298,29 @@ async fn answer(line: &str, context: &NodeContext) -> Answer {
             .tell(liveness::In::Exited(NodeId(node), None)),
     }
     Answer::Done
+}
+
+impl Answering {
+    /// The answer of a node that cannot carry out anything yet.
+    fn while_it_starts(&self, request: &Request) -> Answer {
+        let status = self.board.read();
+        let report = starting(self.node.0, self.max_nodes, &status);
+        match request {
+            Request::Status => Answer::Status(Box::new(report)),
+            Request::Cluster => Answer::Cluster(Box::new(ClusterStatus {
+                report,
+                nodes: Vec::new(),
+            })),
+            // A node that starts knows nobody yet.
+            Request::Exited { .. } => Answer::Done,
+            Request::Drain | Request::Checkpoint | Request::Dump | Request::Recover { .. } => {
+                let what = status.starting.unwrap_or_default();
+                Answer::Refused {
+                    error: format!("this node is starting ({what}): ask again, or end its process"),
+                }
+            }
+        }
+    }
 }
 
 /// Reports what would continue without a quorum, or orders it to continue.
@@ -329,7 +391,8 @@ pub(crate) async fn dump_on_sigusr1(context: Arc<NodeContext>) {
     }
 }
 
-/// Drains the node at the first SIGTERM; the second one ends the process at once.
+/// Drains the node at the first SIGTERM; the second one ends the process at once. So does the first
+/// one before `synchronize` was called: the training does not look yet whether it is to end.
 pub(crate) async fn drain_on_sigterm(context: Arc<NodeContext>) {
     let Ok(mut signals) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
     else {
@@ -338,8 +401,7 @@ pub(crate) async fn drain_on_sigterm(context: Arc<NodeContext>) {
     if signals.recv().await.is_none() {
         return;
     }
-    if context.status.read().members.is_empty() {
-        // No round was decided here yet: there is nothing to hand over.
+    if !context.status.read().synchronizes {
         std::process::exit(TERMINATED);
     }
     tracing::info!("SIGTERM: this node hands over and leaves");

@@ -60,6 +60,12 @@ pub(crate) fn connect(
     network: Option<Network>,
     me: (NodeId, Incarnation),
 ) -> Result<Connected, SpawnError> {
+    let only_joins = config.join || config.lineage.is_some();
+    let looks =
+        !config.peers.is_empty() || config.rendezvous.is_some() || config.discover.is_some();
+    if only_joins && !looks && network.is_none() {
+        return Err(SpawnError::NothingToJoin);
+    }
     let held = Held::open(config, me)?;
     let trust = held
         .as_ref()
@@ -81,11 +87,7 @@ pub(crate) fn connect(
         });
     }
     let Some(held) = held else {
-        if config.min_nodes > 1
-            || !config.peers.is_empty()
-            || config.rendezvous.is_some()
-            || config.discover.is_some()
-        {
+        if config.min_nodes > 1 || looks {
             return Err(SpawnError::NoCredentials);
         }
         let (transport, events) = MemoryHub::new(None).join(me.0, me.1, config.listen);
@@ -98,14 +100,13 @@ pub(crate) fn connect(
             credentials: None,
         });
     };
+    if config.listen.ip().is_unspecified() && config.advertise.is_none() {
+        return Err(SpawnError::ListenUnspecified(config.listen));
+    }
     let discovery = discovery(config)?;
     let mut settings = QuicSettings::new(me.0, me.1, config.listen, held.identity.clone());
     settings.tuning = tuning(config);
     settings.advertise = advertised(config)?;
-    if settings.advertise.is_none() && config.listen.ip().is_unspecified() {
-        // Nodes that this one dials see its address; nodes that only hear of it from them do not.
-        tracing::warn!(listen = %config.listen, "nodes that join are told this address and cannot dial it: set advertise, or listen at an address of this machine");
-    }
     let ((transport, events), renewer) = quic::bind_renewable(settings)?;
     Ok(Connected {
         cluster: held.identity.cluster_id(),
@@ -119,9 +120,6 @@ pub(crate) fn connect(
 
 fn discovery(config: &Config) -> Result<Arc<dyn Discovery>, SpawnError> {
     if let Some(folder) = &config.rendezvous {
-        if config.listen.ip().is_unspecified() && config.advertise.is_none() {
-            return Err(SpawnError::RendezvousUnspecified(config.listen));
-        }
         return Ok(Arc::new(Directory::new(folder)));
     }
     if config.peers.is_empty() && config.discover.is_none() && config.min_nodes > 1 {

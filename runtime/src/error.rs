@@ -76,11 +76,16 @@ pub enum SpawnError {
         "min_nodes = {0} needs a way to find the others: set peers = [\"host:port\", …], rendezvous = \"/shared/folder\" or discover"
     )]
     NoPeers(usize),
-    /// The address that a rendezvous folder would name cannot be dialed.
+    /// The node only joins, and has no way to find a cluster.
     #[error(
-        "listen = {0} with rendezvous: other nodes cannot dial this address; set listen to an address of this machine that they reach (port 0 is allowed), set advertise, or use peers"
+        "join = true or lineage needs a running cluster to join: set peers = [\"host:port\", …] to a node of it, or rendezvous or discover as its nodes have them"
     )]
-    RendezvousUnspecified(std::net::SocketAddr),
+    NothingToJoin,
+    /// The node listens at all addresses, and the others are told none that they can dial.
+    #[error(
+        "listen = {0}: the others are told this address and cannot dial it; set advertise = HOST:PORT to where they reach this node, or listen at that address (port 0 is allowed)"
+    )]
+    ListenUnspecified(std::net::SocketAddr),
     /// The address to be announced cannot be dialed.
     #[error(
         "advertise = {advertise}: {reason}; name the address and port under which other nodes reach this one"

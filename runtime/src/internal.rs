@@ -28,7 +28,7 @@ pub mod config {
     pub use crate::config::keys;
     pub use crate::config::{
         Bootstrap, ClusterKey, LatePeers, OnMomentumLoss, Quorum, RESERVED_VARIABLES, Resume,
-        ResumeSampler, TopologyName,
+        ResumeSampler, TopologyName, load_of,
     };
 }
 

@@ -24,6 +24,11 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// The exit code of a process whose launcher is gone.
 const ORPHANED: i32 = 86;
 
+/// Whether a launcher started this process.
+pub(crate) fn has_started_this() -> bool {
+    std::env::var_os(LAUNCHER_VARIABLE).is_some()
+}
+
 /// Watches the launcher that [`LAUNCHER_VARIABLE`] names, if any: when it is gone, this process
 /// ends with exit code 86. A process between launcher and node (a shell script) is allowed; the
 /// node also ends when that one dies. Every [`crate::Runtime`] calls it; calling it again does

@@ -6,7 +6,7 @@ mod testing;
 
 use crate::admin;
 use crate::checkpoints::Checkpoints;
-use crate::config::Config;
+use crate::config::{Config, ignored_variables};
 use crate::connection::{Connected, Network, connect};
 use crate::credentials;
 use crate::device::{self, Devices};
@@ -92,7 +92,12 @@ impl std::fmt::Debug for RuntimeBuilder {
 }
 
 impl Runtime {
-    fn of(config: &Config, built: Built, executor: Executor) -> Result<Self, SpawnError> {
+    fn of(
+        config: &Config,
+        built: Built,
+        admin: Option<admin::Endpoint>,
+        executor: Executor,
+    ) -> Result<Self, SpawnError> {
         let Built {
             context,
             devices,
@@ -101,10 +106,9 @@ impl Runtime {
             supervisor,
             ..
         } = built;
-        let admin = match &config.admin {
-            Some(path) => Some(serve_admin(path, &context, &executor)?),
-            None => None,
-        };
+        if let Some(admin) = &admin {
+            admin.runs(Arc::clone(&context));
+        }
         let http = match config.http {
             Some(address) => Some(serve_http(address, token, &context, &executor)?),
             None => None,
@@ -215,8 +219,23 @@ impl RuntimeBuilder {
         launcher::watch();
         let executor = Executor::new(self.config.runtime_threads)?;
         let config = self.config.clone();
-        let built = executor.block_on_plain_thread(self.build())?;
-        Runtime::of(&config, built, executor)
+        let node = NodeId(config.node_id.map_or_else(random_id, Ok)?);
+        let status = StatusBoard::new();
+        for what in ignored_variables() {
+            tracing::warn!("{what}");
+            status.event(what);
+        }
+        status.starting(Some("it opens its devices".to_owned()));
+        let admin = match &config.admin {
+            Some(path) => {
+                let known = (node, config.max_nodes);
+                Some(serve_admin(path, known, &status, &executor)?)
+            }
+            None => None,
+        };
+        let built = executor.block_on_plain_thread(self.build(node, Arc::clone(&status)))?;
+        status.starting(None);
+        Runtime::of(&config, built, admin, executor)
     }
 
     fn check(&self) -> Result<(), SpawnError> {
@@ -233,17 +252,14 @@ impl RuntimeBuilder {
         Ok(())
     }
 
-    async fn build(self) -> Result<Built, SpawnError> {
+    async fn build(self, node: NodeId, status: Arc<StatusBoard>) -> Result<Built, SpawnError> {
         let Self {
             config, network, ..
         } = self;
         let opened = config.clone();
         let devices = beside(move || device::open(&opened)).await??;
         let incarnation = Incarnation(unix_us());
-        let me = (
-            NodeId(config.node_id.map_or_else(random_id, Ok)?),
-            incarnation,
-        );
+        let me = (node, incarnation);
         #[cfg(feature = "testing")]
         let hub = network.as_ref().map(|network| network.hub.clone());
         let token = config
@@ -251,7 +267,11 @@ impl RuntimeBuilder {
             .as_deref()
             .map(telemetry::Token::read)
             .transpose()?;
-        let connected = connect(&config, network, me)?;
+        status.starting(Some(
+            "it reads its credentials and opens its port".to_owned(),
+        ));
+        let opened = config.clone();
+        let connected = beside(move || connect(&opened, network, me)).await??;
         let recorder = recorder_of(&config, me)?;
         #[cfg(feature = "testing")]
         let (connected, recorder, faults) = if self.faulty {
@@ -269,7 +289,6 @@ impl RuntimeBuilder {
             trust,
             credentials,
         } = connected;
-        let status = StatusBoard::new();
         let checkpoints = checkpoints_of(&config, me, trust, &status).await?;
         let mut settings = settings(
             &config,
@@ -361,11 +380,12 @@ impl RuntimeBuilder {
 
 fn serve_admin(
     path: &Path,
-    context: &Arc<NodeContext>,
+    known: (NodeId, usize),
+    board: &Arc<StatusBoard>,
     executor: &Executor,
 ) -> Result<admin::Endpoint, SpawnError> {
     let _inside = executor.handle().enter();
-    admin::Endpoint::serve(path, Arc::clone(context)).map_err(|error| SpawnError::Admin {
+    admin::Endpoint::serve(path, known, Arc::clone(board)).map_err(|error| SpawnError::Admin {
         path: path.to_owned(),
         error,
     })

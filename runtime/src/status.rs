@@ -37,6 +37,9 @@ pub struct Status {
     pub devices: Vec<String>,
     /// The members of the current view.
     pub members: Vec<MemberStatus>,
+    /// Most members of the cluster (key `max_nodes`).
+    #[serde(default)]
+    pub max_nodes: usize,
     /// The last decided round, in three separate numbers: members, those of them alive, those of
     /// them that contributed.
     pub last_round: LastRound,
@@ -177,6 +180,41 @@ pub(crate) fn status(context: &NodeContext) -> Status {
     view(context, &status)
 }
 
+/// The status of a node that starts: it has no transport yet, and has met nobody.
+pub(crate) fn starting(node: u64, max_nodes: usize, status: &NodeStatus) -> Status {
+    Status {
+        node,
+        standing: status.standing,
+        lineage: format!("{:032x}", status.lineage.0),
+        epoch: 0,
+        round: 0,
+        step: 0,
+        training: None,
+        stragglers: Vec::new(),
+        devices: status.devices.clone(),
+        members: Vec::new(),
+        max_nodes,
+        last_round: LastRound {
+            members: 0,
+            alive: 0,
+            contributors: 0,
+            published_us: 0,
+        },
+        contributors: Vec::new(),
+        momentum_lost: 0,
+        push_sum_weight_lost: 0.0,
+        push_sum_weight_doubled: 0.0,
+        disagreement: None,
+        loss: None,
+        measures: BTreeMap::new(),
+        gossip: None,
+        checkpoints: None,
+        waiting_for: status.waiting().map(str::to_owned),
+        http: None,
+        events: status.events.iter().cloned().collect(),
+    }
+}
+
 /// The node's status as `status` has it, which `context` completes with what is fixed.
 pub(crate) fn view(context: &NodeContext, status: &NodeStatus) -> Status {
     let member = |member: &slowmo_protocol::view::Member| MemberStatus {
@@ -207,6 +245,7 @@ pub(crate) fn view(context: &NodeContext, status: &NodeStatus) -> Status {
         stragglers: status.stragglers.iter().map(straggler).collect(),
         devices: status.devices.clone(),
         members: status.members.iter().map(member).collect(),
+        max_nodes: context.settings.max_nodes,
         last_round: LastRound {
             members: status.members_then,
             alive: status.alive_then,

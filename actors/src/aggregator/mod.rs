@@ -203,7 +203,15 @@ impl AggregatorState {
                     before,
                 }));
             }
-            AggregatorEffect::Failed(failure) => self.answer(Err(failure.into())),
+            AggregatorEffect::Failed(failure) => {
+                let error = ExchangeError::from(failure);
+                if matches!(error, ExchangeError::Bootstrapping(_)) {
+                    // The node is no member and does not want to be one any more. Workers that come
+                    // later must not wait.
+                    self.gone.get_or_insert(error.clone());
+                }
+                self.answer(Err(error));
+            }
             AggregatorEffect::Left => {
                 for (_, reply) in std::mem::take(&mut self.leaving) {
                     _ = reply.send(());

@@ -76,6 +76,7 @@ impl Actor for MembershipActor {
         } = told;
         match &message {
             ToMembership::In(In::DialFailed { address, .. }) => state.resting.begin(*address),
+            ToMembership::In(In::Synchronize(_)) => state.context.status.synchronizes(),
             ToMembership::In(In::Tick) => state.timer.disarm(),
             _ => {}
         }
@@ -182,7 +183,7 @@ impl MembershipState {
             }
             Notice::Drained => {
                 tracing::warn!(
-                    "the others continued without this node, which was leaving: it has left"
+                    "this node was leaving, and the others do not count on it: it has left"
                 );
                 status.standing(MemberState::Left);
             }
@@ -191,6 +192,14 @@ impl MembershipState {
                     tracing::info!(why, "this node is not a member yet");
                 }
                 status.waiting_to_join(why);
+            }
+            Notice::StillWaits(why) => {
+                tracing::warn!(why, "this node is not a member yet, and waits on");
+            }
+            Notice::Refused(address, why) => {
+                if status.refused(address, &why) {
+                    tracing::warn!(%address, why, "a node was refused");
+                }
             }
             Notice::OtherCluster {
                 node,
@@ -252,7 +261,8 @@ fn settings(context: &NodeContext) -> Settings {
         refuses: refuses(context),
         shared: node.shared.clone(),
         addresses_may_be_stale: context.discovery.may_be_stale(),
-        connect_timeout: NodeContext::span(node.connect_timeout),
+        meet_timeout: NodeContext::span(node.meet_timeout),
+        rejoin_timeout: NodeContext::span(node.rejoin_timeout),
         synchronize_timeout: NodeContext::span(node.round_timeout),
     }
 }

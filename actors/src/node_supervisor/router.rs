@@ -5,13 +5,13 @@
 use crate::context::NodeContext;
 use crate::data::Arrived;
 use crate::messages::Credit;
-use crate::ports::transport::{BulkReceiver, TransportEvent};
+use crate::ports::transport::{BulkReceiver, DialError, TransportEvent};
 use crate::status_digests;
 use bytes::Bytes;
 use slowmo_protocol::coordinator;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::liveness;
-use slowmo_protocol::membership::In;
+use slowmo_protocol::membership::{DialFault, In};
 use slowmo_protocol::node;
 use slowmo_protocol::sound::Unsound;
 use slowmo_protocol::wire::{BulkHeader, Content, Datagram, Frame, Header};
@@ -71,17 +71,32 @@ pub async fn route(context: Arc<NodeContext>, mut events: mpsc::Receiver<Transpo
                 error,
             } => {
                 let tried_for = NodeContext::span(tried_for);
+                let fault = fault_of(&error);
                 let error = error.to_string();
                 context.actors.tell(In::DialFailed {
                     address,
                     tried_for,
+                    fault,
                     error,
                 });
             }
             TransportEvent::Refused { remote, error } => {
-                tracing::warn!(%remote, %error, "connection refused")
+                if context.status.refused(remote, &error.to_string()) {
+                    tracing::warn!(%remote, %error, "connection refused");
+                }
             }
         }
+    }
+}
+
+fn fault_of(error: &DialError) -> DialFault {
+    match error {
+        DialError::NoAnswer | DialError::Other(_) => DialFault::Silent,
+        DialError::SameId(_) | DialError::DuplicateId(_) => DialFault::IdTaken,
+        DialError::WrongClusterKey(_)
+        | DialError::ProtocolVersion { .. }
+        | DialError::BadPreface(_)
+        | DialError::RefusedThere(_) => DialFault::Stranger,
     }
 }
 

@@ -22,6 +22,10 @@ pub const EVENT_BYTES_MIN: u32 = PEER_INBOX_BYTES / 256;
 /// Most control frames that may wait for one peer before `send_control` refuses more.
 pub const CONTROL_QUEUE_FRAMES_MAX: usize = 1024;
 
+/// How long an address is dialed where another process with this node's id is alive and connected:
+/// longer than it takes to find out that such a process has ended.
+pub const DUPLICATE_DIALED_MAX: Duration = Duration::from_secs(2);
+
 /// One node's access to the other nodes. Each node id is authenticated before its first event.
 ///
 /// The constructor of a transport also returns the only receiver of its [`TransportEvent`]s
@@ -32,7 +36,8 @@ pub trait Transport: Send + Sync + 'static {
     fn local(&self) -> LocalPeer;
 
     /// Dials `address` repeatedly until `give_up_after` has passed, or until an error that another
-    /// attempt cannot fix ([`DialError::is_final`]); in either case one
+    /// attempt cannot fix ([`DialError::is_final`]), or until another process with this node's id
+    /// has been alive there for [`DUPLICATE_DIALED_MAX`]; in each case one
     /// [`TransportEvent::DialFailed`] follows. [`TransportEvent::PeerUp`] follows when frames can
     /// be sent. Does nothing for this node's own address and for an address that is being dialed or
     /// is up. The transport does not redial a peer that went down, and dialing is one-way: the peer
@@ -359,8 +364,8 @@ pub enum DialError {
     /// Another node uses this node's own id.
     #[error("it uses this node's own id {0}; give each node its own node_id")]
     SameId(NodeId),
-    /// Another process with the same id is alive and connected there. Dialing is tried again,
-    /// because that process may be about to end.
+    /// Another process with the same id is alive and connected there. Dialing is tried again for
+    /// [`DUPLICATE_DIALED_MAX`], because that process may be about to end.
     #[error(
         "another process with the id of {0} is alive; give each node its own node_id, or end that process"
     )]

@@ -6,7 +6,7 @@ use super::network::{Connection, Process, Session};
 use super::world::World;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::liveness;
-use slowmo_protocol::membership::In;
+use slowmo_protocol::membership::{DialFault, In};
 use slowmo_protocol::time::Span;
 use slowmo_protocol::trace::End;
 use std::net::SocketAddr;
@@ -59,6 +59,7 @@ impl World {
                 In::DialFailed {
                     address,
                     tried_for,
+                    fault: DialFault::Silent,
                     error,
                 },
                 0,

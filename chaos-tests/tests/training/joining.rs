@@ -344,17 +344,13 @@ fn a_node_too_many_is_told_the_bound() {
 
 #[test]
 fn a_second_node_of_a_live_id_is_told_so() {
-    let impatient = Config {
-        connect_timeout_ms: 500,
-        ..averaging()
-    };
     let (told, founders) = visited(&averaging(), |hub| {
         // At another address, but with the id of a founder.
         let network = in_memory(hub, 9, &FOUNDERS);
         let second = Runtime::builder()
             .config(Config {
                 node_id: Some(FOUNDERS[1]),
-                ..impatient
+                ..averaging()
             })
             .network(network)
             .spawn()
@@ -442,7 +438,7 @@ fn a_node_that_waits_to_be_admitted_says_what_for() {
         &[1, 2, 3],
         &Config {
             join: true,
-            connect_timeout_ms: 2_000,
+            meet_timeout_ms: Some(2_000),
             ..averaging()
         },
     );

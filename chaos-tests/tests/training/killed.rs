@@ -65,6 +65,7 @@ impl Processes {
             ("quorum", self.quorum.to_owned()),
             ("on_quorum_loss", "fork".to_owned()),
             ("connect_timeout_ms", PATIENCE_MS.to_string()),
+            ("meet_timeout_ms", PATIENCE_MS.to_string()),
             ("round_timeout_ms", PATIENCE_MS.to_string()),
             ("grace_ms", (PATIENCE_MS / 2).to_string()),
         ]

@@ -444,7 +444,7 @@ fn nodes_that_would_go_on_from_different_checkpoints_say_so() {
     let hub = MemoryHub::new(None);
     let config = Config {
         min_nodes: 2,
-        connect_timeout_ms: 3_000,
+        meet_timeout_ms: Some(3_000),
         ..settings(folder.path())
     };
     let ids = [1, 2];

@@ -286,6 +286,7 @@ pub fn uneven(length: usize) -> Vec<f32> {
 pub fn config() -> Config {
     Config {
         connect_timeout_ms: PATIENCE_MS,
+        meet_timeout_ms: Some(PATIENCE_MS),
         round_timeout_ms: PATIENCE_MS,
         grace_ms: PATIENCE_MS / 2,
         ..Config::default()

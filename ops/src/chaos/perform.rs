@@ -5,7 +5,7 @@ use super::disks::Disks;
 use super::folder::{Folder, Part};
 use super::{BOOTSTRAP_MAX, ChaosError, sample};
 use crate::jobs;
-use crate::processes::{Group, Happening, signals};
+use crate::processes::{GRACE, Group, Happening, signals};
 use nix::sys::signal::Signal;
 use slowmo::internal::admin::Request;
 use slowmo_chaos::processes::collect::{self, Journal};
@@ -178,7 +178,7 @@ impl Run<'_> {
         let output = &mut self.output;
         let journal = &mut self.journal;
         let raw = &self.raw;
-        self.group.end(&mut |happening| {
+        self.group.end(GRACE, &mut |happening| {
             let noted = note(happening, output, journal, raw);
             if wrong.is_ok() {
                 wrong = noted;

@@ -22,16 +22,18 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Run N node processes of a training binary on this machine.
 ///
 /// Each node gets its identity through SLOWMO_* variables; its output appears behind a prefix. If a
 /// node dies, the others continue without it, or it starts again (--restart). `slowmo scale`,
-/// `drain`, `kill` and `status` work on the running job. Ctrl-C ends all nodes.
+/// `drain`, `kill` and `status` work on the running job. Ctrl-C or SIGTERM ends all nodes: they leave
+/// together with an outer round and write a last checkpoint (--grace); a second one ends them at
+/// once.
 #[derive(Debug, Args)]
 pub struct Launch {
-    /// Node processes.
+    /// Node processes; at most max_nodes of their settings, as is `slowmo scale`.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=NODES_MAX as i64))]
     nodes: u16,
     /// Join the running cluster that has a node at this address, instead of bootstrapping one;
@@ -52,6 +54,10 @@ pub struct Launch {
     /// was drained or was asked to end (SIGTERM) is not started again.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=i64::from(RESTARTS_MAX)), conflicts_with = "fail_fast")]
     restart: u16,
+    /// How long the nodes have after Ctrl-C or SIGTERM before they are killed. They leave with the
+    /// next outer round, which may be tau steps away.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(..=86_400))]
+    grace: u32,
     /// CPU workers of each node.
     #[arg(long, value_name = "G", value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "gpus")]
     workers: Option<u16>,
@@ -118,6 +124,13 @@ impl Launch {
         plan.first_id = self.first_id as usize;
         plan.joins = self.join.is_some();
         plan.peers = self.join.clone();
+        plan.grace = Duration::from_secs(self.grace.into());
+        let nodes = usize::from(self.nodes);
+        if let Some(max_nodes) = plan.max_nodes().filter(|max_nodes| nodes > *max_nodes) {
+            bail!(
+                "--nodes {nodes}: the cluster may have max_nodes = {max_nodes} members; raise it, or start fewer"
+            );
+        }
         catch_signals();
         let start = Instant::now();
         let (failed, restarts) = if self.fail_fast {
@@ -211,7 +224,16 @@ impl Launch {
                 answer(&mut job, asked);
             }
             if let Some(signal) = caught() {
-                job.group.end(&mut |happening| show(console, happening));
+                let grace = self.grace;
+                console.note(format!(
+                    "{signal}: the nodes leave, which may take {grace} s (--grace); a second signal ends them at once"
+                ));
+                let happenings = &mut |happening: &Happening| show(console, happening);
+                let killed = job.group.end(plan.grace, happenings);
+                ensure!(
+                    killed.is_empty(),
+                    "ended by {signal}; nodes {killed:?} did not end in time and were killed"
+                );
                 bail!("ended by {signal}; all nodes were ended");
             }
         }
@@ -413,6 +435,36 @@ fn drain(job: &mut Job, node: usize) -> Result<(), String> {
     Ok(())
 }
 
+/// Refuses more nodes than the cluster may have (`max_nodes`), as a node of the job reports it.
+/// Members that other launches started count too.
+fn fits(job: &Job, nodes: usize) -> Result<(), String> {
+    let running = job.group.running_nodes();
+    if nodes <= staying(job).len() {
+        return Ok(());
+    }
+    let mut reports = running.iter().filter_map(|node| job.group.report(*node));
+    // A node of another version may not tell its `max_nodes`.
+    let Some(report) = reports.find(|report| report.max_nodes > 0) else {
+        return Ok(());
+    };
+    let is_own = |node: u64| running.iter().any(|own| *own as u64 == node);
+    let members = report.members.iter();
+    let others = members
+        .filter(|member| member.alive && !is_own(member.node))
+        .count();
+    let max_nodes = report.max_nodes;
+    if nodes + others <= max_nodes {
+        return Ok(());
+    }
+    let beside = match others {
+        0 => String::new(),
+        others => format!(", of which {others} are not of this job"),
+    };
+    Err(format!(
+        "{nodes} nodes: the cluster may have max_nodes = {max_nodes} members{beside}; nothing was changed"
+    ))
+}
+
 /// Orders a checkpoint from one of the nodes that stay; it tells the others.
 fn checkpoint(job: &Job) -> Result<Answer, String> {
     let mut last = "no node runs that is not leaving".to_owned();
@@ -435,6 +487,7 @@ fn scale(job: &mut Job, nodes: usize) -> Result<Answer, String> {
             "{nodes} nodes: one machine runs 1 to {NODES_MAX} node processes of a launch; drain the last one to end the job"
         ));
     }
+    fits(job, nodes)?;
     job.cancel_restarts(&job.restarts.waiting());
     let running = job.group.running_nodes();
     let stay = staying(job);

@@ -6,38 +6,42 @@ use nix::unistd::Pid;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// Time between SIGTERM and SIGKILL.
-pub(super) const GRACE: Duration = Duration::from_secs(3);
+/// Time between SIGTERM and SIGKILL where the nodes' work is lost anyway: one of them failed, or
+/// their time is over.
+pub const GRACE: Duration = Duration::from_secs(3);
 
 /// The shutdown of a group in progress.
 #[derive(Debug)]
 pub(super) struct Ending {
     /// Time at which SIGKILL follows.
     deadline: Instant,
-    /// Signals caught before the shutdown began; one more skips the grace period.
-    signals_before: u32,
+    /// Signals that may have been caught; one more skips the grace period.
+    signals_max: u32,
     killed: bool,
 }
 
 impl Ending {
-    /// Sends SIGTERM to every process group of `children`; SIGKILL is due after [`GRACE`].
-    pub(super) fn begin<'a>(children: impl Iterator<Item = &'a Child>) -> Self {
+    /// Sends SIGTERM to every process group of `children`; SIGKILL is due after `grace`.
+    pub(super) fn begin<'a>(children: impl Iterator<Item = &'a Child>, grace: Duration) -> Self {
         send(children, Signal::SIGTERM);
         Self {
-            deadline: Instant::now() + GRACE,
-            signals_before: signals::count(),
+            deadline: Instant::now() + grace,
+            // The first signal may be the reason. A second one that came before this counts.
+            signals_max: signals::count().min(1),
             killed: false,
         }
     }
 
-    /// Sends SIGKILL once the grace period is over or the user has sent a second signal.
-    pub(super) fn insist<'a>(&mut self, children: impl Iterator<Item = &'a Child>) {
-        if !self.killed
-            && (Instant::now() >= self.deadline || signals::count() > self.signals_before)
-        {
+    /// Sends SIGKILL once the grace period is over or the user has sent a second signal; returns
+    /// whether it did so now.
+    pub(super) fn insist<'a>(&mut self, children: impl Iterator<Item = &'a Child>) -> bool {
+        let is_due = !self.killed
+            && (Instant::now() >= self.deadline || signals::count() > self.signals_max);
+        if is_due {
             send(children, Signal::SIGKILL);
             self.killed = true;
         }
+        is_due
     }
 }
 

@@ -1,7 +1,9 @@
 //! The settings of a node process: its program, its environment, and the private folder it shares
 //! with the other nodes.
 
+use super::end::GRACE;
 use super::host::Host;
+use slowmo::internal::config::load_of;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -100,6 +102,8 @@ pub struct Plan {
     /// Network namespaces in which the nodes run, in the order of their ids; without any, all run in
     /// this process's namespace and talk over loopback.
     pub hosts: Vec<Host>,
+    /// Time that the nodes have to end after a signal to this process, before they are killed.
+    pub grace: Duration,
     /// More variables, the same for every node.
     pub environment: Vec<(String, OsString)>,
     /// More variables of single nodes, by id; they take precedence.
@@ -124,6 +128,7 @@ impl Plan {
             isolated: false,
             time_max: None,
             hosts: Vec::new(),
+            grace: GRACE,
             environment: Vec::new(),
             environments: BTreeMap::new(),
         }
@@ -160,6 +165,22 @@ impl Plan {
     pub fn variable(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.environment.push((name.to_owned(), value.into()));
         self
+    }
+
+    /// Most members that the cluster may have, as far as the settings say that reach every node:
+    /// variables, arguments, and a file that these name. `None` if a node would refuse them; it
+    /// tells its reason itself.
+    #[must_use]
+    pub fn max_nodes(&self) -> Option<usize> {
+        let inherited = || std::env::vars_os();
+        let hidden = self.hidden_variables(inherited().map(|(name, _)| name));
+        let own = self.environment.iter();
+        let own = own.map(|(name, value)| (OsString::from(name), value.clone()));
+        let variables = inherited()
+            .filter(|(name, _)| !hidden.contains(name))
+            .chain(own);
+        let config = load_of(variables, self.arguments.iter().cloned());
+        config.ok().map(|config| config.max_nodes)
     }
 
     /// All variables of node `node`, in a fixed order; the plan's own come last and take

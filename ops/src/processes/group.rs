@@ -1,6 +1,6 @@
 //! A group of node processes from start to end; nodes may be added and ended in between.
 
-use super::end::{Ending, reap, send};
+use super::end::{Ending, GRACE, reap, send};
 use super::environment::{HTTP_TOKEN, JOIN, Plan, RENDEZVOUS_FOLDER};
 use super::lines::{LINES_WAITING_MAX, Line, Reading, Stream, forward};
 use super::start::START_NODE;
@@ -85,8 +85,8 @@ pub enum Happening {
 /// `on_line`.
 ///
 /// Must be called on the main thread: the nodes' lives are tied to the thread that started them. If
-/// one fails, the others are ended (SIGTERM, after 3 s SIGKILL); the same applies on SIGINT,
-/// SIGTERM or SIGHUP if they are caught.
+/// one fails, the others are ended: SIGTERM, after [`GRACE`] SIGKILL. On SIGINT, SIGTERM or SIGHUP,
+/// if they are caught, all are ended, and have the plan's grace.
 ///
 /// # Errors
 /// See [`GroupError`]; in every case no process is left.
@@ -121,7 +121,11 @@ pub fn supervise(plan: &Plan, on_line: &mut dyn FnMut(&Line)) -> Result<(), Grou
             .or(signals::caught().map(GroupError::Interrupted))
             .or(too_long.map(GroupError::TooLong));
         if let Some(reason) = reason {
-            group.end(&mut |happening| {
+            let grace = match reason {
+                GroupError::Interrupted(_) => plan.grace,
+                _ => GRACE,
+            };
+            group.end(grace, &mut |happening| {
                 if let Happening::Line(line) = happening {
                     on_line(line);
                 }
@@ -424,13 +428,19 @@ impl Group {
         })
     }
 
-    /// Ends every process (SIGTERM, after 3 s SIGKILL) and reads their remaining output.
-    pub fn end(&mut self, on_happening: &mut dyn FnMut(&Happening)) {
-        let mut ending = Ending::begin(self.running());
+    /// Ends every process (SIGTERM, after `grace` or a second signal of the user SIGKILL) and reads
+    /// their remaining output. Returns the nodes that had to be killed.
+    pub fn end(&mut self, grace: Duration, on_happening: &mut dyn FnMut(&Happening)) -> Vec<usize> {
+        let mut ending = Ending::begin(self.running(), grace);
+        let mut killed = Vec::new();
         while !self.is_over() {
-            ending.insist(self.running());
+            let running = self.running_nodes();
+            if ending.insist(self.running()) {
+                killed = running;
+            }
             self.happenings().iter().for_each(&mut *on_happening);
         }
+        killed
     }
 
     fn running(&self) -> impl Iterator<Item = &Child> {

@@ -12,6 +12,7 @@ mod lines;
 pub mod signals;
 mod start;
 
+pub use end::GRACE;
 pub use environment::{
     ADVERTISE, CUDA_VISIBLE_DEVICES, DEVICES, FIRST_GPU, LAUNCHER_PID, LISTEN, NODE_ID, Plan,
     RENDEZVOUS, TRACE,

@@ -11,7 +11,7 @@ use super::name::Name;
 use super::trust::{EVERYBODY, Trust};
 use slowmo_protocol::checkpoint::rank;
 use slowmo_protocol::ident::{Lineage, Step};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,10 @@ use std::time::Duration;
 /// Time without writes after which a left-behind checkpoint counts as given up; before that it may
 /// belong to another cluster that is alive.
 pub const UNTOUCHED: Duration = Duration::from_secs(60 * 60);
+
+/// Number of whole checkpoints that stay of each branch that a history left behind: its newest, from
+/// which the branch can be resumed.
+pub const BRANCH_KEPT: usize = 1;
 
 /// Most checkpoints that are looked at in a folder: more than a run writes in years, and their
 /// names still take little memory.
@@ -201,9 +205,10 @@ impl Verified {
 /// Removes the checkpoints of a history that are older than its newest whole ones, and those that
 /// did not become whole: if a newer one did, if all nodes had the time to write it, or if it was
 /// left behind by a history that this one continues from and has not been touched for
-/// [`UNTOUCHED`]. Checkpoints of others stay. A whole one goes only if the values of a newer one
-/// that stays were read and found right: the last good one is never removed. Returns the number
-/// removed.
+/// [`UNTOUCHED`]. Of a branch that was left behind and in which nothing was written for that time,
+/// the newest whole checkpoints stay ([`BRANCH_KEPT`]). Checkpoints of others stay. A whole one
+/// goes only if the values of a newer one that stays were read and found right: the last good one
+/// is never removed. Returns the number removed.
 ///
 /// # Errors
 /// The folder cannot be read, or something in it not removed: the first such error. The rest is
@@ -228,6 +233,7 @@ pub fn prune<'a>(
     let mut failed = None;
     let mut newest = None;
     let mut good = None;
+    let mut branches = Branches::of(&listed, history);
     for Listed { name, path } in listed
         .into_iter()
         .rev()
@@ -259,7 +265,14 @@ pub fn prune<'a>(
         } else {
             history.left_behind(name)
                 && is_untouched(&path)
-                && matches!(trusted.open(&path), Err(CheckpointError::Incomplete { .. }))
+                && match trusted.open(&path) {
+                    Ok(checkpoint) if checkpoint.has_its_files() => {
+                        let path = path.clone();
+                        branches.can_spare(trusted, Listed { name, path }, verified)
+                    }
+                    Ok(_) => false,
+                    Err(error) => matches!(error, CheckpointError::Incomplete { .. }),
+                }
         };
         let gone = if goes {
             remove(&parent, &name.to_string())
@@ -274,6 +287,49 @@ pub fn prune<'a>(
         }
     }
     failed.map_or(Ok(removed), Err)
+}
+
+/// The branches that a history left behind, by run and lineage.
+struct Branches(BTreeMap<(u32, Lineage), Branch>);
+
+/// What is known of one of them.
+#[derive(Default)]
+struct Branch {
+    /// Something was written to it lately: it may be alive.
+    is_touched: bool,
+    /// Its newest whole checkpoints, at most [`BRANCH_KEPT`].
+    kept: Vec<Listed>,
+}
+
+impl Branches {
+    fn of(listed: &[Listed], history: &History) -> Self {
+        let mut branches: BTreeMap<_, Branch> = BTreeMap::new();
+        for Listed { name, path } in listed {
+            if history.left_behind(*name) {
+                let branch = branches.entry((name.run, name.lineage)).or_default();
+                branch.is_touched |= !is_untouched(path);
+            }
+        }
+        Self(branches)
+    }
+
+    /// Whether a whole checkpoint of a branch may go; told of them from the newest to the oldest.
+    fn can_spare(
+        &mut self,
+        trusted: TrustedFolder<'_>,
+        listed: Listed,
+        verified: &mut Verified,
+    ) -> bool {
+        let Some(branch) = self.0.get_mut(&(listed.name.run, listed.name.lineage)) else {
+            return false;
+        };
+        if branch.kept.len() < BRANCH_KEPT {
+            branch.kept.push(listed);
+            return false;
+        }
+        let mut kept = branch.kept.iter();
+        !branch.is_touched && kept.any(|kept| verified.is_right(trusted, kept))
+    }
 }
 
 /// Whether no node writes the checkpoint before `step` any more, though no newer one is whole. A

@@ -28,11 +28,16 @@ impl History {
 }
 
 impl History {
-    /// Whether a checkpoint belongs to one of this history's ancestors, but lies after the step
-    /// from which this history continues.
+    /// Whether a checkpoint belongs to a branch that this history left behind: to one of its
+    /// ancestors, after the step from which it continues, or to another history of the same
+    /// bootstrap as this one or an ancestor.
     #[must_use]
     pub fn left_behind(&self, name: Name) -> bool {
-        !self.has(name) && self.ancestors.iter().any(|ancestor| ancestor.is(name))
+        let is_of = |run: u32, lineage: Lineage| run == name.run && lineage.is_akin(name.lineage);
+        let ancestors = || self.ancestors.iter();
+        !self.has(name)
+            && (is_of(self.run, self.lineage)
+                || ancestors().any(|ancestor| is_of(ancestor.run, Lineage(ancestor.lineage))))
     }
 }
 

@@ -7,8 +7,8 @@ use std::fmt;
 pub enum Allowed {
     /// A whole number from the first to the second bound, both inclusive.
     Whole(u64, u64),
-    /// A whole number of 1 or more, or this word.
-    WholeOr(&'static str),
+    /// This word, or a whole number from 1 to this bound.
+    WholeOr(&'static str, u64),
     /// A finite number above 0.
     Positive,
     /// A number in `[0, 1)`.
@@ -26,7 +26,8 @@ impl fmt::Display for Allowed {
         match self {
             Self::Whole(from, u64::MAX) => write!(f, "a whole number of {from} or more"),
             Self::Whole(from, to) => write!(f, "a whole number from {from} to {to}"),
-            Self::WholeOr(word) => write!(f, "{word}, or a whole number of 1 or more"),
+            Self::WholeOr(word, u64::MAX) => write!(f, "{word}, or a whole number of 1 or more"),
+            Self::WholeOr(word, to) => write!(f, "{word}, or a whole number from 1 to {to}"),
             Self::Positive => write!(f, "a finite number above 0"),
             Self::Fraction => write!(f, "a number in [0, 1)"),
             Self::Words(words) => write!(f, "one of {}", words.join(", ")),
@@ -42,7 +43,9 @@ impl Allowed {
         let number = || text.parse::<f32>().ok();
         match self {
             Self::Whole(from, to) => whole().is_some_and(|value| (*from..=*to).contains(&value)),
-            Self::WholeOr(word) => text == *word || whole().is_some_and(|value| value >= 1),
+            Self::WholeOr(word, to) => {
+                text == *word || whole().is_some_and(|value| (1..=*to).contains(&value))
+            }
             Self::Positive => number().is_some_and(|value| value.is_finite() && value > 0.0),
             Self::Fraction => number().is_some_and(|value| (0.0..1.0).contains(&value)),
             Self::Words(words) => words.contains(&text),

@@ -134,6 +134,16 @@ pub enum ConfigError {
         /// The second key.
         other: &'static str,
     },
+    /// The training would start with more nodes than the cluster may have.
+    #[error(
+        "min_nodes = {min_nodes} is more than max_nodes = {max_nodes}: raise max_nodes, or lower min_nodes (slowmo launch sets it to its --nodes)"
+    )]
+    MoreThanFit {
+        /// The key's value.
+        min_nodes: usize,
+        /// The key's value.
+        max_nodes: usize,
+    },
     /// The keep-alive interval is not below the idle timeout, so that peers would be given up
     /// between two signs of life.
     #[error(

@@ -150,6 +150,7 @@ macro_rules! key {
 }
 
 const SWITCH: Allowed = Allowed::Words(&["true", "false"]);
+const OFF_OR_WHOLE: Allowed = Allowed::WholeOr("off", u64::MAX);
 const FROM_ONE: Allowed = Allowed::Whole(1, u64::MAX);
 const MILLISECONDS: Allowed = Allowed::Whole(1, MILLISECONDS_MAX);
 const WIRE: Allowed = Allowed::Words(&["f32", "bf16", "int8"]);
@@ -165,7 +166,7 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Form("an IP address and a port, like 0.0.0.0:7000"),
         false,
-        "where this node's UDP endpoint listens; port 0 takes a free one"
+        "where this node's UDP endpoint listens; port 0 takes a free one; 0.0.0.0 and [::] need advertise"
     ),
     key!(
         advertise,
@@ -398,7 +399,7 @@ pub static KEYS: &[Key] = &[
         true,
         "nesterov, bmuf_nbm: outer momentum, μ"
     ),
-    key!(average_every, word: "off", "inner steps", Allowed::WholeOr("off"), true, "steps from one exact average without momentum to the next"),
+    key!(average_every, word: "off", "inner steps", OFF_OR_WHOLE, true, "steps from one exact average without momentum to the next"),
     key!(
         no_average,
         "false",
@@ -526,7 +527,7 @@ pub static KEYS: &[Key] = &[
         checkpoint_every,
         word: "off",
         "outer rounds",
-        Allowed::WholeOr("off"),
+        OFF_OR_WHOLE,
         true,
         "outer rounds from one checkpoint to the next; without an outer optimizer, exact averages"
     ),
@@ -562,7 +563,7 @@ pub static KEYS: &[Key] = &[
         "",
         SWITCH,
         false,
-        "SIGTERM drains the node: it hands over in the next round and leaves; a second one ends the process"
+        "SIGTERM drains the node: it hands over in the next round and leaves; a second one ends the process, and so does the first one (exit code 143) before all workers have called synchronize"
     ),
     key!(
         connect_timeout_ms,
@@ -570,7 +571,23 @@ pub static KEYS: &[Key] = &[
         "ms",
         MILLISECONDS,
         false,
-        "how long a node tries to reach a peer"
+        "how long a node tries to reach an address before it reports that nobody answers there; it tries again"
+    ),
+    key!(
+        meet_timeout_ms,
+        word: "auto",
+        "ms",
+        Allowed::WholeOr("auto", MILLISECONDS_MAX),
+        false,
+        "how long a node waits for min_nodes nodes, or with join for a running cluster, before it gives up; auto: 10 minutes, and 30 s if slowmo launch started it, which starts all at once"
+    ),
+    key!(
+        rejoin_timeout_ms,
+        "3600000",
+        "ms",
+        MILLISECONDS,
+        false,
+        "how long a node that the others continued without waits to be admitted again, and a restarted one (marker) looks for its run, before it gives up"
     ),
     key!(
         round_timeout_ms,

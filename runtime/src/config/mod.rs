@@ -27,11 +27,10 @@ pub use discover::Discover;
 pub use error::{ConfigError, Origin};
 pub use slowmo_protocol::algorithm::{LatePeers, TopologyName, WireType};
 pub use slowmo_protocol::policy::{Bootstrap, JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
-pub use sources::{RESERVED_VARIABLES, user_arguments};
-pub use values::{
-    BaseName, Congestion, DeviceName, OuterName, Resume, ResumeSampler, SameHost,
-};
+pub use sources::{RESERVED_VARIABLES, load_of, user_arguments};
+pub use values::{BaseName, Congestion, DeviceName, OuterName, Resume, ResumeSampler, SameHost};
 
+pub(crate) use sources::ignored_variables;
 pub(crate) use values::is_host_and_port;
 
 use keys::{KEYS, Key};
@@ -41,6 +40,12 @@ use slowmo_protocol::ident::Lineage;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// How long a node waits for the others to meet it, unless `meet_timeout_ms` says otherwise: a
+/// person starts one host after the other, and machines and images take minutes to come up.
+pub const MEET_TIMEOUT: Duration = Duration::from_secs(600);
+/// The same for a node that `slowmo launch` started together with the others.
+pub const MEET_TIMEOUT_LAUNCHED: Duration = Duration::from_secs(30);
 
 /// All settings of a node. [`keys::KEYS`] lists units, defaults and ranges; [`Config::check`]
 /// checks fields set by hand.
@@ -178,8 +183,14 @@ pub struct Config {
     pub resume_sampler: ResumeSampler,
     /// Whether SIGTERM drains this node.
     pub drain_on_sigterm: bool,
-    /// Longest time that a peer is dialed before it is given up, in milliseconds.
+    /// Longest time that an address is dialed before it is reported as silent, in milliseconds.
     pub connect_timeout_ms: u64,
+    /// Longest time that the node waits for others to meet it, in milliseconds; `None` is 10
+    /// minutes, or 30 s if a launcher started this process.
+    pub meet_timeout_ms: Option<u64>,
+    /// Longest time that a node that was a member waits to be admitted again, and that a restarted
+    /// one looks for its run, in milliseconds.
+    pub rejoin_timeout_ms: u64,
     /// Longest time that a round may take before it fails, in milliseconds.
     pub round_timeout_ms: u64,
     /// Silence after which a connection is given up, in milliseconds.
@@ -262,6 +273,8 @@ impl Default for Config {
             resume_sampler: ResumeSampler::Keep,
             drain_on_sigterm: true,
             connect_timeout_ms: 30_000,
+            meet_timeout_ms: None,
+            rejoin_timeout_ms: 3_600_000,
             round_timeout_ms: 300_000,
             idle_timeout_ms: 10_000,
             keep_alive_ms: 1_000,
@@ -279,7 +292,8 @@ impl Config {
     ///
     /// # Errors
     /// The file is missing, unreadable or not TOML, a key is unknown, a value is out of range, or
-    /// keys exclude each other.
+    /// keys exclude each other. A variable that is no key is an error only if its name is nearly
+    /// that of one; a node names the others, which it ignores.
     pub fn load() -> Result<Self, ConfigError> {
         sources::load()
     }
@@ -329,6 +343,17 @@ impl Config {
         }
         if self.rendezvous.is_some() && self.discover.is_some() {
             return Err(ConfigError::TwoDiscoveries);
+        }
+        if self.min_nodes > self.max_nodes {
+            let Self {
+                min_nodes,
+                max_nodes,
+                ..
+            } = *self;
+            return Err(ConfigError::MoreThanFit {
+                min_nodes,
+                max_nodes,
+            });
         }
         if self.keep_alive_ms >= self.idle_timeout_ms {
             let Self {
@@ -457,6 +482,18 @@ impl Config {
     #[must_use]
     pub fn connect_timeout(&self) -> Duration {
         Duration::from_millis(self.connect_timeout_ms)
+    }
+
+    /// `meet_timeout_ms` as a duration; `launched` says whether a launcher started this process.
+    #[must_use]
+    pub(crate) fn meet_timeout(&self, launched: bool) -> Duration {
+        let otherwise = if launched {
+            MEET_TIMEOUT_LAUNCHED
+        } else {
+            MEET_TIMEOUT
+        };
+        self.meet_timeout_ms
+            .map_or(otherwise, Duration::from_millis)
     }
 
     /// `round_timeout_ms` as a duration.

@@ -1,7 +1,7 @@
 //! Merges file, variables and flags. The only part of the configuration that reads the process's
 //! arguments, environment and files.
 
-use super::keys::Key;
+use super::keys::{KEYS, Key};
 use super::{Config, ConfigError, Origin};
 use crate::launcher::{LAUNCHER_VARIABLE, SOCKET_VARIABLE};
 use std::ffi::OsString;
@@ -20,6 +20,11 @@ pub const RESERVED_VARIABLES: [&str; 4] = [
 /// Largest configuration file, in bytes.
 pub const CONFIG_FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// Most variables that a node names as ignored.
+const IGNORED_TOLD_MAX: usize = 16;
+/// So many characters of a name allow for one mistake.
+const CHARACTERS_PER_MISTAKE: usize = 4;
+
 const CONFIG_VARIABLE: &str = "SLOWMO_CONFIG";
 const CONFIG_FLAG_KEY: &str = "config";
 const VARIABLE_PREFIX: &str = "SLOWMO_";
@@ -27,9 +32,20 @@ const FLAG_PREFIX: &str = "--slowmo";
 
 /// Implements [`Config::load`].
 pub(super) fn load() -> Result<Config, ConfigError> {
+    load_of(std::env::vars_os(), std::env::args_os().skip(1))
+}
+
+/// What [`Config::load`] gives a process with these variables and arguments.
+///
+/// # Errors
+/// As [`Config::load`].
+pub fn load_of(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+    arguments: impl Iterator<Item = OsString>,
+) -> Result<Config, ConfigError> {
     let text = |text: OsString| text.to_string_lossy().into_owned();
-    let arguments: Vec<String> = std::env::args_os().skip(1).map(text).collect();
-    let variables: Vec<(String, String)> = std::env::vars_os()
+    let arguments: Vec<String> = arguments.map(text).collect();
+    let variables: Vec<(String, String)> = variables
         .map(|(name, value)| (text(name), text(value)))
         .collect();
     let file = file_path(&variables, &arguments)?
@@ -65,7 +81,25 @@ pub(super) fn merge(
 }
 
 /// The arguments of the user's binary: all but the `--slowmo-*` flags and their values. Everything
-/// from `--` on belongs to the user.
+/// from `--` on belongs to the user. A parser like clap takes what is left; alone it would refuse
+/// `--slowmo-tau` as an unexpected argument.
+///
+/// ```
+/// use clap::Parser;
+///
+/// #[derive(Parser)]
+/// struct Arguments {
+///     #[arg(long)]
+///     epochs: u64,
+/// }
+///
+/// // As std::env::args() gives them.
+/// let typed = || ["train", "--slowmo-tau", "12", "--epochs", "3"].map(String::from).into_iter();
+/// assert!(Arguments::try_parse_from(typed()).is_err(), "unexpected argument '--slowmo-tau'");
+/// let arguments = Arguments::try_parse_from(slowmo::user_arguments(typed())?)?;
+/// assert_eq!(arguments.epochs, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// A `--slowmo-*` flag without a value.
@@ -186,9 +220,60 @@ fn apply_variables(
     variables.sort();
     for (name, value) in variables {
         let key = name[VARIABLE_PREFIX.len()..].to_lowercase();
-        config.set_from(&key, &value, &Origin::Variable(name))?;
+        let (nearest, is_meant) = nearest(&key);
+        if Key::find(&key).is_some() {
+            config.set_from(&key, &value, &Origin::Variable(name))?;
+        } else if is_meant {
+            let origin = Origin::Variable(name);
+            return Err(ConfigError::UnknownKey {
+                key,
+                origin,
+                nearest,
+            });
+        }
     }
     Ok(())
+}
+
+/// The name that is closest to that of an unknown variable, without the prefix, and whether it was
+/// probably meant: so few characters differ that the variable is no other tool's.
+fn nearest(name: &str) -> (&'static str, bool) {
+    let names = KEYS
+        .iter()
+        .map(|key| key.name)
+        .chain([CONFIG_FLAG_KEY, "log"]);
+    let by_distance = names.map(|known| (strsim::damerau_levenshtein(known, name), known));
+    let Some((distance, nearest)) = by_distance.min_by_key(|(distance, _)| *distance) else {
+        return ("", false);
+    };
+    let mistakes_max = (nearest.len() / CHARACTERS_PER_MISTAKE).max(1);
+    (nearest, distance <= mistakes_max)
+}
+
+/// What to tell of the `SLOWMO_` variables of this process that no setting has the name of: those
+/// of another tool.
+pub(crate) fn ignored_variables() -> Vec<String> {
+    let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+    ignored_of(names)
+}
+
+pub(super) fn ignored_of(names: impl Iterator<Item = String>) -> Vec<String> {
+    let is_ignored = |name: &String| {
+        name.strip_prefix(VARIABLE_PREFIX).is_some_and(|key| {
+            !RESERVED_VARIABLES.contains(&name.as_str()) && Key::find(&key.to_lowercase()).is_none()
+        })
+    };
+    let mut names: Vec<String> = names.filter(is_ignored).collect();
+    names.sort();
+    names.truncate(IGNORED_TOLD_MAX);
+    let told = |name: String| {
+        let (nearest, _) = nearest(&name[VARIABLE_PREFIX.len()..].to_lowercase());
+        let nearest = nearest.to_uppercase();
+        format!(
+            "variable {name} is ignored: it is no setting of slowmo (the nearest is {VARIABLE_PREFIX}{nearest})"
+        )
+    };
+    names.into_iter().map(told).collect()
 }
 
 /// One `--slowmo-*` flag.

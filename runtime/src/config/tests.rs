@@ -176,11 +176,57 @@ fn unknown_keys_name_their_source_and_the_nearest_key() {
     for (found, expected) in cases {
         assert_eq!(found, expected);
     }
+    for (variable, nearest) in [
+        ("SLOWMO_TUA", "tau"),
+        ("SLOWMO_CLUSTERKEYFILE", "cluster_key_file"),
+        ("SLOWMO_MIN_NODE", "min_nodes"),
+        ("SLOWMO_CONFG", "config"),
+        ("SLOWMO_LOGS", "log"),
+    ] {
+        let told = refusal(None, &[(variable, "3")], &[]);
+        assert!(
+            told.ends_with(&format!("did you mean {nearest}?")) && told.contains(variable),
+            "{told}"
+        );
+    }
     let error = Config::default().set("betta", "1").unwrap_err().to_string();
     assert_eq!(
         error,
         "unknown key betta (from the program): did you mean beta?"
     );
+}
+
+#[test]
+fn variables_of_another_tool_stop_nothing_and_are_named() {
+    // As Kubernetes sets them for a service with the name slowmo.
+    let variables = [
+        ("SLOWMO_PORT", "udp://10.0.0.1:7000"),
+        ("SLOWMO_PORT_7000_UDP_ADDR", "10.0.0.1"),
+        ("SLOWMO_SERVICE_HOST", "10.0.0.1"),
+        ("SLOWMO_IMAGE", "slowmo:3"),
+        ("SLOWMO_NODES", "4"),
+        ("SLOWMO_TAU", "30"),
+        ("SLOWMO_LOG", "debug"),
+        ("OTHER_TAU", "1"),
+    ];
+    let config = from(None, &variables, &[]).unwrap();
+    assert_eq!(config.tau, 30);
+    let names = variables.map(|(name, _)| name.to_owned());
+    let told = sources::ignored_of(names.into_iter());
+    let named = [
+        "IMAGE",
+        "NODES",
+        "PORT",
+        "PORT_7000_UDP_ADDR",
+        "SERVICE_HOST",
+    ];
+    assert_eq!(told.len(), named.len(), "{told:?}");
+    for (told, named) in told.iter().zip(named) {
+        assert!(
+            told.starts_with(&format!("variable SLOWMO_{named} is ignored")),
+            "{told}"
+        );
+    }
 }
 
 #[test]

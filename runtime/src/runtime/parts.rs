@@ -6,6 +6,7 @@ use crate::checkpoints::{
 use crate::config::{Config, Resume, ResumeSampler};
 use crate::error::SpawnError;
 use crate::executor::beside;
+use crate::launcher;
 use crate::marker::Marker;
 use crate::recorder::FileRecorder;
 use slowmo_actors::context::NodeSettings;
@@ -45,6 +46,14 @@ pub(super) async fn checkpoints_of(
     // bootstrap.
     let may_bootstrap = !config.join && config.lineage.is_none();
     let resume = config.resume.clone();
+    if may_bootstrap && resume != Resume::None {
+        let what = format!(
+            "reads and verifies the checkpoint to resume from in {}",
+            folder.display()
+        );
+        board.event(what.clone());
+        board.starting(Some(format!("it {what}")));
+    }
     let read = beside(move || {
         if !may_bootstrap {
             return Ok((None, 0));
@@ -124,6 +133,8 @@ pub(super) fn settings(config: &Config, identity: Identity) -> Result<NodeSettin
         probe_interval: Duration::from_millis(config.probe_interval_ms),
         suspect: Duration::from_millis(config.suspect_ms),
         connect_timeout: config.connect_timeout(),
+        rejoin_timeout: Duration::from_millis(config.rejoin_timeout_ms),
+        meet_timeout: config.meet_timeout(launcher::has_started_this()),
         round_timeout: config.round_timeout(),
     })
 }

@@ -16,8 +16,8 @@ use bytes::Bytes;
 use link::Link;
 use parking_lot::Mutex;
 use slowmo_actors::ports::transport::{
-    BulkError, BulkSender, DATAGRAM_BYTES_MAX, DialError, DownReason, LocalPeer, SendError,
-    TRANSPORT_EVENTS_MAX, Traffic, Transport, TransportEvent,
+    BulkError, BulkSender, DATAGRAM_BYTES_MAX, DUPLICATE_DIALED_MAX, DialError, DownReason,
+    LocalPeer, SendError, TRANSPORT_EVENTS_MAX, Traffic, Transport, TransportEvent,
 };
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX};
@@ -281,6 +281,7 @@ impl Node {
         give_up_after: Duration,
     ) -> Result<(), TransportEvent> {
         let begun = Instant::now();
+        let mut duplicate_since = None;
         loop {
             let error = match self.hub.find(address) {
                 Some(target) => match self.link_to(&target, address).await {
@@ -290,7 +291,16 @@ impl Node {
                 None => DialError::NoAnswer,
             };
             let tried_for = begun.elapsed();
-            if tried_for >= give_up_after || error.is_final() {
+            let duplicate_for = if matches!(error, DialError::DuplicateId(_)) {
+                duplicate_since.get_or_insert_with(Instant::now).elapsed()
+            } else {
+                duplicate_since = None;
+                Duration::ZERO
+            };
+            if tried_for >= give_up_after
+                || error.is_final()
+                || duplicate_for >= DUPLICATE_DIALED_MAX
+            {
                 return Err(TransportEvent::DialFailed {
                     address,
                     tried_for,

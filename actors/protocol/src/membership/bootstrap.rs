@@ -48,16 +48,17 @@ impl Membership {
         let Some(discovered) = &self.discovered else {
             return 1;
         };
-        let answered: BTreeSet<SocketAddr> = self
-            .hellos
-            .values()
-            .filter(|known| self.is_current(known))
-            .map(Known::address)
-            .collect();
+        let answered: BTreeSet<SocketAddr> = self.answered().collect();
         discovered
             .iter()
             .filter(|address| **address != self.settings.address && !answered.contains(address))
             .count()
+    }
+
+    /// Addresses of the nodes that have said who they are and can be sent to.
+    pub(super) fn answered(&self) -> impl Iterator<Item = SocketAddr> {
+        let current = self.hellos.values().filter(|known| self.is_current(known));
+        current.map(Known::address)
     }
 
     pub(super) fn discovered(&mut self, mut addresses: Vec<SocketAddr>, out: &mut Outbox<Effect>) {
@@ -113,11 +114,11 @@ impl Membership {
     fn is_bootstrap_member(&self, known: &Known) -> bool {
         let incarnation = (known.node, known.incarnation);
         let has_ended = self.life.ended.contains(&incarnation) || self.left.contains(&incarnation);
-        known.model.is_some() && self.is_current(known) && !has_ended
+        known.model.is_some() && self.fits(known) && self.is_current(known) && !has_ended
     }
 
     /// Whether `known` describes the incarnation that this node can send to.
-    fn is_current(&self, known: &Known) -> bool {
+    pub(super) fn is_current(&self, known: &Known) -> bool {
         self.connected.get(&known.node) == Some(&known.incarnation)
     }
 
@@ -275,23 +276,27 @@ impl Membership {
         if self.settings.min_nodes == 1 {
             return None;
         }
-        if !self.met_all() {
-            let met = self.connected.len() + 1;
+        if !self.enough_are_present() {
+            let met = self.present().len();
             let needed = self.settings.min_nodes;
-            return Some(format!("{met} of min_nodes = {needed} nodes have met"));
+            let obstacle = self.obstacle().map(|told| format!("; {told}"));
+            return Some(format!(
+                "{met} of min_nodes = {needed} nodes have met{}",
+                obstacle.unwrap_or_default()
+            ));
         }
-        match self.settings.bootstrap {
-            Bootstrap::No => {
-                Some("another process bootstraps the run (bootstrap = no here)".to_owned())
-            }
+        let who = match self.settings.bootstrap {
+            Bootstrap::No => "another process bootstraps the run (bootstrap = no here)".to_owned(),
             Bootstrap::Auto => {
                 let other = self.bootstrapped_by()?;
-                Some(format!(
+                format!(
                     "{other} bootstraps the run, unless a node with a smaller address does (key bootstrap)"
-                ))
+                )
             }
-            Bootstrap::Yes => None,
-        }
+            Bootstrap::Yes => return None,
+        };
+        let refused = self.refused_nodes().map(|told| format!("; {told}"));
+        Some(who + &refused.unwrap_or_default())
     }
 
     /// Stops waiting for known addresses once their time to answer is over.

@@ -13,6 +13,17 @@ use std::net::SocketAddr;
 /// Time between dials of nodes that should be connected and are not.
 pub const REDIAL_EVERY: Span = Span::from_millis(200);
 
+/// Why dialing an address was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DialFault {
+    /// Nobody answered, or the network failed.
+    Silent,
+    /// The two nodes do not belong together: other credentials, another protocol version.
+    Stranger,
+    /// Another live process has the id of one of the two.
+    IdTaken,
+}
+
 /// Time between dials of lost members.
 pub const MISSED_REDIAL_EVERY: Span = Span::from_millis(2_000);
 

@@ -22,7 +22,7 @@ pub enum BootstrapError {
         error: String,
     },
     /// Fewer nodes than `min_nodes` appeared.
-    #[error("only {} of min_nodes = {needed} nodes appeared within {} ms: {}; start the others, check peers, rendezvous or discover, or lower min_nodes{}", present.len(), waited.as_millis(), Nodes(present), last_failure(unreachable.as_deref()))]
+    #[error("only {} of min_nodes = {needed} nodes appeared within {} ms: {}; start the others, check peers, rendezvous or discover, or lower min_nodes{}", present.len(), waited.as_millis(), Nodes(present), in_brackets(obstacle.as_deref()))]
     TooFew {
         /// `min_nodes`.
         needed: usize,
@@ -30,8 +30,9 @@ pub enum BootstrapError {
         present: Vec<NodeId>,
         /// How long this node waited for the others.
         waited: Span,
-        /// Description, for an operator, of the last address that could not be reached, and why.
-        unreachable: Option<String>,
+        /// Description, for an operator, of who was refused, and of the last address that could not
+        /// be reached, and why.
+        obstacle: Option<String>,
     },
     /// Connected nodes did not call `synchronize`.
     #[error("{} did not call synchronize within {} ms; see their logs", Nodes(waiting_for), waited.as_millis())]
@@ -98,10 +99,8 @@ pub enum BootstrapError {
     NoView(#[from] ViewError),
 }
 
-pub(super) fn last_failure(unreachable: Option<&str>) -> String {
-    unreachable
-        .map(|told| format!(" (last failure: {told})"))
-        .unwrap_or_default()
+pub(super) fn in_brackets(told: Option<&str>) -> String {
+    told.map(|told| format!(" ({told})")).unwrap_or_default()
 }
 
 fn met_nodes(met: &[NodeId]) -> String {

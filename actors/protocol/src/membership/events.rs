@@ -1,6 +1,6 @@
 //! Events, effects and settings of the membership machine.
 
-use super::BootstrapError;
+use super::{BootstrapError, DialFault};
 use crate::coordinator::GivesUp;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
@@ -58,7 +58,9 @@ pub enum In {
         address: SocketAddr,
         /// How long it was tried.
         tried_for: Span,
-        /// The last attempt's error, as text for an operator.
+        /// The kind of the last attempt's error.
+        fault: DialFault,
+        /// That error, as text for an operator.
         error: String,
     },
     /// A control frame about membership arrived.
@@ -134,6 +136,15 @@ pub enum Effect {
     Drained,
     /// Reason why this node is no member; `None` if it is one, or does not wait to be.
     Waiting(Option<String>),
+    /// This node has waited for a while, for this reason, and goes on waiting.
+    StillWaits(String),
+    /// A node at this address is refused, for this reason, as text for an operator.
+    Refused {
+        /// Where it listens.
+        address: SocketAddr,
+        /// The reason.
+        why: String,
+    },
     /// Another cluster runs beside this one with the same key; neither gives way.
     OtherCluster {
         /// One of its members.
@@ -187,8 +198,11 @@ pub struct Settings {
     /// Addresses may belong to nodes that are gone: an unreachable address is no reason to give up
     /// before the timeouts expire.
     pub addresses_may_be_stale: bool,
-    /// How long peers may take to appear after `synchronize`.
-    pub connect_timeout: Span,
-    /// How long connected peers may take to call `synchronize` too.
+    /// How long this node waits for `min_nodes` nodes, or for a cluster that it can join.
+    pub meet_timeout: Span,
+    /// How long a node that was a member waits to be admitted again, and a restarted one looks for
+    /// the run that it was in.
+    pub rejoin_timeout: Span,
+    /// How long the nodes that have met may take to call `synchronize` and to decide a round.
     pub synchronize_timeout: Span,
 }

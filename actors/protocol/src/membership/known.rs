@@ -54,6 +54,16 @@ impl Known {
         self.settings.as_deref().unwrap_or(ours)
     }
 
+    /// Its settings, if they differ from this node's.
+    pub fn other_settings(&self) -> Option<&str> {
+        self.settings.as_deref()
+    }
+
+    /// Whether its settings differ from this node's.
+    pub fn differs(&self) -> bool {
+        self.settings.is_some()
+    }
+
     /// The peer as a member of a view.
     pub fn member(&self) -> Member {
         let Self {

@@ -1,5 +1,5 @@
 //! Leaving: a node announces that it leaves until it is out of the view. It also ends if the
-//! decision that it is out does not reach it.
+//! decision that it is out does not reach it. A node that nothing counts on ends at once.
 
 use super::{Effect, Membership};
 use crate::machine::Outbox;
@@ -79,9 +79,33 @@ impl Membership {
         if self.life.leaving.is_none() || self.life.standing.take().is_none() {
             return self.rejoin(out);
         }
+        self.drained(out);
+    }
+
+    /// Ends the membership of a node that was told to leave, without a decision.
+    pub(super) fn drained(&mut self, out: &mut Outbox<Effect>) {
         self.life.drained = true;
+        self.adopted = None;
         out.push(Effect::Drained);
         self.left_when_alone(out);
+    }
+
+    /// Ends a node that was told to leave while it is in nothing: it waits for others to bootstrap
+    /// with, or for a cluster to join. One that asked to be admitted leaves by the round that
+    /// admits it, since others count on it from then on.
+    pub(super) fn end_when_nothing_counts_on_it(&mut self, out: &mut Outbox<Effect>) {
+        let is_in_nothing = self.life.standing.is_none()
+            && self.life.resigning.is_empty()
+            && self.life.wished.is_none();
+        if self.life.leaving == Some(true)
+            && is_in_nothing
+            && !self.life.drained
+            && self.failed.is_none()
+        {
+            self.drained(out);
+            // Those that wait for a bootstrap no longer count on it.
+            self.say_where_it_stands(out);
+        }
     }
 
     /// Ends a node that wanted to leave and was left out, if it does not get the decision within

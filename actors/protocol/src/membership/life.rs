@@ -2,10 +2,10 @@
 //! leaves and who must be dialed.
 
 use super::dialing::Missed;
-use super::error::last_failure;
+use super::error::in_brackets;
 use super::known::Known;
 use super::settings::differing_from_cluster;
-use super::{BootstrapError, Effect, Membership};
+use super::{BootstrapError, Effect, Membership, WAITING_TOLD_AFTER, WAITING_TOLD_EVERY};
 use crate::coordinator::GivesUp;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Outbox;
@@ -138,9 +138,12 @@ impl Life {
                 .to_owned();
         }
         let Some(cluster) = &self.cluster else {
+            if node.is_bound_to_look() && !node.settings.join {
+                return node.why_not_founded().unwrap_or_default();
+            }
             return format!(
                 "no running cluster was met; check peers, rendezvous or discover{}",
-                last_failure(node.unreachable.as_deref())
+                in_brackets(node.obstacle().as_deref())
             );
         };
         match node.unheard(cluster).next() {
@@ -179,9 +182,7 @@ impl Membership {
         self.life.counted = None;
         self.life.was_member |= round > Round::BOOTSTRAP;
         self.life.is_bound &= round == Round::BOOTSTRAP;
-        // These deadlines bound the first admission, not a later one.
-        self.appear_by = None;
-        self.synchronize_by = None;
+        self.misfits.clear();
         let Some(standing) = &self.life.standing else {
             return;
         };
@@ -504,6 +505,10 @@ impl Membership {
         let Some(refusal) = self.refusal(&Known::of(header, hello, &self.settings.shared)) else {
             return false;
         };
+        out.push(Effect::Refused {
+            address: hello.address,
+            why: format!("{} asked to join: {refusal}", header.sender),
+        });
         self.send(header.sender, Message::Refused(refusal), out);
         true
     }
@@ -611,6 +616,20 @@ impl Membership {
         if waiting != self.life.waiting {
             self.life.waiting.clone_from(&waiting);
             out.push(Effect::Waiting(waiting));
+        }
+    }
+
+    /// Reports, now and then, that this node is still no member: what is missing is often another
+    /// host's, and nothing else tells of it.
+    pub(super) fn tell_still_waiting(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let Some(why) = &self.life.waiting else {
+            self.told_at = None;
+            return;
+        };
+        let at = self.told_at.get_or_insert(now.after(WAITING_TOLD_AFTER));
+        if now >= *at {
+            *at = now.after(WAITING_TOLD_EVERY);
+            out.push(Effect::StillWaits(why.clone()));
         }
     }
 }

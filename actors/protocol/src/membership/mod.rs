@@ -11,7 +11,8 @@
 //! ```
 //! `bootstrap` decides which process bootstraps, and keeps a restarted process from doing so
 //! wrongly. A node that meets a running cluster, or that the others went on without, joins
-//! (`life`); it first gives up its own place (`resigning`):
+//! (`life`); it first gives up its own place (`resigning`). Of nodes that differ, `misfits` says which
+//! give up before there is a run:
 //! ```text
 //!   joiner J                    each member
 //!      │◄──── Hello{standing} ────►│   the view and its living members; members dial J back
@@ -31,16 +32,18 @@ mod histories;
 mod known;
 mod leaving;
 mod life;
+mod misfits;
 mod resigning;
 pub mod settings;
 #[cfg(test)]
 mod tests;
 
 pub use bootstrap::LOOK_FOR_RUN_WAIT;
-pub use dialing::{MISSED_FOR, MISSED_REDIAL_EVERY, REDIAL_EVERY};
+pub use dialing::{DialFault, MISSED_FOR, MISSED_REDIAL_EVERY, REDIAL_EVERY};
 pub use error::BootstrapError;
 pub use events::{Effect, In, Settings};
 pub use leaving::{DECISION_WAIT, LEAVE_AGAIN_EVERY};
+pub use misfits::REFUSED_TOLD_MAX;
 pub use resigning::RETURN_WAIT;
 
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, Term};
@@ -51,7 +54,7 @@ use crate::view::{MEMBERS_MAX, Member, View};
 use crate::wire::{Header, Hello, Message};
 use known::Known;
 use life::Life;
-use settings::differing_settings;
+use misfits::Misfits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use xxhash_rust::xxh3::xxh3_128;
@@ -63,6 +66,10 @@ pub const REFUSED_WAIT_MAX: Span = Span::from_millis(1_000);
 /// How long after the last attempt to reach a peer its error may arrive; a missing peer is then
 /// reported with that error.
 pub const DIAL_ERROR_WAIT_MAX: Span = Span::from_millis(1_000);
+/// How long a node that waits for others has waited when it says so first.
+pub const WAITING_TOLD_AFTER: Span = Span::from_millis(5_000);
+/// Time between further such reports.
+pub const WAITING_TOLD_EVERY: Span = Span::from_millis(60_000);
 
 /// The membership machine of one node.
 #[derive(Clone, Debug)]
@@ -80,11 +87,19 @@ pub struct Membership {
     /// over.
     look_by: Option<Instant>,
     looked: bool,
+    /// Until when `min_nodes` nodes, or a cluster to join, must have been met; while they have not.
     appear_by: Option<Instant>,
+    /// Until when those that have met must have decided a round.
     synchronize_by: Option<Instant>,
+    /// Until when a node that was a member must be one again.
+    return_by: Option<Instant>,
+    /// When to report again that this node waits.
+    told_at: Option<Instant>,
+    misfits: Misfits,
     adopted: Option<(View, Lineage)>,
     life: Life,
-    unreachable: Option<String>,
+    /// The last address that did not answer, and the error.
+    unreachable: Option<(SocketAddr, String)>,
     refused: Option<(BootstrapError, Instant)>,
     failed: Option<BootstrapError>,
     left: BTreeSet<(NodeId, Incarnation)>,
@@ -99,24 +114,15 @@ impl Machine for Membership {
         match event {
             In::Synchronize(model) => self.synchronize(model, now, out),
             In::Discovered(addresses) => self.discovered(addresses, out),
-            In::PeerUp(node, incarnation) => self.peer_up((node, incarnation), now, out),
+            In::PeerUp(node, incarnation) => self.peer_up((node, incarnation), out),
             In::PeerDown { node, departed } => self.peer_down(node, departed, out),
             In::DialFailed {
                 address,
                 tried_for,
+                fault,
                 error,
-            } => {
-                self.dial_failed(
-                    BootstrapError::Unreachable {
-                        address,
-                        tried_for,
-                        error,
-                    },
-                    now,
-                    out,
-                );
-            }
-            In::Frame { header, message } => self.receive(header, *message, now, out),
+            } => self.note_failed_dial(address, tried_for, fault, error, out),
+            In::Frame { header, message } => self.receive(header, *message, out),
             In::Down {
                 node,
                 incarnation,
@@ -140,13 +146,18 @@ impl Machine for Membership {
         self.dial_missing(now, out);
         self.dial_missed(now, out);
         self.leave_again(now, out);
+        self.end_when_nothing_counts_on_it(out);
         self.end_when_drained(now, out);
         self.ask_again_when_not_admitted(now, out);
         self.leave_void_bootstrap(now, out);
         self.return_when_deserted(now, out);
         self.tell_that_it_may_bootstrap(out);
         self.look_no_longer(now, out);
+        self.judge(now, out);
+        self.bound_waits(now);
+        self.bound_return(now, out);
         self.tell_waiting(out);
+        self.tell_still_waiting(now, out);
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -177,6 +188,8 @@ impl Machine for Membership {
             looking,
             self.life.returns_at,
             self.life.void_look_at,
+            self.return_by,
+            self.told_at,
         ];
         bootstrap
             .into_iter()
@@ -200,6 +213,9 @@ impl Membership {
             looked: false,
             appear_by: None,
             synchronize_by: None,
+            return_by: None,
+            told_at: None,
+            misfits: Misfits::new(),
             adopted: None,
             life: Life::default(),
             unreachable: None,
@@ -245,8 +261,10 @@ impl Membership {
             ..
         } = &self.settings;
         // Naming the model makes the other bootstrap members count on this node.
-        let named =
-            self.may_bootstrap() || self.life.standing.is_some() || self.life.cluster.is_some();
+        let named = !self.life.drained
+            && (self.may_bootstrap()
+                || self.life.standing.is_some()
+                || self.life.cluster.is_some());
         let address = *address;
         let devices = *devices;
         let key = *key;
@@ -276,11 +294,6 @@ impl Membership {
 
     fn synchronize(&mut self, model: ModelSize, now: Instant, out: &mut Outbox<Effect>) {
         self.model = Some(model);
-        self.appear_by = Some(
-            now.after(self.settings.connect_timeout)
-                .after(DIAL_ERROR_WAIT_MAX),
-        );
-        self.synchronize_by = Some(now.after(self.settings.synchronize_timeout));
         self.look_by = Some(now.after(LOOK_FOR_RUN_WAIT));
         if let Some(error) = &self.failed {
             return out.push(Effect::Fail(error.clone()));
@@ -289,21 +302,15 @@ impl Membership {
             self.send(peer, self.hello(), out);
         }
         if self.life.cluster.is_none() {
+            // The models can be compared only now.
             let known: Vec<_> = self.hellos.values().cloned().collect();
-            for known in &known {
-                self.compare(known, now, out);
-            }
+            known.iter().for_each(|known| self.note_fit(known, out));
         }
         self.bootstrap_when_complete(out);
         self.join_when_ready(out);
     }
 
-    fn peer_up(
-        &mut self,
-        (node, incarnation): (NodeId, Incarnation),
-        now: Instant,
-        out: &mut Outbox<Effect>,
-    ) {
+    fn peer_up(&mut self, (node, incarnation): (NodeId, Incarnation), out: &mut Outbox<Effect>) {
         let known = self.connected.get(&node).copied();
         if self.connected.len() < MEMBERS_MAX && known != Some(incarnation) {
             self.connected.insert(node, incarnation);
@@ -313,22 +320,9 @@ impl Membership {
             self.send(node, self.hello(), out);
             self.connected_anew(node, incarnation, out);
         }
-        if let Some((error, _)) = self.refused.take() {
-            return self.refuse(error, now, out);
-        }
         self.form_when_connected(out);
         self.bootstrap_when_complete(out);
         self.join_when_ready(out);
-    }
-
-    fn dial_failed(&mut self, error: BootstrapError, now: Instant, out: &mut Outbox<Effect>) {
-        if self.settings.addresses_may_be_stale || !self.life.is_new() || !self.may_bootstrap() {
-            // The address may belong to an earlier run; it is named only if a node is still missing
-            // in the end.
-            self.unreachable = Some(error.to_string());
-        } else if !self.met_all() {
-            self.refuse(error, now, out);
-        }
     }
 
     /// Whether `min_nodes` nodes can be sent to, this one included.
@@ -353,15 +347,9 @@ impl Membership {
         self.left_when_alone(out);
     }
 
-    fn receive(
-        &mut self,
-        header: Header,
-        message: Message,
-        now: Instant,
-        out: &mut Outbox<Effect>,
-    ) {
+    fn receive(&mut self, header: Header, message: Message, out: &mut Outbox<Effect>) {
         match message {
-            Message::Hello(hello) => self.meet(header, hello, now, out),
+            Message::Hello(hello) => self.meet(header, hello, out),
             Message::Bootstrap { view, lineage } => self.adopt(&header, view, lineage, out),
             Message::Leave { contributes } => self.leaves(&header, contributes, out),
             Message::Join => self.asks_to_join(&header, out),
@@ -370,15 +358,17 @@ impl Membership {
         }
     }
 
-    fn meet(&mut self, header: Header, hello: Hello, now: Instant, out: &mut Outbox<Effect>) {
+    fn meet(&mut self, header: Header, hello: Hello, out: &mut Outbox<Effect>) {
         self.dial_back(&header, &hello, out);
+        self.unreachable
+            .take_if(|(address, _)| *address == hello.address);
         let known = Known::of(&header, &hello, &self.settings.shared);
         if self.life.standing.is_some() || (self.adopted.is_some() && hello.standing.is_some()) {
             self.meet_as_member(&header, &hello, out);
         } else if let Some(theirs) = hello.standing.clone() {
             self.meet_a_member(&header, theirs, out);
         } else if self.life.cluster.is_none() {
-            self.compare(&known, now, out);
+            self.note_fit(&known, out);
         }
         self.forget_strangers();
         if self.hellos.len() < MEMBERS_MAX || self.hellos.contains_key(&header.sender) {
@@ -403,44 +393,6 @@ impl Membership {
         }
         if self.life.ended.len() >= MEMBERS_MAX {
             self.life.ended.retain(|(id, _)| concerns(id));
-        }
-    }
-
-    /// Refuses a peer with other settings or another model. Both nodes see the same difference and
-    /// name both sides.
-    fn compare(&mut self, known: &Known, now: Instant, out: &mut Outbox<Effect>) {
-        let ours = &self.settings.shared;
-        let peer = known.node;
-        let differences = differing_settings(ours, known.settings(ours));
-        if !differences.is_empty() {
-            let differences = differences
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join("; ");
-            return self.refuse(
-                BootstrapError::SettingsDiffer {
-                    ours: self.me(),
-                    theirs: peer,
-                    differences,
-                },
-                now,
-                out,
-            );
-        }
-        if let (Some(our_model), Some(their_model)) = (self.model, known.model)
-            && our_model != their_model
-        {
-            self.refuse(
-                BootstrapError::ModelsDiffer {
-                    ours: self.me(),
-                    our_model,
-                    theirs: peer,
-                    their_model,
-                },
-                now,
-                out,
-            );
         }
     }
 
@@ -481,6 +433,14 @@ impl Membership {
 
     fn fail(&mut self, error: BootstrapError, out: &mut Outbox<Effect>) {
         if self.life.standing.is_none() && self.failed.is_none() {
+            if self.life.leaving == Some(true) {
+                // It was told to leave, and is in nothing: that is no failure.
+                self.refused = None;
+                if !self.life.drained {
+                    self.drained(out);
+                }
+                return;
+            }
             // The first error found says more than its consequences.
             let error = self.refused.take().map_or(error, |(first, _)| first);
             self.failed = Some(error.clone());
@@ -499,43 +459,28 @@ impl Membership {
         }
         let needed = self.settings.min_nodes;
         let joins = self.life.waits_for_admission(self.settings.join);
-        if joins && due(self.appear_by) && !self.is_ready_to_join() {
-            self.not_admitted(self.settings.connect_timeout, out);
-        } else if joins && due(self.synchronize_by) {
+        let met_late = self.appear_by.take_if(|by| now >= *by).is_some();
+        let decided_late = self.synchronize_by.take_if(|by| now >= *by).is_some();
+        if joins && met_late {
+            self.not_admitted(self.settings.meet_timeout, out);
+        } else if joins && decided_late {
             // The cluster's next round admits a node, and that may be far off.
             self.not_admitted(self.settings.synchronize_timeout, out);
-        } else if due(self.appear_by)
-            && self.life.is_new()
-            && self.may_bootstrap()
-            && !self.met_all()
-        {
-            let present = self.connected.keys().copied().chain([self.me()]).collect();
-            let waited = self.settings.connect_timeout;
-            let unreachable = self.unreachable.take();
+        } else if met_late {
             self.fail(
                 BootstrapError::TooFew {
                     needed,
-                    present,
-                    waited,
-                    unreachable,
+                    present: self.present(),
+                    waited: self.settings.meet_timeout,
+                    obstacle: self.obstacle(),
                 },
                 out,
             );
-        }
-        if due(self.appear_by) {
-            self.appear_by = None;
-        }
-        if self
-            .synchronize_by
-            .take_if(|deadline| now >= *deadline)
-            .is_some()
-            && self.life.is_new()
-            && self.may_bootstrap()
-        {
+        } else if decided_late {
             let waited = self.settings.synchronize_timeout;
             let error = match self.why_not_founded() {
-                Some(why) if self.met_all() => BootstrapError::NotBootstrapped { waited, why },
-                _ => {
+                Some(why) => BootstrapError::NotBootstrapped { waited, why },
+                None => {
                     let silent = |id: &NodeId| {
                         self.hellos
                             .get(id)
@@ -550,6 +495,59 @@ impl Membership {
             };
             self.fail(error, out);
         }
+    }
+
+    /// Bounds the first wait of this node: for the nodes to meet, then for them to decide a round.
+    fn bound_waits(&mut self, now: Instant) {
+        let joins = self.life.waits_for_admission(self.settings.join);
+        let bootstraps = self.life.is_new() && self.may_bootstrap();
+        let waits = self.model.is_some() && self.failed.is_none() && !self.life.was_member;
+        if !waits || !(joins || bootstraps) {
+            self.appear_by = None;
+            self.synchronize_by = None;
+            return;
+        }
+        let have_met = if joins {
+            self.is_ready_to_join()
+        } else {
+            self.enough_are_present()
+        };
+        if have_met {
+            self.appear_by = None;
+            let by = now.after(self.settings.synchronize_timeout);
+            self.synchronize_by.get_or_insert(by);
+        } else {
+            self.synchronize_by = None;
+            let by = now.after(self.settings.meet_timeout);
+            self.appear_by.get_or_insert(by.after(DIAL_ERROR_WAIT_MAX));
+        }
+    }
+
+    /// Bounds the wait of a node that was a member, or that must look for its run: without an end it
+    /// would wait for a run that is over.
+    fn bound_return(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        let was_member = self.life.was_member && self.life.standing.is_none() && !self.life.drained;
+        let looks = self.model.is_some()
+            && !self.settings.join
+            && self.life.is_new()
+            && self.is_bound_to_look();
+        if self.failed.is_some() || !(was_member || looks) {
+            self.return_by = None;
+            return;
+        }
+        let timeout = self.settings.rejoin_timeout;
+        if now >= *self.return_by.get_or_insert(now.after(timeout)) {
+            self.return_by = None;
+            self.not_admitted(timeout, out);
+        }
+    }
+
+    /// What keeps this node from meeting the others, for an operator.
+    fn obstacle(&self) -> Option<String> {
+        let silent = self.unreachable.as_ref();
+        let silent = silent.map(|(_, told)| format!("last failure: {told}"));
+        let told: Vec<String> = self.refused_nodes().into_iter().chain(silent).collect();
+        (!told.is_empty()).then(|| told.join("; "))
     }
 
     fn not_admitted(&mut self, waited: Span, out: &mut Outbox<Effect>) {

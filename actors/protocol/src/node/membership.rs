@@ -71,10 +71,15 @@ pub enum Notice {
     Back(NodeId),
     /// The others went on without this node, which joins again.
     Rejoins,
-    /// The others went on without this node, which wanted to leave.
+    /// This node wanted to leave, and has left: the others went on without it, or never counted on
+    /// it.
     Drained,
     /// Reason why this node is no member; `None` if it is one or does not wait to be.
     Waiting(Option<String>),
+    /// This node has waited for a while, for this reason, and goes on waiting.
+    StillWaits(String),
+    /// A node at this address is refused, for this reason.
+    Refused(SocketAddr, String),
     /// Another running cluster was met.
     OtherCluster {
         /// One of its members.
@@ -365,6 +370,8 @@ impl<D: Data> Turn<'_, D> {
                 self.notice(Notice::Drained);
             }
             Effect::Waiting(why) => self.notice(Notice::Waiting(why)),
+            Effect::StillWaits(why) => self.notice(Notice::StillWaits(why)),
+            Effect::Refused { address, why } => self.notice(Notice::Refused(address, why)),
             Effect::OtherCluster {
                 node,
                 lineage,

@@ -150,7 +150,9 @@ fn members_settings(
         refuses: None,
         shared: "simulated = 1".to_owned(),
         addresses_may_be_stale: true,
-        connect_timeout: config.waits.connect,
+        meet_timeout: config.waits.connect,
+        // Longer than any simulated fault.
+        rejoin_timeout: Span::from_millis(3_600_000),
         synchronize_timeout: config.waits.round,
     }
 }

@@ -238,6 +238,7 @@ pub mod tests {
                 devices: 1,
                 alive: true,
             }],
+            max_nodes: 4096,
             last_round: LastRound {
                 members: 2,
                 alive: 2,

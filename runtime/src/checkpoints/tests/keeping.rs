@@ -281,17 +281,6 @@ fn what_is_left_behind_goes_when_nobody_touches_it() {
     write(folder.path(), 144, 0, &[1, 2]);
     write(folder.path(), 96, 2, &[1, 2]);
     let own = history(2, &[(0, 48)]);
-    let age = |path: &Path, since| {
-        let entries = fs::read_dir(path)
-            .unwrap()
-            .map(|entry| entry.unwrap().path());
-        for path in entries.chain([path.to_owned()]) {
-            fs::File::open(path)
-                .unwrap()
-                .set_modified(std::time::SystemTime::now() - since)
-                .unwrap();
-        }
-    };
     age(&torn, UNTOUCHED / 2);
     age(&other, UNTOUCHED * 2);
     assert_eq!(
@@ -312,8 +301,60 @@ fn what_is_left_behind_goes_when_nobody_touches_it() {
     assert_eq!(
         left,
         [(0, 48), (0, 144), (1, 96), (2, 96)],
-        "whole ones stay, and what is of no ancestor"
+        "the newest whole one stays, and what is of no ancestor"
     );
+}
+
+/// Makes a checkpoint look as if it was written so long ago.
+#[cfg(unix)]
+fn age(path: &Path, since: std::time::Duration) {
+    let entries = fs::read_dir(path)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    for path in entries.chain([path.to_owned()]) {
+        fs::File::open(path)
+            .unwrap()
+            .set_modified(std::time::SystemTime::now() - since)
+            .unwrap();
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn of_an_abandoned_branch_the_newest_whole_one_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let branch = [96, 144, 192, 240].map(|step| {
+        let nodes: &[u64] = if step == 240 { &[1] } else { &[1, 2] };
+        write(folder.path(), step, 0, nodes)
+    });
+    write(folder.path(), 96, 1, &[1, 2]);
+    // Run 1 was bootstrapped on step 48 of run 0, which goes on writing.
+    let own = history(1, &[(0, 48)]);
+    let mut verified = Verified::default();
+    let mut prune = || {
+        prune(folder.path(), keeps(3), &own, &mut verified).unwrap();
+        let left = list(folder.path()).unwrap();
+        left.iter()
+            .map(|listed| (listed.name.run, listed.name.step))
+            .collect::<Vec<_>>()
+    };
+    for old in &branch[..3] {
+        age(old, UNTOUCHED * 2);
+    }
+    assert_eq!(prune().len(), 5, "the branch is alive");
+    age(&branch[3], UNTOUCHED * 2);
+    assert_eq!(prune(), [(0, 192), (1, 96)]);
+    // The one that stays is damaged: what came before it is needed.
+    let values = branch[2].join("node-1.safetensors");
+    let before = write(folder.path(), 144, 0, &[1, 2]);
+    let mut bytes = fs::read(&values).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&values, bytes).unwrap();
+    age(&branch[2], UNTOUCHED * 2);
+    age(&before, UNTOUCHED * 2);
+    let mut unread = Verified::default();
+    super::prune(folder.path(), keeps(3), &own, &mut unread).unwrap();
+    assert!(before.exists() && branch[2].exists());
 }
 
 #[test]

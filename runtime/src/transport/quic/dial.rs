@@ -8,7 +8,7 @@ use super::pair::{Purpose, handshake, introduce_both, not_admitted};
 use super::renewal::{self, Held};
 use crate::transport::sessions::Part;
 use quinn::Connection;
-use slowmo_actors::ports::transport::{DialError, TransportEvent};
+use slowmo_actors::ports::transport::{DUPLICATE_DIALED_MAX, DialError, TransportEvent};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,12 +65,19 @@ async fn dial(
     let mut backoff = BACKOFF_MIN;
     let mut patience = ANSWER_WAIT_MIN;
     let heard = node.dialing.hearing(address);
+    let mut duplicate_since = None;
     loop {
         let remaining = give_up.saturating_duration_since(Instant::now());
         let error = match attempt(node, address, patience.min(remaining), &heard).await {
             Err(HandshakeError::Failed(error)) => error,
             other => return other,
         };
+        if !matches!(error, DialError::DuplicateId(_)) {
+            duplicate_since = None;
+        } else if duplicate_since.get_or_insert_with(Instant::now).elapsed() >= DUPLICATE_DIALED_MAX
+        {
+            return Err(error.into());
+        }
         if error.is_final() || Instant::now() + backoff >= give_up {
             return Err(error.into());
         }

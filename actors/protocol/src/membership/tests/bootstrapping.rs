@@ -6,7 +6,7 @@ use crate::membership::bootstrap::VOID_LOOK_EVERY;
 
 /// Connects all, lets each synchronize with its model size and carries every frame; what else
 /// happened, by node.
-fn found(machines: Vec<(Membership, u64)>) -> BTreeMap<u64, Vec<Effect>> {
+pub(super) fn found(machines: Vec<(Membership, u64)>) -> BTreeMap<u64, Vec<Effect>> {
     let now = Instant(0);
     let peers: Vec<Identity> = machines
         .iter()
@@ -79,26 +79,6 @@ fn one_node_founds_alone_unless_it_only_joins() {
 }
 
 #[test]
-fn different_settings_and_models_name_both_nodes_and_both_values() {
-    let settings = vec![
-        (machine(1, 2, "tau = 12"), 23),
-        (machine(2, 2, "tau = 24"), 23),
-    ];
-    let models = vec![(machine(1, 2, ""), 23), (machine(2, 2, ""), 24)];
-    for (machines, parts) in [
-        (settings, ["node 1", "node 2", "tau", "12", "24"]),
-        (models, ["node 1", "node 2", "model", "23", "24"]),
-    ] {
-        let seen = found(machines);
-        assert_eq!(seen.len(), 2);
-        for effects in seen.values() {
-            let text = fails(effects).unwrap().to_string();
-            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
-        }
-    }
-}
-
-#[test]
 fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
     let mut node = Bench::new(2, 3);
     node.up(1);
@@ -109,102 +89,6 @@ fn a_view_is_acted_on_only_when_every_member_can_be_sent_to() {
     };
     assert_eq!(node.hear(&peer(1, None), bootstrap), []);
     assert!(formed(&node.up(3)), "node 3 can be sent to");
-}
-
-#[test]
-fn missing_nodes_and_unreachable_addresses_are_named() {
-    let mut node = Bench::new(1, 2);
-    node.synchronize();
-    let late = Instant(100).after(DIAL_ERROR_WAIT_MAX);
-    assert_eq!(
-        node.machine.next_deadline(),
-        Some(Instant(1000)),
-        "the timeout of synchronize comes before"
-    );
-    let mut refused = node.clone();
-    node.machine.synchronize_by = None;
-    node.machine.look_by = None;
-    assert_eq!(node.machine.next_deadline(), Some(late));
-    let expected = BootstrapError::TooFew {
-        needed: 2,
-        present: vec![NodeId(1)],
-        waited: Span(100),
-        unreachable: None,
-    };
-    assert_eq!(node.tick_at(late), [Effect::Fail(expected)]);
-    refused.now = Instant(1);
-    assert_eq!(
-        refused.feed(dial_failed(9, "no answer")),
-        [],
-        "others may meet this node and are told the same"
-    );
-    assert_eq!(refused.machine.next_deadline(), Some(Instant(1000)));
-    refused.machine.synchronize_by = None;
-    let effects = refused.tick_after(REFUSED_WAIT_MAX);
-    let text = fails(&effects).unwrap().to_string();
-    for part in ["127.0.0.1:9", "30000 ms", "no answer"] {
-        assert!(text.contains(part), "{text}");
-    }
-}
-
-pub(super) fn dial_failed(port: u16, error: &str) -> In {
-    In::DialFailed {
-        address: SocketAddr::from(([127, 0, 0, 1], port)),
-        tried_for: Span::from_millis(30_000),
-        error: error.to_owned(),
-    }
-}
-
-#[test]
-fn an_address_of_an_earlier_run_does_not_end_the_bootstrap() {
-    let mut node = Bench::with(1, 2, |settings| settings.addresses_may_be_stale = true);
-    node.synchronize();
-    node.now = Instant(1);
-    assert_eq!(node.feed(dial_failed(9, "another key")), []);
-    assert_eq!(
-        node.machine.next_deadline(),
-        Some(Instant(1000)),
-        "only the usual timeouts run"
-    );
-    let effects = node.tick_at(Instant(100).after(DIAL_ERROR_WAIT_MAX));
-    let error = fails(&effects).unwrap();
-    assert!(matches!(error, BootstrapError::TooFew { .. }), "{error}");
-    let told = error.to_string();
-    assert!(
-        told.contains("127.0.0.1:9") && told.contains("another key"),
-        "{told}"
-    );
-}
-
-#[test]
-fn a_node_with_other_settings_stays_until_everybody_met_it() {
-    let differs =
-        |effects: &[Effect]| matches!(fails(effects), Some(BootstrapError::SettingsDiffer { .. }));
-    let mut third = Bench::with(3, 3, |settings| settings.shared = "tau = 12".to_owned());
-    third.up(1);
-    third.now = Instant(7);
-    assert_eq!(third.meet(&machine(1, 3, "tau = 24")), []);
-    let mut alone = third.clone();
-    assert!(differs(&third.up(2)), "it has met both");
-    let deadline = Instant(7).after(REFUSED_WAIT_MAX);
-    assert_eq!(alone.machine.next_deadline(), Some(deadline));
-    assert!(differs(&alone.tick_at(deadline)));
-}
-
-#[test]
-fn a_node_that_is_gone_was_compared_with() {
-    let mut second = peer(2, None);
-    second.model = Some(ModelSize::of(24));
-    let mut first = Bench::new(1, 2);
-    first.connect(&second);
-    first.disconnect(2, false);
-    first.synchronize();
-    let effects = first.tick_after(REFUSED_WAIT_MAX);
-    let error = fails(&effects);
-    assert!(
-        matches!(error, Some(BootstrapError::ModelsDiffer { theirs, .. }) if *theirs == NodeId(2)),
-        "{error:?}"
-    );
 }
 
 #[test]
@@ -258,7 +142,7 @@ fn a_node_that_gave_up_enters_no_view() {
 /// train the same; what the last of these events caused.
 fn bootstrapper(id: u64, met: &[u64], change: impl FnOnce(&mut Settings)) -> (Bench, Vec<Effect>) {
     let mut node = Bench::with(id, 2, |settings| {
-        settings.connect_timeout = Span::from_millis(60_000);
+        settings.meet_timeout = Span::from_millis(60_000);
         settings.synchronize_timeout = Span::from_millis(60_000);
         change(settings);
     });

@@ -1,6 +1,6 @@
 //! Nodes that ask to be admitted, and the members that admit or refuse them.
 
-use super::bootstrapping::dial_failed;
+use super::misfits::dial_failed;
 use super::*;
 use crate::coordinator::GivesUp;
 use crate::wire::JoinRefusal;
@@ -36,7 +36,9 @@ fn a_joiner_waits_for_members_as_long_as_for_peers_and_then_for_one_round() {
     let settle = |met: &[u64]| {
         let mut node = joiner(met);
         node.machine.settings.synchronize_timeout = Span::from_millis(5_000);
-        node.machine.synchronize_by = Some(Instant(0).after(Span::from_millis(5_000)));
+        // The wait for a round begins anew with the setting.
+        node.machine.synchronize_by = None;
+        node.feed(In::Tick);
         gives_up(node)
     };
     for (met, missing) in [
@@ -48,7 +50,8 @@ fn a_joiner_waits_for_members_as_long_as_for_peers_and_then_for_one_round() {
         assert!(told.contains(missing), "{told}");
     }
     let mut refused = joiner(&[]);
-    refused.feed(dial_failed(9, "node 9 is alive"));
+    refused.feed(In::Discovered(vec![member(1).address, member(2).address]));
+    refused.feed(dial_failed(1, DialFault::IdTaken, "node 9 is alive"));
     let (_, told) = gives_up(refused);
     assert!(
         told.contains("no running cluster was met") && told.contains("node 9 is alive"),
@@ -97,6 +100,30 @@ fn a_member_that_joins_again_is_not_late_for_its_bootstrap() {
     node.feed(In::MustRejoin);
     let effects = node.tick_after(Span::from_millis(99_000));
     assert_eq!(fails(&effects), None);
+}
+
+#[test]
+fn a_member_that_is_not_admitted_again_gives_up_in_the_end() {
+    let mut node = joiner(&[1, 2]);
+    node.machine.settings.rejoin_timeout = Span::from_millis(200_000);
+    node.decide(at(FIRST, 8, view(5, &[1, 2, 9])));
+    node.feed(In::MustRejoin);
+    node.feed(In::Resigned(true));
+    let begun = node.now;
+    node.disconnect(1, false);
+    let (at, told) = gives_up(node.clone());
+    assert_eq!(at, begun.after(Span::from_millis(200_000)), "{told}");
+    assert!(
+        told.contains("not admitted to a running cluster within 200000 ms"),
+        "{told}"
+    );
+    // One that is admitted meanwhile begins anew.
+    node.decide(at_round_nine());
+    assert_eq!(node.machine.return_by, None);
+}
+
+fn at_round_nine() -> MemberState {
+    at(FIRST, 9, view(6, &[1, 2, 9]))
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn a_node_that_leaves_does_not_ask_to_be_admitted_again() {
 #[test]
 fn a_node_that_was_told_to_drain_while_it_joined_leaves_once_it_is_admitted() {
     let mut node = joiner(&[1, 2]);
-    assert_eq!(node.feed(In::Drain), [], "nobody counts on it yet");
+    assert_eq!(node.feed(In::Drain), [], "it asked: they may count on it");
     let admitted = view(5, &[1, 2, 9]);
     let effects = node.decide(at(FIRST, 8, admitted.clone()));
     let own = |effects: &[Effect]| {
@@ -67,6 +67,62 @@ fn a_node_that_was_told_to_drain_while_it_joined_leaves_once_it_is_admitted() {
     assert_eq!((own(&effects), told(&effects)), (1, vec![1, 2]));
     let effects = node.decide(at(FIRST, 9, admitted));
     assert_eq!(own(&effects), 0, "once is enough");
+}
+
+fn drained(effects: &[Effect]) -> bool {
+    effects.contains(&Effect::Drained)
+}
+
+#[test]
+fn a_node_that_is_told_to_drain_before_anything_counts_on_it_ends_at_once() {
+    let mut waits = Bench::new(2, 3);
+    waits.synchronize();
+    waits.connect(&peer(1, None));
+    let joins = joiner(&[1]);
+    assert!(!joins.machine.is_ready_to_join(), "node 2 was not met");
+    let mut is_left_out = joiner(&[1, 2]);
+    is_left_out.decide(at(FIRST, 8, view(5, &[1, 2, 9])));
+    is_left_out.disconnect(1, false);
+    is_left_out.feed(In::MustRejoin);
+    let has_not_called = Bench::new(1, 2);
+    for mut node in [waits.clone(), joins, has_not_called] {
+        assert!(drained(&node.feed(In::Drain)));
+        let later = node.tick_after(Span::from_millis(600_000));
+        assert!(fails(&later).is_none() && !drained(&later));
+    }
+    assert!(
+        !drained(&is_left_out.feed(In::Drain)),
+        "its coordinator was not asked yet"
+    );
+    assert!(drained(&is_left_out.feed(In::Resigned(true))));
+
+    // The others no longer count on it, nor does it enter their bootstrap.
+    let models = |effects: &[Effect]| -> Vec<bool> {
+        let hellos = frames(effects).filter_map(|(_, message)| match message {
+            Message::Hello(hello) => Some(hello.model.is_some()),
+            _ => None,
+        });
+        hellos.collect()
+    };
+    assert_eq!(models(&waits.feed(In::Drain)), [false]);
+    let lineage = Lineage(5 << 64 | 1);
+    let effects = waits.hear(
+        &peer(1, None),
+        Message::Bootstrap {
+            view: view(1, &[1, 2]),
+            lineage,
+        },
+    );
+    assert!(!formed(&effects) && waits.machine.adopted.is_none());
+    assert!(waits.feed(In::Leave).contains(&Effect::Left));
+}
+
+#[test]
+fn a_node_that_asked_and_is_never_admitted_drains_without_an_error() {
+    let mut node = joiner(&[1, 2]);
+    assert!(!drained(&node.feed(In::Drain)));
+    let effects = node.tick_after(Span::from_millis(600_000));
+    assert!(drained(&effects) && fails(&effects).is_none());
 }
 
 #[test]
@@ -87,7 +143,6 @@ fn a_node_says_that_it_leaves_again_and_again_and_to_whoever_connects() {
 #[test]
 fn a_node_that_drained_ends_though_the_decision_never_reaches_it() {
     let without = at(FIRST, 8, view(5, &[2, 3]));
-    let drained = |effects: &[Effect]| effects.contains(&Effect::Drained);
     for decides in [false, true] {
         let mut node = Bench::member(1, view(4, &[1, 2, 3]));
         node.feed(In::Drain);

@@ -5,6 +5,7 @@
 mod bootstrapping;
 mod joining;
 mod leaving;
+mod misfits;
 
 use super::*;
 use crate::ident::ClusterId;
@@ -35,7 +36,8 @@ pub(super) fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
         refuses: None,
         shared: shared.to_owned(),
         addresses_may_be_stale: false,
-        connect_timeout: Span(100),
+        meet_timeout: Span(100),
+        rejoin_timeout: Span::from_millis(3_600_000),
         synchronize_timeout: Span(1000),
     });
     machine.discovered = Some(Vec::new());
@@ -130,7 +132,13 @@ impl Bench {
         let mut out = Outbox::default();
         self.machine.handle(event, self.now, &mut out);
         let mut effects = out.take();
-        effects.retain(|effect| !matches!(effect, Effect::Waiting(_)));
+        let told = |effect: &Effect| {
+            matches!(
+                effect,
+                Effect::Waiting(_) | Effect::StillWaits(_) | Effect::Refused { .. }
+            )
+        };
+        effects.retain(|effect| !told(effect));
         effects
     }
 
