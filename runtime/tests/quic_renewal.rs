@@ -111,6 +111,7 @@ async fn read_all(node: &mut Node, frames: u64, length: usize) {
                     .unwrap()
                     .unwrap();
                 assert!(values.iter().all(|value| *value == 9));
+                stream.expect_end().await.unwrap();
                 streams += 1;
             }
             TransportEvent::PeerDown { reason, .. } => panic!("the session ended: {reason}"),
