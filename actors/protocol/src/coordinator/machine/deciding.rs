@@ -6,7 +6,7 @@ use crate::coordinator::acceptor::{Acceptor, Promise};
 use crate::coordinator::outcome::{Outcome, Proposal, RoundSpec};
 use crate::ident::{NodeId, Term};
 use crate::published::Digest;
-use crate::wire::ContributionNotice;
+use crate::wire::{ContributionNotice, RefusalReason};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// This node's phase as the leader of the round.
@@ -120,6 +120,8 @@ pub(super) struct Deciding {
     pub reports: Reports,
     /// Nodes that are ahead and were asked for the entry; at most as many as a view has members.
     pub asked: BTreeSet<NodeId>,
+    /// Why the run ends once those that remain are not most of the voters.
+    pub refusal: Option<RefusalReason>,
 }
 
 impl Deciding {
@@ -144,6 +146,7 @@ impl Deciding {
             stood_in: 0,
             reports: Reports::default(),
             asked: BTreeSet::new(),
+            refusal: None,
         }
     }
 

@@ -325,8 +325,21 @@ impl Coordinator {
         out: &mut Outbox<Effect>,
     ) {
         self.go_on_without(header.sender, Unsound::Abandoned, now, out);
-        if !self.most_are_trusted() {
-            self.stop(RoundError::refused(header.round, reason), out);
+        if let Some(deciding) = &mut self.deciding {
+            deciding.refusal.get_or_insert(reason);
+        }
+        self.end_if_refused(out);
+    }
+
+    /// Ends the run once a member refused the round and those that remain are not most of the
+    /// voters. Members may be found dead only after it refused.
+    pub(super) fn end_if_refused(&mut self, out: &mut Outbox<Effect>) {
+        if self.stopped.is_some() || self.most_are_trusted() {
+            return;
+        }
+        let refusal = |deciding: &super::deciding::Deciding| deciding.refusal.clone();
+        if let Some(reason) = self.deciding.as_ref().and_then(refusal) {
+            self.stop(RoundError::refused(self.place().round, reason), out);
         }
     }
 

@@ -181,6 +181,7 @@ impl Coordinator {
     /// of that term, and would wait for an attempt that this node has left.
     pub(super) fn lost(&mut self, start: Voter, ended: bool, out: &mut Outbox<Effect>) {
         self.peers.lost(start, ended);
+        self.end_if_refused(out);
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return;
         };

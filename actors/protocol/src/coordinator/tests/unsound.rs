@@ -138,14 +138,21 @@ fn a_run_ends_when_those_that_have_not_abandoned_it_are_not_most() {
 
 #[test]
 fn a_run_ends_when_its_leader_abandons_it_and_another_member_is_dead() {
-    let mut member = Bench::of(&[1, 2, 3], 2);
-    member.contribute();
-    member.lose(&[3], true);
-    let effects = member.hear(
-        1,
-        Message::Abandon(RefusalReason::MomentumLost { shards: 1 }),
-    );
-    assert!(fails(&effects), "{effects:?}");
+    for abandoned_first in [false, true] {
+        let mut member = Bench::of(&[1, 2, 3], 2);
+        member.contribute();
+        let reason = RefusalReason::MomentumLost { shards: 1 };
+        let mut effects = Vec::new();
+        if !abandoned_first {
+            member.lose(&[3], true);
+        }
+        effects.extend(member.hear(1, Message::Abandon(reason)));
+        if abandoned_first {
+            assert!(!fails(&effects), "{effects:?}");
+            effects.extend(member.lose(&[3], true));
+        }
+        assert!(fails(&effects), "{effects:?}");
+    }
 }
 
 #[test]
