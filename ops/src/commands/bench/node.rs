@@ -101,12 +101,14 @@ pub struct Closed {
     pub digest: String,
 }
 
-/// Totals of a node over all timed steps.
+/// Totals of a node over its steps, those of the warm-up included.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeTotals {
-    /// UDP payload bytes sent in the timed steps.
+    /// Number of steps.
+    pub steps: u32,
+    /// UDP payload bytes sent in the steps.
     pub sent_bytes: u64,
-    /// Packets lost in the timed steps.
+    /// Packets lost in the steps.
     pub lost_packets: u64,
     /// Largest path MTU, in bytes.
     pub mtu_bytes: u16,
@@ -154,10 +156,12 @@ fn time_steps(
     steps: u32,
     compute: Duration,
 ) -> anyhow::Result<()> {
+    // What is sent is counted from before the first step: a step may end while its message is still
+    // in the transport's buffers, and nothing may wait for those between the timed steps.
+    let before = settled_traffic(runtime);
     for _ in 0..WARM_UP_STEPS {
         timed_step(worker, params, compute)?;
     }
-    let before = runtime.traffic();
     let times = (0..steps)
         .map(|_| timed_step(worker, params, compute))
         .collect::<Result<Vec<_>, _>>()?;
@@ -167,6 +171,7 @@ fn time_steps(
         tell(&NodeEvent::Times { seconds, periods })?;
     }
     tell(&NodeEvent::Done(NodeTotals {
+        steps: steps + WARM_UP_STEPS,
         sent_bytes: after.sent_bytes.saturating_sub(before.sent_bytes),
         lost_packets: after.lost_packets.saturating_sub(before.lost_packets),
         mtu_bytes: after.mtu_bytes,

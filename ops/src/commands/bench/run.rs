@@ -87,7 +87,7 @@ impl Measurement<'_> {
             .collect();
         let model = self.sizes.model_bytes() as f64;
         let sent_bytes: u64 = totals.iter().map(|node| node.sent_bytes).sum();
-        let messages = totals.len() as f64 * f64::from(self.steps);
+        let messages = totals.iter().map(|node| f64::from(node.steps)).sum();
         let sent_bytes_per_node = ratio(sent_bytes as f64, messages);
         let peak_memory_bytes = totals.iter().map(|node| node.peak_bytes).max().unwrap_or(0);
         let plain_quinn_ms = f64::midpoint(before, after);
