@@ -170,6 +170,7 @@ fn advertised(config: &Config) -> Result<Option<SocketAddr>, SpawnError> {
 
 fn tuning(config: &Config) -> Tuning {
     let congestion = match config.congestion {
+        Congestion::Rate => quic::Congestion::Rate,
         Congestion::Cubic => quic::Congestion::Cubic,
         Congestion::Bbr => quic::Congestion::Bbr,
         Congestion::NewReno => quic::Congestion::NewReno,

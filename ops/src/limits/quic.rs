@@ -171,7 +171,8 @@ fn client(certificate: Vec<u8>) -> anyhow::Result<ClientConfig> {
     Ok(client)
 }
 
-/// The runtime's own tuning, except that the windows never fill.
+/// The runtime's own tuning, except that the windows never fill and that quinn's CUBIC controls
+/// congestion.
 fn tuning() -> anyhow::Result<TransportConfig> {
     let mut discovery = MtuDiscoveryConfig::default();
     discovery.upper_bound(MTU_BYTES_MAX);

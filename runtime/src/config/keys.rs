@@ -623,11 +623,12 @@ pub static KEYS: &[Key] = &[
     ),
     key!(
         congestion,
-        "cubic",
+        "rate",
         "",
-        Allowed::Words(&["cubic", "bbr", "new_reno"]),
+        Allowed::Words(&["rate", "cubic", "bbr", "new_reno"]),
         false,
-        "congestion control; bbr keeps its rate on links that lose packets"
+        "congestion control; rate measures what the path delivers and keeps it where packets are lost \
+         at random"
     ),
     key!(
         same_host,

@@ -279,7 +279,7 @@ impl Default for Config {
             idle_timeout_ms: 10_000,
             keep_alive_ms: 1_000,
             mtu_bytes_max: 6_400,
-            congestion: Congestion::Cubic,
+            congestion: Congestion::Rate,
             same_host: SameHost::Auto,
             runtime_threads: 2,
         }

@@ -78,8 +78,10 @@ words!(
 words!(
     /// Congestion control of the connections (key `congestion`).
     Congestion {
-        /// Cubic: fills clean links best, collapses on links that lose packets.
+        /// Measures the path's rate: fills links, also those that lose packets at random.
         #[default]
+        Rate = "rate",
+        /// Cubic: fills clean links, collapses on links that lose packets.
         Cubic = "cubic",
         /// BBR: keeps its rate on links that lose packets.
         Bbr = "bbr",

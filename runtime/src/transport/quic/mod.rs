@@ -11,6 +11,7 @@ mod bulk;
 mod certificate;
 mod close;
 mod cluster_keys;
+mod congestion;
 mod credential;
 mod dial;
 mod gate;

@@ -1,6 +1,7 @@
 //! Settings of a QUIC transport, with defaults for nodes in one data centre, and the QUIC
 //! parameters derived from them.
 
+use super::congestion::DeliveryConfig;
 use super::identity::Identity;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn::{
@@ -46,6 +47,8 @@ pub const MTU_BYTES_MIN: u16 = 1200;
 /// Time after a loss of large packets before a larger MTU is tried again.
 const MTU_RETRY: Duration = Duration::from_secs(2);
 
+/// Longest time that a peer waits with an acknowledgement.
+pub(super) const ACK_DELAY_MAX: Duration = Duration::from_millis(5);
 /// Longest keep-alive interval of a control connection.
 const CONTROL_KEEP_ALIVE_MAX: Duration = Duration::from_millis(300);
 
@@ -129,7 +132,7 @@ impl Default for Tuning {
     fn default() -> Self {
         Self {
             mtu_bytes_max: 6400,
-            congestion: Congestion::Cubic,
+            congestion: Congestion::Rate,
             idle_timeout: Duration::from_secs(10),
             keep_alive: Duration::from_secs(1),
             socket_buffer_bytes: 4 << 20,
@@ -143,8 +146,11 @@ impl Default for Tuning {
 /// Congestion control algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// CUBIC: fills clean links; its rate collapses when packets are lost at random.
+    /// Measures the path's rate: fills links, also those that lose packets at random, with short
+    /// queues.
     #[default]
+    Rate,
+    /// CUBIC: fills clean links; its rate collapses when packets are lost at random.
     Cubic,
     /// BBR: keeps its rate on links that lose packets at random; causes some losses on clean links.
     Bbr,
@@ -191,7 +197,7 @@ impl Tuning {
         let mut acknowledgements = AckFrequencyConfig::default();
         acknowledgements
             .ack_eliciting_threshold(VarInt::from_u32(10))
-            .max_ack_delay(Some(Duration::from_millis(5)));
+            .max_ack_delay(Some(ACK_DELAY_MAX));
         let mut config = TransportConfig::default();
         config
             .max_concurrent_uni_streams(VarInt::from_u32(CONTROL_STREAMS_MAX))
@@ -212,6 +218,9 @@ impl Tuning {
 
     fn congestion_controller(&self) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self.congestion {
+            Congestion::Rate => Arc::new(DeliveryConfig {
+                initial_window: self.initial_window_bytes,
+            }),
             Congestion::Cubic => {
                 let mut config = CubicConfig::default();
                 config.initial_window(self.initial_window_bytes);

@@ -1,0 +1,394 @@
+//! A congestion controller that measures what the path delivers.
+//!
+//! The window is what the path holds: the measured rate times the shortest round trip, and a few
+//! packets. In every eighth round trip it is a quarter larger. If the path has rate to spare, the
+//! quarter is delivered too, and the window grows quickly until the rate does not. Otherwise the
+//! quarter waits in a queue, which the next round trip drains. The few packets are as many for every
+//! connection, so that connections with one queue come to have equal shares of its line.
+//!
+//! Packets that a link loses at random say nothing of its rate: the window does not change for them.
+//! A round trip that loses more than [`LOSS_MAX`] shows a queue that overflows or a policer. Then the
+//! bytes in flight are bounded, and the bound grows again once losses are rare.
+//!
+//! No I/O and no clock: every time comes from quinn.
+
+use quinn::congestion::{Controller, ControllerFactory};
+use quinn_proto::RttEstimator;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Window in units of what the path holds, while the rate grows quickly.
+const START_GAIN: f64 = 2.0;
+/// The same in the round trips of a cycle, once the rate is known: a look for more, its drain, and
+/// the others.
+const CYCLE_GAINS: [f64; 8] = [1.25, 0.92, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// Growth of the rate in a look for more after which it may grow quickly.
+const FOUND_GROWTH: f64 = 1.15;
+/// Packets beyond what the path holds: as many as one acknowledgement covers, and a few more.
+const SPARE_PACKETS: u64 = 16;
+/// Growth of the rate in one round trip that counts as quick.
+const START_GROWTH: f64 = 1.25;
+/// Round trips without quick growth after which the rate counts as known.
+const START_ROUNDS: u32 = 3;
+/// Round trips of which the highest rate counts.
+const RATE_ROUNDS: usize = 10;
+/// Time for which the shortest round trip counts; it is looked for in halves of it.
+const ROUND_TRIP_WINDOW: Duration = Duration::from_secs(10);
+/// Share of lost bytes in a round trip above which the path is overloaded.
+const LOSS_MAX: f64 = 0.02;
+/// Fewer lost packets than this say nothing, since a round trip may hold few.
+const LOST_PACKETS_MIN: u64 = 8;
+/// Bound of the bytes in flight after an overload, in units of what was delivered in its round trip.
+const OVERLOAD_CUT: f64 = 0.85;
+/// Growth of that bound in the first round trip without an overload; it doubles with each further
+/// one.
+const BOUND_GROWTH: f64 = 0.01;
+/// Smallest window, in packets.
+const WINDOW_PACKETS_MIN: u64 = 4;
+/// Marks of sent packets that are kept; beyond that, every other one is dropped.
+const MARKS_MAX: usize = 512;
+
+/// Makes [`Delivery`] controllers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeliveryConfig {
+    /// Bytes that may be in flight before the first measurement, and at least as long as nothing is
+    /// lost.
+    pub initial_window: u64,
+}
+
+impl ControllerFactory for DeliveryConfig {
+    fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
+        Box::new(Delivery::new(self.initial_window, now, current_mtu))
+    }
+}
+
+/// What was delivered when a packet was sent.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    sent: Instant,
+    delivered: u64,
+    delivered_at: Instant,
+}
+
+/// The shortest round trip of a time, in two halves: the current one and the one before.
+#[derive(Clone, Copy, Debug)]
+struct Shortest {
+    before: Option<Duration>,
+    current: Option<Duration>,
+    begun: Instant,
+}
+
+impl Shortest {
+    fn add(&mut self, sample: Duration, now: Instant) {
+        if now.saturating_duration_since(self.begun) >= ROUND_TRIP_WINDOW / 2 {
+            self.before = self.current.take();
+            self.begun = now;
+        }
+        self.current = Some(self.current.map_or(sample, |known| known.min(sample)));
+    }
+
+    fn get(&self) -> Option<Duration> {
+        match (self.before, self.current) {
+            (Some(before), Some(current)) => Some(before.min(current)),
+            (before, current) => before.or(current),
+        }
+    }
+}
+
+/// Whether the rate is still being found.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// The rate at the last quick growth, and the round trips since.
+    Start { rate: f64, rounds: u32 },
+    /// The rate is known: the place in [`CYCLE_GAINS`], and the rate when the cycle began.
+    Known { place: usize, rate: f64 },
+}
+
+/// Bound of the bytes in flight after an overload, and by how much it grows next.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    bytes: f64,
+    growth: f64,
+}
+
+/// The controller of one path.
+#[derive(Clone, Debug)]
+struct Delivery {
+    mtu: u64,
+    initial_window: u64,
+    window: u64,
+    /// Bytes acknowledged so far, and when the last ones were.
+    delivered: u64,
+    delivered_at: Instant,
+    /// Marks of sent packets, in their order.
+    marks: VecDeque<Mark>,
+    /// The latest sending time among the packets of the acknowledgement that is being read.
+    newest_acked: Option<Instant>,
+    shortest: Shortest,
+    /// Highest rate of each of the last round trips, in bytes a second; the current one is last.
+    rates: VecDeque<f64>,
+    phase: Phase,
+    /// A round trip ends when a packet is acknowledged that was sent after this.
+    round_begun: Instant,
+    /// Bytes acknowledged and lost in the current round trip.
+    round_delivered: u64,
+    round_lost: u64,
+    bound: Option<Bound>,
+}
+
+impl Delivery {
+    fn new(initial_window: u64, now: Instant, mtu: u16) -> Self {
+        Self {
+            mtu: u64::from(mtu),
+            initial_window,
+            window: initial_window,
+            delivered: 0,
+            delivered_at: now,
+            marks: VecDeque::new(),
+            newest_acked: None,
+            shortest: Shortest {
+                before: None,
+                current: None,
+                begun: now,
+            },
+            rates: VecDeque::from([0.0]),
+            phase: Phase::Start {
+                rate: 0.0,
+                rounds: 0,
+            },
+            round_begun: now,
+            round_delivered: 0,
+            round_lost: 0,
+            bound: None,
+        }
+    }
+
+    fn acked(&mut self, now: Instant, sent: Instant, bytes: u64) {
+        self.delivered += bytes;
+        self.round_delivered += bytes;
+        self.delivered_at = now;
+        self.newest_acked = Some(self.newest_acked.map_or(sent, |newest| newest.max(sent)));
+    }
+
+    /// The mark of the last packet sent at or before this time. Earlier marks are dropped.
+    fn mark_of(&mut self, sent: Instant) -> Option<Mark> {
+        let after = self.marks.partition_point(|mark| mark.sent <= sent);
+        let index = after.checked_sub(1)?;
+        self.marks.drain(..index);
+        self.marks.front().copied()
+    }
+
+    fn rate(&self) -> f64 {
+        self.rates.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// Takes what was delivered since the newest acknowledged packet was sent as a sample of the
+    /// rate.
+    fn sample(&mut self, mark: Mark, now: Instant, is_limited_by_data: bool) {
+        let elapsed = now.saturating_duration_since(mark.delivered_at);
+        // Acknowledgements that come in a burst tell of no rate.
+        let is_long_enough = self
+            .shortest
+            .get()
+            .is_some_and(|shortest| elapsed >= shortest);
+        if elapsed.is_zero() || !is_long_enough {
+            return;
+        }
+        let rate = (self.delivered - mark.delivered) as f64 / elapsed.as_secs_f64();
+        if is_limited_by_data && rate < self.rate() {
+            return;
+        }
+        if let Some(last) = self.rates.back_mut() {
+            *last = last.max(rate);
+        }
+    }
+
+    /// Ends a round trip: looks at its losses and at the growth of the rate.
+    fn end_round(&mut self, now: Instant) {
+        let sent = self.round_delivered + self.round_lost;
+        let tolerated = (LOSS_MAX * sent as f64).max((LOST_PACKETS_MIN * self.mtu) as f64);
+        if self.round_lost as f64 > tolerated {
+            let delivered = self.round_delivered as f64 * OVERLOAD_CUT;
+            let held = self.shortest.get().unwrap_or_default().as_secs_f64() * self.rate();
+            self.bound = Some(Bound {
+                bytes: delivered.max(held).min(self.bounded(f64::INFINITY)),
+                growth: BOUND_GROWTH,
+            });
+        } else if let Some(Bound { bytes, growth }) = self.bound {
+            let grown = Bound {
+                bytes: bytes * (1.0 + growth),
+                growth: growth * 2.0,
+            };
+            self.bound = (grown.bytes < self.free_window()).then_some(grown);
+        }
+        self.phase = self.next_phase(self.round_lost as f64 > tolerated);
+        self.rates.push_back(0.0);
+        if self.rates.len() > RATE_ROUNDS {
+            self.rates.pop_front();
+        }
+        self.round_begun = now;
+        self.round_delivered = 0;
+        self.round_lost = 0;
+    }
+
+    fn next_phase(&self, is_overloaded: bool) -> Phase {
+        let highest = self.rate();
+        match self.phase {
+            Phase::Start { .. } if is_overloaded => Phase::Known {
+                place: 1,
+                rate: highest,
+            },
+            Phase::Start { rate, .. } if highest >= rate * START_GROWTH => Phase::Start {
+                rate: highest,
+                rounds: 0,
+            },
+            Phase::Start { rate, rounds } if rounds + 1 < START_ROUNDS => Phase::Start {
+                rate,
+                rounds: rounds + 1,
+            },
+            // What was sent beyond the rate is drained first.
+            Phase::Start { .. } => Phase::Known {
+                place: 1,
+                rate: highest,
+            },
+            Phase::Known { place, rate } => {
+                let found = place == 1 && highest >= rate * FOUND_GROWTH;
+                let next = (place + 1) % CYCLE_GAINS.len();
+                match next {
+                    _ if found && !is_overloaded => Phase::Start {
+                        rate: highest,
+                        rounds: 0,
+                    },
+                    0 => Phase::Known {
+                        place: 0,
+                        rate: highest,
+                    },
+                    place => Phase::Known { place, rate },
+                }
+            }
+        }
+    }
+
+    /// At most these bytes, if an overload bounds them.
+    fn bounded(&self, bytes: f64) -> f64 {
+        self.bound.map_or(bytes, |bound| bytes.min(bound.bytes))
+    }
+
+    /// The window without a bound, in bytes.
+    fn free_window(&self) -> f64 {
+        let Some(shortest) = self.shortest.get() else {
+            return self.initial_window as f64;
+        };
+        let gain = match self.phase {
+            Phase::Start { .. } => START_GAIN,
+            Phase::Known { place, .. } => CYCLE_GAINS[place],
+        };
+        let held = self.rate() * shortest.as_secs_f64();
+        let spare = (SPARE_PACKETS * self.mtu) as f64;
+        (gain * held + spare).max(self.initial_window as f64)
+    }
+
+    fn set_window(&mut self) {
+        let window = self.bounded(self.free_window());
+        // A cast of a float saturates.
+        self.window = (window as u64).max(WINDOW_PACKETS_MIN * self.mtu);
+    }
+}
+
+impl Controller for Delivery {
+    fn on_sent(&mut self, now: Instant, _bytes: u64, _last_packet_number: u64) {
+        if self.marks.len() >= MARKS_MAX {
+            let mut keep = false;
+            self.marks.retain(|_| {
+                keep = !keep;
+                keep
+            });
+        }
+        self.marks.push_back(Mark {
+            sent: now,
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+        });
+    }
+
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        _app_limited: bool,
+        _rtt: &RttEstimator,
+    ) {
+        self.acked(now, sent, bytes);
+    }
+
+    fn on_end_acks(
+        &mut self,
+        now: Instant,
+        _in_flight: u64,
+        app_limited: bool,
+        _largest_packet_num_acked: Option<u64>,
+    ) {
+        let Some(sent) = self.newest_acked.take() else {
+            return;
+        };
+        self.shortest.add(now.saturating_duration_since(sent), now);
+        if let Some(mark) = self.mark_of(sent) {
+            self.sample(mark, now, app_limited);
+        }
+        if sent >= self.round_begun {
+            self.end_round(now);
+        }
+        self.set_window();
+    }
+
+    fn on_congestion_event(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        is_persistent_congestion: bool,
+        lost_bytes: u64,
+    ) {
+        if is_persistent_congestion {
+            // The path may be another one now: everything is measured anew.
+            let mtu = u16::try_from(self.mtu).unwrap_or(u16::MAX);
+            *self = Self::new(self.initial_window, now, mtu);
+            self.window = WINDOW_PACKETS_MIN * self.mtu;
+            return;
+        }
+        // A mark by a router (no bytes are lost) counts like an overload.
+        let is_marked = lost_bytes == 0 && sent >= self.round_begun;
+        self.round_lost += if is_marked {
+            (self.round_delivered as f64 * 2.0 * LOSS_MAX) as u64 + self.mtu
+        } else {
+            lost_bytes
+        };
+    }
+
+    fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.mtu = u64::from(new_mtu);
+        self.set_window();
+    }
+
+    fn window(&self) -> u64 {
+        self.window
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(self.clone())
+    }
+
+    fn initial_window(&self) -> u64 {
+        self.initial_window
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+#[cfg(test)]
+#[path = "congestion_tests.rs"]
+mod tests;

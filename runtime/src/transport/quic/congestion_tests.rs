@@ -1,0 +1,345 @@
+//! The controller over simulated links: a queue in front of a line, a delay, and losses.
+#![allow(clippy::unwrap_used)]
+
+use super::super::settings::ACK_DELAY_MAX;
+use super::*;
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+
+const PACKET: u64 = 1450;
+/// Packets that one acknowledgement covers.
+const ACK_PACKETS: usize = 10;
+/// Reordering after which a packet counts as lost.
+const REORDERED: u64 = 3;
+const INITIAL_WINDOW: u64 = 256 << 10;
+
+/// One link, which all flows share.
+#[derive(Clone, Copy)]
+struct Link {
+    bytes_per_second: f64,
+    /// Delay of packets and acknowledgements together.
+    round_trip: Duration,
+    queue_bytes: f64,
+    loss: f64,
+}
+
+const fn megabits(rate: u64) -> f64 {
+    rate as f64 * 1e6 / 8.0
+}
+
+/// A flow that always has data.
+struct Flow {
+    controller: Delivery,
+    next: u64,
+    in_flight: BTreeMap<u64, Instant>,
+    delivered: u64,
+    lost: u64,
+    round_trip: Duration,
+    /// When the pacer allows the next packet.
+    paced: Instant,
+    /// Packets at the receiver that are not acknowledged yet.
+    received: Vec<u64>,
+    starts: Instant,
+}
+
+enum Event {
+    Arrive(usize, u64),
+    /// The acknowledgement of what a flow's receiver has, which is due at the latest.
+    Late(usize, u64),
+    Ack(usize, Vec<u64>),
+}
+
+/// What a simulation shows of each flow, over its second half.
+struct Seen {
+    /// Share of the line.
+    shares: Vec<f64>,
+    /// Share of its packets that were lost.
+    losses: Vec<f64>,
+    /// Longest time in the queue.
+    waited: Duration,
+}
+
+struct Network {
+    link: Link,
+    flows: Vec<Flow>,
+    events: BTreeMap<(Instant, u64), Event>,
+    numbered: u64,
+    /// When the line is free.
+    free: Instant,
+    now: Instant,
+    random: ChaCha8Rng,
+    waited: Duration,
+}
+
+impl Network {
+    fn new(link: Link, starts: &[Duration]) -> Self {
+        let now = Instant::now();
+        let flows = starts.iter().map(|start| Flow {
+            controller: Delivery::new(INITIAL_WINDOW, now, PACKET as u16),
+            next: 0,
+            in_flight: BTreeMap::new(),
+            delivered: 0,
+            lost: 0,
+            round_trip: link.round_trip,
+            paced: now + *start,
+            received: Vec::new(),
+            starts: now + *start,
+        });
+        Self {
+            link,
+            flows: flows.collect(),
+            events: BTreeMap::new(),
+            numbered: 0,
+            free: now,
+            now,
+            random: ChaCha8Rng::seed_from_u64(7),
+            waited: Duration::ZERO,
+        }
+    }
+
+    fn at(&mut self, when: Instant, event: Event) {
+        self.numbered += 1;
+        self.events.insert((when, self.numbered), event);
+    }
+
+    fn is_lost_at_random(&mut self) -> bool {
+        f64::from(self.random.next_u32()) < self.link.loss * f64::from(u32::MAX)
+    }
+
+    /// Sends what windows and pacers allow now; returns when a pacer allows more.
+    fn send(&mut self) -> Option<Instant> {
+        let mut next = None;
+        for index in 0..self.flows.len() {
+            loop {
+                let flow = &mut self.flows[index];
+                let window = flow.controller.window();
+                if self.now < flow.starts || flow.in_flight.len() as u64 * PACKET >= window {
+                    if self.now < flow.starts {
+                        next = Some(next.unwrap_or(flow.starts).min(flow.starts));
+                    }
+                    break;
+                }
+                if self.now < flow.paced {
+                    next = Some(next.unwrap_or(flow.paced).min(flow.paced));
+                    break;
+                }
+                let pause = flow
+                    .round_trip
+                    .mul_f64(PACKET as f64 / (1.25 * window as f64));
+                flow.paced = flow.paced.max(self.now) + pause;
+                let number = flow.next;
+                flow.next += 1;
+                flow.in_flight.insert(number, self.now);
+                flow.controller.on_sent(self.now, PACKET, number);
+                let queued = self.free.saturating_duration_since(self.now);
+                let is_full =
+                    queued.as_secs_f64() * self.link.bytes_per_second > self.link.queue_bytes;
+                if is_full || self.is_lost_at_random() {
+                    continue;
+                }
+                self.waited = self.waited.max(queued);
+                let sending = Duration::from_secs_f64(PACKET as f64 / self.link.bytes_per_second);
+                self.free = self.free.max(self.now) + sending;
+                let arrives = self.free + self.link.round_trip / 2;
+                self.at(arrives, Event::Arrive(index, number));
+            }
+        }
+        next
+    }
+
+    fn acknowledge(&mut self, flow: usize) {
+        let packets = std::mem::take(&mut self.flows[flow].received);
+        if !packets.is_empty() {
+            let when = self.now + self.link.round_trip / 2;
+            self.at(when, Event::Ack(flow, packets));
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrive(index, number) => {
+                let received = &mut self.flows[index].received;
+                received.push(number);
+                if received.len() >= ACK_PACKETS {
+                    self.acknowledge(index);
+                } else if received.len() == 1 {
+                    self.at(self.now + ACK_DELAY_MAX, Event::Late(index, number));
+                }
+            }
+            Event::Late(index, number) => {
+                if self.flows[index].received.first() == Some(&number) {
+                    self.acknowledge(index);
+                }
+            }
+            Event::Ack(index, packets) => self.acknowledged(index, &packets),
+        }
+    }
+
+    fn acknowledged(&mut self, index: usize, packets: &[u64]) {
+        let flow = &mut self.flows[index];
+        let largest = packets.iter().copied().max().unwrap();
+        for number in packets {
+            let Some(sent) = flow.in_flight.remove(number) else {
+                continue;
+            };
+            flow.delivered += PACKET;
+            flow.round_trip = (flow.round_trip * 7 + (self.now - sent)) / 8;
+            flow.controller.acked(self.now, sent, PACKET);
+        }
+        flow.controller
+            .on_end_acks(self.now, 0, false, Some(largest));
+        let lost: Vec<(u64, Instant)> = flow
+            .in_flight
+            .range(..largest.saturating_sub(REORDERED))
+            .map(|(number, sent)| (*number, *sent))
+            .collect();
+        if let Some((_, sent)) = lost.last() {
+            let bytes = lost.len() as u64 * PACKET;
+            flow.lost += bytes;
+            flow.controller
+                .on_congestion_event(self.now, *sent, false, bytes);
+        }
+        for (number, _) in lost {
+            flow.in_flight.remove(&number);
+        }
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            let paced = self.send();
+            let event = self.events.first_key_value().map(|((when, _), _)| *when);
+            let next = [paced, event].into_iter().flatten().min();
+            let Some(next) = next.filter(|next| *next <= end) else {
+                self.now = end;
+                return;
+            };
+            self.now = next;
+            while let Some(entry) = self.events.first_entry()
+                && entry.key().0 <= next
+            {
+                let event = entry.remove();
+                self.happen(event);
+            }
+        }
+    }
+
+    /// Runs twice this time and looks at the second half.
+    fn see(&mut self, time: Duration) -> Seen {
+        self.run(time);
+        let before: Vec<(u64, u64)> = self
+            .flows
+            .iter()
+            .map(|flow| (flow.delivered, flow.lost))
+            .collect();
+        self.waited = Duration::ZERO;
+        self.run(time);
+        let line = self.link.bytes_per_second * time.as_secs_f64();
+        let changes = || self.flows.iter().zip(&before);
+        Seen {
+            shares: changes()
+                .map(|(flow, (delivered, _))| (flow.delivered - delivered) as f64 / line)
+                .collect(),
+            losses: changes()
+                .map(|(flow, (delivered, lost))| {
+                    let lost = (flow.lost - lost) as f64;
+                    lost / (lost + (flow.delivered - delivered) as f64)
+                })
+                .collect(),
+            waited: self.waited,
+        }
+    }
+}
+
+fn alone(link: Link) -> Seen {
+    Network::new(link, &[Duration::ZERO]).see(Duration::from_millis(1500))
+}
+
+#[test]
+fn clean_links_are_filled_and_their_queues_stay_short() {
+    for (rate, milliseconds) in [(1000, 20), (1000, 1), (200, 20), (50, 100), (10, 40)] {
+        let round_trip = Duration::from_millis(milliseconds);
+        let seen = alone(Link {
+            bytes_per_second: megabits(rate),
+            round_trip,
+            queue_bytes: 16e6,
+            loss: 0.0,
+        });
+        let share = seen.shares[0];
+        assert!(share > 0.97, "{rate} Mbit/s, {round_trip:?}: {share}");
+        // A quarter of what the path holds, what waits for acknowledgements, and the first window.
+        let first = INITIAL_WINDOW as f64 / megabits(rate);
+        let most = round_trip.mul_f64(0.3) + 2 * ACK_DELAY_MAX + Duration::from_secs_f64(first);
+        assert!(seen.waited < most, "{rate} Mbit/s: {:?}", seen.waited);
+    }
+}
+
+#[test]
+fn random_losses_cost_little() {
+    for (loss, least) in [(0.001, 0.95), (0.01, 0.9)] {
+        let share = alone(Link {
+            bytes_per_second: megabits(200),
+            round_trip: Duration::from_millis(20),
+            queue_bytes: 1e6,
+            loss,
+        })
+        .shares[0];
+        assert!(share > least, "{loss}: {share}");
+    }
+}
+
+#[test]
+fn a_short_queue_is_not_flooded() {
+    let seen = alone(Link {
+        bytes_per_second: megabits(200),
+        round_trip: Duration::from_millis(20),
+        queue_bytes: 50e3,
+        loss: 0.0,
+    });
+    assert!(seen.shares[0] > 0.85, "{}", seen.shares[0]);
+    assert!(seen.losses[0] < 0.03, "{}", seen.losses[0]);
+}
+
+#[test]
+fn flows_share_a_line() {
+    let link = Link {
+        bytes_per_second: megabits(1000),
+        round_trip: Duration::from_millis(5),
+        queue_bytes: 5e6,
+        loss: 0.0,
+    };
+    let starts = [0, 200, 400].map(Duration::from_millis);
+    let seen = Network::new(link, &starts).see(Duration::from_secs(2));
+    let all: f64 = seen.shares.iter().sum();
+    assert!(all > 0.97, "{all}");
+    for share in &seen.shares {
+        assert!(*share > 0.15, "{:?}", seen.shares);
+    }
+}
+
+#[test]
+fn a_change_of_the_rate_is_followed() {
+    let link = Link {
+        bytes_per_second: megabits(1000),
+        round_trip: Duration::from_millis(20),
+        queue_bytes: 16e6,
+        loss: 0.0,
+    };
+    let mut network = Network::new(link, &[Duration::ZERO]);
+    network.run(Duration::from_secs(1));
+    network.link.bytes_per_second = megabits(100);
+    let seen = network.see(Duration::from_secs(2));
+    assert!(seen.shares[0] > 0.95, "down: {}", seen.shares[0]);
+    network.link.bytes_per_second = megabits(1000);
+    let seen = network.see(Duration::from_secs(1));
+    assert!(seen.shares[0] > 0.95, "up: {}", seen.shares[0]);
+}
+
+#[test]
+fn a_silent_path_is_measured_anew() {
+    let now = Instant::now();
+    let mut controller = Delivery::new(INITIAL_WINDOW, now, PACKET as u16);
+    controller.on_congestion_event(now, now, true, 10 * PACKET);
+    assert_eq!(controller.window(), WINDOW_PACKETS_MIN * PACKET);
+}
