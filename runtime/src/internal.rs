@@ -44,7 +44,7 @@ pub mod discovery {
 
 /// The launcher that started this process.
 pub mod launcher {
-    pub use crate::launcher::{LAUNCHER_VARIABLE, SOCKET_VARIABLE, watch};
+    pub use crate::launcher::{Answer, LAUNCHER_VARIABLE, Request, SOCKET_VARIABLE, watch};
 }
 
 /// Files that hold a secret.

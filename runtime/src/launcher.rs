@@ -2,6 +2,7 @@
 //! process is ever left behind. The launcher also starts further nodes. It takes part in no
 //! decision of the cluster.
 
+use crate::status::Status;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::os::unix::process::parent_id;
@@ -87,27 +88,68 @@ pub enum ScaleError {
     Silent(String),
 }
 
-/// A request to a launcher; `slowmo launch` reads it.
-#[derive(Serialize)]
-#[serde(tag = "request", rename_all = "snake_case")]
-enum Request {
-    Scale { nodes: usize },
-    Drain { node: u64 },
+/// A request to a launcher: a line of JSON on its socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Reports of all nodes.
+    Status,
+    /// Number of running nodes that are not leaving.
     Count,
-}
-
-/// The launcher's answer.
-#[derive(Deserialize)]
-#[serde(tag = "answer", rename_all = "snake_case")]
-enum Answer {
-    Changed {
-        joined: Vec<usize>,
-        drained: Vec<usize>,
-    },
-    Count {
+    /// The token that orders to the nodes' pages must carry.
+    Token,
+    /// Scale to this many nodes: new ones join, or the highest ids drain.
+    Scale {
+        /// Target number of nodes.
         nodes: usize,
     },
+    /// Let a node hand over and leave.
+    Drain {
+        /// Id of the node.
+        node: usize,
+    },
+    /// Let the cluster make a checkpoint after the next outer round.
+    Checkpoint,
+    /// Kill a node's process with SIGKILL.
+    Kill {
+        /// Id of the node.
+        node: usize,
+    },
+}
+
+/// The launcher's answer: a line of JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Answer {
+    /// Answer to [`Request::Status`].
+    Status {
+        /// Name of the job.
+        job: String,
+        /// Its nodes in ascending order; `None` for a node that does not answer (yet).
+        nodes: Vec<(usize, Option<Status>)>,
+    },
+    /// Answer to [`Request::Count`].
+    Count {
+        /// Number of node processes.
+        nodes: usize,
+    },
+    /// Answer to [`Request::Token`].
+    Token {
+        /// The token; `None` where the nodes serve no pages.
+        token: Option<String>,
+    },
+    /// Answer to the other requests: nodes that were started, drained or killed.
+    Changed {
+        /// Nodes that were started.
+        joined: Vec<usize>,
+        /// Nodes that were told to hand over.
+        drained: Vec<usize>,
+        /// Nodes that were killed.
+        killed: Vec<usize>,
+    },
+    /// The request was refused and nothing was changed.
     Refused {
+        /// The reason, and the remedy.
         error: String,
     },
 }
@@ -121,21 +163,24 @@ pub(crate) fn socket() -> Option<PathBuf> {
 /// highest ids. Returns a readable description of what it did.
 pub(crate) async fn scale(nodes: usize) -> Result<String, ScaleError> {
     match ask(&Request::Scale { nodes }).await? {
-        Answer::Count { .. } => Err(ScaleError::Silent("it answered something else".to_owned())),
-        Answer::Changed { joined, drained } if joined.is_empty() && drained.is_empty() => {
-            Ok(format!("{nodes} nodes run already"))
-        }
-        Answer::Changed { joined, drained } if drained.is_empty() => {
-            Ok(format!("nodes {joined:?} are being started"))
-        }
+        Answer::Changed {
+            joined, drained, ..
+        } if joined.is_empty() && drained.is_empty() => Ok(format!("{nodes} nodes run already")),
+        Answer::Changed {
+            joined, drained, ..
+        } if drained.is_empty() => Ok(format!("nodes {joined:?} are being started")),
         Answer::Changed { drained, .. } => Ok(format!("nodes {drained:?} hand over and leave")),
         Answer::Refused { error } => Err(ScaleError::Refused(error)),
+        _ => Err(ScaleError::Silent("it answered something else".to_owned())),
     }
 }
 
 /// Asks the launcher to drain one of its nodes, so that it knows which one leaves; refused if it
 /// has no such node.
 pub(crate) async fn drain(node: u64) -> Result<(), ScaleError> {
+    let Ok(node) = usize::try_from(node) else {
+        return Err(ScaleError::Refused(format!("it started no node {node}")));
+    };
     match ask(&Request::Drain { node }).await? {
         Answer::Refused { error } => Err(ScaleError::Refused(error)),
         _ => Ok(()),

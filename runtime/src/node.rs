@@ -198,6 +198,14 @@ impl Node {
         crate::worker::block_on(answer).ok()
     }
 
+    /// What the HTTP endpoint answers to bytes that arrive, from a plain thread.
+    #[cfg(feature = "testing")]
+    pub(crate) fn answer_http(&self, from: std::net::IpAddr, bytes: &[u8]) -> Option<Vec<u8>> {
+        let endpoint = self.http.as_ref()?;
+        let handle = self.executor.lock().as_ref()?.handle().clone();
+        Some(handle.block_on(endpoint.answer_to(from, bytes)))
+    }
+
     pub(crate) fn id(&self) -> NodeId {
         self.context.settings.identity.node
     }

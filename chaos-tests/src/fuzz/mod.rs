@@ -10,8 +10,10 @@
 //! |---|---|
 //! | [`wire`] | data that nodes send each other: frames, prefaces, stream headers, datagrams, values |
 //! | [`machines`] | the same data, handed to the state machines that act on it |
-//! | [`text`] | data that people and tools write: configurations, keys, admin requests, trajectories, traces, checkpoints, addresses |
+//! | [`endpoints`] | what is sent to a node's HTTP endpoint |
+//! | [`text`] | data that people and tools write: configurations, keys, requests to nodes and launchers, trajectories, traces, checkpoints, addresses |
 
+pub mod endpoints;
 pub mod machines;
 pub mod mutate;
 mod seeds;
@@ -90,6 +92,16 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "admin",
         run: text::admin,
+        seeds: Vec::new,
+    },
+    Target {
+        name: "launcher",
+        run: text::launcher,
+        seeds: Vec::new,
+    },
+    Target {
+        name: "http",
+        run: endpoints::http,
         seeds: Vec::new,
     },
     Target {

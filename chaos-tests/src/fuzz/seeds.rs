@@ -5,7 +5,7 @@ use super::machines::{LINEAGE, spec, view};
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Base, Draft, Entry, Outcome, Proposal, Voter};
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, Term};
-use slowmo_protocol::published::Digest;
+use slowmo_protocol::published::{Digest, Signature, Signed};
 use slowmo_protocol::wire::{
     Content, ContributionNotice, Datagram, Frame, Header, Life, LifeState, LifeUpdate, Message,
     RefusalReason, SwimMessage, SwimPacket,
@@ -133,7 +133,10 @@ pub(super) fn coordinator() -> Seeds {
         },
     );
     let ready = |round, term| frame(round, term, Message::Ready(Digest::default()));
-    let accept = |entry| frame(now, second, Message::Accept(entry));
+    let accept = |entry| {
+        let signature = Signature::default();
+        frame(now, second, Message::Accept { entry, signature })
+    };
     let decide = |term, entry, leaves| frame(now, term, Message::Decide { entry, leaves });
     let taken = Some((
         Term {
@@ -194,7 +197,7 @@ pub(super) fn coordinator() -> Seeds {
             vec![
                 (0, frame(now, (1, 1), promise)),
                 (0, frame(now, (1, 1), Message::Opened)),
-                (1, frame(now, (1, 1), Message::Accepted)),
+                (1, frame(now, (1, 1), Message::Accepted(Signed::default()))),
             ],
         ),
         (

@@ -1,4 +1,4 @@
-//! Data that people and tools write: configurations, keys, admin requests and answers,
+//! Data that people and tools write: configurations, keys, requests to nodes and launchers, answers,
 //! trajectories, traces, checkpoints, addresses.
 
 use crate::conformance::Case;
@@ -8,6 +8,7 @@ use slowmo::Config;
 use slowmo::internal::admin::{Answer, Request};
 use slowmo::internal::checkpoints::{Part, is_tensor_file_for_tests};
 use slowmo::internal::discovery::{list_file, slurm};
+use slowmo::internal::launcher;
 use slowmo::internal::transport::quic::{ClusterKeys, Identity, OperatorFiles};
 use slowmo::user_arguments;
 use slowmo_actors::ports::discovery::DISCOVERED_MAX;
@@ -107,6 +108,14 @@ pub fn admin(data: &[u8]) -> bool {
         return false;
     };
     json_round_trip::<Request>(line) | json_round_trip::<Answer>(line)
+}
+
+/// One line that the launcher's socket reads, or one line of its answers.
+pub fn launcher(data: &[u8]) -> bool {
+    let Ok(line) = std::str::from_utf8(data) else {
+        return false;
+    };
+    json_round_trip::<launcher::Request>(line) | json_round_trip::<launcher::Answer>(line)
 }
 
 /// A recorded trajectory: an accepted one can be run.

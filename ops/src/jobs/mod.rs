@@ -13,9 +13,9 @@ pub use folder::{JobError, find, open};
 pub use node::{NodeError, ask, ask_at, report};
 pub use private::PrivateFolder;
 pub use server::{Asked, Server};
+pub use slowmo::internal::launcher::{Answer, Request};
 
 use serde::{Deserialize, Serialize};
-use slowmo::status::Status;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -25,72 +25,6 @@ use std::time::Duration;
 pub const MESSAGE_BYTES_MAX: u64 = 8 << 20;
 /// Longest time that an answer may take.
 pub const ANSWER_MAX: Duration = Duration::from_secs(10);
-
-/// A request to a launcher.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Request {
-    /// Reports of all nodes.
-    Status,
-    /// Number of running nodes that are not leaving.
-    Count,
-    /// The token that orders to the nodes' pages must carry.
-    Token,
-    /// Scale to this many nodes: new ones join, or the highest ids drain.
-    Scale {
-        /// Target number of nodes.
-        nodes: usize,
-    },
-    /// Let a node hand over and leave.
-    Drain {
-        /// Id of the node.
-        node: usize,
-    },
-    /// Let the cluster make a checkpoint after the next outer round.
-    Checkpoint,
-    /// Kill a node's process with SIGKILL.
-    Kill {
-        /// Id of the node.
-        node: usize,
-    },
-}
-
-/// The launcher's answer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "answer", rename_all = "snake_case")]
-pub enum Answer {
-    /// Answer to [`Request::Status`].
-    Status {
-        /// Name of the job.
-        job: String,
-        /// Its nodes in ascending order; `None` for a node that does not answer (yet).
-        nodes: Vec<(usize, Option<Status>)>,
-    },
-    /// Answer to [`Request::Count`].
-    Count {
-        /// Number of node processes.
-        nodes: usize,
-    },
-    /// Answer to [`Request::Token`].
-    Token {
-        /// The token; `None` where the nodes serve no pages.
-        token: Option<String>,
-    },
-    /// Answer to the other requests: nodes that were started, drained or killed.
-    Changed {
-        /// Nodes that were started.
-        joined: Vec<usize>,
-        /// Nodes that were told to hand over.
-        drained: Vec<usize>,
-        /// Nodes that were killed.
-        killed: Vec<usize>,
-    },
-    /// The request was refused and nothing was changed.
-    Refused {
-        /// The reason, and the remedy.
-        error: String,
-    },
-}
 
 /// Sends a request to the launcher behind `socket`.
 ///

@@ -9,6 +9,7 @@ use slowmo_actors::node_supervisor::NodeSupervisorMessage;
 use slowmo_actors::ports::recorder::{Dumped, Later, QueueUse, Recorder};
 use slowmo_actors::ports::transport::LocalPeer;
 use slowmo_protocol::trace::Event;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,14 @@ impl Runtime {
     #[must_use]
     pub fn faults(&self) -> Option<&Faults> {
         self.faults.as_ref()
+    }
+
+    /// The head of what the HTTP endpoint answers to these bytes from an address, which are all that
+    /// arrives on one connection: for tests. `None` without an endpoint. Called from a
+    /// plain thread.
+    #[must_use]
+    pub fn answer_http(&self, from: IpAddr, bytes: &[u8]) -> Option<Vec<u8>> {
+        self.node.answer_http(from, bytes)
     }
 }
 

@@ -22,7 +22,8 @@ use slowmo_actors::status::MemberState;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio_io_timeout::TimeoutStream;
@@ -35,6 +36,9 @@ const REFUSALS_LOGGED: (u32, u32) = (5, 1);
 pub const STALL_MAX: Duration = Duration::from_secs(10);
 /// Longest duration of a connection; a page reconnects.
 pub const CONNECTION_MAX: Duration = Duration::from_secs(20 * 60);
+/// More than the head of an answer has, in bytes.
+#[cfg(feature = "testing")]
+const HEAD_BYTES: usize = 1 << 13;
 /// Pause of the listener after the system refused a connection: descriptors may have run out.
 const REST: Duration = Duration::from_millis(100);
 
@@ -61,6 +65,8 @@ pub enum HttpError {
 pub struct Endpoint {
     address: SocketAddr,
     serving: AbortHandle,
+    #[cfg(feature = "testing")]
+    router: Router,
 }
 
 impl Endpoint {
@@ -93,8 +99,48 @@ impl Endpoint {
             allowances: Mutex::new(Allowances::default()),
             refusals: Mutex::new(Allowance::new(REFUSALS_LOGGED, Instant::now())),
         }));
+        #[cfg(feature = "testing")]
+        let kept = router.clone();
         let serving = tokio::spawn(accept(listener, router)).abort_handle();
-        Ok(Self { address, serving })
+        Ok(Self {
+            address,
+            serving,
+            #[cfg(feature = "testing")]
+            router: kept,
+        })
+    }
+
+    /// Serves one connection from `from` on which these bytes arrive, and nothing more; returns the
+    /// answer as far as its head, or none.
+    #[cfg(feature = "testing")]
+    pub async fn answer_to(&self, from: std::net::IpAddr, bytes: &[u8]) -> Vec<u8> {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let Some((slot, _ended)) = Arc::new(Connections::default()).admit(from) else {
+            return Vec::new();
+        };
+        let (mut client, server) = tokio::io::duplex(bytes.len().max(HEAD_BYTES));
+        let conversation = converse(server, self.router.clone(), Arc::new(slot), true);
+        let mut serving = tokio::spawn(conversation);
+        let mut head = Vec::with_capacity(HEAD_BYTES);
+        if client.write_all(bytes).await.is_ok() && client.shutdown().await.is_ok() {
+            let is_whole = |head: &[u8]| head.windows(4).any(|end| end == b"\r\n\r\n");
+            while head.len() < HEAD_BYTES && !is_whole(&head) {
+                if !matches!(client.read_buf(&mut head).await, Ok(1..)) {
+                    break;
+                }
+            }
+        }
+        drop(client);
+        let head_text = String::from_utf8_lossy(&head);
+        if head_text.contains("text/event-stream") {
+            // It ends with its next event.
+            serving.abort();
+            return head;
+        }
+        // Whatever the bytes were, the connection ends with its client, and nothing has panicked.
+        let ended = tokio::time::timeout(REQUEST_WAIT, &mut serving).await;
+        assert!(matches!(ended, Ok(Ok(()))), "{ended:?}");
+        head
     }
 
     /// The address at which it listens.
@@ -117,7 +163,7 @@ async fn accept(listener: TcpListener, router: Router) {
                 let Some((slot, ended)) = connections.admit(from.ip()) else {
                     continue;
                 };
-                let conversation = converse(connection, router.clone(), Arc::new(slot));
+                let conversation = converse(connection, router.clone(), Arc::new(slot), false);
                 tokio::spawn(async move {
                     tokio::select! {
                         () = conversation => {}
@@ -133,10 +179,17 @@ async fn accept(listener: TcpListener, router: Router) {
     }
 }
 
-async fn converse(connection: TcpStream, router: Router, slot: Arc<Slot>) {
+async fn converse(
+    connection: impl AsyncRead + AsyncWrite + Send + 'static,
+    router: Router,
+    slot: Arc<Slot>,
+    // Whether who will send nothing more is answered all the same.
+    half_close: bool,
+) {
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(REQUEST_WAIT)
+        .half_close(half_close)
         .keep_alive(false);
     let mut connection = TimeoutStream::new(connection);
     connection.set_write_timeout(Some(STALL_MAX));
