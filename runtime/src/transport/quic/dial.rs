@@ -65,6 +65,7 @@ async fn dial(
     let mut backoff = BACKOFF_MIN;
     let mut patience = ANSWER_WAIT_MIN;
     let heard = node.dialing.hearing(address);
+    let mut before = None;
     let mut duplicate_since = None;
     loop {
         let remaining = give_up.saturating_duration_since(Instant::now());
@@ -72,6 +73,7 @@ async fn dial(
             Err(HandshakeError::Failed(error)) => error,
             other => return other,
         };
+        let error = told(error, remaining < patience, before);
         if !matches!(error, DialError::DuplicateId(_)) {
             duplicate_since = None;
         } else if duplicate_since.get_or_insert_with(Instant::now).elapsed() >= DUPLICATE_DIALED_MAX
@@ -91,6 +93,16 @@ async fn dial(
         };
         backoff = (backoff * 2).min(longest);
         patience = (patience * 2).min(ANSWER_WAIT_MAX);
+        before = Some(error);
+    }
+}
+
+/// What is told of the newest attempt. One that found no answer because the caller's time was up
+/// tells less than the answer to the attempt before it.
+fn told(error: DialError, is_cut_short: bool, before: Option<DialError>) -> DialError {
+    match before {
+        Some(before) if is_cut_short && error == DialError::NoAnswer => before,
+        _ => error,
     }
 }
 
@@ -141,5 +153,21 @@ async fn connect_both(
             both.abandon("connected already");
             Err(not_admitted(node, error, peer))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slowmo_protocol::ident::NodeId;
+
+    #[test]
+    fn the_answer_before_is_told_if_time_was_up_for_another_one() {
+        let duplicate = || DialError::DuplicateId(NodeId(1));
+        let none = || DialError::NoAnswer;
+        assert_eq!(told(none(), true, Some(duplicate())), duplicate());
+        assert_eq!(told(none(), false, Some(duplicate())), none());
+        assert_eq!(told(none(), true, None), none());
+        assert_eq!(told(duplicate(), true, Some(none())), duplicate());
     }
 }
