@@ -14,7 +14,7 @@ use crate::ports::signer::Signer;
 use crate::ports::store::Store;
 use crate::ports::transport::Transport;
 use crate::rates::RateBook;
-use crate::signed_attempts::SignedAttempts;
+use crate::signed_attempts::{SignedAsks, SignedAttempts};
 use crate::status::StatusBoard;
 use parking_lot::Mutex;
 use ractor::ActorRef;
@@ -115,6 +115,8 @@ pub struct NodeContext {
     pub signer: Arc<dyn Signer>,
     /// What it has signed lately.
     pub signed: Mutex<SignedAttempts>,
+    /// The entries for which it has asked votes lately.
+    pub asked: Mutex<SignedAsks>,
     /// Records the node's trace events.
     pub recorder: Arc<dyn Recorder>,
     /// Stores checkpoints of decided state.

@@ -1,8 +1,10 @@
-//! What this node has signed lately: a node that published two different results of one attempt would
-//! prove that it equivocates, although it only repeated its work with other inputs.
+//! What this node has signed lately. A node that published two different results of one attempt, or
+//! asked for votes for two entries under one term, would prove that it lies, although it only repeated
+//! its work with other inputs.
 
 use slowmo_protocol::coordinator::Attempt;
-use slowmo_protocol::published::Digest;
+use slowmo_protocol::ident::{Lineage, Round, Term};
+use slowmo_protocol::published::{Digest, Signature};
 use std::collections::BTreeMap;
 
 /// Attempts whose digest is remembered: more than run at once.
@@ -25,10 +27,32 @@ impl SignedAttempts {
     }
 }
 
+/// A place where a leader asks for votes.
+type Asking = (Lineage, Round, Term);
+
+/// The entries for which this node asked votes lately, as a leader, with its signatures.
+#[derive(Debug, Default)]
+pub struct SignedAsks(BTreeMap<Asking, (Digest, Signature)>);
+
+impl SignedAsks {
+    /// The signature of an entry, made once; `None` if another one was signed for the same term.
+    pub fn of(
+        &mut self,
+        place: Asking,
+        entry: Digest,
+        sign: impl FnOnce() -> Signature,
+    ) -> Option<Signature> {
+        let (signed, signature) = *self.0.entry(place).or_insert_with(|| (entry, sign()));
+        if self.0.len() > ATTEMPTS_REMEMBERED {
+            self.0.pop_first();
+        }
+        (signed == entry).then_some(signature)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use slowmo_protocol::ident::{Lineage, Round, Term};
 
     #[test]
     fn two_digests_of_one_attempt_are_never_signed() {
@@ -47,6 +71,22 @@ mod tests {
             assert!(signed.note(attempt(round), one));
             assert!(!signed.note(attempt(round), other));
             assert!(signed.0.len() <= ATTEMPTS_REMEMBERED);
+        }
+    }
+
+    #[test]
+    fn two_entries_of_one_term_are_never_signed() {
+        let place = |round| (Lineage(1), Round(round), Term::default());
+        let (one, other) = (Digest([1; 32]), Digest([2; 32]));
+        let signature = |byte| Signature::from([byte; 64]);
+        let mut asks = SignedAsks::default();
+        let first = Some(signature(1));
+        assert_eq!(asks.of(place(0), one, || signature(1)), first);
+        assert_eq!(asks.of(place(0), one, || signature(9)), first);
+        assert_eq!(asks.of(place(0), other, || signature(9)), None);
+        for round in 1..100 {
+            assert!(asks.of(place(round), one, || signature(1)).is_some());
+            assert!(asks.0.len() <= ATTEMPTS_REMEMBERED);
         }
     }
 }

@@ -233,8 +233,9 @@ impl Trial {
             }
             let liars = IDS.iter().zip(&nodes).find(|(id, _)| **id == self.liar);
             if let Some(faults) = liars.and_then(|(_, node)| node.faults()) {
-                let (tampers, falsifies) = (liar.clone(), liar.clone());
+                let (tampers, falsifies, hears) = (liar.clone(), liar.clone(), liar.clone());
                 faults.tamper(Arc::new(move |to, frame| tampers.tamper(to, frame)));
+                faults.mishear(Arc::new(move |from, frame| hears.hear(from, frame)));
                 faults.falsify(Arc::new(move |to, header| falsifies.falsify(to, header)));
                 let begun = Instant::now();
                 while begun.elapsed() < self.length && !self.is_enough(&counts) {

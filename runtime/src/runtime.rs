@@ -337,6 +337,7 @@ impl RuntimeBuilder {
             store: Arc::clone(&checkpoints) as _,
             signer,
             signed: Mutex::default(),
+            asked: Mutex::default(),
             orders: Arc::new(telemetry::Proofs::new(cluster, token.as_ref())),
             recorder,
             ended: OnceLock::new(),

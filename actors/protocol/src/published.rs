@@ -8,14 +8,19 @@
 //!
 //! Digests are made of the values as every receiver holds them, float32 in ascending shards, and
 //! not of the bytes that travel: a joiner gets float32 where members get differences.
+//!
+//! A leader signs the digest of the entry that it asks votes for, for one term. Two of them under one
+//! term prove that it asked for votes for two entries.
 
 use crate::coordinator::{Attempt, Voter};
-use crate::ident::{ClusterId, NodeId};
+use crate::ident::{ClusterId, Lineage, NodeId, Round, Term};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Begins everything that is signed here, so that no signature stands for something else.
-const DOMAIN: &[u8] = b"slowmo: values of an attempt, 1\0";
+/// Begins what owners sign, so that no signature stands for something else.
+const VALUES: &[u8] = b"slowmo: values of an attempt, 1\0";
+/// Begins what leaders sign, likewise.
+const ASKED: &[u8] = b"slowmo: votes asked for an entry, 1\0";
 /// Length of a signature, in bytes.
 pub const SIGNATURE_BYTES: usize = 64;
 
@@ -34,12 +39,13 @@ pub struct Signature {
     second: [u8; SIGNATURE_BYTES / 2],
 }
 
-/// The digest of what an owner published in an attempt, and the owner's signature.
+/// The digest of what an owner published in an attempt, and the owner's signature; or of an entry,
+/// and the signature of the leader that asked for votes for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Signed {
-    /// Digest of the values of all its shards.
+    /// Digest of the values of all its shards, or of the entry.
     pub digest: Digest,
-    /// Its signature of [`statement`].
+    /// The signature of [`statement`] or [`ask`].
     pub signature: Signature,
 }
 
@@ -66,16 +72,40 @@ impl From<Signature> for [u8; SIGNATURE_BYTES] {
 /// The bytes that an owner signs.
 #[must_use]
 pub fn statement(cluster: ClusterId, attempt: Attempt, owner: Voter, digest: Digest) -> Vec<u8> {
-    let mut bytes = DOMAIN.to_vec();
-    bytes.extend(cluster.0.to_le_bytes());
-    bytes.extend(attempt.lineage.0.to_le_bytes());
-    bytes.extend(attempt.round.0.to_le_bytes());
-    bytes.extend(attempt.term.counter.to_le_bytes());
-    bytes.extend(attempt.term.node.0.to_le_bytes());
+    let place = (attempt.lineage, attempt.round, attempt.term);
+    let mut bytes = signed_by(VALUES, cluster, place, owner);
     bytes.extend(attempt.number.to_le_bytes());
-    bytes.extend(owner.node.0.to_le_bytes());
-    bytes.extend(owner.incarnation.0.to_le_bytes());
     bytes.extend(digest.0);
+    bytes
+}
+
+/// The bytes that a leader signs when it asks for votes for an entry.
+#[must_use]
+pub fn ask(
+    cluster: ClusterId,
+    place: (Lineage, Round, Term),
+    leader: Voter,
+    entry: Digest,
+) -> Vec<u8> {
+    let mut bytes = signed_by(ASKED, cluster, place, leader);
+    bytes.extend(entry.0);
+    bytes
+}
+
+fn signed_by(
+    domain: &[u8],
+    cluster: ClusterId,
+    (lineage, round, term): (Lineage, Round, Term),
+    signer: Voter,
+) -> Vec<u8> {
+    let mut bytes = domain.to_vec();
+    bytes.extend(cluster.0.to_le_bytes());
+    bytes.extend(lineage.0.to_le_bytes());
+    bytes.extend(round.0.to_le_bytes());
+    bytes.extend(term.counter.to_le_bytes());
+    bytes.extend(term.node.0.to_le_bytes());
+    bytes.extend(signer.node.0.to_le_bytes());
+    bytes.extend(signer.incarnation.0.to_le_bytes());
     bytes
 }
 
@@ -104,6 +134,17 @@ impl Hasher {
     #[must_use]
     pub fn finish(&self) -> Digest {
         Digest(*self.0.finalize().as_bytes())
+    }
+}
+
+impl std::io::Write for Hasher {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -147,7 +188,7 @@ impl Signed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ident::{Incarnation, Lineage, Round, Term};
+    use crate::ident::Incarnation;
 
     fn attempt(number: u32) -> Attempt {
         Attempt {
@@ -180,6 +221,14 @@ mod tests {
             of(1, 1, owner(1, 2), 1),
             of(1, 1, owner(1, 1), 2),
         ];
+        let asked = |round, digest| {
+            let place = (Lineage(7), Round(round), Term::default());
+            ask(ClusterId(1), place, owner(1, 1), Digest([digest; 32]))
+        };
+        let all = all
+            .into_iter()
+            .chain([asked(3, 1), asked(4, 1), asked(3, 2)]);
+        let all: Vec<Vec<u8>> = all.collect();
         let different: std::collections::BTreeSet<_> = all.iter().collect();
         assert_eq!(different.len(), all.len());
     }

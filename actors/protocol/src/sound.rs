@@ -59,6 +59,12 @@ pub enum Unsound {
     Equivocated,
     /// It told other values than it holds, or than its receiver told it.
     OtherValues,
+    /// It led, and asked for votes for two entries.
+    TwoEntries,
+    /// It told of another entry than the one that was decided.
+    OtherEntry,
+    /// It led, and asked for votes for an entry whose data it had not moved.
+    Unattempted,
 }
 
 impl std::fmt::Display for Unsound {
@@ -75,6 +81,13 @@ impl std::fmt::Display for Unsound {
             }
             Self::OtherValues => {
                 formatter.write_str("it told of other values than those that were published")
+            }
+            Self::TwoEntries => formatter.write_str("it asked for votes for two different entries"),
+            Self::OtherEntry => {
+                formatter.write_str("it told of another entry than the one that was decided")
+            }
+            Self::Unattempted => {
+                formatter.write_str("it asked for votes for an entry that was not attempted")
             }
         }
     }

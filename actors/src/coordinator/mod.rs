@@ -39,8 +39,9 @@ use signing::Verdict;
 use slowmo_protocol::algorithm::{Base, WireType};
 use slowmo_protocol::checkpoint::Points;
 use slowmo_protocol::coordinator::{
-    ASK_AGAIN_EVERY, Attempt, In, Plan, RoundKind, Settings, capped_grace,
+    ASK_AGAIN_EVERY, Attempt, In, Plan, RoundKind, Settings, VOTES_WAIT, capped_grace,
 };
+use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::machine::Outbox;
 use slowmo_protocol::node::{
     Applied, ContributionMail, PARKED_MAX, RoundsEffect, RoundsPart, ToRounds,
@@ -49,7 +50,7 @@ use slowmo_protocol::policy::JoinerBuffers;
 use slowmo_protocol::sound::Unsound;
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::Event;
-use slowmo_protocol::wire::{Header, Message};
+use slowmo_protocol::wire::{Frame, Header, Message};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -196,7 +197,7 @@ impl CoordinatorState {
 
     fn execute(&mut self, effect: RoundsEffect<Buffers>) {
         match effect {
-            RoundsEffect::Send { to, frame } => self.context.send_frame(to, &frame),
+            RoundsEffect::Send { to, frame } => self.send(to, frame),
             RoundsEffect::Tell(mail) => self.context.actors.tell(mail),
             RoundsEffect::Open(plan) => self.open(plan),
             RoundsEffect::Contribute(plan, owner) => {
@@ -279,6 +280,14 @@ impl CoordinatorState {
             RoundsEffect::Refused(header, why) => {
                 tracing::debug!(from = %header.sender, round = header.round.0, "a round's stream was refused: {why}");
             }
+        }
+    }
+
+    fn send(&self, to: NodeId, frame: Frame) {
+        match signing::sign_ask(&self.context, frame) {
+            Some(frame) => self.context.send_frame(to, &frame),
+            // The machine asks for one entry only.
+            None => tracing::error!(%to, "two entries under one term: the second is not sent"),
         }
     }
 
@@ -471,6 +480,7 @@ fn settings(context: &NodeContext) -> Settings {
         ),
         round_timeout: NodeContext::span(node.round_timeout),
         ask_again: ASK_AGAIN_EVERY,
+        votes_wait: VOTES_WAIT,
         checkpoints: Points::of(&node.algorithm).filter(|_| node.checkpoint_every > 0),
     }
 }

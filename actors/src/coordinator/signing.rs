@@ -1,10 +1,10 @@
-//! Signatures under the values that owners publish: made, and checked where streams and frames
-//! arrive. See [`slowmo_protocol::published`].
+//! Signatures under the values that owners publish, and the entries that leaders ask votes for: made,
+//! and checked where streams and frames arrive. See [`slowmo_protocol::published`].
 
 use crate::context::NodeContext;
 use slowmo_protocol::coordinator::{Attempt, Claim, Coordinator, Voter};
-use slowmo_protocol::published::{Digest, Signed, statement};
-use slowmo_protocol::wire::{Header, Message};
+use slowmo_protocol::published::{Digest, Signature, Signed, ask, statement};
+use slowmo_protocol::wire::{Frame, Header, Message};
 
 /// Signs what this node publishes in an attempt. `None` if it has published something else in the
 /// same attempt.
@@ -22,11 +22,38 @@ pub fn sign(context: &NodeContext, attempt: Attempt, digest: Digest) -> Option<S
     })
 }
 
-/// Whether an owner signed what it is said to have published in an attempt.
-pub fn is_signed(context: &NodeContext, attempt: Attempt, claim: &Claim) -> bool {
-    let Claim { owner, key, signed } = claim;
-    let cluster = context.settings.identity.cluster;
-    let statement = statement(cluster, attempt, *owner, signed.digest);
+/// Signs what this node asks votes for, in a frame on its way out. `None` if the frame asks for
+/// another entry than the one before under the same term, which is not sent.
+pub fn sign_ask(context: &NodeContext, frame: Frame) -> Option<Frame> {
+    let Frame::V1 {
+        header,
+        mut message,
+    } = frame;
+    if let Message::Accept { entry, signature } = &mut *message {
+        *signature = asks(context, &header, entry.digest())?;
+    }
+    Some(Frame::V1 { header, message })
+}
+
+/// The signature under what this node asks votes for: made once, although every voter gets it.
+fn asks(context: &NodeContext, header: &Header, entry: Digest) -> Option<Signature> {
+    let identity = context.settings.identity;
+    let place = (header.lineage, header.round, header.term);
+    let me = Voter {
+        node: identity.node,
+        incarnation: identity.incarnation,
+    };
+    let sign = || {
+        let statement = ask(identity.cluster, place, me, entry);
+        context.signer.sign(&statement)
+    };
+    context.asked.lock().of(place, entry, sign)
+}
+
+/// Whether a node signed what it is said to have signed.
+pub fn is_signed(context: &NodeContext, claim: &Claim) -> bool {
+    let statement = claim.statement(context.settings.identity.cluster);
+    let Claim { key, signed, .. } = claim;
     context.signer.verifies(key, &statement, &signed.signature)
 }
 
@@ -49,11 +76,7 @@ pub fn check(
     message: &Message,
 ) -> Verdict {
     let claims = machine.claims(header, message);
-    let attempt = Attempt::of(header);
-    if claims
-        .iter()
-        .all(|claim| is_signed(context, attempt, claim))
-    {
+    if claims.iter().all(|claim| is_signed(context, claim)) {
         return Verdict::Sound;
     }
     let place = machine.place();

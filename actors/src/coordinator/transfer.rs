@@ -7,7 +7,7 @@ use crate::context::NodeContext;
 use crate::data::{Arrived, Buffers, Coding, ReadError, ShardState, check};
 use crate::ports::transport::{BulkError, BulkReceiver, BulkSender};
 use bytes::Bytes;
-use slowmo_protocol::coordinator::{Attempt, Claim, Voter};
+use slowmo_protocol::coordinator::{Attempt, Claim, Statement, Voter};
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::machine::Place;
 use slowmo_protocol::node::{Moved, parameters_of};
@@ -161,11 +161,12 @@ pub async fn receive_parameters(
         signature: signature.into(),
     };
     let claim = Claim {
-        owner: owner.start,
+        signer: owner.start,
         key: owner.key,
         signed,
+        of: Statement::Values(owner.attempt),
     };
-    if is_signed(context, owner.attempt, &claim) {
+    if is_signed(context, &claim) {
         Ok((values, signed))
     } else {
         Err(ReadError::Unsound(Unsound::Signature))

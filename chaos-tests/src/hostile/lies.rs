@@ -6,7 +6,9 @@ use clap::ValueEnum;
 use parking_lot::Mutex;
 use serde::Serialize;
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::{Draft, Entry, Origin, Outcome, RoundKind, RoundSpec, Voter};
+use slowmo_protocol::coordinator::{
+    Attempt, Draft, Entry, Origin, Outcome, RoundKind, RoundSpec, Voter,
+};
 use slowmo_protocol::forks::Fork;
 use slowmo_protocol::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term};
 use slowmo_protocol::published::{Digest, PublicKey, Signature, Signed};
@@ -15,7 +17,7 @@ use slowmo_protocol::wire::{
     Bulk, BulkHeader, ContributionNotice, Frame, Header, Hello, JoinRefusal, MemberState, Message,
     RefusalReason,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The first round in which a member lies: the bootstrap and the first rounds are honest.
@@ -56,6 +58,9 @@ pub enum Lie {
     FalseRoot,
     /// Proposes another entry to each node, if it leads.
     EquivocateDrafts,
+    /// Proposes another entry and publishes other values to half of the nodes, if it leads, and has
+    /// each half vote for its own.
+    TwoEntries,
     /// Says that another entry is decided.
     Decide,
     /// Says that an entry of a later round is decided.
@@ -80,22 +85,23 @@ impl Lie {
             | Self::Absurd
             | Self::OtherSpec
             | Self::EquivocateValues
-            | Self::FalseRoot => return None,
-            Self::Broken | Self::Replay | Self::Flood | Self::Fork => Gap::Unnamed,
-            Self::Random
-            | Self::Join
-            | Self::EquivocateDrafts
+            | Self::FalseRoot
+            | Self::TwoEntries => return None,
+            Self::Broken
+            | Self::Replay
+            | Self::Flood
+            | Self::Fork
+            | Self::Random
             | Self::Decide
-            | Self::DecideAhead
-            | Self::TakeOver
-            | Self::Histories => Gap::Harms,
+            | Self::DecideAhead => Gap::Unnamed,
+            Self::Join | Self::EquivocateDrafts | Self::TakeOver | Self::Histories => Gap::Harms,
         })
     }
 
     /// Whether the liar must lead for this lie.
     #[must_use]
     pub fn leads(self) -> bool {
-        self == Self::EquivocateDrafts
+        matches!(self, Self::EquivocateDrafts | Self::TwoEntries)
     }
 }
 
@@ -103,7 +109,8 @@ impl Lie {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gap {
-    /// It does no harm, and what is seen of it proves no lie: its teller is not named.
+    /// It does no harm, and what is seen of it need not prove a lie: its teller may not be named, or
+    /// only after a while.
     Unnamed,
     /// It may hold rounds up, leave honest nodes out, or make them decide differently.
     Harms,
@@ -132,6 +139,10 @@ struct Drawn {
     hello: Option<Hello>,
     spec: Option<RoundSpec>,
     kept: VecDeque<Frame>,
+    /// What the others hold of each attempt, as they said.
+    ready: BTreeMap<(Attempt, NodeId), Digest>,
+    /// Their incarnations.
+    starts: BTreeMap<NodeId, Incarnation>,
 }
 
 impl Liar {
@@ -149,6 +160,8 @@ impl Liar {
                 hello: None,
                 spec: None,
                 kept: VecDeque::new(),
+                ready: BTreeMap::new(),
+                starts: BTreeMap::new(),
             }),
             lies: AtomicBool::new(false),
             told: AtomicU64::new(0),
@@ -245,14 +258,38 @@ impl Liar {
                     vec![other(*header, &Message::Ready(published))]
                 }
                 // A leader tells it when it asks for votes.
-                Message::Accept(Entry::Held(published)) => {
+                Message::Accept {
+                    entry: Entry::Held(digest),
+                    ..
+                } => {
                     self.tell();
-                    let mut published = *published;
-                    published.0[0] ^= 1;
-                    vec![other(*header, &Message::Accept(Entry::Held(published)))]
+                    let mut digest = *digest;
+                    digest.0[0] ^= 1;
+                    vec![other(*header, &ask(Entry::Held(digest)))]
                 }
                 _ => vec![genuine.clone()],
             },
+            Lie::TwoEntries if self.deceives(to) => {
+                let told = || drawn.ready.get(&(Attempt::of(header), to)).copied();
+                let message = match &**message {
+                    Message::Attempt(draft) => {
+                        self.tell();
+                        Message::Attempt(Draft {
+                            momentum_lost: draft.momentum_lost + 1,
+                            ..draft.clone()
+                        })
+                    }
+                    Message::Accept { .. } if told().is_some() => {
+                        ask(Entry::Held(told().unwrap_or_default()))
+                    }
+                    Message::Decide { leaves, .. } if told().is_some() => Message::Decide {
+                        entry: Entry::Held(told().unwrap_or_default()),
+                        leaves: *leaves,
+                    },
+                    _ => return vec![genuine.clone()],
+                };
+                vec![other(*header, &message)]
+            }
             Lie::EquivocateDrafts => match &**message {
                 Message::Attempt(draft) => {
                     self.tell();
@@ -285,7 +322,68 @@ impl Liar {
                 self.tell();
                 (to.0 as f32 * 0.125).to_le_bytes().to_vec()
             }
+            (Lie::TwoEntries, Bulk::Parameters) if self.deceives(to) => {
+                self.tell();
+                0.125f32.to_le_bytes().to_vec()
+            }
             _ => Vec::new(),
+        }
+    }
+
+    /// Whether a node is among those that get the other one of two entries.
+    fn deceives(&self, node: NodeId) -> bool {
+        let half = self.honest.len().div_ceil(2);
+        self.honest.iter().skip(half).any(|other| *other == node)
+    }
+
+    /// What it believes of a frame that reached it, with each frame's sender. To ask two groups for
+    /// votes, it believes that both are ready with its own entry.
+    pub fn hear(&self, from: NodeId, genuine: &Frame) -> Vec<(NodeId, Frame)> {
+        let Frame::V1 { header, message } = genuine;
+        let believed = |header: Header, message: Message| Frame::V1 {
+            header,
+            message: Box::new(message),
+        };
+        let same = || vec![(from, genuine.clone())];
+        if self.lie != Lie::TwoEntries {
+            return same();
+        }
+        let mut drawn = self.drawn.lock();
+        let attempt = Attempt::of(header);
+        match **message {
+            // It does not hear of its own lies.
+            Message::TwoEntries { .. } | Message::Equivocated { .. } | Message::Published(_) => {
+                vec![]
+            }
+            Message::Accepted(_) if self.deceives(from) => vec![],
+            Message::Ready(digest) => {
+                drawn.ready.insert((attempt, from), digest);
+                let ready = drawn.ready.iter();
+                let ready: Vec<(NodeId, Digest)> = ready
+                    .filter(|((of, _), _)| *of == attempt)
+                    .map(|((_, node), digest)| (*node, *digest))
+                    .collect();
+                let own = ready.iter().find(|(node, _)| !self.deceives(*node));
+                // Until it knows what the others hold, it waits.
+                let Some((_, own)) = own else { return vec![] };
+                let told = ready
+                    .iter()
+                    .filter(|(node, _)| *node == from || self.deceives(*node));
+                let frames = told.map(|(node, _)| {
+                    let incarnation = drawn.starts.get(node).copied();
+                    let header = Header {
+                        sender: *node,
+                        incarnation: incarnation.unwrap_or(header.incarnation),
+                        ..*header
+                    };
+                    (*node, believed(header, Message::Ready(*own)))
+                });
+                frames.collect()
+            }
+            _ => {
+                drawn.starts.insert(from, header.incarnation);
+                same()
+            }
         }
     }
 
@@ -346,7 +444,7 @@ impl Liar {
                     Message::Learn,
                     Message::Ready(Digest::default()),
                     Message::Learned,
-                    Message::Accepted,
+                    Message::Accepted(Signed::default()),
                     Message::GossipAsk { step: Step(1) },
                 ];
                 let flood = small.iter().cycle().take(FLOOD);
@@ -398,7 +496,7 @@ impl Liar {
                 vec![
                     (led, Message::Prepare),
                     (led, Message::Open),
-                    (led, Message::Accept(Entry::Whole(entry.clone()))),
+                    (led, ask(Entry::Whole(entry.clone()))),
                     decision(led, entry),
                 ]
             }
@@ -463,7 +561,7 @@ impl Liar {
         let standing = drawn.standing.clone();
         let random = &mut drawn.random;
         let step = Step(any(random));
-        match random.below(32) {
+        match random.below(36) {
             0 => Message::Bootstrap {
                 view: match standing {
                     Some(standing) => standing.view,
@@ -495,8 +593,8 @@ impl Liar {
                 None => Message::Ready(digest(random)),
             },
             12 => Message::Ready(digest(random)),
-            13 => Message::Accept(named(entry, random)),
-            14 => Message::Accepted,
+            13 => ask(named(entry, random)),
+            14 => Message::Accepted(signed(random)),
             15 => Message::Overtaken,
             16 => Message::Decide {
                 entry: named(entry, random),
@@ -534,6 +632,13 @@ impl Liar {
                 one: signed(random),
                 other: signed(random),
             },
+            30 => Message::TwoEntries {
+                one: signed(random),
+                other: signed(random),
+            },
+            31 => Message::Undecided,
+            32 => Message::GoesOn,
+            33 => Message::AskCheckpoint,
             _ => match (standing, random.below(2)) {
                 (Some(standing), 0) => Message::Hello(Hello {
                     address: std::net::SocketAddr::from(([127, 0, 0, 1], any(random) as u16)),
@@ -605,6 +710,12 @@ fn signed(random: &mut Random) -> Signed {
 
 fn named(entry: Option<Outcome>, random: &mut Random) -> Entry {
     entry.map_or_else(|| Entry::Held(digest(random)), Entry::Whole)
+}
+
+/// Its shell signs it.
+fn ask(entry: Entry) -> Message {
+    let signature = Signature::default();
+    Message::Accept { entry, signature }
 }
 
 fn decision(header: Header, entry: Outcome) -> (Header, Message) {

@@ -28,6 +28,7 @@ const EXPECTED: [(&str, u64, &[&str]); 5] = [
             "slow",
             "slow disk",
             "drifting clock",
+            "equivocate",
             "cut",
             "cut one way",
             "break",
@@ -87,7 +88,7 @@ const EXPECTED: [(&str, u64, &[&str]); 5] = [
         200,
         &[
             "Hello",
-            "Found",
+            "Bootstrap",
             "Join",
             "Leave",
             "Contribute",
@@ -113,6 +114,10 @@ const EXPECTED: [(&str, u64, &[&str]); 5] = [
             "GossipAsk",
             "GossipReclaimed",
             "GoesOn",
+            "Compare",
+            "Published",
+            "Equivocated",
+            "Undecided",
         ],
     ),
 ];

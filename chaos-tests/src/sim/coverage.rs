@@ -121,8 +121,8 @@ fn name(mail: &Mail) -> Option<&'static str> {
         Message::Attempt(_) => "Attempt",
         Message::Admit { .. } => "Admit",
         Message::Ready(_) => "Ready",
-        Message::Accept(_) => "Accept",
-        Message::Accepted => "Accepted",
+        Message::Accept { .. } => "Accept",
+        Message::Accepted(_) => "Accepted",
         Message::Overtaken => "Overtaken",
         Message::Decide { .. } => "Decide",
         Message::Learn => "Learn",
@@ -140,5 +140,7 @@ fn name(mail: &Mail) -> Option<&'static str> {
         Message::Equivocated { .. } => "Equivocated",
         Message::GoesOn => "GoesOn",
         Message::AskCheckpoint => "AskCheckpoint",
+        Message::TwoEntries { .. } => "TwoEntries",
+        Message::Undecided => "Undecided",
     })
 }

@@ -7,7 +7,7 @@ use super::world::World;
 use slowmo_protocol::coordinator::Attempt;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::liveness;
-use slowmo_protocol::node::vectors::Stream;
+use slowmo_protocol::node::vectors::{Body, Stream};
 use slowmo_protocol::node::{self, Moved, ToGossip, ToRounds};
 use slowmo_protocol::wire::{Bulk, Frame};
 use std::collections::VecDeque;
@@ -16,6 +16,20 @@ use std::collections::VecDeque;
 const VALUE_BYTES: u64 = 4;
 /// Maximum time after a cut is healed until what it held back is sent again, in microseconds.
 const SENT_AGAIN_MAX: u64 = 300_000;
+
+/// Whether a node gets other values from who lies: about half of them do.
+fn is_deceived(node: NodeId) -> bool {
+    node.0 % 2 == 1
+}
+
+/// Changes a published value.
+fn falsify(stream: &mut Stream) {
+    if let (Bulk::Parameters, Body::Pieces(pieces)) = (&stream.content, &mut stream.stream)
+        && let Some(value) = pieces.values_mut().flatten().next()
+    {
+        *value += 1.0;
+    }
+}
 
 impl World {
     /// Time at which something that leaves now arrives.
@@ -127,7 +141,10 @@ impl World {
             .map(|session| session.peer)
     }
 
-    pub(super) fn send_stream(&mut self, from: Process, to: NodeId, stream: Box<Stream>) {
+    pub(super) fn send_stream(&mut self, from: Process, to: NodeId, mut stream: Box<Stream>) {
+        if self.processes[from].lies && is_deceived(to) {
+            falsify(&mut stream);
+        }
         let Some(peer) = self.up(from, to) else {
             // The peer is dialed again for a while, then the stream has failed.
             let delay = self.random.below(self.config.waits.idle.0);

@@ -32,6 +32,13 @@ impl World {
                 }
                 allowed
             }
+            Deed::Equivocate(node) => {
+                let process = self.process(node);
+                if let Some(process) = process {
+                    self.processes[process].lies = true;
+                }
+                process.is_some()
+            }
             Deed::KillHolders(shard) => {
                 let mut killed = false;
                 for node in self.holders(shard) {
@@ -228,6 +235,14 @@ impl World {
     /// Restores links, clocks and speeds.
     fn mend(&mut self) {
         self.heal();
+        // Who lied is left out until its process is restarted.
+        let lie = |process: &Process| self.processes[*process].lies;
+        let liars: Vec<Process> = self.living().filter(lie).collect();
+        for process in liars {
+            self.processes[process].lies = false;
+            let node = self.id(process);
+            self.carry_out(Fault::Kill { node });
+        }
         self.quiet = true;
         let now = self.now;
         for running in &mut self.processes {

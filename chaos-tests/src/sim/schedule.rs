@@ -169,6 +169,12 @@ pub enum Act {
     },
     /// All links return to their initial state.
     Heal,
+    /// From now on a node publishes other values to some nodes than to the others, until its process
+    /// ends, at the latest with the faults.
+    Equivocate {
+        /// The node that lies.
+        node: NodeId,
+    },
 }
 
 /// An act as the world carries it out: an act with a duration is two deeds, its beginning and its
@@ -181,6 +187,8 @@ pub enum Deed {
     Start(NodeId, Settings, u64),
     /// See [`Act::KillHolders`].
     KillHolders(u32),
+    /// See [`Act::Equivocate`].
+    Equivocate(NodeId),
 }
 
 impl Schedule {
@@ -223,7 +231,7 @@ impl Schedule {
                 at,
                 fault: Fault::Start { node },
             }),
-            Deed::KillHolders(_) => None,
+            Deed::KillHolders(_) | Deed::Equivocate(_) => None,
         };
         self.deeds().into_iter().filter_map(known).collect()
     }
@@ -260,6 +268,7 @@ impl Timed {
                 way,
             } => return changes(from, to, *one_way, (at, *until), way.link()),
             Act::KillHolders { shard } => return vec![(at, Deed::KillHolders(*shard))],
+            Act::Equivocate { node } => return vec![(at, Deed::Equivocate(*node))],
             Act::Start {
                 node,
                 settings,
@@ -383,6 +392,7 @@ impl Act {
                 }
                 kinds
             }
+            Self::Equivocate { .. } => vec!["equivocate"],
             Self::Pause { .. } => vec!["pause"],
             Self::Drain { .. } => vec!["drain"],
             Self::Slow { .. } => vec!["slow"],

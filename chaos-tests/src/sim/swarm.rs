@@ -1,7 +1,7 @@
 //! Schedules that each draw which kinds of faults can occur at all. A run with few kinds of faults
 //! has many of each, and reaches states that a run with all of them never does.
 
-use super::config::{Class, MILLI};
+use super::config::{Class, Config, MILLI};
 use super::generator::{Planner, settings};
 use super::schedule::{Act, Millis, Schedule, Settings, Timed};
 use crate::random::Random;
@@ -46,6 +46,10 @@ const KINDS: [(Class, u64); 17] = [
     (Class::Network, 13),
     (Class::Network, 14),
 ];
+/// A node lies in one of as many runs.
+const LIES_ONCE_IN: u64 = 4;
+/// Minimum number of nodes of such a run.
+const LIES_AMONG: usize = 4;
 /// Additional duration of the faults where `LONG_KINDS` may be drawn. No run is so long that a node
 /// waiting to be admitted gives up.
 const LONGER: u64 = 5_000 * MILLI;
@@ -105,11 +109,23 @@ pub(super) fn draw(seed: u64, nodes: &RangeInclusive<usize>) -> Schedule {
         });
         faults.sort_by_key(|timed| timed.at);
     }
+    faults.extend(liar(seed, &config));
+    faults.sort_by_key(|timed| timed.at);
     Schedule {
         what: String::new(),
         config,
         faults,
     }
+}
+
+/// In some runs, one of the first nodes lies from some time on. The others are a quorum without it.
+fn liar(seed: u64, config: &Config) -> Option<Timed> {
+    let mut random = Random::new(seed, 9);
+    let lies = random.once_in(LIES_ONCE_IN) && config.founders.len() >= LIES_AMONG;
+    let node = *random.pick(&config.founders)?;
+    let at = Millis(random.between(300 * MILLI, config.horizon));
+    let act = Act::Equivocate { node };
+    (lies && config.quorum == Quorum::Majority).then_some(Timed { at, act })
 }
 
 /// In runs that have either, lets bootstrap members come back with the settings of a bootstrap

@@ -32,6 +32,9 @@ pub struct Running {
     pub node: Node,
     /// Whether the process has not ended.
     pub alive: bool,
+    /// Whether the process publishes other values to some nodes; see
+    /// [`super::schedule::Act::Equivocate`].
+    pub lies: bool,
     /// Time until which the process does nothing.
     pub paused_until: u64,
     /// The clock of the process.
@@ -273,6 +276,7 @@ impl World {
         self.processes.push(Running {
             node,
             alive: true,
+            lies: false,
             paused_until: 0,
             clock: Clock::default(),
             searches: true,
@@ -447,8 +451,11 @@ impl World {
             Output::Book(entry) => self.book(process, entry),
             Output::Exit => self.end(process, End::Left),
             Output::Fail(failure) => {
-                self.watch
-                    .failed(self.now, self.processes[process].node.start, &failure);
+                let running = &self.processes[process];
+                // Who is shown that it lied ends with an error, as it must.
+                if !running.lies {
+                    self.watch.failed(self.now, running.node.start, &failure);
+                }
                 self.end(process, End::Failed);
             }
         }

@@ -12,7 +12,7 @@ use slowmo_protocol::coordinator::{
 };
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
 use slowmo_protocol::model::ModelSize;
-use slowmo_protocol::published::{Digest, PublicKey};
+use slowmo_protocol::published::{Digest, PublicKey, Signature, Signed};
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{
     BULK_HEADER_BYTES_MAX, Bulk, BulkHeader, CONTROL_FRAME_BYTES_MAX, Content, ContributionHeader,
@@ -174,9 +174,15 @@ fn wrong_messages() -> Vec<Message> {
             draft,
         },
         Message::Ready(Digest::default()),
-        Message::Accept(Entry::Held(Digest::default())),
-        Message::Accept(Entry::Whole(forged())),
-        Message::Accepted,
+        Message::Accept {
+            entry: Entry::Held(Digest::default()),
+            signature: Signature::default(),
+        },
+        Message::Accept {
+            entry: Entry::Whole(forged()),
+            signature: Signature::default(),
+        },
+        Message::Accepted(Signed::default()),
         Message::Overtaken,
         Message::Decide {
             entry: Entry::Held(Digest::default()),

@@ -26,7 +26,7 @@ fn told(lie: Lie, liar: u64) -> Found {
 
 /// The lie does no harm, whoever tells it, and its teller is named unless nothing proves a lie.
 fn assert_withstood(lie: Lie) {
-    for liar in LIARS {
+    for liar in LIARS.into_iter().filter(|liar| !lie.leads() || *liar == 1) {
         let found = told(lie, liar);
         assert_eq!(found.harms(), [""; 0], "{found:#?}");
         assert!(found.rounds >= ROUNDS, "{found:#?}");
@@ -86,13 +86,26 @@ fn who_tells_of_other_values_than_it_holds_is_named() {
     assert_withstood(Lie::FalseRoot);
 }
 
+#[test]
+fn a_leader_that_has_two_entries_voted_for_is_named_and_neither_is_applied() {
+    assert_withstood(Lie::TwoEntries);
+}
+
+#[test]
+fn who_says_alone_what_is_decided_or_that_others_are_ahead_is_not_believed() {
+    assert_withstood(Lie::Decide);
+    assert_withstood(Lie::DecideAhead);
+}
+
+#[test]
+fn random_messages_hold_nobody_up() {
+    assert_withstood(Lie::Random);
+}
+
 /// What SECURITY.md lists as not withstood yet.
-const GAPS: [Lie; 7] = [
-    Lie::Random,
+const GAPS: [Lie; 4] = [
     Lie::Join,
     Lie::EquivocateDrafts,
-    Lie::Decide,
-    Lie::DecideAhead,
     Lie::TakeOver,
     Lie::Histories,
 ];
@@ -107,8 +120,8 @@ fn every_lie_is_withstood_here_or_a_known_gap() {
 }
 
 #[test]
-#[ignore = "known gap: one member decides alone what votes and digests of many must show"]
-fn a_member_that_lies_about_decisions_is_withstood() {
+#[ignore = "known gaps: a leader that leads nowhere, histories that nobody decided, admission without end"]
+fn a_member_that_holds_rounds_up_is_withstood() {
     for lie in GAPS {
         for liar in LIARS.into_iter().filter(|liar| !lie.leads() || *liar == 1) {
             let found = told(lie, liar);

@@ -20,11 +20,13 @@ use parking_lot::Mutex;
 use sender::{FaultySender, Signing};
 use slowmo_actors::ports::signer::Signer;
 use slowmo_actors::ports::transport::{
-    BulkError, BulkSender, DownReason, LocalPeer, SendError, TRANSPORT_EVENTS_MAX, Traffic,
+    BulkError, BulkSender, DownReason, LocalPeer, SendError, Share, TRANSPORT_EVENTS_MAX, Traffic,
     Transport, TransportEvent,
 };
+use slowmo_protocol::coordinator::Voter;
 use slowmo_protocol::ident::NodeId;
-use slowmo_protocol::wire::{Bulk, BulkHeader, CONTROL_FRAME_BYTES_MAX, Frame};
+use slowmo_protocol::published::ask;
+use slowmo_protocol::wire::{Bulk, BulkHeader, CONTROL_FRAME_BYTES_MAX, Frame, Message};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -55,6 +57,9 @@ pub type Falsifier = Arc<dyn Fn(NodeId, &mut BulkHeader) -> Vec<u8> + Send + Syn
 /// Replaces a control frame that this node sends by others; by none to send nothing.
 pub type Tamperer = Arc<dyn Fn(NodeId, &Frame) -> Vec<Frame> + Send + Sync>;
 
+/// Replaces a control frame that arrives here by others, each with its sender; by none to drop it.
+pub type Hearer = Arc<dyn Fn(NodeId, &Frame) -> Vec<(NodeId, Frame)> + Send + Sync>;
+
 /// Sets and clears faults of one wrapped transport while it runs.
 #[derive(Clone)]
 pub struct Faults {
@@ -76,6 +81,7 @@ struct Shared {
     /// The node's key, with which it signs falsified values too.
     signer: Mutex<Option<Arc<dyn Signer>>>,
     tamperer: Mutex<Option<Tamperer>>,
+    hearer: Mutex<Option<Hearer>>,
 }
 
 struct FaultyTransport {
@@ -109,6 +115,7 @@ pub fn wrap(
         falsifier: Mutex::default(),
         signer: Mutex::default(),
         tamperer: Mutex::default(),
+        hearer: Mutex::default(),
     });
     shared
         .runtime
@@ -157,8 +164,14 @@ impl Faults {
         *self.shared.signer.lock() = Some(signer);
     }
 
+    /// Lets `hearer` replace each control frame that reaches this node from now on: a hostile node
+    /// that believes what it wants to.
+    pub fn mishear(&self, hearer: Hearer) {
+        *self.shared.hearer.lock() = Some(hearer);
+    }
+
     /// Lets `tamperer` replace each control frame that this node sends from now on, as a hostile node
-    /// might.
+    /// might. It signs what it asks votes for as it asks.
     pub fn tamper(&self, tamperer: Tamperer) {
         *self.shared.tamperer.lock() = Some(tamperer);
     }
@@ -166,7 +179,7 @@ impl Faults {
     /// Sends a control frame that this node did not ask for; whether the transport took it.
     pub fn inject(&self, to: NodeId, frame: &Frame) -> bool {
         let inner = self.shared.inner.upgrade();
-        let bytes = frame.encode().map(Bytes::from);
+        let bytes = self.shared.asks(frame.clone()).encode().map(Bytes::from);
         let sendable = !self.shared.crash.has_crashed();
         sendable
             && inner
@@ -237,11 +250,12 @@ async fn forward(
         }
         let passed = match shared.upgrade() {
             Some(shared) => shared.receive(event),
-            None => Some(event),
+            None => vec![event],
         };
-        let Some(event) = passed else { continue };
-        if sender.send(event).await.is_err() {
-            return;
+        for event in passed {
+            if sender.send(event).await.is_err() {
+                return;
+            }
         }
     }
 }
@@ -284,28 +298,72 @@ impl Shared {
         let Some((tamper, genuine)) = decoded else {
             return vec![frame];
         };
-        let encoded = |frame: &Frame| frame.encode().ok().map(Bytes::from);
-        tamper(to, &genuine).iter().filter_map(encoded).collect()
+        let encoded = |frame: Frame| frame.encode().ok().map(Bytes::from);
+        let frames = tamper(to, &genuine).into_iter();
+        let frames = frames.map(|frame| {
+            if frame == genuine {
+                frame
+            } else {
+                self.asks(frame)
+            }
+        });
+        frames.filter_map(encoded).collect()
     }
 
-    /// Passes an event to a node that has not crashed; `None` if it has crashed.
-    fn receive(&self, event: TransportEvent) -> Option<TransportEvent> {
-        let TransportEvent::Bulk {
-            from,
+    /// The frame with the node's signature, if it asks for a vote in the node's own name.
+    fn asks(&self, frame: Frame) -> Frame {
+        let Frame::V1 {
             header,
-            stream,
-            share,
-        } = event
-        else {
-            return (!self.crash.has_crashed()).then_some(event);
-        };
-        let stream = Box::new(MortalReceiver::new(stream, self.crash.clone()));
-        (!self.crash.has_crashed()).then_some(TransportEvent::Bulk {
-            from,
-            header,
-            stream,
-            share,
-        })
+            mut message,
+        } = frame;
+        if let Message::Accept { entry, signature } = &mut *message
+            && let Some(signer) = self.signer.lock().clone()
+        {
+            let place = (header.lineage, header.round, header.term);
+            let leader = Voter {
+                node: header.sender,
+                incarnation: header.incarnation,
+            };
+            *signature = signer.sign(&ask(header.cluster, place, leader, entry.digest()));
+        }
+        Frame::V1 { header, message }
+    }
+
+    /// What is passed on of an event: nothing to a node that has crashed.
+    fn receive(&self, event: TransportEvent) -> Vec<TransportEvent> {
+        if self.crash.has_crashed() {
+            return Vec::new();
+        }
+        match event {
+            TransportEvent::Bulk {
+                from,
+                header,
+                stream,
+                share,
+            } => {
+                let stream = Box::new(MortalReceiver::new(stream, self.crash.clone()));
+                vec![TransportEvent::Bulk {
+                    from,
+                    header,
+                    stream,
+                    share,
+                }]
+            }
+            TransportEvent::Control { from, frame, share } => {
+                let hearer = self.hearer.lock().clone();
+                let heard = hearer.and_then(|hear| Some(hear(from, &Frame::decode(&frame).ok()?)));
+                let Some(heard) = heard else {
+                    return vec![TransportEvent::Control { from, frame, share }];
+                };
+                let passed = |(from, frame): (NodeId, Frame)| {
+                    let frame = frame.encode().ok()?.into();
+                    let share = Share::default();
+                    Some(TransportEvent::Control { from, frame, share })
+                };
+                heard.into_iter().filter_map(passed).collect()
+            }
+            event => vec![event],
+        }
     }
 }
 

@@ -54,6 +54,16 @@ pub enum RoundError {
         /// The round.
         round: Round,
     },
+    /// This node applied an entry, and the leader had another one voted for elsewhere.
+    #[error(
+        "{round} was decided differently on other nodes: {leader} led it and signed two entries; this node trains no second model: it kept what it has, stops, and goes on as a joiner if it is restarted; keep {leader} away"
+    )]
+    TwoEntries {
+        /// The round.
+        round: Round,
+        /// Its leader, which lied.
+        leader: NodeId,
+    },
     /// The round took longer than allowed.
     #[error("{round} timed out after {} s, waiting for {}; see those nodes' logs, or raise round_timeout_ms", after.as_millis() / 1000, Nodes(waiting_for))]
     TimedOut {

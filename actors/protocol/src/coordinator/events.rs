@@ -262,6 +262,10 @@ pub struct Settings {
     pub round_timeout: Span,
     /// Interval at which a member that waits for a round asks its leader for the result.
     pub ask_again: Span,
+    /// Time for which a member that was told a decision waits for the votes of all living voters,
+    /// which show whether the leader had two entries voted for. Zero: it believes what one node
+    /// says.
+    pub votes_wait: Span,
     /// The rounds after which the state can be checkpointed; `None` if it never can, or no node
     /// has a folder for it.
     pub checkpoints: Option<Points>,
@@ -287,6 +291,7 @@ impl Settings {
             grace: Span::from_millis(60_000),
             round_timeout: Span::from_millis(300_000),
             ask_again: ASK_AGAIN_EVERY,
+            votes_wait: Span(0),
             checkpoints: None,
         }
     }

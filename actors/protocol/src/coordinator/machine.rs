@@ -10,6 +10,9 @@
 //! | `voting` | a voter's rules: promise, open, accept |
 //! | `leading` | the leader's rules: take-over, attempts, votes |
 //! | `comparing` | receivers that hold different values: which owner published them |
+//! | `votes`, `seen` | votes that go to everybody: leaders that have two entries voted for |
+//! | `believing` | whose word on a decision counts |
+//! | `proofs` | proofs that nodes lied, shown to leaders that do not know them |
 //! | `learning` | decisions: received, requested, applied; the end of a node that leaves |
 //! | `forking` | survivors that continue without a quorum |
 //! | `returning` | the return to a history that this node gave up for another one |
@@ -21,6 +24,7 @@
 //! | `inspection` | read-only queries from outside |
 
 mod asked_checkpoint;
+mod believing;
 mod comparing;
 mod data;
 mod deciding;
@@ -33,10 +37,13 @@ mod leading;
 mod learning;
 mod links;
 mod peers;
+mod proofs;
 mod reports;
 mod returning;
+mod seen;
 mod stragglers;
 mod timers;
+mod votes;
 mod voting;
 
 use super::error::RoundError;
@@ -46,12 +53,11 @@ use super::plan::Attempt;
 use super::voters::Voter;
 use crate::ident::{Epoch, Lineage, NodeId, Round, Term};
 use crate::machine::{Machine, Outbox, Place};
-use crate::published::Signed;
 use crate::time::Instant;
 use crate::topology::Rates;
 use crate::view::View;
 use crate::wire::{ContributionNotice, Message};
-pub use comparing::{COMPARE_WAIT, COMPARED_MAX, Claim};
+pub use comparing::{COMPARE_WAIT, COMPARED_MAX, Claim, Statement};
 pub use data::ATTEMPTS_KEPT_MAX;
 use data::Movement;
 use deciding::Deciding;
@@ -69,12 +75,16 @@ pub use links::{
     ATTEMPT_WAIT_MAX, AWAY_WAIT, STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,
 };
 use peers::Peers;
+pub use proofs::PROOFS_MAX;
+use proofs::Proofs;
 pub use reports::{PAIRS_REPORTED_MAX, REPORTS_TO_PART};
 use returning::Aside;
-use std::collections::BTreeMap;
+pub use seen::TOLD_MAX;
 use stragglers::Stragglers;
 pub use stragglers::{MISSES_WAITED_FOR, ROUNDS_UNWAITED_MAX};
 use timers::{Timer, Timers};
+use votes::Applied;
+pub use votes::VOTES_WAIT;
 
 /// The SlowMo coordinator of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -92,6 +102,7 @@ pub struct Coordinator {
     peers: Peers,
     stragglers: Stragglers,
     links: Links,
+    proofs: Proofs,
     early: Early,
     timers: Timers,
     maps: Maps,
@@ -106,9 +117,8 @@ pub struct Coordinator {
     /// Whether this node took part in a bootstrap that gave way to another one, whose streams may
     /// have been refused meanwhile.
     rebootstraps: bool,
-    /// What the owners published in the attempt that was applied last: others may have got
-    /// something else, and say so late.
-    applied: Option<(Attempt, BTreeMap<NodeId, Signed>)>,
+    /// What was applied last: others may have got something else, and say so late.
+    applied: Option<Applied>,
     /// The round in which a member asked for a checkpoint that no entry has granted yet.
     checkpoint_asked: Option<Round>,
     waiting: Option<String>,
@@ -217,6 +227,7 @@ impl Coordinator {
             peers: Peers::default(),
             stragglers: Stragglers::default(),
             links: Links::default(),
+            proofs: Proofs::default(),
             early: Early::default(),
             timers: Timers::default(),
             maps: Maps::default(),
@@ -387,6 +398,7 @@ impl Coordinator {
             self.begin_proposed_attempt(out);
             self.tell_when_ready(now, out);
             self.decide_when_accepted(out);
+            self.decide_when_believed(now);
             self.watch_new_connections(now);
             self.tell_waiting(out);
             if !self.apply_when_decided(now, out) {
@@ -497,6 +509,7 @@ impl Coordinator {
             Timer::Joiners => self.pass_slow_joiners_over(),
             Timer::Broken => self.tell_broken_stream(now, out),
             Timer::LostStreams => self.give_lost_streams_up(now, out),
+            Timer::Votes => self.votes_are_over(now, out),
             Timer::Leave => self.leave_unacknowledged(out),
             Timer::RoundTimeout => self.time_out(now, out),
         }

@@ -29,15 +29,20 @@
 //!      │                          ├─ state (stream) ─► holders     │
 //!      ├─ Ready(root): I hold all that I must ────────────────────►│ everybody who takes part or joins is ready, with one root
 //!      │◄───────────────────────────────────────────────── Accept ─┤──► voters
-//!      ├─ Accepted ───────────────────────────────────────────────►│ a quorum of the voters: decided
+//!      ├─ Accepted ─► all ────────────────────────────────────────►│ a quorum of the voters: decided
 //!      │◄───────────────────────────────────────────────── Decide ─┤──► all
-//!    apply                      apply                            apply
+//!    apply, if the votes are for the same                       apply
 //! ```
 //!
 //! # An owner publishes different values to different nodes
 //! Each receiver tells the leader the root of what all owners published ([`crate::published`]). The
 //! leader asks for votes only if all told the same; else it finds the owner by comparison
 //! (`machine::comparing`). So a decided entry stands for one model, whatever an owner does.
+//!
+//! # A leader has two entries voted for
+//! It signs what it asks votes for, and voters send that with their votes to everybody. So both sides
+//! hold both signatures, before they apply what it says is decided (`machine::votes`). A member
+//! believes no single node what was decided.
 //!
 //! # An owner dies before the vote
 //! Nobody has voted, so the leader drops the attempt and begins another one in the same term, from
@@ -163,8 +168,13 @@
 //! | a node whose data was not decided, or that was excluded, joins again, and keeps voting if it is a voter | `learning` | P2, P4 |
 //! | a leaving node waits until a quorum of the next voters knows the entry | `learning` | P4 |
 //! | survivors fork if no quorum answers for a while; a node takes part in one fork at a time: until one has decided, in that of the highest term | `forking` | P3, P4 |
-//! | receivers tell the root of what they got, and votes are asked for one root; a leader that asks for another one lies | `comparing`, `voting` | P1, P2 |
+//! | receivers tell the digest of the entry with what they got, and votes are asked for one; a leader that asks for another one lies | `comparing`, `voting` | P1, P2 |
+//! | votes go to everybody with the leader's signature; a decision is applied once the votes of all living voters are seen, or a quorum and a wait is over, or two nodes say so | `believing` | P1 |
+//! | two entries signed under one term prove that their leader lies; who applied one of them only with its vote stops | `votes` | P1, P4 |
+//! | of two entries accepted under one term a leader finishes one that is a quorum's without the liar, or none | `leading` | P1 |
+//! | an entry that names this node a next member without its data was not attempted: it is not voted for | `voting` | P2 |
 //! | an owner that signed two digests of one attempt is proved to equivocate: everybody names it, and goes on without it | `comparing` | P4 |
+//! | a leader whose attempt admits or keeps a node that is proved to lie is shown the proof | `proofs` | P4 |
 //! | in a fork that has decided nothing only the nodes that it began with take part; a next member of an entry that it finishes follows it | `forking`, `links` | P2, P4 |
 //! | a node keeps the history that it was in until it is admitted elsewhere; it goes back if nobody can admit it | `returning` | P3, P5 |
 //! | a term is led once: a leader that stepped down, or resigned and returned, takes a higher one | `leading` | P1, P2 |
@@ -192,8 +202,8 @@ pub use machine::{
     ATTEMPT_WAIT_MAX, ATTEMPTS_KEPT_MAX, AWAY_WAIT, COMPARE_WAIT, COMPARED_MAX, Claim, Coordinator,
     EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX, EARLY_FRAMES_MAX, EARLY_FRAMES_PER_MEMBER_MAX,
     FOLLOW_WAIT, LEAVE_ACKNOWLEDGED_WAIT, MISSES_WAITED_FOR, PAIRS_REPORTED_MAX, PROMISE_WAIT,
-    REPORTS_TO_PART, ROUNDS_UNWAITED_MAX, Recovery, STAND_IN_STEP, STAND_IN_STEPS_MAX,
-    STREAM_BROKEN_WAIT,
+    PROOFS_MAX, REPORTS_TO_PART, ROUNDS_UNWAITED_MAX, Recovery, STAND_IN_STEP, STAND_IN_STEPS_MAX,
+    STREAM_BROKEN_WAIT, Statement, TOLD_MAX, VOTES_WAIT,
 };
 pub use outcome::{Entry, Origin, Outcome, Proposal, RoundKind, RoundSpec};
 pub use plan::{Attempt, Holders, Move, OptimizerTransfer, Plan, Publication, Published, losses};

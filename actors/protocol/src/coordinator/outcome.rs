@@ -188,6 +188,12 @@ impl Outcome {
         }
     }
 
+    /// Digest of all of it.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        crate::wire::digest(self)
+    }
+
     /// Voters of the next round.
     #[must_use]
     pub fn voters(&self) -> Voters {
@@ -245,9 +251,19 @@ impl Outcome {
 pub enum Entry {
     /// The whole entry.
     Whole(Outcome),
-    /// The entry of the frame's attempt, which the receiver holds: with this
-    /// [`Outcome::published`].
+    /// The entry of the frame's attempt, which the receiver holds: with this [`Outcome::digest`].
     Held(Digest),
+}
+
+impl Entry {
+    /// Digest of the entry.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        match self {
+            Self::Whole(entry) => entry.digest(),
+            Self::Held(digest) => *digest,
+        }
+    }
 }
 
 /// An outcome as a leader attempts it, with the members that move its data.

@@ -25,6 +25,7 @@ mod stragglers;
 mod streams;
 mod unsound;
 mod verbs;
+mod votes;
 
 use crate::coordinator::{
     Base, Coordinator, Draft, Effect, Entry, In, Outcome, Plan, Proposal, RoundKind, RoundSpec,
@@ -32,7 +33,7 @@ use crate::coordinator::{
 };
 use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
 use crate::machine::{Identity, Machine, Outbox, Place};
-use crate::published::{Digest, Signed, root};
+use crate::published::{Digest, Signature, Signed, root};
 use crate::time::{Instant, Span};
 use crate::view::tests::view;
 use crate::view::{Member, View};
@@ -62,6 +63,8 @@ struct Bench {
     id: u64,
     /// The plan that was opened last.
     plan: Option<Arc<Plan>>,
+    /// The entry of the attempt that it proposed last, as a leader.
+    proposed: Option<Outcome>,
 }
 
 impl Bench {
@@ -109,6 +112,7 @@ impl Bench {
             now: 1,
             id: node,
             plan: None,
+            proposed: None,
         }
     }
 
@@ -120,6 +124,15 @@ impl Bench {
             if let Effect::Open(plan) = effect {
                 self.plan = Some(Arc::clone(plan));
             }
+        }
+        let round = self.machine.place().round;
+        let view = self.machine.round_view();
+        let drafts = messages(&effects).filter_map(|(_, header, message)| match message {
+            Message::Attempt(draft) if header.round == round => draft.resolve(base(round, view?)),
+            _ => None,
+        });
+        if let Some(proposal) = drafts.last() {
+            self.proposed = Some(proposal.outcome);
         }
         effects
     }
@@ -141,9 +154,22 @@ impl Bench {
         root(self.list().iter().map(|(owner, signed)| (owner, signed)))
     }
 
+    /// The entry that this leader proposed last, with what its owners published.
+    fn entry_of(&self, list: &[(NodeId, Signed)]) -> Outcome {
+        Outcome {
+            published: root(list.iter().map(|(owner, signed)| (owner, signed))),
+            ..self.proposed.clone().unwrap()
+        }
+    }
+
     /// What nodes say that hold all of it.
     fn is_ready(&self) -> Message {
-        Message::Ready(self.root())
+        Message::Ready(self.entry_of(&self.list()).digest())
+    }
+
+    /// A vote for the entry that this leader asks for.
+    fn vote(&self) -> Message {
+        accepted(&self.entry_of(&self.list()))
     }
 
     /// Time passes.
@@ -337,7 +363,7 @@ impl Bench {
         let held = self.hold_all(&effects);
         effects.extend(held);
         effects.extend(self.hear_all(&others, &self.is_ready()));
-        assert!(says!(effects, Message::Accept(_)), "{effects:?}");
+        assert!(says!(effects, Message::Accept { .. }), "{effects:?}");
         effects
     }
 
@@ -449,6 +475,20 @@ fn decision(entry: Outcome) -> Message {
         entry: Entry::Whole(entry),
         leaves: false,
     }
+}
+
+/// A leader asks for a vote.
+fn ask(entry: Entry) -> Message {
+    let signature = Signature::default();
+    Message::Accept { entry, signature }
+}
+
+/// A vote for an entry.
+fn accepted(entry: &Outcome) -> Message {
+    Message::Accepted(Signed {
+        digest: entry.digest(),
+        signature: Signature::default(),
+    })
 }
 
 /// The base that a draft of the first rounds changes.

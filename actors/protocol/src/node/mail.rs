@@ -304,8 +304,8 @@ pub fn route<D: Data>(header: Header, message: Box<Message>) -> Mail<D> {
         | Message::Attempt(_)
         | Message::Admit { .. }
         | Message::Ready(_)
-        | Message::Accept(_)
-        | Message::Accepted
+        | Message::Accept { .. }
+        | Message::Accepted(_)
         | Message::Overtaken
         | Message::Decide { .. }
         | Message::Learn
@@ -317,7 +317,9 @@ pub fn route<D: Data>(header: Header, message: Box<Message>) -> Mail<D> {
         | Message::Published(_)
         | Message::Equivocated { .. }
         | Message::GoesOn
-        | Message::AskCheckpoint => coordinator::In::Frame { header, message }.into(),
+        | Message::AskCheckpoint
+        | Message::TwoEntries { .. }
+        | Message::Undecided => coordinator::In::Frame { header, message }.into(),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, 
 use crate::machine::Place;
 use crate::membership::settings::SETTINGS_BYTES_MAX;
 use crate::model::ModelSize;
-use crate::published::{Digest, PublicKey, Signed};
+use crate::published::{Digest, PublicKey, Signature, Signed};
 use crate::sampler::Progress;
 use crate::topology::{RATES_MAX, Rate};
 use crate::view::{MEMBERS_MAX, View};
@@ -150,13 +150,19 @@ pub enum Message {
         /// The attempt, as a change of that entry.
         draft: Draft,
     },
-    /// The sender holds all data that it must hold for the header's attempt, with this root of what
-    /// the owners published.
+    /// The sender holds all data that it must hold for the header's attempt, with this digest of the
+    /// entry, which names what the owners published.
     Ready(Digest),
     /// A leader asks a voter to accept an entry.
-    Accept(Entry),
-    /// A voter accepted the entry that it was asked to accept under the header's term.
-    Accepted,
+    Accept {
+        /// The entry.
+        entry: Entry,
+        /// The leader's signature of [`crate::published::ask`].
+        signature: Signature,
+    },
+    /// A voter accepted the entry that it was asked to accept under the header's term, to the leader
+    /// and to everybody whom the entry concerns: the entry's digest, with the leader's signature.
+    Accepted(Signed),
     /// A voter refuses because it promised the header's term, which is higher than the requested
     /// one.
     Overtaken,
@@ -242,6 +248,15 @@ pub enum Message {
     GoesOn,
     /// The sender asks for a checkpoint of the state after the next round that allows one.
     AskCheckpoint,
+    /// The proof that the leader of the header's term asked for votes for two entries.
+    TwoEntries {
+        /// What it signed for one voter.
+        one: Signed,
+        /// What it signed for another one.
+        other: Signed,
+    },
+    /// The sender is in the header's round, and knows of no decision.
+    Undecided,
 }
 
 /// Member state of a node: its position in a decided model history.

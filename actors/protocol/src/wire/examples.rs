@@ -453,14 +453,20 @@ fn decisions() -> Vec<(Message, String)> {
     let digest = digest_bytes();
     vec![
         (
-            Message::Accept(Entry::Held(DIGEST)),
-            format!("0e00000001000000{digest}"),
+            Message::Accept {
+                entry: Entry::Held(DIGEST),
+                signature: signed().signature,
+            },
+            format!("0e00000001000000{SIGNED}"),
         ),
         (
-            Message::Accept(Entry::Whole(outcome(RoundKind::Slow))),
-            format!("0e00000000000000{}", outcome_bytes(SLOW)),
+            Message::Accept {
+                entry: Entry::Whole(outcome(RoundKind::Slow)),
+                signature: signed().signature,
+            },
+            format!("0e00000000000000{}{}", outcome_bytes(SLOW), &SIGNED[64..]),
         ),
-        (Message::Accepted, "0f000000".to_owned()),
+        (Message::Accepted(signed()), format!("0f000000{SIGNED}")),
         (Message::Overtaken, "10000000".to_owned()),
         (
             Message::Decide {
@@ -505,6 +511,14 @@ fn decisions() -> Vec<(Message, String)> {
         ),
         (Message::GoesOn, "1f000000".to_owned()),
         (Message::AskCheckpoint, "20000000".to_owned()),
+        (
+            Message::TwoEntries {
+                one: signed(),
+                other: signed(),
+            },
+            format!("21000000{SIGNED}{SIGNED}"),
+        ),
+        (Message::Undecided, "22000000".to_owned()),
     ]
 }
 

@@ -73,8 +73,8 @@ fn every_message_has_an_example() {
         Message::Attempt(_),
         Message::Admit { .. },
         Message::Ready(_),
-        Message::Accept(_),
-        Message::Accepted,
+        Message::Accept { .. },
+        Message::Accepted(_),
         Message::Overtaken,
         Message::Decide { .. },
         Message::Learn,
@@ -92,6 +92,8 @@ fn every_message_has_an_example() {
         Message::Equivocated { .. },
         Message::GoesOn,
         Message::AskCheckpoint,
+        Message::TwoEntries { .. },
+        Message::Undecided,
     );
     each_has_an_example!(
         contents().into_iter().map(|(content, _)| content).collect(),

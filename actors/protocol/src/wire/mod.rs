@@ -33,6 +33,7 @@ pub use status_digest::{
     MEASURES_MAX, Measure, Stands, StatusDigest,
 };
 
+use crate::published::{Digest, Hasher};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Protocol version of this build; also the suffix of the ALPN name `slowmo/2`.
@@ -104,6 +105,17 @@ fn encoded_bytes<T: Serialize>(value: &T) -> usize {
         bincode::config::legacy(),
     );
     written.unwrap_or(usize::MAX)
+}
+
+/// The digest of a value's encoding; all zero if it has none.
+pub(crate) fn digest<T: Serialize>(value: &T) -> Digest {
+    let mut hasher = std::io::BufWriter::new(Hasher::default());
+    let written =
+        bincode::serde::encode_into_std_write(value, &mut hasher, bincode::config::legacy());
+    match (written, hasher.into_inner()) {
+        (Ok(_), Ok(hasher)) => hasher.finish(),
+        _ => Digest::default(),
+    }
 }
 
 /// Decodes at most `BOUND` bytes; no length inside can make it allocate more than that.

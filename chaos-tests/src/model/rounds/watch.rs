@@ -117,8 +117,8 @@ impl State {
                 self.check_attempt(header, draft)
             }
             Message::Ready(_) => self.check_ready(node, header),
-            Message::Accept(entry) => self.check_asked(node, header, whole(entry)),
-            Message::Accepted => self.check_vote(node, key),
+            Message::Accept { entry, .. } => self.check_asked(node, header, whole(entry)),
+            Message::Accepted(_) => self.check_vote(node, key),
             Message::Open | Message::Opened => {
                 self.watch
                     .change(|watch| _ = watch.opened.entry(key).or_default().insert(node.id()));

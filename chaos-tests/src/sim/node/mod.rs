@@ -173,6 +173,7 @@ fn rounds_settings(identity: Identity, config: &Config) -> coordinator::Settings
         quorum: config.quorum,
         grace: coordinator::capped_grace(config.waits.grace, config.waits.round),
         round_timeout: config.waits.round,
+        votes_wait: coordinator::VOTES_WAIT,
         ..coordinator::Settings::simulated(identity)
     }
 }

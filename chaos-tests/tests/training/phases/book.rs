@@ -5,6 +5,7 @@ use slowmo::StepReport;
 use slowmo::internal::Inspection;
 use slowmo_protocol::coordinator::{Base, Entry, Outcome, RoundKind};
 use slowmo_protocol::ident::{ShardId, Term};
+use slowmo_protocol::published::Digest;
 use slowmo_protocol::shards::{Layout, ShardMap};
 use slowmo_protocol::view::View;
 use slowmo_protocol::wire::{Header, Message};
@@ -76,14 +77,10 @@ impl Book {
                 ..
             } => self.decide(who, outcome),
             Message::Decide {
-                entry: Entry::Held(published),
+                entry: Entry::Held(_),
                 ..
             } => {
                 if let Some(outcome) = self.attempts.get(&attempt).cloned() {
-                    let outcome = Outcome {
-                        published: *published,
-                        ..outcome
-                    };
                     self.decide(who, &outcome);
                 }
             }
@@ -91,8 +88,13 @@ impl Book {
         }
     }
 
-    /// Takes in an outcome that somebody decided or applied.
+    /// Takes in an outcome that somebody decided or applied. What the owners published is left out:
+    /// not everybody who names it says so, and the values themselves are compared.
     pub fn decide(&mut self, who: u64, outcome: &Outcome) {
+        let outcome = &Outcome {
+            published: Digest::default(),
+            ..outcome.clone()
+        };
         let known = self
             .outcomes
             .entry(outcome.round.0)

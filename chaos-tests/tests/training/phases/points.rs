@@ -90,8 +90,8 @@ fn control(header: &Header, message: &Message) -> Option<(Round, Kind)> {
         Message::Attempt(_) => Kind::Attempt,
         Message::Admit { .. } => Kind::Admit,
         Message::Ready(_) => Kind::Ready,
-        Message::Accept(_) => Kind::Accept,
-        Message::Accepted => Kind::Accepted,
+        Message::Accept { .. } => Kind::Accept,
+        Message::Accepted(_) => Kind::Accepted,
         Message::Decide { leaves: false, .. } => Kind::Decide,
         _ => return None,
     };

@@ -11,7 +11,10 @@
 //!   │                        │                      ├─ Published(list) ───►│ two digests signed by X
 //!   │                        │◄─────────────────────┼◄────── Equivocated ──┤ the next attempt is without X
 //! ```
-//! A leader that asks for a vote for another root than a node told it, or says that another one is
+//! The digest that `Ready` names is that of the whole entry, so a leader that drafts another one for
+//! each node gains nothing: those that it asks tell each other (`votes`).
+//!
+//! A leader that asks for a vote for another entry than a node told it, or says that another one is
 //! decided, lies: it asks only once all told the same. The node does not vote, goes on without that
 //! leader, and sends the other members its list, so that they find which owner equivocated.
 //!
@@ -24,11 +27,12 @@ use super::following::is_member;
 use super::timers::Timer;
 use crate::coordinator::error::RoundError;
 use crate::coordinator::events::Effect;
+use crate::coordinator::outcome::Outcome;
 use crate::coordinator::plan::Attempt;
 use crate::coordinator::voters::Voter;
-use crate::ident::NodeId;
+use crate::ident::{ClusterId, Lineage, NodeId, Round, Term};
 use crate::machine::{Outbox, Place};
-use crate::published::{PublicKey, Signed, root};
+use crate::published::{PublicKey, Signed, ask, root, statement};
 use crate::sound::Unsound;
 use crate::time::{Instant, Span};
 use crate::wire::{Header, Message};
@@ -53,15 +57,40 @@ fn differing<'a>(
     })
 }
 
-/// What an owner is said to have published: its signature is to be checked.
+/// What a node is said to have signed: its signature is to be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The owner.
-    pub owner: Voter,
+    /// The node.
+    pub signer: Voter,
     /// Its key.
     pub key: PublicKey,
-    /// What it published, as somebody says.
+    /// What it signed, as somebody says.
     pub signed: Signed,
+    /// What that stands for.
+    pub of: Statement,
+}
+
+/// What a signature stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Statement {
+    /// The signer published values with this digest in an attempt.
+    Values(Attempt),
+    /// The signer asked for votes for the entry with this digest, as the leader of a term.
+    Entry(Lineage, Round, Term),
+}
+
+impl Claim {
+    /// The bytes that were signed, if the claim is true.
+    #[must_use]
+    pub fn statement(&self, cluster: ClusterId) -> Vec<u8> {
+        let digest = self.signed.digest;
+        match self.of {
+            Statement::Values(attempt) => statement(cluster, attempt, self.signer, digest),
+            Statement::Entry(lineage, round, term) => {
+                ask(cluster, (lineage, round, term), self.signer, digest)
+            }
+        }
+    }
 }
 
 impl Coordinator {
@@ -69,15 +98,16 @@ impl Coordinator {
     /// say what this node knows need no check, and so do those that it would ignore.
     #[must_use]
     pub fn claims(&self, header: &Header, message: &Message) -> Vec<Claim> {
-        let Some(history) = &self.history else {
+        if self.history.is_none() {
             return Vec::new();
-        };
+        }
         let claim = |owner: NodeId, signed: Signed| {
-            let member = history.view.member(owner)?;
+            let (signer, key) = self.key_of(owner)?;
             Some(Claim {
-                owner: Voter::from(member),
-                key: member.key,
+                signer,
+                key,
                 signed,
+                of: Statement::Values(Attempt::of(header)),
             })
         };
         let refused = self.links.is_refused(header.sender, header.incarnation);
@@ -95,6 +125,20 @@ impl Coordinator {
             Message::Equivocated { owner, one, other } if !self.is_named(*owner) => {
                 let both = [*one, *other].into_iter();
                 both.filter_map(|signed| claim(*owner, signed)).collect()
+            }
+            Message::Accept { entry, signature } if self.concerns_votes(header) => {
+                let digest = entry.digest();
+                let signature = *signature;
+                let asked = self.asked_by(header, Signed { digest, signature });
+                asked.into_iter().collect()
+            }
+            Message::Accepted(signed) if self.is_other_vote(header, *signed) => {
+                self.asked_by(header, *signed).into_iter().collect()
+            }
+            Message::TwoEntries { one, other } => {
+                let both = [*one, *other].into_iter();
+                both.filter_map(|signed| self.asked_by(header, signed))
+                    .collect()
             }
             _ => Vec::new(),
         }
@@ -155,16 +199,21 @@ impl Coordinator {
             return;
         };
         let mut asked = false;
-        let mut told = None;
+        let mut told_otherwise = false;
         if let Lead::Attempt(attempts) = &mut deciding.lead
             && (attempts.term, attempts.number) == (header.term, header.attempt)
         {
             asked = attempts.compared.remove(&header.sender);
-            told = attempts.ready.get(&header.sender).copied();
+            let listed = attempts.proposal.as_ref().map(|proposal| Outcome {
+                published: root(list.iter().map(|(owner, signed)| (owner, signed))),
+                ..proposal.outcome.clone()
+            });
+            let told = attempts.ready.get(&header.sender).copied();
+            told_otherwise =
+                told.is_some_and(|told| listed.is_some_and(|listed| listed.digest() != told));
         }
         let ascends = list.windows(2).all(|pair| pair[0].0 < pair[1].0);
-        let listed = root(list.iter().map(|(owner, signed)| (owner, signed)));
-        if !ascends || told.is_some_and(|told| told != listed) {
+        if !ascends || told_otherwise {
             return self.go_on_without(header.sender, Unsound::OtherValues, now, out);
         }
         let Some(known) = self.published_in(Attempt::of(header)) else {
@@ -204,10 +253,11 @@ impl Coordinator {
     fn published_in(&self, attempt: Attempt) -> Option<&BTreeMap<NodeId, Signed>> {
         let deciding = self.deciding.as_ref();
         let movement = deciding.and_then(|deciding| deciding.data.known(attempt));
-        let applied = self.applied.as_ref().filter(|(of, _)| *of == attempt);
+        let applied = self.applied.as_ref();
+        let applied = applied.filter(|applied| applied.attempt == attempt);
         movement
             .map(|movement| &movement.signed)
-            .or(applied.map(|(_, signed)| signed))
+            .or(applied.map(|applied| &applied.signed))
     }
 
     /// Tells everybody of the proof that an owner equivocated, and goes on without it.
@@ -232,6 +282,7 @@ impl Coordinator {
         for node in everybody.into_iter().filter(|node| *node != self.me()) {
             self.send_from(header.place(), node, proof.clone(), out);
         }
+        self.keep_proof(owner, header.place(), proof);
         self.go_on_without_equivocator(owner, now, out);
     }
 
@@ -246,13 +297,15 @@ impl Coordinator {
         out: &mut Outbox<Effect>,
     ) {
         let Some(history) = &self.history else { return };
-        if !is_member(&history.view, header) || !history.view.contains(owner) {
+        if !is_member(&history.view, header) || self.key_of(owner).is_none() {
             return;
         }
         if one.digest == other.digest {
             return self.go_on_without(header.sender, Unsound::OtherValues, now, out);
         }
         if !self.is_named(owner) {
+            let proof = Message::Equivocated { owner, one, other };
+            self.keep_proof(owner, header.place(), proof);
             self.go_on_without_equivocator(owner, now, out);
         }
     }
@@ -266,11 +319,10 @@ impl Coordinator {
         self.go_on_without(owner, Unsound::Equivocated, now, out);
     }
 
-    /// Whether the incarnation of a node in the view was named.
-    fn is_named(&self, node: NodeId) -> bool {
-        let view = self.history.as_ref().map(|history| &history.view);
-        view.and_then(|view| view.member(node))
-            .is_some_and(|member| self.links.is_refused(node, member.incarnation))
+    /// Whether the incarnation of a member, a voter or a node that joins was named.
+    pub(super) fn is_named(&self, node: NodeId) -> bool {
+        self.key_of(node)
+            .is_some_and(|(signer, _)| self.links.is_refused(node, signer.incarnation))
     }
 
     /// Called when the wait for what receivers got is over: the next attempt is made without those

@@ -126,10 +126,10 @@ impl Movement {
             .collect()
     }
 
-    /// The root of what all owners published, if this node holds all data of the attempt.
-    pub fn root(&self) -> Option<Digest> {
+    /// The digest of the entry, if this node holds all data of the attempt.
+    pub fn entry(&self) -> Option<Digest> {
         let complete = self.published.as_ref().filter(|_| self.is_complete());
-        complete.map(|(proposal, _)| proposal.outcome.published)
+        complete.map(|(proposal, _)| proposal.outcome.digest())
     }
 
     pub fn take_state(&mut self, from: NodeId) {

@@ -2,6 +2,7 @@
 
 use super::data::Data;
 use super::reports::Reports;
+use super::seen::Seen;
 use crate::coordinator::acceptor::{Acceptor, Promise};
 use crate::coordinator::outcome::{Outcome, Proposal, RoundSpec};
 use crate::ident::{NodeId, Term};
@@ -29,6 +30,8 @@ pub(super) enum Lead {
         /// Number of the attempt whose data the outcome has; 0 for an entry of an earlier term.
         attempt: u32,
         outcome: Outcome,
+        /// Digest of the outcome.
+        digest: Digest,
         /// Nodes that hold the attempt's data, and so know the entry.
         ready: BTreeSet<NodeId>,
         accepted: BTreeSet<NodeId>,
@@ -45,7 +48,7 @@ pub(super) struct Attempts {
     pub within: Option<BTreeSet<NodeId>>,
     /// The newest attempt, unless it was dropped.
     pub proposal: Option<Proposal>,
-    /// Nodes that hold all data that they must for the newest attempt, with the root of it.
+    /// Nodes that hold all data that they must for the newest attempt, with the digest of the entry.
     pub ready: BTreeMap<NodeId, Digest>,
     /// Nodes that were asked what they got, and have not answered.
     pub compared: BTreeSet<NodeId>,
@@ -95,6 +98,8 @@ pub(super) struct Deciding {
     /// acknowledgement was announced.
     pub opened: BTreeSet<NodeId>,
     pub closed: bool,
+    /// Attempts of terms below this one were closed by their leaders' successor.
+    pub closed_below: Term,
     pub proposed: Option<Proposed>,
     pub data: Data,
     /// Known contributors, with their contributions.
@@ -120,6 +125,8 @@ pub(super) struct Deciding {
     pub reports: Reports,
     /// Nodes that are ahead and were asked for the entry; at most as many as a view has members.
     pub asked: BTreeSet<NodeId>,
+    /// Votes of the others, and what they say of the decision.
+    pub seen: Seen,
     /// Why the run ends once those that remain are not most of the voters.
     pub refusal: Option<RefusalReason>,
 }
@@ -132,6 +139,7 @@ impl Deciding {
             lead: Lead::Follow,
             opened: BTreeSet::new(),
             closed: false,
+            closed_below: Term::default(),
             proposed: None,
             data: Data::default(),
             contributed: BTreeMap::new(),
@@ -146,6 +154,7 @@ impl Deciding {
             stood_in: 0,
             reports: Reports::default(),
             asked: BTreeSet::new(),
+            seen: Seen::default(),
             refusal: None,
         }
     }

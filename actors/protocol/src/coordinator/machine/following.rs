@@ -67,7 +67,8 @@ impl Coordinator {
             // Either the view is still on its way here, or this node has left, and others do not
             // know with which entry.
             self.answer_late(&header, &message, out);
-            if !is_checked(&message) {
+            let is_checked_vote = self.doubts() && is_of_vote(&message);
+            if !is_checked(&message) && !is_checked_vote {
                 self.early.keep(header, message);
             }
             return;
@@ -75,11 +76,19 @@ impl Coordinator {
         if let Message::Equivocated { owner, one, other } = message {
             return self.receive_proof(&header, owner, (one, other), now, out);
         }
+        if let Message::TwoEntries { one, other } = message {
+            return self.receive_two_entries(&header, (one, other), now, out);
+        }
         let place = self.place();
         if let Message::Published(list) = &message
             && header.round < place.round
         {
             return self.receive_late_list(&header, list, now, out);
+        }
+        if let Message::Accepted(signed) = &message
+            && header.round < place.round
+        {
+            return self.receive_late_vote(&header, *signed, now, out);
         }
         if header.round < place.round && !planted::has(Bug::StaleEpoch) {
             return self.answer_late(&header, &message, out);
@@ -104,8 +113,8 @@ impl Coordinator {
                 self.note_contribution(header.sender, contributed, now, out)
             }
             Message::Attempt(draft) if of_leader => self.receive_attempt(header, &draft, now, out),
-            Message::Ready(published) => self.count_ready(
-                (header.sender, published),
+            Message::Ready(entry) => self.count_ready(
+                (header.sender, entry),
                 (header.term, header.attempt),
                 now,
                 out,
@@ -115,7 +124,12 @@ impl Coordinator {
             Message::Decide { entry, leaves } => {
                 self.told_decision(header, entry, leaves, now, out)
             }
-            Message::Learn => self.lead_again(header.sender, out),
+            Message::Learn => {
+                self.lead_again(header.sender, out);
+                self.vote_again(header.sender, out);
+                self.tell_undecided(header.sender, out);
+            }
+            Message::Undecided => self.note_undecided(header.sender),
             // A member that does not vote yet forks if no voter is left.
             Message::Fork {
                 lineage,
@@ -135,10 +149,18 @@ impl Coordinator {
             Message::Open if of_leader => self.acknowledge_open(header, now, out),
             Message::Opened if self.is_from_voter(header) => self.count_opened(header, out),
             Message::Closed if of_leader => {
+                self.with_deciding(|deciding| {
+                    deciding.closed_below = deciding.closed_below.max(header.term);
+                });
                 self.discard_where(|movement| movement.attempt().term < header.term, out)
             }
-            Message::Accept(entry) if of_leader => self.vote(header, entry, now, out),
-            Message::Accepted if self.is_from_voter(header) => self.count_accepted(header),
+            Message::Accept { entry, signature } if of_leader => {
+                self.vote(header, (entry, signature), now, out)
+            }
+            Message::Accepted(signed) if self.is_from_voter(header) => {
+                self.count_accepted(header, signed.digest);
+                self.note_vote(header, signed, now, out);
+            }
             Message::Compare if of_leader => self.tell_published(header, out),
             Message::Published(list) => self.receive_published(header, &list, now, out),
             Message::Overtaken => self.overtaken(header.term, now),
@@ -152,11 +174,14 @@ impl Coordinator {
             | Message::Open
             | Message::Opened
             | Message::Closed
-            | Message::Accept(_)
-            | Message::Accepted
+            | Message::Accept { .. }
+            | Message::Accepted(_)
             | Message::Compare => {}
             // Handled before the round is looked at.
-            Message::Admit { .. } | Message::Learned | Message::Equivocated { .. } => {}
+            Message::Admit { .. }
+            | Message::Learned
+            | Message::Equivocated { .. }
+            | Message::TwoEntries { .. } => {}
             // Of membership and gossip, which `node::route` sends there.
             Message::Hello(_)
             | Message::Bootstrap { .. }
@@ -223,7 +248,7 @@ impl Coordinator {
             if leaves {
                 self.send_from(header.place(), header.sender, Message::Learned, out);
             }
-            return self.excluded(&header, entry, now, out);
+            return self.told_ahead(&header, entry, now, out);
         }
         let (Some(history), Some(deciding)) = (&self.history, &mut self.deciding) else {
             return;
@@ -233,7 +258,11 @@ impl Coordinator {
             || deciding
                 .may_follow()
                 .any(|outcome| is_member(&outcome.view, &header));
-        if known && !is_checked(&message) && header.round == history.round.next() {
+        let next = known && header.round == history.round.next();
+        // What is of a vote was checked against a key that this node knows.
+        let unchecked =
+            self.doubts() && is_of_vote(&message) && self.key_of(header.term.node).is_none();
+        if next && !is_checked(&message) && !unchecked {
             self.early.keep(header, message);
         }
         if asks {
@@ -325,9 +354,7 @@ impl Coordinator {
         out: &mut Outbox<Effect>,
     ) {
         self.go_on_without(header.sender, Unsound::Abandoned, now, out);
-        if let Some(deciding) = &mut self.deciding {
-            deciding.refusal.get_or_insert(reason);
-        }
+        self.with_deciding(|deciding| _ = deciding.refusal.get_or_insert(reason));
         self.end_if_refused(out);
     }
 
@@ -507,6 +534,7 @@ impl Coordinator {
             }
             return;
         }
+        self.show_proofs(header, &proposal, out);
         self.take_proposal(header.term, header.attempt, proposal, out);
     }
 
@@ -680,11 +708,11 @@ impl Coordinator {
         };
         movement.ready = true;
         let attempt = movement.attempt();
-        let published = movement.root().unwrap_or_default();
+        let entry = movement.entry().unwrap_or_default();
         deciding.was_ready = true;
         if attempt.term.node == me {
             let place = (attempt.term, attempt.number);
-            return self.count_ready((me, published), place, now, out);
+            return self.count_ready((me, entry), place, now, out);
         }
         self.send_from(
             Place {
@@ -693,7 +721,7 @@ impl Coordinator {
                 ..self.place()
             },
             attempt.term.node,
-            Message::Ready(published),
+            Message::Ready(entry),
             out,
         );
     }
@@ -715,18 +743,20 @@ impl Coordinator {
                 .accepted()
                 .is_some_and(|(of, _)| *of == term);
             let ready = deciding.data.ready(term, deciding.number());
-            let ready = ready.and_then(Movement::root);
+            let ready = ready.and_then(Movement::entry);
             let first = history.first_term() == term;
             if voter && !first {
                 // The leader may have been heard before it could be answered.
                 self.tell_promise(term, out);
             }
-            if let Some(published) = ready {
-                self.send(node, Message::Ready(published), out);
+            if let Some(entry) = ready {
+                self.send(node, Message::Ready(entry), out);
             }
-            if accepted {
-                self.send(node, Message::Accepted, out);
+            if let Some(signed) = self.own_vote().filter(|_| accepted) {
+                self.send(node, Message::Accepted(signed), out);
             }
+        } else {
+            self.vote_again(node, out);
         }
         self.lead_again(node, out);
     }
@@ -823,7 +853,15 @@ impl Coordinator {
 /// Whether a frame carries signatures, which were checked against what this node knew when it
 /// arrived. It is not kept for a later round, in which nobody would check them.
 fn is_checked(message: &Message) -> bool {
-    matches!(message, Message::Published(_) | Message::Equivocated { .. })
+    matches!(
+        message,
+        Message::Published(_) | Message::Equivocated { .. } | Message::TwoEntries { .. }
+    )
+}
+
+/// Whether a frame carries what a leader signed.
+fn is_of_vote(message: &Message) -> bool {
+    matches!(message, Message::Accept { .. } | Message::Accepted(_))
 }
 
 /// Whether the header's sender is in the view, in the view's incarnation of it.

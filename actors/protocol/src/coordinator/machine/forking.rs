@@ -14,6 +14,7 @@
 use super::Coordinator;
 use super::following::is_member;
 use super::history::History;
+use super::seen::Seen;
 use super::timers::Timer;
 use crate::coordinator::error::RecoveryError;
 use crate::coordinator::events::Effect;
@@ -177,7 +178,11 @@ impl Coordinator {
             history.is_fork = true;
             history.is_ordered = ordered;
         }
-        self.with_deciding(|deciding| deciding.fork_due = false);
+        self.with_deciding(|deciding| {
+            deciding.fork_due = false;
+            // These were votes of the previous history.
+            deciding.seen = Seen::default();
+        });
         self.timers.stop(Timer::Fork);
     }
 
@@ -285,6 +290,7 @@ impl Coordinator {
         let holds = deciding.decided.is_none() && deciding.data.of(&entry).is_some();
         if allowed && akin && counted && !bound && holds && is_member(&history.view, header) {
             history.lineage = entry.lineage;
+            deciding.seen = Seen::default();
             deciding.decided = Some(entry);
         }
     }

@@ -8,6 +8,7 @@
 //! proposes nothing else under this term.
 
 use super::Coordinator;
+use super::data::Movement;
 use super::deciding::{Attempts, Lead};
 use super::history::History;
 use super::timers::Timer;
@@ -19,7 +20,7 @@ use crate::coordinator::voters::Voter;
 use crate::ident::{NodeId, Term};
 use crate::machine::{Outbox, Place};
 use crate::planted::{self, Bug};
-use crate::published::Digest;
+use crate::published::{Digest, Signature, Signed};
 use crate::time::{Instant, Span};
 use crate::view::Member;
 use crate::wire::{ContributionNotice, Header, Message, RefusalReason};
@@ -256,14 +257,40 @@ impl Coordinator {
         if !all && self.timers.runs(Timer::Promises) {
             return;
         }
-        let chosen = bound(promises.values()).map(|(_, outcome)| outcome.clone());
         let held = |outcome: &Outcome| {
             !history.is_fork || promises.keys().any(|node| outcome.view.contains(*node))
         };
-        match chosen.filter(held) {
+        match self.chosen(promises).filter(held) {
             Some(outcome) => self.finish(term, outcome, out),
             None => self.open(term, now, out),
         }
+    }
+
+    /// The entry that may have been chosen, given the promises of a quorum. Two of one term show
+    /// that its leader lied: then only one counts for which that leader's vote is not needed. So does
+    /// an entry whose next member this node is without holding its data.
+    fn chosen(&self, promises: &BTreeMap<NodeId, Promise<Outcome>>) -> Option<Outcome> {
+        let (term, first) = bound(promises.values())?;
+        let accepted = promises
+            .iter()
+            .filter_map(|(node, promise)| Some((node, promise.accepted.as_ref()?)))
+            .filter(|(_, (of, _))| of == term);
+        let of_two = accepted.clone().any(|(_, (_, outcome))| outcome != first);
+        let needless = |outcome: &&Outcome| {
+            let voted = accepted.clone().filter(|(_, (_, other))| other == *outcome);
+            self.is_quorum(
+                voted
+                    .map(|(node, _)| *node)
+                    .filter(|node| *node != term.node),
+            )
+        };
+        let mut candidates = accepted.clone().map(|(_, (_, outcome))| outcome);
+        let chosen = if of_two {
+            candidates.find(needless)
+        } else {
+            Some(first)
+        };
+        chosen.filter(|outcome| !self.lacks(outcome)).cloned()
     }
 
     /// Asks for votes for an entry of an earlier term. Every next member holds its data already, so
@@ -608,16 +635,15 @@ impl Coordinator {
         }
         let enough = attempts.ready.len() + usize::from(planted::has(Bug::AcceptBeforeReady))
             >= receivers.len();
-        if enough {
-            let roots: BTreeSet<Digest> = attempts.ready.values().copied().collect();
-            let Some(published) = roots.first().copied().filter(|_| roots.len() == 1) else {
-                return self.compare(now, out);
-            };
-            let outcome = Outcome {
-                published,
-                ..proposal.outcome.clone()
-            };
-            self.ask_for_votes(term, number, outcome, receivers, out);
+        if !enough {
+            return;
+        }
+        let entries: BTreeSet<Digest> = attempts.ready.values().copied().collect();
+        let held = deciding.data.ready(term, number);
+        let held = held.and_then(Movement::outcome).cloned();
+        match held.filter(|held| entries.iter().eq([&held.digest()])) {
+            Some(outcome) => self.ask_for_votes(term, number, outcome, receivers, out),
+            None => self.compare(now, out),
         }
     }
 
@@ -631,10 +657,16 @@ impl Coordinator {
     ) {
         let me = self.me();
         let votes = self.is_voter();
+        let doubts = self.doubts();
         self.timers.stop(Timer::Joiners);
         let Some(deciding) = &mut self.deciding else {
             return;
         };
+        let digest = outcome.digest();
+        if doubts {
+            let signature = Signature::default();
+            deciding.seen.asks(term, Signed { digest, signature });
+        }
         let mut accepted = BTreeSet::new();
         if votes && deciding.acceptor.accept(term, outcome.clone()).is_ok() {
             accepted.insert(me);
@@ -643,6 +675,7 @@ impl Coordinator {
             term,
             attempt,
             outcome,
+            digest,
             ready,
             accepted,
         };
@@ -663,6 +696,7 @@ impl Coordinator {
             term,
             attempt,
             outcome,
+            digest,
             ready,
             ..
         }) = self.deciding.as_ref().map(|deciding| &deciding.lead)
@@ -670,24 +704,31 @@ impl Coordinator {
             return;
         };
         let entry = if ready.contains(&to) {
-            Entry::Held(outcome.published)
+            Entry::Held(*digest)
         } else {
             Entry::Whole(outcome.clone())
         };
+        // The shell signs it.
+        let signature = Signature::default();
         self.send_from(
             self.place_of(*term, *attempt),
             to,
-            Message::Accept(entry),
+            Message::Accept { entry, signature },
             out,
         );
     }
 
-    pub(super) fn count_accepted(&mut self, header: &Header) {
+    pub(super) fn count_accepted(&mut self, header: &Header, voted: Digest) {
         let Some(deciding) = &mut self.deciding else {
             return;
         };
-        if let Lead::Accept { term, accepted, .. } = &mut deciding.lead
-            && *term == header.term
+        if let Lead::Accept {
+            term,
+            accepted,
+            digest,
+            ..
+        } = &mut deciding.lead
+            && (*term, *digest) == (header.term, voted)
         {
             accepted.insert(header.sender);
         }
@@ -703,6 +744,7 @@ impl Coordinator {
             term,
             attempt,
             outcome,
+            digest,
             ready,
             accepted,
         } = &deciding.lead
@@ -725,7 +767,7 @@ impl Coordinator {
             .collect();
         for to in everybody.into_iter().filter(|to| *to != self.me()) {
             let entry = if ready.contains(&to) {
-                Entry::Held(outcome.published)
+                Entry::Held(*digest)
             } else {
                 Entry::Whole(outcome.clone())
             };
@@ -790,10 +832,12 @@ impl Coordinator {
                 ..
             } => {
                 if votes && !accepted.contains(&node) {
+                    let entry = Entry::Whole(outcome.clone());
+                    let signature = Signature::default();
                     self.send_from(
                         self.place_of(*term, *attempt),
                         node,
-                        Message::Accept(Entry::Whole(outcome.clone())),
+                        Message::Accept { entry, signature },
                         out,
                     );
                 }

@@ -92,12 +92,12 @@ impl Coordinator {
                 }
                 entry
             }
-            Entry::Held(published) => {
+            Entry::Held(digest) => {
                 let Some(known) = accepted.or(held).cloned() else {
                     return self.send(header.sender, Message::Learn, out);
                 };
-                if known.published != published {
-                    // Only a leader says it so, and only to those that told it of these values.
+                if known.digest() != digest {
+                    // Only a leader says it so, and only to those that told it of this entry.
                     if header.sender == header.term.node {
                         self.contradicted(header, now, out);
                     }
@@ -106,14 +106,11 @@ impl Coordinator {
                 known
             }
         };
-        let Some(deciding) = &mut self.deciding else {
-            return;
-        };
         let of_this = self.history.as_ref().is_some_and(|history| {
             history.lineage == entry.lineage && history.round == entry.round
         });
         if of_this {
-            deciding.decided.get_or_insert(entry);
+            self.note_told(header.sender, entry);
         }
         if leaves {
             self.send_from(header.place(), header.sender, Message::Learned, out);
@@ -146,7 +143,7 @@ impl Coordinator {
             | Message::Prepare
             | Message::Open
             | Message::Attempt(_)
-            | Message::Accept(_)
+            | Message::Accept { .. }
             | Message::Broken(_)
             | Message::Fork { .. } => {
                 self.send_from(
@@ -190,32 +187,25 @@ impl Coordinator {
     /// Handles an entry later than this node's round: the others continued without it.
     pub(super) fn excluded(
         &mut self,
-        header: &Header,
-        entry: Outcome,
+        teller: NodeId,
+        PlacedOutcome { outcome, place }: PlacedOutcome,
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {
-        if entry.round < header.round
+        if outcome.round < place.round
             || self
                 .history
                 .as_ref()
-                .is_none_or(|history| entry.lineage != history.lineage)
+                .is_none_or(|history| outcome.lineage != history.lineage)
         {
             return;
         }
         self.discard_where(|_| true, out);
-        self.go_on_outside(
-            PlacedOutcome {
-                outcome: entry,
-                place: header.place(),
-            },
-            now,
-            out,
-        );
+        self.go_on_outside(PlacedOutcome { outcome, place }, now, out);
         if self.is_voter() {
             // The leader's requests meanwhile were of a round that this node did not know.
             let leader = self.history.as_ref().map(|history| history.leader);
-            let asked: BTreeSet<NodeId> = leader.into_iter().chain([header.sender]).collect();
+            let asked: BTreeSet<NodeId> = leader.into_iter().chain([teller]).collect();
             self.broadcast(asked, &Message::Learn, out);
         }
     }
@@ -279,10 +269,7 @@ impl Coordinator {
             .is_some_and(|member| member.incarnation == myself.incarnation);
         self.timers.end_round();
         self.forget_aside(out);
-        let applied = self.deciding.as_ref();
-        self.applied = applied
-            .and_then(|deciding| deciding.data.known(attempt))
-            .map(|movement| (attempt, movement.signed.clone()));
+        self.note_applied(attempt, &outcome, place, out);
         let decided = PlacedOutcome { outcome, place };
         if stays && !last {
             let outcome = decided.outcome.clone();

@@ -172,6 +172,11 @@ impl Links {
         self.distrusted.get(&node) == Some(&incarnation)
     }
 
+    /// Whether the newest known incarnation of a node sent what no correct node sends.
+    pub fn is_anything_refused_of(&self, node: NodeId) -> bool {
+        self.distrusted.contains_key(&node)
+    }
+
     /// Whether no node has sent what no correct node sends.
     pub fn nobody_is_refused(&self) -> bool {
         self.distrusted.is_empty()

@@ -3,12 +3,15 @@
 
 use super::Coordinator;
 use super::data::Movement;
+use super::deciding::Deciding;
 use crate::coordinator::acceptor::Promise;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::{Entry, Outcome};
 use crate::ident::Term;
 use crate::machine::Outbox;
 use crate::planted::{self, Bug};
+use crate::published::{Signature, Signed};
+use crate::sound::Unsound;
 use crate::time::Instant;
 use crate::wire::{Header, Message};
 
@@ -94,20 +97,27 @@ impl Coordinator {
     }
 
     /// Votes for an entry. Every next member holds its data: otherwise its leader would not ask. A
-    /// voter that told this leader of other values of the attempt does not vote.
+    /// voter that told this leader of another entry of the attempt does not vote, nor does one that
+    /// was asked for another entry under this term.
     pub(super) fn vote(
         &mut self,
         header: &Header,
-        entry: Entry,
+        (entry, signature): (Entry, Signature),
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {
+        let digest = entry.digest();
+        let signed = Signed { digest, signature };
         let place = self.place();
         let elsewhere =
             |entry: &Outcome| entry.round != place.round || entry.lineage != place.lineage;
         if matches!(&entry, Entry::Whole(entry) if elsewhere(entry))
             || !self.raise(header, now, out)
         {
+            return;
+        }
+        let chosen_before = self.saw_another_chosen(header.term, digest);
+        if self.doubts() && !self.note_ask(header, signed, now, out) {
             return;
         }
         let Some(deciding) = &mut self.deciding else {
@@ -117,11 +127,7 @@ impl Coordinator {
             .data
             .ready(header.term, header.attempt)
             .and_then(Movement::outcome);
-        let published = match &entry {
-            Entry::Whole(entry) => entry.published,
-            Entry::Held(published) => *published,
-        };
-        if held.is_some_and(|held| held.published != published) {
+        if held.is_some_and(|held| held.digest() != digest) {
             return self.contradicted(header, now, out);
         }
         let entry = match entry {
@@ -131,8 +137,29 @@ impl Coordinator {
         let Some(entry) = entry else {
             return self.send(header.sender, Message::Learn, out);
         };
-        if deciding.acceptor.accept(header.term, entry).is_ok() {
-            self.send(header.sender, Message::Accepted, out);
+        if chosen_before {
+            return;
+        }
+        if self.lacks(&entry) {
+            return self.asked_without_data(header, now, out);
+        }
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
+        if deciding.acceptor.accept(header.term, entry.clone()).is_ok() {
+            deciding.seen.asks(header.term, signed);
+            self.tell_vote(header.sender, &entry, out);
+        }
+    }
+
+    /// Handles a leader that asks for votes for an entry whose data this node does not hold,
+    /// although it is a next member. The leader that asked first lies; one that finishes an entry of
+    /// an earlier term may have been told it by a liar.
+    fn asked_without_data(&mut self, header: &Header, now: Instant, out: &mut Outbox<Effect>) {
+        let finishes = header.attempt == 0 && header.term.counter > 0;
+        let closed = |deciding: &Deciding| header.term < deciding.closed_below;
+        if !finishes && !self.deciding.as_ref().is_some_and(closed) {
+            self.go_on_without(header.sender, Unsound::Unattempted, now, out);
         }
     }
 }

@@ -30,7 +30,7 @@ fn points() -> Option<Points> {
 fn leader() -> Bench {
     let mut leader = Bench::with(&ALL, 1, |settings| settings.checkpoints = points());
     leader.lead(SPEC);
-    leader.hear_all(&[2, 3], &Message::Accepted);
+    leader.hear_all(&[2, 3], &leader.vote());
     leader
 }
 
@@ -45,7 +45,7 @@ fn spec(kind: RoundKind, steps: u64) -> RoundSpec {
 /// Leads a round to its decision; returns its entry.
 fn decide(leader: &mut Bench, spec: RoundSpec) -> Outcome {
     leader.lead(spec);
-    let effects = leader.hear_all(&[2, 3], &Message::Accepted);
+    let effects = leader.hear_all(&[2, 3], &leader.vote());
     let applied = effects.into_iter().find_map(|effect| match effect {
         Effect::Apply { outcome, .. } => Some(outcome),
         _ => None,
@@ -105,7 +105,7 @@ fn the_last_member_leaves_with_a_checkpoint_too() {
         }
         leader.lead(spec(kind, POINT));
         leader.leaves_after_contributing(1);
-        let effects = leader.hear_all(&[2, 3], &Message::Accepted);
+        let effects = leader.hear_all(&[2, 3], &leader.vote());
         assert!(
             !effects
                 .iter()

@@ -8,7 +8,7 @@ use crate::coordinator::Attempt;
 fn admits(change: impl FnOnce(&mut Settings)) -> (Bench, Vec<Effect>) {
     let mut leader = Bench::with(&[1, 2, 3], 1, change);
     leader.lead(SPEC);
-    leader.hear(2, Message::Accepted);
+    leader.hear(2, leader.vote());
     leader.joiners(view(&[9]).members().to_vec());
     let mut effects = leader.contribute_to(FIRST);
     effects.extend(leader.hear_all(&[2, 3], &Message::Contribute(contribution_to(FIRST))));
@@ -42,7 +42,7 @@ fn a_joiner_that_dies_or_takes_too_long_is_done_without() {
 fn a_straggler_is_closed_without_after_the_grace_and_stays_a_member() {
     let mut leader = Bench::of(&[1, 2, 3, 4], 1);
     leader.lead(SPEC);
-    leader.hear_all(&[2, 3], &Message::Accepted);
+    leader.hear_all(&[2, 3], &leader.vote());
     let mut effects = leader.contribute_to(FIRST);
     effects.extend(leader.hear_all(&[2, 3], &Message::Contribute(contribution_to(FIRST))));
     let grace = Settings::simulated(identity(&leader.view, 1)).grace;
@@ -78,8 +78,8 @@ fn only_those_that_are_ready_for_the_newest_attempt_count() {
     let ready = leader.is_ready();
     leader.hear(2, ready.clone());
     let late = leader.hear_at(3, first, ready.clone());
-    assert!(!says!(late, Message::Accept(_)), "{late:?}");
-    assert!(says!(leader.hear(3, ready), Message::Accept(_)));
+    assert!(!says!(late, Message::Accept { .. }), "{late:?}");
+    assert!(says!(leader.hear(3, ready), Message::Accept { .. }));
 }
 
 /// Node 2 is ready for an attempt of node 1, which dies. A leader of a higher term may be bound to
@@ -151,8 +151,17 @@ fn whoever_joins_is_told_the_decision() {
     let (mut leader, begun) = admits(|_| {});
     leader.hold_all(&begun);
     let asked = leader.hear_all(&[2, 3, 9], &leader.is_ready());
-    assert!(says!(asked, Message::Accept(Entry::Held(_))), "{asked:?}");
-    let decided = leader.hear(2, Message::Accepted);
+    assert!(
+        says!(
+            asked,
+            Message::Accept {
+                entry: Entry::Held(_),
+                ..
+            }
+        ),
+        "{asked:?}"
+    );
+    let decided = leader.hear(2, leader.vote());
     for node in [2, 3, 9] {
         assert!(
             says!(decided, to node, Message::Decide { .. }),
@@ -224,7 +233,7 @@ fn state_may_arrive_before_the_attempt_that_moves_it() {
 fn lost_momentum_is_counted_once_and_adds_up() {
     let mut leader = Bench::with(&[1, 2, 3, 4, 5], 1, |settings| settings.replicas = 0);
     leader.lead(SPEC);
-    leader.hear_all(&[2, 3], &Message::Accepted);
+    leader.hear_all(&[2, 3], &leader.vote());
     let mut lost = Vec::new();
     let mut alive = vec![2, 3, 4, 5];
     for (step, dies) in [(1, Some(5)), (2, Some(4)), (3, None)] {
@@ -243,7 +252,7 @@ fn lost_momentum_is_counted_once_and_adds_up() {
         lost.extend(counts.last());
         leader.hold_all(&effects);
         leader.hear_all(&alive, &leader.is_ready());
-        leader.hear_all(&alive, &Message::Accepted);
+        leader.hear_all(&alive, &leader.vote());
         assert_eq!(leader.place().round, Round(step + 1));
     }
     let [first, second, third] = lost[..] else {

@@ -68,8 +68,8 @@ fn an_owner_that_publishes_different_values_is_proved_and_left_out() {
         let mut leader = leader(&[3, 4, 5]);
         // Node 2 got other values; it may be the owner itself.
         let list = list_with(&leader, owner);
-        let asked = leader.hear(2, Message::Ready(root_of(&list)));
-        assert!(!says!(asked, Message::Accept(_)), "{asked:?}");
+        let asked = leader.hear(2, Message::Ready(leader.entry_of(&list).digest()));
+        assert!(!says!(asked, Message::Accept { .. }), "{asked:?}");
         assert!(says!(asked, to 2, Message::Compare), "{asked:?}");
         assert!(!says!(asked, to 3, Message::Compare), "{asked:?}");
         let found = leader.hear(2, Message::Published(list));
@@ -96,7 +96,7 @@ fn a_list_that_names_other_owners_names_its_sender() {
     let mut leader = leader(&[3, 4, 5]);
     let mut list = leader.list();
     list.pop();
-    leader.hear(2, Message::Ready(root_of(&list)));
+    leader.hear(2, Message::Ready(leader.entry_of(&list).digest()));
     let found = leader.hear(2, Message::Published(list.clone()));
     assert_eq!(names(&found), [(2, Unsound::OtherValues)]);
     list.reverse();
@@ -132,16 +132,16 @@ fn what_a_member_got_is_told_to_the_leader_of_its_attempt_only() {
 /// The leader asks for votes for what it published to others.
 #[test]
 fn a_voter_that_is_asked_for_other_values_tells_the_others_and_follows_the_leader_no_more() {
-    let ask = Message::Accept(Entry::Held(Digest([7; 32])));
+    let asks = ask(Entry::Held(Digest([7; 32])));
     let decide = Message::Decide {
         entry: Entry::Held(Digest([7; 32])),
         leaves: false,
     };
-    for message in [ask, decide] {
+    for message in [asks, decide] {
         let (mut member, _) = Bench::ready(&[1, 2, 3], 2, |_| {});
         let list = member.list();
         let effects = member.hear(1, message.clone());
-        assert!(!says!(effects, Message::Accepted), "{effects:?}");
+        assert!(!says!(effects, Message::Accepted(_)), "{effects:?}");
         assert_eq!(member.machine.last_outcome(), None);
         assert_eq!(names(&effects), [(1, Unsound::OtherValues)]);
         for to in [1, 3] {
@@ -257,11 +257,11 @@ fn who_takes_over_finishes_the_root_that_was_voted_for() {
         published: Digest([7; 32]),
         ..outcome
     };
-    voter.hear(1, Message::Accept(Entry::Held(chosen.published)));
+    voter.hear(1, ask(Entry::Held(chosen.digest())));
     assert_eq!(voter.machine.accepted(), None);
-    let entry = Message::Accept(Entry::Whole(chosen.clone()));
+    let entry = ask(Entry::Whole(chosen.clone()));
     let effects = voter.hear_under(2, term(2, 2), entry);
-    assert!(says!(effects, to 2, Message::Accepted), "{effects:?}");
+    assert!(says!(effects, to 2, Message::Accepted(_)), "{effects:?}");
     let effects = voter.hear_under(2, term(2, 2), decision(chosen));
     assert!(effects.contains(&Effect::MustRejoin), "{effects:?}");
 
@@ -271,7 +271,53 @@ fn who_takes_over_finishes_the_root_that_was_voted_for() {
     let accepted = Some((term(0, 1), outcome.clone()));
     let asked = leader.hear_promise(3, accepted, None);
     let asks = |(to, _, message): (NodeId, &Header, &Message)| {
-        to == NodeId(3) && *message == Message::Accept(Entry::Whole(outcome.clone()))
+        to == NodeId(3) && *message == ask(Entry::Whole(outcome.clone()))
     };
     assert!(messages(&asked).any(asks), "{asked:?}");
+}
+
+fn proof_of(owner: u64) -> Message {
+    let signed = |byte| Signed {
+        digest: Digest([byte; 32]),
+        signature: Signature::default(),
+    };
+    Message::Equivocated {
+        owner: NodeId(owner),
+        one: signed(1),
+        other: signed(2),
+    }
+}
+
+/// The leader was restarted since, or joined later.
+#[test]
+fn a_leader_that_counts_on_a_proved_liar_is_shown_the_proof() {
+    let (mut member, entry) = Bench::ready(&[1, 2, 3, 4], 2, |_| {});
+    let attempt = |number| Place {
+        attempt: number,
+        ..member.place()
+    };
+    let (next, third) = (attempt(1), attempt(2));
+    let shown = member.hear_attempt_at(1, next, &entry, &[1, 2, 3, 4]);
+    assert!(!says!(shown, Message::Equivocated { .. }), "{shown:?}");
+    member.hear(3, proof_of(4));
+    let shown = member.hear_attempt_at(1, third, &entry, &[1, 2, 3, 4]);
+    assert_eq!(told_proof(&shown, 4), [1]);
+}
+
+#[test]
+fn a_leader_that_is_shown_a_proof_of_an_earlier_round_admits_its_liar_no_more() {
+    let mut leader = Bench::of(&[1, 2, 3], 1);
+    leader.lead(SPEC);
+    let place = leader.place();
+    leader.hear_all(&[2, 3], &leader.vote());
+    leader.joiners(vec![view(&[4]).members()[0].clone()]);
+    let mut effects = leader.contribute_to(FIRST);
+    let all = Message::Contribute(contribution_to(FIRST));
+    effects.extend(leader.hear_all(&[2, 3], &all));
+    let (next, _) = newest(&leader, &effects).unwrap();
+    assert_eq!(next, [1, 2, 3, 4]);
+    let found = leader.hear_at(2, place, proof_of(4));
+    assert_eq!(names(&found), [(4, Unsound::Equivocated)]);
+    let (next, _) = newest(&leader, &found).unwrap();
+    assert_eq!(next, [1, 2, 3]);
 }

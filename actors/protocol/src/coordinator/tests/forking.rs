@@ -121,7 +121,10 @@ fn survivors_go_on(accepted: &Outcome, promised: &[u64]) -> (Bench, Vec<Effect>)
 
 fn asked_for(effects: &[Effect]) -> Option<&Outcome> {
     messages(effects).find_map(|(.., message)| match message {
-        Message::Accept(Entry::Whole(entry)) => Some(entry),
+        Message::Accept {
+            entry: Entry::Whole(entry),
+            ..
+        } => Some(entry),
         _ => None,
     })
 }

@@ -25,7 +25,7 @@ fn a_malformed_order_breaks_no_member() {
         let applied = member.hear(
             1,
             Message::Decide {
-                entry: Entry::Held(outcome.published),
+                entry: Entry::Held(outcome.digest()),
                 leaves: false,
             },
         );

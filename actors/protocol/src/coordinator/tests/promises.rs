@@ -7,7 +7,7 @@ use crate::coordinator::{GivesUp, Voter};
 fn a_leader_that_gave_its_place_up_and_returned_leads_under_a_higher_term() {
     let mut leader = Bench::of(&[1, 2, 3], 1);
     leader.lead(SPEC);
-    leader.hear(2, Message::Accepted);
+    leader.hear(2, leader.vote());
     // It leads round 1, and has asked for votes.
     leader.lead(FIRST);
     let term = leader.term();
@@ -22,13 +22,12 @@ fn a_vote_counts_once_and_only_under_its_term() {
     let mut leader = Bench::of(&[1, 2, 3, 4, 5], 1);
     leader.lead(SPEC);
     let decides = |effects: Vec<Effect>| says!(effects, Message::Decide { .. });
-    assert!(!decides(leader.hear_all(&[2, 2, 2], &Message::Accepted)));
-    assert!(!decides(leader.hear_under(
-        3,
-        term(1, 3),
-        Message::Accepted
-    )));
-    assert!(decides(leader.hear(3, Message::Accepted)));
+    assert!(!decides(leader.hear_all(&[2, 2, 2], &leader.vote())));
+    let vote = leader.vote();
+    assert!(!decides(leader.hear_under(3, term(1, 3), vote)));
+    let other = accepted(&founded(&leader.view, 2));
+    assert!(!decides(leader.hear_all(&[3, 4], &other)));
+    assert!(decides(leader.hear(3, leader.vote())));
 }
 
 #[test]
@@ -39,8 +38,8 @@ fn a_founder_that_voted_goes_over_to_no_other_bootstrap() {
         view: next_view(&founder.view, view(&[2, 3]).members()),
         ..founded(&founder.view, 2)
     };
-    let effects = founder.hear(2, Message::Accept(Entry::Whole(entry)));
-    assert!(says!(effects, Message::Accepted));
+    let effects = founder.hear(2, ask(Entry::Whole(entry)));
+    assert!(says!(effects, Message::Accepted(_)));
     assert_eq!(
         founder.tell(In::Resign(GivesUp::ForBootstrap)),
         [Effect::Resigned(false)]
@@ -80,7 +79,7 @@ fn a_voter_that_two_histories_admit_in_turn_forgets_no_vote() {
         contributors: ids(&[1, 2]),
         ..entry.clone()
     };
-    voter.hear_under(1, term(5, 1), Message::Accept(Entry::Whole(next)));
+    voter.hear_under(1, term(5, 1), ask(Entry::Whole(next)));
     assert!(voter.machine.accepted().is_some());
 
     let elsewhere = Outcome {

@@ -2,6 +2,7 @@
 //! with their square.
 
 use super::*;
+use crate::coordinator::VOTES_WAIT;
 use crate::published::PublicKey;
 use std::net::SocketAddr;
 
@@ -19,12 +20,14 @@ fn large_view(nodes: u64) -> View {
     View::new(Epoch::BOOTSTRAP, (0..nodes).map(member).collect()).unwrap()
 }
 
-/// Bytes that the leader of `nodes` sends in control frames to decide one round, each member
+/// Lengths of the control frames that the leader of `nodes` sends to decide one round, each member
 /// contributing.
-fn bytes_of_a_round(nodes: u64) -> usize {
+fn frames_of_a_round(nodes: u64) -> Vec<usize> {
     let view = large_view(nodes);
     let others: Vec<u64> = view.ids().skip(1).map(|id| id.0).collect();
-    let mut leader = Bench::outside(view.clone(), FIRST_ID, |_| {});
+    let mut leader = Bench::outside(view.clone(), FIRST_ID, |settings| {
+        settings.votes_wait = VOTES_WAIT;
+    });
     let lineage = Lineage::of_bootstrap(0x1234_5678_9abc_def0_1234_5678_9abc_def0);
     let mut effects = leader.tell(In::Formed { view, lineage });
     effects.extend(leader.lead(RoundSpec {
@@ -33,7 +36,7 @@ fn bytes_of_a_round(nodes: u64) -> usize {
         gamma: 0.1,
         elements: 25_000_000,
     }));
-    effects.extend(leader.hear_all(&others, &Message::Accepted));
+    effects.extend(leader.hear_all(&others, &leader.vote()));
     let applies = |effect: &Effect| matches!(effect, Effect::Apply { .. });
     assert!(
         effects.iter().any(applies),
@@ -43,7 +46,32 @@ fn bytes_of_a_round(nodes: u64) -> usize {
         Effect::Send { frame, .. } => Some(frame.encode().unwrap().len()),
         _ => None,
     });
-    frames.sum()
+    frames.collect()
+}
+
+fn bytes_of_a_round(nodes: u64) -> usize {
+    frames_of_a_round(nodes).iter().sum()
+}
+
+/// The attempt, the request for a vote, and the decision. Votes that members send each other go
+/// beside those, so the decision waits for nothing that the leader would have to answer.
+#[test]
+fn a_leader_sends_three_frames_to_each_member() {
+    for nodes in [4u64, 64] {
+        assert_eq!(frames_of_a_round(nodes).len() as u64, 3 * (nodes - 1));
+    }
+}
+
+#[test]
+fn a_member_sends_one_vote_to_each_node() {
+    for nodes in [4u64, 16] {
+        let ids: Vec<u64> = (1..=nodes).collect();
+        let doubts = |settings: &mut Settings| settings.votes_wait = VOTES_WAIT;
+        let (mut member, entry) = Bench::ready(&ids, 2, doubts);
+        let voted = member.hear(1, ask(Entry::Held(entry.digest())));
+        let frames = messages(&voted).filter(|(.., message)| **message == accepted(&entry));
+        assert_eq!(frames.count() as u64, nodes - 1);
+    }
 }
 
 #[test]

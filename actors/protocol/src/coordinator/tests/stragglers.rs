@@ -9,7 +9,7 @@ const ALL: [u64; 4] = [1, 2, 3, 4];
 fn leader() -> Bench {
     let mut leader = Bench::of(&ALL, 1);
     leader.lead(SPEC);
-    leader.hear_all(&[2, 3], &Message::Accepted);
+    leader.hear_all(&[2, 3], &leader.vote());
     leader
 }
 
@@ -40,7 +40,7 @@ fn round_without_4(leader: &mut Bench, step: u64) -> (bool, Vec<Effect>) {
     let held = leader.hold_all(&effects);
     effects.extend(held);
     effects.extend(leader.hear_all(&[2, 3, 4], &leader.is_ready()));
-    effects.extend(leader.hear_all(&[2, 3], &Message::Accepted));
+    effects.extend(leader.hear_all(&[2, 3], &leader.vote()));
     (waited, effects)
 }
 
@@ -96,7 +96,7 @@ fn a_member_whose_training_goes_on_is_waited_for_and_then_contributes_again() {
     let held = leader.hold_all(&effects);
     effects.extend(held);
     effects.extend(leader.hear_all(&[2, 3, 4], &leader.is_ready()));
-    effects.extend(leader.hear_all(&[2, 3], &Message::Accepted));
+    effects.extend(leader.hear_all(&[2, 3], &leader.vote()));
     assert_eq!(stragglers(&effects), Some(&[][..]));
     assert!(round_without_4(&mut leader, 11).0, "counted anew");
 }

@@ -254,7 +254,7 @@ fn frames_of_whoever_lied_are_ignored() {
 fn a_joiner_that_is_named_holds_up_no_round() {
     let mut leader = Bench::of(&[1, 2, 3], 1);
     leader.lead(SPEC);
-    leader.hear_all(&[2, 3], &Message::Accepted);
+    leader.hear_all(&[2, 3], &leader.vote());
     leader.joiners(vec![view(&[4]).members()[0].clone()]);
     let mut effects = leader.contribute_to(FIRST);
     let all = Message::Contribute(contribution_to(FIRST));

@@ -17,7 +17,7 @@ fn survivors_that_count_on_a_node_are_followed_unless_it_voted_for_something_els
                 ..outcome.clone()
             };
             let entry = if same { outcome.clone() } else { other };
-            member.hear_under(1, term(1, 1), Message::Accept(Entry::Whole(entry)));
+            member.hear_under(1, term(1, 1), ask(Entry::Whole(entry)));
         }
         let fork = LINEAGE.parted(5);
         let entry = Outcome {
@@ -146,10 +146,10 @@ fn a_member_says_again_what_its_leader_may_have_missed() {
     let again = member.tell(In::PeerUp(NodeId(1)));
     assert!(says!(again, to 1, Message::Contribute(_)), "{again:?}");
     assert!(says!(again, to 1, Message::Ready(_)), "{again:?}");
-    assert!(!says!(again, Message::Accepted), "{again:?}");
-    member.hear(1, Message::Accept(Entry::Whole(outcome)));
+    assert!(!says!(again, Message::Accepted(_)), "{again:?}");
+    member.hear(1, ask(Entry::Whole(outcome)));
     let again = member.tell(In::PeerUp(NodeId(1)));
-    assert!(says!(again, to 1, Message::Accepted), "{again:?}");
+    assert!(says!(again, to 1, Message::Accepted(_)), "{again:?}");
 }
 
 #[test]
@@ -161,7 +161,14 @@ fn a_leader_asks_again_whoever_may_have_missed_it() {
     leader.lead(SPEC);
     let again = leader.tell(In::PeerUp(NodeId(3)));
     assert!(
-        says!(again, to 3, Message::Accept(Entry::Whole(_))),
+        says!(
+            again,
+            to 3,
+            Message::Accept {
+                entry: Entry::Whole(_),
+                ..
+            }
+        ),
         "{again:?}"
     );
 
@@ -211,26 +218,26 @@ fn an_attempt_that_its_leader_replaced_is_dropped() {
 fn a_vote_is_for_an_entry_that_the_voter_knows() {
     let (mut ready, outcome) = Bench::ready(&[1, 2, 3], 2, |_| {});
     assert!(says!(
-        ready.hear(1, Message::Accept(Entry::Held(outcome.published))),
-        Message::Accepted
+        ready.hear(1, ask(Entry::Held(outcome.digest()))),
+        Message::Accepted(_)
     ));
     assert_eq!(ready.machine.accepted(), Some(&(term(0, 1), outcome)));
     let mut voter = Bench::of(&[1, 2, 3], 2);
-    let asks = voter.hear(1, Message::Accept(Entry::Held(Digest::default())));
+    let asks = voter.hear(1, ask(Entry::Held(Digest::default())));
     assert!(says!(asks, to 1, Message::Learn), "{asks:?}");
     let other_round = Outcome {
         round: Round(1),
         ..founded(&voter.view, 1)
     };
-    let effects = voter.hear(1, Message::Accept(Entry::Whole(other_round)));
-    assert!(!says!(effects, Message::Accepted), "{effects:?}");
+    let effects = voter.hear(1, ask(Entry::Whole(other_round)));
+    assert!(!says!(effects, Message::Accepted(_)), "{effects:?}");
     assert_eq!(voter.machine.accepted(), None);
 }
 
 #[test]
 fn a_promise_tells_what_was_accepted_and_contributed() {
     let (mut voter, outcome) = Bench::ready(&[1, 2, 3], 2, |_| {});
-    voter.hear(1, Message::Accept(Entry::Held(outcome.published)));
+    voter.hear(1, ask(Entry::Held(outcome.digest())));
     let effects = voter.hear_under(3, term(1, 3), Message::Prepare);
     let promise = Message::Promise {
         accepted: Some((term(0, 1), outcome)),

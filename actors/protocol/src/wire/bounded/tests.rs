@@ -77,7 +77,10 @@ fn the_largest_messages_fit_a_control_frame() {
             entry: Entry::Whole(largest.clone()),
             leaves: true,
         },
-        Message::Accept(Entry::Whole(largest.clone())),
+        Message::Accept {
+            entry: Entry::Whole(largest.clone()),
+            signature: signed().signature,
+        },
         Message::Promise {
             accepted: Some((header().term, largest.clone())),
             floor: header().term,

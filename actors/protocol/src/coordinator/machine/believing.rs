@@ -1,0 +1,264 @@
+//! Whose word on a decision counts. No single node says alone what was decided, or that later rounds
+//! were.
+//!
+//! A member applies a decision once a quorum voted for it, as far as the votes came here, and every
+//! voter that lives voted for it too, or [`VOTES_WAIT`](super::VOTES_WAIT) has passed. Votes travel
+//! beside those to the leader (`votes`), so in a steady round they are here before its decision is. If
+//! two other nodes say what was decided, one of them is honest, and that is enough.
+//!
+//! A node that only one other tells of a decision, or of later rounds, asks everybody. It follows
+//! that one if those that answer that they know nothing of it are no quorum with it: a quorum would
+//! go on here, and does not leave its place for what one node says.
+
+use super::Coordinator;
+use super::deciding::Deciding;
+use super::history::PlacedOutcome;
+use super::seen::{Seen, TOLD_MAX};
+use super::timers::Timer;
+use crate::coordinator::events::Effect;
+use crate::coordinator::outcome::Outcome;
+use crate::ident::NodeId;
+use crate::machine::Outbox;
+use crate::published::Digest;
+use crate::time::Instant;
+use crate::view::MEMBERS_MAX;
+use crate::wire::{Header, Message};
+use std::collections::BTreeSet;
+
+/// Number of nodes whose word is enough: one of them is honest.
+const WITNESSES: usize = 2;
+
+impl Coordinator {
+    /// Records that a node says that the round is decided with this entry.
+    pub(super) fn note_told(&mut self, teller: NodeId, entry: Outcome) {
+        if !self.doubts() {
+            return self.with_deciding(|deciding| _ = deciding.decided.get_or_insert(entry));
+        }
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
+        let seen = &mut deciding.seen;
+        let digest = entry.digest();
+        if seen.tellers.len() < MEMBERS_MAX || seen.tellers.contains_key(&teller) {
+            seen.tellers.insert(teller, digest);
+        }
+        let named: BTreeSet<Digest> = seen.tellers.values().copied().collect();
+        seen.entries.retain(|digest, _| named.contains(digest));
+        if seen.entries.len() < TOLD_MAX {
+            seen.entries.entry(digest).or_insert(entry);
+        }
+    }
+
+    /// Decides what others say is decided, once this node believes it.
+    pub(super) fn decide_when_believed(&mut self, now: Instant) {
+        if !self.decide_where(|coordinator, digest| coordinator.believes(digest)) {
+            let waits = |deciding: &Deciding| {
+                deciding.decided.is_none() && !deciding.seen.entries.is_empty()
+            };
+            if self.deciding.as_ref().is_some_and(waits) {
+                self.timers
+                    .start(Timer::Votes, now.after(self.settings.votes_wait));
+            }
+        }
+    }
+
+    /// Decides an entry that others say is decided, if `is_decided`.
+    fn decide_where(&mut self, is_decided: impl Fn(&Self, Digest) -> bool) -> bool {
+        let Some(deciding) = self
+            .deciding
+            .as_ref()
+            .filter(|deciding| deciding.decided.is_none())
+        else {
+            return false;
+        };
+        let mut told = deciding.seen.entries.iter();
+        let decided = told.find(|(digest, _)| is_decided(self, **digest));
+        let Some(entry) = decided.map(|(_, entry)| entry.clone()) else {
+            return false;
+        };
+        self.with_deciding(|deciding| deciding.decided = Some(entry));
+        true
+    }
+
+    fn believes(&self, digest: Digest) -> bool {
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return false;
+        };
+        let seen = &deciding.seen;
+        let told = self.tellers(digest).count();
+        if told >= WITNESSES {
+            return true;
+        }
+        let alone = told > 0 && self.others().count() < WITNESSES;
+        let others = history.voters.iter().filter(|voter| {
+            let answers = self.peers.votes(**voter) && !self.links.is_given_up(voter.node);
+            voter.node != self.me() && answers
+        });
+        let complete = || others.clone().all(|voter| seen.says(voter.node, digest));
+        (alone || self.is_quorum(self.voted_for(digest))) && (seen.over || complete())
+    }
+
+    /// Trusted nodes that say that the round is decided with an entry.
+    fn tellers(&self, digest: Digest) -> impl Iterator<Item = NodeId> + '_ {
+        let seen = self.deciding.iter().map(|deciding| &deciding.seen);
+        let told = seen.flat_map(|seen| &seen.tellers);
+        let told = told.filter(move |(node, told)| **told == digest && self.trusts(**node));
+        told.map(|(node, _)| *node)
+    }
+
+    /// Whether this node and those that know of no decision are a quorum, but for those that voted
+    /// for an entry.
+    fn goes_on_here(&self, but_for: Option<Digest>) -> bool {
+        let Some(deciding) = &self.deciding else {
+            return false;
+        };
+        let undecided = deciding.seen.undecided.iter().copied().chain([self.me()]);
+        let voted: BTreeSet<NodeId> = but_for
+            .into_iter()
+            .flat_map(|digest| self.voted_for(digest))
+            .collect();
+        self.is_quorum(undecided.filter(|node| self.trusts(*node) && !voted.contains(node)))
+    }
+
+    /// Trusted voters that voted for an entry, or say that it is decided, this node included.
+    pub(super) fn voted_for(&self, digest: Digest) -> Vec<NodeId> {
+        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+            return Vec::new();
+        };
+        let accepted = deciding.acceptor.accepted();
+        let own = || accepted.is_some_and(|(_, entry)| entry.digest() == digest);
+        let votes = |node: &NodeId| {
+            let says = deciding.seen.says(*node, digest) && self.trusts(*node);
+            if *node == self.me() { own() } else { says }
+        };
+        history.voters.ids().filter(votes).collect()
+    }
+
+    fn trusts(&self, node: NodeId) -> bool {
+        !self.links.is_anything_refused_of(node)
+    }
+
+    /// Members and voters that live, can be reached, and are trusted, without this node.
+    fn others(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let gone = |node: NodeId| {
+            let history = self.history.as_ref();
+            let member = history.and_then(|history| history.view.member(node));
+            let voter = history.and_then(|history| history.voters.of(node));
+            let votes = voter.is_some_and(|voter| self.peers.votes(*voter));
+            member.is_none_or(|member| self.is_gone(member)) && !votes
+        };
+        let all = self.members_and_voters().into_iter();
+        all.filter(move |node| !gone(*node) && !self.links.is_given_up(*node))
+    }
+
+    /// Handles an entry later than this node's round: the others continued without it, if another
+    /// node says so too.
+    pub(super) fn told_ahead(
+        &mut self,
+        header: &Header,
+        entry: Outcome,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        let place = header.place();
+        let told = PlacedOutcome {
+            outcome: entry,
+            place,
+        };
+        if !self.doubts() {
+            return self.excluded(header.sender, told, now, out);
+        }
+        let lineage = self.history.as_ref().map(|history| history.lineage);
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
+        if told.outcome.round < place.round || lineage != Some(told.outcome.lineage) {
+            return;
+        }
+        let ahead = &mut deciding.seen.ahead;
+        let first = ahead.is_empty();
+        if ahead.len() < TOLD_MAX || ahead.contains_key(&header.sender) {
+            ahead.insert(header.sender, told);
+        }
+        self.go_on_when_told_ahead(false, now, out);
+        if first
+            && self
+                .deciding
+                .as_ref()
+                .is_some_and(|deciding| !deciding.seen.ahead.is_empty())
+        {
+            self.ask_everybody(now, out);
+        }
+    }
+
+    /// Follows those that are ahead once enough of them say so: the one that is ahead least.
+    fn go_on_when_told_ahead(&mut self, alone: bool, now: Instant, out: &mut Outbox<Effect>) {
+        let Some(deciding) = &self.deciding else {
+            return;
+        };
+        let trusted = deciding.seen.ahead.iter();
+        let trusted: Vec<_> = trusted.filter(|(node, _)| self.trusts(**node)).collect();
+        let enough = alone || trusted.len() >= WITNESSES || self.others().count() < WITNESSES;
+        let least = trusted
+            .iter()
+            .min_by_key(|(_, told)| told.outcome.round)
+            .map(|(teller, told)| (**teller, PlacedOutcome::clone(told)));
+        if let Some((teller, told)) = least.filter(|_| enough) {
+            self.excluded(teller, told, now, out);
+        }
+    }
+
+    /// Asks everybody for the entry of the round, and for their votes.
+    fn ask_everybody(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        self.with_deciding(|deciding| {
+            deciding.seen.asks = true;
+            deciding.seen.undecided.clear();
+        });
+        self.broadcast(self.members_and_voters(), &Message::Learn, out);
+        self.timers
+            .set(Timer::Votes, now.after(self.settings.votes_wait));
+    }
+
+    /// Answers a node that asks for the entry of this node's round.
+    pub(super) fn tell_undecided(&self, to: NodeId, out: &mut Outbox<Effect>) {
+        let undecided = |deciding: &Deciding| deciding.decided.is_none();
+        if self.doubts() && self.deciding.as_ref().is_some_and(undecided) {
+            self.send(to, Message::Undecided, out);
+        }
+    }
+
+    /// Records that a node knows of no decision.
+    pub(super) fn note_undecided(&mut self, node: NodeId) {
+        if let Some(deciding) = &mut self.deciding
+            && deciding.seen.asks
+            && deciding.seen.undecided.len() < MEMBERS_MAX
+        {
+            deciding.seen.undecided.insert(node);
+        }
+    }
+
+    /// Called when the wait for votes is over: a quorum of them is enough. Then everybody is asked;
+    /// once that wait is over too, one node is believed unless a quorum knows nothing of it.
+    pub(super) fn votes_are_over(&mut self, now: Instant, out: &mut Outbox<Effect>) {
+        self.with_deciding(|deciding| deciding.seen.over = true);
+        let asked = self
+            .deciding
+            .as_ref()
+            .is_some_and(|deciding| deciding.seen.asks);
+        let is_decided = |coordinator: &Self, digest| {
+            let alone = asked && !coordinator.goes_on_here(Some(digest));
+            let told = coordinator.tellers(digest).next().is_some();
+            coordinator.believes(digest) || (alone && told)
+        };
+        if self.decide_where(is_decided) {
+            return;
+        }
+        let alone = asked && !self.goes_on_here(None);
+        self.go_on_when_told_ahead(alone, now, out);
+        let waits = |seen: &Seen| !seen.entries.is_empty() || !seen.ahead.is_empty();
+        let undecided = |deciding: &Deciding| deciding.decided.is_none() && waits(&deciding.seen);
+        if self.deciding.as_ref().is_some_and(undecided) {
+            self.ask_everybody(now, out);
+        }
+    }
+}

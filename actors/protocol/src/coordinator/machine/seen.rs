@@ -1,0 +1,53 @@
+//! What a node saw of the others' votes in a round, and what they say of its decision.
+
+use super::history::PlacedOutcome;
+use crate::coordinator::outcome::Outcome;
+use crate::ident::{NodeId, Term};
+use crate::published::{Digest, Signed};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Maximum number of different entries that others say are decided, and of nodes that say that later
+/// rounds are, whose entries are kept. One honest node more than lie is enough.
+pub const TOLD_MAX: usize = 8;
+
+/// What this node saw of the others' votes in the round, and what they say of its decision.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Seen {
+    /// The newest vote of each voter; at most [`MEMBERS_MAX`](crate::view::MEMBERS_MAX).
+    pub votes: BTreeMap<NodeId, (Term, Digest)>,
+    /// The entry for which the leader of the highest term asked votes, with its sound signature.
+    pub asked: Option<(Term, Signed)>,
+    /// Nodes that say that the round is decided, with the entry's digest; at most [`MEMBERS_MAX`](crate::view::MEMBERS_MAX).
+    pub tellers: BTreeMap<NodeId, Digest>,
+    /// The entries that they name; at most [`TOLD_MAX`].
+    pub entries: BTreeMap<Digest, Outcome>,
+    /// Nodes that say that a later round is decided, with its entry; at most [`TOLD_MAX`].
+    pub ahead: BTreeMap<NodeId, PlacedOutcome>,
+    /// Nodes that said, since they were asked, that they know of no decision; at most
+    /// [`MEMBERS_MAX`](crate::view::MEMBERS_MAX).
+    pub undecided: BTreeSet<NodeId>,
+    /// Whether everybody was asked.
+    pub asks: bool,
+    /// Whether the wait for votes is over.
+    pub over: bool,
+}
+
+impl Seen {
+    /// The entry for which votes were asked under a term.
+    pub fn asked_under(&self, term: Term) -> Option<Signed> {
+        let asked = self.asked.filter(|(of, _)| *of == term);
+        asked.map(|(_, signed)| signed)
+    }
+
+    /// Records what a leader asks votes for, with its sound signature. Of this node's own the shell
+    /// has the signature.
+    pub fn asks(&mut self, term: Term, signed: Signed) {
+        self.asked = Some((term, signed));
+    }
+
+    /// Whether a node voted for an entry, or says that it is decided.
+    pub fn says(&self, node: NodeId, digest: Digest) -> bool {
+        let voted = self.votes.get(&node).is_some_and(|(_, of)| *of == digest);
+        voted || self.tellers.get(&node) == Some(&digest)
+    }
+}

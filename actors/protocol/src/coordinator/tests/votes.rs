@@ -1,0 +1,324 @@
+//! Leaders that have two entries voted for, and nodes that say alone what was decided.
+
+use super::*;
+use crate::coordinator::{RoundError, VOTES_WAIT};
+use crate::sound::Unsound;
+
+fn doubts(settings: &mut Settings) {
+    settings.votes_wait = VOTES_WAIT;
+}
+
+/// Node `node` of a view holds what node 1 attempts.
+fn follower(ids: &[u64], node: u64) -> (Bench, Outcome) {
+    Bench::ready(ids, node, doubts)
+}
+
+/// The same entry, but for what nobody's data shows.
+fn other(entry: &Outcome) -> Outcome {
+    Outcome {
+        leader: NodeId(3),
+        ..entry.clone()
+    }
+}
+
+fn names(effects: &[Effect]) -> Vec<(u64, Unsound)> {
+    let named = |effect: &Effect| match effect {
+        Effect::Unsound(node, what) => Some((node.0, *what)),
+        _ => None,
+    };
+    effects.iter().filter_map(named).collect()
+}
+
+fn applies(effects: &[Effect]) -> bool {
+    let applied = |effect: &Effect| matches!(effect, Effect::Apply { .. });
+    effects.iter().any(applied)
+}
+
+fn told(effects: &[Effect], is: impl Fn(&Message) -> bool) -> Vec<u64> {
+    let told = messages(effects).filter(|(.., message)| is(message));
+    told.map(|(to, ..)| to.0).collect()
+}
+
+fn proof(message: &Message) -> bool {
+    matches!(message, Message::TwoEntries { .. })
+}
+
+#[test]
+fn a_vote_goes_to_everybody_and_a_decision_waits_for_the_votes_of_all_that_live() {
+    let (mut member, entry) = follower(&[1, 2, 3, 4], 2);
+    let voted = member.hear(1, ask(Entry::Held(entry.digest())));
+    assert_eq!(
+        told(&voted, |message| *message == accepted(&entry)),
+        [1, 3, 4]
+    );
+    member.hear(3, accepted(&entry));
+    // Three of four voted.
+    assert!(!applies(&member.hear_decision(1, entry.clone())));
+    assert!(applies(&member.hear(4, accepted(&entry))));
+
+    let (mut member, entry) = follower(&[1, 2, 3, 4], 2);
+    member.hear(1, ask(Entry::Held(entry.digest())));
+    member.hear(3, accepted(&entry));
+    member.hear_decision(1, entry.clone());
+    assert!(applies(&member.lose(&[4], false)));
+}
+
+#[test]
+fn a_decision_waits_no_longer_for_votes_than_it_must() {
+    let (mut member, entry) = follower(&[1, 2, 3, 4], 2);
+    member.hear(1, ask(Entry::Held(entry.digest())));
+    member.hear(3, accepted(&entry));
+    member.hear_decision(1, entry);
+    assert!(!applies(&member.wait(VOTES_WAIT.0 - 1)));
+    assert!(applies(&member.wait(1)));
+}
+
+/// Node 1 says that the round is decided. Nobody else voted, as far as node 2 knows.
+#[test]
+fn one_node_is_not_believed_and_two_are() {
+    let (mut member, entry) = follower(&[1, 2, 3, 4, 5], 2);
+    let forged = other(&entry);
+    member.hear_decision(1, forged.clone());
+    let asks = member.wait(VOTES_WAIT.0);
+    let learns = |message: &Message| *message == Message::Learn;
+    assert_eq!(told(&asks, learns), [1, 3, 4, 5]);
+    assert!(!applies(&asks));
+    assert!(!applies(&member.hear_decision(3, entry.clone())));
+    let applied = member.hear_decision(4, entry);
+    assert!(applies(&applied), "{applied:?}");
+    assert_eq!(names(&applied), [(1, Unsound::OtherEntry)]);
+}
+
+#[test]
+fn the_only_other_node_is_believed() {
+    let (mut member, entry) = follower(&[1, 2, 3], 2);
+    member.lose(&[3], true);
+    assert!(applies(&member.hear_decision(1, entry)));
+}
+
+/// Node 1 asks node 2 for a vote for one entry, and node 3 for another one.
+#[test]
+fn a_leader_that_asks_for_two_entries_is_proved_before_either_is_applied() {
+    for told_first in [false, true] {
+        let (mut member, entry) = follower(&[1, 2, 3, 4, 5], 2);
+        let asks = ask(Entry::Held(entry.digest()));
+        let vote = accepted(&other(&entry));
+        if !told_first {
+            member.hear(1, asks.clone());
+        }
+        member.hear(4, accepted(&entry));
+        member.hear_decision(1, entry.clone());
+        let mut effects = member.hear(3, vote);
+        if told_first {
+            assert_eq!(names(&effects), [], "node 2 was not asked yet");
+            effects = member.hear(1, asks);
+        }
+        assert_eq!(names(&effects), [(1, Unsound::TwoEntries)]);
+        assert_eq!(told(&effects, proof), [1, 3, 4, 5]);
+        assert!(!applies(&effects) && !applies(&member.wait(VOTES_WAIT.0)));
+        // Without node 1 two of five voted for it.
+        assert!(says!(effects, to 3, Message::Prepare), "{effects:?}");
+    }
+}
+
+#[test]
+fn a_proof_from_another_node_is_enough_and_an_empty_one_names_its_sender() {
+    let proof = |one: &Outcome, other: &Outcome| {
+        let signed = |entry: &Outcome| Signed {
+            digest: entry.digest(),
+            signature: Signature::default(),
+        };
+        Message::TwoEntries {
+            one: signed(one),
+            other: signed(other),
+        }
+    };
+    let (mut member, entry) = follower(&[1, 2, 3, 4, 5], 2);
+    let found = member.hear(3, proof(&entry, &entry));
+    assert_eq!(names(&found), [(3, Unsound::OtherEntry)]);
+    let found = member.hear(4, proof(&entry, &other(&entry)));
+    assert_eq!(names(&found), [(1, Unsound::TwoEntries)]);
+}
+
+/// Nodes 3 and 4 voted for one entry, 5 for another one, all for node 1.
+#[test]
+fn who_takes_over_from_a_leader_of_two_entries_finishes_what_may_be_chosen_without_it() {
+    let (mut leader, entry) = follower(&[1, 2, 3, 4, 5], 2);
+    leader.hear(1, ask(Entry::Held(entry.digest())));
+    leader.tell(In::Distrust(NodeId(1)));
+    let first = |entry: &Outcome| Some((term(0, 1), entry.clone()));
+    leader.hear_promise(3, first(&entry), None);
+    leader.hear_promise(5, first(&other(&entry)), None);
+    // Nodes 2, 3 and 4 are a quorum.
+    let asked = leader.hear_promise(4, first(&entry), None);
+    assert!(
+        says!(asked, to 3, Message::Accept { entry: Entry::Whole(_), .. }),
+        "{asked:?}"
+    );
+
+    let (mut leader, entry) = follower(&[1, 2, 3, 4, 5], 2);
+    leader.hear(1, ask(Entry::Held(entry.digest())));
+    leader.tell(In::Distrust(NodeId(1)));
+    leader.hear_promise(3, first(&entry), Some(contribution()));
+    leader.hear_promise(5, first(&other(&entry)), Some(contribution()));
+    let opened = leader.hear_promise(4, first(&other(&entry)), Some(contribution()));
+    assert!(says!(opened, to 3, Message::Open), "{opened:?}");
+}
+
+/// The vote of node 3 comes after node 2 has applied the other entry.
+#[test]
+fn who_applied_an_entry_that_only_a_liar_made_a_quorum_for_stops() {
+    for firm in [true, false] {
+        let (mut member, entry) = follower(&[1, 2, 3, 4, 5], 2);
+        let place = member.place();
+        member.hear(1, ask(Entry::Held(entry.digest())));
+        let votes: &[u64] = if firm { &[4, 5] } else { &[4] };
+        member.hear_all(votes, &accepted(&entry));
+        member.hear_decision(1, entry.clone());
+        assert!(applies(&member.wait(VOTES_WAIT.0)));
+        member.contribute_to(FIRST);
+        let found = member.hear_at(3, place, accepted(&other(&entry)));
+        assert_eq!(names(&found), [(1, Unsound::TwoEntries)]);
+        assert_eq!(told(&found, proof), [1, 3, 4, 5]);
+        let error = RoundError::TwoEntries {
+            round: Round::BOOTSTRAP,
+            leader: NodeId(1),
+        };
+        assert_eq!(found.contains(&Effect::Fail(error)), !firm, "{found:?}");
+    }
+}
+
+#[test]
+fn a_late_vote_for_the_same_entry_or_an_earlier_term_changes_nothing() {
+    let (mut member, entry) = follower(&[1, 2, 3], 2);
+    let place = member.place();
+    member.hear(1, ask(Entry::Held(entry.digest())));
+    member.hear(3, accepted(&entry));
+    assert!(applies(&member.hear_decision(1, entry.clone())));
+    assert_eq!(member.hear_at(3, place, accepted(&entry)), []);
+    let earlier = Place {
+        term: term(0, 3),
+        ..place
+    };
+    assert_eq!(member.hear_at(3, earlier, accepted(&other(&entry))), []);
+}
+
+#[test]
+fn an_entry_that_was_not_attempted_gets_no_vote() {
+    let mut voter = Bench::with(&[1, 2, 3], 2, doubts);
+    voter.contribute();
+    // It names node 2 as a next member.
+    let entry = founded(&voter.view, 1);
+    let asked = voter.hear(1, ask(Entry::Whole(entry.clone())));
+    assert!(!says!(asked, Message::Accepted(_)), "{asked:?}");
+    assert_eq!(names(&asked), [(1, Unsound::Unattempted)]);
+    // Who finishes an entry of another leader may have been told it by a liar.
+    let mut voter = Bench::with(&[1, 2, 3], 2, doubts);
+    voter.contribute();
+    let asked = voter.hear_under(3, term(1, 3), ask(Entry::Whole(entry)));
+    assert!(!says!(asked, Message::Accepted(_)), "{asked:?}");
+    assert_eq!(names(&asked), []);
+}
+
+#[test]
+fn who_saw_an_entry_chosen_votes_for_no_other() {
+    let (mut voter, entry) = follower(&[1, 2, 3, 4, 5], 2);
+    voter.hear_all(&[3, 4, 5], &accepted(&entry));
+    let without = Outcome {
+        view: next_view(&voter.view, view(&[1, 3]).members()),
+        ..entry
+    };
+    let asked = voter.hear_under(3, term(1, 3), ask(Entry::Whole(without)));
+    assert!(!says!(asked, Message::Accepted(_)), "{asked:?}");
+}
+
+/// Node 3 lies about a round that is far ahead.
+#[test]
+fn one_node_that_is_ahead_is_not_followed_and_two_are() {
+    let (mut member, entry) = follower(&[1, 2, 3, 4, 5], 2);
+    let later = |round, members: &[u64]| Outcome {
+        round: Round(round),
+        view: next_view(&entry.view, view(members).members()),
+        leader: NodeId(members[0]),
+        ..entry.clone()
+    };
+    let at = |round| Place {
+        round: Round(round),
+        ..member.place()
+    };
+    let (far, near) = (at(90), at(4));
+    let asks = member.hear_at(3, far, decision(later(90, &[3])));
+    let learns = |message: &Message| *message == Message::Learn;
+    assert_eq!(told(&asks, learns), [1, 3, 4, 5]);
+    assert!(!asks.contains(&Effect::MustRejoin), "{asks:?}");
+    // Nodes 1 and 4 and this one are a quorum.
+    member.hear_all(&[1, 4], &Message::Undecided);
+    let waited = member.wait(VOTES_WAIT.0);
+    assert!(!waited.contains(&Effect::MustRejoin), "{waited:?}");
+    let followed = member.hear_at(4, near, decision(later(4, &[1, 4, 5])));
+    assert!(followed.contains(&Effect::MustRejoin), "{followed:?}");
+    assert_eq!(member.machine.place().round, Round::BOOTSTRAP, "it left");
+}
+
+/// Nodes 1, 4 and 5 are gone, though node 2 does not know it.
+#[test]
+fn one_node_that_is_ahead_is_followed_where_no_quorum_goes_on() {
+    let (mut member, entry) = follower(&[1, 2, 3, 4, 5], 2);
+    let later = Outcome {
+        round: Round(4),
+        view: next_view(&entry.view, view(&[3]).members()),
+        leader: NodeId(3),
+        ..entry
+    };
+    let place = Place {
+        round: Round(4),
+        ..member.place()
+    };
+    member.hear_at(3, place, decision(later));
+    member.hear(1, Message::Undecided);
+    assert!(!member.wait(VOTES_WAIT.0 - 1).contains(&Effect::MustRejoin));
+    assert!(member.wait(1).contains(&Effect::MustRejoin));
+}
+
+/// The others died, or voted and cannot say so.
+#[test]
+fn one_node_that_knows_a_decision_is_believed_where_no_quorum_knows_nothing_of_it() {
+    for (undecided, believed) in [(&[1u64][..], true), (&[1, 4], false)] {
+        let (mut member, entry) = follower(&[1, 2, 3, 4, 5], 2);
+        member.hear_decision(3, entry);
+        let asks = member.wait(VOTES_WAIT.0);
+        assert!(says!(asks, to 5, Message::Learn), "{asks:?}");
+        member.hear_all(undecided, &Message::Undecided);
+        assert_eq!(applies(&member.wait(VOTES_WAIT.0)), believed);
+    }
+}
+
+#[test]
+fn who_knows_of_no_decision_says_so_when_it_is_asked() {
+    let (mut member, entry) = follower(&[1, 2, 3], 2);
+    let answer = member.hear(3, Message::Learn);
+    assert!(says!(answer, to 3, Message::Undecided), "{answer:?}");
+    member.hear_all(&[1, 3], &decision(entry));
+    let answer = member.hear_at(
+        3,
+        Place {
+            round: Round::BOOTSTRAP,
+            ..member.place()
+        },
+        Message::Learn,
+    );
+    assert!(!says!(answer, Message::Undecided), "{answer:?}");
+}
+
+/// Node 2 missed the votes.
+#[test]
+fn a_vote_is_told_again_to_who_asks() {
+    let (mut voter, entry) = follower(&[1, 2, 3], 2);
+    let again = voter.hear(3, Message::Learn);
+    assert!(!says!(again, Message::Accepted(_)), "{again:?}");
+    voter.hear(1, ask(Entry::Held(entry.digest())));
+    let again = voter.hear(3, Message::Learn);
+    assert!(says!(again, to 3, Message::Accepted(_)), "{again:?}");
+    let again = voter.tell(In::PeerUp(NodeId(3)));
+    assert!(says!(again, to 3, Message::Accepted(_)), "{again:?}");
+}
