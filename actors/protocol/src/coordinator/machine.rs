@@ -80,11 +80,12 @@ use proofs::Proofs;
 pub use reports::{PAIRS_REPORTED_MAX, REPORTS_TO_PART};
 use returning::Aside;
 pub use seen::TOLD_MAX;
+use std::collections::VecDeque;
 use stragglers::Stragglers;
 pub use stragglers::{MISSES_WAITED_FOR, ROUNDS_UNWAITED_MAX};
 use timers::{Timer, Timers};
 use votes::Applied;
-pub use votes::VOTES_WAIT;
+pub use votes::{DOUBTFUL_MAX, VOTES_WAIT};
 
 /// The SlowMo coordinator of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -119,6 +120,8 @@ pub struct Coordinator {
     rebootstraps: bool,
     /// What was applied last: others may have got something else, and say so late.
     applied: Option<Applied>,
+    /// Entries applied before, as far as only their leaders' votes made a quorum for them.
+    doubtful: VecDeque<Applied>,
     /// The round in which a member asked for a checkpoint that no entry has granted yet.
     checkpoint_asked: Option<Round>,
     waiting: Option<String>,
@@ -237,6 +240,7 @@ impl Coordinator {
             rates: Rates::new(),
             rebootstraps: false,
             applied: None,
+            doubtful: VecDeque::new(),
             checkpoint_asked: None,
             waiting: None,
             stopped: None,
@@ -327,8 +331,12 @@ impl Coordinator {
     }
 
     fn replay(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        for (header, message) in self.early.take() {
-            self.receive(header, message, now, out);
+        for frame in self.early.take() {
+            let signs = frame.header.term.node;
+            let signer = self.key_of(signs).map(|(signer, _)| signer);
+            if frame.signer.is_none() || frame.signer == signer {
+                self.receive(frame.header, frame.message, now, out);
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 //! were.
 //!
 //! A member applies a decision once a quorum voted for it, as far as the votes came here, and every
-//! voter that lives voted for it too, or [`VOTES_WAIT`](super::VOTES_WAIT) has passed. Votes travel
+//! member that lives and votes voted for it too, or [`VOTES_WAIT`](super::VOTES_WAIT) has passed. Votes travel
 //! beside those to the leader (`votes`), so in a steady round they are here before its decision is. If
 //! two other nodes say what was decided, one of them is honest, and that is enough.
 //!
@@ -90,9 +90,10 @@ impl Coordinator {
             return true;
         }
         let alone = told > 0 && self.others().count() < WITNESSES;
+        // A voter that is no member any more may live and have nothing to say.
         let others = history.voters.iter().filter(|voter| {
             let answers = self.peers.votes(**voter) && !self.links.is_given_up(voter.node);
-            voter.node != self.me() && answers
+            voter.node != self.me() && history.view.contains(voter.node) && answers
         });
         let complete = || others.clone().all(|voter| seen.says(voter.node, digest));
         (alone || self.is_quorum(self.voted_for(digest))) && (seen.over || complete())
@@ -134,7 +135,8 @@ impl Coordinator {
         history.voters.ids().filter(votes).collect()
     }
 
-    fn trusts(&self, node: NodeId) -> bool {
+    /// Whether nothing was seen of a node that no correct node sends.
+    pub(super) fn trusts(&self, node: NodeId) -> bool {
         !self.links.is_anything_refused_of(node)
     }
 

@@ -1,6 +1,7 @@
 //! Control frames that arrive before this node knows their round. They are kept until it gets
 //! there, within bounds that no sender can use up for the others.
 
+use crate::coordinator::voters::Voter;
 use crate::ident::NodeId;
 use crate::view::MEMBERS_MAX;
 use crate::wire::{CONTROL_FRAME_BYTES_MAX, Header, Message};
@@ -19,13 +20,23 @@ pub const EARLY_BYTES_MAX: usize = 16 * CONTROL_FRAME_BYTES_MAX;
 /// Waiting frames, in order of arrival.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Early {
-    frames: Vec<(Header, Message, usize)>,
+    frames: Vec<EarlyFrame>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct EarlyFrame {
+    pub header: Header,
+    pub message: Message,
+    /// The incarnation with whose key a signature in the frame was checked. Nothing is true of the
+    /// frame once the node has another one.
+    pub signer: Option<Voter>,
+    bytes: usize,
 }
 
 impl Early {
     /// Keeps a frame, unless that exceeds a bound: its sender repeats what matters when it is
     /// asked.
-    pub fn keep(&mut self, header: Header, message: Message) {
+    pub fn keep(&mut self, header: Header, message: Message, signer: Option<Voter>) {
         let bytes = message.encoded_bytes();
         let (count, of_sender) = self.size(Some(header.sender));
         let (all, of_all) = self.size(None);
@@ -34,16 +45,18 @@ impl Early {
             && of_sender.saturating_add(bytes) <= EARLY_BYTES_PER_MEMBER_MAX
             && of_all.saturating_add(bytes) <= EARLY_BYTES_MAX
         {
-            self.frames.push((header, message, bytes));
+            self.frames.push(EarlyFrame {
+                header,
+                message,
+                signer,
+                bytes,
+            });
         }
     }
 
     /// Takes all frames, oldest first.
-    pub fn take(&mut self) -> Vec<(Header, Message)> {
+    pub fn take(&mut self) -> Vec<EarlyFrame> {
         std::mem::take(&mut self.frames)
-            .into_iter()
-            .map(|(header, message, _)| (header, message))
-            .collect()
     }
 
     /// Number and bytes of the frames of a sender, or of all.
@@ -51,8 +64,8 @@ impl Early {
         let of = self
             .frames
             .iter()
-            .filter(|(header, ..)| sender.is_none_or(|sender| header.sender == sender));
-        of.fold((0, 0), |(count, sum), (.., bytes)| (count + 1, sum + bytes))
+            .filter(|frame| sender.is_none_or(|sender| frame.header.sender == sender));
+        of.fold((0, 0), |(count, sum), frame| (count + 1, sum + frame.bytes))
     }
 }
 
@@ -103,7 +116,7 @@ mod tests {
     #[test]
     fn one_sender_keeps_few_frames() {
         let mut early = Early::default();
-        (0..9).for_each(|_| early.keep(header(1), Message::Prepare));
+        (0..9).for_each(|_| early.keep(header(1), Message::Prepare, None));
         assert_eq!(
             early.size(Some(NodeId(1))),
             (EARLY_FRAMES_PER_MEMBER_MAX, 4 * EARLY_FRAMES_PER_MEMBER_MAX)
@@ -120,7 +133,7 @@ mod tests {
         assert!(bytes > 100_000);
         for node in 0..200 {
             (0..EARLY_FRAMES_PER_MEMBER_MAX)
-                .for_each(|_| early.keep(header(node), message.clone()));
+                .for_each(|_| early.keep(header(node), message.clone(), None));
             assert!(early.size(Some(NodeId(node))).1 <= EARLY_BYTES_PER_MEMBER_MAX);
         }
         let (count, kept) = early.size(None);
@@ -129,7 +142,7 @@ mod tests {
             "{count} frames, {kept} bytes"
         );
         // There is still room for small frames.
-        early.keep(header(999), Message::Prepare);
+        early.keep(header(999), Message::Prepare, None);
         assert_eq!(early.size(Some(NodeId(999))), (1, 4));
     }
 }

@@ -69,7 +69,7 @@ impl Coordinator {
             self.answer_late(&header, &message, out);
             let is_checked_vote = self.doubts() && is_of_vote(&message);
             if !is_checked(&message) && !is_checked_vote {
-                self.early.keep(header, message);
+                self.early.keep(header, message, None);
             }
             return;
         }
@@ -259,11 +259,16 @@ impl Coordinator {
                 .may_follow()
                 .any(|outcome| is_member(&outcome.view, &header));
         let next = known && header.round == history.round.next();
-        // What is of a vote was checked against a key that this node knows.
-        let unchecked =
-            self.doubts() && is_of_vote(&message) && self.key_of(header.term.node).is_none();
-        if next && !is_checked(&message) && !unchecked {
-            self.early.keep(header, message);
+        let checked_vote = self.doubts() && is_of_vote(&message);
+        let signer = if checked_vote {
+            self.key_of(header.term.node).map(|(signer, _)| signer)
+        } else {
+            None
+        };
+        // A vote whose signature nobody could check is not kept.
+        let keeps = next && !is_checked(&message) && (!checked_vote || signer.is_some());
+        if keeps {
+            self.early.keep(header, message, signer);
         }
         if asks {
             self.send(header.sender, Message::Learn, out);

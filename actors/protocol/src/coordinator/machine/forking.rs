@@ -194,10 +194,7 @@ impl Coordinator {
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {
-        // An order is carried out where a quorum is lost, and nowhere else: whoever says that there is
-        // one may lie. A node that finds out later is told again when it asks.
-        let follows = self.may_follow_forks() || (ordered && !self.quorum_lives());
-        if !follows {
+        if !self.may_follow_a_fork(ordered) {
             return;
         }
         let Some(history) = &self.history else { return };
@@ -269,7 +266,7 @@ impl Coordinator {
     /// of them asked it to take part: it holds the data, and follows them unless it voted for
     /// something else.
     fn follow_fork(&mut self, header: &Header, entry: Outcome) {
-        let allowed = self.may_follow_forks();
+        let allowed = self.may_follow_a_fork(false);
         let myself = self.myself();
         let (Some(history), Some(deciding)) = (&mut self.history, &mut self.deciding) else {
             return;
@@ -293,6 +290,16 @@ impl Coordinator {
             deciding.seen = Seen::default();
             deciding.decided = Some(entry);
         }
+    }
+
+    /// Whether this node follows a fork that another node tells of. Among survivors it always does.
+    /// Else a fork is followed where a quorum is lost, and nowhere else: whoever says that there is
+    /// one may lie. A node that finds out later is told again when it asks.
+    fn may_follow_a_fork(&self, ordered: bool) -> bool {
+        if self.settings.quorum == Quorum::Survivors {
+            return true;
+        }
+        (ordered || self.may_follow_forks()) && !self.quorum_lives()
     }
 
     /// Whether this node continues in histories that began without a quorum.

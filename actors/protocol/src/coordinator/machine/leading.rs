@@ -32,6 +32,16 @@ pub const PROMISE_WAIT: Span = Span::from_millis(1_000);
 /// Time for which a node that promised another node's term leaves the lead to it.
 pub const FOLLOW_WAIT: Span = Span::from_millis(500);
 
+/// What the promises of a quorum say of an earlier term.
+enum MayBeChosen {
+    /// Nothing was chosen.
+    None,
+    /// This entry may have been chosen.
+    One(Outcome),
+    /// Either of several, whose leader lied.
+    Several,
+}
+
 impl Coordinator {
     /// Whether this node may lead: a member that votes.
     pub(super) fn may_lead(&self) -> bool {
@@ -260,37 +270,56 @@ impl Coordinator {
         let held = |outcome: &Outcome| {
             !history.is_fork || promises.keys().any(|node| outcome.view.contains(*node))
         };
-        match self.chosen(promises).filter(held) {
-            Some(outcome) => self.finish(term, outcome, out),
-            None => self.open(term, now, out),
+        match self.chosen(promises) {
+            MayBeChosen::One(outcome) if held(&outcome) => self.finish(term, outcome, out),
+            MayBeChosen::One(_) | MayBeChosen::None => self.open(term, now, out),
+            // Further promises tell; without them nothing is decided.
+            MayBeChosen::Several => {}
         }
     }
 
     /// The entry that may have been chosen, given the promises of a quorum. Two of one term show
-    /// that its leader lied: then only one counts for which that leader's vote is not needed. So does
-    /// an entry whose next member this node is without holding its data.
-    fn chosen(&self, promises: &BTreeMap<NodeId, Promise<Outcome>>) -> Option<Outcome> {
-        let (term, first) = bound(promises.values())?;
-        let accepted = promises
-            .iter()
-            .filter_map(|(node, promise)| Some((node, promise.accepted.as_ref()?)))
-            .filter(|(_, (of, _))| of == term);
-        let of_two = accepted.clone().any(|(_, (_, outcome))| outcome != first);
-        let needless = |outcome: &&Outcome| {
-            let voted = accepted.clone().filter(|(_, (_, other))| other == *outcome);
-            self.is_quorum(
-                voted
-                    .map(|(node, _)| *node)
-                    .filter(|node| *node != term.node),
-            )
+    /// that its leader lied: then one counts only if it may have a quorum without that leader's
+    /// vote, which voters that promised nothing may have helped to make. An entry does not count
+    /// whose next member this node is without holding its data.
+    fn chosen(&self, promises: &BTreeMap<NodeId, Promise<Outcome>>) -> MayBeChosen {
+        let Some((term, first)) = bound(promises.values()) else {
+            return MayBeChosen::None;
         };
-        let mut candidates = accepted.clone().map(|(_, (_, outcome))| outcome);
-        let chosen = if of_two {
-            candidates.find(needless)
+        let accepted = promises.iter().filter_map(|(node, promise)| {
+            let (of, outcome) = promise.accepted.as_ref()?;
+            (of == term).then_some((*node, outcome))
+        });
+        let mut entries: Vec<(&Outcome, BTreeSet<NodeId>)> = Vec::new();
+        for (node, outcome) in accepted {
+            match entries.iter_mut().find(|(known, _)| *known == outcome) {
+                Some((_, voted)) => _ = voted.insert(node),
+                None => entries.push((outcome, BTreeSet::from([node]))),
+            }
+        }
+        if entries.len() < 2 {
+            return self.unless_lacking(first);
+        }
+        let voters = self.history.iter().flat_map(|history| history.voters.ids());
+        let absent = voters.filter(|node| !promises.contains_key(node) && self.trusts(*node));
+        let absent: BTreeSet<NodeId> = absent.collect();
+        entries.retain(|(_, voted)| {
+            let may_have_voted = voted.union(&absent).copied();
+            self.is_quorum(may_have_voted.filter(|node| *node != term.node))
+        });
+        match entries[..] {
+            [] => MayBeChosen::None,
+            [(outcome, _)] => self.unless_lacking(outcome),
+            _ => MayBeChosen::Several,
+        }
+    }
+
+    fn unless_lacking(&self, outcome: &Outcome) -> MayBeChosen {
+        if self.lacks(outcome) {
+            MayBeChosen::None
         } else {
-            Some(first)
-        };
-        chosen.filter(|outcome| !self.lacks(outcome)).cloned()
+            MayBeChosen::One(outcome.clone())
+        }
     }
 
     /// Asks for votes for an entry of an earlier term. Every next member holds its data already, so

@@ -10,11 +10,25 @@ use std::collections::{BTreeMap, BTreeSet};
 /// rounds are, whose entries are kept. One honest node more than lie is enough.
 pub const TOLD_MAX: usize = 8;
 
+/// The votes of one node in a round: its first and its newest one. A node that votes again does not
+/// take its first vote back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct CastVotes {
+    pub first: (Term, Digest),
+    pub newest: (Term, Digest),
+}
+
+impl CastVotes {
+    fn has(&self, vote: (Term, Digest)) -> bool {
+        self.first == vote || self.newest == vote
+    }
+}
+
 /// What this node saw of the others' votes in the round, and what they say of its decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Seen {
-    /// The newest vote of each voter; at most [`MEMBERS_MAX`](crate::view::MEMBERS_MAX).
-    pub votes: BTreeMap<NodeId, (Term, Digest)>,
+    /// The votes of each voter; at most [`MEMBERS_MAX`](crate::view::MEMBERS_MAX).
+    pub votes: BTreeMap<NodeId, CastVotes>,
     /// The entry for which the leader of the highest term asked votes, with its sound signature.
     pub asked: Option<(Term, Signed)>,
     /// Nodes that say that the round is decided, with the entry's digest; at most [`MEMBERS_MAX`](crate::view::MEMBERS_MAX).
@@ -45,9 +59,25 @@ impl Seen {
         self.asked = Some((term, signed));
     }
 
+    /// Records a vote.
+    pub fn votes(&mut self, node: NodeId, vote: (Term, Digest)) {
+        let first = CastVotes {
+            first: vote,
+            newest: vote,
+        };
+        self.votes.entry(node).or_insert(first).newest = vote;
+    }
+
+    /// Nodes that voted for an entry under a term.
+    pub fn voters_of(&self, vote: (Term, Digest)) -> impl Iterator<Item = NodeId> + '_ {
+        let voted = self.votes.iter().filter(move |(_, votes)| votes.has(vote));
+        voted.map(|(node, _)| *node)
+    }
+
     /// Whether a node voted for an entry, or says that it is decided.
     pub fn says(&self, node: NodeId, digest: Digest) -> bool {
-        let voted = self.votes.get(&node).is_some_and(|(_, of)| *of == digest);
+        let votes = self.votes.get(&node);
+        let voted = votes.is_some_and(|votes| votes.newest.1 == digest);
         voted || self.tellers.get(&node) == Some(&digest)
     }
 }

@@ -37,8 +37,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// nodes that reach each other do so within it.
 pub const VOTES_WAIT: Span = Span::from_millis(1_000);
 
-/// What this node knows of the entry that it applied last: others may find late that it was not the
-/// only one.
+/// Maximum number of entries that are kept because only their leaders' votes made a quorum for them,
+/// as far as this node saw: those of minutes in which members cannot reach each other.
+pub const DOUBTFUL_MAX: usize = 1 << 12;
+
+/// What this node knows of an entry that it applied: others may find late that it was not the only
+/// one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Applied {
     /// The attempt whose data was installed, and what its owners published.
@@ -116,12 +120,29 @@ impl Coordinator {
         asked.map(|asked| asked.digest).or_else(held)
     }
 
-    /// What was applied last, if it was in the round of a header.
+    /// What was applied in the round of a header, if it was the last round or is doubtful.
     fn applied_in(&self, header: &Header) -> Option<&Applied> {
-        let of = |applied: &&Applied| {
-            (applied.lineage, applied.round) == (header.lineage, header.round) && self.doubts()
-        };
-        self.applied.as_ref().filter(of)
+        if !self.doubts() || header.round >= self.place().round {
+            return None;
+        }
+        let mut applied = self.applied.iter().chain(&self.doubtful);
+        applied.find(|applied| {
+            (applied.lineage, applied.round) == (header.lineage, header.round)
+        })
+    }
+
+    /// Keeps the entry that was applied last while another one takes its place.
+    fn keep_doubtful(&mut self) {
+        let last = self.applied.take().filter(|applied| !applied.is_firm);
+        if let Some(last) = last.filter(|_| self.doubts()) {
+            self.doubtful.push_back(Applied {
+                signed: BTreeMap::new(),
+                ..last
+            });
+        }
+        if self.doubtful.len() > DOUBTFUL_MAX {
+            self.doubtful.pop_front();
+        }
     }
 
     /// Sends a vote to the leader, and to everybody whom the entry concerns.
@@ -173,8 +194,8 @@ impl Coordinator {
         let Some(deciding) = &mut self.deciding else {
             return;
         };
-        let before = deciding.seen.votes.get(&header.sender).copied();
-        match before {
+        let before = deciding.seen.votes.get(&header.sender);
+        match before.map(|votes| votes.newest) {
             Some((term, _)) if term > header.term => return,
             Some((term, voted)) if term == header.term && voted != signed.digest => {
                 // It voted twice under one term.
@@ -183,7 +204,7 @@ impl Coordinator {
             _ => {}
         }
         let vote = (header.term, signed.digest);
-        deciding.seen.votes.insert(header.sender, vote);
+        deciding.seen.votes(header.sender, vote);
         if other {
             self.note_ask(header, signed, now, out);
         }
@@ -213,7 +234,7 @@ impl Coordinator {
             deciding.seen.asks(header.term, signed);
             // A leader votes for what it asks for.
             let vote = (header.term, signed.digest);
-            deciding.seen.votes.insert(header.term.node, vote);
+            deciding.seen.votes(header.term.node, vote);
         }
         true
     }
@@ -277,17 +298,19 @@ impl Coordinator {
             let either = applied.entry == one.digest || applied.entry == other.digest;
             either && !applied.is_firm
         });
-        if leader != self.me() && !self.is_named(leader) {
+        if leader != self.me() {
             let proof = Message::TwoEntries { one, other };
             self.keep_proof(leader, header.place(), proof);
-            self.go_on_without(leader, Unsound::TwoEntries, now, out);
+            if !self.is_named(leader) {
+                self.go_on_without(leader, Unsound::TwoEntries, now, out);
+            }
         }
         if stops || leader == self.me() {
             self.stop(RoundError::TwoEntries { round, leader }, out);
         }
     }
 
-    /// Handles a vote for the round that this node applied last.
+    /// Handles a vote for a round that this node applied.
     pub(super) fn receive_late_vote(
         &mut self,
         header: &Header,
@@ -333,16 +356,16 @@ impl Coordinator {
         let Some(deciding) = self.deciding.as_ref().filter(|_| self.doubts()) else {
             return false;
         };
-        let earlier = deciding.seen.votes.values();
-        let earlier: BTreeSet<(Term, Digest)> = earlier
+        let votes = deciding.seen.votes.values();
+        let votes = votes.flat_map(|votes| [votes.first, votes.newest]);
+        let earlier: BTreeSet<(Term, Digest)> = votes
             .filter(|(of, voted)| *of < term && *voted != digest)
-            .copied()
             .collect();
         earlier.into_iter().any(|vote| {
-            let votes = deciding.seen.votes.iter();
-            let voted = votes.filter(|(_, of)| **of == vote).map(|(node, _)| *node);
-            // A leader votes for what it asks for.
-            self.is_quorum(voted.chain([vote.0.node]))
+            let voted = deciding.seen.voters_of(vote);
+            // A leader votes for what it asks for. One that lied about that votes for everything.
+            let voted = voted.chain([vote.0.node]);
+            self.is_quorum(voted.filter(|node| *node == self.me() || self.trusts(*node)))
         })
     }
 
@@ -367,13 +390,18 @@ impl Coordinator {
             Digest::default()
         };
         let asked = asked.filter(|(_, signed)| signed.digest == entry);
+        // Whoever asked for the votes, as far as this node knows, may be the one that lies.
+        let asker = asked.map(|(term, _)| term.node);
+        let leaders = [asker, Some(place.term.node), Some(attempt.term.node)];
         let mut voted = self.voted_for(entry);
-        voted.retain(|node| asked.is_none_or(|(term, _)| term.node != *node));
+        voted.retain(|node| !leaders.contains(&Some(*node)));
         let liars = deciding.seen.tellers.iter();
         let liars: Vec<NodeId> = liars
             .filter(|(_, told)| **told != entry)
             .map(|(node, _)| *node)
             .collect();
+        let is_firm = self.doubts() && self.is_quorum(voted);
+        self.keep_doubtful();
         self.applied = Some(Applied {
             attempt,
             signed: signed.unwrap_or_default(),
@@ -381,7 +409,7 @@ impl Coordinator {
             round: place.round,
             entry,
             asked,
-            is_firm: self.doubts() && self.is_quorum(voted),
+            is_firm,
         });
         for node in liars {
             out.push(Effect::Unsound(node, Unsound::OtherEntry));

@@ -322,3 +322,175 @@ fn a_vote_is_told_again_to_who_asks() {
     let again = voter.tell(In::PeerUp(NodeId(3)));
     assert!(says!(again, to 3, Message::Accepted(_)), "{again:?}");
 }
+
+/// Nodes 1, 3 and 4 are a quorum, so a later leader that asks for something else ignores its promises.
+#[test]
+fn a_leader_that_asks_twice_against_a_chosen_entry_gains_nothing() {
+    let (mut voter, entry) = follower(&[1, 2, 3, 4, 5], 2);
+    voter.hear_all(&[3, 4], &accepted(&entry));
+    let without = Outcome {
+        view: next_view(&voter.view, view(&[1, 3]).members()),
+        ..entry
+    };
+    for _ in 0..2 {
+        let asked = voter.hear_under(3, term(1, 3), ask(Entry::Whole(without.clone())));
+        assert!(!says!(asked, Message::Accepted(_)), "{asked:?}");
+    }
+}
+
+/// With node 1 they were a quorum for an entry, but node 1 voted for two.
+#[test]
+fn the_vote_of_a_proved_liar_chooses_nothing() {
+    let (mut voter, entry) = follower(&[1, 2, 3, 4, 5], 2);
+    voter.hear(1, ask(Entry::Held(entry.digest())));
+    voter.hear(4, accepted(&entry));
+    voter.hear(3, accepted(&other(&entry)));
+    let without = Outcome {
+        view: next_view(&voter.view, view(&[3, 4, 5]).members()),
+        leader: NodeId(3),
+        ..entry
+    };
+    let asked = voter.hear_under(3, term(1, 3), ask(Entry::Whole(without)));
+    assert!(says!(asked, to 3, Message::Accepted(_)), "{asked:?}");
+}
+
+/// Nodes 2 and 3 voted for it, and node 4 may have; it is not there.
+#[test]
+fn what_an_absent_voter_may_have_made_a_quorum_for_is_finished() {
+    let (mut leader, entry) = follower(&[1, 2, 3, 4, 5], 2);
+    leader.hear(1, ask(Entry::Held(entry.digest())));
+    leader.tell(In::Distrust(NodeId(1)));
+    leader.lose(&[4], false);
+    let first = |entry: &Outcome| Some((term(0, 1), entry.clone()));
+    leader.hear_promise(3, first(&entry), Some(contribution()));
+    let asked = leader.hear_promise(5, first(&other(&entry)), Some(contribution()));
+    assert!(says!(asked, to 3, Message::Accept { .. }), "{asked:?}");
+}
+
+/// Nodes 6 and 7 may have made a quorum for either.
+#[test]
+fn where_either_of_two_entries_may_be_chosen_nothing_is_asked_for() {
+    let (mut leader, entry) = follower(&[1, 2, 3, 4, 5, 6, 7], 2);
+    leader.hear(1, ask(Entry::Held(entry.digest())));
+    leader.tell(In::Distrust(NodeId(1)));
+    leader.lose(&[6, 7], false);
+    let first = |entry: &Outcome| Some((term(0, 1), entry.clone()));
+    let mut effects = leader.hear_promise(3, first(&entry), Some(contribution()));
+    for node in [4, 5] {
+        let promised = leader.hear_promise(node, first(&other(&entry)), Some(contribution()));
+        effects.extend(promised);
+    }
+    assert!(!says!(effects, Message::Accept { .. }), "{effects:?}");
+    assert!(!says!(effects, Message::Open), "{effects:?}");
+}
+
+/// Node 2 is told of the decision, and was never asked for a vote.
+#[test]
+fn who_was_not_asked_for_a_vote_stops_too() {
+    let (mut member, entry) = follower(&[1, 2, 3, 4, 5], 2);
+    let place = member.place();
+    member.hear_all(&[4, 5], &accepted(&entry));
+    member.hear_decision(1, entry.clone());
+    assert!(applies(&member.wait(VOTES_WAIT.0)));
+    member.contribute_to(FIRST);
+    let signed = |entry: &Outcome| Signed {
+        digest: entry.digest(),
+        signature: Signature::default(),
+    };
+    let proof = Message::TwoEntries {
+        one: signed(&entry),
+        other: signed(&other(&entry)),
+    };
+    let found = member.hear_at(3, place, proof);
+    let stops = |effect: &Effect| matches!(effect, Effect::Fail(RoundError::TwoEntries { .. }));
+    assert!(found.iter().any(stops), "{found:?}");
+}
+
+/// The others hear of the second entry only when a cut is healed.
+#[test]
+fn who_hears_of_the_other_entry_rounds_later_stops_too() {
+    let (mut member, entry) = follower(&[1, 2, 3, 4, 5], 2);
+    let place = member.place();
+    member.hear(1, ask(Entry::Held(entry.digest())));
+    member.hear(4, accepted(&entry));
+    member.hear_decision(1, entry.clone());
+    assert!(applies(&member.wait(VOTES_WAIT.0)));
+    let mut effects = member.contribute_to(FIRST);
+    let next = Outcome {
+        round: Round(1),
+        spec: FIRST,
+        contributors: ids(&[1, 2, 3, 4, 5]),
+        published: member.root(),
+        ..entry.clone()
+    };
+    effects.extend(member.hear_attempt(1, &next, &[1, 2, 3, 4, 5]));
+    member.hold_all(&effects);
+    member.hear(1, ask(Entry::Held(next.digest())));
+    member.hear_all(&[3, 4, 5], &accepted(&next));
+    assert!(applies(&member.hear_decision(1, next)));
+    member.contribute_to(RoundSpec {
+        step: Step(2),
+        ..FIRST
+    });
+    let found = member.hear_at(3, place, accepted(&other(&entry)));
+    let stops = |effect: &Effect| matches!(effect, Effect::Fail(RoundError::TwoEntries { .. }));
+    assert!(found.iter().any(stops), "{found:?}");
+}
+
+/// Node 3 was excluded, lives, and stays a voter, since two are few. It has nothing to say.
+#[test]
+fn a_voter_that_is_no_member_is_not_waited_for() {
+    let (mut member, entry) = follower(&[1, 2, 3], 2);
+    let excluded = member.view.member(NodeId(3)).cloned();
+    let mut next = Outcome {
+        view: next_view(&member.view, view(&[1, 2]).members()),
+        retained: excluded.into_iter().collect(),
+        ..entry
+    };
+    let place = Place {
+        attempt: 1,
+        ..member.place()
+    };
+    let effects = member.hear_attempt_at(1, place, &next, &[1, 2]);
+    member.hold_all(&effects);
+    next.published = member.root();
+    member.hear_at(1, place, ask(Entry::Held(next.digest())));
+    member.hear_at(3, place, accepted(&next));
+    let applied = member.hear_at(1, place, decision(next.clone()));
+    assert!(applies(&applied), "{applied:?}");
+
+    member.view = next.view.clone();
+    let mut effects = member.contribute_to(FIRST);
+    let mut later = Outcome {
+        round: Round(1),
+        spec: FIRST,
+        contributors: ids(&[1, 2]),
+        ..next
+    };
+    effects.extend(member.hear_attempt(1, &later, &[1, 2]));
+    member.hold_all(&effects);
+    later.published = member.root();
+    member.hear(1, ask(Entry::Held(later.digest())));
+    assert!(applies(&member.hear_decision(1, later)));
+}
+
+#[test]
+fn no_single_node_makes_a_fork_while_a_quorum_lives() {
+    let (mut member, entry) = Bench::ready(&[1, 2, 3, 4, 5], 2, |settings| {
+        doubts(settings);
+        settings.on_quorum_loss = crate::policy::OnQuorumLoss::Fork;
+    });
+    let lineage = LINEAGE.parted(99);
+    let forged = Outcome {
+        lineage,
+        waiting: ids(&[1, 2, 4, 5]),
+        leader: NodeId(3),
+        ..entry
+    };
+    let place = Place {
+        lineage,
+        ..member.place()
+    };
+    let told = member.hear_at(3, place, decision(forged));
+    assert!(!applies(&told), "{told:?}");
+}
