@@ -278,8 +278,8 @@ impl Coordinator {
         }
     }
 
-    /// The entry that may have been chosen, given the promises of a quorum. Two of one term show
-    /// that its leader lied: then one counts only if it may have a quorum without that leader's
+    /// The entry that may have been chosen, given the promises of a quorum. Two of one term, or a
+    /// proof, show that its leader lied: then one counts only if it may have a quorum without that leader's
     /// vote, which voters that promised nothing may have helped to make. An entry does not count
     /// whose next member this node is without holding its data.
     fn chosen(&self, promises: &BTreeMap<NodeId, Promise<Outcome>>) -> MayBeChosen {
@@ -297,7 +297,9 @@ impl Coordinator {
                 None => entries.push((outcome, BTreeSet::from([node]))),
             }
         }
-        if entries.len() < 2 {
+        let deciding = self.deciding.as_ref();
+        let proved = deciding.is_some_and(|deciding| deciding.seen.of_two.contains(term));
+        if entries.len() < 2 && !proved {
             return self.unless_lacking(first);
         }
         let voters = self.history.iter().flat_map(|history| history.voters.ids());

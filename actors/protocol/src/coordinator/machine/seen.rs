@@ -40,6 +40,9 @@ pub(super) struct Seen {
     /// Nodes that said, since they were asked, that they know of no decision; at most
     /// [`MEMBERS_MAX`](crate::view::MEMBERS_MAX).
     pub undecided: BTreeSet<NodeId>,
+    /// Terms whose leaders are proved to have asked for votes for two entries; at most [`TOLD_MAX`],
+    /// the highest.
+    pub of_two: BTreeSet<Term>,
     /// Whether everybody was asked.
     pub asks: bool,
     /// Whether the wait for votes is over.
@@ -57,6 +60,14 @@ impl Seen {
     /// has the signature.
     pub fn asks(&mut self, term: Term, signed: Signed) {
         self.asked = Some((term, signed));
+    }
+
+    /// Records that the leader of a term asked for votes for two entries.
+    pub fn has_two(&mut self, term: Term) {
+        self.of_two.insert(term);
+        if self.of_two.len() > TOLD_MAX {
+            self.of_two.pop_first();
+        }
     }
 
     /// Records a vote.

@@ -298,6 +298,9 @@ impl Coordinator {
             let either = applied.entry == one.digest || applied.entry == other.digest;
             either && !applied.is_firm
         });
+        if header.round == self.place().round {
+            self.with_deciding(|deciding| deciding.seen.has_two(header.term));
+        }
         if leader != self.me() {
             let proof = Message::TwoEntries { one, other };
             self.keep_proof(leader, header.place(), proof);

@@ -494,3 +494,26 @@ fn no_single_node_makes_a_fork_while_a_quorum_lives() {
     let told = member.hear_at(3, place, decision(forged));
     assert!(!applies(&told), "{told:?}");
 }
+
+/// Nodes 2 and 3 voted for an entry, with node 1 a quorum, before they heard of the other one, which
+/// nodes 4 and 5 hold and did not vote for.
+#[test]
+fn who_takes_over_from_a_proved_liar_does_not_count_on_its_vote() {
+    let (mut leader, entry) = follower(&[1, 2, 3, 4, 5], 2);
+    leader.hear(1, ask(Entry::Held(entry.digest())));
+    let signed = |entry: &Outcome| Signed {
+        digest: entry.digest(),
+        signature: Signature::default(),
+    };
+    let proof = Message::TwoEntries {
+        one: signed(&entry),
+        other: signed(&other(&entry)),
+    };
+    let mut effects = leader.hear(4, proof);
+    let voted = Some((term(0, 1), entry));
+    effects.extend(leader.hear_promise(3, voted, Some(contribution())));
+    effects.extend(leader.hear_promise(4, None, Some(contribution())));
+    effects.extend(leader.hear_promise(5, None, Some(contribution())));
+    assert!(!says!(effects, Message::Accept { .. }), "{effects:?}");
+    assert!(says!(effects, to 3, Message::Open), "{effects:?}");
+}
