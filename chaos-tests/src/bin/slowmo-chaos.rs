@@ -134,7 +134,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let arguments = match Arguments::parse().command {
         Command::Sim(arguments) => arguments,
         Command::Flood(arguments) => return flood(&arguments),
-        Command::Siege(siege) => return siege.run().map(|()| ExitCode::SUCCESS),
+        Command::Siege(siege) => return siege.run(),
         Command::Hostile(hostile) => return hostile.run(),
         Command::SiegeNode(node) => return node.run().map(|()| ExitCode::SUCCESS),
     };

@@ -8,7 +8,7 @@ use slowmo::{BaseName, Config, Runtime};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -27,6 +27,12 @@ const COMPUTES: Duration = Duration::from_millis(20);
 const WARM_UP: Duration = Duration::from_secs(3);
 /// Longest wait for a node to be a member.
 const MEMBER_MAX: Duration = Duration::from_secs(60);
+/// Largest time that a flood may add to a round, in percent of its median without a flood.
+const ADDED_PERCENT_MAX: f64 = 20.0;
+/// Longest time, in seconds, until a restarted node is a member again under a flood.
+const RESTART_MAX_S: f64 = 2.0;
+/// Memory by which the flooded node may grow, in KiB.
+const MEMORY_GROWN_MAX_KIB: u64 = 32 << 10;
 /// Interval at which the memory of the flooded node is read.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -84,8 +90,10 @@ struct Rounds {
 struct Found {
     without: Rounds,
     under_flood: Rounds,
-    /// Added to the time of a whole step, training included, in percent of its median.
+    /// Added to the time of a round, in percent of its median.
     added_percent: f64,
+    /// Added to the time of a whole step, training included, in percent of its median.
+    added_to_step_percent: f64,
     restart_without_s: f64,
     restart_under_flood_s: f64,
     memory_before_kib: u64,
@@ -94,12 +102,39 @@ struct Found {
     seconds: f64,
 }
 
+impl Found {
+    /// Bounds that the flood broke, in words.
+    fn broken(&self) -> Vec<String> {
+        let mut broken = Vec::new();
+        if self.added_percent > ADDED_PERCENT_MAX {
+            let added = self.added_percent;
+            broken.push(format!(
+                "the flood added {added:.1} % to a round; allowed are {ADDED_PERCENT_MAX} %"
+            ));
+        }
+        if self.restart_under_flood_s > RESTART_MAX_S {
+            let took = self.restart_under_flood_s;
+            broken.push(format!(
+                "a restarted node was a member again after {took:.2} s; allowed are {RESTART_MAX_S} s"
+            ));
+        }
+        if self.memory_grown_kib > MEMORY_GROWN_MAX_KIB {
+            let grown = self.memory_grown_kib;
+            broken.push(format!(
+                "the flooded node grew by {grown} KiB; allowed are {MEMORY_GROWN_MAX_KIB} KiB"
+            ));
+        }
+        broken
+    }
+}
+
 impl Siege {
-    /// Runs the siege.
+    /// Runs the siege. The exit code says whether the rounds, the restarted node and the memory of
+    /// the flooded one stayed within their bounds.
     ///
     /// # Errors
     /// A node could not be started, ended or did not become a member, or the flood failed.
-    pub fn run(&self) -> anyhow::Result<()> {
+    pub fn run(&self) -> anyhow::Result<ExitCode> {
         let rendezvous = tempfile::tempdir()?;
         let (said, hears) = channel();
         let mut nodes = (1..=NODES)
@@ -156,11 +191,14 @@ impl Siege {
                 .join()
                 .map_err(|_| anyhow::anyhow!("the flood ended early"))??;
             let (under_flood, restart_under_flood_s) = measured?;
-            let step = |rounds: Rounds| rounds.median_us as f64 + COMPUTES.as_micros() as f64;
+            let percent = |of: f64, before: f64| (of / before - 1.0) * 100.0;
+            let round = |rounds: Rounds| rounds.median_us as f64;
+            let step = |rounds: Rounds| round(rounds) + COMPUTES.as_micros() as f64;
             let found = Found {
                 without,
                 under_flood,
-                added_percent: (step(under_flood) / step(without) - 1.0) * 100.0,
+                added_percent: percent(round(under_flood), round(without)),
+                added_to_step_percent: percent(step(under_flood), step(without)),
                 restart_without_s,
                 restart_under_flood_s,
                 memory_before_kib,
@@ -169,7 +207,15 @@ impl Siege {
                 seconds: sent.seconds,
             };
             println!("{}", serde_json::to_string_pretty(&found)?);
-            Ok(())
+            let broken = found.broken();
+            for bound in &broken {
+                eprintln!("{bound}");
+            }
+            Ok(if broken.is_empty() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            })
         })
     }
 }

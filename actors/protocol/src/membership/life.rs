@@ -235,6 +235,7 @@ impl Membership {
             .elsewhere
             .retain(|(id, incarnation)| stays(id, incarnation));
         self.watch(out);
+        self.notice_superseded(out);
         self.tell_joiners(out);
         self.tell_strangers(out);
         if let Some(contributes) = self.life.leaving

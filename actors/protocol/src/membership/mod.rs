@@ -77,6 +77,11 @@ pub struct Membership {
     settings: Settings,
     model: Option<ModelSize>,
     connected: BTreeMap<NodeId, Incarnation>,
+    /// The incarnation of each node that was connected last; at most [`MEMBERS_MAX`].
+    last_connected: BTreeMap<NodeId, Incarnation>,
+    /// Incarnations after which another one of the same node connected; at most [`MEMBERS_MAX`]. A
+    /// view that is applied later may still have them.
+    superseded: BTreeSet<(NodeId, Incarnation)>,
     /// Number of times a peer could no longer be sent to, or was replaced by another incarnation.
     disconnections: u64,
     hellos: BTreeMap<NodeId, Known>,
@@ -206,6 +211,8 @@ impl Membership {
             settings,
             model: None,
             connected: BTreeMap::new(),
+            last_connected: BTreeMap::new(),
+            superseded: BTreeSet::new(),
             disconnections: 0,
             hellos: BTreeMap::new(),
             discovered: None,
@@ -314,6 +321,7 @@ impl Membership {
         let known = self.connected.get(&node).copied();
         if self.connected.len() < MEMBERS_MAX && known != Some(incarnation) {
             self.connected.insert(node, incarnation);
+            self.note_superseded(node, incarnation);
             // It answered: an end that was reported of it was none.
             self.life.ended.remove(&(node, incarnation));
             self.disconnections += u64::from(known.is_some());
@@ -323,6 +331,17 @@ impl Membership {
         self.form_when_connected(out);
         self.bootstrap_when_complete(out);
         self.join_when_ready(out);
+    }
+
+    /// Remembers which incarnation of a node came before the one that connected.
+    fn note_superseded(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.superseded.remove(&(node, incarnation));
+        let before = self.last_connected.insert(node, incarnation);
+        if let Some(before) = before.filter(|before| *before != incarnation)
+            && self.superseded.len() < MEMBERS_MAX
+        {
+            self.superseded.insert((node, before));
+        }
     }
 
     /// Whether `min_nodes` nodes can be sent to, this one included.
@@ -387,6 +406,12 @@ impl Membership {
         };
         if self.hellos.len() >= MEMBERS_MAX {
             self.hellos.retain(|id, _| concerns(id));
+        }
+        if self.last_connected.len() >= MEMBERS_MAX {
+            self.last_connected.retain(|id, _| concerns(id));
+        }
+        if self.superseded.len() >= MEMBERS_MAX {
+            self.superseded.retain(|(id, _)| concerns(id));
         }
         if self.left.len() >= MEMBERS_MAX {
             self.left.retain(|(id, _)| concerns(id));

@@ -3,7 +3,7 @@
 
 use super::{Effect, Membership};
 use crate::coordinator::GivesUp;
-use crate::ident::Round;
+use crate::ident::{Incarnation, NodeId, Round};
 use crate::machine::Outbox;
 use crate::time::{Instant, Span};
 use crate::view::Member;
@@ -112,6 +112,21 @@ impl Membership {
         let ended: Vec<Member> = members.filter(later).cloned().collect();
         for member in ended {
             self.down(member.id, member.incarnation, true, out);
+        }
+    }
+
+    /// Marks members down of which another incarnation connected before this node entered the view:
+    /// nobody tells it again.
+    pub(super) fn notice_superseded(&mut self, out: &mut Outbox<Effect>) {
+        let standing = self.life.standing.iter();
+        let members = standing.flat_map(|standing| standing.view.members());
+        let ended: Vec<(NodeId, Incarnation)> = members
+            .chain(&self.life.retained)
+            .map(|member| (member.id, member.incarnation))
+            .filter(|start| self.superseded.contains(start))
+            .collect();
+        for (node, incarnation) in ended {
+            self.down(node, incarnation, true, out);
         }
     }
 

@@ -9,6 +9,9 @@
 //! A node that only one other tells of a decision, or of later rounds, asks everybody. It follows
 //! that one if those that answer that they know nothing of it are no quorum with it: a quorum would
 //! go on here, and does not leave its place for what one node says.
+//!
+//! A node that joins has no place to lose, and has the history from its leader alone. It believes that
+//! leader at once; if others show later that two entries were voted for, it stops as others do.
 
 use super::Coordinator;
 use super::deciding::Deciding;
@@ -17,6 +20,7 @@ use super::seen::{Seen, TOLD_MAX};
 use super::timers::Timer;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::Outcome;
+use crate::coordinator::voters::Voter;
 use crate::ident::NodeId;
 use crate::machine::Outbox;
 use crate::published::Digest;
@@ -30,7 +34,7 @@ const WITNESSES: usize = 2;
 
 impl Coordinator {
     /// Records that a node says that the round is decided with this entry.
-    pub(super) fn note_told(&mut self, teller: NodeId, entry: Outcome) {
+    pub(super) fn note_told(&mut self, teller: Voter, entry: Outcome) {
         if !self.doubts() {
             return self.with_deciding(|deciding| _ = deciding.decided.get_or_insert(entry));
         }
@@ -85,40 +89,48 @@ impl Coordinator {
             return false;
         };
         let seen = &deciding.seen;
-        let told = self.tellers(digest).count();
-        if told >= WITNESSES {
+        let told = self.tellers(digest);
+        if told.len() >= WITNESSES {
             return true;
         }
-        let alone = told > 0 && self.others().count() < WITNESSES;
+        let joins = !history.member && !self.is_voter();
+        let held = seen.entries.get(&digest);
+        let held = held.and_then(|entry| deciding.data.of(entry));
+        if joins && held.is_some_and(|held| told.contains(&held.attempt().term.node)) {
+            return true;
+        }
+        let alone = !told.is_empty() && self.others().count() < WITNESSES;
         // A voter that is no member any more may live and have nothing to say.
         let others = history.voters.iter().filter(|voter| {
             let answers = self.peers.votes(**voter) && !self.links.is_given_up(voter.node);
             voter.node != self.me() && history.view.contains(voter.node) && answers
         });
-        let complete = || others.clone().all(|voter| seen.says(voter.node, digest));
+        let complete = || others.clone().all(|voter| seen.says(*voter, digest));
         (alone || self.is_quorum(self.voted_for(digest))) && (seen.over || complete())
     }
 
     /// Trusted nodes that say that the round is decided with an entry.
-    fn tellers(&self, digest: Digest) -> impl Iterator<Item = NodeId> + '_ {
+    fn tellers(&self, digest: Digest) -> BTreeSet<NodeId> {
         let seen = self.deciding.iter().map(|deciding| &deciding.seen);
         let told = seen.flat_map(|seen| &seen.tellers);
-        let told = told.filter(move |(node, told)| **told == digest && self.trusts(**node));
-        told.map(|(node, _)| *node)
+        let told = told.filter(|(teller, told)| **told == digest && self.trusts(teller.node));
+        told.map(|(teller, _)| teller.node).collect()
     }
 
-    /// Whether this node and those that know of no decision are a quorum, but for those that voted
-    /// for an entry.
+    /// Whether voters that know of no decision, this node among them, are a quorum, but for those
+    /// that voted for an entry.
     fn goes_on_here(&self, but_for: Option<Digest>) -> bool {
         let Some(deciding) = &self.deciding else {
             return false;
         };
-        let undecided = deciding.seen.undecided.iter().copied().chain([self.me()]);
+        let undecided = deciding.seen.undecided.iter().copied();
+        let myself = self.is_voter().then(|| self.me());
         let voted: BTreeSet<NodeId> = but_for
             .into_iter()
             .flat_map(|digest| self.voted_for(digest))
             .collect();
-        self.is_quorum(undecided.filter(|node| self.trusts(*node) && !voted.contains(node)))
+        let remain = undecided.chain(myself);
+        self.is_quorum(remain.filter(|node| self.trusts(*node) && !voted.contains(node)))
     }
 
     /// Trusted voters that voted for an entry, or say that it is decided, this node included.
@@ -127,12 +139,16 @@ impl Coordinator {
             return Vec::new();
         };
         let accepted = deciding.acceptor.accepted();
-        let own = || accepted.is_some_and(|(_, entry)| entry.digest() == digest);
-        let votes = |node: &NodeId| {
-            let says = deciding.seen.says(*node, digest) && self.trusts(*node);
-            if *node == self.me() { own() } else { says }
+        let own = accepted.is_some_and(|(_, entry)| entry.digest() == digest);
+        let votes = |voter: &&Voter| {
+            if voter.node == self.me() {
+                own
+            } else {
+                deciding.seen.says(**voter, digest) && self.trusts(voter.node)
+            }
         };
-        history.voters.ids().filter(votes).collect()
+        let voted = history.voters.iter().filter(votes);
+        voted.map(|voter| voter.node).collect()
     }
 
     /// Whether nothing was seen of a node that no correct node sends.
@@ -229,7 +245,7 @@ impl Coordinator {
         }
     }
 
-    /// Records that a node knows of no decision.
+    /// Records that a voter knows of no decision.
     pub(super) fn note_undecided(&mut self, node: NodeId) {
         if let Some(deciding) = &mut self.deciding
             && deciding.seen.asks
@@ -249,7 +265,7 @@ impl Coordinator {
             .is_some_and(|deciding| deciding.seen.asks);
         let is_decided = |coordinator: &Self, digest| {
             let alone = asked && !coordinator.goes_on_here(Some(digest));
-            let told = coordinator.tellers(digest).next().is_some();
+            let told = !coordinator.tellers(digest).is_empty();
             coordinator.believes(digest) || (alone && told)
         };
         if self.decide_where(is_decided) {

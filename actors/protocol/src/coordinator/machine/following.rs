@@ -129,7 +129,7 @@ impl Coordinator {
                 self.vote_again(header.sender, out);
                 self.tell_undecided(header.sender, out);
             }
-            Message::Undecided => self.note_undecided(header.sender),
+            Message::Undecided if self.is_from_voter(header) => self.note_undecided(header.sender),
             // A member that does not vote yet forks if no voter is left.
             Message::Fork {
                 lineage,
@@ -176,6 +176,7 @@ impl Coordinator {
             | Message::Closed
             | Message::Accept { .. }
             | Message::Accepted(_)
+            | Message::Undecided
             | Message::Compare => {}
             // Handled before the round is looked at.
             Message::Admit { .. }

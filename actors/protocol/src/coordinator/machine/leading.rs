@@ -33,11 +33,11 @@ pub const PROMISE_WAIT: Span = Span::from_millis(1_000);
 pub const FOLLOW_WAIT: Span = Span::from_millis(500);
 
 /// What the promises of a quorum say of an earlier term.
-enum MayBeChosen {
+enum MayBeChosen<'a> {
     /// Nothing was chosen.
     None,
     /// This entry may have been chosen.
-    One(Outcome),
+    One(&'a Outcome),
     /// Either of several, whose leader lied.
     Several,
 }
@@ -271,7 +271,10 @@ impl Coordinator {
             !history.is_fork || promises.keys().any(|node| outcome.view.contains(*node))
         };
         match self.chosen(promises) {
-            MayBeChosen::One(outcome) if held(&outcome) => self.finish(term, outcome, out),
+            MayBeChosen::One(outcome) if held(outcome) => {
+                let outcome = outcome.clone();
+                self.finish(term, outcome, out);
+            }
             MayBeChosen::One(_) | MayBeChosen::None => self.open(term, now, out),
             // Further promises tell; without them nothing is decided.
             MayBeChosen::Several => {}
@@ -282,7 +285,7 @@ impl Coordinator {
     /// proof, show that its leader lied: then one counts only if it may have a quorum without that leader's
     /// vote, which voters that promised nothing may have helped to make. An entry does not count
     /// whose next member this node is without holding its data.
-    fn chosen(&self, promises: &BTreeMap<NodeId, Promise<Outcome>>) -> MayBeChosen {
+    fn chosen<'a>(&self, promises: &'a BTreeMap<NodeId, Promise<Outcome>>) -> MayBeChosen<'a> {
         let Some((term, first)) = bound(promises.values()) else {
             return MayBeChosen::None;
         };
@@ -316,11 +319,11 @@ impl Coordinator {
         }
     }
 
-    fn unless_lacking(&self, outcome: &Outcome) -> MayBeChosen {
+    fn unless_lacking<'a>(&self, outcome: &'a Outcome) -> MayBeChosen<'a> {
         if self.lacks(outcome) {
             MayBeChosen::None
         } else {
-            MayBeChosen::One(outcome.clone())
+            MayBeChosen::One(outcome)
         }
     }
 

@@ -12,7 +12,7 @@ use super::timers::Timer;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::{Entry, Outcome};
 use crate::coordinator::plan::Attempt;
-use crate::coordinator::voters::Votes;
+use crate::coordinator::voters::{Voter, Votes};
 use crate::ident::{Lineage, NodeId};
 use crate::machine::{Outbox, Place};
 use crate::planted::{self, Bug};
@@ -110,7 +110,11 @@ impl Coordinator {
             history.lineage == entry.lineage && history.round == entry.round
         });
         if of_this {
-            self.note_told(header.sender, entry);
+            let teller = Voter {
+                node: header.sender,
+                incarnation: header.incarnation,
+            };
+            self.note_told(teller, entry);
         }
         if leaves {
             self.send_from(header.place(), header.sender, Message::Learned, out);

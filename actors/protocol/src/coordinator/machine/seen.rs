@@ -2,6 +2,7 @@
 
 use super::history::PlacedOutcome;
 use crate::coordinator::outcome::Outcome;
+use crate::coordinator::voters::Voter;
 use crate::ident::{NodeId, Term};
 use crate::published::{Digest, Signed};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,13 +32,14 @@ pub(super) struct Seen {
     pub votes: BTreeMap<NodeId, CastVotes>,
     /// The entry for which the leader of the highest term asked votes, with its sound signature.
     pub asked: Option<(Term, Signed)>,
-    /// Nodes that say that the round is decided, with the entry's digest; at most [`MEMBERS_MAX`](crate::view::MEMBERS_MAX).
-    pub tellers: BTreeMap<NodeId, Digest>,
+    /// Incarnations of nodes that say that the round is decided, with the entry's digest; at most
+    /// [`MEMBERS_MAX`](crate::view::MEMBERS_MAX). One that joins is no voter, although its node may be.
+    pub tellers: BTreeMap<Voter, Digest>,
     /// The entries that they name; at most [`TOLD_MAX`].
     pub entries: BTreeMap<Digest, Outcome>,
     /// Nodes that say that a later round is decided, with its entry; at most [`TOLD_MAX`].
     pub ahead: BTreeMap<NodeId, PlacedOutcome>,
-    /// Nodes that said, since they were asked, that they know of no decision; at most
+    /// Voters that said, since they were asked, that they know of no decision; at most
     /// [`MEMBERS_MAX`](crate::view::MEMBERS_MAX).
     pub undecided: BTreeSet<NodeId>,
     /// Terms whose leaders are proved to have asked for votes for two entries; at most [`TOLD_MAX`],
@@ -85,10 +87,10 @@ impl Seen {
         voted.map(|(node, _)| *node)
     }
 
-    /// Whether a node voted for an entry, or says that it is decided.
-    pub fn says(&self, node: NodeId, digest: Digest) -> bool {
-        let votes = self.votes.get(&node);
+    /// Whether a voter voted for an entry, or says that it is decided.
+    pub fn says(&self, voter: Voter, digest: Digest) -> bool {
+        let votes = self.votes.get(&voter.node);
         let voted = votes.is_some_and(|votes| votes.newest.1 == digest);
-        voted || self.tellers.get(&node) == Some(&digest)
+        voted || self.tellers.get(&voter) == Some(&digest)
     }
 }

@@ -126,9 +126,7 @@ impl Coordinator {
             return None;
         }
         let mut applied = self.applied.iter().chain(&self.doubtful);
-        applied.find(|applied| {
-            (applied.lineage, applied.round) == (header.lineage, header.round)
-        })
+        applied.find(|applied| (applied.lineage, applied.round) == (header.lineage, header.round))
     }
 
     /// Keeps the entry that was applied last while another one takes its place.
@@ -401,7 +399,7 @@ impl Coordinator {
         let liars = deciding.seen.tellers.iter();
         let liars: Vec<NodeId> = liars
             .filter(|(_, told)| **told != entry)
-            .map(|(node, _)| *node)
+            .map(|(teller, _)| teller.node)
             .collect();
         let is_firm = self.doubts() && self.is_quorum(voted);
         self.keep_doubtful();

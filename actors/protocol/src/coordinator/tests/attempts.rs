@@ -5,7 +5,7 @@ use crate::algorithm::BufferStrategy;
 use crate::coordinator::Attempt;
 
 /// Node 1 leads the round after the bootstrap, and node 9 is ready to join.
-fn admits(change: impl FnOnce(&mut Settings)) -> (Bench, Vec<Effect>) {
+pub(super) fn admits(change: impl FnOnce(&mut Settings)) -> (Bench, Vec<Effect>) {
     let mut leader = Bench::with(&[1, 2, 3], 1, change);
     leader.lead(SPEC);
     leader.hear(2, leader.vote());

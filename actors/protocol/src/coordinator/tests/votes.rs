@@ -517,3 +517,25 @@ fn who_takes_over_from_a_proved_liar_does_not_count_on_its_vote() {
     assert!(!says!(effects, Message::Accept { .. }), "{effects:?}");
     assert!(says!(effects, to 3, Message::Open), "{effects:?}");
 }
+
+/// Node 9 joins. It has nothing of the round but what node 1, its leader, told.
+#[test]
+fn a_node_that_joins_believes_the_leader_that_admits_it_and_no_other_node() {
+    for (teller, believed) in [(1, true), (3, false)] {
+        let (mut leader, begun) = super::attempts::admits(doubts);
+        leader.hold_all(&begun);
+        let entry = leader.entry_of(&leader.list());
+        let mut joiner = Bench::outside(leader.view.clone(), 9, doubts);
+        joiner.contribute();
+        let mut effects = Vec::new();
+        for (to, header, message) in messages(&begun) {
+            if to == NodeId(9) {
+                effects.extend(joiner.hear_at(1, header.place(), message.clone()));
+            }
+        }
+        let ready = joiner.hold_all(&effects);
+        assert!(says!(ready, to 1, Message::Ready(_)), "{ready:?}");
+        let told = joiner.hear_decision(teller, entry);
+        assert_eq!(applies(&told), believed, "{told:?}");
+    }
+}

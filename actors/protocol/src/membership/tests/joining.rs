@@ -385,3 +385,24 @@ fn a_run_admits_nodes_however_many_have_come_and_gone() {
         node.disconnect(id, true);
     }
 }
+
+/// Node 2 is started again before node 9 is told of the entry that admits it beside its predecessor.
+#[test]
+fn who_is_admitted_late_knows_which_members_were_started_again_meanwhile() {
+    let mut node = joiner(&[1, 2]);
+    node.disconnect(2, false);
+    node.feed(In::PeerUp(NodeId(2), again(2).incarnation));
+    let effects = node.decide(at(FIRST, 8, view(5, &[1, 2, 9])));
+    let lost = effects.iter().filter_map(|effect| match effect {
+        Effect::Lost {
+            node,
+            incarnation,
+            ended,
+        } => Some((*node, *incarnation, *ended)),
+        _ => None,
+    });
+    assert_eq!(
+        lost.collect::<Vec<_>>(),
+        [(NodeId(2), member(2).incarnation, true)]
+    );
+}
