@@ -94,4 +94,6 @@ mod pages {
     struct Memory;
     #[doc = include_str!("../../docs/metrics.md")]
     struct Metrics;
+    #[doc = include_str!("../../docs/recipes.md")]
+    struct Recipes;
 }
