@@ -335,11 +335,13 @@ fn hellos() -> Vec<(Message, String)> {
 }
 
 fn refusals() -> Vec<(Message, String)> {
-    let size = |first| ModelSize {
-        parameters: first,
-        buffers: first + 1,
-        optimizer: first + 2,
-        types: Types::default(),
+    let size = |first| {
+        Box::new(ModelSize {
+            parameters: first,
+            buffers: first + 1,
+            optimizer: first + 2,
+            types: Types::default(),
+        })
     };
     let reasons = [
         (JoinRefusal::SettingsDiffer { differences: "tau é".to_owned() }, "00000000060000000000000074617520c3a9".to_owned()),
