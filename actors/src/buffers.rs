@@ -21,6 +21,9 @@ compile_error!(
     "values travel as little-endian bytes without conversion: big-endian targets are not supported"
 );
 
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("models have up to 2^61 values, which 32 bits cannot count: 64-bit targets only");
+
 /// Allocator of special memory for buffers: page-locked, for a GPU.
 pub trait Memory: Send + Sync + fmt::Debug {
     /// Allocates zeros; `None` if no such memory is left, in which case the buffer comes from the

@@ -64,7 +64,10 @@ pub use slowmo_actors::ExchangeError;
 #[cfg(feature = "cuda")]
 pub use slowmo_cuda::{Slices, cudarc};
 pub use slowmo_protocol::schedule::Exchange;
-pub use tensors::{Counter, NamedTensors, TensorError, Tensors, digest};
+pub use tensors::{
+    Counter, Half, NamedTensors, TensorError, Tensors, Values, ValuesMut, digest, read_widened,
+    write_rounded,
+};
 pub use worker::{AsyncWorker, Buffers, ResumedFrom, StepReport, Synchronized, Worker};
 
 /// Compiles the Rust snippets of the documentation as tests.
@@ -91,4 +94,6 @@ mod pages {
     struct Memory;
     #[doc = include_str!("../../docs/metrics.md")]
     struct Metrics;
+    #[doc = include_str!("../../docs/recipes.md")]
+    struct Recipes;
 }

@@ -15,6 +15,8 @@ const MIB: u64 = 1 << 20;
 pub struct Facts<'a> {
     /// Values of the parameters.
     pub parameters: usize,
+    /// Those of them that are not float32.
+    pub halves: usize,
     /// Values of the model's buffers.
     pub model_buffers: usize,
     /// Values of the base optimizer's buffers.
@@ -124,7 +126,27 @@ impl Facts<'_> {
             // The values that the last round decided, and what rounding left of them.
             parts.push(("reference and residual of round_wire", 2 * self.model()));
         }
+        parts.push((
+            "the float32 values of 16-bit parameters",
+            self.float32_values(),
+        ));
         parts
+    }
+
+    /// What is kept of the last round's values to give back what rounding took from parameters that
+    /// are not float32, as far as it is not kept anyway: as anchors, or as the reference.
+    fn float32_values(&self) -> u64 {
+        let all = bytes(self.halves);
+        let outer = self.algorithm.outer;
+        if self.algorithm.round_wire != WireType::Float32 {
+            0
+        } else if outer.is_some_and(|outer| outer.sharded) {
+            let copies = self.replicas as u64 + 1;
+            let nodes = self.nodes.max(1) as u64;
+            all - all * copies.min(nodes) / nodes
+        } else {
+            all
+        }
     }
 
     /// What a round takes besides.
@@ -218,6 +240,7 @@ mod tests {
     fn budget(config: &Config, nodes: usize, optimizer: usize) -> Budget {
         Budget::of(&Facts {
             parameters: VALUES,
+            halves: 0,
             model_buffers: 0,
             optimizer,
             nodes,
@@ -285,6 +308,28 @@ mod tests {
                 "{found}, not {expected}: {config:?}"
             );
         }
+        let of_halves = |config: &Config, nodes| {
+            let algorithm = &config.algorithm().unwrap();
+            let parts = Facts {
+                parameters: VALUES,
+                halves: VALUES,
+                model_buffers: 0,
+                optimizer: 0,
+                nodes,
+                workers: 1,
+                replicas: config.replicas,
+                algorithm,
+                joiner_buffers: config.joiner_buffers,
+                checkpoints: false,
+            }
+            .state();
+            parts.iter().map(|(_, bytes)| bytes).sum::<u64>() as f64 / bytes(VALUES) as f64
+        };
+        assert_eq!(of_halves(&default, 2), 2.0);
+        assert_eq!(of_halves(&default, 8), 2.0 / 4.0 + 3.0 / 4.0);
+        assert_eq!(of_halves(&off, 2), 1.0);
+        assert_eq!(of_halves(&with("sharded", "false"), 2), 3.0);
+        assert_eq!(of_halves(&with("round_wire", "bf16"), 2), 4.0);
         let unread = |nodes| budget(&default, nodes, 0).parts;
         assert!(unread(1).iter().all(|(what, _)| !what.contains("arrived")));
         let three = unread(3);

@@ -1,7 +1,7 @@
 //! The memory that nodes take, against what the log says at their start (`docs/memory.md`).
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use slowmo::{Buffers, Config, Runtime};
+use slowmo::{Buffers, Config, Half, NamedTensors, Runtime};
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 use std::thread;
@@ -14,6 +14,8 @@ const OPTIMIZER: usize = 2;
 const STEPS: u64 = 6;
 /// Says to a process of this test that it is a node: the number of values.
 const NODE: &str = "MEMORY_TEST_NODE";
+/// Says to such a process that its parameters are bfloat16.
+const HALF: &str = "MEMORY_TEST_HALF";
 /// Begins the line of a node's report.
 const REPORT: &str = "peak MiB: ";
 /// Precedes the number of MiB in the line of the log.
@@ -40,6 +42,11 @@ fn a_node() {
         return;
     };
     let values: usize = values.parse().unwrap();
+    let halves = if std::env::var_os(HALF).is_some() {
+        values
+    } else {
+        0
+    };
     tracing_subscriber::fmt().with_ansi(false).init();
     let config = config();
     let workers = usize::from(config.devices);
@@ -47,7 +54,7 @@ fn a_node() {
     let mut own: Vec<_> = (0..workers)
         .map(|_| {
             (
-                vec![1.0f32; values],
+                (vec![1.0f32; values - halves], vec![0x3f80u16; halves]),
                 vec![1.0f32; values],
                 vec![1.0f32; OPTIMIZER * values],
             )
@@ -57,11 +64,16 @@ fn a_node() {
     let runtime = Runtime::builder().config(config).spawn().unwrap();
     let all = Barrier::new(workers);
     thread::scope(|scope| {
-        for (index, (parameters, gradients, optimizer)) in own.iter_mut().enumerate() {
+        for (index, ((singles, halves), gradients, optimizer)) in own.iter_mut().enumerate() {
             let mut worker = runtime.worker(index).unwrap();
             let all = &all;
             scope.spawn(move || {
                 let model = &mut ();
+                let parameters = &mut NamedTensors::new().with("singles", singles).with_half(
+                    "halves",
+                    Half::BFloat16,
+                    halves,
+                );
                 let lent = Buffers { optimizer, model };
                 worker.synchronize_with(parameters, lent).unwrap();
                 for _ in 0..STEPS {
@@ -81,6 +93,8 @@ fn a_node() {
 struct Case<'a> {
     what: &'a str,
     nodes: usize,
+    /// Whether its parameters are bfloat16.
+    half: bool,
     keys: &'a [(&'a str, &'a str)],
 }
 
@@ -105,6 +119,9 @@ fn run(case: &Case<'_>) -> Vec<Memory> {
             .env("SLOWMO_RENDEZVOUS", folder.path().join("nodes"))
             .env("SLOWMO_MIN_NODES", case.nodes.to_string())
             .stdout(Stdio::piped());
+        if case.half {
+            command.env(HALF, "");
+        }
         for (key, value) in common.iter().chain(case.keys) {
             let value = value.replace("FOLDER", &folder.path().display().to_string());
             command.env(format!("SLOWMO_{}", key.to_uppercase()), value);
@@ -133,30 +150,35 @@ fn number_after(words: &str, text: &str) -> u64 {
     digits.unwrap().parse().unwrap()
 }
 
-const CASES: [Case<'static>; 6] = [
+const CASES: [Case<'static>; 8] = [
     Case {
         what: "outer rounds",
         nodes: 2,
+        half: false,
         keys: &[],
     },
     Case {
         what: "without replicas",
         nodes: 3,
+        half: false,
         keys: &[("replicas", "0")],
     },
     Case {
         what: "not sharded, rounds as int8",
         nodes: 2,
+        half: false,
         keys: &[("sharded", "false"), ("round_wire", "int8")],
     },
     Case {
         what: "gossip",
         nodes: 2,
+        half: false,
         keys: &[("base", "sgp"), ("tau", "3")],
     },
     Case {
         what: "checkpoints with the optimizer's state",
         nodes: 2,
+        half: false,
         keys: &[
             ("joiner_buffers", "copy"),
             ("checkpoints", "FOLDER/checkpoints"),
@@ -166,7 +188,20 @@ const CASES: [Case<'static>; 6] = [
     Case {
         what: "two workers",
         nodes: 2,
+        half: false,
         keys: &[("devices", "2")],
+    },
+    Case {
+        what: "bfloat16",
+        nodes: 2,
+        half: true,
+        keys: &[],
+    },
+    Case {
+        what: "bfloat16 without replicas",
+        nodes: 3,
+        half: true,
+        keys: &[("replicas", "0")],
     },
 ];
 

@@ -12,6 +12,7 @@
 //! | [`view`], [`shards`] | the members, and which of them hold which shard |
 //! | [`model`] | the size of a model |
 //! | [`topology`], [`push_sum`] | the gossip graph and the push-sum weights |
+//! | [`half`] | values of 16 bits, and what rounding takes from float32 |
 //! | [`encoding`] | values in fewer bytes, and the residual of rounding |
 //! | `outer` | the outer optimizers, element by element |
 //! | [`published`] | digests and signatures of the values that owners publish |
@@ -33,6 +34,7 @@ pub mod coordinator;
 pub mod encoding;
 pub mod forks;
 pub mod gossip_peer;
+pub mod half;
 pub mod ident;
 pub mod liveness;
 pub mod machine;

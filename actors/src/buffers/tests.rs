@@ -132,3 +132,26 @@ fn chunks_cover_a_range() {
     assert_eq!(all[2].len(), 1);
     assert_eq!(chunks(4..4).count(), 0);
 }
+
+#[test]
+fn chunks_and_pieces_lie_beyond_four_thousand_million_values() {
+    const END: usize = (1 << 33) + 100;
+    assert_eq!(chunks(0..END).count(), END.div_ceil(CHUNK_ELEMENTS));
+    let last = chunks((1 << 33) - CHUNK_ELEMENTS..END).last();
+    assert_eq!(last, Some(1 << 33..END));
+    let pool = Pool::new();
+    let mut flat = ChunkedBuffer::default();
+    for start in [(1 << 32) - 4, 1 << 32, (1 << 32) + 4] {
+        let mut chunk = pool.take(4);
+        chunk.values_mut().fill(start as f32 / (1u64 << 32) as f32);
+        chunk.values_mut()[3] = 7.0;
+        flat.insert(start, chunk.freeze());
+    }
+    let mut found = [0.0; 6];
+    flat.copy_to((1 << 32) - 1, &mut found);
+    assert_eq!(found, [7.0, 1.0, 1.0, 1.0, 7.0, 1.0]);
+    // The same place without its upper bits is another one.
+    let mut other = [0.0; 6];
+    flat.copy_to(3, &mut other);
+    assert_eq!(other, [0.0; 6]);
+}

@@ -1,14 +1,21 @@
 //! Devices, which hold a worker's copy of the model, and the exact mean over the workers of a node.
 
 mod tensors;
+mod values;
+
+pub use slowmo_protocol::half::Half;
+pub use values::{Values, ValuesMut, Written};
 
 use crate::buffers::{ChunkedBuffer, Pool};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-/// A list of float32 tensors in registration order, as training code passes its values.
+/// A list of tensors in registration order, as training code passes its values: float32, and also
+/// bfloat16 and float16 where [`Tensors::lend`] and [`Tensors::lend_mut`] are provided.
 pub trait Tensors {
-    /// Calls `visit` once per tensor with its name and values.
+    /// Calls `visit` once per tensor with its name and its values as float32: those of another type
+    /// go through a copy.
     ///
     /// # Errors
     /// A tensor's values cannot be reached; the tensors before it were visited.
@@ -21,15 +28,35 @@ pub trait Tensors {
     /// A tensor's values cannot be reached.
     fn elements(&self) -> Result<usize, TensorError> {
         let mut count = 0;
-        self.read(&mut |_, values| count += values.len())?;
+        self.lend(&mut |_, values| count += values.len())?;
         Ok(count)
     }
 
-    /// Calls `visit` once per tensor with its name and its mutable values.
+    /// Calls `visit` once per tensor with its name and its mutable values as float32: those of
+    /// another type go through a copy, which is rounded to nearest even.
     ///
     /// # Errors
     /// A tensor's values cannot be reached; the tensors before it were changed.
     fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError>;
+
+    /// Calls `visit` once per tensor with its name and its values in their own type, which is what
+    /// the runtime does. The default lends what [`Tensors::read`] does, as float32. Provide it, and
+    /// [`Tensors::lend_mut`], for tensors of other types; `read` and `write` may then be
+    /// [`read_widened`] and [`write_rounded`].
+    ///
+    /// # Errors
+    /// As for [`Tensors::read`].
+    fn lend(&self, visit: &mut dyn FnMut(&str, Values<'_>)) -> Result<(), TensorError> {
+        self.read(&mut |name, values| visit(name, Values::Float32(values)))
+    }
+
+    /// Does the same as [`Tensors::lend`], with mutable values of the same types.
+    ///
+    /// # Errors
+    /// As for [`Tensors::write`].
+    fn lend_mut(&mut self, visit: &mut dyn FnMut(&str, ValuesMut<'_>)) -> Result<(), TensorError> {
+        self.write(&mut |name, values| visit(name, ValuesMut::Float32(values)))
+    }
 
     /// Names and dimensions in registration order, for readers of a checkpoint. Each tensor has one
     /// dimension unless the implementation provides its real shape.
@@ -38,7 +65,7 @@ pub trait Tensors {
     /// A tensor's values cannot be reached.
     fn shapes(&self) -> Result<Vec<(String, Vec<usize>)>, TensorError> {
         let mut shapes = Vec::new();
-        self.read(&mut |name, values| shapes.push((name.to_owned(), vec![values.len()])))?;
+        self.lend(&mut |name, values| shapes.push((name.to_owned(), vec![values.len()])))?;
         Ok(shapes)
     }
 
@@ -47,6 +74,44 @@ pub trait Tensors {
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
         None
     }
+}
+
+/// [`Tensors::read`] for tensors that provide [`Tensors::lend`]: values of 16 bits go through a copy.
+///
+/// # Errors
+/// As for [`Tensors::lend`].
+pub fn read_widened<T: Tensors + ?Sized>(
+    tensors: &T,
+    visit: &mut dyn FnMut(&str, &[f32]),
+) -> Result<(), TensorError> {
+    tensors.lend(&mut |name, values| match values {
+        Values::Float32(values) => visit(name, values),
+        values @ Values::Half(..) => {
+            let mut wide = vec![0.0; values.len()];
+            values.widen(&mut wide);
+            visit(name, &wide);
+        }
+    })
+}
+
+/// [`Tensors::write`] for tensors that provide [`Tensors::lend_mut`]: values of 16 bits go through a
+/// copy, which is rounded.
+///
+/// # Errors
+/// As for [`Tensors::lend_mut`].
+pub fn write_rounded<T: Tensors + ?Sized>(
+    tensors: &mut T,
+    visit: &mut dyn FnMut(&str, &mut [f32]),
+) -> Result<(), TensorError> {
+    tensors.lend_mut(&mut |name, values| match values {
+        ValuesMut::Float32(values) => visit(name, values),
+        ValuesMut::Half(half, bits) => {
+            let mut wide = vec![0.0; bits.len()];
+            half.widen_all(bits, &mut wide);
+            visit(name, &mut wide);
+            half.round_all(&wide, bits);
+        }
+    })
 }
 
 /// Tensors in a GPU's memory, by address: what a device needs to copy and compute there. A call that
@@ -81,7 +146,7 @@ pub unsafe trait OnGpu {
 /// Reason for which a tensor's values cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TensorError {
-    /// The tensor is not float32.
+    /// The tensor is not float32, where no other type is lent.
     #[error("tensor {name} holds {found}, not float32: lend its float32 master copy")]
     NotFloat32 {
         /// The tensor.
@@ -169,16 +234,22 @@ pub trait Device: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Copies all values into `staging`, in flat order, and refuses infinities, NaN, and values
-    /// beyond [`slowmo_protocol::sound::SENT_MAX`].
+    /// Copies all values into `staging`, in flat order and as float32, and refuses infinities, NaN,
+    /// and values beyond [`slowmo_protocol::sound::SENT_MAX`]. Tensors of 16 bits are given back what
+    /// rounding took when they were `written`; see [`slowmo_protocol::half`].
     ///
     /// # Errors
     /// A value is refused, the lengths differ, or a tensor cannot be read. `staging` may be
     /// partly overwritten.
-    fn freeze(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), FreezeError>;
+    fn freeze(
+        &self,
+        tensors: &dyn Tensors,
+        written: Option<&Written>,
+        staging: &mut [f32],
+    ) -> Result<(), FreezeError>;
 
-    /// Copies all values into `staging` unchecked: gradients may overflow, which their optimizer
-    /// handles.
+    /// Copies all values into `staging` as float32, unchecked: gradients may overflow, which their
+    /// optimizer handles.
     ///
     /// # Errors
     /// A tensor cannot be read.
@@ -186,8 +257,8 @@ pub trait Device: Send + Sync + fmt::Debug {
 
     /// Makes one pass of overlapped gossip over the tensors. The numerators are `factors.stays`
     /// times the values, plus `correction` (in flat order; zero everywhere if it is empty); the
-    /// tensors then hold the numerators divided by the push-sum weight. If `keep` is given, the
-    /// result holds the values from before, in buffers of that pool.
+    /// tensors then hold the numerators divided by the push-sum weight, rounded to their own types.
+    /// If `keep` is given, the result holds the values from before, in buffers of that pool.
     ///
     /// # Errors
     /// A tensor cannot be read or written; the tensors before it were mixed.
@@ -200,7 +271,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     ) -> Result<Mixed, TensorError>;
 
     /// Writes `values`, starting at element `start`, into the tensors, divided by the push-sum
-    /// weight.
+    /// weight and rounded to their own types. Returns the ranges of `values` that were rounded
+    /// because a tensor is not float32.
     ///
     /// # Errors
     /// A tensor cannot be written; the tensors before it were written.
@@ -210,7 +282,7 @@ pub trait Device: Send + Sync + fmt::Debug {
         start: usize,
         weight: f64,
         tensors: &mut dyn Tensors,
-    ) -> Result<(), TensorError>;
+    ) -> Result<Vec<Range<usize>>, TensorError>;
 }
 
 /// The exact mean over the workers of one node. Every worker of the node calls the same operation

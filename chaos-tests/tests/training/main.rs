@@ -7,6 +7,7 @@ mod buffers;
 mod determinism;
 mod encoded;
 mod error_chains;
+mod halves;
 mod hostile;
 mod joiner_buffers;
 mod joining;

@@ -11,7 +11,7 @@ pub use peers::{PEER_NODES, PEER_SOURCE, PEER_STEPS, PeerFigures, peer_figures};
 pub use plot::{PlotError, plot};
 pub use report::{Report, table};
 
-use crate::digits::{Dataset, Mlp, Options, Shards, TrainError};
+use crate::digits::{Dataset, Mlp, Options, ParameterType, Shards, TrainError};
 use crate::method::{Method, Methods, Wire};
 use crate::oracle;
 use slowmo::internal::tensors::flat::restore;
@@ -45,6 +45,9 @@ pub struct Plan {
     /// Method of dealing the images; both unless given.
     #[arg(long, value_enum)]
     pub shards: Option<Shards>,
+    /// Type in which the parameters are kept and lent to the runtime.
+    #[arg(long, value_enum, default_value_t)]
+    pub dtype: ParameterType,
     /// Simulate all nodes by exact arithmetic in one thread: no runtime, no network, no times.
     #[arg(long)]
     pub simulate: bool,
@@ -121,7 +124,8 @@ pub struct Progress {
 /// Runs every method with every way of dealing the images, one run after the other.
 ///
 /// # Errors
-/// The error of the first run that fails, or, before any run, that a method cannot be simulated.
+/// The error of the first run that fails, or, before any run, that a method or type cannot be
+/// simulated.
 pub fn compare(
     plan: &Plan,
     mut on_progress: impl FnMut(&Progress),
@@ -134,6 +138,9 @@ pub fn compare(
         .find(|method| plan.simulate && method.wire != Wire::Float32)
     {
         return Err(TrainError::NotSimulated(encoded.wire.word()));
+    }
+    if let (true, Some(half)) = (plan.simulate, plan.dtype.half()) {
+        return Err(TrainError::NotSimulated(half.name()));
     }
     let runs = all_shards.len() * methods.len() * seeds;
     let train = Dataset::train()?;
@@ -165,6 +172,7 @@ fn run(plan: &Plan, method: &Method, shards: Shards, seed: u64) -> Result<Cluste
         steps,
         batch,
         learning_rate,
+        dtype,
         ..
     } = *plan;
     let options = Options {
@@ -173,6 +181,7 @@ fn run(plan: &Plan, method: &Method, shards: Shards, seed: u64) -> Result<Cluste
         learning_rate,
         seed,
         shards,
+        dtype,
         steps_per_snapshot: STEPS_PER_POINT,
         fixed_batches: true,
         ..Options::default()

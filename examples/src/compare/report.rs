@@ -4,7 +4,7 @@ use super::{
     BOTH_SHARDS, Figures, Outcome, PEER_NODES, PEER_SOURCE, PEER_STEPS, PeerFigures, Plan,
     peer_figures,
 };
-use crate::digits::Shards;
+use crate::digits::{ParameterType, Shards};
 use crate::method::{Methods, Wire};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
@@ -20,6 +20,8 @@ pub struct Report {
     batch: usize,
     learning_rate: f32,
     methods: Methods,
+    /// Type in which the parameters are kept and lent.
+    dtype: ParameterType,
     /// Whether the run was simulated: nothing sent, all nodes by exact arithmetic in one thread.
     simulated: bool,
     peer_source: &'static str,
@@ -79,10 +81,11 @@ impl Report {
             batch,
             learning_rate,
             methods,
+            dtype,
             simulate,
             ..
         } = *plan;
-        let comparable = nodes == PEER_NODES && steps == PEER_STEPS;
+        let comparable = nodes == PEER_NODES && steps == PEER_STEPS && dtype == ParameterType::F32;
         let sent_of_f32 = |row: &Figures| match methods {
             Methods::Wires => sent_of_f32(row, figures),
             _ => None,
@@ -109,6 +112,7 @@ impl Report {
             batch,
             learning_rate,
             methods,
+            dtype,
             simulated: simulate,
             peer_source: PEER_SOURCE,
             rows,
@@ -145,7 +149,13 @@ pub fn table(report: &Report) -> String {
     } else {
         "one seed".to_owned()
     };
-    let mut text = format!("Handwritten digits, {nodes} nodes {how}, {steps} steps, {spread}\n");
+    let dtype = report
+        .dtype
+        .half()
+        .map(|half| format!("{} parameters, ", half.name()));
+    let dtype = dtype.unwrap_or_default();
+    let mut text =
+        format!("Handwritten digits, {dtype}{nodes} nodes {how}, {steps} steps, {spread}\n");
     for shards in BOTH_SHARDS {
         let title = match shards {
             Shards::Even => "Even shards",
@@ -237,6 +247,7 @@ mod tests {
             learning_rate: 0.02,
             methods,
             shards: None,
+            dtype: ParameterType::F32,
             simulate: false,
         };
         let figures = |shards| {

@@ -3,6 +3,7 @@
 
 mod data;
 mod events;
+mod halves;
 mod model;
 mod parameters;
 mod sgd;
@@ -12,6 +13,7 @@ mod train;
 
 pub use data::{Batch, CLASSES, DataError, Dataset, PIXELS};
 pub use events::{EpochSamples, Event, Summary};
+pub use halves::{HalfParameters, ParameterType};
 pub use model::{Evaluation, Mlp};
 pub use parameters::{Parameter, Parameters};
 pub use sgd::NesterovSgd;

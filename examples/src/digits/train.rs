@@ -1,9 +1,11 @@
 //! The training loop of one node: its workers, each on its own thread, and their reports.
 
 use super::source::{Source, SourceError};
-use super::{DataError, Dataset, Event, Mlp, NesterovSgd, Shards, Summary};
+use super::{
+    DataError, Dataset, Event, HalfParameters, Mlp, NesterovSgd, ParameterType, Shards, Summary,
+};
 use slowmo::internal::tensors::flat::RestoreError;
-use slowmo::{Buffers, Config, Runtime, StepReport, Synchronized, Worker};
+use slowmo::{Buffers, Config, Runtime, StepReport, Synchronized, Tensors, Worker};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -45,6 +47,9 @@ pub struct Options {
     /// Method of dealing the images to the workers.
     #[arg(long, value_enum, default_value_t)]
     pub shards: Shards,
+    /// Type in which the parameters are kept and lent to the runtime.
+    #[arg(long, value_enum, default_value_t)]
+    pub dtype: ParameterType,
     /// Keeps a copy of worker 0's parameters after every this many completed inner steps; 0 keeps
     /// none.
     #[arg(skip)]
@@ -67,6 +72,7 @@ impl Default for Options {
             learning_rate: 0.02,
             seed: 0,
             shards: Shards::Even,
+            dtype: ParameterType::F32,
             steps_per_snapshot: 0,
             fixed_batches: false,
         }
@@ -127,8 +133,8 @@ pub enum TrainError {
     /// The batches could not be dealt.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The simulation sends nothing, so it cannot encode messages.
-    #[error("messages as {0} are not simulated: only f32 is")]
+    /// The simulation knows float32 only.
+    #[error("values as {0} are not simulated: only f32 is")]
     NotSimulated(&'static str),
     /// A worker's thread panicked.
     #[error("the thread of worker {0} panicked: its message is on stderr")]
@@ -268,6 +274,8 @@ struct Replica {
     data: Dataset,
     source: Source,
     model: Mlp,
+    /// The parameters that are trained and lent, if they are not the model's own.
+    halves: Option<HalfParameters>,
     /// Its velocities are passed to the runtime at every step, so that checkpoints contain them.
     optimizer: NesterovSgd,
     /// Inner steps completed.
@@ -285,9 +293,12 @@ impl Replica {
             optimizer: optimizer.velocities_mut(),
             model: &mut (),
         };
+        let half = options.dtype.half();
+        let mut halves = half.map(|half| HalfParameters::of(model.parameters(), half));
         let place = worker
-            .synchronize_with(model.parameters_mut(), buffers)
+            .synchronize_with(lent(&mut model, &mut halves), buffers)
             .map_err(TrainError::Synchronize)?;
+        widen(&mut model, &halves);
         let source = source.placed(&place, &data, options)?;
         Ok(Self {
             worker,
@@ -295,6 +306,7 @@ impl Replica {
             data,
             source,
             model,
+            halves,
             optimizer,
             steps: place.step,
         })
@@ -320,6 +332,9 @@ impl Replica {
             let parameters = self.model.parameters_mut();
             self.optimizer
                 .step(parameters, &gradients, options.learning_rate);
+            if let Some(halves) = &mut self.halves {
+                halves.take(parameters);
+            }
             self.worker.report_loss(loss);
             if evaluated.elapsed() >= ACCURACY_INTERVAL {
                 evaluated = Instant::now();
@@ -333,10 +348,10 @@ impl Replica {
                 optimizer: self.optimizer.velocities_mut(),
                 model: &mut (),
             };
-            let stepped =
-                self.worker
-                    .step_with(self.model.parameters_mut(), buffers, options.learning_rate);
+            let lent = lent(&mut self.model, &mut self.halves);
+            let stepped = self.worker.step_with(lent, buffers, options.learning_rate);
             let report = stepped.map_err(TrainError::Step)?;
+            widen(&mut self.model, &self.halves);
             self.steps = report.step + 1;
             self.source.log()?;
             observe(&report, loss, &self.model)?;
@@ -356,5 +371,20 @@ impl Replica {
             sent_bytes,
             samples: self.source.samples_used(),
         })
+    }
+}
+
+/// What is lent as the parameters.
+fn lent<'a>(model: &'a mut Mlp, halves: &'a mut Option<HalfParameters>) -> &'a mut dyn Tensors {
+    match halves {
+        Some(halves) => halves,
+        None => model.parameters_mut(),
+    }
+}
+
+/// Lets the model compute with the parameters that were lent.
+fn widen(model: &mut Mlp, halves: &Option<HalfParameters>) {
+    if let Some(halves) = halves {
+        halves.widen_into(model.parameters_mut());
     }
 }

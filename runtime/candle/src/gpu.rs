@@ -3,20 +3,20 @@
 
 use crate::{CandleGradients, CandleVariables, block, refused};
 use candle_core::{Storage, Tensor};
-use slowmo::TensorError;
 use slowmo::internal::OnGpu;
+use slowmo::{TensorError, Values};
 
 /// Calls `visit` with a copy of a tensor's values.
 pub(super) fn read(
     name: &str,
     tensor: &Tensor,
-    visit: &mut dyn FnMut(&str, &[f32]),
+    visit: &mut dyn FnMut(&str, Values<'_>),
 ) -> Result<(), TensorError> {
     let values = tensor
         .flatten_all()
         .and_then(|flat| flat.to_vec1::<f32>())
         .map_err(|error| refused(name, error))?;
-    visit(name, &values);
+    visit(name, Values::Float32(&values));
     Ok(())
 }
 

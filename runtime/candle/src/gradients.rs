@@ -1,10 +1,10 @@
 //! The gradients of a candle model's variables.
 
 use crate::variables::Watcher;
-use crate::{CandleVariables, read, refused, write};
+use crate::{CandleVariables, lend, lend_mut, refused};
 use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
-use slowmo::{TensorError, Tensors};
+use slowmo::{TensorError, Tensors, Values, ValuesMut, read_widened, write_rounded};
 
 /// The gradients of [`CandleVariables`], in the same order and of the same lengths on every worker:
 /// a variable that took no part in the loss counts as zeros, and gets a gradient when it is
@@ -27,10 +27,18 @@ impl<'a> CandleGradients<'a> {
 
 impl Tensors for CandleGradients<'_> {
     fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
+        read_widened(self, visit)
+    }
+
+    fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
+        write_rounded(self, visit)
+    }
+
+    fn lend(&self, visit: &mut dyn FnMut(&str, Values<'_>)) -> Result<(), TensorError> {
         for (name, variable) in self.variables.iter() {
             match self.store.get(variable) {
-                Some(gradient) => read(name, &contiguous(name, gradient)?, visit)?,
-                None => visit(name, &vec![0.0; variable.elem_count()]),
+                Some(gradient) => lend(name, &contiguous(name, gradient)?, visit)?,
+                None => lend(name, &zeros(name, variable)?, visit)?,
             }
         }
         Ok(())
@@ -40,7 +48,7 @@ impl Tensors for CandleGradients<'_> {
         self.variables.elements()
     }
 
-    fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
+    fn lend_mut(&mut self, visit: &mut dyn FnMut(&str, ValuesMut<'_>)) -> Result<(), TensorError> {
         for (place, (name, variable)) in self.variables.iter().enumerate() {
             let gradient = match self.store.get(variable) {
                 // The gradient itself, or a contiguous copy that replaces it.
@@ -50,7 +58,7 @@ impl Tensors for CandleGradients<'_> {
                     zeros(name, variable)?
                 }
             };
-            write(name, &gradient, visit)?;
+            lend_mut(name, &gradient, visit)?;
             self.store.insert(variable, gradient);
         }
         Ok(())

@@ -21,25 +21,36 @@ pub use optimizer::{AdamW, Sgd, SgdConfig};
 pub use variables::CandleVariables;
 
 use candle_core::{CpuStorage, DType, Error, InplaceOp1, Layout, Storage, Tensor};
-use slowmo::TensorError;
+use half::slice::HalfFloatSliceExt;
+use slowmo::{Half, TensorError, Values, ValuesMut};
 use std::cell::RefCell;
 
-/// Checks that a tensor's values can be borrowed: float32, one block, main memory.
+/// Checks that a tensor's values can be borrowed: of a type that is lent, one block, main memory.
 fn check(name: &str, tensor: &Tensor) -> Result<(), TensorError> {
-    let name = || name.to_owned();
-    if tensor.dtype() != DType::F32 {
-        return Err(TensorError::NotFloat32 {
-            name: name(),
-            found: tensor.dtype().as_str().to_owned(),
-        });
+    if !matches!(tensor.dtype(), DType::F32 | DType::BF16 | DType::F16) {
+        let found = tensor.dtype().as_str();
+        return Err(refused(
+            name,
+            format!(
+                "it holds {found}, and only f32, bf16 and f16 are lent: lend a float32 copy of it"
+            ),
+        ));
     }
     if !tensor.is_contiguous() {
-        return Err(TensorError::NotContiguous { name: name() });
+        return Err(TensorError::NotContiguous {
+            name: name.to_owned(),
+        });
     }
     let on_gpu = cfg!(feature = "cuda") && tensor.device().is_cuda();
+    if on_gpu && tensor.dtype() != DType::F32 {
+        return Err(TensorError::NotFloat32 {
+            name: name.to_owned(),
+            found: format!("{} on a GPU", tensor.dtype().as_str()),
+        });
+    }
     if !tensor.device().is_cpu() && !on_gpu {
         return Err(refused(
-            &name(),
+            name,
             "it does not live in main memory: move it there with to_device(&Device::Cpu)",
         ));
     }
@@ -47,10 +58,10 @@ fn check(name: &str, tensor: &Tensor) -> Result<(), TensorError> {
 }
 
 /// Passes the values of a checked tensor to a function that reads them.
-fn read(
+fn lend(
     name: &str,
     tensor: &Tensor,
-    visit: &mut dyn FnMut(&str, &[f32]),
+    visit: &mut dyn FnMut(&str, Values<'_>),
 ) -> Result<(), TensorError> {
     check(name, tensor)?;
     #[cfg(feature = "cuda")]
@@ -58,28 +69,35 @@ fn read(
         return gpu::read(name, tensor, visit);
     }
     let (storage, layout) = tensor.storage_and_layout();
-    let values = match &*storage {
-        Storage::Cpu(CpuStorage::F32(values)) => block(layout).and_then(|range| values.get(range)),
+    let range = block(layout);
+    let values = range.and_then(|range| match &*storage {
+        Storage::Cpu(CpuStorage::F32(values)) => values.get(range).map(Values::Float32),
+        Storage::Cpu(CpuStorage::BF16(values)) => {
+            let bits = values.reinterpret_cast().get(range)?;
+            Some(Values::Half(Half::BFloat16, bits))
+        }
+        Storage::Cpu(CpuStorage::F16(values)) => {
+            let bits = values.reinterpret_cast().get(range)?;
+            Some(Values::Half(Half::Float16, bits))
+        }
         _ => None,
-    };
-    visit(
-        name,
-        values.ok_or_else(|| TensorError::NotContiguous {
-            name: name.to_owned(),
-        })?,
-    );
+    });
+    let values = values.ok_or_else(|| TensorError::NotContiguous {
+        name: name.to_owned(),
+    })?;
+    visit(name, values);
     Ok(())
 }
 
 /// Passes the values of a checked tensor to a function that changes them in place; everything that
 /// shares its storage changes with it.
-fn write(
+fn lend_mut(
     name: &str,
     tensor: &Tensor,
-    visit: &mut dyn FnMut(&str, &mut [f32]),
+    visit: &mut dyn FnMut(&str, ValuesMut<'_>),
 ) -> Result<(), TensorError> {
     check(name, tensor)?;
-    let mut visit = |values: &mut [f32]| visit(name, values);
+    let mut visit = |values: ValuesMut<'_>| visit(name, values);
     tensor
         .inplace_op1(&Lend(RefCell::new(&mut visit)))
         .map_err(|error| refused(name, error))
@@ -97,7 +115,7 @@ fn block(layout: &Layout) -> Option<std::ops::Range<usize>> {
 }
 
 /// The function that is applied to a tensor's values.
-type Visit<'a> = &'a mut dyn FnMut(&mut [f32]);
+type Visit<'a> = &'a mut dyn FnMut(ValuesMut<'_>);
 
 /// An in-place operation: candle's only safe access to values that can be changed.
 struct Lend<'a>(RefCell<Visit<'a>>);
@@ -108,10 +126,19 @@ impl InplaceOp1 for Lend<'_> {
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        let CpuStorage::F32(values) = storage else {
-            return Err(Error::Msg("not float32".to_owned()));
+        let range = block(layout).ok_or_else(|| Error::Msg("not contiguous".to_owned()))?;
+        let values = match storage {
+            CpuStorage::F32(values) => values.get_mut(range).map(ValuesMut::Float32),
+            CpuStorage::BF16(values) => {
+                let bits = values.reinterpret_cast_mut().get_mut(range);
+                bits.map(|bits| ValuesMut::Half(Half::BFloat16, bits))
+            }
+            CpuStorage::F16(values) => {
+                let bits = values.reinterpret_cast_mut().get_mut(range);
+                bits.map(|bits| ValuesMut::Half(Half::Float16, bits))
+            }
+            _ => return Err(Error::Msg("not f32, bf16 or f16".to_owned())),
         };
-        let values = block(layout).and_then(|range| values.get_mut(range));
         let values = values.ok_or_else(|| Error::Msg("not contiguous".to_owned()))?;
         let mut visit = self
             .0
@@ -132,8 +159,12 @@ impl InplaceOp1 for Lend<'_> {
             .0
             .try_borrow_mut()
             .map_err(|error| Error::Msg(error.to_string()))?;
-        slowmo_cuda::change(storage.as_cuda_slice_mut::<f32>()?, range, &mut **visit)
-            .map_err(Error::wrap)
+        slowmo_cuda::change(
+            storage.as_cuda_slice_mut::<f32>()?,
+            range,
+            &mut |values: &mut [f32]| visit(ValuesMut::Float32(values)),
+        )
+        .map_err(Error::wrap)
     }
 }
 

@@ -78,7 +78,7 @@ impl CandleModel {
     /// Takes the variables of a map; those that [`is_buffer_name`] names are buffers.
     ///
     /// # Errors
-    /// A variable is not float32, not contiguous, or not in main memory.
+    /// A variable is not float32, bfloat16 or float16, not contiguous, or not in main memory.
     pub fn from_var_map(map: &VarMap) -> Result<Self, TensorError> {
         Self::split(map, |name, _| is_buffer_name(name))
     }
@@ -87,7 +87,7 @@ impl CandleModel {
     /// does not depend, are buffers. Parts of a model that other losses train must be in this one.
     ///
     /// # Errors
-    /// A variable is not float32, not contiguous, or not in main memory.
+    /// A variable is not float32, bfloat16 or float16, not contiguous, or not in main memory.
     pub fn from_loss(map: &VarMap, loss: &Tensor) -> Result<Self, TensorError> {
         let nodes = loss.sorted_nodes();
         let trained: HashSet<_> = nodes.iter().map(|node| node.id()).collect();
@@ -99,7 +99,7 @@ impl CandleModel {
     /// Takes the variables of a map; those for which `is_buffer` returns true are buffers.
     ///
     /// # Errors
-    /// A variable is not float32, not contiguous, or not in main memory.
+    /// A variable is not float32, bfloat16 or float16, not contiguous, or not in main memory.
     pub fn split(
         map: &VarMap,
         is_buffer: impl Fn(&str, &Var) -> bool,

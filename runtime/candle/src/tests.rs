@@ -5,7 +5,7 @@ use crate::{CandleGradients, CandleVariables};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{Module, VarBuilder, VarMap};
 use slowmo::internal::tensors::flat::{digest, elements, freeze, restore};
-use slowmo::{TensorError, Tensors};
+use slowmo::{Half, TensorError, Tensors, Values};
 use std::sync::{Arc, Mutex};
 
 fn values(tensor: &Tensor) -> Vec<f32> {
@@ -162,15 +162,92 @@ fn a_transposed_gradient_is_read_and_written_row_by_row() {
 }
 
 #[test]
+fn variables_of_three_types_are_lent_as_what_they_are() {
+    let of = |name: &str, dtype| {
+        let values = Tensor::arange(0f32, 6.0, &Device::Cpu).unwrap();
+        let values = (values * 0.3).unwrap().reshape((2, 3)).unwrap();
+        let variable = Var::from_tensor(&values.to_dtype(dtype).unwrap()).unwrap();
+        (name.to_owned(), variable)
+    };
+    let list = [
+        of("a", DType::BF16),
+        of("b", DType::F32),
+        of("c", DType::F16),
+    ];
+    let mut variables = CandleVariables::new(list.clone()).unwrap();
+    let mut types = Vec::new();
+    variables
+        .lend(&mut |name, values| {
+            let half = match values {
+                Values::Float32(_) => None,
+                Values::Half(half, _) => Some(half),
+            };
+            types.push((name.to_owned(), half, values.len()));
+        })
+        .unwrap();
+    let expected = [
+        ("a".to_owned(), Some(Half::BFloat16), 6),
+        ("b".to_owned(), None, 6),
+        ("c".to_owned(), Some(Half::Float16), 6),
+    ];
+    assert_eq!(types, expected);
+    assert_eq!(variables.shapes().unwrap()[2], ("c".to_owned(), vec![2, 3]));
+
+    let mut flat = vec![0.0; 18];
+    freeze(&variables, &mut flat).unwrap();
+    for (part, (_, variable)) in flat.chunks(6).zip(&list) {
+        let wide = variable.to_dtype(DType::F32).unwrap();
+        assert_eq!(part, values(&wide), "as candle widens it");
+    }
+    flat.iter_mut()
+        .for_each(|value| *value = *value * 1.1 + 0.01);
+    restore(&flat, &mut variables).unwrap();
+    for (part, (name, variable)) in flat.chunks(6).zip(&list) {
+        let rounded = Tensor::from_slice(part, (2, 3), &Device::Cpu).unwrap();
+        let rounded = rounded.to_dtype(variable.dtype()).unwrap();
+        let same = variable.eq(&rounded).unwrap().to_dtype(DType::F32).unwrap();
+        assert_eq!(
+            values(&same),
+            [1.0; 6],
+            "{name} is rounded as candle rounds"
+        );
+    }
+}
+
+#[test]
+fn gradients_have_the_types_of_their_variables() {
+    let half = Var::zeros(3, DType::BF16, &Device::Cpu).unwrap();
+    let unused = Var::zeros(2, DType::F16, &Device::Cpu).unwrap();
+    let list = [
+        ("half".to_owned(), half.clone()),
+        ("unused".to_owned(), unused.clone()),
+    ];
+    let variables = CandleVariables::new(list).unwrap();
+    let loss = (half.as_tensor() * 0.75).unwrap().sum_all().unwrap();
+    let mut store = loss.backward().unwrap();
+    let mut gradients = CandleGradients::new(&variables, &mut store);
+    let mut flat = vec![0.0; 5];
+    freeze(&gradients, &mut flat).unwrap();
+    assert_eq!(flat, [0.75, 0.75, 0.75, 0.0, 0.0]);
+    restore(&[1.0, 2.0, 3.0, 4.0, 5.0], &mut gradients).unwrap();
+    let found = |variable: &Var| {
+        let gradient = store.get(variable).unwrap();
+        (
+            gradient.dtype(),
+            values(&gradient.to_dtype(DType::F32).unwrap()),
+        )
+    };
+    assert_eq!(found(&half), (DType::BF16, vec![1.0, 2.0, 3.0]));
+    assert_eq!(found(&unused), (DType::F16, vec![4.0, 5.0]));
+}
+
+#[test]
 fn what_cannot_be_lent_is_refused_by_name() {
     let double = Var::zeros(2, DType::F64, &Device::Cpu).unwrap();
     let error = CandleVariables::new([("w".to_owned(), double)]).unwrap_err();
     assert_eq!(
-        error,
-        TensorError::NotFloat32 {
-            name: "w".to_owned(),
-            found: "f64".to_owned()
-        }
+        error.to_string(),
+        "tensor w: it holds f64, and only f32, bf16 and f16 are lent: lend a float32 copy of it"
     );
     let twice = ["w", "w"].map(|name| {
         (
@@ -181,7 +258,7 @@ fn what_cannot_be_lent_is_refused_by_name() {
     let error = CandleVariables::new(twice).unwrap_err().to_string();
     assert!(error.contains("two variables share this name"), "{error}");
     let block = Tensor::zeros((2, 3), DType::F32, &Device::Cpu).unwrap();
-    let error = super::read("w", &block.t().unwrap(), &mut |_, _| ()).unwrap_err();
+    let error = super::lend("w", &block.t().unwrap(), &mut |_, _| ()).unwrap_err();
     assert_eq!(
         error,
         TensorError::NotContiguous {
@@ -189,7 +266,7 @@ fn what_cannot_be_lent_is_refused_by_name() {
         }
     );
     let mut seen = 0;
-    super::read("w", &block.narrow(0, 1, 1).unwrap(), &mut |_, values| {
+    super::lend("w", &block.narrow(0, 1, 1).unwrap(), &mut |_, values| {
         seen = values.len()
     })
     .unwrap();

@@ -1,12 +1,13 @@
 //! The variables of a candle model.
 
 use crate::model::{is_buffer_name, listed};
-use crate::{check, read, refused, write};
+use crate::{check, lend, lend_mut, refused};
 use candle_core::Var;
 use candle_core::backprop::GradStore;
 use candle_nn::VarMap;
-use slowmo::{TensorError, Tensors, digest};
+use slowmo::{TensorError, Tensors, Values, ValuesMut, read_widened, write_rounded};
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Steps after which a variable that has had no gradient yet is named. Parts of a model that are
@@ -14,7 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const STEPS_UNTIL_TOLD: u32 = 10;
 
 /// Variables ordered by name, so that all nodes agree on the flat order. They share their storage
-/// with the model: the model sees what is written here.
+/// with the model: the model sees what is written here. Each may be float32, bfloat16 or float16
+/// ([`slowmo::Half`]); on a GPU all are float32.
 ///
 /// Lent as parameters, they are averaged, gossiped, and moved by the slow momentum. A running
 /// statistic must not be: [`crate::CandleModel`] tells them apart. A variable of a list of
@@ -61,8 +63,8 @@ pub(crate) enum Watcher {
 enum Untrained {
     /// Nothing was written to it yet.
     Unknown,
-    /// Digest of the values that slowmo wrote last.
-    Written(String),
+    /// Hash of the values that slowmo wrote last.
+    Written(u64),
     /// It was given a gradient of zeros, after which an optimizer may change it.
     GivenZeros,
 }
@@ -73,7 +75,7 @@ impl CandleVariables {
     ///
     /// # Errors
     /// The name of a variable is that of a buffer ([`crate::is_buffer_name`]), or one is not
-    /// float32, not contiguous, or not in main memory.
+    /// float32, bfloat16 or float16, not contiguous, or not in main memory.
     pub fn from_var_map(map: &VarMap) -> Result<Self, TensorError> {
         let list = listed(map);
         if let Some((name, _)) = list.iter().find(|(name, _)| is_buffer_name(name)) {
@@ -88,7 +90,8 @@ impl CandleVariables {
     /// Takes variables with their names, in any order.
     ///
     /// # Errors
-    /// Two variables share a name, or one is not float32, not contiguous, or not in main memory.
+    /// Two variables share a name, or one is not float32, bfloat16 or float16, not contiguous, or
+    /// not in main memory.
     pub fn new(variables: impl IntoIterator<Item = (String, Var)>) -> Result<Self, TensorError> {
         let mut list: Vec<_> = variables.into_iter().collect();
         list.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -160,23 +163,29 @@ impl CandleVariables {
     }
 
     /// Takes note of the values that slowmo wrote to a variable.
-    fn written(&self, place: usize, values: &[f32]) -> Result<(), TensorError> {
+    fn written(&self, place: usize, variable: &Var) -> Result<(), TensorError> {
         match self.lock().without.get_mut(&place) {
-            None | Some(Untrained::GivenZeros) => {}
-            Some(known) => *known = Untrained::Written(digest(values)?),
+            None | Some(Untrained::GivenZeros) => Ok(()),
+            Some(known) => lend("", variable, &mut |_, values| {
+                *known = Untrained::Written(hash(values));
+            }),
         }
-        Ok(())
     }
 
     /// Refuses a variable that has changed since slowmo wrote it, although the loss gave it no
     /// gradient: a statistic, for which slow momentum and push-sum weights have no meaning.
-    fn check_trained(&self, place: usize, name: &str, values: &[f32]) -> Result<(), TensorError> {
+    fn check_trained(
+        &self,
+        place: usize,
+        name: &str,
+        values: Values<'_>,
+    ) -> Result<(), TensorError> {
         let watch = self.lock();
         let (true, Some(Untrained::Written(before))) = (watch.steps > 0, watch.without.get(&place))
         else {
             return Ok(());
         };
-        if *before == digest(values)? {
+        if *before == hash(values) {
             return Ok(());
         }
         Err(refused(
@@ -206,12 +215,27 @@ impl CandleVariables {
     }
 }
 
+/// A hash of a variable's bits.
+fn hash(values: Values<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(values.bytes());
+    hasher.finish()
+}
+
 impl Tensors for CandleVariables {
     fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
+        read_widened(self, visit)
+    }
+
+    fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
+        write_rounded(self, visit)
+    }
+
+    fn lend(&self, visit: &mut dyn FnMut(&str, Values<'_>)) -> Result<(), TensorError> {
         let mut list = self.list.iter().enumerate();
         list.try_for_each(|(place, (name, variable))| {
             let mut checked = Ok(());
-            read(name, variable, &mut |name, values| {
+            lend(name, variable, &mut |name, values| {
                 checked = self.check_trained(place, name, values);
                 if checked.is_ok() {
                     visit(name, values);
@@ -221,21 +245,17 @@ impl Tensors for CandleVariables {
         })
     }
 
+    fn lend_mut(&mut self, visit: &mut dyn FnMut(&str, ValuesMut<'_>)) -> Result<(), TensorError> {
+        let mut list = self.list.iter().enumerate();
+        list.try_for_each(|(place, (name, variable))| {
+            lend_mut(name, variable, visit)?;
+            self.written(place, variable)
+        })
+    }
+
     fn elements(&self) -> Result<usize, TensorError> {
         let counts = self.list.iter().map(|(_, variable)| variable.elem_count());
         Ok(counts.sum())
-    }
-
-    fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
-        let mut list = self.list.iter().enumerate();
-        list.try_for_each(|(place, (name, variable))| {
-            let mut noted = Ok(());
-            write(name, variable, &mut |name, values| {
-                visit(name, values);
-                noted = self.written(place, values);
-            })?;
-            noted
-        })
     }
 
     fn shapes(&self) -> Result<Vec<(String, Vec<usize>)>, TensorError> {

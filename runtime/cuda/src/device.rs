@@ -9,8 +9,9 @@ use cudarc::driver::{result, sys};
 use parking_lot::{Mutex, MutexGuard};
 use slowmo_actors::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Pool, chunks};
 use slowmo_actors::ports::device::{
-    Device, FreezeError, MixFactors, Mixed, OnGpu, TensorError, Tensors,
+    Device, FreezeError, MixFactors, Mixed, OnGpu, TensorError, Tensors, Written,
 };
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A GPU; tensors in main memory are passed on to the CPU's device.
@@ -353,9 +354,14 @@ impl Device for CudaDevice {
         Some(self.gpu.info().ordinal)
     }
 
-    fn freeze(&self, tensors: &dyn Tensors, staging: &mut [f32]) -> Result<(), FreezeError> {
+    fn freeze(
+        &self,
+        tensors: &dyn Tensors,
+        written: Option<&Written>,
+        staging: &mut [f32],
+    ) -> Result<(), FreezeError> {
         let Some(lent) = tensors.on_gpu() else {
-            return self.host.freeze(tensors, staging);
+            return self.host.freeze(tensors, written, staging);
         };
         let found = tensors.elements()?;
         let expected = staging.len();
@@ -451,7 +457,7 @@ impl Device for CudaDevice {
         start: usize,
         weight: f64,
         tensors: &mut dyn Tensors,
-    ) -> Result<(), TensorError> {
+    ) -> Result<Vec<Range<usize>>, TensorError> {
         let Some(lent) = tensors.on_gpu() else {
             return self.host.write_back(values, start, weight, tensors);
         };
@@ -478,7 +484,8 @@ impl Device for CudaDevice {
                     }?;
                 }
             }
-            Ok(())
+            // Tensors that are reached on a GPU are float32.
+            Ok(Vec::new())
         })
     }
 }

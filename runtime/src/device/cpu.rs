@@ -50,7 +50,11 @@ impl SharedMemory {
     fn bring(&self, rank: usize, values: &dyn Tensors) -> Result<usize, TensorError> {
         let mut slot = self.slots[rank].write();
         slot.clear();
-        values.read(&mut |_, tensor| slot.extend_from_slice(tensor))?;
+        values.lend(&mut |_, tensor| {
+            let start = slot.len();
+            slot.resize(start + tensor.len(), 0.0);
+            tensor.widen(&mut slot[start..]);
+        })?;
         Ok(slot.len())
     }
 
@@ -72,23 +76,25 @@ impl SharedMemory {
         }
     }
 
-    /// Copies all parts of the mean into a worker's tensors.
+    /// Copies all parts of the mean into a worker's tensors, rounded to their own types.
     fn collect(&self, values: &mut dyn Tensors) -> Result<(), CollectiveError> {
         let parts: Vec<_> = self.parts.iter().map(|part| part.read()).collect();
         let mut parts = parts.iter().map(|part| part.as_slice());
         let mut rest: &[f32] = &[];
-        values.write(&mut |_, mut tensor| {
-            while !tensor.is_empty() {
-                if rest.is_empty() {
-                    let Some(next) = parts.next() else { return };
-                    rest = next;
+        values.lend_mut(&mut |_, tensor| {
+            tensor.replace(|_, mut tensor| {
+                while !tensor.is_empty() {
+                    if rest.is_empty() {
+                        let Some(next) = parts.next() else { return };
+                        rest = next;
+                    }
+                    let count = rest.len().min(tensor.len());
+                    let (here, after) = std::mem::take(&mut tensor).split_at_mut(count);
+                    here.copy_from_slice(&rest[..count]);
+                    tensor = after;
+                    rest = &rest[count..];
                 }
-                let count = rest.len().min(tensor.len());
-                let (here, after) = std::mem::take(&mut tensor).split_at_mut(count);
-                here.copy_from_slice(&rest[..count]);
-                tensor = after;
-                rest = &rest[count..];
-            }
+            });
         })?;
         Ok(())
     }

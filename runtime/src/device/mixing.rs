@@ -3,7 +3,9 @@
 
 use crate::tensors::threads;
 use slowmo_actors::buffers::{Buffer, ChunkedBuffer, Pool, chunks};
-use slowmo_actors::ports::device::{FreezeError, MixFactors, Mixed, TensorError, Tensors};
+use slowmo_actors::ports::device::{
+    FreezeError, MixFactors, Mixed, TensorError, Tensors, ValuesMut,
+};
 use slowmo_protocol::mean;
 use slowmo_protocol::sound::{SENT_MAX, first_beyond};
 use std::ops::Range;
@@ -29,7 +31,7 @@ pub fn mix(
         .collect();
     let mut start = 0;
     let mut not_finite = None;
-    tensors.write(&mut |name, tensor| {
+    tensors.lend_mut(&mut |name, tensor| {
         let length = tensor.len();
         let found = threads::each(parts(&mut all, start, tensor), length, |part| {
             pass.mix(part)
@@ -70,13 +72,13 @@ struct Part<'a> {
     chunk: &'a mut Chunk,
     /// Index of the first value in the chunk.
     from: usize,
-    tensor: &'a mut [f32],
+    tensor: ValuesMut<'a>,
     /// Index of the first value in the tensor.
     index: usize,
 }
 
 /// Cuts a tensor whose values begin at `start` at the chunk borders.
-fn parts<'a>(all: &'a mut [Chunk], start: usize, tensor: &'a mut [f32]) -> Vec<Part<'a>> {
+fn parts<'a>(all: &'a mut [Chunk], start: usize, tensor: ValuesMut<'a>) -> Vec<Part<'a>> {
     let end = start + tensor.len();
     let first = all.partition_point(|chunk| chunk.range.end <= start);
     let mut rest = tensor;
@@ -86,7 +88,7 @@ fn parts<'a>(all: &'a mut [Chunk], start: usize, tensor: &'a mut [f32]) -> Vec<P
         .iter_mut()
         .take_while(|chunk| chunk.range.start < end)
     {
-        let (here, after) = rest.split_at_mut(chunk.range.end.min(end) - at);
+        let (here, after) = rest.split_at(chunk.range.end.min(end) - at);
         let part = Part {
             from: at - chunk.range.start,
             index: at - start,
@@ -112,11 +114,33 @@ impl Pass<'_> {
     /// the index in the tensor.
     fn mix(&self, part: Part<'_>) -> Option<(usize, f32)> {
         let Part {
-            chunk: Chunk { range, before },
+            chunk,
             from,
             tensor,
             index,
         } = part;
+        let found = match tensor {
+            ValuesMut::Float32(values) => self.mix_values(chunk, from, values),
+            ValuesMut::Half(half, bits) => {
+                let mut values = vec![0.0; bits.len()];
+                half.widen_all(bits, &mut values);
+                let found = self.mix_values(chunk, from, &mut values);
+                half.round_all(&values, bits);
+                found
+            }
+        };
+        found.map(|(at, value)| (index + at, value))
+    }
+
+    /// Mixes values that begin at `from` in their chunk. Returns the first numerator that is not
+    /// finite, or too large to be sent, with its index.
+    fn mix_values(
+        &self,
+        chunk: &mut Chunk,
+        from: usize,
+        tensor: &mut [f32],
+    ) -> Option<(usize, f32)> {
+        let Chunk { range, before } = chunk;
         let MixFactors { stays, weight } = self.factors;
         let until = from + tensor.len();
         let mut copy = Vec::new();
@@ -146,6 +170,6 @@ impl Pass<'_> {
             None => mean::correct(tensor, correction, stays, weight),
         };
         let found = (!finite).then(|| first_beyond(tensor, SENT_MAX)).flatten();
-        found.map(|at| (index + at, tensor[at]))
+        found.map(|at| (at, tensor[at]))
     }
 }

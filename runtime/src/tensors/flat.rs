@@ -2,7 +2,7 @@
 //! over memory each.
 
 use super::threads;
-use super::{FreezeError, TensorError, Tensors};
+use super::{FreezeError, TensorError, Tensors, Values, ValuesMut, Written};
 use slowmo_actors::buffers::CHUNK_ELEMENTS;
 use slowmo_protocol::sound::{SENT_MAX, first_beyond};
 use xxhash_rust::xxh3::Xxh3;
@@ -46,18 +46,33 @@ pub fn elements<T: Tensors + ?Sized>(tensors: &T) -> Result<usize, TensorError> 
 /// # Errors
 /// The first such value, a length other than that of `into`, or a tensor that cannot be read.
 pub fn freeze<T: Tensors + ?Sized>(tensors: &T, into: &mut [f32]) -> Result<(), FreezeError> {
+    freeze_since(tensors, None, into)
+}
+
+/// As [`freeze`]; tensors of 16 bits are given back what rounding took when they were `written`.
+///
+/// # Errors
+/// As for [`freeze`].
+pub fn freeze_since<T: Tensors + ?Sized>(
+    tensors: &T,
+    written: Option<&Written>,
+    into: &mut [f32],
+) -> Result<(), FreezeError> {
     let expected = into.len();
     let mut rest = into;
     let mut found = 0;
     let mut refused = None;
-    tensors.read(&mut |name, values| {
+    tensors.lend(&mut |name, values| {
+        let start = found;
         found += values.len();
         if refused.is_some() || values.len() > rest.len() {
             return;
         }
         let (here, after) = std::mem::take(&mut rest).split_at_mut(values.len());
         rest = after;
-        refused = copy_finite(values, here).map(|index| (name.to_owned(), index, values[index]));
+        let place = Place { start, written };
+        refused =
+            copy_finite(values, here, place).map(|(index, value)| (name.to_owned(), index, value));
     })?;
     match refused {
         Some((tensor, index, value)) => Err(FreezeError::NotFinite {
@@ -81,14 +96,14 @@ pub fn restore<T: Tensors + ?Sized>(values: &[f32], tensors: &mut T) -> Result<(
         return Err(RestoreError::Length { found, expected });
     }
     let mut rest = values;
-    tensors.write(&mut |_, tensor| {
+    tensors.lend_mut(&mut |_, tensor| {
         if let Some((here, after)) = rest.split_at_checked(tensor.len()) {
-            let pieces = tensor
-                .chunks_mut(CHUNK_ELEMENTS)
+            let pieces: Vec<(ValuesMut<'_>, &[f32])> = tensor
+                .chunks(CHUNK_ELEMENTS)
                 .zip(here.chunks(CHUNK_ELEMENTS))
                 .collect();
             threads::each(pieces, here.len(), |(into, from)| {
-                into.copy_from_slice(from)
+                into.replace(|at, into| into.copy_from_slice(&from[at..at + into.len()]))
             });
             rest = after;
         }
@@ -96,15 +111,15 @@ pub fn restore<T: Tensors + ?Sized>(values: &[f32], tensors: &mut T) -> Result<(
     Ok(())
 }
 
-/// A digest of all values: 32 hexadecimal digits of XXH3-128 over their little-endian bytes. Equal
-/// digests mean equal bits (except for deliberate collisions); how the values are cut into tensors
-/// does not matter.
+/// A digest of all values: 32 hexadecimal digits of XXH3-128 over their little-endian bytes, each in
+/// its own type. Equal digests mean equal bits (except for deliberate collisions); how the values are
+/// cut into tensors does not matter.
 ///
 /// # Errors
 /// A tensor cannot be read.
 pub fn digest<T: Tensors + ?Sized>(tensors: &T) -> Result<String, TensorError> {
     let mut hasher = Xxh3::new();
-    tensors.read(&mut |_, values| hasher.update(bytemuck::cast_slice(values)))?;
+    tensors.lend(&mut |_, values| hasher.update(values.bytes()))?;
     Ok(format!("{:032x}", hasher.digest128()))
 }
 
@@ -113,33 +128,53 @@ pub fn digest<T: Tensors + ?Sized>(tensors: &T) -> Result<String, TensorError> {
 /// # Errors
 /// A tensor cannot be written; those before it were.
 pub fn zero<T: Tensors + ?Sized>(tensors: &mut T) -> Result<(), TensorError> {
-    tensors.write(&mut |_, values| values.fill(0.0))
+    tensors.lend_mut(&mut |_, values| values.zero())
 }
 
-/// Copies a slice to an equally long one; returns the index of the first value that is not finite,
-/// or too large to be sent. The values after it need not be copied.
-fn copy_finite(from: &[f32], into: &mut [f32]) -> Option<usize> {
+/// Where a tensor begins in the flat vector, and what it was written from.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    start: usize,
+    written: Option<&'a Written>,
+}
+
+/// Copies a tensor's values to an equally long slice; returns the first one that is not finite, or
+/// too large to be sent, and its index. The values after it need not be copied.
+fn copy_finite(from: Values<'_>, into: &mut [f32], place: Place<'_>) -> Option<(usize, f32)> {
+    let length = from.len();
     let pieces = from
         .chunks(CHUNK_ELEMENTS)
         .zip(into.chunks_mut(CHUNK_ELEMENTS))
-        .collect();
-    let found = threads::each(pieces, from.len(), |(from, into)| {
-        copy_finite_piece(from, into)
-    });
-    found
-        .into_iter()
         .enumerate()
-        .find_map(|(piece, found)| found.map(|index| piece * CHUNK_ELEMENTS + index))
+        .collect();
+    let found = threads::each(
+        pieces,
+        length,
+        |(piece, (from, into)): (usize, (Values<'_>, &mut [f32]))| {
+            let first = piece * CHUNK_ELEMENTS;
+            let place = Place {
+                start: place.start + first,
+                ..place
+            };
+            let index = copy_finite_piece(from, into, place)?;
+            Some((first + index, into[index]))
+        },
+    );
+    found.into_iter().flatten().next()
 }
 
-fn copy_finite_piece(from: &[f32], into: &mut [f32]) -> Option<usize> {
+fn copy_finite_piece(from: Values<'_>, into: &mut [f32], place: Place<'_>) -> Option<usize> {
     let blocks = from
         .chunks(BLOCK_ELEMENTS)
         .zip(into.chunks_mut(BLOCK_ELEMENTS));
     for (block, (from, into)) in blocks.enumerate() {
-        into.copy_from_slice(from);
+        let first = block * BLOCK_ELEMENTS;
+        from.widen(into);
+        if let (Values::Half(half, _), Some(written)) = (from, place.written) {
+            written.give_back(half, place.start + first, into);
+        }
         if let Some(index) = first_beyond(into, SENT_MAX) {
-            return Some(block * BLOCK_ELEMENTS + index);
+            return Some(first + index);
         }
     }
     None

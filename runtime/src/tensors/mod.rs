@@ -15,6 +15,9 @@ pub(crate) mod threads;
 
 pub use counter::Counter;
 pub use named::NamedTensors;
-pub use slowmo_actors::ports::device::{FreezeError, TensorError, Tensors};
+pub use slowmo_actors::ports::device::{
+    FreezeError, Half, TensorError, Tensors, Values, ValuesMut, Written, read_widened,
+    write_rounded,
+};
 
 pub use flat::{digest, elements, freeze, zero};

@@ -1,7 +1,7 @@
 //! A list of tensors with names of their own, so that errors say "layer1.weight" rather than
 //! "tensor 7".
 
-use super::{Counter, TensorError, Tensors};
+use super::{Counter, Half, TensorError, Tensors, Values, ValuesMut, read_widened, write_rounded};
 
 /// Borrowed tensors and their names, in the order in which they were added; every node must add
 /// them in the same order.
@@ -22,6 +22,7 @@ pub struct NamedTensors<'a> {
 #[derive(Debug)]
 enum Lent<'a> {
     Values(&'a mut [f32]),
+    Half(Half, &'a mut [u16]),
     Counter(&'a mut Counter),
 }
 
@@ -36,6 +37,25 @@ impl<'a> NamedTensors<'a> {
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, values: &'a mut [f32]) -> Self {
         self.list.push((name.into(), Lent::Values(values)));
+        self
+    }
+
+    /// Adds a tensor of bfloat16 or float16 at the end, as bits (`half::bf16::to_bits`; a whole slice
+    /// of the crate `half` with `reinterpret_cast_mut`, or with `bytemuck::cast_slice_mut`). Between
+    /// nodes its values are float32; what is written back is rounded ([`Half`]).
+    ///
+    /// ```
+    /// use slowmo::{Half, NamedTensors};
+    /// let (mut weight, mut scale) = (vec![0u16; 6], vec![1.0f32; 2]);
+    /// let model = NamedTensors::new()
+    ///     .with_half("weight", Half::BFloat16, &mut weight)
+    ///     .with("scale", &mut scale);
+    /// assert_eq!(slowmo::digest(&model)?.len(), 32);
+    /// # Ok::<(), slowmo::TensorError>(())
+    /// ```
+    #[must_use]
+    pub fn with_half(mut self, name: impl Into<String>, half: Half, bits: &'a mut [u16]) -> Self {
+        self.list.push((name.into(), Lent::Half(half, bits)));
         self
     }
 
@@ -60,23 +80,46 @@ impl<'a, N: Into<String>> FromIterator<(N, &'a mut [f32])> for NamedTensors<'a> 
 
 impl Tensors for NamedTensors<'_> {
     fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> Result<(), TensorError> {
+        read_widened(self, visit)
+    }
+
+    fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
+        write_rounded(self, visit)
+    }
+
+    fn lend(&self, visit: &mut dyn FnMut(&str, Values<'_>)) -> Result<(), TensorError> {
         self.list.iter().try_for_each(|(name, lent)| {
             match lent {
-                Lent::Values(values) => visit(name, values),
-                Lent::Counter(counter) => counter.read(&mut |_, digits| visit(name, digits))?,
+                Lent::Values(values) => visit(name, Values::Float32(values)),
+                Lent::Half(half, bits) => visit(name, Values::Half(*half, bits)),
+                Lent::Counter(counter) => {
+                    counter.lend(&mut |_, digits| visit(name, digits))?;
+                }
             }
             Ok(())
         })
     }
 
-    fn write(&mut self, visit: &mut dyn FnMut(&str, &mut [f32])) -> Result<(), TensorError> {
+    fn lend_mut(&mut self, visit: &mut dyn FnMut(&str, ValuesMut<'_>)) -> Result<(), TensorError> {
         self.list.iter_mut().try_for_each(|(name, lent)| {
             match lent {
-                Lent::Values(values) => visit(name, values),
-                Lent::Counter(counter) => counter.write(&mut |_, digits| visit(name, digits))?,
+                Lent::Values(values) => visit(name, ValuesMut::Float32(values)),
+                Lent::Half(half, bits) => visit(name, ValuesMut::Half(*half, bits)),
+                Lent::Counter(counter) => {
+                    counter.lend_mut(&mut |_, digits| visit(name, digits))?;
+                }
             }
             Ok(())
         })
+    }
+
+    fn elements(&self) -> Result<usize, TensorError> {
+        let count = |lent: &Lent<'_>| match lent {
+            Lent::Values(values) => Ok(values.len()),
+            Lent::Half(_, bits) => Ok(bits.len()),
+            Lent::Counter(counter) => counter.elements(),
+        };
+        self.list.iter().map(|(_, lent)| count(lent)).sum()
     }
 }
 

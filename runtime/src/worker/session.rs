@@ -17,7 +17,9 @@ use rate::LastRate;
 use slowmo_actors::ExchangeError;
 use slowmo_actors::buffers::{Buffer, ChunkedBuffer, Frozen};
 use slowmo_actors::messages::{AggregatorMessage, Arrival, Exchanged};
-use slowmo_actors::ports::device::{Device, FreezeError, MixFactors, Mixed, TensorError, Tensors};
+use slowmo_actors::ports::device::{
+    Device, FreezeError, MixFactors, Mixed, TensorError, Tensors, Written,
+};
 use slowmo_protocol::aggregator::{Request, Task};
 use slowmo_protocol::algorithm::Base;
 use slowmo_protocol::coordinator::RoundKind;
@@ -58,6 +60,8 @@ pub struct Session {
     /// The last step at which this node's own values were refused.
     refused_at: Option<Step>,
     rate: LastRate,
+    /// What worker 0's parameters were written from, as far as they are not float32.
+    written: Option<Written>,
 }
 
 /// The values that a worker passes to an exchange.
@@ -109,6 +113,7 @@ impl Session {
             ended,
             refused_at: None,
             rate: LastRate::default(),
+            written: None,
         }
     }
 
@@ -161,8 +166,7 @@ impl Session {
         self.follow(&exchanged)?;
         let sizes = self.sizes_of(parameters, buffers)?;
         self.broken = true;
-        self.device()
-            .write_back(&exchanged.values, 0, 1.0, parameters)
+        self.write_parameters(&exchanged.values, 1.0, parameters)
             .map_err(SynchronizeError::NotWritten)?;
         self.device()
             .write_back(&exchanged.values, sizes.parameters, 1.0, buffers.model)
@@ -321,8 +325,7 @@ impl Session {
             self.mix(&exchanged.values, MixFactors { stays, weight }, parameters)
                 .map_err(unwritten)?
         } else {
-            self.device()
-                .write_back(&exchanged.values, 0, weight, parameters)
+            self.write_parameters(&exchanged.values, weight, parameters)
                 .map_err(unwritten)?;
             None
         };
@@ -491,9 +494,9 @@ impl Session {
             exchanged => exchanged?,
         };
         self.follow(&exchanged)?;
-        Ok(self
-            .device()
-            .write_back(&exchanged.values, 0, 1.0, gradients)?)
+        self.device()
+            .write_back(&exchanged.values, 0, 1.0, gradients)?;
+        Ok(())
     }
 
     /// Sends the request to leave; it is answered when the node may go.
@@ -606,15 +609,33 @@ impl Session {
         }
         let mut buffer: Buffer = self.node.pool().take(total);
         let (numerators, rest) = buffer.values_mut().split_at_mut(sizes.parameters);
-        self.device().freeze(parameters, numerators)?;
+        self.device()
+            .freeze(parameters, self.written.as_ref(), numerators)?;
         let (model, optimizer) = rest.split_at_mut(sizes.model.min(rest.len()));
         if !model.is_empty() {
-            self.device().freeze(&*buffers.model, model)?;
+            self.device().freeze(&*buffers.model, None, model)?;
         }
         if !optimizer.is_empty() {
-            self.device().freeze(&*buffers.optimizer, optimizer)?;
+            self.device().freeze(&*buffers.optimizer, None, optimizer)?;
         }
         Ok(buffer.freeze())
+    }
+
+    /// Writes the parameters, and remembers on worker 0, whose values are sent, what rounding took of
+    /// those that are not float32. The mixes of overlapped gossip remember nothing: what they round
+    /// counts as movement of the training, as its own rounding does.
+    fn write_parameters(
+        &mut self,
+        values: &ChunkedBuffer,
+        weight: f64,
+        parameters: &mut dyn Tensors,
+    ) -> Result<(), TensorError> {
+        self.written = None;
+        let rounded = self.device().write_back(values, 0, weight, parameters)?;
+        if self.index == 0 && !rounded.is_empty() {
+            self.written = Some(Written::of(values, weight, &rounded));
+        }
+        Ok(())
     }
 
     /// Shows in the node's status, once a step, that this node's own values are refused: whoever

@@ -58,7 +58,7 @@ impl Rounding for BFloat16 {
 }
 
 /// The bits of the nearest bfloat16, as float32.
-fn round(bits: u32) -> u32 {
+pub fn round(bits: u32) -> u32 {
     let magnitude = (bits & !SIGN) as i32;
     let capped = if magnitude < LARGEST {
         magnitude

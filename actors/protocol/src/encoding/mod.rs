@@ -36,6 +36,7 @@ mod tests;
 
 use crate::algorithm::WireType;
 use bfloat16::BFloat16;
+pub(crate) use bfloat16::round as round_to_bfloat16;
 use int8::Int8;
 
 /// Number of values that share a scale as [`WireType::Int8`]. Chunks of a stream are a multiple of

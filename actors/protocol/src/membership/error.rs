@@ -70,11 +70,11 @@ pub enum BootstrapError {
         /// This node.
         ours: NodeId,
         /// Size of this node's model.
-        our_model: ModelSize,
+        our_model: Box<ModelSize>,
         /// The other node.
         theirs: NodeId,
         /// Size of the other node's model.
-        their_model: ModelSize,
+        their_model: Box<ModelSize>,
     },
     /// A running cluster does not admit this node.
     #[error("{by} of the running cluster refused this node: {reason}")]

@@ -529,7 +529,10 @@ impl Membership {
         if let (Some(cluster), Some(joiner)) = (self.model, known.model)
             && cluster != joiner
         {
-            return Some(JoinRefusal::ModelsDiffer { cluster, joiner });
+            return Some(JoinRefusal::ModelsDiffer {
+                cluster: Box::new(cluster),
+                joiner: Box::new(joiner),
+            });
         }
         if let Some(joiner) = known.lineage.filter(|brought| *brought != standing.lineage) {
             return Some(JoinRefusal::OtherLineage {

@@ -134,9 +134,9 @@ impl Membership {
         let why = format!("{theirs} has another model: {our_model} here, {their_model} there");
         let error = BootstrapError::ModelsDiffer {
             ours: self.me(),
-            our_model,
+            our_model: Box::new(our_model),
             theirs,
-            their_model,
+            their_model: Box::new(their_model),
         };
         Some((error, why))
     }

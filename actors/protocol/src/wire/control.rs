@@ -303,9 +303,9 @@ pub enum JoinRefusal {
     /// The model sizes differ.
     ModelsDiffer {
         /// The cluster's.
-        cluster: ModelSize,
+        cluster: Box<ModelSize>,
         /// The joiner's.
-        joiner: ModelSize,
+        joiner: Box<ModelSize>,
     },
     /// The cluster already has `max_nodes` members.
     Full {

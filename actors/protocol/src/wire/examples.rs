@@ -8,7 +8,7 @@ use crate::algorithm::WireType;
 use crate::coordinator::{Draft, Entry, Order, Origin, Outcome, RoundKind, RoundSpec, Voter};
 use crate::forks::Fork;
 use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term};
-use crate::model::ModelSize;
+use crate::model::{ModelSize, Types};
 use crate::published::{Digest, PublicKey, SIGNATURE_BYTES, Signature, Signed};
 use crate::sampler::{DecidedRound, Progress, Settings};
 use crate::topology::Rate;
@@ -298,6 +298,11 @@ fn hellos() -> Vec<(Message, String)> {
             parameters,
             buffers: 3,
             optimizer: 5,
+            types: Types {
+                bf16: 7,
+                f16: 9,
+                digest: 11,
+            },
         });
         Message::Hello(Hello {
             address,
@@ -310,7 +315,8 @@ fn hellos() -> Vec<(Message, String)> {
         })
     };
     let alive = "01000000000000000900000000000000";
-    let model = "0140787d010000000003000000000000000500000000000000";
+    let model = "0140787d010000000003000000000000000500000000000000\
+                 070000000000000009000000000000000b00000000000000";
     let member = format!(
         "00000000{INTRODUCTION}{model}01{LINEAGE}00000000000000002a00000000000000{VIEW}{alive}00"
     );
@@ -329,16 +335,19 @@ fn hellos() -> Vec<(Message, String)> {
 }
 
 fn refusals() -> Vec<(Message, String)> {
-    let size = |first| ModelSize {
-        parameters: first,
-        buffers: first + 1,
-        optimizer: first + 2,
+    let size = |first| {
+        Box::new(ModelSize {
+            parameters: first,
+            buffers: first + 1,
+            optimizer: first + 2,
+            types: Types::default(),
+        })
     };
     let reasons = [
         (JoinRefusal::SettingsDiffer { differences: "tau é".to_owned() }, "00000000060000000000000074617520c3a9".to_owned()),
         (
             JoinRefusal::ModelsDiffer { cluster: size(1), joiner: size(4) },
-            "01000000010000000000000002000000000000000300000000000000040000000000000005000000000000000600000000000000".to_owned(),
+            "01000000010000000000000002000000000000000300000000000000000000000000000000000000000000000000000000000000040000000000000005000000000000000600000000000000000000000000000000000000000000000000000000000000".to_owned(),
         ),
         (JoinRefusal::Full { max_nodes: 64 }, "0200000040000000".to_owned()),
         (

@@ -2,7 +2,7 @@
 //! implementations for types of the standard library must be in one crate. Lists name their tensors
 //! `tensor 0`, `tensor 1`, …
 
-use super::{OnGpu, TensorError, Tensors};
+use super::{OnGpu, TensorError, Tensors, Values, ValuesMut};
 use std::fmt::Write as _;
 
 /// The callback that `read` calls for every tensor.
@@ -33,6 +33,12 @@ impl<T: Tensors + ?Sized> Tensors for &mut T {
     }
     fn shapes(&self) -> Result<Vec<(String, Vec<usize>)>, TensorError> {
         (**self).shapes()
+    }
+    fn lend(&self, visit: &mut dyn FnMut(&str, Values<'_>)) -> Result<(), TensorError> {
+        (**self).lend(visit)
+    }
+    fn lend_mut(&mut self, visit: &mut dyn FnMut(&str, ValuesMut<'_>)) -> Result<(), TensorError> {
+        (**self).lend_mut(visit)
     }
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
         (**self).on_gpu()

@@ -1,12 +1,12 @@
 //! AdamW, with moments and step count that travel.
 
-use super::{elements, numbered, read_all, shapes, write_all, zeros};
+use super::{elements, lend_all, lend_all_mut, numbered, set, shapes, wide, zeros};
 use crate::CandleVariables;
 use crate::variables::Watcher;
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Var, bail};
 use candle_nn::optim::{Optimizer, ParamsAdamW};
-use slowmo::{Counter, TensorError, Tensors};
+use slowmo::{Counter, TensorError, Tensors, Values, ValuesMut, read_widened, write_rounded};
 
 /// Adam with decoupled weight decay (arXiv 1711.05101), step by step as candle's and PyTorch's:
 ///
@@ -17,7 +17,8 @@ use slowmo::{Counter, TensorError, Tensors};
 ///
 /// Lend it as the optimizer's buffers: `m`, `v` and `t` then travel together, to nodes that join
 /// and into checkpoints. There is one `t` for all variables; one without a gradient is left as it
-/// is. On a GPU the lent moments go through a copy.
+/// is. It computes in float32, and so are `m` and `v`; `x` is rounded to the variable's type. On a
+/// GPU the lent moments go through a copy.
 ///
 /// ```no_run
 /// # use candle_core::{DType, Device};
@@ -128,11 +129,12 @@ impl Optimizer for AdamW {
             let Some(gradient) = gradients.get(variable) else {
                 continue;
             };
+            let gradient = &wide(gradient)?;
             let m = ((first.as_tensor() * beta1)? + (gradient * (1.0 - beta1))?)?;
             let v = ((second.as_tensor() * beta2)? + (gradient.sqr()? * (1.0 - beta2))?)?;
             let direction = ((&m * first_scale)? / ((&v * second_scale)?.sqrt()? + eps)?)?;
-            let decayed = (variable.as_tensor() * (1.0 - lr * weight_decay))?;
-            variable.set(&(decayed - (direction * lr)?)?)?;
+            let decayed = (wide(variable)? * (1.0 - lr * weight_decay))?;
+            set(variable, &(decayed - (direction * lr)?)?)?;
             first.set(&m)?;
             second.set(&v)?;
         }
@@ -151,18 +153,32 @@ impl Optimizer for AdamW {
 /// The first moments, the second ones, the step count.
 impl Tensors for AdamW {
     fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> std::result::Result<(), TensorError> {
-        read_all(&self.variables, &self.first, "first_moment", visit)?;
-        read_all(&self.variables, &self.second, "second_moment", visit)?;
-        self.steps.read(&mut |_, digits| visit("steps", digits))
+        read_widened(self, visit)
     }
 
     fn write(
         &mut self,
         visit: &mut dyn FnMut(&str, &mut [f32]),
     ) -> std::result::Result<(), TensorError> {
-        write_all(&self.variables, &self.first, "first_moment", visit)?;
-        write_all(&self.variables, &self.second, "second_moment", visit)?;
-        self.steps.write(&mut |_, digits| visit("steps", digits))
+        write_rounded(self, visit)
+    }
+
+    fn lend(
+        &self,
+        visit: &mut dyn FnMut(&str, Values<'_>),
+    ) -> std::result::Result<(), TensorError> {
+        lend_all(&self.variables, &self.first, "first_moment", visit)?;
+        lend_all(&self.variables, &self.second, "second_moment", visit)?;
+        self.steps.lend(&mut |_, digits| visit("steps", digits))
+    }
+
+    fn lend_mut(
+        &mut self,
+        visit: &mut dyn FnMut(&str, ValuesMut<'_>),
+    ) -> std::result::Result<(), TensorError> {
+        lend_all_mut(&self.variables, &self.first, "first_moment", visit)?;
+        lend_all_mut(&self.variables, &self.second, "second_moment", visit)?;
+        self.steps.lend_mut(&mut |_, digits| visit("steps", digits))
     }
 
     fn elements(&self) -> std::result::Result<usize, TensorError> {

@@ -8,16 +8,26 @@ mod tests;
 pub use adamw::AdamW;
 pub use sgd::{Sgd, SgdConfig};
 
-use crate::{CandleVariables, read, write};
-use candle_core::{Result, Var};
-use slowmo::TensorError;
+use crate::{CandleVariables, lend, lend_mut};
+use candle_core::{DType, Result, Tensor, Var};
+use slowmo::{TensorError, Values, ValuesMut};
 
-/// A buffer beside each variable, of its shape and on its device, zero at first.
+/// A buffer beside each variable, of its shape and on its device, zero at first. Float32 whatever
+/// the variable is: a mean over a thousand steps moves by less than a bfloat16 holds.
 fn zeros(variables: &CandleVariables) -> Result<Vec<Var>> {
-    let zeros = |(_, variable): (&str, &Var)| {
-        Var::zeros(variable.shape(), variable.dtype(), variable.device())
-    };
+    let zeros =
+        |(_, variable): (&str, &Var)| Var::zeros(variable.shape(), DType::F32, variable.device());
     variables.iter().map(zeros).collect()
+}
+
+/// A tensor as float32, in which optimizers compute.
+fn wide(tensor: &Tensor) -> Result<Tensor> {
+    tensor.to_dtype(DType::F32)
+}
+
+/// Sets a variable to new values, rounded to its type.
+fn set(variable: &Var, values: &Tensor) -> Result<()> {
+    variable.set(&values.to_dtype(variable.dtype())?)
 }
 
 /// Variables that have no names get their number; ten digits keep them in order.
@@ -30,26 +40,26 @@ fn numbered(variables: Vec<Var>) -> Result<CandleVariables> {
     Ok(variables.unwatched())
 }
 
-/// Reads one buffer of each variable, under the variable's name and that of the buffer.
-fn read_all(
+/// Lends one buffer of each variable, under the variable's name and that of the buffer.
+fn lend_all(
     variables: &CandleVariables,
     buffers: &[Var],
     kind: &str,
-    visit: &mut dyn FnMut(&str, &[f32]),
+    visit: &mut dyn FnMut(&str, Values<'_>),
 ) -> std::result::Result<(), TensorError> {
     let mut list = variables.iter().zip(buffers);
-    list.try_for_each(|((name, _), buffer)| read(&format!("{name}.{kind}"), buffer, visit))
+    list.try_for_each(|((name, _), buffer)| lend(&format!("{name}.{kind}"), buffer, visit))
 }
 
 /// The same for writing.
-fn write_all(
+fn lend_all_mut(
     variables: &CandleVariables,
     buffers: &[Var],
     kind: &str,
-    visit: &mut dyn FnMut(&str, &mut [f32]),
+    visit: &mut dyn FnMut(&str, ValuesMut<'_>),
 ) -> std::result::Result<(), TensorError> {
     let mut list = variables.iter().zip(buffers);
-    list.try_for_each(|((name, _), buffer)| write(&format!("{name}.{kind}"), buffer, visit))
+    list.try_for_each(|((name, _), buffer)| lend_mut(&format!("{name}.{kind}"), buffer, visit))
 }
 
 /// Number of values in all variables.

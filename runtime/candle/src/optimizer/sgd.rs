@@ -1,12 +1,12 @@
 //! Stochastic gradient descent with momentum, which travels.
 
-use super::{elements, numbered, read_all, shapes, write_all, zeros};
+use super::{elements, lend_all, lend_all_mut, numbered, set, shapes, wide, zeros};
 use crate::CandleVariables;
 use crate::variables::Watcher;
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Var, bail};
 use candle_nn::Optimizer;
-use slowmo::{TensorError, Tensors};
+use slowmo::{TensorError, Tensors, Values, ValuesMut, read_widened, write_rounded};
 
 /// Settings of [`Sgd`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,7 +41,8 @@ impl Default for SgdConfig {
 ///
 /// Lend it as the optimizer's buffers: `u` then travels to nodes that join and into checkpoints.
 /// Without momentum it has no state and lends nothing. A variable without a gradient is left as it
-/// is. On a GPU the lent momentum goes through a copy.
+/// is. It computes in float32, and so is `u`; `x` is rounded to the variable's type. On a GPU the lent
+/// momentum goes through a copy.
 #[derive(Debug)]
 pub struct Sgd {
     variables: CandleVariables,
@@ -107,9 +108,10 @@ impl Optimizer for Sgd {
             let Some(gradient) = gradients.get(variable) else {
                 continue;
             };
-            let mut direction = gradient.clone();
+            let mut direction = wide(gradient)?;
+            let values = wide(variable)?;
             if weight_decay > 0.0 {
-                direction = (direction + (variable.as_tensor() * weight_decay)?)?;
+                direction = (direction + (&values * weight_decay)?)?;
             }
             if let Some(velocity) = self.momentum.get(place) {
                 let next = ((velocity.as_tensor() * momentum)? + &direction)?;
@@ -120,7 +122,7 @@ impl Optimizer for Sgd {
                     next
                 };
             }
-            variable.set(&(variable.as_tensor() - (direction * learning_rate)?)?)?;
+            set(variable, &(values - (direction * learning_rate)?)?)?;
         }
         Ok(())
     }
@@ -137,14 +139,28 @@ impl Optimizer for Sgd {
 /// The momentum, if there is one.
 impl Tensors for Sgd {
     fn read(&self, visit: &mut dyn FnMut(&str, &[f32])) -> std::result::Result<(), TensorError> {
-        read_all(&self.variables, &self.momentum, "momentum", visit)
+        read_widened(self, visit)
     }
 
     fn write(
         &mut self,
         visit: &mut dyn FnMut(&str, &mut [f32]),
     ) -> std::result::Result<(), TensorError> {
-        write_all(&self.variables, &self.momentum, "momentum", visit)
+        write_rounded(self, visit)
+    }
+
+    fn lend(
+        &self,
+        visit: &mut dyn FnMut(&str, Values<'_>),
+    ) -> std::result::Result<(), TensorError> {
+        lend_all(&self.variables, &self.momentum, "momentum", visit)
+    }
+
+    fn lend_mut(
+        &mut self,
+        visit: &mut dyn FnMut(&str, ValuesMut<'_>),
+    ) -> std::result::Result<(), TensorError> {
+        lend_all_mut(&self.variables, &self.momentum, "momentum", visit)
     }
 
     fn elements(&self) -> std::result::Result<usize, TensorError> {

@@ -3,6 +3,7 @@
 
 mod hostile;
 mod keeping;
+mod large;
 
 use super::folder::{Keeps, UNTOUCHED, Verified, prune};
 use super::history::History;

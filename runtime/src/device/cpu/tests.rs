@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::tensors::{Half, NamedTensors};
 use proptest::prelude::*;
 use std::sync::Barrier;
 
@@ -222,6 +223,30 @@ fn a_panicking_worker_counts_as_gone() {
         );
         assert!(panics.join().is_err());
     });
+}
+
+#[test]
+fn gradients_of_all_types_become_their_mean() {
+    const VALUES: usize = 3000;
+    let collective = SharedMemory::new(2);
+    let results = on_all(2, |rank| {
+        let value = [0.5, 2.0][rank];
+        let mut brain = vec![Half::BFloat16.round(value); VALUES];
+        let mut single = vec![value; 5];
+        let mut ieee = vec![Half::Float16.round(value); VALUES];
+        let mut gradients = NamedTensors::new()
+            .with_half("brain", Half::BFloat16, &mut brain)
+            .with("single", &mut single)
+            .with_half("ieee", Half::Float16, &mut ieee);
+        collective.mean(rank, &mut gradients).unwrap();
+        (brain, single, ieee)
+    });
+    let expected = (
+        vec![Half::BFloat16.round(1.25); VALUES],
+        vec![1.25; 5],
+        vec![Half::Float16.round(1.25); VALUES],
+    );
+    assert_eq!(results, [expected.clone(), expected]);
 }
 
 #[test]

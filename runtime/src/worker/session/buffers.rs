@@ -7,10 +7,10 @@ use crate::tensors::{elements, zero};
 use crate::worker::report::Buffers;
 use slowmo_actors::buffers::{ChunkedBuffer, Frozen};
 use slowmo_actors::messages::Exchanged;
-use slowmo_actors::ports::device::{TensorError, Tensors};
+use slowmo_actors::ports::device::{TensorError, Tensors, Values};
 use slowmo_protocol::algorithm::BufferStrategy;
 use slowmo_protocol::coordinator::RoundKind;
-use slowmo_protocol::model::ModelSize;
+use slowmo_protocol::model::{ModelSize, Types};
 use slowmo_protocol::policy::JoinerBuffers;
 use slowmo_protocol::schedule::{Due, Exchange};
 
@@ -23,6 +23,8 @@ pub(super) struct Sizes {
     pub optimizer: usize,
     /// Values of the base optimizer's buffers, if joiners get a copy of them.
     pub lent: usize,
+    /// The types of the parameters.
+    pub types: Types,
 }
 
 impl Sizes {
@@ -32,8 +34,26 @@ impl Sizes {
             parameters: count(self.parameters),
             buffers: count(self.model),
             optimizer: count(self.optimizer.max(self.lent)),
+            types: self.types,
         }
     }
+}
+
+/// The types of the parameters; those that lie on a GPU are float32, and not read.
+fn types_of(parameters: &dyn Tensors) -> Result<Types, TensorError> {
+    let mut types = Types::default();
+    if parameters.on_gpu().is_some() {
+        return Ok(types);
+    }
+    let mut start = 0;
+    parameters.lend(&mut |_, values| {
+        let count = values.len() as u64;
+        if let Values::Half(half, _) = values {
+            types.add(half, start, count);
+        }
+        start += count;
+    })?;
+    Ok(types)
 }
 
 impl Session {
@@ -49,9 +69,10 @@ impl Session {
             .as_ref()
             .is_some_and(|outcome| outcome.spec.kind != RoundKind::Bootstrap);
         match &exchanged.donated {
-            Some(donated) => self
-                .device()
-                .write_back(donated, 0, 1.0, buffers.optimizer)?,
+            Some(donated) => {
+                self.device()
+                    .write_back(donated, 0, 1.0, buffers.optimizer)?;
+            }
             None if joins => zero(buffers.optimizer)?,
             None => {}
         }
@@ -90,6 +111,7 @@ impl Session {
             model: elements(&*buffers.model)?,
             optimizer,
             lent,
+            types: types_of(parameters)?,
         })
     }
 
@@ -172,7 +194,8 @@ impl Session {
                     sizes.parameters + sizes.model,
                     1.0,
                     buffers.optimizer,
-                )
+                )?;
+                Ok(())
             }
             BufferStrategy::Average => Ok(()),
         }

@@ -5,6 +5,7 @@ use super::{Follower, Session};
 use crate::error::WorkerError;
 use crate::memory::{Budget, Facts};
 use slowmo_actors::data::Basis;
+use slowmo_actors::ports::device::Written;
 
 impl Session {
     /// Records the loss of the current inner step.
@@ -32,6 +33,7 @@ impl Session {
         let settings = self.node.settings();
         let budget = Budget::of(&Facts {
             parameters: sizes.parameters,
+            halves: self.written.as_ref().map_or(0, Written::elements),
             model_buffers: sizes.model,
             optimizer,
             nodes,

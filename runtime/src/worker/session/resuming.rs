@@ -136,7 +136,8 @@ impl Session {
         values.insert(0, buffer.freeze());
         self.device()
             .write_back(&values, 0, 1.0, buffers.optimizer)
-            .map_err(SynchronizeError::NotWritten)
+            .map_err(SynchronizeError::NotWritten)?;
+        Ok(())
     }
 
     /// Names what the checkpoint holds and this training does not continue with.

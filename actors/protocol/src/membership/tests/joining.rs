@@ -264,7 +264,10 @@ fn refusals_name_the_reason() {
                 ..ModelSize::of(23)
             });
         }),
-        Some(JoinRefusal::ModelsDiffer { cluster, joiner })
+        Some(JoinRefusal::ModelsDiffer {
+            cluster: Box::new(cluster),
+            joiner: Box::new(joiner),
+        })
     );
     assert_eq!(
         refusal(|stranger| stranger.settings.lineage = Some(Lineage(5))),
