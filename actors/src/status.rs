@@ -5,6 +5,7 @@ use crate::timeline::{DISAGREEMENT, Timeline};
 use crate::unix_time::unix_us;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use slowmo_protocol::changeable::SettingValues;
 use slowmo_protocol::coordinator::{MISSES_WAITED_FOR, Outcome, Straggler};
 use slowmo_protocol::gossip_peer;
 use slowmo_protocol::ident::{Epoch, Lineage, NodeId, Round, Step};
@@ -106,6 +107,8 @@ pub struct NodeStatus {
     pub members_then: usize,
     /// Number of members alive when the last round was decided.
     pub alive_then: usize,
+    /// The settings that changed while the job runs.
+    pub changed: SettingValues,
     /// Time from the moment when all contributions of the last round were on their way until the
     /// round was decided.
     pub published: Span,
@@ -247,6 +250,11 @@ impl StatusBoard {
             status.step = outcome.spec.next_step();
             status.contributors.clone_from(&outcome.contributors);
             status.momentum_lost = outcome.momentum_lost;
+            let news = outcome.changed.values.unlike(status.changed);
+            if !news.is_empty() {
+                note(status, format!("in force since {}: {news}", outcome.round));
+            }
+            status.changed = outcome.changed.values;
             status.published = published;
             status.disagreement = disagreement.or(status.disagreement);
             if matches!(

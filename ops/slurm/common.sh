@@ -4,7 +4,7 @@
 # TRAIN_FOLDER   a folder on a disk that all hosts reach: the cluster key, the bootstrap members' addresses, the checkpoints
 # TRAIN_PORT     the UDP port of the first task of a host, 7000 unless set; the next tasks take the ports behind it
 # TRAIN_SLOWMO   the command slowmo; slowmo unless set
-# TRAIN_REQUEUE  yes: a job that was drained before its end goes back into the queue, and goes on from the newest checkpoint
+# TRAIN_REQUEUE  yes: a job that was drained or preempted before its end goes back into the queue, and goes on from the newest checkpoint
 #
 # Variables that begin with SLOWMO_ are the nodes' own keys, handed on by sbatch and srun: SLOWMO_CONFIG, SLOWMO_TAU, …
 
@@ -31,7 +31,7 @@ prepare() {
     export SLOWMO_CLUSTER_KEY_FILE=$key
     export SLOWMO_CHECKPOINTS=${SLOWMO_CHECKPOINTS:-$TRAIN_FOLDER/checkpoints}
     # Bootstrap members wait so long for each other, and joiners for the cluster: hosts do not start all at once.
-    export SLOWMO_CONNECT_TIMEOUT_MS=${SLOWMO_CONNECT_TIMEOUT_MS:-600000}
+    export SLOWMO_MEET_TIMEOUT_MS=${SLOWMO_MEET_TIMEOUT_MS:-600000}
     # The sockets on which the nodes answer; on each host its own folder.
     export TRAIN_SOCKETS=/tmp/slowmo-$UID-$SLURM_JOB_ID
 }
@@ -89,6 +89,15 @@ drain() {
     draining=$!
 }
 
+# Whether this job goes back into the queue. Slurm may have told a preemption to the tasks alone: they drain, and end as if all was
+# done. A job that was cancelled does not run any more, and stays away.
+goes_back() {
+    [[ ${TRAIN_REQUEUE:-no} == yes ]] || return
+    local job
+    job=$(scontrol show job "$SLURM_JOB_ID") || fail "scontrol does not know this job"
+    [[ $job =~ JobState=RUNNING && ($drained == yes || $job =~ PreemptTime=[0-9]) ]]
+}
+
 # Runs a node in every task until all have ended, whoever dies. Exits with what srun says.
 run() {
     local step drained=no draining=""
@@ -99,7 +108,7 @@ run() {
     while kill -0 "$step" 2>/dev/null; do wait "$step" || true; done
     [[ -z $draining ]] || wait "$draining" || echo "not every node could be drained; see the lines before" >&2
     rm -f "$TRAIN_FOLDER/jobs/$SLURM_JOB_ID"
-    if [[ $drained == yes && ${TRAIN_REQUEUE:-no} == yes ]]; then
+    if goes_back; then
         scontrol requeue "$SLURM_JOB_ID"
     fi
     wait "$step"

@@ -426,6 +426,61 @@ fn with_restart_a_killed_node_comes_back_and_a_drained_one_does_not() {
     assert_eq!(later["nodes"].as_array().unwrap().len(), 2, "{later}");
 }
 
+/// The value of a setting that a node says is in force, and the one that it was started with.
+fn setting<'a>(node: &'a Value, key: &str) -> Option<(&'a str, &'a str)> {
+    let settings = node["settings"].as_array()?;
+    let found = settings.iter().find(|setting| setting["key"] == key)?;
+    Some((found["value"].as_str()?, found["configured"].as_str()?))
+}
+
+#[test]
+fn a_setting_changes_on_all_nodes_of_a_running_job_and_on_those_that_come_later() {
+    let settings = [
+        ("SLOWMO_BASE", "none"),
+        ("SLOWMO_TAU", "4"),
+        ("SLOWMO_BETA", "0.5"),
+    ];
+    let job = Job::start(2, &settings, &TRAINING);
+    job.until_all(2, 1);
+    let set = job.change(&["set", "tau", "06"]);
+    assert_eq!((&set["key"], &set["value"]), (&"tau".into(), &"6".into()));
+    let all_have = |status: &Value| {
+        let nodes = status["nodes"].as_array().unwrap();
+        nodes
+            .iter()
+            .all(|node| setting(node, "tau") == Some(("6", "4")))
+    };
+    let two = job.until("both have it", all_have);
+    // It was started with the job's settings, and takes what is in force.
+    job.change(&["scale", "3"]);
+    job.until_all(3, round(&two));
+    job.until("all three have it", all_have);
+    // One that crashed, too, and is started again.
+    job.change(&["kill", "2"]);
+    job.until("the others go on", |status| status["members"] == 2);
+    job.change(&["scale", "3"]);
+    job.until("all have it again", |status| {
+        status["members"] == 3 && all_have(status)
+    });
+    let refused = |arguments: &[&str], why: &str| {
+        let output = job.ask(arguments);
+        // What is wrong with the words themselves is said to people.
+        let told = [output.stdout, output.stderr].concat();
+        let told = String::from_utf8_lossy(&told).into_owned();
+        assert!(!output.status.success() && told.contains(why), "{told}");
+    };
+    refused(
+        &["set", "tau", "0"],
+        "tau must be a whole number of 1 or more",
+    );
+    refused(&["set", "frequency", "3"], "its base is not local_sgd");
+    refused(&["set", "grace_ms", "150001"], "at most 150000");
+    refused(
+        &["set", "beta", "0.9"],
+        "possible values: frequency, gossip_wire",
+    );
+}
+
 #[test]
 fn a_node_without_a_launcher_answers_on_its_own_socket() {
     let folder = tempfile::tempdir().unwrap();

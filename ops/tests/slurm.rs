@@ -29,10 +29,16 @@ done
 for task in "${tasks[@]}"; do wait "$task" || status=$?; done
 exit "${status:-0}"
 "#;
-/// Knows one host, and notes what else it was asked for.
+/// Knows one host, and of each job in the files `preempted` and `cancelled` that it is; notes what it
+/// was asked for.
 const SCONTROL: &str = r#"#!/usr/bin/env bash
 printf '%s\n' "$*" >>"$TRAIN_FOLDER/scontrol"
-[[ $1 != show ]] || echo localhost
+case "$1 $2" in
+    "show hostnames") echo localhost ;;
+    "show job") grep -qsx "$3" "$TRAIN_FOLDER/preempted" && time=2026-01-01T00:00:00 || time=None
+        grep -qsx "$3" "$TRAIN_FOLDER/cancelled" && state=COMPLETING || state=RUNNING
+        echo "   JobState=$state PreemptEligibleTime=2026-01-01T00:00:00 PreemptTime=$time" ;;
+esac
 "#;
 /// Says of the jobs in the file `running` that they run.
 const SQUEUE: &str = r#"#!/usr/bin/env bash
@@ -173,9 +179,9 @@ fn every_task_becomes_a_node_with_its_own_id_and_port() {
             format!("SLOWMO_CHECKPOINTS={folder}/checkpoints"),
             "SLOWMO_CHECKPOINT_EVERY=10".to_owned(),
             format!("SLOWMO_CLUSTER_KEY_FILE={folder}/cluster.key"),
-            "SLOWMO_CONNECT_TIMEOUT_MS=600000".to_owned(),
             "SLOWMO_DISCOVER=slurm:7000".to_owned(),
             format!("SLOWMO_LISTEN=0.0.0.0:{}", 7000 + task),
+            "SLOWMO_MEET_TIMEOUT_MS=600000".to_owned(),
             "SLOWMO_MIN_NODES=2".to_owned(),
             format!("SLOWMO_NODE_ID={}", task + 1),
             "SLOWMO_TAU=24".to_owned(),
@@ -372,6 +378,36 @@ fn what_is_missing_is_named_before_anything_runs() {
     refused(batch().arg("train"), "others may read it");
     fs::remove_file(cluster.path("cluster.key")).unwrap();
     refused(batch().arg("train"), "there is no cluster key");
+}
+
+/// Slurm may tell a preemption to the tasks alone, which then drain and end as if all was done.
+#[test]
+fn a_job_that_is_preempted_goes_back_into_the_queue_if_that_is_wanted() {
+    let cluster = Cluster::new();
+    fs::write(cluster.path("preempted"), "7\n8\n").unwrap();
+    fs::write(cluster.path("cancelled"), "8\n").unwrap();
+    let jobs = [
+        ("6", "yes", false),
+        ("7", "no", false),
+        ("7", "yes", true),
+        ("8", "yes", false),
+    ];
+    for (id, wanted, requeued) in jobs {
+        fs::remove_file(cluster.path("scontrol")).unwrap_or_default();
+        let mut command = cluster.batch("start.sbatch", id, 2, 7000);
+        let output = command
+            .arg("train")
+            .env("TRAIN_REQUEUE", wanted)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", told(&output));
+        let asked = cluster.text("scontrol");
+        assert_eq!(
+            asked.contains(&format!("requeue {id}\n")),
+            requeued,
+            "{id}, {wanted}: {asked}"
+        );
+    }
 }
 
 /// A batch script under way.

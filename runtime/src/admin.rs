@@ -5,7 +5,7 @@
 //! checkpoint) says so. Touches one socket file. Without the key `admin` nothing listens.
 
 use crate::cluster::{ClusterStatus, cluster};
-use crate::orders::ask_for_checkpoint;
+use crate::orders::{ask_for_checkpoint, set};
 use crate::status::{Status, starting, status};
 use crate::telemetry::Allowance;
 use parking_lot::Mutex;
@@ -55,6 +55,13 @@ pub enum Request {
     Drain,
     /// Orders a checkpoint of the cluster's state after the next outer round that has not begun.
     Checkpoint,
+    /// Orders another value of a setting for the whole cluster, from the next round on.
+    Set {
+        /// The configuration's key.
+        key: String,
+        /// The value, as the configuration writes it.
+        value: String,
+    },
     /// Orders the node to write its last events to disk, if it keeps them (key `flight`).
     Dump,
     /// Without `history`: asks which history would continue here without a quorum. With the history
@@ -286,6 +293,14 @@ async fn answer(line: &str, answering: &Answering) -> Answer {
                 };
             }
         }
+        Request::Set { key, value } => {
+            tracing::warn!(key, value, "an order over the admin socket: set");
+            if let Err(error) = set(context, &key, &value) {
+                return Answer::Refused {
+                    error: error.to_string(),
+                };
+            }
+        }
         Request::Dump => {
             return match dump(context, "asked for").await {
                 Ok(file) => Answer::Dumped { file },
@@ -313,7 +328,11 @@ impl Answering {
             })),
             // A node that starts knows nobody yet.
             Request::Exited { .. } => Answer::Done,
-            Request::Drain | Request::Checkpoint | Request::Dump | Request::Recover { .. } => {
+            Request::Drain
+            | Request::Checkpoint
+            | Request::Set { .. }
+            | Request::Dump
+            | Request::Recover { .. } => {
                 let what = status.starting.unwrap_or_default();
                 Answer::Refused {
                     error: format!("this node is starting ({what}): ask again, or end its process"),

@@ -89,7 +89,7 @@ pub enum ScaleError {
 }
 
 /// A request to a launcher: a line of JSON on its socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// Reports of all nodes.
@@ -110,6 +110,13 @@ pub enum Request {
     },
     /// Let the cluster make a checkpoint after the next outer round.
     Checkpoint,
+    /// Let the cluster use another value of a setting from the next round on.
+    Set {
+        /// The configuration's key.
+        key: String,
+        /// The value, as the configuration writes it.
+        value: String,
+    },
     /// Kill a node's process with SIGKILL.
     Kill {
         /// Id of the node.

@@ -27,6 +27,7 @@
 #![deny(missing_docs)]
 
 mod admin;
+mod changes;
 mod checkpoints;
 mod cluster;
 mod config;
@@ -55,6 +56,7 @@ mod tensors;
 mod transport;
 mod worker;
 
+pub use changes::SettingError;
 pub use checkpoints::{Checkpoint, CheckpointError, export};
 pub use config::{BaseName, Config, ConfigError, OuterName, WireType, user_arguments};
 pub use error::{GradientError, SpawnError, StepError, SynchronizeError, WorkerError};

@@ -2,11 +2,12 @@
 //! as the runtime or any worker's handle.
 
 use crate::admin::Endpoint;
+use crate::changes::SettingError;
 use crate::checkpoints::Checkpoints;
 use crate::error::WorkerError;
 use crate::executor::Executor;
 use crate::marker::Marker;
-use crate::orders::ask_for_checkpoint;
+use crate::orders::{ask_for_checkpoint, set};
 use crate::status::{self, Status};
 use crate::telemetry;
 use crate::transport::quic;
@@ -166,6 +167,10 @@ impl Node {
 
     pub(crate) fn ask_for_checkpoint(&self) -> Result<(), WorkerError> {
         ask_for_checkpoint(&self.context)
+    }
+
+    pub(crate) fn set(&self, key: &str, value: &str) -> Result<(), SettingError> {
+        set(&self.context, key, value)
     }
 
     /// Shows the inner step that its training begins.

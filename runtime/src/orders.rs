@@ -1,5 +1,6 @@
 //! Orders to the whole cluster that the training or an operator gives to one node.
 
+use crate::changes::{self, SettingError};
 use crate::error::WorkerError;
 use slowmo_actors::context::NodeContext;
 use slowmo_actors::status::MemberState;
@@ -22,5 +23,19 @@ pub(crate) fn ask_for_checkpoint(context: &NodeContext) -> Result<(), WorkerErro
         return Err(WorkerError::NotAMember);
     }
     context.actors.tell(In::AskCheckpoint);
+    Ok(())
+}
+
+/// Asks for another value of a setting, from the next round with parameters on.
+///
+/// # Errors
+/// The key or the value is refused, or this node is not a member. Nothing was changed.
+pub(crate) fn set(context: &NodeContext, key: &str, value: &str) -> Result<(), SettingError> {
+    let status = context.status.read();
+    let values = changes::read(&context.settings, status.changed, key, value)?;
+    if status.standing != MemberState::Member {
+        return Err(SettingError::NotAMember);
+    }
+    context.actors.tell(In::AskSettings(values));
     Ok(())
 }

@@ -5,6 +5,7 @@ mod parts;
 mod testing;
 
 use crate::admin;
+use crate::changes::SettingError;
 use crate::checkpoints::Checkpoints;
 use crate::config::{Config, ignored_variables};
 use crate::connection::{Connected, Network, connect};
@@ -184,6 +185,19 @@ impl Runtime {
     /// sees it in [`Worker::is_running`] and in a step's report.
     pub fn drain(&self) {
         self.node.drain();
+    }
+
+    /// Asks for another value of a setting of the whole cluster, like `slowmo set`: the next round
+    /// decides it, and all nodes use it from the step after that on. Later rounds and nodes that join
+    /// keep it; a bootstrap, also one that resumes, begins with what its nodes are configured with.
+    /// If two values are asked for at once, one of them is decided. The status shows the values in
+    /// force.
+    ///
+    /// # Errors
+    /// The key is unknown, may not change in a running job or is not used by it, the value is not
+    /// allowed, or this node is not a member. Nothing was changed.
+    pub fn set(&self, key: &str, value: &str) -> Result<(), SettingError> {
+        self.node.set(key, value)
     }
 
     /// This node's report of itself and the cluster, as the admin endpoint gives it.

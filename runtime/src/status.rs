@@ -1,5 +1,7 @@
 //! A node's report of itself and the cluster as JSON: for its admin socket, HTTP, and the page.
 
+pub use crate::changes::SettingStatus;
+use crate::changes::shown;
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
 pub use slowmo_actors::status::{CheckpointStatus, Event, MemberState};
@@ -47,6 +49,9 @@ pub struct Status {
     pub contributors: Vec<u64>,
     /// Shards whose slow momentum restarted at zero since the bootstrap.
     pub momentum_lost: u64,
+    /// The settings that may change in a running job, with the values in force.
+    #[serde(default)]
+    pub settings: Vec<SettingStatus>,
     /// Push-sum weight that was in no average since this node joined: the weight of members that
     /// died or were excluded. Exact averages detect it: gossip alone does not know what was lost
     /// with a member.
@@ -202,6 +207,7 @@ pub(crate) fn starting(node: u64, max_nodes: usize, status: &NodeStatus) -> Stat
         },
         contributors: Vec::new(),
         momentum_lost: 0,
+        settings: Vec::new(),
         push_sum_weight_lost: 0.0,
         push_sum_weight_doubled: 0.0,
         disagreement: None,
@@ -254,6 +260,7 @@ pub(crate) fn view(context: &NodeContext, status: &NodeStatus) -> Status {
         },
         contributors: status.contributors.iter().map(|node| node.0).collect(),
         momentum_lost: status.momentum_lost,
+        settings: shown(&context.settings, status.changed),
         push_sum_weight_lost: status.push_sum_weight_lost,
         push_sum_weight_doubled: status.push_sum_weight_doubled,
         disagreement: status.disagreement,

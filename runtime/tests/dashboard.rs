@@ -208,6 +208,21 @@ fn one_node_tells_of_all_and_passes_orders_on() {
         "no launcher started it"
     );
     assert_eq!(order(address, "/drain?nodes=3").0, 400);
+    assert_eq!(ask(address, "POST /set?key=tau&value=6 HTTP/1.1").0, 401);
+    let refused = order(address, "/set?key=tau&value=0");
+    assert_eq!(refused.0, 409, "{refused:?}");
+    assert!(
+        refused.1.contains("tau must be a whole number"),
+        "{refused:?}"
+    );
+    assert_eq!(order(address, "/set?key=tau&value=6").0, 202);
+    told.find(|told| {
+        let settings = told["report"]["settings"].as_array().unwrap();
+        settings
+            .iter()
+            .any(|one| one["key"] == "tau" && one["value"] == "6")
+    })
+    .unwrap();
     assert_eq!(order(address, "/drain?node=3").0, 202);
     let left = told
         .find(|told| told["nodes"].as_array().unwrap().len() == 2)

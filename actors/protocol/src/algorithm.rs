@@ -91,7 +91,7 @@ pub enum LatePeers {
 }
 
 /// Wire encoding of float32 values: unchanged, or rounded to fewer bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum WireType {
     /// Unchanged, 4 bytes each.
     #[default]
@@ -100,6 +100,18 @@ pub enum WireType {
     BFloat16,
     /// Rounded to 255 steps of a scale per block of 256 values: 1 byte per value and 4 per block.
     Int8,
+}
+
+impl WireType {
+    /// The configuration's word for it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Float32 => "f32",
+            Self::BFloat16 => "bf16",
+            Self::Int8 => "int8",
+        }
+    }
 }
 
 /// The outer optimizer of the slow step; formulas in [`crate::outer`].

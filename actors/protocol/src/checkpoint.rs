@@ -7,71 +7,134 @@
 //! average.
 
 use crate::algorithm::{Algorithm, Base};
+use crate::changeable::SettingValues;
 use crate::coordinator::{RoundKind, RoundSpec};
 use crate::ident::{NodeId, ShardId, Step};
 use crate::shards::{Layout, ShardMap};
 use crate::view::View;
+use std::num::NonZeroU64;
 
 /// Inner steps from one possible checkpoint to the next; `None` if the nodes never have the same
 /// parameters, or the slow momentum is not the same on all.
 #[must_use]
 pub fn period(algorithm: &Algorithm) -> Option<u64> {
-    let frequency = match algorithm.base {
-        Base::LocalSgd { frequency } => Some(frequency),
-        _ => None,
-    };
-    match algorithm.outer {
-        Some(outer) if outer.sharded => Some(outer.frequency),
-        // fairscale's unsharded path: the whole step follows an average only where LocalSGD's own
-        // frequency says so.
-        Some(outer) => match frequency {
-            Some(frequency) => {
-                (outer.frequency.checked_rem(frequency) == Some(0)).then_some(outer.frequency)
-            }
-            None => outer.average.then_some(outer.frequency),
-        },
-        None => frequency.or(algorithm.average_every),
-    }
+    Points::all(algorithm).period()
 }
 
-/// The rounds after which the state can be checkpointed.
+/// The rounds after which the state can be checkpointed, and how many of them are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Points {
-    kind: RoundKind,
-    /// Inner steps from one of them to the next; at least 1.
-    period: u64,
+    /// Frequency of the outer rounds, whether they are sharded, and whether they average exactly.
+    outer: Option<(u64, bool, bool)>,
+    /// LocalSGD's frequency.
+    frequency: Option<u64>,
+    average_every: Option<u64>,
+    /// Every so many of them are checkpointed.
+    every: u64,
 }
 
 impl Points {
-    /// `None` if there are none: see [`period`].
+    /// All of an algorithm; `None` if there are none: see [`period`].
     #[must_use]
     pub fn of(algorithm: &Algorithm) -> Option<Self> {
-        let sharded = algorithm.outer.is_some_and(|outer| outer.sharded);
-        Some(Self {
-            kind: if sharded {
-                RoundKind::Slow
-            } else {
-                RoundKind::Average
-            },
-            period: period(algorithm).filter(|period| *period > 0)?,
-        })
+        let points = Self::all(algorithm);
+        points.period().is_some().then_some(points)
+    }
+
+    /// All of an algorithm; it may be that none of them ever comes.
+    #[must_use]
+    pub fn all(algorithm: &Algorithm) -> Self {
+        let frequency = match algorithm.base {
+            Base::LocalSgd { frequency } => Some(frequency),
+            _ => None,
+        };
+        let outer = algorithm
+            .outer
+            .map(|outer| (outer.frequency, outer.sharded, outer.average));
+        Self {
+            outer,
+            frequency,
+            average_every: algorithm.average_every,
+            every: 1,
+        }
+    }
+
+    /// Every `steps` inner steps, after an outer round.
+    #[must_use]
+    pub fn each(steps: u64) -> Self {
+        Self {
+            outer: Some((steps, true, true)),
+            frequency: None,
+            average_every: None,
+            every: 1,
+        }
+    }
+
+    /// Every `every`-th of these is checkpointed.
+    #[must_use]
+    pub fn every(self, every: u64) -> Self {
+        Self { every, ..self }
+    }
+
+    /// These with the values of changed settings.
+    #[must_use]
+    pub fn changed(self, values: SettingValues) -> Self {
+        let tau = values.tau.map(NonZeroU64::get);
+        let frequency = values.frequency.map(NonZeroU64::get);
+        Self {
+            outer: self
+                .outer
+                .map(|(outer, sharded, average)| (tau.unwrap_or(outer), sharded, average)),
+            frequency: self.frequency.map(|before| frequency.unwrap_or(before)),
+            average_every: self.average_every,
+            every: values.checkpoint_every(self.every),
+        }
+    }
+
+    /// Inner steps from one of them to the next; at least 1.
+    fn period(&self) -> Option<u64> {
+        let period = match (self.outer, self.frequency) {
+            (Some((tau, true, _)), _) => Some(tau),
+            // fairscale's unsharded path: the whole step follows an average only where LocalSGD's
+            // own frequency says so.
+            (Some((tau, false, _)), Some(frequency)) => {
+                (tau.checked_rem(frequency) == Some(0)).then_some(tau)
+            }
+            (Some((tau, false, average)), None) => average.then_some(tau),
+            (None, frequency) => frequency.or(self.average_every),
+        };
+        period.filter(|period| *period > 0)
+    }
+
+    /// Inner steps from one checkpoint to the next; `None` if there are none.
+    #[must_use]
+    pub fn spacing(&self) -> Option<u64> {
+        self.period()
+            .and_then(|period| period.checked_mul(self.every))
+            .filter(|spacing| *spacing > 0)
+    }
+
+    fn follow(&self, spec: &RoundSpec, spacing: Option<u64>) -> bool {
+        let kind = if self.outer.is_some_and(|(_, sharded, _)| sharded) {
+            RoundKind::Slow
+        } else {
+            RoundKind::Average
+        };
+        let steps = spec.step.0.saturating_add(1);
+        spec.kind == kind && spacing.and_then(|spacing| steps.checked_rem(spacing)) == Some(0)
     }
 
     /// Whether the state after a round with this spec can be checkpointed.
     #[must_use]
     pub fn contain(&self, spec: &RoundSpec) -> bool {
-        let steps = spec.step.0.saturating_add(1);
-        spec.kind == self.kind && steps.checked_rem(self.period) == Some(0)
+        self.follow(spec, self.period())
     }
-}
 
-/// Inner steps from one checkpoint to the next if every `every`-th possible point is one; `None` if
-/// there are no checkpoints.
-#[must_use]
-pub fn spacing(algorithm: &Algorithm, every: u64) -> Option<u64> {
-    period(algorithm)
-        .and_then(|period| period.checked_mul(every))
-        .filter(|spacing| *spacing > 0)
+    /// Whether the state after a round with this spec is checkpointed.
+    #[must_use]
+    pub fn are_due(&self, spec: &RoundSpec) -> bool {
+        self.follow(spec, self.spacing())
+    }
 }
 
 /// The rank of the checkpoint that `step` follows: how often the number of checkpoints up to it can
@@ -102,14 +165,7 @@ pub fn replaces(next: Step, waiting: Step, spacing: u64) -> bool {
 /// disables checkpoints.
 #[must_use]
 pub fn is_due(algorithm: &Algorithm, every: u64, spec: &RoundSpec) -> bool {
-    let kind = if algorithm.outer.is_some_and(|outer| outer.sharded) {
-        RoundKind::Slow
-    } else {
-        RoundKind::Average
-    };
-    let steps = spec.step.0.saturating_add(1);
-    spec.kind == kind
-        && spacing(algorithm, every).and_then(|spacing| steps.checked_rem(spacing)) == Some(0)
+    Points::all(algorithm).every(every).are_due(spec)
 }
 
 /// The shards of a vector of `elements` values that `node` writes: those that it owns in the

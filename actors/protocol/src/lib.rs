@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`ident`], [`time`] | identities, counters, instants |
 //! | [`algorithm`] | the user's settings: base algorithm, outer optimizer, frequencies |
+//! | [`changeable`] | the settings that may change in a running job |
 //! | [`schedule`] | which exchanges are due at inner step `n` |
 //! | [`view`], [`shards`] | the members, and which of them hold which shard |
 //! | [`model`] | the size of a model |
@@ -29,6 +30,7 @@
 
 pub mod aggregator;
 pub mod algorithm;
+pub mod changeable;
 pub mod checkpoint;
 pub mod coordinator;
 pub mod encoding;

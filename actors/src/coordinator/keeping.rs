@@ -43,8 +43,14 @@ impl AppliedRound<'_> {
     pub fn part(&self, context: &NodeContext) -> Option<Part> {
         let settings = &context.settings;
         let spec = &self.outcome.spec;
-        let every = settings.checkpoint_every;
-        if !context.store.keeps() || every == 0 || !is_due(&settings.algorithm, 1, spec) {
+        let changed = &self.outcome.changed;
+        let algorithm = changed.values.applied_to(settings.algorithm);
+        let every = changed.values.checkpoint_every(settings.checkpoint_every);
+        // An entry that changes the schedule says itself whether it is checkpointed.
+        let scheduled =
+            |every| !changed.are_by(self.outcome.round) && is_due(&algorithm, every, spec);
+        let asked = self.outcome.checkpoint;
+        if !context.store.keeps() || every == 0 || !(asked || scheduled(1)) {
             return None;
         }
         let elements = usize::try_from(spec.elements).unwrap_or(usize::MAX);
@@ -54,7 +60,7 @@ impl AppliedRound<'_> {
             elements,
             settings.replicas,
         );
-        let is_due = self.outcome.checkpoint || is_due(&settings.algorithm, every, spec);
+        let is_due = asked || scheduled(every);
         (!shards.is_empty()).then_some(Part { shards, is_due })
     }
 

@@ -319,7 +319,7 @@ impl CoordinatorState {
 
     /// Encoding of the parameters between a round's participants; a joining node is not one.
     fn coding(&self, plan: &Plan) -> Result<Option<Coding>, transfer::Broken> {
-        let wire = self.context.settings.algorithm.round_wire;
+        let wire = self.round_wire();
         if !(is_encoded(plan.spec.kind, wire) && plan.participants.contains(&plan.me)) {
             return Ok(None);
         }
@@ -335,6 +335,14 @@ impl CoordinatorState {
             );
             transfer::Broken::Stream(plan.me)
         })
+    }
+
+    /// Wire type of parameters in the round under way.
+    fn round_wire(&self) -> WireType {
+        let changed = self.part.machine().changed_settings().values;
+        changed
+            .applied_to(self.context.settings.algorithm)
+            .round_wire
     }
 
     fn applied(&mut self, applied: &Applied<Buffers>) {
@@ -433,7 +441,7 @@ impl CoordinatorState {
         }
     }
 
-    /// Keeps the state that the next encoded round needs; does nothing if rounds are not encoded.
+    /// Keeps the state that the next encoded round needs, and none if it is not encoded.
     fn carry(
         &mut self,
         plan: &Plan,
@@ -442,8 +450,12 @@ impl CoordinatorState {
         owed: &ChunkedBuffer,
         values: &ChunkedBuffer,
     ) {
-        let encodes = self.context.settings.algorithm.round_wire != WireType::Float32;
-        if !encodes || !plan.spec.carries_parameters() {
+        if !plan.spec.carries_parameters() {
+            return;
+        }
+        // The entry that was just applied may have changed it.
+        if self.round_wire() == WireType::Float32 {
+            self.carried = ErrorFeedback::default();
             return;
         }
         match coding {
@@ -481,6 +493,10 @@ fn settings(context: &NodeContext) -> Settings {
         round_timeout: NodeContext::span(node.round_timeout),
         ask_again: ASK_AGAIN_EVERY,
         votes_wait: VOTES_WAIT,
-        checkpoints: Points::of(&node.algorithm).filter(|_| node.checkpoint_every > 0),
+        checkpoints: if node.checkpoint_every > 0 {
+            Points::of(&node.algorithm).map(|points| points.every(node.checkpoint_every))
+        } else {
+            None
+        },
     }
 }

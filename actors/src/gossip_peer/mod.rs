@@ -24,11 +24,10 @@ use arithmetic::{Job, Jobs, Part};
 use in_flight::InFlight;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::{self, capped_grace};
+use slowmo_protocol::coordinator;
 use slowmo_protocol::gossip_peer::{In, Key, Mix, PARKED_MAX, Plan, Sent, Waits};
 use slowmo_protocol::machine::Outbox;
-use slowmo_protocol::node::{GossipEffect, GossipPart, Made, ToGossip};
-use slowmo_protocol::time::Span;
+use slowmo_protocol::node::{GossipEffect, GossipPart, Made, ToGossip, settle_wait};
 use slowmo_protocol::wire::Bulk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -113,7 +112,7 @@ impl GossipPeerState {
         let round_timeout = NodeContext::span(settings.round_timeout);
         let waits = Waits {
             message: grace,
-            settle: Span(capped_grace(grace, round_timeout).0 / 2),
+            settle: settle_wait(grace, round_timeout),
             leave: round_timeout,
         };
         Self {
@@ -237,13 +236,12 @@ impl GossipPeerState {
     }
 
     fn read(&mut self, key: Key, arrived: Arrived) {
-        let Bulk::Gossip { scale, .. } = arrived.content else {
+        let Bulk::Gossip { scale, wire, .. } = arrived.content else {
             return;
         };
         let context = Arc::clone(&self.context);
         let myself = self.myself.clone();
         let elements = self.elements;
-        let wire = self.wire();
         let task = tokio::spawn(async move {
             let values = transfer::read(&context.pool, arrived, elements, (wire, scale)).await;
             let values = values.inspect_err(|error| refused(&context, key, error));

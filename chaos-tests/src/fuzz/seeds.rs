@@ -3,6 +3,7 @@
 
 use super::machines::{LINEAGE, spec, view};
 use slowmo_protocol::algorithm::WireType;
+use slowmo_protocol::changeable::ChangedSettings;
 use slowmo_protocol::coordinator::{Base, Draft, Entry, Outcome, Proposal, Voter};
 use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, NodeId, Round, Term};
 use slowmo_protocol::published::{Digest, Signature, Signed};
@@ -129,6 +130,7 @@ pub(super) fn coordinator() -> Seeds {
             round: now,
             view: &view(),
             order: &[],
+            changed: ChangedSettings::default(),
             forks: &[],
         },
     );

@@ -690,6 +690,8 @@ impl Liar {
             order: None,
             origin: Origin::default(),
             checkpoint: random.once_in(2),
+            // Any member may change settings, so that is no lie.
+            changed: None,
             fork: None,
         }
     }

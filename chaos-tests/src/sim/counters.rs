@@ -29,6 +29,7 @@ const EXPECTED: [(&str, u64, &[&str]); 5] = [
             "slow disk",
             "drifting clock",
             "equivocate",
+            "change settings",
             "cut",
             "cut one way",
             "break",
@@ -118,6 +119,7 @@ const EXPECTED: [(&str, u64, &[&str]); 5] = [
             "Published",
             "Equivocated",
             "Undecided",
+            "AskSettings",
         ],
     ),
 ];

@@ -142,5 +142,6 @@ fn name(mail: &Mail) -> Option<&'static str> {
         Message::AskCheckpoint => "AskCheckpoint",
         Message::TwoEntries { .. } => "TwoEntries",
         Message::Undecided => "Undecided",
+        Message::AskSettings { .. } => "AskSettings",
     })
 }

@@ -6,6 +6,7 @@ use super::event::Event;
 use super::network::Process;
 use super::schedule::{Deed, Settings};
 use super::world::World;
+use slowmo_protocol::coordinator;
 use slowmo_protocol::gossip_peer::PARKED_MAX;
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::membership;
@@ -36,6 +37,13 @@ impl World {
                 let process = self.process(node);
                 if let Some(process) = process {
                     self.processes[process].lies = true;
+                }
+                process.is_some()
+            }
+            Deed::Set(node, values) => {
+                let process = self.process(node);
+                if let Some(process) = process {
+                    self.tell(process, coordinator::In::AskSettings(values), 0);
                 }
                 process.is_some()
             }

@@ -5,9 +5,11 @@
 use super::config::{Config, MILLI};
 use super::generator::{self, Kinds};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use slowmo_protocol::changeable::SettingValues;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::trace::{self, Fault, Link};
+use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 
 /// The complete description of a run.
@@ -175,6 +177,16 @@ pub enum Act {
         /// The node that lies.
         node: NodeId,
     },
+    /// A node is told that outer rounds are to be so many steps apart from now on, and to be waited
+    /// for so long.
+    Set {
+        /// The node that is asked.
+        node: NodeId,
+        /// Inner steps of an outer round; at least 1.
+        tau: NonZeroU64,
+        /// Time that a round waits for a straggler; at least 1.
+        grace_ms: NonZeroU64,
+    },
 }
 
 /// An act as the world carries it out: an act with a duration is two deeds, its beginning and its
@@ -189,6 +201,8 @@ pub enum Deed {
     KillHolders(u32),
     /// See [`Act::Equivocate`].
     Equivocate(NodeId),
+    /// See [`Act::Set`].
+    Set(NodeId, SettingValues),
 }
 
 impl Schedule {
@@ -231,7 +245,7 @@ impl Schedule {
                 at,
                 fault: Fault::Start { node },
             }),
-            Deed::KillHolders(_) | Deed::Equivocate(_) => None,
+            Deed::KillHolders(_) | Deed::Equivocate(_) | Deed::Set(..) => None,
         };
         self.deeds().into_iter().filter_map(known).collect()
     }
@@ -269,6 +283,18 @@ impl Timed {
             } => return changes(from, to, *one_way, (at, *until), way.link()),
             Act::KillHolders { shard } => return vec![(at, Deed::KillHolders(*shard))],
             Act::Equivocate { node } => return vec![(at, Deed::Equivocate(*node))],
+            Act::Set {
+                node,
+                tau,
+                grace_ms,
+            } => {
+                let values = SettingValues {
+                    tau: Some(*tau),
+                    grace_ms: Some(*grace_ms),
+                    ..SettingValues::default()
+                };
+                return vec![(at, Deed::Set(*node, values))];
+            }
             Act::Start {
                 node,
                 settings,
@@ -393,6 +419,7 @@ impl Act {
                 kinds
             }
             Self::Equivocate { .. } => vec!["equivocate"],
+            Self::Set { .. } => vec!["change settings"],
             Self::Pause { .. } => vec!["pause"],
             Self::Drain { .. } => vec!["drain"],
             Self::Slow { .. } => vec!["slow"],

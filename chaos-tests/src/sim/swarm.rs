@@ -8,6 +8,7 @@ use crate::random::Random;
 use slowmo_protocol::algorithm::OuterOptimizer;
 use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::time::Span;
+use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 
 /// The incarnation of the first start, from which clocks can step back.
@@ -48,6 +49,11 @@ const KINDS: [(Class, u64); 17] = [
 ];
 /// A node lies in one of as many runs.
 const LIES_ONCE_IN: u64 = 4;
+/// In one of so many runs, settings are changed.
+const ORDERS_ONCE_IN: u64 = 4;
+/// Most such orders in a run, and the longest time between two of them.
+const ORDERS_MAX: u64 = 4;
+const ORDERS_APART: u64 = 1_000 * MILLI;
 /// Minimum number of nodes of such a run.
 const LIES_AMONG: usize = 4;
 /// Additional duration of the faults where `LONG_KINDS` may be drawn. No run is so long that a node
@@ -110,6 +116,7 @@ pub(super) fn draw(seed: u64, nodes: &RangeInclusive<usize>) -> Schedule {
         faults.sort_by_key(|timed| timed.at);
     }
     faults.extend(liar(seed, &config));
+    faults.extend(orders(seed, &config));
     faults.sort_by_key(|timed| timed.at);
     Schedule {
         what: String::new(),
@@ -126,6 +133,32 @@ fn liar(seed: u64, config: &Config) -> Option<Timed> {
     let at = Millis(random.between(300 * MILLI, config.horizon));
     let act = Act::Equivocate { node };
     (lies && config.quorum == Quorum::Majority).then_some(Timed { at, act })
+}
+
+/// In some runs, nodes are told to change settings, some of them at the same time.
+fn orders(seed: u64, config: &Config) -> Vec<Timed> {
+    let mut random = Random::new(seed, 10);
+    if !random.once_in(ORDERS_ONCE_IN) {
+        return Vec::new();
+    }
+    let mut at = random.between(300 * MILLI, config.horizon);
+    let mut orders = Vec::new();
+    for _ in 0..random.between(1, ORDERS_MAX) {
+        at += random.below(2) * random.below(ORDERS_APART);
+        let Some(node) = random.pick(&config.founders).copied() else {
+            break;
+        };
+        let act = Act::Set {
+            node,
+            tau: NonZeroU64::MIN.saturating_add(random.below(12)),
+            grace_ms: NonZeroU64::MIN.saturating_add(150 + random.below(400)),
+        };
+        orders.push(Timed {
+            at: Millis(at),
+            act,
+        });
+    }
+    orders
 }
 
 /// In runs that have either, lets bootstrap members come back with the settings of a bootstrap

@@ -7,6 +7,7 @@ use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{Config, Runtime};
 use slowmo_actors::ports::transport::{SendError, Transport, TransportEvent};
 use slowmo_protocol::algorithm::WireType;
+use slowmo_protocol::changeable::{ChangedSettings, SettingValues};
 use slowmo_protocol::coordinator::{
     Base, Draft, Entry, Outcome, Proposal, RoundKind, RoundSpec, Voter,
 };
@@ -20,6 +21,7 @@ use slowmo_protocol::wire::{
     MemberState, Message, RefusalReason, SwimMessage, SwimPacket,
 };
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU64;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -120,6 +122,7 @@ fn wrong_messages() -> Vec<Message> {
             round: Round(1),
             view: &view,
             order: &[],
+            changed: ChangedSettings::default(),
             forks: &[],
         },
     );
@@ -212,6 +215,13 @@ fn wrong_messages() -> Vec<Message> {
         },
         Message::GossipAsk { step: Step(3) },
         Message::GossipReclaimed { step: Step(4) },
+        Message::AskSettings {
+            number: 0,
+            values: SettingValues {
+                tau: NonZeroU64::new(1_000),
+                ..SettingValues::default()
+            },
+        },
     ]
 }
 

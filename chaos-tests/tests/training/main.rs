@@ -4,6 +4,7 @@
 
 mod bootstrap;
 mod buffers;
+mod changing_settings;
 mod determinism;
 mod encoded;
 mod error_chains;

@@ -133,7 +133,7 @@ impl CheckpointCommand {
 
 impl Now {
     fn run(self, console: Console) -> anyhow::Result<()> {
-        let before = self.furthest()?;
+        let before = furthest(self.admin.as_deref(), &self.which)?;
         let asked = self.ask()?;
         if self.wait == 0 {
             let text = format!("{asked}: a checkpoint will follow the next outer round");
@@ -143,7 +143,7 @@ impl Now {
         let limit = Duration::from_secs(self.wait.into());
         loop {
             // A node may not answer for a moment; the checkpoint is made all the same.
-            let report = self.furthest().ok();
+            let report = furthest(self.admin.as_deref(), &self.which).ok();
             let told = report
                 .as_ref()
                 .and_then(|report| report.checkpoints.as_ref());
@@ -176,22 +176,22 @@ impl Now {
             _ => Ok(format!("the node at {}", socket.display())),
         }
     }
+}
 
-    /// The report of the node that is furthest ahead.
-    fn furthest(&self) -> anyhow::Result<Status> {
-        if let Some(socket) = &self.admin {
-            return one_node::status(socket);
-        }
-        let (job, answer) = ask(&self.which, Request::Status)?;
-        let Answer::Status { nodes, .. } = answer else {
-            bail!("job {job} answered something else")
-        };
-        nodes
-            .into_iter()
-            .filter_map(|(_, report)| report)
-            .max_by_key(|report| report.round)
-            .with_context(|| format!("no node of job {job} answers"))
+/// The report of the node with this admin socket, or of that node of the job that is furthest ahead.
+pub fn furthest(admin: Option<&Path>, which: &Which) -> anyhow::Result<Status> {
+    if let Some(socket) = admin {
+        return one_node::status(socket);
     }
+    let (job, answer) = ask(which, Request::Status)?;
+    let Answer::Status { nodes, .. } = answer else {
+        bail!("job {job} answered something else")
+    };
+    nodes
+        .into_iter()
+        .filter_map(|(_, report)| report)
+        .max_by_key(|report| report.round)
+        .with_context(|| format!("no node of job {job} answers"))
 }
 
 /// Shows the result of `open` for each checkpoint; when verifying, fails if one is not whole.

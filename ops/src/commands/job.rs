@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
 use slowmo::internal::admin::{self, ClusterStatus, Digest, NodeReport};
-use slowmo::status::{self, MemberState, MemberStatus, StragglerStatus};
+use slowmo::status::{self, MemberState, MemberStatus, SettingStatus, StragglerStatus};
 use slowmo_ops::jobs::{self, Answer, Request};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -201,6 +201,8 @@ struct JobReport {
     epoch: u64,
     lineage: String,
     momentum_lost: u64,
+    /// The settings that may change in a running job, with the values in force.
+    settings: Vec<SettingStatus>,
     push_sum_weight_lost: f64,
     push_sum_weight_doubled: f64,
     /// Largest value over the nodes.
@@ -388,6 +390,9 @@ impl JobReport {
                 .map(|report| report.lineage.clone())
                 .unwrap_or_default(),
             momentum_lost: furthest.map_or(0, |report| report.momentum_lost),
+            settings: furthest
+                .map(|report| report.settings.clone())
+                .unwrap_or_default(),
             push_sum_weight_lost: reports()
                 .map(|report| report.push_sum_weight_lost)
                 .fold(0.0, f64::max),
@@ -509,6 +514,10 @@ impl JobReport {
             self.push_sum_weight_doubled,
             distance(self.disagreement)
         );
+        if !self.settings.is_empty() {
+            let settings: Vec<String> = self.settings.iter().map(in_force).collect();
+            text.push_str(&format!("\nin force: {}", settings.join(", ")));
+        }
         self.late
             .iter()
             .for_each(|late| text.push_str(&format!("\n{late}")));
@@ -519,6 +528,19 @@ impl JobReport {
             text.push_str(&format!("\nwaits: {why}"));
         }
         text
+    }
+}
+
+fn in_force(setting: &SettingStatus) -> String {
+    let SettingStatus {
+        key,
+        value,
+        configured,
+    } = setting;
+    if value == configured {
+        format!("{key} = {value}")
+    } else {
+        format!("{key} = {value} (started with {configured})")
     }
 }
 

@@ -341,7 +341,11 @@ fn answer(job: &mut Job, asked: Asked) {
         // A node that waits to be started again stays away.
         Request::Drain { node } if job.cancel_restarts(&[node]) => Ok(changed(&[], &[node], &[])),
         Request::Kill { node } if job.cancel_restarts(&[node]) => Ok(changed(&[], &[], &[node])),
-        Request::Checkpoint => checkpoint(job),
+        Request::Checkpoint => order(job, &admin::Request::Checkpoint),
+        Request::Set { ref key, ref value } => {
+            let (key, value) = (key.clone(), value.clone());
+            order(job, &admin::Request::Set { key, value })
+        }
         Request::Drain { node } => drain(job, node).map(|()| changed(&[], &[node], &[])),
         Request::Kill { node } if job.group.signal(node, Signal::SIGKILL) => {
             Ok(changed(&[], &[], &[node]))
@@ -465,12 +469,12 @@ fn fits(job: &Job, nodes: usize) -> Result<(), String> {
     ))
 }
 
-/// Orders a checkpoint from one of the nodes that stay; it tells the others.
-fn checkpoint(job: &Job) -> Result<Answer, String> {
+/// Gives an order to one of the nodes that stay; it tells the others.
+fn order(job: &Job, order: &admin::Request) -> Result<Answer, String> {
     let mut last = "no node runs that is not leaving".to_owned();
     for node in staying(job) {
         let socket = job.group.admin_socket(node);
-        match jobs::ask(node, &socket, admin::Request::Checkpoint) {
+        match jobs::ask(node, &socket, order.clone()) {
             Ok(admin::Answer::Refused { error }) => last = error,
             Ok(_) => return Ok(changed(&[], &[], &[])),
             Err(error) => last = error.to_string(),

@@ -14,6 +14,7 @@ mod one_node;
 mod recover;
 mod replay;
 mod selftest;
+mod set;
 mod top;
 
 use crate::console::Console;
@@ -54,6 +55,8 @@ pub enum Command {
     Drain(job::Drain),
     /// Kill a node's process, as a crash would.
     Kill(job::Kill),
+    /// Change a setting of the running job.
+    Set(set::Set),
     /// Show the running job.
     Status(job::Status),
     /// Watch the running job in the terminal.
@@ -112,6 +115,7 @@ impl Command {
             Self::Scale(scale) => scale.run(*console),
             Self::Drain(drain) => drain.run(*console),
             Self::Kill(kill) => kill.run(*console),
+            Self::Set(set) => set.run(*console),
             Self::Status(status) => status.run(*console),
             Self::Top(top) => top.run(*console),
             Self::Dashboard(dashboard) => dashboard.run(*console),

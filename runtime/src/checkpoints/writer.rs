@@ -12,7 +12,7 @@ use super::trust::Trust;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use slowmo_actors::ports::store::{Restored, Snapshot, Store};
 use slowmo_actors::status::{CheckpointStatus, StatusBoard};
-use slowmo_protocol::checkpoint::replaces;
+use slowmo_protocol::checkpoint::{Points, replaces};
 use slowmo_protocol::coordinator::{Origin, Outcome};
 use slowmo_protocol::ident::{Lineage, NodeId, Step};
 use slowmo_protocol::sampler::{DecidedRound, samples_until};
@@ -64,8 +64,8 @@ pub struct WriterSettings {
     pub folder: PathBuf,
     /// Number of whole checkpoints to keep.
     pub keep_last: usize,
-    /// Inner steps from one checkpoint to the next.
-    pub spacing: u64,
+    /// The rounds after which there is one, as configured.
+    pub points: Points,
     /// The outer optimizer.
     pub outer: Option<String>,
     /// Whose manifests are believed, and the key that seals this node's.
@@ -73,6 +73,15 @@ pub struct WriterSettings {
 }
 
 impl WriterSettings {
+    /// Inner steps from one checkpoint to the next after an entry.
+    fn spacing_after(&self, entry: &Outcome) -> u64 {
+        // If no checkpoint could ever be due, the configuration or the change was refused before.
+        self.points
+            .changed(entry.changed.values)
+            .spacing()
+            .unwrap_or(1)
+    }
+
     fn trusted(&self) -> TrustedFolder<'_> {
         TrustedFolder {
             folder: &self.folder,
@@ -105,6 +114,8 @@ struct State {
     since_full: u32,
     /// The steps after the first and after the last checkpoint that was due.
     due: Option<(u64, u64)>,
+    /// Inner steps from the last one to the next.
+    spacing: u64,
     /// Number of consecutive checkpoints not whole that triggers a warning; 0 stands for
     /// [`NOT_WHOLE_TOLD`].
     warns_at: u64,
@@ -235,6 +246,7 @@ impl Store for Checkpoints {
         let mut state = shared.lock();
         let step = snapshot.outcome.spec.next_step().0;
         state.held = None;
+        state.spacing = shared.settings.spacing_after(&snapshot.outcome);
         state.due = Some((state.due.map_or(step, |(first, _)| first), step));
         shared.count(&mut state);
         shared.tell(&state);
@@ -242,7 +254,7 @@ impl Store for Checkpoints {
             .waiting
             .as_ref()
             .map(|waiting| waiting.outcome.spec.next_step());
-        if waiting.is_none_or(|waiting| replaces(Step(step), waiting, shared.settings.spacing)) {
+        if waiting.is_none_or(|waiting| replaces(Step(step), waiting, state.spacing)) {
             state.waiting = Some(snapshot);
         }
         if waiting.is_some() {
@@ -386,10 +398,10 @@ impl Shared {
         let before = state
             .told
             .whole_step
-            .unwrap_or(first.saturating_sub(self.settings.spacing));
+            .unwrap_or(first.saturating_sub(state.spacing));
         let not_whole = last
             .saturating_sub(before)
-            .checked_div(self.settings.spacing)
+            .checked_div(state.spacing)
             .unwrap_or(0)
             .saturating_sub(1);
         state.told.not_whole = not_whole;
@@ -413,12 +425,7 @@ impl Shared {
         snapshot: &Snapshot,
         cursor: Option<String>,
     ) -> Result<u64, CheckpointError> {
-        let WriterSettings {
-            start,
-            folder,
-            spacing,
-            ..
-        } = &self.settings;
+        let WriterSettings { start, folder, .. } = &self.settings;
         let own = Own {
             start: *start,
             cursor,
@@ -441,7 +448,7 @@ impl Shared {
                 self.settings.trusted(),
                 Keeps {
                     whole: keep,
-                    spacing: *spacing,
+                    spacing: self.settings.spacing_after(&snapshot.outcome),
                 },
                 history,
                 &mut self.verified.lock(),

@@ -20,6 +20,8 @@ pub enum Origin {
     Variable(String),
     /// A process flag, without its value.
     Flag(String),
+    /// An order to the running job.
+    Order,
 }
 
 impl fmt::Display for Origin {
@@ -29,6 +31,7 @@ impl fmt::Display for Origin {
             Self::File { path, line } => write!(f, "{} line {line}", path.display()),
             Self::Variable(name) => write!(f, "variable {name}"),
             Self::Flag(name) => write!(f, "flag {name}"),
+            Self::Order => write!(f, "an order"),
         }
     }
 }

@@ -13,6 +13,17 @@ use std::fmt;
 /// Longest time that a key may be set to: one day, in milliseconds.
 const MILLISECONDS_MAX: u64 = 86_400_000;
 
+/// The keys whose values may change in a running job, in the order of [`KEYS`]; all nodes agree on
+/// them at every step ([`slowmo_protocol::changeable`]).
+pub const CHANGEABLE: [&str; 6] = [
+    "frequency",
+    "gossip_wire",
+    "round_wire",
+    "tau",
+    "grace_ms",
+    "checkpoint_every",
+];
+
 /// One key of the configuration.
 pub struct Key {
     /// Name in `snake_case`; the variable is `SLOWMO_<NAME>`, the flag
@@ -56,6 +67,21 @@ impl Key {
     #[must_use]
     pub(super) fn text(&self, config: &Config) -> String {
         (self.show)(config)
+    }
+
+    /// The text of this key's value in `config`; secrets are hidden.
+    #[must_use]
+    pub fn shown(&self, config: &Config) -> String {
+        match self.allowed {
+            Allowed::Secret(_) => "(hidden)".to_owned(),
+            _ => self.text(config),
+        }
+    }
+
+    /// Whether its value may change in a running job.
+    #[must_use]
+    pub fn is_changeable(&self) -> bool {
+        CHANGEABLE.contains(&self.name)
     }
 
     /// Checks a value and stores it; on error `config` is unchanged.
@@ -107,7 +133,13 @@ pub fn markdown_table() -> String {
             shared,
             ..
         } = key;
-        let shared = if *shared { "yes" } else { "" };
+        let shared = if key.is_changeable() {
+            "yes; `slowmo set`"
+        } else if *shared {
+            "yes"
+        } else {
+            ""
+        };
         format!("| `{name}` | `{default}` | {unit} | {allowed} | {shared} | {meaning} |\n")
     };
     let head = "| key | default | unit | allowed | same on all nodes | meaning |\n|---|---|---|---|---|---|\n";

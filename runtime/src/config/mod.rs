@@ -366,6 +366,10 @@ impl Config {
                 idle_timeout_ms,
             });
         }
+        self.check_grace()
+    }
+
+    fn check_grace(&self) -> Result<(), ConfigError> {
         let grace_max = self.round_timeout_ms / 2;
         if self.grace_ms > grace_max {
             return Err(ConfigError::GraceTooLong {
@@ -375,6 +379,26 @@ impl Config {
             });
         }
         Ok(())
+    }
+
+    /// Sets one key to what an operator of the running job orders.
+    ///
+    /// # Errors
+    /// An unknown key, or a value out of range; `self` is unchanged.
+    pub(crate) fn order(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+        self.set_from(key, value, &Origin::Order)
+    }
+
+    /// Checks the combinations in which keys that change in a running job take part.
+    ///
+    /// # Errors
+    /// The first combination that is refused.
+    pub(crate) fn check_running(&self) -> Result<(), ConfigError> {
+        let algorithm = self.algorithm()?;
+        if self.checkpoint_every.is_some() && checkpoint::period(&algorithm).is_none() {
+            return Err(ConfigError::NothingToKeep);
+        }
+        self.check_grace()
     }
 
     fn check_checkpoints(&self, algorithm: &Algorithm) -> Result<(), ConfigError> {

@@ -12,7 +12,7 @@ use crate::recorder::FileRecorder;
 use slowmo_actors::context::NodeSettings;
 use slowmo_actors::ports::recorder::{NoRecorder, Recorder};
 use slowmo_actors::status::StatusBoard;
-use slowmo_protocol::checkpoint::spacing;
+use slowmo_protocol::checkpoint::Points;
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::membership::settings::BOOTSTRAP_KEYS;
@@ -37,8 +37,7 @@ pub(super) async fn checkpoints_of(
         start: Start { node, incarnation },
         folder: folder.clone(),
         keep_last: config.checkpoint_keep_last,
-        // If no checkpoint could ever be due, the configuration was refused before.
-        spacing: spacing(&algorithm, every).unwrap_or(1),
+        points: Points::all(&algorithm).every(every),
         outer: outer.clone(),
         trust: trust.clone(),
     });

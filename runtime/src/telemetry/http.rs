@@ -219,6 +219,7 @@ fn router(served: Arc<Served>) -> Router {
         .route("/ready", get(show_ready))
         .route("/drain", post(orders::drain))
         .route("/scale", post(orders::scale))
+        .route("/set", post(orders::set))
         .route("/dump", post(orders::dump))
         .layer(from_fn_with_state(Arc::clone(&served), admit))
         .with_state(served)

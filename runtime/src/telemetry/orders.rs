@@ -2,7 +2,7 @@
 
 use super::connections::Slot;
 use super::served::Served;
-use crate::{admin, launcher};
+use crate::{admin, launcher, orders};
 use axum::Extension;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -26,6 +26,16 @@ pub(super) struct Drain {
 #[serde(deny_unknown_fields)]
 pub(super) struct Scale {
     nodes: usize,
+}
+
+/// The parameters of an order to change a setting.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Set {
+    /// The configuration's key.
+    key: String,
+    /// The value, as the configuration writes it.
+    value: String,
 }
 
 /// Orders this node, or another member, to hand over and leave.
@@ -91,6 +101,28 @@ pub(super) async fn scale(
         Err(error @ launcher::ScaleError::Silent(_)) => {
             (StatusCode::BAD_GATEWAY, format!("{error}\n")).into_response()
         }
+        Err(error) => (StatusCode::CONFLICT, format!("{error}\n")).into_response(),
+    }
+}
+
+/// Orders another value of a setting for the whole cluster, from the next round on.
+pub(super) async fn set(
+    State(served): State<Arc<Served>>,
+    Query(set): Query<Set>,
+    Extension(slot): Extension<Arc<Slot>>,
+    headers: HeaderMap,
+) -> Response {
+    if let Some(refused) = refusal(&served, &slot, &headers) {
+        return refused;
+    }
+    let Set { key, value } = set;
+    tracing::warn!(key, value, from = %slot.address(), "an order over HTTP: set");
+    match orders::set(&served.context, &key, &value) {
+        Ok(()) => (
+            StatusCode::ACCEPTED,
+            format!("{key} = {value} from the next round on\n"),
+        )
+            .into_response(),
         Err(error) => (StatusCode::CONFLICT, format!("{error}\n")).into_response(),
     }
 }

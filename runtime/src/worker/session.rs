@@ -21,7 +21,8 @@ use slowmo_actors::ports::device::{
     Device, FreezeError, MixFactors, Mixed, TensorError, Tensors, Written,
 };
 use slowmo_protocol::aggregator::{Request, Task};
-use slowmo_protocol::algorithm::Base;
+use slowmo_protocol::algorithm::{Algorithm, Base};
+use slowmo_protocol::changeable::SettingValues;
 use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::ident::Step;
 use slowmo_protocol::model::ModelSize;
@@ -59,6 +60,8 @@ pub struct Session {
     ended: bool,
     /// The last step at which this node's own values were refused.
     refused_at: Option<Step>,
+    /// The settings that changed in the rounds whose parameters this worker took.
+    changed: SettingValues,
     rate: LastRate,
     /// What worker 0's parameters were written from, as far as they are not float32.
     written: Option<Written>,
@@ -112,6 +115,7 @@ impl Session {
             broken,
             ended,
             refused_at: None,
+            changed: SettingValues::default(),
             rate: LastRate::default(),
             written: None,
         }
@@ -216,9 +220,14 @@ impl Session {
         !self.ended
     }
 
+    /// The algorithm by the settings in force at the next step.
+    fn algorithm(&self) -> Algorithm {
+        self.changed.applied_to(self.node.settings().algorithm)
+    }
+
     /// Whether the next step exchanges anything.
     pub fn is_due(&self) -> bool {
-        self.excluded || due(&self.node.settings().algorithm, self.step) != Due::NOTHING
+        self.excluded || due(&self.algorithm(), self.step) != Due::NOTHING
     }
 
     /// Completes a step at which nothing is due.
@@ -260,7 +269,7 @@ impl Session {
         let sizes = self.sizes.ok_or(StepError::NotSynchronized)?;
         self.warn_if_gradients_were_not_averaged();
         self.rate.given(learning_rate);
-        let due = due(&self.node.settings().algorithm, self.step);
+        let due = due(&self.algorithm(), self.step);
         if !self.is_due() {
             // Nothing is read, because reading may cost a copy of the model.
             return Ok(BegunStep::Complete(self.completed(due)));
@@ -422,6 +431,7 @@ impl Session {
             .as_ref()
             .filter(|outcome| outcome.spec.carries_parameters())
         {
+            self.changed = outcome.changed.values;
             self.after = Some(Place {
                 lineage: outcome.lineage,
                 round: outcome.round,

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { everybody, fresh, happened, mean, part, POINTS_MAX, roundRate, ROUNDS_MAX, standing, take } from '../../src/telemetry/page/state.js';
+import { everybody, fresh, happened, inForce, mean, part, POINTS_MAX, roundRate, ROUNDS_MAX, standing, take } from '../../src/telemetry/page/state.js';
 
 const round = (number, members, contributors, kind = 'slow') =>
   ({ round: number, at_us: number * 1e6, kind, step: 4 * number, members, contributors, published_us: 900 });
@@ -106,4 +106,10 @@ test('how a node stands, and the mean of those that live', () => {
   assert.equal(standing(nodes[0], { stragglers: [late] })[2], 'missed 4 rounds in 34 s, has not finished step 12; rounds do not wait for it');
   assert.equal(mean(take(fresh(), told(nodes)), 'loss'), (0.5 + 0.25 + 0.5) / 3);
   assert.equal(mean(take(fresh(), told(nodes)), 'none'), null);
+});
+
+test('settings are shown as they are in force, and what changed', () => {
+  const settings = [{ key: 'tau', value: '96', configured: '48' }, { key: 'frequency', value: '3', configured: '3' }];
+  assert.equal(inForce(settings), 'tau = 96 (started with 48), frequency = 3');
+  assert.equal(inForce([]), '');
 });

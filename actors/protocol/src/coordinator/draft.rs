@@ -4,6 +4,7 @@
 
 use super::outcome::{Origin, Outcome, Proposal, RoundSpec};
 use super::voters::{NextVoters, VOTERS_KEPT, Voter};
+use crate::changeable::ChangedSettings;
 use crate::forks::Fork;
 use crate::ident::{Lineage, NodeId, ShardId};
 use crate::published::Digest;
@@ -53,6 +54,8 @@ pub struct Draft {
     pub origin: Origin,
     /// See [`Outcome::checkpoint`].
     pub checkpoint: bool,
+    /// See [`Outcome::changed`]; `None`: unchanged.
+    pub changed: Option<ChangedSettings>,
     /// The fork that begins with this entry, if any.
     pub fork: Option<Fork>,
 }
@@ -63,8 +66,8 @@ pub struct Order(
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, MEMBERS_MAX>")] pub Vec<NodeId>,
 );
 
-/// Base that a draft changes: the view of the round, and the order and the forks that the previous
-/// entry decided.
+/// Base that a draft changes: the view of the round, and the order, the settings and the forks that
+/// the previous entry decided.
 #[derive(Clone, Copy, Debug)]
 pub struct Base<'a> {
     /// The round.
@@ -73,6 +76,8 @@ pub struct Base<'a> {
     pub view: &'a View,
     /// The order of the gossip graph.
     pub order: &'a [NodeId],
+    /// The settings that its entries changed.
+    pub changed: ChangedSettings,
     /// The forks of its history.
     pub forks: &'a [Fork],
 }
@@ -113,6 +118,7 @@ impl Draft {
             order: (outcome.order != base.order).then(|| Order(outcome.order.clone())),
             origin: outcome.origin,
             checkpoint: outcome.checkpoint,
+            changed: (outcome.changed != base.changed).then_some(outcome.changed),
             fork: outcome.forks.get(base.forks.len()).copied(),
         }
     }
@@ -177,6 +183,7 @@ impl Draft {
                 .map_or_else(|| base.order.to_vec(), |order| order.0.clone()),
             origin: self.origin,
             checkpoint: self.checkpoint,
+            changed: self.changed.unwrap_or(base.changed),
             forks: base.forks.iter().copied().chain(self.fork).collect(),
             waiting: self.waiting.clone(),
             retained: self.retained.clone(),
@@ -224,9 +231,11 @@ impl NextVoters {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::changeable::SettingValues;
     use crate::coordinator::RoundKind;
     use crate::ident::{Round, Step};
     use crate::view::tests::view;
+    use std::num::NonZeroU64;
 
     /// Nodes 2, 4 and 6, and the result of a round: 4 does not contribute and leaves, 6 takes no
     /// part, 3 joins and waits to vote.
@@ -251,6 +260,7 @@ mod tests {
             order: vec![NodeId(3), NodeId(2)],
             origin: Origin::default(),
             checkpoint: true,
+            changed: CHANGED,
             forks: vec![fork(3), fork(5)],
             waiting: vec![NodeId(3)],
             retained: vec![before.members()[2].clone()],
@@ -265,6 +275,18 @@ mod tests {
         )
     }
 
+    const CHANGED: ChangedSettings = ChangedSettings {
+        number: 2,
+        round: Round(5),
+        values: SettingValues {
+            tau: NonZeroU64::new(12),
+            frequency: None,
+            grace_ms: None,
+            gossip_wire: None,
+            round_wire: None,
+            checkpoint_every: None,
+        },
+    };
     const FORKS: [Fork; 1] = [fork(3)];
 
     const fn fork(round: u64) -> Fork {
@@ -285,6 +307,7 @@ mod tests {
             round: Round(5),
             view,
             order: &[],
+            changed: ChangedSettings::default(),
             forks: &FORKS,
         }
     }
@@ -302,14 +325,15 @@ mod tests {
             (&vec![2], &vec![1], &vec![1])
         );
         assert_eq!(draft.resolve(base(&before)), Some(proposal.clone()));
-        // An unchanged order is not encoded again.
+        // Unchanged order and settings are not encoded again.
         let order = proposal.outcome.order.clone();
         let base = Base {
             order: &order,
+            changed: CHANGED,
             ..base(&before)
         };
         let shorter = Draft::new(&proposal, base);
-        assert_eq!(shorter.order, None);
+        assert_eq!((&shorter.order, shorter.changed), (&None, None));
         assert_eq!(shorter.resolve(base), Some(proposal));
     }
 

@@ -5,6 +5,7 @@ use super::outcome::{Origin, Outcome, RoundSpec};
 use super::plan::{Attempt, Plan, Publication};
 use super::voters::Votes;
 use crate::algorithm::BufferStrategy;
+use crate::changeable::SettingValues;
 use crate::checkpoint::Points;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, Step};
 use crate::machine::Identity;
@@ -131,6 +132,8 @@ pub enum In {
     TrainingGoesOn,
     /// This node asks for a checkpoint of the state after the next round that allows one.
     AskCheckpoint,
+    /// This node asks for other values of settings from the next entry on.
+    AskSettings(SettingValues),
     /// Time passed.
     Tick,
 }

@@ -16,6 +16,7 @@
 //! | `learning` | decisions: received, requested, applied; the end of a node that leaves |
 //! | `forking` | survivors that continue without a quorum |
 //! | `returning` | the return to a history that this node gave up for another one |
+//! | `asked_checkpoint`, `asked_settings` | what members ask for, and entries grant |
 //! | `peers` | living, joining and leaving nodes, and whether they are a quorum |
 //! | `links` | living members that cannot reach each other |
 //! | `early` | frames that arrived before their round |
@@ -24,6 +25,7 @@
 //! | `inspection` | read-only queries from outside |
 
 mod asked_checkpoint;
+mod asked_settings;
 mod believing;
 mod comparing;
 mod data;
@@ -57,6 +59,7 @@ use crate::time::Instant;
 use crate::topology::Rates;
 use crate::view::View;
 use crate::wire::{ContributionNotice, Message};
+use asked_settings::AskedSettings;
 pub use comparing::{COMPARE_WAIT, COMPARED_MAX, Claim, Statement};
 pub use data::ATTEMPTS_KEPT_MAX;
 use data::Movement;
@@ -124,6 +127,7 @@ pub struct Coordinator {
     doubtful: VecDeque<Applied>,
     /// The round in which a member asked for a checkpoint that no entry has granted yet.
     checkpoint_asked: Option<Round>,
+    asked_settings: AskedSettings,
     waiting: Option<String>,
     stopped: Option<RoundError>,
 }
@@ -202,6 +206,7 @@ impl Machine for Coordinator {
             In::Return { ended } => self.return_to_history(ended, now, out),
             In::TrainingGoesOn => self.training_goes_on(out),
             In::AskCheckpoint => self.ask_for_checkpoint(out),
+            In::AskSettings(values) => self.ask_for_settings(values, out),
             In::Tick => self.tick(now, out),
         }
         self.advance(now, out);
@@ -242,6 +247,7 @@ impl Coordinator {
             applied: None,
             doubtful: VecDeque::new(),
             checkpoint_asked: None,
+            asked_settings: AskedSettings::default(),
             waiting: None,
             stopped: None,
         }
@@ -494,6 +500,7 @@ impl Coordinator {
         self.peers.forget();
         self.forget_stragglers(out);
         self.rates.clear();
+        self.asked_settings = AskedSettings::default();
         self.links.forget_new_connections();
         self.end_waiting(out);
     }

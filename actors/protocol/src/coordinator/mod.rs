@@ -163,6 +163,7 @@
 //! | streams of a new connection may be lost: a node waits for them, then asks again | `links` | P4 |
 //! | after the grace the round is made with the nodes that contributed; slow joiners wait longer each time | `leading`, `peers` | P4 |
 //! | a round does not wait for a member that missed several in a row, until its training goes on | `stragglers` | P4 |
+//! | a change of settings that a member asked for is decided by the next entry with parameters, and in force with it; an order is void once an entry changed settings, and given again by whoever does not find it decided | `asked_settings` | – |
 //! | a checkpoint that a member asked for is made after the round that follows, if that allows one; if all members leave, they leave with such a round | `asked_checkpoint` | – |
 //! | a node that asks about an older round is told the newest entry; a node that is ahead is asked, and a silent leader is asked repeatedly | `learning` | P4 |
 //! | a node whose data was not decided, or that was excluded, joins again, and keeps voting if it is a voter | `learning` | P2, P4 |

@@ -1,6 +1,7 @@
 //! The expected spec of a round, and its decided outcome.
 
 use super::voters::{VOTERS_KEPT, Voter, Voters};
+use crate::changeable::ChangedSettings;
 use crate::forks::{FORKS_MAX, Fork};
 use crate::ident::{Lineage, NodeId, Round, ShardId, Step};
 use crate::published::Digest;
@@ -147,8 +148,12 @@ pub struct Outcome {
     /// Source of the history.
     pub origin: Origin,
     /// Whether the state after the round is checkpointed although the schedule may have none due:
-    /// a member asked for it, or all members leave.
+    /// a member asked for it, all members leave, or this entry changes the schedule after which it is
+    /// due.
     pub checkpoint: bool,
+    /// The settings that entries up to this one changed; in force from the next step on.
+    #[serde(default)]
+    pub changed: ChangedSettings,
     /// Forks of the history since the bootstrap, oldest first.
     #[serde(deserialize_with = "crate::wire::bounded::list::<_, _, FORKS_MAX>")]
     pub forks: Vec<Fork>,
@@ -180,6 +185,7 @@ impl Outcome {
             order: Vec::new(),
             origin: Origin::default(),
             checkpoint: false,
+            changed: ChangedSettings::default(),
             forks: Vec::new(),
             waiting: Vec::new(),
             retained: Vec::new(),
@@ -240,7 +246,7 @@ impl Outcome {
                 == (&other.contributors, &other.view, &other.absent)
             && (&self.samples, &self.order, &self.origin)
                 == (&other.samples, &other.order, &other.origin)
-            && self.checkpoint == other.checkpoint
+            && (self.checkpoint, self.changed) == (other.checkpoint, other.changed)
     }
 }
 

@@ -14,6 +14,7 @@ macro_rules! says {
 
 mod apart;
 mod asked_checkpoint;
+mod asked_settings;
 mod attempts;
 mod equivocation;
 mod forking;
@@ -27,6 +28,7 @@ mod unsound;
 mod verbs;
 mod votes;
 
+use crate::changeable::ChangedSettings;
 use crate::coordinator::{
     Base, Coordinator, Draft, Effect, Entry, In, Outcome, Plan, Proposal, RoundKind, RoundSpec,
     Settings,
@@ -127,8 +129,12 @@ impl Bench {
         }
         let round = self.machine.place().round;
         let view = self.machine.round_view();
+        let changed = self.machine.changed_settings();
         let drafts = messages(&effects).filter_map(|(_, header, message)| match message {
-            Message::Attempt(draft) if header.round == round => draft.resolve(base(round, view?)),
+            Message::Attempt(draft) if header.round == round => draft.resolve(Base {
+                changed,
+                ..base(round, view?)
+            }),
             _ => None,
         });
         if let Some(proposal) = drafts.last() {
@@ -497,6 +503,7 @@ fn base(round: Round, view: &View) -> Base<'_> {
         round,
         view,
         order: &[],
+        changed: ChangedSettings::default(),
         forks: &[],
     }
 }

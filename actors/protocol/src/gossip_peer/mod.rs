@@ -256,6 +256,11 @@ impl GossipPeer {
         self.escrow.is_open(sent)
     }
 
+    /// Waits so long from the next wait on.
+    pub fn wait(&mut self, waits: Waits) {
+        self.waits = waits;
+    }
+
     /// Whether a member is taken for dead.
     #[must_use]
     pub fn is_lost(&self, node: NodeId) -> bool {

@@ -4,6 +4,8 @@
 use super::data::{Arrived, Data};
 use super::mail::{GossipDone, Made, Mail, ToAggregator, ToGossip};
 use crate::algorithm::{Algorithm, Base, Gossip};
+use crate::changeable::SettingValues;
+use crate::coordinator::capped_grace;
 use crate::gossip_peer::{
     Effect, GossipPeer, In, Key, Mix, PARKED_MAX, Plan, Purpose, Sent, Waits,
 };
@@ -11,7 +13,7 @@ use crate::ident::{Lineage, NodeId, Round, Step};
 use crate::machine::{Identity, Machine, Outbox};
 use crate::membership;
 use crate::schedule::{gossips_before, next_boundary};
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 use crate::view::View;
 use crate::wire::{Bulk, Frame, Header};
 use std::collections::BTreeMap;
@@ -70,10 +72,20 @@ pub enum GossipEffect<D: Data> {
     Refused(Header),
 }
 
+/// How long a node waits for answers before an exact average: half of the round's wait for
+/// contributions, so that its own is in the round.
+#[must_use]
+pub fn settle_wait(grace: Span, round_timeout: Span) -> Span {
+    Span(capped_grace(grace, round_timeout).0 / 2)
+}
+
 /// The machine, once there is a view, and messages until the machine wants them.
 pub struct GossipPart<D: Data> {
     machine: Option<GossipPeer>,
     identity: Identity,
+    /// As configured.
+    configured: (Algorithm, Waits),
+    /// With the changed settings.
     algorithm: Algorithm,
     waits: Waits,
     round: Round,
@@ -105,6 +117,7 @@ impl<D: Data> GossipPart<D> {
         Self {
             machine: None,
             identity,
+            configured: (algorithm, waits),
             algorithm,
             waits,
             round: Round::BOOTSTRAP,
@@ -225,6 +238,7 @@ impl<D: Data> GossipPart<D> {
     ) {
         match message {
             ToGossip::In(event) => self.feed(event, now, effects),
+            ToGossip::Settings(values) => self.change_settings(values),
             ToGossip::View(view, lineage, round, order) => {
                 self.enter((view, lineage, round), order, now, effects, out)
             }
@@ -310,6 +324,19 @@ impl<D: Data> GossipPart<D> {
         }
     }
 
+    fn change_settings(&mut self, values: SettingValues) {
+        let (algorithm, waits) = self.configured;
+        self.algorithm = values.applied_to(algorithm);
+        self.waits = values.grace().map_or(waits, |grace| Waits {
+            message: grace,
+            settle: settle_wait(grace, waits.leave),
+            leave: waits.leave,
+        });
+        if let Some(machine) = &mut self.machine {
+            machine.wait(self.waits);
+        }
+    }
+
     fn enter(
         &mut self,
         (view, lineage, round): (View, Lineage, Round),
@@ -386,7 +413,7 @@ impl<D: Data> GossipPart<D> {
             step,
             weight,
             scale,
-            wire,
+            ..
         } = stream.content
         else {
             return;
@@ -396,8 +423,7 @@ impl<D: Data> GossipPart<D> {
         let here = self.streams.contains_key(&key) || self.reading.contains_key(&key);
         // No node gives away more than it has.
         let is_part = scale > 0.0 && scale <= 1.0;
-        let is_encoded_alike = self.settings().is_some_and(|gossip| gossip.wire == wire);
-        if here || !is_part || !is_encoded_alike || self.streams.len() >= PARKED_MAX {
+        if here || !is_part || self.streams.len() >= PARKED_MAX {
             return out.push(GossipEffect::Refused(header));
         }
         self.streams.insert(key, stream);

@@ -4,6 +4,7 @@
 use super::attempt::Reduced;
 use super::data::{Arrived, Data};
 use crate::aggregator::Request;
+use crate::changeable::SettingValues;
 use crate::coordinator::{self, Attempt, Outcome, RoundError, RoundSpec};
 use crate::gossip_peer::{self, Key, Mix, Sent};
 use crate::ident::{Lineage, NodeId, Round, ShardId, Step};
@@ -99,6 +100,9 @@ pub enum Moved<D: Data> {
 pub enum ToGossip<D: Data> {
     /// An event of its machine.
     In(gossip_peer::In),
+    /// Settings have these values from now on, where they differ from what the node was configured
+    /// with. The decided round follows.
+    Settings(SettingValues),
     /// The next round has another view, or another order of its members.
     View(View, Lineage, Round, Vec<NodeId>),
     /// A round is decided in the same view; this is the round that follows.
@@ -319,7 +323,8 @@ pub fn route<D: Data>(header: Header, message: Box<Message>) -> Mail<D> {
         | Message::GoesOn
         | Message::AskCheckpoint
         | Message::TwoEntries { .. }
-        | Message::Undecided => coordinator::In::Frame { header, message }.into(),
+        | Message::Undecided
+        | Message::AskSettings { .. } => coordinator::In::Frame { header, message }.into(),
     }
 }
 

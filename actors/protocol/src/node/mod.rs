@@ -36,7 +36,7 @@ pub mod vectors;
 pub use aggregator::{AggregatorEffect, AggregatorPart, ContributionDraft, Released, Source};
 pub use attempt::{Applied, Reduced, Reduction};
 pub use data::{Arrived, Data, StreamKind};
-pub use gossip::{GossipEffect, GossipPart};
+pub use gossip::{GossipEffect, GossipPart, settle_wait};
 pub use mail::{
     Arrive, ContributionMail, DecidedRound, Failure, GossipDone, Made, Mail, Moved, ToAggregator,
     ToGossip, ToMembership, ToRounds, route,

@@ -6,6 +6,7 @@ use super::data::{Arrived, Data, StreamKind};
 use super::mail::{DecidedRound, Failure, Mail, Moved, ToAggregator, ToGossip, ToRounds};
 use super::parked::Parked;
 use super::shards::Shards;
+use crate::changeable::ChangedSettings;
 use crate::coordinator::{
     Attempt, Coordinator, Effect, In, Outcome, Plan, Publication, RoundKind, Settings, Straggler,
     Votes,
@@ -119,6 +120,8 @@ pub struct RoundsPart<D: Data> {
     order: Vec<NodeId>,
     /// Voters that are not members, as last reported to the membership.
     retained: Vec<Member>,
+    /// The changed settings as last told to the gossip peer.
+    changed: ChangedSettings,
 }
 
 impl<D: Data> RoundsPart<D> {
@@ -135,6 +138,7 @@ impl<D: Data> RoundsPart<D> {
             epoch: Epoch(0),
             order: Vec::new(),
             retained: Vec::new(),
+            changed: ChangedSettings::default(),
         }
     }
 
@@ -591,6 +595,12 @@ impl<D: Data> RoundsPart<D> {
         let view = outcome.view.clone();
         let lineage = outcome.lineage;
         let another = view.epoch() != self.epoch || outcome.order != self.order;
+        if outcome.changed != self.changed {
+            self.changed = outcome.changed;
+            out.push(RoundsEffect::Tell(
+                ToGossip::Settings(outcome.changed.values).into(),
+            ));
+        }
         if another || outcome.spec.kind == RoundKind::Bootstrap {
             self.epoch = view.epoch();
             self.order.clone_from(&outcome.order);

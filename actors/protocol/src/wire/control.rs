@@ -2,6 +2,7 @@
 
 use super::{CONTROL_FRAME_BYTES_MAX, DecodeError, EncodeError, PREFACE_BYTES_MAX, bounded};
 use crate::algorithm::WireType;
+use crate::changeable::SettingValues;
 use crate::coordinator::{Draft, Entry, Outcome, RoundSpec, Voter};
 use crate::forks::{FORKS_MAX, Fork};
 use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
@@ -257,6 +258,13 @@ pub enum Message {
     },
     /// The sender is in the header's round, and knows of no decision.
     Undecided,
+    /// The sender asks for other values of settings from the next entry on.
+    AskSettings {
+        /// [`crate::changeable::ChangedSettings::number`] as the sender knows it.
+        number: u32,
+        /// The values.
+        values: SettingValues,
+    },
 }
 
 /// Member state of a node: its position in a decided model history.

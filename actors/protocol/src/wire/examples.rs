@@ -5,6 +5,7 @@
 use super::datagram::tests::{messages as swim_messages, packet};
 use super::*;
 use crate::algorithm::WireType;
+use crate::changeable::{ChangedSettings, SettingValues};
 use crate::coordinator::{Draft, Entry, Order, Origin, Outcome, RoundKind, RoundSpec, Voter};
 use crate::forks::Fork;
 use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term};
@@ -14,6 +15,7 @@ use crate::sampler::{DecidedRound, Progress, Settings};
 use crate::topology::Rate;
 use crate::view::{Member, View};
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 
 /// The version and the header at the start of every frame and stream header.
 pub(super) const HEADER: &str = "\
@@ -141,12 +143,38 @@ pub(super) fn outcome(kind: RoundKind) -> Outcome {
         order,
         origin: origin(),
         checkpoint: true,
+        changed: changed(),
         forks: vec![fork()],
         waiting: vec![NodeId(9)],
         retained: vec![retained()],
         leader: NodeId(5),
     }
 }
+
+/// The second change: at round 41, everything but the frequency.
+fn changed() -> ChangedSettings {
+    ChangedSettings {
+        number: 2,
+        round: Round(41),
+        values: values(),
+    }
+}
+
+fn values() -> SettingValues {
+    SettingValues {
+        tau: NonZeroU64::new(12),
+        frequency: None,
+        grace_ms: NonZeroU64::new(500),
+        gossip_wire: Some(WireType::Int8),
+        round_wire: Some(WireType::BFloat16),
+        checkpoint_every: NonZeroU64::new(3),
+    }
+}
+
+/// Bytes of [`values`].
+const VALUES: &str = "010c000000000000000001f40100000000000001020000000101000000010300000000000000";
+/// Bytes of [`changed`].
+const CHANGED: &str = "020000002900000000000000";
 
 fn origin() -> Origin {
     Origin {
@@ -212,7 +240,7 @@ pub(super) fn signed() -> Signed {
 fn outcome_bytes(kind: &str) -> String {
     let digest = digest_bytes();
     format!(
-        "{LINEAGE}2a00000000000000{kind}{TERMS}{BOTH}{VIEW}{digest}{ABSENT}060000000000000001{PROGRESS}{TURNED}{ORIGIN}010100000000000000{FORK}{LINEAGE}{VOTERS}"
+        "{LINEAGE}2a00000000000000{kind}{TERMS}{BOTH}{VIEW}{digest}{ABSENT}060000000000000001{PROGRESS}{TURNED}{ORIGIN}01{CHANGED}{VALUES}0100000000000000{FORK}{LINEAGE}{VOTERS}"
     )
 }
 
@@ -246,6 +274,7 @@ pub(super) fn draft(kind: RoundKind) -> Draft {
         order: Some(Order(order)),
         origin: origin(),
         checkpoint: true,
+        changed: Some(changed()),
         fork: Some(fork()),
     }
 }
@@ -260,7 +289,7 @@ const CHANGES: &str = "\
 
 fn draft_bytes(kind: &str) -> String {
     format!(
-        "{kind}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}060000000000000001{PROGRESS}01{TURNED}{ORIGIN}0101{FORK}{LINEAGE}"
+        "{kind}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}060000000000000001{PROGRESS}01{TURNED}{ORIGIN}0101{CHANGED}{VALUES}01{FORK}{LINEAGE}"
     )
 }
 
@@ -395,6 +424,7 @@ fn attempts() -> Vec<(Message, String)> {
     let plain = Draft {
         samples: None,
         order: None,
+        changed: None,
         fork: None,
         ..draft(RoundKind::Bootstrap)
     };
@@ -406,7 +436,7 @@ fn attempts() -> Vec<(Message, String)> {
         (
             Message::Attempt(plain),
             format!(
-                "0b000000{BOOTSTRAP}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}06000000000000000000{ORIGIN}0100"
+                "0b000000{BOOTSTRAP}{TERMS}{LINEAGE}{CHANGES}{VOTERS}{ABSENT}06000000000000000000{ORIGIN}010000"
             ),
         ),
         (
@@ -528,6 +558,13 @@ fn decisions() -> Vec<(Message, String)> {
             format!("21000000{SIGNED}{SIGNED}"),
         ),
         (Message::Undecided, "22000000".to_owned()),
+        (
+            Message::AskSettings {
+                number: 2,
+                values: values(),
+            },
+            format!("2300000002000000{VALUES}"),
+        ),
     ]
 }
 

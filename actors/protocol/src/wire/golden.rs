@@ -94,6 +94,7 @@ fn every_message_has_an_example() {
         Message::AskCheckpoint,
         Message::TwoEntries { .. },
         Message::Undecided,
+        Message::AskSettings { .. },
     );
     each_has_an_example!(
         contents().into_iter().map(|(content, _)| content).collect(),

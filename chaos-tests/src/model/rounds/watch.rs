@@ -3,6 +3,7 @@
 use super::shell::{Movement, Node};
 use super::state::State;
 use super::{Cluster, Setup};
+use slowmo_protocol::changeable::ChangedSettings;
 use slowmo_protocol::coordinator::{Attempt, Base, Draft, Entry, Outcome, Proposal, Voter, Voters};
 use slowmo_protocol::ident::{NodeId, Round, Term};
 use slowmo_protocol::published::Digest;
@@ -145,6 +146,7 @@ impl State {
             round: header.round,
             view: self.view_of(header.round),
             order: &[],
+            changed: ChangedSettings::default(),
             forks: &[],
         };
         let Some(proposal) = draft.resolve(base) else {

@@ -18,7 +18,7 @@ use slowmo_protocol::algorithm::OuterOptimizer;
 use slowmo_protocol::gossip_peer::{self, Waits};
 use slowmo_protocol::ident::{ClusterId, NodeId};
 use slowmo_protocol::machine::Identity;
-use slowmo_protocol::node::{self, ToAggregator};
+use slowmo_protocol::node::{self, ToAggregator, settle_wait};
 use slowmo_protocol::policy::Bootstrap;
 use slowmo_protocol::published::PublicKey;
 use slowmo_protocol::time::{Instant, Span};
@@ -190,10 +190,9 @@ fn optimizer(config: &Config) -> OuterOptimizer {
 }
 
 fn waits(config: &Config) -> Waits {
-    let settle = Span(coordinator::capped_grace(config.waits.grace, config.waits.round).0 / 2);
     Waits {
         message: config.waits.grace,
-        settle,
+        settle: settle_wait(config.waits.grace, config.waits.round),
         leave: config.waits.round,
     }
 }

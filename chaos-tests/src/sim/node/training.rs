@@ -40,6 +40,9 @@ pub enum Doing {
 pub struct TrainingPart {
     me: NodeId,
     incarnation: Incarnation,
+    /// As configured.
+    configured: Algorithm,
+    /// With the settings that changed.
     algorithm: Algorithm,
     copies_buffers: bool,
     /// The model.
@@ -73,6 +76,7 @@ impl TrainingPart {
         Self {
             me,
             incarnation,
+            configured: config.algorithm,
             algorithm: config.algorithm,
             copies_buffers: config.buffers > 0,
             model,
@@ -302,6 +306,7 @@ impl TrainingPart {
     /// Passes a decided round to the sampler.
     fn follow(&mut self, outcome: &Outcome, members: &Arc<[Member]>) {
         if outcome.spec.carries_parameters() {
+            self.algorithm = outcome.changed.values.applied_to(self.configured);
             self.after = Some(slowmo_protocol::trace::Place {
                 lineage: outcome.lineage,
                 round: outcome.round,

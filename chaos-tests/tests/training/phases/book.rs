@@ -66,6 +66,7 @@ impl Book {
                         round: header.round,
                         view,
                         order,
+                        changed: before.map(|before| before.changed).unwrap_or_default(),
                         forks,
                     })
                 });

@@ -247,6 +247,7 @@ pub mod tests {
             },
             contributors: vec![1, 2],
             momentum_lost: 0,
+            settings: Vec::new(),
             push_sum_weight_lost: 0.0,
             push_sum_weight_doubled: 0.0,
             disagreement: Some(0.01),

@@ -315,7 +315,7 @@ fn a_key_seals_what_a_node_writes() {
         start: start(1),
         folder: folder.path().to_owned(),
         keep_last: 3,
-        spacing: 48,
+        points: Points::each(48),
         outer: Some("slowmo".to_owned()),
         trust: Trust::of(&[KEY]),
     };

@@ -574,7 +574,7 @@ fn writer(folder: &Path, keep_last: usize) -> (Checkpoints, Arc<StatusBoard>) {
         start: start(1),
         folder: folder.to_owned(),
         keep_last,
-        spacing: 48,
+        points: Points::each(48),
         outer: Some("slowmo".to_owned()),
         trust: Trust::of(&[[7; 32]]),
     };

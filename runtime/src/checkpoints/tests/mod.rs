@@ -14,6 +14,7 @@ use proptest::prelude::*;
 use slowmo_actors::buffers::{ChunkedBuffer, Pool};
 use slowmo_actors::ports::store::{Snapshot, Store};
 use slowmo_actors::status::StatusBoard;
+use slowmo_protocol::checkpoint::Points;
 use slowmo_protocol::coordinator::{Origin, Outcome, RoundKind, RoundSpec};
 use slowmo_protocol::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
 use slowmo_protocol::published::PublicKey;

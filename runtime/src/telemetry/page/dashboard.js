@@ -1,6 +1,6 @@
 // The page: listens to its node's stream of events and shows what it tells; carries orders back, with the token.
 
-import { everybody, fresh, happened, mean, measure, part, roundRate, ROUNDS_MAX, standing, take } from './state.js';
+import { everybody, fresh, happened, inForce, mean, measure, part, roundRate, ROUNDS_MAX, standing, take } from './state.js';
 import * as draw from './draw.js';
 
 /** Without a message for so long, the node counts as gone. */
@@ -150,6 +150,7 @@ function showTiles() {
     tile(rate(total('sent')), 'sent by all'),
     tile(number(report.momentum_lost), 'momentum lost', report.momentum_lost > 0),
   );
+  at('settings').textContent = inForce(report.settings ?? []);
 }
 
 function lossFirst(one, other) {

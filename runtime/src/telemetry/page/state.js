@@ -152,3 +152,9 @@ export function mean(state, name) {
   const values = state.told.nodes.filter((node) => node.alive).map((node) => measure(node, name)).filter((value) => value !== null);
   return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
 }
+
+/** The settings that may change while the job runs, with the values in force; what changed is said. */
+export function inForce(settings) {
+  const said = ({ key, value, configured }) => `${key} = ${value}${value === configured ? '' : ` (started with ${configured})`}`;
+  return settings.map(said).join(', ');
+}

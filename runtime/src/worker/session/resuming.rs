@@ -199,9 +199,11 @@ impl Session {
             elements: 0,
         };
         let checkpoints = self.node.checkpoints();
+        let algorithm = self.algorithm();
+        let every = self.changed.checkpoint_every(settings.checkpoint_every);
         checkpoints.writes()
-            && (is_due(&settings.algorithm, settings.checkpoint_every, &spec)
-                || (checkpoints.expects() && is_due(&settings.algorithm, 1, &spec)))
+            && (is_due(&algorithm, every, &spec)
+                || (checkpoints.expects() && is_due(&algorithm, 1, &spec)))
     }
 
     /// Sets an opaque text of the training code for later checkpoints.

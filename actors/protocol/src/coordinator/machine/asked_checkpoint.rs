@@ -2,6 +2,8 @@
 //! members leave.
 
 use super::Coordinator;
+use crate::changeable::ChangedSettings;
+use crate::checkpoint::Points;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::{Outcome, RoundSpec};
 use crate::coordinator::voters::Voter;
@@ -30,17 +32,30 @@ impl Coordinator {
         }
     }
 
-    /// Whether an attempt of this node makes a checkpoint beside the schedule. What was asked for
-    /// in this very round is made later: not all members have lent their optimizer's buffers.
-    pub(super) fn makes_checkpoint(&self, spec: RoundSpec, participants: &[NodeId]) -> bool {
-        let allowed = self
-            .settings
-            .checkpoints
-            .is_some_and(|points| points.contain(&spec));
+    /// The rounds after which the state can be checkpointed, by the settings in force.
+    fn checkpoint_points(&self) -> Option<Points> {
+        let points = self.settings.checkpoints?;
+        Some(points.changed(self.changed_settings().values))
+    }
+
+    /// Whether an attempt of this node makes a checkpoint whatever the schedule says. What was asked
+    /// for in this very round is made later: not all members have lent their optimizer's buffers.
+    /// They have where the schedule so far has one due, so an entry that changes the schedule still
+    /// follows that.
+    pub(super) fn makes_checkpoint(
+        &self,
+        spec: RoundSpec,
+        participants: &[NodeId],
+        changed: ChangedSettings,
+    ) -> bool {
+        let points = self.checkpoint_points();
+        let allowed = points.is_some_and(|points| points.contain(&spec));
+        let last_of_schedule = changed != self.changed_settings()
+            && points.is_some_and(|points| points.are_due(&spec));
         let asked = self
             .checkpoint_asked
             .is_some_and(|asked| asked < self.place().round);
-        allowed && (asked || self.all_leave(participants))
+        last_of_schedule || allowed && (asked || self.all_leave(participants))
     }
 
     /// Whether members that all leave stay for now: a later round allows a checkpoint, and they
@@ -50,8 +65,7 @@ impl Coordinator {
             return false;
         };
         let idle = |member| self.peers.leaves_idle(Voter::from(member));
-        self.settings
-            .checkpoints
+        self.checkpoint_points()
             .is_some_and(|points| !points.contain(&spec))
             && !history.view.members().iter().any(idle)
     }

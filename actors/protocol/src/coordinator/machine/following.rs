@@ -166,6 +166,7 @@ impl Coordinator {
             Message::Overtaken => self.overtaken(header.term, now),
             Message::GoesOn => self.hear_training_goes_on(header.sender, out),
             Message::AskCheckpoint => self.note_checkpoint_asked(out),
+            Message::AskSettings { number, values } => self.note_settings_asked(number, values),
             // The sender may not say this: it does not lead this term, or does not vote.
             Message::Attempt(_)
             | Message::Fork { .. }
@@ -285,6 +286,7 @@ impl Coordinator {
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {
+        let grace = self.grace();
         let Some(deciding) = &mut self.deciding else {
             return;
         };
@@ -299,8 +301,7 @@ impl Coordinator {
         {
             return;
         }
-        self.timers
-            .start(Timer::Grace, now.after(self.settings.grace));
+        self.timers.start(Timer::Grace, now.after(grace));
         if deciding.grace_over {
             self.timers.stop(Timer::Grace);
         }

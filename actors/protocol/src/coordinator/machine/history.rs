@@ -2,6 +2,7 @@
 //! losses.
 
 use super::Coordinator;
+use crate::changeable::ChangedSettings;
 use crate::coordinator::acceptor::first_term;
 use crate::coordinator::draft::{Base, next_view};
 use crate::coordinator::outcome::{Origin, Outcome, Proposal, RoundKind, RoundSpec};
@@ -45,6 +46,8 @@ pub(super) struct History {
     pub order: Vec<NodeId>,
     /// Source of the history.
     pub origin: Origin,
+    /// The settings that its entries changed.
+    pub changed: ChangedSettings,
     /// Forks of the history since the bootstrap.
     pub forks: Vec<Fork>,
     /// The previous entry, for nodes that missed it.
@@ -78,6 +81,7 @@ impl History {
             momentum_lost: 0,
             order: Vec::new(),
             origin,
+            changed: ChangedSettings::default(),
             forks: Vec::new(),
             last: None,
             is_fork: false,
@@ -104,6 +108,7 @@ impl History {
             momentum_lost: outcome.momentum_lost,
             order: outcome.order.clone(),
             origin: outcome.origin,
+            changed: outcome.changed,
             forks: outcome.forks.clone(),
             last: Some(PlacedOutcome { outcome, place }),
             is_fork: false,
@@ -137,6 +142,7 @@ impl History {
             round: self.round,
             view: &self.view,
             order: &self.order,
+            changed: self.changed,
             forks: &self.forks,
         }
     }
@@ -349,6 +355,7 @@ impl Coordinator {
         let view = self.next_view(spec, &plan.participants)?;
         let history = self.history.as_ref()?;
         let next = next_voters(&history.voters, &view, |voter| self.peers.has_ended(*voter));
+        let changed = self.settings_after(spec);
         let mut outcome = Outcome {
             lineage: history.lineage,
             round: history.round,
@@ -362,7 +369,8 @@ impl Coordinator {
                 .find_map(|node| self.samples_of(*node)),
             order: self.order_of(&view, &plan.participants),
             origin: history.origin,
-            checkpoint: self.makes_checkpoint(spec, &plan.participants),
+            checkpoint: self.makes_checkpoint(spec, &plan.participants, changed),
+            changed,
             forks: history.forks_after(plan.contributors.len()),
             contributors: plan.contributors,
             view,

@@ -267,6 +267,7 @@ impl Coordinator {
         let last = outcome.view.size() == 1
             && self.peers.is_leaving(myself)
             && !self.last_waits_for_a_checkpoint(&outcome);
+        let changed_before = self.changed_settings();
         let stays = outcome
             .view
             .member(myself.node)
@@ -288,6 +289,7 @@ impl Coordinator {
             });
             self.count_misses(&outcome, &members, arrived, now, out);
             self.checkpoint_made(&outcome, out);
+            self.settings_decided(changed_before, &outcome, out);
             return self.replay(now, out);
         }
         self.history = None;

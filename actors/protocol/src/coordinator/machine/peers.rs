@@ -396,7 +396,7 @@ impl Coordinator {
             .map(|joiner| self.peers.slow_joiners.times(joiner))
             .max()
             .unwrap_or(0);
-        Span(self.settings.grace.0.saturating_mul(1 << times)).min(Span(left.0 / 2))
+        Span(self.grace().0.saturating_mul(1 << times)).min(Span(left.0 / 2))
     }
 
     /// Called when the wait for joiners is over: this round and the next ones are made without

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::algorithm::{Algorithm, Base, BufferStrategy, Outer, OuterOptimizer, WireType};
+use crate::changeable::SettingValues;
 use crate::checkpoint::Points;
+use std::num::NonZeroU64;
 
 const ALL: [u64; 3] = [1, 2, 3];
 /// An average after each second step, the slow step after each fourth.
@@ -133,4 +135,29 @@ fn some_members_leave_at_once() {
     }
     let average = decide(&mut leader, spec(RoundKind::Average, 2));
     assert_eq!((average.view.size(), average.checkpoint), (1, false));
+}
+
+/// An entry that changes how often checkpoints are due still follows what was due before it: for
+/// that the optimizer's buffers were lent.
+#[test]
+fn an_entry_that_changes_the_schedule_is_the_last_of_the_one_before() {
+    for (every, expected) in [(1, true), (2, false)] {
+        let mut leader = Bench::with(&ALL, 1, |settings| {
+            settings.checkpoints = points().map(|points| points.every(every));
+        });
+        leader.lead(SPEC);
+        leader.hear_all(&[2, 3], &leader.vote());
+        let values = SettingValues {
+            tau: NonZeroU64::new(3),
+            ..SettingValues::default()
+        };
+        leader.hear(2, Message::AskSettings { number: 0, values });
+        let changes = decide(&mut leader, spec(RoundKind::Slow, POINT));
+        assert_eq!((changes.changed.number, changes.checkpoint), (1, expected));
+        assert!(!decide(&mut leader, spec(RoundKind::Slow, 2 * POINT)).checkpoint);
+        // By the new schedule the state after this round may be kept.
+        leader.hear(2, Message::AskCheckpoint);
+        decide(&mut leader, spec(RoundKind::Slow, 9));
+        assert!(decide(&mut leader, spec(RoundKind::Slow, 12)).checkpoint);
+    }
 }

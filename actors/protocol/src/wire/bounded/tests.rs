@@ -2,6 +2,7 @@
 //! still fit a frame.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use crate::changeable::ChangedSettings;
 use crate::coordinator::{Base, Draft, Entry, Order, Outcome, Proposal, RoundKind, VOTERS_KEPT};
 use crate::ident::{Epoch, NodeId, ShardId, Step};
 use crate::membership::settings::SETTINGS_BYTES_MAX;
@@ -112,6 +113,7 @@ fn replacing(parent: &Outcome) -> Draft {
         round: parent.round.next(),
         view: &parent.view,
         order: &[],
+        changed: ChangedSettings::default(),
         forks: &[],
     };
     let stays = parent.view.members()[0].clone();
