@@ -19,7 +19,7 @@ const RANK: &str = ".__rank";
 /// every call. With SGD's dampening the first step then counts as a later one.
 ///
 /// [`crate::Modules::step_module_with`] lends it. It is burn's record of the optimizer, copied out
-/// and loaded back at each exchange: for that time it takes three more copies of the state in
+/// and loaded back at each exchange: for that time there are several copies of the state in
 /// memory. Optimizers whose state grows (L-BFGS), or holds fractions beside tensors, are refused.
 pub struct OptimizerState<'a> {
     optimizer: &'a mut ModuleOptimizer,
