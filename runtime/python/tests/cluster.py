@@ -115,9 +115,13 @@ class Cluster:
     def join(self, program: Path, *arguments: str) -> Node:
         return self.add(program, *arguments, SLOWMO_JOIN="true")
 
+    def variables(self, number: int) -> dict[str, str]:
+        """The settings of node `number`, as variables."""
+        return {**self._variables, "SLOWMO_NODE_ID": str(number)}
+
     def add(self, program: Path, *arguments: str, **more: str) -> Node:
-        number = {"SLOWMO_NODE_ID": str(len(self.nodes) + 1)}
-        node = Node(program, list(arguments), {**self._variables, **number, **more})
+        variables = self.variables(len(self.nodes) + 1)
+        node = Node(program, list(arguments), {**variables, **more})
         self.nodes.append(node)
         return node
 

@@ -14,7 +14,8 @@ pytest.importorskip("torch")
 
 
 def test_nodes_with_different_models_name_each_other(cluster: Callable[..., Cluster]) -> None:
-    two = cluster(2)
+    # One of them gives up, and the other one would wait for a third.
+    two = cluster(2, meet_timeout_ms="3000")
     nodes = [two.add(PROGRAMS / "one_model.py", str(values)) for values in (4, 5)]
     told = [node.ended_well()[-1] for node in nodes]
     for line in told:
@@ -22,7 +23,7 @@ def test_nodes_with_different_models_name_each_other(cluster: Callable[..., Clus
 
 
 def test_fewer_nodes_than_min_nodes_wait_and_say_so(cluster: Callable[..., Cluster]) -> None:
-    three = cluster(3, connect_timeout_ms="3000")
+    three = cluster(3, meet_timeout_ms="3000")
     nodes = [three.add(PROGRAMS / "one_model.py", "4") for _ in range(2)]
     for node in nodes:
         error = node.ended_well()[-1]["error"]

@@ -60,3 +60,16 @@ def test_a_data_loader_s_process_outlives_its_killed_parent(
     two = first.wait_for(lambda line: line["contributors"] == 2, len(first.lines))
     print(f"the others' next round after {two['at'] - killed_at:.2f} s")
     assert two["at"] - killed_at < 15
+
+
+def test_an_exception_in_a_loop_leaves_the_others_in_order(
+    cluster: Callable[..., Cluster],
+) -> None:
+    nodes = cluster(3, log="info").start(PROGRAMS / "raises.py")
+    first = nodes[0]
+    first.wait_for(lambda line: line["contributors"] == 3)
+    assert nodes[2].process.wait(60) == 1
+    first.wait_for(lambda line: line["contributors"] == 2)
+    assert "ZeroDivisionError: of the program" in nodes[2].errors
+    # It said so, as at the end of a training.
+    assert "node 3" in first.errors and "the node leaves" in first.errors

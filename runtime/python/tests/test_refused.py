@@ -244,7 +244,7 @@ def test_another_thread_runs_while_a_worker_waits(tmp_path: Any) -> None:
                 longest, last = max(longest, now - last), now
         threading.Thread(target=count, daemon=True).start()
         keys = {"min_nodes": 2, "cluster_key_file": sys.argv[1], "rendezvous": sys.argv[2]}
-        runtime = slowmo.Runtime(slowmo.Config(), connect_timeout_ms=1500, **keys)
+        runtime = slowmo.Runtime(slowmo.Config(), meet_timeout_ms=1500, **keys)
         worker = runtime.worker()
         try:
             worker.synchronize([numpy.zeros(3, dtype=numpy.float32)])
@@ -268,7 +268,7 @@ def test_two_threads_do_not_share_a_worker(tmp_path: Any) -> None:
     key.write_text("ab" * 32)
     key.chmod(0o600)
     keys: dict[str, object] = {"cluster_key_file": key, "rendezvous": tmp_path}
-    keys |= {"min_nodes": 2, "connect_timeout_ms": 2000}
+    keys |= {"min_nodes": 2, "meet_timeout_ms": 2000}
     with slowmo.Runtime(slowmo.Config(), **keys) as runtime:
         worker = runtime.worker()
         errors: list[slowmo.SynchronizeError] = []

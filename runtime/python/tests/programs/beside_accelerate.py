@@ -48,7 +48,7 @@ def main() -> None:
     torch.set_num_threads(1)
     accelerator = Accelerator(cpu=True)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    model = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
     theirs, their_seconds = train(accelerator, Theirs, copy.deepcopy(model))
     dist.barrier()
     ours, our_seconds = train(accelerator, Ours, copy.deepcopy(model))
