@@ -29,6 +29,17 @@ fn exchanges(reports: &[StepReport]) -> BTreeMap<u64, (Exchange, bool)> {
     reports.iter().map(exchange).collect()
 }
 
+/// Lets the training threads end when the test fails, which waits for them.
+struct Ends<'a>(&'a AtomicU64);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.store(0, Ordering::SeqCst);
+        }
+    }
+}
+
 /// Three nodes train with τ = 4, and with other settings after some steps; a fourth one, which is
 /// configured as the others were, joins after that. Returns what each exchanged, from the step on at
 /// which the settings were in force, and the model after the last step.
@@ -56,6 +67,7 @@ fn changed(
         trained
     };
     thread::scope(|scope| {
+        let _ends = Ends(last);
         let founders: Vec<_> = nodes
             .iter()
             .map(|node| scope.spawn(move || training(node)))
@@ -81,8 +93,9 @@ fn changed(
         until("it joins", || {
             nodes[0].status().contributors.len() == FOUNDERS.len() + 1
         });
-        for (key, value) in settings {
-            assert_eq!(in_force(&late, key), *value);
+        let newest: BTreeMap<&str, &str> = settings.iter().copied().collect();
+        for (key, value) in newest {
+            assert_eq!(in_force(&late, key), value);
         }
         // Far enough ahead that nobody is past it, and a slow step in both schedules.
         let ahead = nodes.iter().map(|node| node.status().step).max().unwrap() + 240;
