@@ -40,13 +40,13 @@ impl Drop for Ends<'_> {
     }
 }
 
+/// What a node exchanged at each step, and the bits of its model after the last one.
+type Trained = (BTreeMap<u64, (Exchange, bool)>, Vec<u32>);
+
 /// Three nodes train with τ = 4, and with other settings after some steps; a fourth one, which is
 /// configured as the others were, joins after that. Returns what each exchanged, from the step on at
 /// which the settings were in force, and the model after the last step.
-fn changed(
-    config: &Config,
-    settings: &[(&str, &str)],
-) -> Vec<(BTreeMap<u64, (Exchange, bool)>, Vec<u32>)> {
+fn changed(config: &Config, settings: &[(&str, &str)]) -> Vec<Trained> {
     let hub = MemoryHub::new(None);
     let config = Config {
         min_nodes: FOUNDERS.len(),
@@ -112,10 +112,7 @@ fn changed(
 }
 
 /// All nodes exchange the same at the same steps, by this schedule, and end with the same model.
-fn agree(
-    seen: &[(BTreeMap<u64, (Exchange, bool)>, Vec<u32>)],
-    due: impl Fn(u64) -> (Exchange, bool),
-) {
+fn agree(seen: &[Trained], due: impl Fn(u64) -> (Exchange, bool)) {
     for (exchanged, values) in seen {
         assert!(exchanged.len() > 100, "{exchanged:?}");
         for (step, found) in exchanged {

@@ -206,12 +206,19 @@ impl Coordinator {
         }
         self.discard_where(|_| true, out);
         self.go_on_outside(PlacedOutcome { outcome, place }, now, out);
-        if self.is_voter() {
-            // The leader's requests meanwhile were of a round that this node did not know.
-            let leader = self.history.as_ref().map(|history| history.leader);
-            let asked: BTreeSet<NodeId> = leader.into_iter().chain([teller]).collect();
-            self.broadcast(asked, &Message::Learn, out);
+        self.ask_what_was_missed(BTreeSet::from([teller]), out);
+    }
+
+    /// A voter outside of the view asks those that told it of an entry, and the leader of the next
+    /// round: their requests meanwhile were of a round that this node did not know.
+    fn ask_what_was_missed(&self, tellers: BTreeSet<NodeId>, out: &mut Outbox<Effect>) {
+        if !self.is_voter() {
+            return;
         }
+        let leader = self.history.as_ref().map(|history| history.leader);
+        let mut asked = tellers;
+        asked.extend(leader);
+        self.broadcast(asked, &Message::Learn, out);
     }
 
     /// Applies a decided outcome; `true` if the next round began.
@@ -233,6 +240,8 @@ impl Coordinator {
             .or_else(anything)
             .map(|movement| movement.attempt());
         let place = self.place();
+        let tellers = deciding.seen.tellers.keys();
+        let tellers: BTreeSet<NodeId> = tellers.map(|teller| teller.node).collect();
         match attempt {
             Some(attempt) => self.apply(attempt, outcome, place, now, out),
             None => {
@@ -240,6 +249,7 @@ impl Coordinator {
                 // again.
                 self.discard_where(|_| true, out);
                 self.go_on_outside(PlacedOutcome { outcome, place }, now, out);
+                self.ask_what_was_missed(tellers, out);
             }
         }
         self.deciding.is_some()

@@ -539,3 +539,28 @@ fn a_node_that_joins_believes_the_leader_that_admits_it_and_no_other_node() {
         assert_eq!(applies(&told), believed, "{told:?}");
     }
 }
+
+/// Node 2 is left out of the entry, votes on, and believed it late: node 3 may lead already.
+#[test]
+fn a_voter_outside_asks_what_it_missed_while_it_did_not_believe() {
+    let (mut voter, entry) = follower(&[1, 2, 3], 2);
+    let without = Outcome {
+        view: next_view(&voter.view, view(&[1, 3]).members()),
+        retained: voter.view.member(NodeId(2)).cloned().into_iter().collect(),
+        leader: NodeId(1),
+        ..entry
+    };
+    let place = Place {
+        attempt: 1,
+        ..voter.place()
+    };
+    assert!(!applies(&voter.hear_at(
+        1,
+        place,
+        decision(without.clone())
+    )));
+    let effects = voter.hear_at(3, place, decision(without));
+    assert_eq!(voter.place().round, Round(1), "{effects:?}");
+    let learns = |message: &Message| *message == Message::Learn;
+    assert_eq!(told(&effects, learns), [1, 3]);
+}
