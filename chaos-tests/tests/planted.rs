@@ -14,14 +14,14 @@ const SEEDS_MAX: u64 = 2_000;
 /// that the test is short.
 fn expected(bug: Bug) -> (&'static str, u64) {
     match bug {
-        Bug::ApplyWithoutData => ("identical_parameters", 3),
+        Bug::ApplyWithoutData => ("identical_parameters", 74),
         Bug::MomentumNotHandedOver => ("momentum_matches", 3),
         Bug::DecideWithoutQuorum => ("majority", 1),
-        Bug::FreshDonor => ("progress", 25),
-        Bug::LostStreamsUnnoticed => ("progress", 364),
-        Bug::PromiseUntold => ("progress", 40),
+        Bug::FreshDonor => ("progress", 1),
+        Bug::LostStreamsUnnoticed => ("progress", 1510),
+        Bug::PromiseUntold => ("progress", 278),
         Bug::SamplerRepeats => ("samples_once", 8),
-        Bug::StaleEpoch => ("progress", 26),
+        Bug::StaleEpoch => ("progress", 20),
         Bug::MixedTwice => ("push_sum_mass", 1),
         Bug::EscrowNotReclaimed => ("push_sum_mass", 1),
         Bug::UnboundedEscrow => ("push_sum_mass", 1),

@@ -15,9 +15,6 @@ use slowmo_protocol::trace::Fault;
 use slowmo_protocol::trace::{End, Event as Traced};
 use std::collections::BTreeSet;
 
-/// Models that overlapped gossip keeps beside one for each step of staleness.
-const MODELS_BESIDE: u64 = 4;
-
 impl World {
     pub(super) fn fault(&mut self, index: usize) {
         if self.quiet {
@@ -286,7 +283,7 @@ impl World {
         }
         let running = &self.processes[process];
         let start = running.node.start;
-        let staleness = self.staleness;
+        let models_kept_max = self.models_kept_max;
         let gauges = [
             (
                 "parked round streams",
@@ -301,7 +298,7 @@ impl World {
             (
                 "models kept for gossip",
                 running.node.gossip.models() as u64,
-                staleness + MODELS_BESIDE,
+                models_kept_max,
             ),
         ];
         for (name, value, bound) in gauges {

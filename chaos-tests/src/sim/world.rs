@@ -14,6 +14,7 @@ use super::schedule::{Deed, Schedule, Settings};
 use super::watch::Watch;
 use crate::random::Random;
 use slowmo_protocol::algorithm::Base;
+use slowmo_protocol::gossip_peer::models_kept_max;
 use slowmo_protocol::ident::{Incarnation, NodeId, ShardId};
 use slowmo_protocol::simulation::Queue;
 use slowmo_protocol::time::Instant;
@@ -87,8 +88,8 @@ pub struct World {
     pub events: u64,
     /// Time until which the last fault is felt.
     pub(super) felt_until: u64,
-    /// Number of steps that a gossip message may be late.
-    pub(super) staleness: u64,
+    /// Maximum number of models that a node keeps for gossip.
+    pub(super) models_kept_max: u64,
     /// The highest fill of everything that is bounded.
     pub(super) fullest: BTreeMap<&'static str, u64>,
     pub(super) random: Random,
@@ -117,8 +118,8 @@ impl World {
             not_done: Vec::new(),
             events: 0,
             felt_until: 0,
-            staleness: if let Base::Sgp(gossip) = config.algorithm.base {
-                gossip.staleness.into()
+            models_kept_max: if let Base::Sgp(gossip) = &config.algorithm.base {
+                models_kept_max(gossip) as u64
             } else {
                 0
             },

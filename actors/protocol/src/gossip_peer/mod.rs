@@ -37,6 +37,7 @@ mod sending;
 pub use escrow::ASK_INTERVAL;
 pub use events::{Effect, In, Key, Mix, Plan, Purpose, Sent, Straggler, Waits};
 pub use inbox::PARKED_MAX;
+pub use sending::models_kept_max;
 
 use crate::algorithm::Gossip;
 use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};

@@ -2,6 +2,7 @@
 
 use super::escrow::ASK_INTERVAL;
 use super::{Effect, GossipPeer, Plan, Sent};
+use crate::algorithm::Gossip;
 use crate::ident::{NodeId, Step};
 use crate::machine::Outbox;
 use crate::push_sum::{WEIGHT_MIN, split};
@@ -48,14 +49,7 @@ impl GossipPeer {
     fn receivers(&self, step: Step, nominal: &[NodeId]) -> Vec<NodeId> {
         // A node with little weight sends nothing: inner steps are taken on `x`, and weigh ever
         // more in `x / w`.
-        let beyond = if self.is_synchronous() {
-            SYNCHRONOUS_MODELS
-        } else {
-            MODELS_BEYOND_STALENESS
-        };
-        if self.weight < WEIGHT_MIN
-            || self.escrow.steps() >= self.gossip.staleness as usize + beyond
-        {
+        if self.weight < WEIGHT_MIN || self.escrow.steps() >= models_kept_max(&self.gossip) {
             return Vec::new();
         }
         let mut to: Vec<NodeId> = nominal
@@ -121,9 +115,18 @@ impl GossipPeer {
     }
 }
 
-/// Maximum number of models kept for receivers that have not answered, beyond `staleness`: with
-/// more, nothing is sent until they answer.
+/// Maximum number of models that a node keeps for receivers that have not answered. With as many,
+/// it sends nothing until they answer.
+pub fn models_kept_max(gossip: &Gossip) -> usize {
+    if gossip.staleness == 0 {
+        SYNCHRONOUS_MODELS
+    } else {
+        gossip.staleness as usize + MODELS_BEYOND_STALENESS
+    }
+}
+
+/// Models kept for overlapped gossip beyond one for each step of staleness.
 const MODELS_BEYOND_STALENESS: usize = 4;
-/// The same for synchronous gossip, where nothing is mixed late. It is larger, because skipping a
-/// peer changes what the others learn.
+/// Models kept for synchronous gossip, where nothing is mixed late. There are more of them, because
+/// skipping a peer changes what the others learn.
 const SYNCHRONOUS_MODELS: usize = 8;

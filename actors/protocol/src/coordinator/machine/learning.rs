@@ -122,7 +122,8 @@ impl Coordinator {
     }
 
     /// Answers a frame of an earlier round: a node that asks is told the newest entry, if the frame
-    /// is of this history. A leaving node is told that its entry is known.
+    /// is of this history or of a fork of the same bootstrap. A leaving node is told that its entry
+    /// is known.
     pub(super) fn answer_late(
         &mut self,
         header: &Header,
@@ -132,7 +133,11 @@ impl Coordinator {
         let Some(PlacedOutcome { outcome, place }) = self.last() else {
             return;
         };
-        if header.lineage != place.lineage && header.lineage != outcome.lineage {
+        let of_this = header.lineage == place.lineage || header.lineage == outcome.lineage;
+        // A node may have followed this one into a fork that this one left for the entry. Nobody
+        // else in that fork knows the entry, and whoever asks judges it as one of another history.
+        let of_a_fork = matches!(message, Message::Learn) && header.lineage.is_akin(place.lineage);
+        if !of_this && !of_a_fork {
             return;
         }
         match message {
