@@ -184,7 +184,7 @@ impl Coordinator {
             place,
         };
         if !self.doubts() {
-            return self.excluded(header.sender, told, now, out);
+            return self.excluded(told, now, out);
         }
         let lineage = self.history.as_ref().map(|history| history.lineage);
         let Some(deciding) = &mut self.deciding else {
@@ -220,9 +220,9 @@ impl Coordinator {
         let least = trusted
             .iter()
             .min_by_key(|(_, told)| told.outcome.round)
-            .map(|(teller, told)| (**teller, PlacedOutcome::clone(told)));
-        if let Some((teller, told)) = least.filter(|_| enough) {
-            self.excluded(teller, told, now, out);
+            .map(|(_, told)| PlacedOutcome::clone(told));
+        if let Some(told) = least.filter(|_| enough) {
+            self.excluded(told, now, out);
         }
     }
 

@@ -196,7 +196,6 @@ impl Coordinator {
     /// Handles an entry later than this node's round: the others continued without it.
     pub(super) fn excluded(
         &mut self,
-        teller: NodeId,
         PlacedOutcome { outcome, place }: PlacedOutcome,
         now: Instant,
         out: &mut Outbox<Effect>,
@@ -211,19 +210,16 @@ impl Coordinator {
         }
         self.discard_where(|_| true, out);
         self.go_on_outside(PlacedOutcome { outcome, place }, now, out);
-        self.ask_what_was_missed(BTreeSet::from([teller]), out);
+        self.ask_what_was_missed(out);
     }
 
-    /// A voter outside of the view asks those that told it of an entry, and the leader of the next
-    /// round: their requests meanwhile were of a round that this node did not know.
-    fn ask_what_was_missed(&self, tellers: BTreeSet<NodeId>, out: &mut Outbox<Effect>) {
-        if !self.is_voter() {
-            return;
+    /// A voter outside of the view asks the members and the other voters: their requests meanwhile
+    /// were of a round that this node did not know. Those that told it of the entry and the leader
+    /// may be dead.
+    fn ask_what_was_missed(&self, out: &mut Outbox<Effect>) {
+        if self.is_voter() {
+            self.broadcast(self.members_and_voters(), &Message::Learn, out);
         }
-        let leader = self.history.as_ref().map(|history| history.leader);
-        let mut asked = tellers;
-        asked.extend(leader);
-        self.broadcast(asked, &Message::Learn, out);
     }
 
     /// Applies a decided outcome; `true` if the next round began.
@@ -245,8 +241,6 @@ impl Coordinator {
             .or_else(anything)
             .map(|movement| movement.attempt());
         let place = self.place();
-        let tellers = deciding.seen.tellers.keys();
-        let tellers: BTreeSet<NodeId> = tellers.map(|teller| teller.node).collect();
         match attempt {
             Some(attempt) => self.apply(attempt, outcome, place, now, out),
             None => {
@@ -254,7 +248,7 @@ impl Coordinator {
                 // again.
                 self.discard_where(|_| true, out);
                 self.go_on_outside(PlacedOutcome { outcome, place }, now, out);
-                self.ask_what_was_missed(tellers, out);
+                self.ask_what_was_missed(out);
             }
         }
         self.deciding.is_some()

@@ -1,7 +1,7 @@
 //! Leaders that have two entries voted for, and nodes that say alone what was decided.
 
 use super::*;
-use crate::coordinator::{RoundError, VOTES_WAIT};
+use crate::coordinator::{GivesUp, RoundError, VOTES_WAIT};
 use crate::sound::Unsound;
 
 fn doubts(settings: &mut Settings) {
@@ -540,16 +540,22 @@ fn a_node_that_joins_believes_the_leader_that_admits_it_and_no_other_node() {
     }
 }
 
-/// Node 2 is left out of the entry, votes on, and believed it late: node 3 may lead already.
+/// An entry without node 2, which votes on.
+fn without_node_2(voter: &Bench, entry: Outcome, members: &[u64]) -> Outcome {
+    Outcome {
+        view: next_view(&voter.view, view(members).members()),
+        retained: voter.view.member(NodeId(2)).cloned().into_iter().collect(),
+        leader: NodeId(members[0]),
+        ..entry
+    }
+}
+
+/// Node 2 believed the entry late: another node may lead already, and those that told it of the
+/// entry may be dead.
 #[test]
 fn a_voter_outside_asks_what_it_missed_while_it_did_not_believe() {
-    let (mut voter, entry) = follower(&[1, 2, 3], 2);
-    let without = Outcome {
-        view: next_view(&voter.view, view(&[1, 3]).members()),
-        retained: voter.view.member(NodeId(2)).cloned().into_iter().collect(),
-        leader: NodeId(1),
-        ..entry
-    };
+    let (mut voter, entry) = follower(&[1, 2, 3, 4], 2);
+    let without = without_node_2(&voter, entry, &[1, 3, 4]);
     let place = Place {
         attempt: 1,
         ..voter.place()
@@ -562,5 +568,28 @@ fn a_voter_outside_asks_what_it_missed_while_it_did_not_believe() {
     let effects = voter.hear_at(3, place, decision(without));
     assert_eq!(voter.place().round, Round(1), "{effects:?}");
     let learns = |message: &Message| *message == Message::Learn;
-    assert_eq!(told(&effects, learns), [1, 3]);
+    assert_eq!(told(&effects, learns), [1, 3, 4]);
+}
+
+/// Node 2 is told by one node that others are ahead, and gives up its membership before it believes
+/// that.
+#[test]
+fn a_voter_that_gave_up_its_membership_follows_who_is_ahead() {
+    let (mut voter, entry) = follower(&[1, 2, 3], 2);
+    let round = voter.machine.place().round;
+    voter.hear_decision(1, entry.clone());
+    voter.hear_decision(3, entry.clone());
+    assert_eq!(voter.machine.place().round, round.next());
+    let later = Outcome {
+        round: Round(4),
+        ..without_node_2(&voter, entry, &[3])
+    };
+    let place = Place {
+        round: Round(4),
+        ..voter.machine.place()
+    };
+    voter.hear_at(3, place, decision(later));
+    voter.tell(In::Resign(GivesUp::Membership));
+    voter.wait(VOTES_WAIT.0);
+    assert_eq!(voter.machine.place().round, Round(5));
 }
