@@ -390,7 +390,10 @@ impl Liar {
     /// Frames that it sends to a node of its own accord; called again and again.
     pub fn pester(&self, to: NodeId) -> Vec<Frame> {
         let mut drawn = self.drawn.lock();
-        let Some(header) = drawn.header.filter(|_| self.lies.load(Ordering::Relaxed)) else {
+        if !self.lies.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let Some(header) = drawn.header else {
             return Vec::new();
         };
         let messages = self.pestering(to, header, &mut drawn);

@@ -188,8 +188,9 @@ impl Launch {
                     }
                     Happening::Ended { node, status } => {
                         // A death by signal is not caused by a GPU.
-                        let gpus = node_gpus.as_mut().filter(|_| status.code().is_some());
-                        if let Some(gpus) = gpus {
+                        if status.code().is_some()
+                            && let Some(gpus) = &mut node_gpus
+                        {
                             job.leaving.remove(&node);
                             job.failed.push(node);
                             let told = format!("node {node} failed ({status})");

@@ -89,8 +89,10 @@ impl Resumed {
     /// another one or none.
     #[must_use]
     pub fn momentum_dropped(&self) -> Option<&str> {
-        let outer = self.checkpoint.header().outer.as_deref();
-        outer.filter(|_| !self.keeps_momentum)
+        if self.keeps_momentum {
+            return None;
+        }
+        self.checkpoint.header().outer.as_deref()
     }
 
     /// The checkpoint's name, on which all bootstrap members must agree.

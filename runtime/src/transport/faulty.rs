@@ -287,7 +287,10 @@ impl Shared {
     fn signs_anew(&self, header: &Bytes, first: &[u8]) -> Option<Signing> {
         let BulkHeader::V1 { header, content } = BulkHeader::decode(header).ok()?;
         let signed = content == Bulk::Parameters && !first.is_empty();
-        let signer = self.signer.lock().clone().filter(|_| signed)?;
+        if !signed {
+            return None;
+        }
+        let signer = self.signer.lock().clone()?;
         Some(Signing::new(signer, header))
     }
 

@@ -187,7 +187,10 @@ impl Membership {
         let refusing = self.refusing();
         if self.settings.join {
             let all_refuse = self.connected.is_empty() && self.unaccounted() == 0;
-            return refusing.filter(|_| all_refuse).map(|side| side.error);
+            if !all_refuse {
+                return None;
+            }
+            return refusing.map(|side| side.error);
         }
         let larger = |one: &Side, other: &Side| {
             let key = |side: &Side| (side.nodes, std::cmp::Reverse(side.lowest));
@@ -256,7 +259,10 @@ impl Membership {
             };
             let settings = known.other_settings();
             // Of nodes with other settings it does not matter whether they have synchronized.
-            let model = known.model.filter(|_| settings.is_none());
+            let model = match settings {
+                Some(_) => None,
+                None => known.model,
+            };
             sides
                 .entry((settings, model))
                 .or_insert_with(|| Side {

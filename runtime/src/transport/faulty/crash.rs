@@ -88,7 +88,8 @@ impl Crash {
 
     /// The decoded header of a stream, if there is a watcher.
     pub(super) fn watched(&self, header: &Bytes) -> Option<BulkHeader> {
-        self.watcher().and_then(|_| BulkHeader::decode(header).ok())
+        self.watcher()?;
+        BulkHeader::decode(header).ok()
     }
 
     /// Asks the watcher about `sending`; never returns once the node has crashed.

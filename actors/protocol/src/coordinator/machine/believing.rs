@@ -217,11 +217,14 @@ impl Coordinator {
         let trusted = deciding.seen.ahead.iter();
         let trusted: Vec<_> = trusted.filter(|(node, _)| self.trusts(**node)).collect();
         let enough = alone || trusted.len() >= WITNESSES || self.others().count() < WITNESSES;
+        if !enough {
+            return;
+        }
         let least = trusted
             .iter()
             .min_by_key(|(_, told)| told.outcome.round)
             .map(|(teller, told)| (**teller, PlacedOutcome::clone(told)));
-        if let Some((teller, told)) = least.filter(|_| enough) {
+        if let Some((teller, told)) = least {
             self.excluded(teller, told, now, out);
         }
     }

@@ -759,7 +759,7 @@ impl Coordinator {
             if let Some(entry) = ready {
                 self.send(node, Message::Ready(entry), out);
             }
-            if let Some(signed) = self.own_vote().filter(|_| accepted) {
+            if accepted && let Some(signed) = self.own_vote() {
                 self.send(node, Message::Accepted(signed), out);
             }
         } else {

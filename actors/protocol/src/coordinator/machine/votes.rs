@@ -131,8 +131,11 @@ impl Coordinator {
 
     /// Keeps the entry that was applied last while another one takes its place.
     fn keep_doubtful(&mut self) {
-        let last = self.applied.take().filter(|applied| !applied.is_firm);
-        if let Some(last) = last.filter(|_| self.doubts()) {
+        let last = self.applied.take();
+        if let Some(last) = last
+            && !last.is_firm
+            && self.doubts()
+        {
             self.doubtful.push_back(Applied {
                 signed: BTreeMap::new(),
                 ..last
@@ -161,8 +164,10 @@ impl Coordinator {
     pub(super) fn own_vote(&self) -> Option<Signed> {
         let deciding = self.deciding.as_ref()?;
         let (term, _) = deciding.acceptor.accepted()?;
-        let in_force = *term == deciding.term() && term.node != self.me();
-        deciding.seen.asked_under(*term).filter(|_| in_force)
+        if *term != deciding.term() || term.node == self.me() {
+            return None;
+        }
+        deciding.seen.asked_under(*term)
     }
 
     pub(super) fn members_and_voters(&self) -> BTreeSet<NodeId> {
@@ -333,7 +338,10 @@ impl Coordinator {
 
     /// Sends this node's vote again to a node that asks, or that can be sent to again.
     pub(super) fn vote_again(&self, to: NodeId, out: &mut Outbox<Effect>) {
-        if let Some(signed) = self.own_vote().filter(|_| self.doubts()) {
+        if !self.doubts() {
+            return;
+        }
+        if let Some(signed) = self.own_vote() {
             self.send(to, Message::Accepted(signed), out);
         }
     }
@@ -354,7 +362,10 @@ impl Coordinator {
     /// Whether a quorum voted for another entry under an earlier term, as this node saw it: that
     /// one is decided.
     pub(super) fn saw_another_chosen(&self, term: Term, digest: Digest) -> bool {
-        let Some(deciding) = self.deciding.as_ref().filter(|_| self.doubts()) else {
+        if !self.doubts() {
+            return false;
+        }
+        let Some(deciding) = &self.deciding else {
             return false;
         };
         let votes = deciding.seen.votes.values();
@@ -384,12 +395,12 @@ impl Coordinator {
         };
         let signed = deciding.data.known(attempt);
         let signed = signed.map(|movement| movement.signed.clone());
-        let asked = deciding.seen.asked.filter(|_| self.doubts());
-        let entry = if self.doubts() {
-            outcome.digest()
-        } else {
-            Digest::default()
-        };
+        let mut asked = None;
+        let mut entry = Digest::default();
+        if self.doubts() {
+            entry = outcome.digest();
+            asked = deciding.seen.asked;
+        }
         let asked = asked.filter(|(_, signed)| signed.digest == entry);
         // Whoever asked for the votes, as far as this node knows, may be the one that lies.
         let asker = asked.map(|(term, _)| term.node);
