@@ -81,7 +81,8 @@ mod tests {
             number: 0,
             lineage: Lineage(1),
         };
-        let (one, other) = (Digest([1; 32]), Digest([2; 32]));
+        let one = Digest([1; 32]);
+        let other = Digest([2; 32]);
         let mut signed = SignedAttempts::default();
         assert!(signed.note(attempt(0), one));
         assert!(signed.note(attempt(0), one));
@@ -96,7 +97,8 @@ mod tests {
     #[test]
     fn two_entries_of_one_term_are_never_signed() {
         let place = |round| (Lineage(1), Round(round), Term::default());
-        let (one, other) = (Digest([1; 32]), Digest([2; 32]));
+        let one = Digest([1; 32]);
+        let other = Digest([2; 32]);
         let signature = |byte| Signature::from([byte; 64]);
         let mut asks = SignedAsks::default();
         let first = Some(signature(1));

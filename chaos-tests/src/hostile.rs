@@ -224,7 +224,8 @@ impl Trial {
                         continue;
                     }
                 };
-                let (book, liar) = (&book, &liar);
+                let book = &book;
+                let liar = &liar;
                 if *id == self.liar {
                     scope.spawn(move || lie(worker, book));
                 } else {
@@ -233,7 +234,9 @@ impl Trial {
             }
             let liars = IDS.iter().zip(&nodes).find(|(id, _)| **id == self.liar);
             if let Some(faults) = liars.and_then(|(_, node)| node.faults()) {
-                let (tampers, falsifies, hears) = (liar.clone(), liar.clone(), liar.clone());
+                let tampers = liar.clone();
+                let falsifies = liar.clone();
+                let hears = liar.clone();
                 faults.tamper(Arc::new(move |to, frame| tampers.tamper(to, frame)));
                 faults.mishear(Arc::new(move |from, frame| hears.hear(from, frame)));
                 faults.falsify(Arc::new(move |to, header| falsifies.falsify(to, header)));

@@ -163,7 +163,8 @@ impl Source {
                     key,
                     revoked: crl.first().map(Vec::as_slice),
                 };
-                let (cluster, peer) = (cluster_name.as_ref(), peer_name.as_ref());
+                let cluster = cluster_name.as_ref();
+                let peer = peer_name.as_ref();
                 let identity = Identity::of_operator(files, cluster, peer, node)?;
                 Ok((identity, Vec::new()))
             }

@@ -237,7 +237,8 @@ mod tests {
     fn a_root_is_of_owners_and_their_digests_and_of_no_signature() {
         let one = Signed::simulated(b"1");
         let other = Signed::simulated(b"2");
-        let (first, second) = (NodeId(1), NodeId(2));
+        let first = NodeId(1);
+        let second = NodeId(2);
         let roots = [
             root([(&first, &one)]),
             root([(&second, &one)]),

@@ -173,7 +173,8 @@ mod tests {
     #[test]
     fn every_value_of_a_large_model_counts_in_expectation() {
         // 31 parts of 66 or 67 values: each is compared in 64 of them.
-        let (size, compared_max) = (2_050, 31 * RUN);
+        let size = 2_050;
+        let compared_max = 31 * RUN;
         for moved in [0, 65, 66, 1_000, size - 1] {
             let (mine, result) = models(size, |index| if index == moved { 0.1 } else { 0.0 });
             let rounds = 500;

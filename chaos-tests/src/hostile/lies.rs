@@ -676,7 +676,9 @@ impl Liar {
             let rank = any(random) as u16 % 6;
             if rank == 5 { vec![] } else { vec![rank] }
         };
-        let (absent_members, idle_members, leaving_members) = (ranks(), ranks(), ranks());
+        let absent_members = ranks();
+        let idle_members = ranks();
+        let leaving_members = ranks();
         Draft {
             spec: random_spec(random),
             lineage: Lineage(u128::from(any(random))),

@@ -279,7 +279,8 @@ fn nodes_that_lend_other_types_are_told() {
         let runtime = in_hub(&hub, node, &[1, 2], &config);
         std::thread::spawn(move || {
             let mut worker = runtime.worker(0).unwrap();
-            let (mut single, mut bits) = (vec![1.0; 100], vec![0x3f80; 100]);
+            let mut single = vec![1.0; 100];
+            let mut bits = vec![0x3f80; 100];
             let lent = NamedTensors::new();
             let mut lent = match node {
                 1 => lent.with("x", &mut single),

@@ -91,7 +91,8 @@ fn join(mut worker: Worker) -> (u64, Vec<f32>) {
 fn joined(config: &Config) -> (Vec<(u64, Vec<f32>)>, Vec<f32>) {
     let hub = MemoryHub::new(None);
     let over = &AtomicBool::new(false);
-    let (first, third): (&Held, &Held) = (&Held::default(), &Held::default());
+    let first: &Held = &Held::default();
+    let third: &Held = &Held::default();
     let joined = thread::scope(|scope| {
         for (id, held) in FOUNDERS.into_iter().zip([first, third]) {
             let node = in_hub(&hub, id, &[1, 2, 3], config);

@@ -63,7 +63,8 @@ fn witnesses(config: &Config, liar: u64, lie: fn(&mut Bulk) -> Vec<u8>) -> Vec<W
                 });
                 continue;
             }
-            let (done, together) = (&done, &together);
+            let done = &done;
+            let together = &together;
             honest.push(scope.spawn(move || {
                 let training = train(&mut worker, *id, VALUES, |report| report.step + 1 >= STEPS);
                 together.wait();

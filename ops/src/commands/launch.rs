@@ -344,7 +344,8 @@ fn answer(job: &mut Job, asked: Asked) {
         Request::Kill { node } if job.cancel_restarts(&[node]) => Ok(changed(&[], &[], &[node])),
         Request::Checkpoint => order(job, &admin::Request::Checkpoint),
         Request::Set { ref key, ref value } => {
-            let (key, value) = (key.clone(), value.clone());
+            let key = key.clone();
+            let value = value.clone();
             order(job, &admin::Request::Set { key, value })
         }
         Request::Drain { node } => drain(job, node).map(|()| changed(&[], &[node], &[])),

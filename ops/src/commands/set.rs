@@ -111,7 +111,8 @@ impl Set {
 
     /// Gives the order. Returns who was asked.
     fn order(&self) -> anyhow::Result<String> {
-        let (key, value) = (self.key.clone(), self.value.clone());
+        let key = self.key.clone();
+        let value = self.value.clone();
         let Some(socket) = &self.admin else {
             let (job, _) = ask(&self.which, Request::Set { key, value })?;
             return Ok(format!("job {job}"));

@@ -131,7 +131,8 @@ fn measure(inner: Inner, way: &str, seed: u64, tau: u64) -> Result<Figures, Fail
         ..Run::default()
     });
     let begin = |id: u64| {
-        let (node, run) = (cluster.start(id), Arc::clone(&run));
+        let node = cluster.start(id);
+        let run = Arc::clone(&run);
         thread::spawn(move || train(&node, inner, seed, &run))
     };
     let mut threads: Vec<_> = (1..=MEMBERS).map(begin).collect();
@@ -184,7 +185,8 @@ fn train(node: &Runtime, inner: Inner, seed: u64, run: &Run) -> Result<Seen, Fai
             },
         )?),
     };
-    let (data, test) = (Dataset::train()?, tensors(&Dataset::test()?.all()));
+    let data = Dataset::train()?;
+    let test = tensors(&Dataset::test()?.all());
     let mut sampler = ElasticSampler::new(data.len(), BATCH, seed)?;
     let mut worker = node.worker(0)?;
     worker.attach_sampler(&sampler);

@@ -114,7 +114,8 @@ fn train(
     };
     worker.synchronize_with(&mut parameters, lent).unwrap();
     let data = Dataset::train().unwrap();
-    let (mut lowest, mut worst) = (f32::MAX, 1f32);
+    let mut lowest = f32::MAX;
+    let mut worst = 1f32;
     for step in 0..STEPS {
         // Each node has its own part of the images.
         let first = step * BATCH * NODES as usize + node.node_id() as usize;

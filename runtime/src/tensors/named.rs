@@ -8,7 +8,8 @@ use super::{Counter, Half, TensorError, Tensors, Values, ValuesMut, read_widened
 ///
 /// ```
 /// use slowmo::NamedTensors;
-/// let (mut weight, mut bias) = (vec![0.0; 6], vec![0.0; 2]);
+/// let mut weight = vec![0.0; 6];
+/// let mut bias = vec![0.0; 2];
 /// let model = NamedTensors::new().with("weight", &mut weight).with("bias", &mut bias);
 /// assert_eq!(slowmo::digest(&model)?.len(), 32);
 /// # Ok::<(), slowmo::TensorError>(())
@@ -46,7 +47,8 @@ impl<'a> NamedTensors<'a> {
     ///
     /// ```
     /// use slowmo::{Half, NamedTensors};
-    /// let (mut weight, mut scale) = (vec![0u16; 6], vec![1.0f32; 2]);
+    /// let mut weight = vec![0u16; 6];
+    /// let mut scale = vec![1.0f32; 2];
     /// let model = NamedTensors::new()
     ///     .with_half("weight", Half::BFloat16, &mut weight)
     ///     .with("scale", &mut scale);
@@ -140,7 +142,8 @@ mod tests {
 
     #[test]
     fn a_counter_is_lent_at_its_place() {
-        let (mut first, mut last) = ([1.0], [2.0]);
+        let mut first = [1.0];
+        let mut last = [2.0];
         let mut steps = Counter::new((3 << 16) + 5);
         let mut flat = [0.0; 4];
         freeze(&lend(&mut first, &mut steps, &mut last), &mut flat).unwrap();

@@ -49,7 +49,8 @@ pub struct Peers {
 impl Peers {
     fn of(out: impl Iterator<Item = NodeId>, inward: impl Iterator<Item = NodeId>) -> Self {
         let ascending = |ids: &mut Vec<NodeId>| ids.sort_unstable();
-        let (mut out, mut inward): (Vec<_>, Vec<_>) = (out.collect(), inward.collect());
+        let mut out: Vec<_> = out.collect();
+        let mut inward: Vec<_> = inward.collect();
         ascending(&mut out);
         ascending(&mut inward);
         Self { out, inward }

@@ -106,7 +106,8 @@ async fn renew(
         return Err(HandshakeError::Needless);
     }
     let both = introduce_both(node, credential, address, control, Purpose::Renewal).await?;
-    let (now, then) = (both.peer(), session.peer);
+    let now = both.peer();
+    let then = session.peer;
     if (now.node, now.incarnation) != (then.node, then.incarnation) {
         both.abandon("another node answered");
         return Err(DialError::Other("another node answered".into()).into());

@@ -164,7 +164,8 @@ impl Listener {
                 bytes: Arc::clone(&bytes),
                 _permit: permit,
             };
-            let (session, accepted) = (Arc::clone(&session), Arc::clone(&accepted));
+            let session = Arc::clone(&session);
+            let accepted = Arc::clone(&accepted);
             tokio::spawn(async move {
                 let begun = timeout(HEADER_WAIT_MAX, receiver.begin(&secrets)).await;
                 // Whoever does not begin as the peer does is nobody.

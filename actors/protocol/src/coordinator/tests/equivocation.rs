@@ -296,7 +296,8 @@ fn a_leader_that_counts_on_a_proved_liar_is_shown_the_proof() {
         attempt: number,
         ..member.place()
     };
-    let (next, third) = (attempt(1), attempt(2));
+    let next = attempt(1);
+    let third = attempt(2);
     let shown = member.hear_attempt_at(1, next, &entry, &[1, 2, 3, 4]);
     assert!(!says!(shown, Message::Equivocated { .. }), "{shown:?}");
     member.hear(3, proof_of(4));

@@ -246,7 +246,8 @@ fn one_node_that_is_ahead_is_not_followed_and_two_are() {
         round: Round(round),
         ..member.place()
     };
-    let (far, near) = (at(90), at(4));
+    let far = at(90);
+    let near = at(4);
     let asks = member.hear_at(3, far, decision(later(90, &[3])));
     let learns = |message: &Message| *message == Message::Learn;
     assert_eq!(told(&asks, learns), [1, 3, 4, 5]);
