@@ -75,7 +75,7 @@ impl std::fmt::Display for Workers<'_> {
     }
 }
 
-/// What a node with so many workers needs of its program.
+/// Advice for the program of a node with so many workers.
 pub(crate) struct EachNeedsAThread(pub usize);
 
 impl std::fmt::Display for EachNeedsAThread {

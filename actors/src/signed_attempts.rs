@@ -1,6 +1,6 @@
-//! What this node has signed lately. A node that published two different results of one attempt, or
-//! asked for votes for two entries under one term, would prove that it lies, although it only repeated
-//! its work with other inputs.
+//! The signatures that this node has made lately. A node that published two different results of
+//! one attempt, or asked for votes for two entries under one term, would prove that it lies,
+//! although it only repeated its work with other inputs.
 
 use slowmo_protocol::coordinator::Attempt;
 use slowmo_protocol::ident::{Lineage, Round, Term};
@@ -22,7 +22,7 @@ impl<K, V> Default for Remembered<K, V> {
 }
 
 impl<K: PartialEq, V: Copy> Remembered<K, V> {
-    /// What was signed at a place, or what `sign` makes now.
+    /// Returns the value that was signed at a place, or the one that `sign` makes now.
     fn or_sign(&mut self, place: K, sign: impl FnOnce() -> V) -> V {
         if let Some((_, signed)) = self.0.iter().find(|(known, _)| *known == place) {
             return *signed;

@@ -48,7 +48,7 @@ pub struct Hostile {
     /// The node that lies: 1 leads. By default each lie is told by node 1 and by node 5.
     #[arg(long)]
     liar: Option<u64>,
-    /// What is random follows from it.
+    /// The seed of everything random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -101,11 +101,11 @@ impl Hostile {
 /// One liar among honest nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Trial {
-    /// What it tells.
+    /// The lie that it tells.
     pub lie: Lie,
     /// Its id.
     pub liar: u64,
-    /// What is random follows from it.
+    /// The seed of everything random.
     pub seed: u64,
     /// How long it lies, at most.
     pub length: Duration,
@@ -113,7 +113,7 @@ pub struct Trial {
     pub rounds: Option<u64>,
 }
 
-/// What a trial found.
+/// The findings of a trial.
 #[derive(Clone, Debug, Serialize)]
 pub struct Found {
     /// The lie, as it is called in arguments.
@@ -138,12 +138,12 @@ pub struct Found {
     pub accused: Vec<String>,
     /// How often an honest node was left out and caught up.
     pub caught_up: u64,
-    /// What is known to be missing against the lie.
+    /// The known gap in the defence against the lie.
     pub known_gap: Option<Gap>,
 }
 
 impl Found {
-    /// What the lie did that no lie may do.
+    /// Lists the effects of the lie that no lie may have.
     #[must_use]
     pub fn harms(&self) -> Vec<String> {
         let mut harms = self.errors.clone();
@@ -162,7 +162,7 @@ impl Found {
     }
 }
 
-/// What honest nodes saw, and where they stand.
+/// The observations of honest nodes, and their rounds.
 #[derive(Default)]
 struct Book {
     /// By round: the first node that completed it, and what it knows of it.
@@ -179,7 +179,7 @@ struct Book {
     over: Mutex<Option<Instant>>,
 }
 
-/// What a node knows of a decided round.
+/// A node's view of a decided round.
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
     values: Vec<u32>,

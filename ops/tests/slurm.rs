@@ -53,7 +53,7 @@ printf '%s\n' "$@" >"$TRAIN_FOLDER/arguments"
 /// A folder of a training, and a cluster of one host.
 struct Cluster {
     folder: TempDir,
-    /// Whose sockets they are.
+    /// The owner of the sockets.
     user: u32,
 }
 
@@ -90,8 +90,8 @@ impl Cluster {
         fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// What `sbatch` would run on the first host of job `id`, as bash gets it: a copy of the script
-    /// somewhere else.
+    /// Runs on the first host of job `id` what `sbatch` would, as bash gets it: a copy of the
+    /// script somewhere else.
     fn batch(&self, script: &str, id: &str, tasks: u16, port: u16) -> Command {
         let spool = self.path(&format!("spool-{id}"));
         fs::copy(scripts().join(script), &spool).unwrap();

@@ -40,7 +40,7 @@ pub enum SettingError {
     Unused {
         /// The key.
         key: &'static str,
-        /// What would have to be otherwise.
+        /// The reason: it names the setting that would have to be otherwise.
         why: &'static str,
     },
     /// The node is not a member.

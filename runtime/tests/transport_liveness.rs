@@ -26,7 +26,7 @@ const SLOW_LINK: u64 = 1_250_000;
 
 type Down = (NodeId, NodeId, DownCause);
 
-/// What a membership actor does for the machine, without the rest of it.
+/// The part of a membership actor that serves the machine.
 struct Shell {
     node: Node,
     machine: Liveness,

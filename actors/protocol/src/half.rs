@@ -38,7 +38,7 @@ const SMALLEST_NORMAL: u32 = (127 - 14) << 23;
 /// ½: its float32 neighbours are 2⁻²⁴ apart, as all float16 below 2⁻¹⁴ are. So adding it rounds to
 /// one of those, and the lowest bits of the sum are the float16.
 const ROUNDS: f32 = 0.5;
-/// What float32's exponents are larger by.
+/// The difference between the exponents of float32 and of float16, in place.
 const EXPONENT_SHIFT: u32 = (127 - 15) << 23;
 /// 2¹¹²: the same as a factor.
 const SCALE: f32 = f32::from_bits((127 + 112) << 23);

@@ -173,7 +173,7 @@ impl fmt::Debug for Signature {
 
 #[cfg(any(test, feature = "testing"))]
 impl Signed {
-    /// What a simulated owner publishes: the digest of some bytes, without a signature.
+    /// Signs like a simulated owner: the digest of some bytes, without a signature.
     #[must_use]
     pub fn simulated(bytes: &[u8]) -> Self {
         let mut hasher = Hasher::default();

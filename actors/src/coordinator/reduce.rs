@@ -327,7 +327,7 @@ fn parameter_outlets(
     outlets
 }
 
-/// What all contributions of a round have in common.
+/// Properties that all contributions of a round have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
     /// Encoding of the parameters.

@@ -57,7 +57,7 @@ pub fn is_signed(context: &NodeContext, claim: &Claim) -> bool {
     context.signer.verifies(key, &statement, &signed.signature)
 }
 
-/// What the signatures in a frame say of it.
+/// The verdict of a frame's signatures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// All that matter are sound.

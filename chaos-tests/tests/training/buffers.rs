@@ -12,7 +12,7 @@ use slowmo_protocol::algorithm::BufferStrategy;
 const VALUES: usize = 900;
 const STEPS: usize = 4;
 
-/// What one node holds after a step.
+/// The values that one node holds after a step.
 #[derive(Clone, Debug, PartialEq)]
 struct Held {
     parameters: Vec<f32>,

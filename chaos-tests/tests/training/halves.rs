@@ -266,7 +266,7 @@ fn a_resumed_training_has_the_bits_of_one_that_was_not_interrupted() {
     assert!(resumed == straight);
 }
 
-/// What node 1, which lends float32, and node 2, which lends as many bfloat16, are told.
+/// Node 1 lends float32, and node 2 lends as many bfloat16. Both are told that they differ.
 #[test]
 fn nodes_that_lend_other_types_are_told() {
     let hub = MemoryHub::new(None);

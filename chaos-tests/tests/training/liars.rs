@@ -19,7 +19,7 @@ const LIES_FROM: u64 = 3;
 /// A lie costs a few attempts, not a timeout.
 const SOON: Duration = Duration::from_secs(15);
 
-/// What an honest node saw, and the events of its status.
+/// The training of an honest node, and the events of its status.
 struct Witness {
     training: Training,
     events: Vec<String>,

@@ -102,7 +102,7 @@ fn random_messages_hold_nobody_up() {
     assert_withstood(Lie::Random);
 }
 
-/// What SECURITY.md lists as not withstood yet.
+/// The lies that SECURITY.md lists as not withstood yet.
 const GAPS: [Lie; 4] = [
     Lie::Join,
     Lie::EquivocateDrafts,

@@ -290,7 +290,7 @@ struct MemberRow {
     address: String,
     workers: u16,
     alive: bool,
-    /// What it says of itself, if it has answered.
+    /// Its own digest, if it has answered.
     #[serde(flatten)]
     digest: Option<Digest>,
 }
@@ -416,7 +416,8 @@ impl JobReport {
         }
     }
 
-    /// What one node reports of the whole cluster: of itself all, of the others what they answered.
+    /// Turns one node's report of the whole cluster into a status: all of itself, and of the others
+    /// what they answered.
     fn of_cluster(job: String, cluster: ClusterStatus) -> Self {
         let ClusterStatus { report, nodes } = cluster;
         let asked = report.node;

@@ -39,9 +39,9 @@ use slowmo::{TensorError, Tensors};
 /// ```
 #[derive(Debug)]
 pub struct StagedModule {
-    /// What the optimizer trains: lend it as the parameters.
+    /// The tensors that the optimizer trains: lend them as the parameters.
     pub parameters: Staged,
-    /// What the forward pass keeps up to date: lend it as [`slowmo::Buffers::model`].
+    /// The tensors that the forward pass keeps up to date: lend them as [`slowmo::Buffers::model`].
     pub buffers: Staged,
 }
 

@@ -1,5 +1,5 @@
-//! What a node that joins midway costs, with its optimizer's state reset or copied from a member
-//! (`joiner_buffers`): two nodes train the digits, a third joins after some steps.
+//! Measures the cost of a node that joins midway, with its optimizer's state reset or copied from a
+//! member (`joiner_buffers`): two nodes train the digits, a third joins after some steps.
 //!
 //! `cargo run --release --manifest-path runtime/candle/Cargo.toml --example joiner -- [TAU]`: five
 //! seeds of each, in a few minutes. `docs/state.md` has the result.

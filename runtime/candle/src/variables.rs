@@ -49,7 +49,7 @@ struct Watch {
     without: BTreeMap<usize, Untrained>,
 }
 
-/// Who sees the gradients of each step.
+/// The part of the program that sees the gradients of each step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watcher {
     /// [`crate::CandleGradients`], before the optimizer.
@@ -58,7 +58,7 @@ pub(crate) enum Watcher {
     Optimizer,
 }
 
-/// What is known of a variable that has had no gradient.
+/// The state of a variable that has had no gradient.
 #[derive(Clone, Debug, PartialEq)]
 enum Untrained {
     /// Nothing was written to it yet.

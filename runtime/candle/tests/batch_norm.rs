@@ -202,7 +202,7 @@ fn a_map_with_running_statistics_trains_and_no_variance_is_negative() {
     }
 }
 
-/// What the adapter protects from: slow momentum overshoots a variance that falls.
+/// The adapter protects from this: slow momentum overshoots a variance that falls.
 #[test]
 fn statistics_that_are_lent_as_parameters_become_negative() {
     let seen = Cluster::run(&local_sgd(), NODES, |node| {

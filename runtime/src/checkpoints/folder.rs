@@ -56,7 +56,7 @@ pub struct Refused {
 pub struct TrustedFolder<'a> {
     /// The folder.
     pub folder: &'a Path,
-    /// Whose manifests are believed.
+    /// The trust in manifests.
     pub trust: &'a Trust,
 }
 
@@ -292,7 +292,7 @@ pub fn prune<'a>(
 /// The branches that a history left behind, by run and lineage.
 struct Branches(BTreeMap<(u32, Lineage), Branch>);
 
-/// What is known of one of them.
+/// One of these branches.
 #[derive(Default)]
 struct Branch {
     /// Something was written to it lately: it may be alive.

@@ -68,7 +68,7 @@ pub struct WriterSettings {
     pub points: Points,
     /// The outer optimizer.
     pub outer: Option<String>,
-    /// Whose manifests are believed, and the key that seals this node's.
+    /// The trust in manifests, with the key that seals this node's.
     pub trust: Trust,
 }
 

@@ -110,8 +110,8 @@ words!(
     }
 );
 words!(
-    /// What a bootstrap that resumes does with the samples that the checkpoint says are left (key
-    /// `resume_sampler`).
+    /// Treatment, by a bootstrap that resumes, of the samples that the checkpoint says are left
+    /// (key `resume_sampler`).
     ResumeSampler {
         /// Hands them out.
         #[default]

@@ -166,8 +166,8 @@ impl Allowances {
     }
 }
 
-/// What counts as one address: an IPv4 address, or the network of 64 bits of an IPv6 address, of
-/// which a single host may take any.
+/// Returns the prefix that counts as one address: an IPv4 address, or the network of 64 bits of an
+/// IPv6 address, of which a single host may take any.
 pub fn prefix(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

@@ -19,7 +19,7 @@ pub struct NamedTensors<'a> {
     list: Vec<(String, Lent<'a>)>,
 }
 
-/// What has a name.
+/// Tensors or a count that a name stands for.
 #[derive(Debug)]
 enum Lent<'a> {
     Values(&'a mut [f32]),

@@ -283,7 +283,7 @@ impl Shared {
         (changed.encode().map_or(header, Bytes::from), first)
     }
 
-    /// What signs the values of a falsified stream that ends with a signature.
+    /// Returns the signer of a falsified stream's values, if the stream ends with a signature.
     fn signs_anew(&self, header: &Bytes, first: &[u8]) -> Option<Signing> {
         let BulkHeader::V1 { header, content } = BulkHeader::decode(header).ok()?;
         let signed = content == Bulk::Parameters && !first.is_empty();
@@ -332,7 +332,7 @@ impl Shared {
         Frame::V1 { header, message }
     }
 
-    /// What is passed on of an event: nothing to a node that has crashed.
+    /// Passes an event on. A node that has crashed gets nothing.
     fn receive(&self, event: TransportEvent) -> Vec<TransportEvent> {
         if self.crash.has_crashed() {
             return Vec::new();

@@ -63,7 +63,7 @@ pub struct Session {
     /// The settings that changed in the rounds whose parameters this worker took.
     changed: SettingValues,
     rate: LastRate,
-    /// What worker 0's parameters were written from, as far as they are not float32.
+    /// The values that worker 0's parameters were written from, as far as they are not float32.
     written: Option<Written>,
 }
 
@@ -202,7 +202,7 @@ impl Session {
         })
     }
 
-    /// What `synchronize` reports of a node that left before it was a member.
+    /// Returns the report of `synchronize` for a node that left before it was a member.
     fn ended_before_it_began(&mut self) -> Synchronized {
         self.ended = true;
         Synchronized {

@@ -121,7 +121,7 @@ pub struct Coordinator {
     /// Whether this node took part in a bootstrap that gave way to another one, whose streams may
     /// have been refused meanwhile.
     rebootstraps: bool,
-    /// What was applied last: others may have got something else, and say so late.
+    /// The entry that was applied last. Others may have applied another one, and say so late.
     applied: Option<Applied>,
     /// Entries applied before, as far as only their leaders' votes made a quorum for them.
     doubtful: VecDeque<Applied>,

@@ -113,7 +113,7 @@ impl Membership {
         self.misfits.insert(address, misfit);
     }
 
-    /// What this node and a peer differ in; `None` if they may train together.
+    /// Compares this node and a peer. Returns how they differ; `None` if they may train together.
     fn misfit(&self, known: &Known) -> Option<(BootstrapError, String)> {
         let ours = &self.settings.shared;
         let theirs = known.node;
@@ -296,7 +296,7 @@ impl Membership {
             .count()
     }
 
-    /// Who was refused, and why, for an operator.
+    /// Names the refused nodes and the reasons, for an operator.
     pub(super) fn refused_nodes(&self) -> Option<String> {
         let told = self.misfits.iter().take(REFUSED_TOLD_MAX);
         let told: Vec<String> = told

@@ -567,7 +567,7 @@ impl Membership {
         }
     }
 
-    /// What keeps this node from meeting the others, for an operator.
+    /// Names the obstacle that keeps this node from meeting the others, for an operator.
     fn obstacle(&self) -> Option<String> {
         let silent = self.unreachable.as_ref();
         let silent = silent.map(|(_, told)| format!("last failure: {told}"));

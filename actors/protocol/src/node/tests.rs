@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 const ELEMENTS: usize = 23;
 
-/// What is under way to a node.
+/// A message under way to a node.
 enum Letter {
     Frame(Frame),
     Stream(Stream),
@@ -28,7 +28,7 @@ struct Node {
     part: RoundsPart<Vectors>,
     inbox: VecDeque<Letter>,
     applied: Vec<Round>,
-    /// What its membership heard.
+    /// The inputs of its membership.
     heard: Vec<membership::In>,
 }
 

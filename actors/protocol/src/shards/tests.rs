@@ -1,4 +1,4 @@
-//! What holds for every shard map.
+//! Properties of every shard map.
 #![allow(clippy::unwrap_used)]
 
 use super::*;

@@ -231,7 +231,7 @@ pub enum Message {
     /// A leader asks a receiver of the header's attempt what the owners published to it, because
     /// another receiver holds other values.
     Compare,
-    /// What the owners of the header's attempt published to the sender, ascending.
+    /// The digests that the owners of the header's attempt published to the sender, ascending.
     Published(
         #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")] Vec<(NodeId, Signed)>,
     ),
@@ -239,9 +239,9 @@ pub enum Message {
     Equivocated {
         /// The owner.
         owner: NodeId,
-        /// What it published to one node.
+        /// The digest that it published to one node.
         one: Signed,
-        /// What it published to another one.
+        /// The digest that it published to another node.
         other: Signed,
     },
     /// The sender's training took the result of the last round, to which it had not contributed:
@@ -251,9 +251,9 @@ pub enum Message {
     AskCheckpoint,
     /// The proof that the leader of the header's term asked for votes for two entries.
     TwoEntries {
-        /// What it signed for one voter.
+        /// The digest that it signed for one voter.
         one: Signed,
-        /// What it signed for another one.
+        /// The digest that it signed for another voter.
         other: Signed,
     },
     /// The sender is in the header's round, and knows of no decision.

@@ -16,7 +16,7 @@ const VALUES: usize = 600;
 const BUFFERS: usize = 40;
 const WIRES: [WireType; 3] = [WireType::Float32, WireType::BFloat16, WireType::Int8];
 
-/// What happens to a node, in any order. Numbers are seeds of values.
+/// The events of a node, in any order. Numbers are seeds of values.
 #[derive(Clone, Debug)]
 enum Event {
     /// Its training thread moves the model.
@@ -114,7 +114,7 @@ impl Sum {
     }
 }
 
-/// What a node of this weight sends to so many peers.
+/// Plans the messages of a node of this weight to so many peers.
 fn plan(weight: f64, out: usize) -> Option<Plan> {
     let place = Place {
         lineage: Lineage(1),
@@ -230,7 +230,7 @@ impl Node {
         }
     }
 
-    /// What the training thread did since the last mix.
+    /// Returns the change by the training thread since the last mix.
     fn moved(&self) -> Vec<f64> {
         self.model
             .iter()

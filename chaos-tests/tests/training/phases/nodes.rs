@@ -78,7 +78,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a node is about to send.
+    /// Decides the fate of something that a node is about to send.
     pub(super) fn judge(&self, node: u64, sending: Sending<'_>) -> Fate {
         let mut state = self.state();
         if let Sending::Control(Frame::V1 { header, message }) = sending {

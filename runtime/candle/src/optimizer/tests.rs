@@ -176,7 +176,8 @@ fn nesterov_by_hand() {
     }
 }
 
-/// What another node is given goes on as here, bit for bit; without the count it would not.
+/// Another node that is given the state goes on as here, bit for bit; without the count it would
+/// not.
 #[test]
 fn the_state_continues_where_it_was_taken() {
     let (variable, variables) = model();

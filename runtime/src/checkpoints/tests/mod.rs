@@ -91,7 +91,7 @@ fn own(node: u64) -> Own {
     }
 }
 
-/// What node 1 or 2 of two writes: every other shard.
+/// Returns the snapshot of node 1 or 2 of two: every other shard.
 fn snapshot(node: u64, step: u64) -> Snapshot {
     let shards: Vec<ShardId> = Layout::new(ELEMENTS)
         .shards()

@@ -50,7 +50,7 @@ struct Running {
     prefixes: HashMap<Prefix, usize>,
 }
 
-/// What is known of a dialer before its handshake.
+/// A dialer before its handshake.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dialer {
     pub address: SocketAddr,

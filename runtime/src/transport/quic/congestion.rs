@@ -64,7 +64,7 @@ impl ControllerFactory for DeliveryConfig {
     }
 }
 
-/// What was delivered when a packet was sent.
+/// The bytes that were delivered when a packet was sent.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     sent: Instant,

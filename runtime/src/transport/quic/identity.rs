@@ -52,7 +52,7 @@ pub struct Identity {
     pub(super) marks: Vec<MarkKey>,
 }
 
-/// What the operator's own files hold, in PEM.
+/// The operator's own files, in PEM.
 #[derive(Clone, Copy)]
 pub struct OperatorFiles<'a> {
     /// The CAs whose certificates are accepted.

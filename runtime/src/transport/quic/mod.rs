@@ -150,7 +150,7 @@ pub fn bind_renewable(settings: QuicSettings) -> Result<(Bound, Renewer), BindEr
 struct Node {
     introduction: Introduction,
     endpoint: Endpoint,
-    /// What this node authenticates with now.
+    /// The credential that this node authenticates with now.
     credential: watch::Sender<Arc<Credential>>,
     /// Permits for connections that are renewed at once.
     renewals: Semaphore,

@@ -49,7 +49,7 @@ const SECRET_BYTES: usize = 32;
 /// stream.
 const LENGTH_BYTES: usize = 4;
 
-/// What both ends of a connection know, and nobody else.
+/// Secrets that both ends of a connection know, and nobody else.
 struct Secrets {
     name: String,
     proof: Key,

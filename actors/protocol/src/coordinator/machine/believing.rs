@@ -1,4 +1,4 @@
-//! Whose word on a decision counts. No single node says alone what was decided, or that later rounds
+//! Rules for believing a decision. No single node says alone what was decided, or that later rounds
 //! were.
 //!
 //! A member applies a decision once a quorum voted for it, as far as the votes came here, and every

@@ -57,20 +57,20 @@ fn differing<'a>(
     })
 }
 
-/// What a node is said to have signed: its signature is to be checked.
+/// A statement that somebody says a node signed. Its signature is to be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The node.
     pub signer: Voter,
     /// Its key.
     pub key: PublicKey,
-    /// What it signed, as somebody says.
+    /// The digest and the signature that somebody says are the node's.
     pub signed: Signed,
-    /// What that stands for.
+    /// The statement that the digest belongs to.
     pub of: Statement,
 }
 
-/// What a signature stands for.
+/// The meaning of a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statement {
     /// The signer published values with this digest in an attempt.
@@ -249,7 +249,8 @@ impl Coordinator {
         }
     }
 
-    /// What the owners of an attempt published to this node, as far as it is here.
+    /// Returns the digests that the owners of an attempt published to this node, as far as they are
+    /// here.
     fn published_in(&self, attempt: Attempt) -> Option<&BTreeMap<NodeId, Signed>> {
         let deciding = self.deciding.as_ref();
         let movement = deciding.and_then(|deciding| deciding.data.known(attempt));

@@ -118,7 +118,7 @@ impl Movement {
         }
     }
 
-    /// What the owners published, by owner.
+    /// Lists the digests that the owners published, by owner.
     pub fn published_list(&self) -> Vec<(NodeId, Signed)> {
         self.signed
             .iter()

@@ -32,7 +32,7 @@ pub const PROMISE_WAIT: Span = Span::from_millis(1_000);
 /// Time for which a node that promised another node's term leaves the lead to it.
 pub const FOLLOW_WAIT: Span = Span::from_millis(500);
 
-/// What the promises of a quorum say of an earlier term.
+/// The finding of a quorum's promises about an earlier term.
 enum MayBeChosen<'a> {
     /// Nothing was chosen.
     None,

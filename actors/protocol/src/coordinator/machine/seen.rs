@@ -1,4 +1,4 @@
-//! What a node saw of the others' votes in a round, and what they say of its decision.
+//! The others' votes in a round, and their words on its decision, as a node saw them.
 
 use super::history::PlacedOutcome;
 use crate::coordinator::outcome::Outcome;
@@ -25,7 +25,7 @@ impl CastVotes {
     }
 }
 
-/// What this node saw of the others' votes in the round, and what they say of its decision.
+/// The others' votes in the round, and their words on its decision, as this node saw them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Seen {
     /// The votes of each voter; at most [`MEMBERS_MAX`](crate::view::MEMBERS_MAX).

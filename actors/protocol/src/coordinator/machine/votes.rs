@@ -41,8 +41,7 @@ pub const VOTES_WAIT: Span = Span::from_millis(1_000);
 /// as far as this node saw: those of minutes in which members cannot reach each other.
 pub const DOUBTFUL_MAX: usize = 1 << 12;
 
-/// What this node knows of an entry that it applied: others may find late that it was not the only
-/// one.
+/// An entry that this node applied. Others may find late that it was not the only one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Applied {
     /// The attempt whose data was installed, and what its owners published.
@@ -51,7 +50,7 @@ pub(super) struct Applied {
     lineage: Lineage,
     round: Round,
     entry: Digest,
-    /// What the leader signed for it, if this node was asked for its vote.
+    /// The leader's signature for it and the term, if this node was asked for its vote.
     asked: Option<(Term, Signed)>,
     /// Whether it has a quorum also without that leader's vote.
     is_firm: bool,
@@ -120,7 +119,8 @@ impl Coordinator {
         asked.map(|asked| asked.digest).or_else(held)
     }
 
-    /// What was applied in the round of a header, if it was the last round or is doubtful.
+    /// Returns the entry that was applied in the round of a header, if it was the last round or is
+    /// doubtful.
     fn applied_in(&self, header: &Header) -> Option<&Applied> {
         if !self.doubts() || header.round >= self.place().round {
             return None;
@@ -159,8 +159,8 @@ impl Coordinator {
         self.broadcast(to, &Message::Accepted(signed), out);
     }
 
-    /// What this node voted for last, with its leader's signature; `None` if it has not voted under
-    /// the term in force, or leads it.
+    /// Returns the entry that this node voted for last, with its leader's signature; `None` if it
+    /// has not voted under the term in force, or leads it.
     pub(super) fn own_vote(&self) -> Option<Signed> {
         let deciding = self.deciding.as_ref()?;
         let (term, _) = deciding.acceptor.accepted()?;
@@ -381,7 +381,7 @@ impl Coordinator {
         })
     }
 
-    /// What is kept of an entry while the next round is under way. Names the nodes that told of
+    /// Keeps an applied entry while the next round is under way. Names the nodes that told of
     /// another one.
     pub(super) fn note_applied(
         &mut self,

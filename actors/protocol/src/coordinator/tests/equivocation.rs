@@ -4,7 +4,7 @@ use super::*;
 use crate::coordinator::{COMPARE_WAIT, RoundError};
 use crate::sound::Unsound;
 
-/// What an owner published to other nodes.
+/// Returns another digest, which a lying owner publishes to other nodes.
 fn otherwise(owner: u64) -> Signed {
     Signed::simulated(&[owner as u8, 99])
 }
@@ -46,7 +46,7 @@ fn names(effects: &[Effect]) -> Vec<(u64, Unsound)> {
     effects.iter().filter_map(named).collect()
 }
 
-/// Who was told that an owner equivocated.
+/// Lists the nodes that were told that an owner equivocated.
 fn told_proof(effects: &[Effect], owner: u64) -> Vec<u64> {
     let told = |(to, _, message): (NodeId, &Header, &Message)| match message {
         Message::Equivocated {
