@@ -431,8 +431,8 @@ impl StatusBoard {
         self.with(|status| note(status, what.into()));
     }
 
-    /// Counts a message that no correct node sends, and names its sender in an event if the count is
-    /// a power of two: a flood of such messages hides no other event. Returns whether it did.
+    /// Counts a message that no correct node sends, and names its sender in an event if the count
+    /// is a power of two: a flood of such messages hides no other event. Returns whether it did.
     pub fn accuse(&self, node: NodeId, what: &Unsound) -> bool {
         let mut accused = self.accused.lock();
         if accused.len() >= MEMBERS_MAX && !accused.contains_key(&node) {

@@ -209,8 +209,8 @@ impl Facts<'_> {
         parts
     }
 
-    /// Most bytes of a round that may wait in the connections: a contribution to each of this node's
-    /// shards, and the values of each other shard.
+    /// Most bytes of a round that may wait in the connections: a contribution to each of this
+    /// node's shards, and the values of each other shard.
     fn unread(&self) -> u64 {
         let nodes = self.nodes.max(1) as u64;
         let of_each = (2 * self.travels() / nodes).min(u64::from(CONNECTION_WINDOW_BYTES));

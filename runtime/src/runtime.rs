@@ -188,10 +188,10 @@ impl Runtime {
     }
 
     /// Asks for another value of a setting of the whole cluster, like `slowmo set`: the next round
-    /// decides it, and all nodes use it from the step after that on. Later rounds and nodes that join
-    /// keep it; a bootstrap, also one that resumes, begins with what its nodes are configured with.
-    /// If two values are asked for at once, one of them is decided. The status shows the values in
-    /// force.
+    /// decides it, and all nodes use it from the step after that on. Later rounds and nodes that
+    /// join keep it; a bootstrap, also one that resumes, begins with what its nodes are configured
+    /// with. If two values are asked for at once, one of them is decided. The status shows the
+    /// values in force.
     ///
     /// # Errors
     /// The key is unknown, may not change in a running job or is not used by it, the value is not

@@ -9,8 +9,8 @@
 //! Digests are made of the values as every receiver holds them, float32 in ascending shards, and
 //! not of the bytes that travel: a joiner gets float32 where members get differences.
 //!
-//! A leader signs the digest of the entry that it asks votes for, for one term. Two of them under one
-//! term prove that it asked for votes for two entries.
+//! A leader signs the digest of the entry that it asks votes for, for one term. Two of them under
+//! one term prove that it asked for votes for two entries.
 
 use crate::coordinator::{Attempt, Voter};
 use crate::ident::{ClusterId, Lineage, NodeId, Round, Term};

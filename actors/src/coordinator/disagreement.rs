@@ -1,4 +1,5 @@
-//! How far a node's model was from the result of a round: `‖x − x̄‖ / ‖x̄‖`, for status and metrics.
+//! How far a node's model was from the result of a round: `‖x − x̄‖ / ‖x̄‖`, for status and
+//! metrics.
 //!
 //! Up to [`COMPARED_MAX`] values it is exact. A larger model is divided into equal parts, and a run
 //! of each part is compared, at a place that is random anew in each round. Every value of a part is

@@ -151,8 +151,8 @@ impl CoordinatorState {
         );
     }
 
-    /// Whether the signatures that a frame carries are sound. Names a sender of false ones, and goes
-    /// on without it.
+    /// Whether the signatures that a frame carries are sound. Names a sender of false ones, and
+    /// goes on without it.
     fn is_signed(&self, header: &Header, message: &Message) -> bool {
         let verdict = signing::check(&self.context, self.part.machine(), header, message);
         if verdict == Verdict::False {

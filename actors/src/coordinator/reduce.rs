@@ -66,8 +66,9 @@ pub enum Source {
 enum Published {
     /// The next chunk.
     Chunk(Bytes),
-    /// The stream is complete with these bytes: the signature of parameters. If the queue ends without this item, the stream is reset, so that
-    /// the receiver does not mistake a part for the whole.
+    /// The stream is complete with these bytes: the signature of parameters. If the queue ends
+    /// without this item, the stream is reset, so that the receiver does not mistake a part for the
+    /// whole.
     End(Bytes),
 }
 

@@ -1,5 +1,5 @@
-//! Signatures under the values that owners publish, and the entries that leaders ask votes for: made,
-//! and checked where streams and frames arrive. See [`slowmo_protocol::published`].
+//! Signatures under the values that owners publish, and the entries that leaders ask votes for:
+//! made, and checked where streams and frames arrive. See [`slowmo_protocol::published`].
 
 use crate::context::NodeContext;
 use slowmo_protocol::coordinator::{Attempt, Claim, Coordinator, Voter};

@@ -76,9 +76,8 @@ pub trait Transport: Send + Sync + 'static {
     /// The smoothed round-trip time to a peer that can be sent to, if it was measured.
     fn round_trip(&self, node: NodeId) -> Option<Duration>;
 
-    /// UDP payload bytes sent on the connections to a peer that can be sent to, and values sent to it
-    /// on this machine; 0 if they are not
-    /// counted.
+    /// UDP payload bytes sent on the connections to a peer that can be sent to, and values sent to
+    /// it on this machine; 0 if they are not counted.
     fn sent_to(&self, node: NodeId) -> u64;
 
     /// Sends a port probe: checks whether a process listens at the peer's address, or at the

@@ -108,8 +108,8 @@ impl Lie {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gap {
-    /// It does no harm, and what is seen of it need not prove a lie: its teller may not be named, or
-    /// only after a while.
+    /// It does no harm, and what is seen of it need not prove a lie: its teller may not be named,
+    /// or only after a while.
     Unnamed,
     /// It may hold rounds up, leave honest nodes out, or make them decide differently.
     Harms,

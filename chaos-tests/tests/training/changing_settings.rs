@@ -44,8 +44,8 @@ impl Drop for Ends<'_> {
 type Trained = (BTreeMap<u64, (Exchange, bool)>, Vec<u32>);
 
 /// Three nodes train with τ = 4, and with other settings after some steps; a fourth one, which is
-/// configured as the others were, joins after that. Returns what each exchanged, from the step on at
-/// which the settings were in force, and the model after the last step.
+/// configured as the others were, joins after that. Returns what each exchanged, from the step on
+/// at which the settings were in force, and the model after the last step.
 fn changed(config: &Config, settings: &[(&str, &str)]) -> Vec<Trained> {
     let hub = MemoryHub::new(None);
     let config = Config {

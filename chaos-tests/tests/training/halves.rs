@@ -255,8 +255,8 @@ fn up_to(end: u64, folder: Option<&Path>) -> Vec<Mixed> {
     })
 }
 
-/// A checkpoint holds the decided float32 values, from which every node writes its tensors again and
-/// knows what rounding took.
+/// A checkpoint holds the decided float32 values, from which every node writes its tensors again
+/// and knows what rounding took.
 #[test]
 fn a_resumed_training_has_the_bits_of_one_that_was_not_interrupted() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! `slowmo checkpoint`: makes one now, lists checkpoints, verifies that they are whole, and exports the model as
-//! one file for other frameworks.
+//! `slowmo checkpoint`: makes one now, lists checkpoints, verifies that they are whole, and exports
+//! the model as one file for other frameworks.
 
 use super::job::{Which, ask};
 use super::one_node;
@@ -178,7 +178,8 @@ impl Now {
     }
 }
 
-/// The report of the node with this admin socket, or of that node of the job that is furthest ahead.
+/// The report of the node with this admin socket, or of that node of the job that is furthest
+/// ahead.
 pub fn furthest(admin: Option<&Path>, which: &Which) -> anyhow::Result<Status> {
     if let Some(socket) = admin {
         return one_node::status(socket);

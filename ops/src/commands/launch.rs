@@ -28,9 +28,9 @@ use std::time::{Duration, Instant};
 ///
 /// Each node gets its identity through SLOWMO_* variables; its output appears behind a prefix. If a
 /// node dies, the others continue without it, or it starts again (--restart). `slowmo scale`,
-/// `drain`, `kill` and `status` work on the running job. Ctrl-C or SIGTERM ends all nodes: they leave
-/// together with an outer round and write a last checkpoint (--grace); a second one ends them at
-/// once.
+/// `drain`, `kill` and `status` work on the running job. Ctrl-C or SIGTERM ends all nodes: they
+/// leave together with an outer round and write a last checkpoint (--grace); a second one ends them
+/// at once.
 #[derive(Debug, Args)]
 pub struct Launch {
     /// Node processes; at most max_nodes of their settings, as is `slowmo scale`.

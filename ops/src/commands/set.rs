@@ -19,8 +19,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Change a setting of the running job. The next round decides it, so all nodes use it from the
 /// same step on, and so do nodes that join later. A job that starts again, also from a checkpoint,
-/// begins with the settings that its nodes are given then. docs/configuration.md names the keys that
-/// may change.
+/// begins with the settings that its nodes are given then. docs/configuration.md names the keys
+/// that may change.
 #[derive(Debug, Args)]
 pub struct Set {
     /// The key, as in the configuration.

@@ -88,9 +88,10 @@ impl OnDevice<'_> {
 
 macro_rules! on_gpu {
     ($owner:ty) => {
-        // SAFETY: the owner holds its tensors, so candle keeps their storage; a training thread lends
-        // them for the time of a call and does nothing else with them meanwhile. Addresses, lengths,
-        // GPU and stream are those of the storage, and `each` refuses tensors of two GPUs or streams.
+        // SAFETY: the owner holds its tensors, so candle keeps their storage; a training thread
+        // lends them for the time of a call and does nothing else with them meanwhile. Addresses,
+        // lengths, GPU and stream are those of the storage, and `each` refuses tensors of two GPUs
+        // or streams.
         #[expect(unsafe_code, reason = "the contract of `OnGpu`")]
         unsafe impl OnGpu for $owner {
             fn ordinal(&self) -> usize {

@@ -1,5 +1,5 @@
-//! A model with batch norm on several nodes: its running statistics are averaged, and never moved by
-//! the slow momentum.
+//! A model with batch norm on several nodes: its running statistics are averaged, and never moved
+//! by the slow momentum.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use candle_core::{D, DType, Device, Tensor};

@@ -24,7 +24,8 @@ impl Config {
         }
     }
 
-    /// The configuration of this process: a file, then `SLOWMO_*` variables, then `--slowmo-*` flags.
+    /// The configuration of this process: a file, then `SLOWMO_*` variables, then `--slowmo-*`
+    /// flags.
     #[staticmethod]
     fn load() -> PyResult<Self> {
         let inner = slowmo::Config::load().map_err(errors::config)?;

@@ -21,8 +21,8 @@ use std::time::Duration;
 /// belong to another cluster that is alive.
 pub const UNTOUCHED: Duration = Duration::from_secs(60 * 60);
 
-/// Number of whole checkpoints that stay of each branch that a history left behind: its newest, from
-/// which the branch can be resumed.
+/// Number of whole checkpoints that stay of each branch that a history left behind: its newest,
+/// from which the branch can be resumed.
 pub const BRANCH_KEPT: usize = 1;
 
 /// Most checkpoints that are looked at in a folder: more than a run writes in years, and their

@@ -111,9 +111,9 @@ pub fn restore<T: Tensors + ?Sized>(values: &[f32], tensors: &mut T) -> Result<(
     Ok(())
 }
 
-/// A digest of all values: 32 hexadecimal digits of XXH3-128 over their little-endian bytes, each in
-/// its own type. Equal digests mean equal bits (except for deliberate collisions); how the values are
-/// cut into tensors does not matter.
+/// A digest of all values: 32 hexadecimal digits of XXH3-128 over their little-endian bytes, each
+/// in its own type. Equal digests mean equal bits (except for deliberate collisions); how the
+/// values are cut into tensors does not matter.
 ///
 /// # Errors
 /// A tensor cannot be read.

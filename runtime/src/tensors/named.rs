@@ -41,9 +41,9 @@ impl<'a> NamedTensors<'a> {
         self
     }
 
-    /// Adds a tensor of bfloat16 or float16 at the end, as bits (`half::bf16::to_bits`; a whole slice
-    /// of the crate `half` with `reinterpret_cast_mut`, or with `bytemuck::cast_slice_mut`). Between
-    /// nodes its values are float32; what is written back is rounded ([`Half`]).
+    /// Adds a tensor of bfloat16 or float16 at the end, as bits (`half::bf16::to_bits`; a whole
+    /// slice of the crate `half` with `reinterpret_cast_mut`, or with `bytemuck::cast_slice_mut`).
+    /// Between nodes its values are float32; what is written back is rounded ([`Half`]).
     ///
     /// ```
     /// use slowmo::{Half, NamedTensors};

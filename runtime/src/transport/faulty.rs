@@ -170,8 +170,8 @@ impl Faults {
         *self.shared.hearer.lock() = Some(hearer);
     }
 
-    /// Lets `tamperer` replace each control frame that this node sends from now on, as a hostile node
-    /// might. It signs what it asks votes for as it asks.
+    /// Lets `tamperer` replace each control frame that this node sends from now on, as a hostile
+    /// node might. It signs what it asks votes for as it asks.
     pub fn tamper(&self, tamperer: Tamperer) {
         *self.shared.tamperer.lock() = Some(tamperer);
     }

@@ -631,9 +631,9 @@ impl Session {
         Ok(buffer.freeze())
     }
 
-    /// Writes the parameters, and remembers on worker 0, whose values are sent, what rounding took of
-    /// those that are not float32. The mixes of overlapped gossip remember nothing: what they round
-    /// counts as movement of the training, as its own rounding does.
+    /// Writes the parameters, and remembers on worker 0, whose values are sent, what rounding took
+    /// of those that are not float32. The mixes of overlapped gossip remember nothing: what they
+    /// round counts as movement of the training, as its own rounding does.
     fn write_parameters(
         &mut self,
         values: &ChunkedBuffer,

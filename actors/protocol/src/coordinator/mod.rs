@@ -40,9 +40,9 @@
 //! (`machine::comparing`). So a decided entry stands for one model, whatever an owner does.
 //!
 //! # A leader has two entries voted for
-//! It signs what it asks votes for, and voters send that with their votes to everybody. So both sides
-//! hold both signatures, before they apply what it says is decided (`machine::votes`). A member
-//! believes no single node what was decided.
+//! It signs what it asks votes for, and voters send that with their votes to everybody. So both
+//! sides hold both signatures, before they apply what it says is decided (`machine::votes`). A
+//! member believes no single node what was decided.
 //!
 //! # An owner dies before the vote
 //! Nobody has voted, so the leader drops the attempt and begins another one in the same term, from

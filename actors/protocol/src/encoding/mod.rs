@@ -141,8 +141,8 @@ impl WireType {
     }
 
     /// Index and decoded value of the first one that is not finite, or beyond `most`; as
-    /// [`WireType::Int8`], the index of the first value of its block, and the largest magnitude that
-    /// the block's scale allows.
+    /// [`WireType::Int8`], the index of the first value of its block, and the largest magnitude
+    /// that the block's scale allows.
     #[must_use]
     pub fn first_beyond(self, bytes: &[u8], most: f32) -> Option<(usize, f32)> {
         match self {

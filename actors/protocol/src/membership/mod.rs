@@ -11,8 +11,8 @@
 //! ```
 //! `bootstrap` decides which process bootstraps, and keeps a restarted process from doing so
 //! wrongly. A node that meets a running cluster, or that the others went on without, joins
-//! (`life`); it first gives up its own place (`resigning`). Of nodes that differ, `misfits` says which
-//! give up before there is a run:
+//! (`life`); it first gives up its own place (`resigning`). Of nodes that differ, `misfits` says
+//! which give up before there is a run:
 //! ```text
 //!   joiner J                    each member
 //!      │◄──── Hello{standing} ────►│   the view and its living members; members dial J back
@@ -548,8 +548,8 @@ impl Membership {
         }
     }
 
-    /// Bounds the wait of a node that was a member, or that must look for its run: without an end it
-    /// would wait for a run that is over.
+    /// Bounds the wait of a node that was a member, or that must look for its run: without an end
+    /// it would wait for a run that is over.
     fn bound_return(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let was_member = self.life.was_member && self.life.standing.is_none() && !self.life.drained;
         let looks = self.model.is_some()

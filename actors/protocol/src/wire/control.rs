@@ -151,8 +151,8 @@ pub enum Message {
         /// The attempt, as a change of that entry.
         draft: Draft,
     },
-    /// The sender holds all data that it must hold for the header's attempt, with this digest of the
-    /// entry, which names what the owners published.
+    /// The sender holds all data that it must hold for the header's attempt, with this digest of
+    /// the entry, which names what the owners published.
     Ready(Digest),
     /// A leader asks a voter to accept an entry.
     Accept {
@@ -161,8 +161,9 @@ pub enum Message {
         /// The leader's signature of [`crate::published::ask`].
         signature: Signature,
     },
-    /// A voter accepted the entry that it was asked to accept under the header's term, to the leader
-    /// and to everybody whom the entry concerns: the entry's digest, with the leader's signature.
+    /// A voter accepted the entry that it was asked to accept under the header's term, to the
+    /// leader and to everybody whom the entry concerns: the entry's digest, with the leader's
+    /// signature.
     Accepted(Signed),
     /// A voter refuses because it promised the header's term, which is higher than the requested
     /// one.

@@ -18,7 +18,8 @@ const OVERLAPPED_MAX: f64 = 1.05;
 /// Target: bound of the ratio of steps beside a slow node to steps without one.
 const SLOWED_MAX: f64 = 1.10;
 
-/// Gossip over QUIC, on loopback or between network namespaces, with and without overlap with computation.
+/// Gossip over QUIC, on loopback or between network namespaces, with and without overlap with
+/// computation.
 #[derive(Debug, Args, Serialize)]
 pub struct GossipBench {
     #[command(flatten)]

@@ -21,8 +21,8 @@ pub struct Sizes {
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MODEL_MIB_MAX))]
     #[serde(rename = "model_mib")]
     pub mib: u32,
-    /// Network namespaces in which the nodes run, and their addresses there: `bl0=10.210.0.1,…`, one
-    /// for each node. Needs root. Without them, the nodes talk over loopback.
+    /// Network namespaces in which the nodes run, and their addresses there: `bl0=10.210.0.1,…`,
+    /// one for each node. Needs root. Without them, the nodes talk over loopback.
     #[arg(long, value_name = "NAMESPACE=ADDRESS", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<Host>,

@@ -18,8 +18,8 @@ struct Bounds {
     unproven: usize,
 }
 
-/// Dialers whose packets are marked, or that dial from the address of a peer. All nodes of a cluster
-/// may run on one machine.
+/// Dialers whose packets are marked, or that dial from the address of a peer. All nodes of a
+/// cluster may run on one machine.
 const MEMBERS: Bounds = Bounds {
     at_once: 256,
     of_one_prefix: 256,

@@ -2,16 +2,17 @@
 //! were.
 //!
 //! A member applies a decision once a quorum voted for it, as far as the votes came here, and every
-//! member that lives and votes voted for it too, or [`VOTES_WAIT`](super::VOTES_WAIT) has passed. Votes travel
-//! beside those to the leader (`votes`), so in a steady round they are here before its decision is. If
-//! two other nodes say what was decided, one of them is honest, and that is enough.
+//! member that lives and votes voted for it too, or [`VOTES_WAIT`](super::VOTES_WAIT) has passed.
+//! Votes travel beside those to the leader (`votes`), so in a steady round they are here before its
+//! decision is. If two other nodes say what was decided, one of them is honest, and that is enough.
 //!
 //! A node that only one other tells of a decision, or of later rounds, asks everybody. It follows
 //! that one if those that answer that they know nothing of it are no quorum with it: a quorum would
 //! go on here, and does not leave its place for what one node says.
 //!
-//! A node that joins has no place to lose, and has the history from its leader alone. It believes that
-//! leader at once; if others show later that two entries were voted for, it stops as others do.
+//! A node that joins has no place to lose, and has the history from its leader alone. It believes
+//! that leader at once; if others show later that two entries were voted for, it stops as others
+//! do.
 
 use super::Coordinator;
 use super::deciding::Deciding;

@@ -11,8 +11,8 @@
 //!   │                        │                      ├─ Published(list) ───►│ two digests signed by X
 //!   │                        │◄─────────────────────┼◄────── Equivocated ──┤ the next attempt is without X
 //! ```
-//! The digest that `Ready` names is that of the whole entry, so a leader that drafts another one for
-//! each node gains nothing: those that it asks tell each other (`votes`).
+//! The digest that `Ready` names is that of the whole entry, so a leader that drafts another one
+//! for each node gains nothing: those that it asks tell each other (`votes`).
 //!
 //! A leader that asks for a vote for another entry than a node told it, or says that another one is
 //! decided, lies: it asks only once all told the same. The node does not vote, goes on without that
@@ -38,11 +38,11 @@ use crate::time::{Instant, Span};
 use crate::wire::{Header, Message};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Time that a leader waits for what a receiver got. As long as for a member that cannot be reached:
-/// the answer is at hand, and one frame.
+/// Time that a leader waits for what a receiver got. As long as for a member that cannot be
+/// reached: the answer is at hand, and one frame.
 pub const COMPARE_WAIT: Span = super::links::AWAY_WAIT;
-/// Maximum number of receivers that a leader asks at once. One honest answer is a proof, and whoever
-/// gives none is left out of the next attempt.
+/// Maximum number of receivers that a leader asks at once. One honest answer is a proof, and
+/// whoever gives none is left out of the next attempt.
 pub const COMPARED_MAX: usize = 16;
 
 /// The owners that published something else to another node, with what they published to this one

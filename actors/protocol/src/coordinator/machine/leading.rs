@@ -282,9 +282,9 @@ impl Coordinator {
     }
 
     /// The entry that may have been chosen, given the promises of a quorum. Two of one term, or a
-    /// proof, show that its leader lied: then one counts only if it may have a quorum without that leader's
-    /// vote, which voters that promised nothing may have helped to make. An entry does not count
-    /// whose next member this node is without holding its data.
+    /// proof, show that its leader lied: then one counts only if it may have a quorum without that
+    /// leader's vote, which voters that promised nothing may have helped to make. An entry does not
+    /// count whose next member this node is without holding its data.
     fn chosen<'a>(&self, promises: &'a BTreeMap<NodeId, Promise<Outcome>>) -> MayBeChosen<'a> {
         let Some((term, first)) = bound(promises.values()) else {
             return MayBeChosen::None;

@@ -14,8 +14,8 @@
 //! A node that sent values that no correct node sends counts as one that cannot be reached, and at
 //! once: the round is made without it where the others are a quorum, another member stands in for
 //! it if it leads, its frames are ignored, and it is not admitted again until its process is
-//! restarted. The same holds for a member that abandons a round or expects another one: what it says
-//! of others proves nothing. Once such members are half of the voters, the run ends here.
+//! restarted. The same holds for a member that abandons a round or expects another one: what it
+//! says of others proves nothing. Once such members are half of the voters, the run ends here.
 //!
 //! Streams may be lost unnoticed. A sender is done with a stream when its transport has taken it;
 //! if the connection breaks before the stream's beginning has arrived, no node sees a broken
@@ -167,7 +167,8 @@ impl Links {
         }
     }
 
-    /// Whether frames of this incarnation of a node are ignored: it sent what no correct node sends.
+    /// Whether frames of this incarnation of a node are ignored: it sent what no correct node
+    /// sends.
     pub fn is_refused(&self, node: NodeId, incarnation: Incarnation) -> bool {
         self.distrusted.get(&node) == Some(&incarnation)
     }
@@ -441,9 +442,9 @@ impl Coordinator {
         }
     }
 
-    /// Excludes one of two members: the one in more reported pairs, then the one that alone says so,
-    /// then the one with the higher id. So a member that lies about its links excludes itself. Never
-    /// excludes this node, nor a node without which the others would not be a quorum.
+    /// Excludes one of two members: the one in more reported pairs, then the one that alone says
+    /// so, then the one with the higher id. So a member that lies about its links excludes itself.
+    /// Never excludes this node, nor a node without which the others would not be a quorum.
     fn part(&mut self, one: NodeId, other: NodeId) {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return;

@@ -200,8 +200,8 @@ impl Coordinator {
         self.peers.are_calm() && self.links.all_are_reached()
     }
 
-    /// Whether every member lives, contributes in time and is trusted, so that the plain attempt, which needs
-    /// no proposal, fits.
+    /// Whether every member lives, contributes in time and is trusted, so that the plain attempt,
+    /// which needs no proposal, fits.
     pub(super) fn is_plain(&self) -> bool {
         let Some(history) = self.history.as_ref().filter(|history| history.member) else {
             return false;

@@ -37,8 +37,8 @@ pub(super) enum Timer {
     /// Wait for what receivers with other values got from the owners. Then the next attempt is made
     /// without those that did not say.
     Compare,
-    /// Wait for the votes of all living voters, once this node was told a decision. Then a quorum of
-    /// them is enough, and everybody is asked.
+    /// Wait for the votes of all living voters, once this node was told a decision. Then a quorum
+    /// of them is enough, and everybody is asked.
     Votes,
     /// Wait before this node may again stand in for a leader that it cannot reach.
     StandIn,

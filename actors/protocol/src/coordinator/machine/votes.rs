@@ -10,9 +10,9 @@
 //! ```
 //! A member waits for the votes of all voters that live before it applies a decision (`believing`).
 //! So if a leader has two entries voted for, the honest nodes of both sides find it before they
-//! apply either, provided that their votes reach each other in that time. Votes that come later find
-//! it too: a node that applied an entry without a quorum of others then stops, and trains no second
-//! model.
+//! apply either, provided that their votes reach each other in that time. Votes that come later
+//! find it too: a node that applied an entry without a quorum of others then stops, and trains no
+//! second model.
 //!
 //! Where the wait is zero, each node votes to its leader and believes what one node says.
 
@@ -33,12 +33,12 @@ use crate::view::Member;
 use crate::wire::{Header, Message};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Time for which a member that was told a decision waits for the votes of all living voters. Honest
-/// nodes that reach each other do so within it.
+/// Time for which a member that was told a decision waits for the votes of all living voters.
+/// Honest nodes that reach each other do so within it.
 pub const VOTES_WAIT: Span = Span::from_millis(1_000);
 
-/// Maximum number of entries that are kept because only their leaders' votes made a quorum for them,
-/// as far as this node saw: those of minutes in which members cannot reach each other.
+/// Maximum number of entries that are kept because only their leaders' votes made a quorum for
+/// them, as far as this node saw: those of minutes in which members cannot reach each other.
 pub const DOUBTFUL_MAX: usize = 1 << 12;
 
 /// An entry that this node applied. Others may find late that it was not the only one.
@@ -262,8 +262,8 @@ impl Coordinator {
         self.go_on_without_leader(header, (one, other), now, out);
     }
 
-    /// Handles the proof that a leader asked for votes for two entries. It holds in every round, for
-    /// the incarnation whose key the view has.
+    /// Handles the proof that a leader asked for votes for two entries. It holds in every round,
+    /// for the incarnation whose key the view has.
     pub(super) fn receive_two_entries(
         &mut self,
         header: &Header,
@@ -286,8 +286,9 @@ impl Coordinator {
         self.go_on_without_leader(header, (one, other), now, out);
     }
 
-    /// Goes on without a leader that asked for votes for two entries. A node that applied one of them
-    /// which only that leader's vote made a quorum for stops: the others may have applied the other.
+    /// Goes on without a leader that asked for votes for two entries. A node that applied one of
+    /// them which only that leader's vote made a quorum for stops: the others may have applied the
+    /// other.
     fn go_on_without_leader(
         &mut self,
         header: &Header,
@@ -346,8 +347,8 @@ impl Coordinator {
         }
     }
 
-    /// Whether a correct leader cannot ask for votes for an entry: this node is its next member, and
-    /// does not hold its data.
+    /// Whether a correct leader cannot ask for votes for an entry: this node is its next member,
+    /// and does not hold its data.
     pub(super) fn lacks(&self, entry: &Outcome) -> bool {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return false;
