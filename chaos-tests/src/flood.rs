@@ -48,7 +48,8 @@ pub enum FloodError {
     NotLoopback(SocketAddr),
     /// A number is out of its bounds.
     #[error(
-        "a flood has 1 to {PER_SECOND_MAX} packets per second, 1 to {SECONDS_MAX} seconds and 1 to {SOURCES_MAX} sources"
+        "a flood has 1 to {PER_SECOND_MAX} packets per second, 1 to {SECONDS_MAX} seconds and 1 to \
+         {SOURCES_MAX} sources"
     )]
     OutOfBounds,
     /// The system gave no socket.

@@ -370,7 +370,8 @@ impl Book {
             let differs = known.values.iter().zip(&entry.values);
             let differs = differs.filter(|(one, other)| one != other).count();
             let what = format!(
-                "round {round}: {differs} values of node {first} and node {id} differ, of {} and {} members",
+                "round {round}: {differs} values of node {first} and node {id} differ, of {} and \
+                 {} members",
                 known.nodes, entry.nodes
             );
             let mut differences = self.differences.lock();

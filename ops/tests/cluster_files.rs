@@ -264,6 +264,11 @@ fn fields_of_the_status_exist() {
     assert!(named > 15, "only {named} were found: the search is broken");
 }
 
+/// Joins strings that continue in the next line of the code.
+fn joined(code: &str) -> String {
+    code.split("\\\n").map(str::trim_start).collect()
+}
+
 #[test]
 fn lines_of_the_log_are_in_the_code() {
     let mut files = Vec::new();
@@ -273,7 +278,7 @@ fn lines_of_the_log_are_in_the_code() {
     let code: String = files
         .iter()
         .filter(|path| path.extension().is_some_and(|end| end == "rs"))
-        .map(|path| fs::read_to_string(path).unwrap())
+        .map(|path| joined(&fs::read_to_string(path).unwrap()))
         .collect();
     let lines: Vec<(String, String)> = runbooks()
         .iter()

@@ -29,7 +29,8 @@ pub enum SettingError {
     Refused(#[from] ConfigError),
     /// The key may only be set before a job starts.
     #[error(
-        "{key} does not change in a running job: set it before the nodes start; these may change: {}", CHANGEABLE.join(", ")
+        "{key} does not change in a running job: set it before the nodes start; these may change: \
+         {}", CHANGEABLE.join(", ")
     )]
     Fixed {
         /// The key.
@@ -45,7 +46,8 @@ pub enum SettingError {
     },
     /// The node is not a member.
     #[error(
-        "this node is not a member of the cluster now: ask a member, or ask again later; nothing was changed"
+        "this node is not a member of the cluster now: ask a member, or ask again later; nothing \
+         was changed"
     )]
     NotAMember,
 }

@@ -260,7 +260,8 @@ impl RuntimeBuilder {
             tracing::warn!(
                 min_nodes,
                 nodes,
-                "two clusters may be bootstrapped: min_nodes is not more than half of this node and its peers"
+                "two clusters may be bootstrapped: min_nodes is not more than half of this node \
+                 and its peers"
             );
         }
         Ok(())
@@ -419,7 +420,10 @@ fn serve_http(
         reached.set_ip(context.transport.local().announced.ip());
     }
     context.peers.is_served_at(reached);
-    tracing::info!(page = %format_args!("http://{reached}/"), "metrics, status and the page are served");
+    tracing::info!(
+        page = %format_args!("http://{reached}/"),
+        "metrics, status and the page are served"
+    );
     Ok(endpoint)
 }
 

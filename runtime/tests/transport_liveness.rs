@@ -69,7 +69,10 @@ impl Shell {
                     self.feed(In::Tick);
                 }
                 event = self.node.events.recv() => match event {
-                    Some(TransportEvent::Datagram { from, datagram, .. }) => self.feed(In::Datagram { from, bytes: datagram.to_vec() }),
+                    Some(TransportEvent::Datagram { from, datagram, .. }) => {
+                        let bytes = datagram.to_vec();
+                        self.feed(In::Datagram { from, bytes })
+                    }
                     Some(TransportEvent::PortRefused { node }) => {
                         self.poll();
                         self.feed(In::PortRefused(node));

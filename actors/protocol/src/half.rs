@@ -223,8 +223,12 @@ mod tests {
                 let bits = half.round(value);
                 let error = |bits: u16| (f64::from(half.widen(bits)) - f64::from(value)).abs();
                 let least = error(bits);
-                prop_assert!(error(bits.wrapping_add(1)) >= least || is_nan(half, bits.wrapping_add(1)));
-                prop_assert!(error(bits.wrapping_sub(1)) >= least || is_nan(half, bits.wrapping_sub(1)));
+                prop_assert!(
+                    error(bits.wrapping_add(1)) >= least || is_nan(half, bits.wrapping_add(1))
+                );
+                prop_assert!(
+                    error(bits.wrapping_sub(1)) >= least || is_nan(half, bits.wrapping_sub(1))
+                );
             }
         }
 
@@ -253,7 +257,11 @@ mod tests {
                 half.give_back(&[decided], &mut value);
                 let by = f64::from(moved) - f64::from(half.widen(rounded));
                 let off = f64::from(value[0]) - (f64::from(decided) + by);
-                prop_assert!(off.abs() <= f64::from(f32::EPSILON) * f64::from(value[0].abs()), "{}", off);
+                prop_assert!(
+                    off.abs() <= f64::from(f32::EPSILON) * f64::from(value[0].abs()),
+                    "{}",
+                    off
+                );
             }
         }
     }

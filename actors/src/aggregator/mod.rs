@@ -234,7 +234,8 @@ impl AggregatorState {
         }
         let settings = &self.context.settings;
         let what = format!(
-            "{} of this node has not called {call}: {}; the others wait {} s (round_timeout_ms) and then fail",
+            "{} of this node has not called {call}: {}; the others wait {} s (round_timeout_ms) \
+             and then fail",
             Workers(&workers),
             EachNeedsAThread(settings.workers),
             settings.round_timeout.as_secs()

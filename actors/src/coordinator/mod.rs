@@ -260,7 +260,8 @@ impl CoordinatorState {
             }
             RoundsEffect::Returned => {
                 tracing::warn!(
-                    "nobody is left of the history that was to admit this node: it continues its previous history"
+                    "nobody is left of the history that was to admit this node: it continues its \
+                     previous history"
                 );
                 self.context.status.standing(MemberState::Member);
             }
@@ -278,7 +279,11 @@ impl CoordinatorState {
             RoundsEffect::Stragglers(list) => self.context.status.stragglers(list),
             RoundsEffect::Unsound(from, what) => self.context.accuse(from, &what),
             RoundsEffect::Refused(header, why) => {
-                tracing::debug!(from = %header.sender, round = header.round.0, "a round's stream was refused: {why}");
+                tracing::debug!(
+                    from = %header.sender,
+                    round = header.round.0,
+                    "a round's stream was refused: {why}"
+                );
             }
         }
     }

@@ -352,7 +352,12 @@ pub fn gather(
         };
         if wire != expected.wire {
             let expected_wire = expected.wire;
-            tracing::warn!(%node, ?wire, ?expected_wire, "a contribution is encoded in another way than this round's");
+            tracing::warn!(
+                %node,
+                ?wire,
+                ?expected_wire,
+                "a contribution is encoded in another way than this round's"
+            );
             return Err(Broken::Stream(node));
         }
         if expected.unit_weights && weight != 1.0 {

@@ -217,7 +217,11 @@ impl GossipPeerState {
                 }
             }
             GossipEffect::Refused(header) => {
-                tracing::warn!(from = %header.sender, round = header.round.0, "gossip stream refused")
+                tracing::warn!(
+                    from = %header.sender,
+                    round = header.round.0,
+                    "gossip stream refused"
+                )
             }
         }
     }
@@ -315,7 +319,12 @@ impl GossipPeerState {
             self.sending.spawn(async move {
                 let sent = transfer::send(&context, &plan, (wire, &values), to).await;
                 if let Err(error) = &sent {
-                    tracing::info!(%to, step = %plan.step, %error, "a gossip message was not sent as a whole");
+                    tracing::info!(
+                        %to,
+                        step = %plan.step,
+                        %error,
+                        "a gossip message was not sent as a whole"
+                    );
                 }
                 // A stopped gossip peer needs no result.
                 _ = myself.cast(ToGossip::Sent((to, plan.step), sent.is_ok()).into());

@@ -186,7 +186,8 @@ pub enum FreezeError {
     /// A value is infinite or NaN, from which training never recovers, or so large that it soon is
     /// ([`slowmo_protocol::sound::SENT_MAX`]).
     #[error(
-        "{tensor}[{index}] = {value}: averaging would spread it to all nodes; check the learning rate and the loss of this worker"
+        "{tensor}[{index}] = {value}: averaging would spread it to all nodes; check the learning \
+         rate and the loss of this worker"
     )]
     NotFinite {
         /// The tensor.
@@ -313,7 +314,8 @@ pub enum CollectiveError {
     WorkerGone(usize),
     /// The workers passed different numbers of values.
     #[error(
-        "worker {rank} brought {found} values, worker 0 {expected}: all workers of a node train the same model"
+        "worker {rank} brought {found} values, worker 0 {expected}: all workers of a node train \
+         the same model"
     )]
     Length {
         /// Rank of the worker whose number differs.

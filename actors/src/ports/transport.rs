@@ -344,12 +344,14 @@ pub enum DialError {
     NoAnswer,
     /// The certificate was not issued under this cluster's key or CA.
     #[error(
-        "its certificate was not issued under this cluster's key ({0}); give every node the same cluster_key, or the same CA files"
+        "its certificate was not issued under this cluster's key ({0}); give every node the same \
+         cluster_key, or the same CA files"
     )]
     WrongClusterKey(String),
     /// The peers speak different protocol versions.
     #[error(
-        "it speaks protocol version {theirs}, this node speaks {ours}; run the same slowmo release on all nodes"
+        "it speaks protocol version {theirs}, this node speaks {ours}; run the same slowmo release \
+         on all nodes"
     )]
     ProtocolVersion {
         /// The peer's version, as it names it.
@@ -366,7 +368,8 @@ pub enum DialError {
     /// Another process with the same id is alive and connected there. Dialing is tried again for
     /// [`DUPLICATE_DIALED_MAX`], because that process may be about to end.
     #[error(
-        "another process with the id of {0} is alive; give each node its own node_id, or end that process"
+        "another process with the id of {0} is alive; give each node its own node_id, or end that \
+         process"
     )]
     DuplicateId(NodeId),
     /// The peer did not accept this node's introduction.

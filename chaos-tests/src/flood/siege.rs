@@ -115,7 +115,8 @@ impl Found {
         if self.restart_under_flood_s > RESTART_MAX_S {
             let took = self.restart_under_flood_s;
             broken.push(format!(
-                "a restarted node was a member again after {took:.2} s; allowed are {RESTART_MAX_S} s"
+                "a restarted node was a member again after {took:.2} s; allowed are \
+                 {RESTART_MAX_S} s"
             ));
         }
         if self.memory_grown_kib > MEMORY_GROWN_MAX_KIB {

@@ -580,7 +580,9 @@ fn another_batch_size_is_refused_until_the_samples_begin_anew() {
     let error = with_sampler(&keeps, 20, &mut fresh, 8).unwrap_err();
     assert_eq!(
         error,
-        "this training's sampler differs from that of the checkpoint of step 8: batch 20 (in the checkpoint 10); set resume_sampler = reset to keep parameters and momentum and begin the samples anew, or give the sampler the checkpoint's values; nothing was changed"
+        "this training's sampler differs from that of the checkpoint of step 8: batch 20 (in the \
+         checkpoint 10); set resume_sampler = reset to keep parameters and momentum and begin the \
+         samples anew, or give the sampler the checkpoint's values; nothing was changed"
     );
     assert_eq!(fresh, [0.0; 3]);
 

@@ -73,7 +73,8 @@ pub enum ChaosError {
     },
     /// The binary does not write a trace.
     #[error(
-        "node {0} wrote no trace; the binary must take its settings from slowmo::Config::load(), so that SLOWMO_TRACE reaches it"
+        "node {0} wrote no trace; the binary must take its settings from slowmo::Config::load(), \
+         so that SLOWMO_TRACE reaches it"
     )]
     NoTrace(usize),
     /// The user ended the run.

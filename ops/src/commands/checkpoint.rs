@@ -40,7 +40,12 @@ pub struct Now {
     admin: Option<PathBuf>,
     /// Wait until it is whole, at most this many seconds; exits with 1 if it is not. 0: do not
     /// wait.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(0..=one_node::WAIT_SECONDS_MAX))]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 600,
+        value_parser = clap::value_parser!(u32).range(0..=one_node::WAIT_SECONDS_MAX)
+    )]
     wait: u32,
     #[command(flatten)]
     which: Which,
@@ -157,7 +162,8 @@ impl Now {
                 let error = told.and_then(|told| told.error.clone());
                 let why = error.map_or_else(String::new, |error| format!(": {error}"));
                 bail!(
-                    "{asked}: no checkpoint became whole within {} s{why}; it is still due after the next outer round",
+                    "{asked}: no checkpoint became whole within {} s{why}; it is still due after \
+                     the next outer round",
                     self.wait
                 );
             }

@@ -42,7 +42,12 @@ pub struct Drain {
     admin: Option<PathBuf>,
     /// Wait until the node's process has closed that socket, at most this many seconds; exits with
     /// 1 if it has not.
-    #[arg(long, value_name = "SECONDS", requires = "admin", value_parser = clap::value_parser!(u32).range(1..=one_node::WAIT_SECONDS_MAX))]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        requires = "admin",
+        value_parser = clap::value_parser!(u32).range(1..=one_node::WAIT_SECONDS_MAX)
+    )]
     wait: Option<u32>,
     #[command(flatten)]
     which: Which,
@@ -560,7 +565,8 @@ fn told(straggler: &StragglerStatus) -> String {
         "rounds do not wait for it until its training goes on"
     };
     format!(
-        "late: node {node} missed {missed} rounds in {:.1} s and has not finished step {step}; {waits}",
+        "late: node {node} missed {missed} rounds in {:.1} s and has not finished step {step}; \
+         {waits}",
         *ms as f64 / 1e3
     )
 }

@@ -33,7 +33,12 @@ pub struct Set {
     admin: Option<PathBuf>,
     /// Wait until it is in force, at most this many seconds; exits with 1 if it is not. 0: do not
     /// wait.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(0..=one_node::WAIT_SECONDS_MAX))]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 600,
+        value_parser = clap::value_parser!(u32).range(0..=one_node::WAIT_SECONDS_MAX)
+    )]
     wait: u32,
     #[command(flatten)]
     which: Which,
@@ -100,8 +105,8 @@ impl Set {
             if begun.elapsed() >= Duration::from_secs(self.wait.into()) {
                 let now = in_force.map_or("unknown", |setting| setting.value.as_str());
                 bail!(
-                    "{asked}: {key} is {now} after {} s, and not {value}: no round was decided yet, \
-                     and it is still asked for, or another order changed it after this one",
+                    "{asked}: {key} is {now} after {} s, and not {value}: no round was decided \
+                     yet, and it is still asked for, or another order changed it after this one",
                     self.wait
                 );
             }

@@ -165,7 +165,8 @@ impl Record {
             let Ok(count) = u64::try_from(scalar) else {
                 return Err(refused(
                     &key,
-                    "this number of the optimizer's state is no count, and only counts travel beside tensors: lend other state, or none (Modules::step_module)",
+                    "this number of the optimizer's state is no count, and only counts travel \
+                     beside tensors: lend other state, or none (Modules::step_module)",
                 ));
             };
             let value = Value::Count(Counter::new(count));

@@ -78,7 +78,8 @@ impl StagedModule {
         if parameters.list.is_empty() {
             parameters.refuse(refused(
                 "of the module",
-                "none requires a gradient: lend a module in training mode (Module::train), whose parameters are on a device with autodiff (Device::autodiff)",
+                "none requires a gradient: lend a module in training mode (Module::train), whose \
+                 parameters are on a device with autodiff (Device::autodiff)",
             ));
         }
         Self {

@@ -90,7 +90,8 @@ fn main() -> Result<(), Failure> {
     let tau = std::env::args().nth(1).map_or(Ok(TAU), |tau| tau.parse())?;
     println!("tau = {tau}, {SEEDS} seeds; in the joiner's first round:");
     println!(
-        "| optimizer | joiner_buffers | joiner moves | members move | joiner's test loss | members' | shared test loss, before and after {ROUNDS} rounds |"
+        "| optimizer | joiner_buffers | joiner moves | members move | joiner's test loss | \
+         members' | shared test loss, before and after {ROUNDS} rounds |"
     );
     println!("|---|---|---|---|---|---|---|");
     for inner in [Inner::AdamW, Inner::Momentum] {

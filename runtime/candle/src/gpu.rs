@@ -77,7 +77,8 @@ impl OnDevice<'_> {
             if first.is_some_and(|(.., theirs, its)| (theirs, its) != (ordinal, stream)) {
                 return Err(refused(
                     name,
-                    "it lies on another GPU or stream than the first tensor: make all of them on one device",
+                    "it lies on another GPU or stream than the first tensor: make all of them on \
+                     one device",
                 ));
             }
             visit(name, address, elements);

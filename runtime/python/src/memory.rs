@@ -59,7 +59,8 @@ impl LentTensor {
         }
         if device != MAIN_MEMORY {
             let message = format!(
-                "it is on {device}, and slowmo's Python package lends tensors in main memory: move it there with .cpu()"
+                "it is on {device}, and slowmo's Python package lends tensors in main memory: move \
+                 it there with .cpu()"
             );
             return Err(TensorError::Device { name, message });
         }

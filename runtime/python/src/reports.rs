@@ -112,6 +112,8 @@ macro_rules! shown {
 
 shown! {
     Synchronized { nodes, node_rank, workers, worker, round, step }
-    StepReport { step, exchange, slow_step, round, contributors, weight, nodes, node_rank, caught_up, drained }
+    StepReport {
+        step, exchange, slow_step, round, contributors, weight, nodes, node_rank, caught_up, drained
+    }
     ResumedFrom { path, step, rounds, run, cursors }
 }

@@ -270,7 +270,8 @@ pub(super) fn ignored_of(names: impl Iterator<Item = String>) -> Vec<String> {
         let (nearest, _) = nearest(&name[VARIABLE_PREFIX.len()..].to_lowercase());
         let nearest = nearest.to_uppercase();
         format!(
-            "variable {name} is ignored: it is no setting of slowmo (the nearest is {VARIABLE_PREFIX}{nearest})"
+            "variable {name} is ignored: it is no setting of slowmo (the nearest is \
+             {VARIABLE_PREFIX}{nearest})"
         )
     };
     names.into_iter().map(told).collect()

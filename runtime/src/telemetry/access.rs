@@ -36,7 +36,8 @@ pub enum AccessError {
     TooShort,
     /// The token has characters that no request can contain in a header.
     #[error(
-        "the token has characters that an HTTP header cannot carry: use ASCII letters, digits and punctuation, as slowmo keygen does"
+        "the token has characters that an HTTP header cannot carry: use ASCII letters, digits and \
+         punctuation, as slowmo keygen does"
     )]
     NoHeader,
 }

@@ -655,14 +655,18 @@ impl Session {
         if is_refused && self.refused_at.replace(self.step) != Some(self.step) {
             let step = self.step.0;
             self.node.show(format!(
-                "step {step}: nothing was sent: values of this node are not finite or too large: {error}"
+                "step {step}: nothing was sent: values of this node are not finite or too large: \
+                 {error}"
             ));
         }
     }
 
     /// Whether this step's gossip overlaps the next computation.
     fn is_overlapped(&self, due: Due) -> bool {
-        let overlaps = matches!(self.node.settings().algorithm.base, Base::Sgp(gossip) if gossip.staleness > 0);
+        let overlaps = matches!(
+            self.node.settings().algorithm.base,
+            Base::Sgp(gossip) if gossip.staleness > 0
+        );
         overlaps && due.exchange == Exchange::Gossip
     }
 

@@ -181,7 +181,10 @@ impl Pair {
 }
 
 fn asks_for_votes(letter: &Letter) -> bool {
-    matches!(letter, Letter::Frame(Frame::V1 { message, .. }) if matches!(**message, Message::Accept { .. }))
+    matches!(
+        letter,
+        Letter::Frame(Frame::V1 { message, .. }) if matches!(**message, Message::Accept { .. })
+    )
 }
 
 /// A node that resigns may have said that it is ready for a round, which is then decided with what

@@ -114,7 +114,8 @@ pub enum SamplerError {
     Malformed,
     /// The cluster's sampler has other settings: start this node with the same.
     #[error(
-        "the samplers of this cluster hand out {cluster}, this node's {own}: give it the same data set, batch and seed"
+        "the samplers of this cluster hand out {cluster}, this node's {own}: give it the same data \
+         set, batch and seed"
     )]
     Differs {
         /// The cluster's.

@@ -375,13 +375,15 @@ impl std::fmt::Display for JoinRefusal {
             ),
             Self::Full { max_nodes } => write!(
                 f,
-                "the cluster is full (max_nodes = {max_nodes}); raise max_nodes, or drain a node first"
+                "the cluster is full (max_nodes = {max_nodes}); raise max_nodes, or drain a node \
+                 first"
             ),
             Self::OtherLineage { cluster, joiner } => {
                 write!(
                     f,
-                    "it continues {cluster}, this node brings the state of {joiner}, which is unchanged; leave lineage out to take the cluster's \
-                     model instead, or join the cluster that the state belongs to"
+                    "it continues {cluster}, this node brings the state of {joiner}, which is \
+                     unchanged; leave lineage out to take the cluster's model instead, or join the \
+                     cluster that the state belongs to"
                 )
             }
             Self::DuplicateId { node } => write!(
@@ -390,7 +392,8 @@ impl std::fmt::Display for JoinRefusal {
             ),
             Self::NoParameters => write!(
                 f,
-                "its rounds do not carry the complete state (base = all_reduce without averages, or sharded = false); set average_every, or sharded = true"
+                "its rounds do not carry the complete state (base = all_reduce without averages, \
+                 or sharded = false); set average_every, or sharded = true"
             ),
         }
     }

@@ -285,7 +285,10 @@ mod tests {
         while streams.len() < 2 {
             streams.push(heard.recv().await.unwrap());
         }
-        assert!(streams.iter().any(|event| matches!(event, TransportEvent::Control { frame: sent, .. } if *sent == frame(6))));
+        assert!(streams.iter().any(|event| matches!(
+            event,
+            TransportEvent::Control { frame: sent, .. } if *sent == frame(6)
+        )));
         let Some(TransportEvent::Bulk { mut stream, .. }) = streams
             .into_iter()
             .find(|event| matches!(event, TransportEvent::Bulk { .. }))

@@ -118,7 +118,9 @@ async fn attempt(
     let credential = node.credential.borrow().clone();
     let client = &credential.clients.control;
     let control = tokio::select! {
-        answered = timeout(patience, handshake(node, client, address, Purpose::New)) => answered.unwrap_or(Err(DialError::NoAnswer.into()))?,
+        answered = timeout(patience, handshake(node, client, address, Purpose::New)) => {
+            answered.unwrap_or(Err(DialError::NoAnswer.into()))?
+        }
         () = heard.notified() => return Err(DialError::NoAnswer.into()),
     };
     let rest = timeout(REST_MAX, connect_both(node, &credential, address, control)).await;

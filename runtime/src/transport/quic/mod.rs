@@ -320,7 +320,11 @@ impl Node {
             tokio::select! {
                 biased;
                 reason = session.closing() => close::close_for(&connection, &reason),
-                () = outgoing.moved() => close::close(&connection, close::CloseCode::Renewed, "its successor is in use"),
+                () = outgoing.moved() => close::close(
+                    &connection,
+                    close::CloseCode::Renewed,
+                    "its successor is in use"
+                ),
                 reason = refused => {
                     session.close(not_accepted(&reason));
                     close::close_for(&connection, &not_accepted(&reason));
@@ -356,7 +360,11 @@ impl Node {
             tokio::select! {
                 biased;
                 reason = session.closing() => close::close_for(&connection, &reason),
-                () = accepted.replaced() => close::close(&connection, close::CloseCode::Needless, "it connected anew"),
+                () = accepted.replaced() => close::close(
+                    &connection,
+                    close::CloseCode::Needless,
+                    "it connected anew"
+                ),
                 reason = refused => {
                     session.close(not_accepted(&reason));
                     close::close_for(&connection, &not_accepted(&reason));

@@ -76,10 +76,17 @@ async fn keep(node: &Arc<Node>, session: &Arc<Session>, address: SocketAddr, mut
                     continue;
                 }
                 Ok(Err(error)) => {
-                    tracing::debug!(peer = %session.peer.node, ?error, "its connections are not renewed yet");
+                    tracing::debug!(
+                        peer = %session.peer.node,
+                        ?error,
+                        "its connections are not renewed yet"
+                    );
                 }
                 Err(_) => {
-                    tracing::debug!(peer = %session.peer.node, "renewing its connections took too long");
+                    tracing::debug!(
+                        peer = %session.peer.node,
+                        "renewing its connections took too long"
+                    );
                 }
             }
         }

@@ -377,8 +377,10 @@ impl Coordinator {
         }
         let missing = Nodes(&ids(&dead)).to_string();
         Some(format!(
-            "{found}: no quorum. {rule}. Bring back {missing}: their processes may still run elsewhere. A restarted process has no vote \
-             (unless on_quorum_loss = fork and all of them were restarted). If they are gone for good, slowmo recover continues without them"
+            "{found}: no quorum. {rule}. Bring back {missing}: their processes may still run \
+             elsewhere. A restarted process has no vote (unless on_quorum_loss = fork and all of \
+             them were restarted). If they are gone for good, slowmo recover continues without \
+             them"
         ))
     }
 
