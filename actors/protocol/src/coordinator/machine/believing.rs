@@ -157,7 +157,8 @@ impl Coordinator {
         !self.links.is_anything_refused_of(node)
     }
 
-    /// Members and voters that live, can be reached, and are trusted, without this node.
+    /// Members and voters that live and are not given up, without this node. A node that this node
+    /// does not trust counts as given up too.
     fn others(&self) -> impl Iterator<Item = NodeId> + '_ {
         let gone = |node: NodeId| {
             let history = self.history.as_ref();

@@ -151,6 +151,8 @@ impl Links {
         self.given_up.is_empty() && self.distrusted.is_empty()
     }
 
+    /// Whether a node is no longer waited for: it could not be reached for [`AWAY_WAIT`], or its
+    /// newest known incarnation sent what no correct node sends.
     pub fn is_given_up(&self, node: NodeId) -> bool {
         self.given_up.contains(&node) || self.distrusted.contains_key(&node)
     }
