@@ -172,7 +172,7 @@
 //! | receivers tell the digest of the entry with what they got, and votes are asked for one; a leader that asks for another one lies | `comparing`, `voting` | P1, P2 |
 //! | votes go to everybody with the leader's signature; a decision is applied once the votes of all living voters are seen, or a quorum and a wait is over, or two nodes say so | `believing` | P1 |
 //! | two entries signed under one term prove that their leader lies; who applied one of them only with its vote stops | `votes` | P1, P4 |
-//! | of two entries accepted under one term a leader finishes one that is a quorum's without the liar, or none | `leading` | P1 |
+//! | of two entries accepted under one term a leader finishes one that is a quorum's without the liar, or none | `taking_over` | P1 |
 //! | an entry that names this node a next member without its data was not attempted: it is not voted for | `voting` | P2 |
 //! | an owner that signed two digests of one attempt is proved to equivocate: everybody names it, and goes on without it | `comparing` | P4 |
 //! | a leader whose attempt admits or keeps a node that is proved to lie is shown the proof | `proofs` | P4 |
