@@ -13,6 +13,9 @@
 //! | [`processes`] | scenarios, links, measures and reports of chaos on real processes |
 //! | [`random`] | draws random numbers from one seed |
 //! | [`cluster`] | runs several real nodes in one process, over QUIC on loopback or in memory |
+//!
+//! The command `slowmo` builds this package without its feature `simulation`, so no simulator or
+//! test entry point ships in it.
 #![deny(missing_docs)]
 
 #[cfg(feature = "simulation")]

@@ -14,6 +14,10 @@
 //! error of its own, except where `x` is beyond the type's range. So a value that training left
 //! alone is contributed with the decided bits, as a float32 parameter is: rounding adds nothing to
 //! the pseudo-gradient of a slow step, however many rounds go by.
+//!
+//! A type is also known to the port of devices (`ports/device/values.rs` in actors), to runtime
+//! (`device/host.rs`, `tensors`) and to its package for candle. Nodes compare the types of their
+//! models by [`crate::model::Types`].
 
 use crate::encoding::round_to_bfloat16;
 

@@ -11,6 +11,10 @@
 //!
 //! A leader signs the digest of the entry that it asks votes for, for one term. Two of them under
 //! one term prove that it asked for votes for two entries.
+//!
+//! `coordinator::machine::comparing` finds the owner of different values, `votes` the leader of two
+//! entries. Signatures are made and checked in `coordinator/signing.rs` of actors, through the port
+//! `signer`, which `signing.rs` of runtime implements.
 
 use crate::coordinator::{Attempt, Voter};
 use crate::ident::{ClusterId, Lineage, NodeId, Round, Term};

@@ -1,5 +1,8 @@
 //! The aggregator actor: one per node. Collects the workers' requests, hands the node's
 //! contribution to the coordinator or the gossip peer, and gives every worker the result.
+//!
+//! A mean of gradients stays inside the node (`Collective::mean`), except under `base =
+//! all_reduce`.
 
 use crate::buffers::{ChunkedBuffer, Frozen};
 use crate::compute::compute;

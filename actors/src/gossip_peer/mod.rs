@@ -7,6 +7,10 @@
 //! | `transfer` | one message as a stream, out or in |
 //! | `payload` | a message's values, as float32 or encoded |
 //! | `in_flight` | in-flight messages, which may come back |
+//!
+//! A gossip goes from `AggregatorPart` by `ToGossip::Gossip` to `GossipPart`.
+//! `GossipPeerState::mix` makes a correction, which `Session::mix` in runtime adds to the tensors;
+//! `GossipPeerState::send` works beside the next step.
 
 mod arithmetic;
 mod in_flight;

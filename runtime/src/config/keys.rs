@@ -1,6 +1,10 @@
 //! The single table of all keys: name, default, unit, range, meaning, and how a value is formatted
 //! and stored. Parsing, help text, documentation and the search for the nearest key all use it.
 //! Pure.
+//!
+//! A row with `true` is a key that all nodes must agree on: `membership::settings` of
+//! `slowmo-protocol` compares the nodes' values. A key reaches the actors through `NodeSettings`
+//! (`context.rs` of actors), which `runtime/parts.rs` fills.
 
 pub use super::allowed::Allowed;
 

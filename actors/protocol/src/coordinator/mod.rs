@@ -17,6 +17,30 @@
 //! | P6 | Under `quorum = "majority"` two groups never both continue, not even when nodes restart with the same ids and empty memories. |
 //! | P7 | Weights of a fresh process become the model only in a bootstrap, and a bootstrap never replaces a living run ([`crate::membership`]). |
 //!
+//! # The steps of a round
+//! 1. Each member freezes its parameters, says `Contribute` to the leader, and streams each shard to
+//!    its owner.
+//! 2. The previous entry names the leader. It begins an attempt: contributors, next members, next
+//!    voters.
+//! 3. Owners sum in ascending id, divide by the total weight, take the slow step, and publish to
+//!    every member, with a signature of the values' digest. The key belongs to the incarnation; the
+//!    view names it.
+//! 4. Owners send new momentum to the other holders. Joiners receive the model and the state that
+//!    they will hold.
+//! 5. Each node that takes part or joins says `Ready` once it holds all data that it must, with the
+//!    digest of the entry, which has the *root* of all that was published.
+//! 6. Only when all are ready with one digest does the leader ask the voters to `Accept` the entry,
+//!    signed. A quorum of votes decides. If digests differ, lists of what owners published are
+//!    compared: an owner that signed two is left out.
+//! 7. The leader sends `Decide`. Votes go to everybody too, with the leader's signature: every member
+//!    sees that all voted for one entry before it applies it: parameters, view, voters, next leader.
+//! 8. If a node dies, lags past the grace or is unreachable before the vote, the leader begins
+//!    another attempt.
+//! 9. If the leader dies, the lowest living voter takes a higher term (Paxos). If an entry may have
+//!    been chosen, it asks for votes for that one first.
+//! 10. The bootstrap is round 0: only the lowest id that takes part contributes; more than half of
+//!     the members must vote.
+//!
 //! # A steady round
 //! The previous entry names the leader. The lowest term needs no promises, because nothing can lie
 //! below it. The first attempt (everybody contributes, everybody takes part) needs no proposal

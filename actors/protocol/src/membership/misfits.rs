@@ -8,6 +8,9 @@
 //!
 //! A node that only joins has no say. Members tell it what differs ([`super::life`]), and it gives
 //! up if all addresses that it knows refuse it.
+//!
+//! A dial that fails tells of a misfit only for some reasons: `fault_of` in the router of actors
+//! says which.
 
 use super::dialing::DialFault;
 use super::known::Known;

@@ -2,8 +2,9 @@
 //!
 //! A node has parts, each with a mailbox. A part takes a message and the time, and requests
 //! effects: a control frame, a message to another part, a data movement. Its driver (an actor, or
-//! the simulator) executes them and decides nothing. The driver chooses the kind of data that moves
-//! ([`Data`]): buffers and streams of a process, or vectors in simulation.
+//! the simulator) executes them and decides nothing. So the machine decides, the part joins it with
+//! the node's data, and the code that is simulated is what ships. The driver chooses the kind of
+//! data that moves ([`Data`]): buffers and streams of a process, or vectors in simulation.
 //!
 //! | part | machines | decides or keeps besides |
 //! |---|---|---|

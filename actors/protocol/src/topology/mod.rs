@@ -10,6 +10,11 @@
 //! | [`BipartiteExponential`] | one of the other half, which sends back | `log₂ W` turns | exact mean for a power of two |
 //! | [`Complete`] | all others | 1 | exact mean |
 //! | [`BandwidthAware`] | as `Exponential`, over an order by link speed | `log₂ W` turns | exact mean for a power of two |
+//!
+//! A new graph is a [`Topology`] in a file of its own here. [`of`] makes it, [`TopologyName`] names
+//! it, and `config/values.rs` and `config/keys.rs` of runtime and `docs/configuration.md` have its
+//! word. Tests list the graphs too: `topology/tests`, `gossip_peer/tests/scenario.rs`, and in
+//! `chaos-tests` `src/sim/generator.rs` and `tests/training/overlapped.rs`.
 
 mod bandwidth;
 mod bipartite;

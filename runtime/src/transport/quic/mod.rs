@@ -4,6 +4,10 @@
 //! Each node dials every other, sends on the two connections that it dialed and receives on those
 //! that it accepted, so that the two sides need not agree on which of them dials. This module is
 //! the only user of quinn and rustls.
+//!
+//! `identity` holds the certificates, `tls` says who is accepted. `credential` and `renewal`
+//! exchange keys and certificates while nodes train: connections are made anew inside their
+//! sessions.
 
 mod accept;
 mod admissions;

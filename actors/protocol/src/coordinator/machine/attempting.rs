@@ -1,4 +1,4 @@
-//! Rules of a member for attempts: it adopts the newest attempt that a leader proposes, moves the
+//! Rules of a member for attempts: it adopts the newest attempt that a leader proposes, moves
 //! its data, and says `Ready` once it holds all data that it must.
 //!
 //! The plain attempt (everybody contributes and takes part) needs no proposal: members begin it as

@@ -6,6 +6,10 @@
 //! past the grace, or cannot be reached, and begins another one of the same term from the
 //! contributors' frozen copies: no promises, no new quorum. After it has asked for votes it
 //! proposes nothing else under this term.
+//!
+//! A round closes without a straggler as follows. [`Timer::Grace`] expires,
+//! `drop_attempt_when_hopeless` drops the attempt that needs it, and `attempt_when_possible` begins
+//! another one with the nodes that `who_takes_part` names.
 
 use super::Coordinator;
 use super::data::Movement;
