@@ -6,7 +6,7 @@
 //! | [`conformance`] | runs recorded trajectories through real runtimes and compares every value |
 //! | [`model`] | explores every state of small clusters with the product's own rules |
 //! | [`invariants`] | judges traces by the properties that must always hold |
-//! | [`sim`] | simulates whole nodes in virtual time: every state machine, a network, seeded faults |
+//! | [`sim`] | simulates whole nodes in virtual time: all machines, a network, seeded faults |
 //! | [`flood`] | floods a node with packets of strangers, and measures nodes that train meanwhile |
 //! | [`hostile`] | trains among honest nodes with a member that lies |
 //! | [`fuzz`] | feeds any bytes to every decoder |

@@ -3,7 +3,7 @@
 //!
 //! | file | does |
 //! |---|---|
-//! | `cluster` | the processes: started so that they announce the link emulator's addresses and write traces |
+//! | `cluster` | the processes, which announce the link emulator's addresses and write traces |
 //! | `disks` | the folders for checkpoints, and full disks |
 //! | `perform` | carries out a schedule |
 //! | `sample` | memory and open descriptors of processes |

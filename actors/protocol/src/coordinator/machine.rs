@@ -3,14 +3,14 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `history` | decided entries, and what follows from them: shard maps, next views and voters, losses |
+//! | `history` | decided entries, and what follows: shard maps, next views and voters, losses |
 //! | `deciding` | the round that is not decided yet |
-//! | `data` | attempts whose data this node moves or holds, and what it still lacks before it is ready |
+//! | `data` | attempts whose data this node moves or holds, and what it still lacks for them |
 //! | `following` | a member's rules: frames, contributions, admission |
 //! | `attempting` | a member's rules for attempts: proposals and their data |
 //! | `voting` | a voter's rules: promise, open, accept |
 //! | `leading` | the leader's rules: attempts and votes |
-//! | `taking_over` | the rules of a leader of a later term: promises, and what may have been chosen |
+//! | `taking_over` | a later leader's rules: promises, and what may have been chosen |
 //! | `comparing` | receivers that hold different values: which owner published them |
 //! | `votes`, `seen` | votes that go to everybody: leaders that have two entries voted for |
 //! | `believing` | whose word on a decision counts |

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   every node            the one that bootstraps
-//!      │◄──── Hello ────────────►│   settings, parameter count (once `synchronize` was called), member state
-//!      │                         │   every known address has answered, or had the time to; none is in a run
+//!      │◄──── Hello ────────────►│   settings, parameter count (once known), member state
+//!      │                         │   every known address answered, or had the time to; none runs
 //!      │                         │   min_nodes nodes agree
 //!      │◄──── Bootstrap(view) ───┤
 //!   round 0: the lowest id's parameters
@@ -17,8 +17,8 @@
 //!   joiner J                    each member
 //!      │◄──── Hello{standing} ────►│   the view and its living members; members dial J back
 //!      │      J can send to all of them, and has heard from all of them
-//!      ├───── Join(epoch) ────────►│   ready joiners go to the coordinator, whose leader puts them into the next view
-//!      │◄──── Refused(why) ────────┤   other settings, another model, full, …: final, and nobody else notices
+//!      ├───── Join(epoch) ────────►│   ready joiners go to the leader, for the next view
+//!      │◄──── Refused(why) ────────┤   other settings, another model, full, …: final; only J hears
 //! ```
 //! When two histories or two bootstraps meet, `histories` decides which one a node keeps. `dialing`
 //! makes sure that they do meet. Views change only by decisions of the coordinator; liveness

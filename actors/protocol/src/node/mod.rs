@@ -9,9 +9,9 @@
 //! | part | machines | decides or keeps besides |
 //! |---|---|---|
 //! | [`MembershipPart`] | membership, liveness | messages between the two and to the other parts |
-//! | [`RoundsPart`] | coordinator | slots of attempts, which streams wait for which attempt, updates of shard states |
+//! | [`RoundsPart`] | coordinator | attempts and their streams, updates of shard states |
 //! | [`GossipPart`] | gossip peer | which messages are read, mixed and sent when |
-//! | [`AggregatorPart`] | aggregator | results of decided rounds and gossip, until the workers take them |
+//! | [`AggregatorPart`] | aggregator | results of rounds and gossip, until workers take them |
 //!
 //! | file | is |
 //! |---|---|

@@ -8,8 +8,8 @@
 //!   │                        ├─ Ready(root) ────────┼─────────────────────►│
 //!   │                        │                      ├─ Ready(other root) ─►│ no vote is asked for
 //!   │                        │                      │◄──────────── Compare ┤
-//!   │                        │                      ├─ Published(list) ───►│ two digests signed by X
-//!   │                        │◄─────────────────────┼◄────── Equivocated ──┤ the next attempt is without X
+//!   │                        │                      ├─ Published(list) ───►│ X signed two digests
+//!   │                        │◄─────────────────────┼◄────── Equivocated ──┤ an attempt without X
 //! ```
 //! The digest that `Ready` names is that of the whole entry, so a leader that drafts another one
 //! for each node gains nothing: those that it asks tell each other (`votes`).

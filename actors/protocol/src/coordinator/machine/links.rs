@@ -4,11 +4,13 @@
 //! it reaches every member.
 //!
 //! ```text
-//!   3 ──✗── 1   3 waits for streams of 1: Broken(1) to the leader     (AWAY_WAIT after the connection was lost, or as soon as 1
-//!                                                                      would be dead if others did not hear it)
-//!   leader      a pair reported under REPORTS_TO_PART attempts: the next one goes without one of them
+//!   3 ──✗── 1   3 waits for streams of 1: Broken(1) to the leader, AWAY_WAIT after the connection
+//!               was lost, or as soon as 1 would be dead if others did not hear it
+//!   leader      a pair reported under REPORTS_TO_PART attempts: the next one goes without one of
+//!               them
 //!   leader ✗ 3  3 takes no part once it was unreachable for AWAY_WAIT
-//!   3 ✗ leader  3 takes over, if the leader was unreachable for twice AWAY_WAIT (and a little more, the higher its rank)
+//!   3 ✗ leader  3 takes over, if the leader was unreachable for twice AWAY_WAIT (and a little
+//!               more, the higher its rank)
 //! ```
 //!
 //! A node that sent values that no correct node sends counts as one that cannot be reached, and at

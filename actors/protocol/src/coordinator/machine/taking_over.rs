@@ -2,10 +2,10 @@
 //! its leader attempts the round at once (`leading`). The leader of any other term asks the voters
 //! for promises, and a quorum of them says what may have been chosen.
 //!
-//! If an entry may have been chosen, the leader asks for votes for that one: every next member holds
-//! its data, so nothing moves. Else it opens its term and attempts the round anew. Once a quorum has
-//! acknowledged that the term is open, the earlier terms are closed, and the data of their attempts
-//! may be dropped.
+//! If an entry may have been chosen, the leader asks for votes for that one: every next member
+//! holds its data, so nothing moves. Else it opens its term and attempts the round anew. Once a
+//! quorum has acknowledged that the term is open, the earlier terms are closed, and the data of
+//! their attempts may be dropped.
 
 use super::Coordinator;
 use super::deciding::{Attempts, Lead};

@@ -6,7 +6,7 @@
 //!   ├─ Accept(other) ───┼─────────────────────►│
 //!   │                   ├─ Accepted(one) ─────►│      a vote carries what L signed
 //!   │                   │◄──── Accepted(other) ┤
-//!   │◄──────────────────┼─ TwoEntries ────────►┤      two signatures of one term: everybody goes on without L
+//!   │◄──────────────────┼─ TwoEntries ────────►┤      two signatures of one term: all leave L out
 //! ```
 //! A member waits for the votes of all voters that live before it applies a decision (`believing`).
 //! So if a leader has two entries voted for, the honest nodes of both sides find it before they
