@@ -113,7 +113,7 @@ pub struct NodeContext {
     pub orders: Arc<dyn Orders>,
     /// Signs what this node publishes.
     pub signer: Arc<dyn Signer>,
-    /// What it has signed lately.
+    /// The digests that this node has signed lately.
     pub signed: Mutex<SignedAttempts>,
     /// The entries for which it has asked votes lately.
     pub asked: Mutex<SignedAsks>,

@@ -18,7 +18,8 @@ pub enum ExchangeError {
     Round(#[from] RoundError),
     /// The workers of a node requested different operations.
     #[error(
-        "worker {worker} of this node asked for {asked}, the workers before it asked for {before}; make the same calls with the same learning rate on every worker"
+        "worker {worker} of this node asked for {asked}, the workers before it asked for {before}; \
+         make the same calls with the same learning rate on every worker"
     )]
     WorkersDisagree {
         /// The worker that arrived last.
@@ -75,7 +76,7 @@ impl std::fmt::Display for Workers<'_> {
     }
 }
 
-/// What a node with so many workers needs of its program.
+/// Advice for the program of a node with so many workers.
 pub(crate) struct EachNeedsAThread(pub usize);
 
 impl std::fmt::Display for EachNeedsAThread {
@@ -83,7 +84,8 @@ impl std::fmt::Display for EachNeedsAThread {
         let Self(devices) = self;
         write!(
             f,
-            "devices = {devices}, so each worker from Runtime::worker(0) to Runtime::worker({}) needs a thread that makes the same calls",
+            "devices = {devices}, so each worker from Runtime::worker(0) to Runtime::worker({}) \
+             needs a thread that makes the same calls",
             devices.saturating_sub(1)
         )
     }

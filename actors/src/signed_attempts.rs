@@ -1,6 +1,6 @@
-//! What this node has signed lately. A node that published two different results of one attempt, or
-//! asked for votes for two entries under one term, would prove that it lies, although it only repeated
-//! its work with other inputs.
+//! The signatures that this node has made lately. A node that published two different results of
+//! one attempt, or asked for votes for two entries under one term, would prove that it lies,
+//! although it only repeated its work with other inputs.
 
 use slowmo_protocol::coordinator::Attempt;
 use slowmo_protocol::ident::{Lineage, Round, Term};
@@ -22,7 +22,7 @@ impl<K, V> Default for Remembered<K, V> {
 }
 
 impl<K: PartialEq, V: Copy> Remembered<K, V> {
-    /// What was signed at a place, or what `sign` makes now.
+    /// Returns the value that was signed at a place, or the one that `sign` makes now.
     fn or_sign(&mut self, place: K, sign: impl FnOnce() -> V) -> V {
         if let Some((_, signed)) = self.0.iter().find(|(known, _)| *known == place) {
             return *signed;
@@ -81,7 +81,8 @@ mod tests {
             number: 0,
             lineage: Lineage(1),
         };
-        let (one, other) = (Digest([1; 32]), Digest([2; 32]));
+        let one = Digest([1; 32]);
+        let other = Digest([2; 32]);
         let mut signed = SignedAttempts::default();
         assert!(signed.note(attempt(0), one));
         assert!(signed.note(attempt(0), one));
@@ -96,7 +97,8 @@ mod tests {
     #[test]
     fn two_entries_of_one_term_are_never_signed() {
         let place = |round| (Lineage(1), Round(round), Term::default());
-        let (one, other) = (Digest([1; 32]), Digest([2; 32]));
+        let one = Digest([1; 32]);
+        let other = Digest([2; 32]);
         let signature = |byte| Signature::from([byte; 64]);
         let mut asks = SignedAsks::default();
         let first = Some(signature(1));

@@ -133,7 +133,7 @@ pub struct NodeStatus {
     pub deaths: u64,
     /// State of the node's parts of checkpoints, if it writes any.
     pub checkpoints: Option<CheckpointStatus>,
-    /// What the node does before it looks for others.
+    /// The work of the node before it looks for others.
     pub starting: Option<String>,
     /// The reason why no round is decided, and what would end the wait.
     pub waiting_for: Option<String>,
@@ -162,8 +162,9 @@ pub struct StatusBoard {
 }
 
 impl NodeStatus {
-    /// What this node waits for: its own start, its workers, a round that is not decided, or to
-    /// become a member. A node whose workers are missing may be the cause of the others.
+    /// Says why this node waits: for its own start, for its workers, for a round that is not
+    /// decided, or to become a member. A node whose workers are missing may be the cause of the
+    /// other reasons.
     #[must_use]
     pub fn waiting(&self) -> Option<&str> {
         self.starting
@@ -430,8 +431,8 @@ impl StatusBoard {
         self.with(|status| note(status, what.into()));
     }
 
-    /// Counts a message that no correct node sends, and names its sender in an event if the count is
-    /// a power of two: a flood of such messages hides no other event. Returns whether it did.
+    /// Counts a message that no correct node sends, and names its sender in an event if the count
+    /// is a power of two: a flood of such messages hides no other event. Returns whether it did.
     pub fn accuse(&self, node: NodeId, what: &Unsound) -> bool {
         let mut accused = self.accused.lock();
         if accused.len() >= MEMBERS_MAX && !accused.contains_key(&node) {

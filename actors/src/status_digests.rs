@@ -135,7 +135,11 @@ pub fn ordered_to_drain(
     let own = context.settings.identity.node;
     if !context.orders.proves_drain(own, incarnation, proof) {
         if context.peers.is_first_unproved_order(from) {
-            tracing::warn!(%from, "refused an order to drain: it has no proof that an operator gave it; give all nodes the same http_token_file");
+            tracing::warn!(
+                %from,
+                "refused an order to drain: it has no proof that an operator gave it; give all \
+                 nodes the same http_token_file"
+            );
             context
                 .status
                 .event(format!("refused an unproved order of {from} to drain"));

@@ -22,7 +22,7 @@ const PACKETS: u64 = 16_384;
 const GARBAGE_BYTES_MAX: u64 = 1400;
 /// Time between two bursts.
 const BURST_INTERVAL: Duration = Duration::from_millis(1);
-/// What a stranger would like to have in a log.
+/// A text that a stranger would like to have in a log.
 const REASON: &[u8] = b"\x1b[2J\nERROR slowmo: the disk is full\r\n";
 /// The TLS alert `unknown_ca` as a code of QUIC.
 const UNKNOWN_CA: u16 = 0x130;
@@ -48,7 +48,8 @@ pub enum FloodError {
     NotLoopback(SocketAddr),
     /// A number is out of its bounds.
     #[error(
-        "a flood has 1 to {PER_SECOND_MAX} packets per second, 1 to {SECONDS_MAX} seconds and 1 to {SOURCES_MAX} sources"
+        "a flood has 1 to {PER_SECOND_MAX} packets per second, 1 to {SECONDS_MAX} seconds and 1 to \
+         {SOURCES_MAX} sources"
     )]
     OutOfBounds,
     /// The system gave no socket.
@@ -56,7 +57,7 @@ pub enum FloodError {
     Socket(#[from] std::io::Error),
 }
 
-/// What was sent.
+/// The packets of a flood.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sent {
     /// Packets that the system took.

@@ -48,7 +48,7 @@ pub struct Hostile {
     /// The node that lies: 1 leads. By default each lie is told by node 1 and by node 5.
     #[arg(long)]
     liar: Option<u64>,
-    /// What is random follows from it.
+    /// The seed of everything random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -101,11 +101,11 @@ impl Hostile {
 /// One liar among honest nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Trial {
-    /// What it tells.
+    /// The lie that it tells.
     pub lie: Lie,
     /// Its id.
     pub liar: u64,
-    /// What is random follows from it.
+    /// The seed of everything random.
     pub seed: u64,
     /// How long it lies, at most.
     pub length: Duration,
@@ -113,7 +113,7 @@ pub struct Trial {
     pub rounds: Option<u64>,
 }
 
-/// What a trial found.
+/// The findings of a trial.
 #[derive(Clone, Debug, Serialize)]
 pub struct Found {
     /// The lie, as it is called in arguments.
@@ -138,12 +138,12 @@ pub struct Found {
     pub accused: Vec<String>,
     /// How often an honest node was left out and caught up.
     pub caught_up: u64,
-    /// What is known to be missing against the lie.
+    /// The known gap in the defence against the lie.
     pub known_gap: Option<Gap>,
 }
 
 impl Found {
-    /// What the lie did that no lie may do.
+    /// Lists the effects of the lie that no lie may have.
     #[must_use]
     pub fn harms(&self) -> Vec<String> {
         let mut harms = self.errors.clone();
@@ -162,7 +162,7 @@ impl Found {
     }
 }
 
-/// What honest nodes saw, and where they stand.
+/// The observations of honest nodes, and their rounds.
 #[derive(Default)]
 struct Book {
     /// By round: the first node that completed it, and what it knows of it.
@@ -179,7 +179,7 @@ struct Book {
     over: Mutex<Option<Instant>>,
 }
 
-/// What a node knows of a decided round.
+/// A node's view of a decided round.
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
     values: Vec<u32>,
@@ -224,7 +224,8 @@ impl Trial {
                         continue;
                     }
                 };
-                let (book, liar) = (&book, &liar);
+                let book = &book;
+                let liar = &liar;
                 if *id == self.liar {
                     scope.spawn(move || lie(worker, book));
                 } else {
@@ -233,7 +234,9 @@ impl Trial {
             }
             let liars = IDS.iter().zip(&nodes).find(|(id, _)| **id == self.liar);
             if let Some(faults) = liars.and_then(|(_, node)| node.faults()) {
-                let (tampers, falsifies, hears) = (liar.clone(), liar.clone(), liar.clone());
+                let tampers = liar.clone();
+                let falsifies = liar.clone();
+                let hears = liar.clone();
                 faults.tamper(Arc::new(move |to, frame| tampers.tamper(to, frame)));
                 faults.mishear(Arc::new(move |from, frame| hears.hear(from, frame)));
                 faults.falsify(Arc::new(move |to, header| falsifies.falsify(to, header)));
@@ -367,7 +370,8 @@ impl Book {
             let differs = known.values.iter().zip(&entry.values);
             let differs = differs.filter(|(one, other)| one != other).count();
             let what = format!(
-                "round {round}: {differs} values of node {first} and node {id} differ, of {} and {} members",
+                "round {round}: {differs} values of node {first} and node {id} differ, of {} and \
+                 {} members",
                 known.nodes, entry.nodes
             );
             let mut differences = self.differences.lock();

@@ -1,4 +1,4 @@
-//! What real nodes write down, judged by the same rules as the simulation.
+//! The trace of real nodes is judged by the same rules as the simulation.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use slowmo::internal::transport::faulty::Fault;
@@ -80,8 +80,7 @@ fn train_until(
     true
 }
 
-/// What becomes of every rule over what is in the folder; nodes that say nothing of their end were
-/// killed.
+/// Judges the traces in the folder by every rule. Nodes that say nothing of their end were killed.
 fn judge(folder: &Path, replicas: usize) -> (BTreeMap<&'static str, Verdict>, Vec<Line>) {
     let mut found = Vec::new();
     let mut open = BTreeMap::new();

@@ -99,7 +99,8 @@ fn what_a_swarm_draws_is_written_and_read() {
 
 #[test]
 fn a_short_file_is_enough() {
-    let text = "founders = [1, 2]\nfaults = [{ at_ms = 0.5, do = \"start\", node = 3, settings = \"founds\" }]";
+    let text = "founders = [1, 2]\nfaults = \
+        [{ at_ms = 0.5, do = \"start\", node = 3, settings = \"founds\" }]";
     let schedule = Schedule::parse(text, "short").unwrap();
     assert_eq!(schedule.config.min_nodes, 2);
     assert_eq!(schedule.faults[0].at.0, 500);
@@ -146,7 +147,8 @@ fn bad_files_are_refused_by_name() {
         ("founders = [1]\nmin_nodes = 2\n", "min_nodes"),
         ("founders = [1]\nparameters = 0\n", "parameters"),
         (
-            "founders = [1, 2]\nfaults = [{ at_ms = 9, do = \"cut\", from = [1], to = [2], until_ms = 8 }]\n",
+            "founders = [1, 2]\nfaults = \
+             [{ at_ms = 9, do = \"cut\", from = [1], to = [2], until_ms = 8 }]\n",
             "over before it begins",
         ),
         (

@@ -59,7 +59,8 @@ fn few_runs_need_not_show_everything_and_many_must() {
 }
 
 #[test]
-#[ignore = "takes minutes: cargo test --release -p slowmo-chaos --test simulation -- --ignored a_thousand_nodes"]
+#[ignore = "takes minutes: cargo test --release -p slowmo-chaos --test simulation -- --ignored \
+    a_thousand_nodes"]
 fn a_thousand_nodes() {
     let report = search::seed(1, &(1000..=1000), Look::default());
     assert!(report.violation.is_none(), "{:?}", report.violation);

@@ -1,5 +1,4 @@
-//! What the digits must learn, on the oracle: model, shards, batches and optimizer without any
-//! network.
+//! The oracle learns the digits: model, shards, batches and optimizer without any network.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use slowmo::internal::tensors::flat::restore;

@@ -3,7 +3,7 @@
 //!
 //! | module | explores |
 //! |---|---|
-//! | [`round`] | rounds: terms, attempts, votes, take-over, views that change, crashes, wrong verdicts, restarts |
+//! | [`round`] | rounds: terms, attempts, votes, views, crashes, wrong verdicts, restarts |
 //! | [`bootstrap`] | which process bootstraps a run |
 //! | [`histories`] | forks and merging of histories |
 //! | [`order`] | which of two histories wins, in isolation |

@@ -1,5 +1,5 @@
-//! Who founds a run: every space is explored whole, every rule left out is found, and so is what
-//! the rules do not promise.
+//! Bootstraps, exhaustively: every space is explored whole, every rule left out is found, and so is
+//! what the rules do not promise.
 
 use slowmo_models::bootstrap::{
     APART, LONG, ONE_RUN, PLANTED, SHORT, explore, run_apart, run_planted,

@@ -1,5 +1,5 @@
-//! Nodes that a user starts by hand on several hosts, without a launcher. The hosts are addresses of
-//! the loopback interface.
+//! Nodes that a user starts by hand on several hosts, without a launcher. The hosts are addresses
+//! of the loopback interface.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg(target_os = "linux")] // other systems have one loopback address
 

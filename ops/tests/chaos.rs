@@ -251,7 +251,8 @@ fn ctrl_c_leaves_nobody_and_keeps_the_trace() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mine.toml");
     let out = folder.path().join("out");
-    let scenario = "summary = 'x'\nnodes = 3\nduration_s = 60\nscript = [{ at_s = 0.3, do = 'pause', who = 2, for_s = 50 }]";
+    let scenario = "summary = 'x'\nnodes = 3\nduration_s = 60\nscript = \
+        [{ at_s = 0.3, do = 'pause', who = 2, for_s = 50 }]";
     std::fs::write(&file, scenario.to_owned() + SETTINGS).unwrap();
     let mut command = chaos(&[
         "run",

@@ -55,7 +55,7 @@ fn launch_command(nodes: usize, folder: &Path, training: &[&str]) -> Command {
 /// A demo node of a run without end.
 const DIGITS: [&str; 3] = ["demo-node", "--steps", "1000000"];
 
-/// What begins with this id is killed without warning: the nodes end with their launcher.
+/// Kills a launcher without warning. Its nodes end with it.
 fn kill(mut launcher: Child) {
     launcher.kill().unwrap();
     launcher.wait().unwrap();

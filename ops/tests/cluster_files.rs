@@ -1,5 +1,5 @@
-//! What the files for clusters name is there: keys, commands and their flags, fields of the status,
-//! lines of the log, links. Reads the repository, and runs the binary for its help.
+//! The files for clusters name only things that are there: keys, commands and their flags, fields
+//! of the status, lines of the log, links. Reads the repository, and runs the binary for its help.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use slowmo::internal::config::RESERVED_VARIABLES;
@@ -74,7 +74,7 @@ fn boxed<'a>(text: &'a str, kind: &str) -> Vec<&'a str> {
     lines
 }
 
-/// What stands between backticks, outside boxes.
+/// Lists the texts between backticks, outside boxes.
 fn quoted(text: &str) -> Vec<String> {
     let mut inside = false;
     let mut plain = String::new();
@@ -154,7 +154,7 @@ fn help_of(command: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What follows the command slowmo, also where something runs it elsewhere.
+/// Returns the text after the command slowmo, also where something runs it elsewhere.
 fn command_line(line: &str) -> Option<&str> {
     let (before, rest) = line.split_once("slowmo ")?;
     let runs_it = ["-- ", "-n1 ", "&& "]
@@ -264,6 +264,11 @@ fn fields_of_the_status_exist() {
     assert!(named > 15, "only {named} were found: the search is broken");
 }
 
+/// Joins strings that continue in the next line of the code.
+fn joined(code: &str) -> String {
+    code.split("\\\n").map(str::trim_start).collect()
+}
+
 #[test]
 fn lines_of_the_log_are_in_the_code() {
     let mut files = Vec::new();
@@ -273,7 +278,7 @@ fn lines_of_the_log_are_in_the_code() {
     let code: String = files
         .iter()
         .filter(|path| path.extension().is_some_and(|end| end == "rs"))
-        .map(|path| fs::read_to_string(path).unwrap())
+        .map(|path| joined(&fs::read_to_string(path).unwrap()))
         .collect();
     let lines: Vec<(String, String)> = runbooks()
         .iter()

@@ -214,13 +214,17 @@ fn with_fail_fast_a_failing_node_ends_the_others_and_is_named() {
     let start = Instant::now();
     let output = launch_failing_fast(
         3,
-        "echo pid $$; if [ $SLOWMO_NODE_ID = 2 ]; then sleep 0.2; echo the reason >&2; exit 7; fi; exec sleep 60",
+        "echo pid $$; if [ $SLOWMO_NODE_ID = 2 ]; then sleep 0.2; echo the reason >&2; exit 7; fi; \
+         exec sleep 60",
     );
     assert!(start.elapsed() < PATIENCE);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(
-        error.ends_with("error: node 2 failed (exit code 7); the other nodes were ended; its last lines:\n    the reason\n"),
+        error.ends_with(
+            "error: node 2 failed (exit code 7); the other nodes were ended; its last \
+             lines:\n    the reason\n"
+        ),
         "{error}"
     );
     let pids = sorted_lines(&output.stdout);
@@ -320,7 +324,13 @@ fn a_killed_node_is_named_with_its_signal() {
         "if [ $SLOWMO_NODE_ID = 1 ]; then kill -KILL $$; fi; exec sleep 60",
     );
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("node 1 failed (killed by SIGKILL); the other nodes were ended; it wrote nothing to standard error"), "{error}");
+    assert!(
+        error.contains(
+            "node 1 failed (killed by SIGKILL); the other nodes were ended; it wrote nothing to \
+             standard error"
+        ),
+        "{error}"
+    );
 }
 
 #[test]
@@ -330,7 +340,8 @@ fn an_interrupt_ends_all_nodes() {
         kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
         let (code, error) = finish(child);
         let told = format!(
-            "{signal}: the nodes leave, which may take 30 s (--grace); a second signal ends them at once
+            "{signal}: the nodes leave, which may take 30 s (--grace); a second signal ends them \
+             at once
 error: ended by {signal}; all nodes were ended\n"
         );
         assert_eq!((code, error), (Some(1), told));

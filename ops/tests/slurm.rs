@@ -29,8 +29,8 @@ done
 for task in "${tasks[@]}"; do wait "$task" || status=$?; done
 exit "${status:-0}"
 "#;
-/// Knows one host, and of each job in the files `preempted` and `cancelled` that it is; notes what it
-/// was asked for.
+/// Knows one host, and of each job in the files `preempted` and `cancelled` that it is; notes what
+/// it was asked for.
 const SCONTROL: &str = r#"#!/usr/bin/env bash
 printf '%s\n' "$*" >>"$TRAIN_FOLDER/scontrol"
 case "$1 $2" in
@@ -53,7 +53,7 @@ printf '%s\n' "$@" >"$TRAIN_FOLDER/arguments"
 /// A folder of a training, and a cluster of one host.
 struct Cluster {
     folder: TempDir,
-    /// Whose sockets they are.
+    /// The owner of the sockets.
     user: u32,
 }
 
@@ -90,8 +90,8 @@ impl Cluster {
         fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// What `sbatch` would run on the first host of job `id`, as bash gets it: a copy of the script
-    /// somewhere else.
+    /// Runs on the first host of job `id` what `sbatch` would, as bash gets it: a copy of the
+    /// script somewhere else.
     fn batch(&self, script: &str, id: &str, tasks: u16, port: u16) -> Command {
         let spool = self.path(&format!("spool-{id}"));
         fs::copy(scripts().join(script), &spool).unwrap();
@@ -302,8 +302,8 @@ fn the_file_of_keys_holds_no_secret_and_is_not_executed() {
     });
 }
 
-/// Bootstrap members that come back must not bootstrap a second training beside the nodes that were added and
-/// still train.
+/// Bootstrap members that come back must not bootstrap a second training beside the nodes that were
+/// added and still train.
 #[test]
 fn bootstrap_members_that_are_started_again_join_the_jobs_that_go_on() {
     let cluster = Cluster::new();

@@ -40,7 +40,8 @@ pub const REQUESTS_BURST_MAX: u32 = 1000;
 pub const REQUESTS_PER_SECOND_MAX: u32 = 200;
 /// Longest silence on a connection.
 pub const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// The exit code when SIGTERM ends the process at once, as a shell shows it for a process that SIGTERM ended.
+/// The exit code when SIGTERM ends the process at once, as a shell shows it for a process that
+/// SIGTERM ended.
 const TERMINATED: i32 = 143;
 
 /// A request to a node.

@@ -29,7 +29,8 @@ pub enum SettingError {
     Refused(#[from] ConfigError),
     /// The key may only be set before a job starts.
     #[error(
-        "{key} does not change in a running job: set it before the nodes start; these may change: {}", CHANGEABLE.join(", ")
+        "{key} does not change in a running job: set it before the nodes start; these may change: \
+         {}", CHANGEABLE.join(", ")
     )]
     Fixed {
         /// The key.
@@ -40,12 +41,13 @@ pub enum SettingError {
     Unused {
         /// The key.
         key: &'static str,
-        /// What would have to be otherwise.
+        /// The reason: it names the setting that would have to be otherwise.
         why: &'static str,
     },
     /// The node is not a member.
     #[error(
-        "this node is not a member of the cluster now: ask a member, or ask again later; nothing was changed"
+        "this node is not a member of the cluster now: ask a member, or ask again later; nothing \
+         was changed"
     )]
     NotAMember,
 }

@@ -37,7 +37,7 @@ pub struct NodeReport {
     pub digest: Option<Digest>,
 }
 
-/// What a member says of itself, in short.
+/// A member's report of itself, in short.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Digest {
     /// Time since it arrived, in milliseconds.
@@ -53,7 +53,8 @@ pub struct Digest {
     pub round: u64,
     /// The inner step.
     pub step: u64,
-    /// What its training reported, by name: inner step and value; no value if it is not finite.
+    /// Measures that its training reported, by name: inner step and value; no value if it is not
+    /// finite.
     pub measures: BTreeMap<String, (u64, Option<f64>)>,
     /// `‖x − x̄‖ / ‖x̄‖` when it last contributed.
     pub disagreement: Option<f32>,

@@ -48,7 +48,7 @@ pub(crate) struct Connected {
     pub events: mpsc::Receiver<TransportEvent>,
     /// The discovery that finds the other nodes.
     pub discovery: Arc<dyn Discovery>,
-    /// Whose checkpoints the node believes: those of the cluster's key, and of its own user.
+    /// The trust in checkpoints: the node believes those of the cluster's key, and of its own user.
     pub trust: Trust,
     /// The credentials, and what gives the transport newer ones.
     pub credentials: Option<(Held, Renewer)>,

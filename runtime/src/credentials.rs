@@ -41,7 +41,7 @@ enum Source {
     },
 }
 
-/// What the files hold.
+/// The contents of the files.
 struct Contents {
     files: Vec<Vec<u8>>,
 }
@@ -54,9 +54,9 @@ pub(crate) struct Held {
     source: Source,
     me: (NodeId, Incarnation),
     digest: Digest,
-    /// What the transport authenticates with.
+    /// The identity that the transport authenticates with.
     pub identity: Identity,
-    /// Whose checkpoints are believed.
+    /// The trust in checkpoints.
     pub trust: Trust,
 }
 
@@ -163,7 +163,8 @@ impl Source {
                     key,
                     revoked: crl.first().map(Vec::as_slice),
                 };
-                let (cluster, peer) = (cluster_name.as_ref(), peer_name.as_ref());
+                let cluster = cluster_name.as_ref();
+                let peer = peer_name.as_ref();
                 let identity = Identity::of_operator(files, cluster, peer, node)?;
                 Ok((identity, Vec::new()))
             }
@@ -188,7 +189,7 @@ impl Contents {
     }
 }
 
-/// What one look at the files has found: their digest, or why they cannot be read.
+/// The result of one look at the files: their digest, or why they cannot be read.
 type Look = Result<Digest, String>;
 
 /// Looks at the files until the node ends, and uses what they hold when it changed. What is broken

@@ -20,7 +20,11 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
     /// The admin socket could not be opened.
-    #[error("the admin socket {} cannot be opened ({error}); name a path in a folder that this user may write to", path.display())]
+    #[error(
+        "the admin socket {} cannot be opened ({error}); name a path in a folder that this user \
+         may write to",
+        path.display()
+    )]
     Admin {
         /// The path of key `admin`.
         path: std::path::PathBuf,
@@ -28,7 +32,11 @@ pub enum SpawnError {
         error: std::io::Error,
     },
     /// The folder of traces cannot be written to.
-    #[error("no trace can be written to {} ({error}); name a folder that this user may write to, or trace = none", folder.display())]
+    #[error(
+        "no trace can be written to {} ({error}); name a folder that this user may write to, or \
+         trace = none",
+        folder.display()
+    )]
     Trace {
         /// The folder of key `trace`.
         folder: PathBuf,
@@ -43,7 +51,8 @@ pub enum SpawnError {
     Token(#[from] AccessError),
     /// The checkpoint to continue from cannot be used, or the folder of checkpoints cannot be read.
     #[error(
-        "{0}; check the keys checkpoints and resume (resume = none starts from the given parameters)"
+        "{0}; check the keys checkpoints and resume (resume = none starts from the given \
+         parameters)"
     )]
     Checkpoint(CheckpointError),
     /// The devices cannot be used.
@@ -68,27 +77,32 @@ pub enum SpawnError {
     /// The configuration asks for more than one node but has no cluster key to prove who belongs
     /// together.
     #[error(
-        "min_nodes, peers, rendezvous or discover ask for other nodes, so a cluster key is needed: write one with `slowmo keygen --out FILE` and give all nodes cluster_key_file = FILE"
+        "min_nodes, peers, rendezvous or discover ask for other nodes, so a cluster key is needed: \
+         write one with `slowmo keygen --out FILE` and give all nodes cluster_key_file = FILE"
     )]
     NoCredentials,
     /// The configuration asks for more than one node but has no way to find the others.
     #[error(
-        "min_nodes = {0} needs a way to find the others: set peers = [\"host:port\", …], rendezvous = \"/shared/folder\" or discover"
+        "min_nodes = {0} needs a way to find the others: set peers = [\"host:port\", …], \
+         rendezvous = \"/shared/folder\" or discover"
     )]
     NoPeers(usize),
     /// The node only joins, and has no way to find a cluster.
     #[error(
-        "join = true or lineage needs a running cluster to join: set peers = [\"host:port\", …] to a node of it, or rendezvous or discover as its nodes have them"
+        "join = true or lineage needs a running cluster to join: set peers = [\"host:port\", …] to \
+         a node of it, or rendezvous or discover as its nodes have them"
     )]
     NothingToJoin,
     /// The node listens at all addresses, and the others are told none that they can dial.
     #[error(
-        "listen = {0}: the others are told this address and cannot dial it; set advertise = HOST:PORT to where they reach this node, or listen at that address (port 0 is allowed)"
+        "listen = {0}: the others are told this address and cannot dial it; set advertise = \
+         HOST:PORT to where they reach this node, or listen at that address (port 0 is allowed)"
     )]
     ListenUnspecified(std::net::SocketAddr),
     /// The address to be announced cannot be dialed.
     #[error(
-        "advertise = {advertise}: {reason}; name the address and port under which other nodes reach this one"
+        "advertise = {advertise}: {reason}; name the address and port under which other nodes \
+         reach this one"
     )]
     Advertise {
         /// The key's value.
@@ -145,12 +159,14 @@ pub enum WorkerError {
     },
     /// A checkpoint was asked for, and this node writes none.
     #[error(
-        "this node writes no checkpoints: set `checkpoints` to a folder that all nodes share, and `checkpoint_every`, on every node"
+        "this node writes no checkpoints: set `checkpoints` to a folder that all nodes share, and \
+         `checkpoint_every`, on every node"
     )]
     CheckpointsOff,
     /// A checkpoint was asked for, and no round ends with a state that all nodes share.
     #[error(
-        "this algorithm has no checkpoints: its nodes never hold the same parameters and slow momentum; set an outer optimizer, or average_every"
+        "this algorithm has no checkpoints: its nodes never hold the same parameters and slow \
+         momentum; set an outer optimizer, or average_every"
     )]
     NeverAlike,
     /// A checkpoint was asked for, and the node is not a member.
@@ -158,7 +174,8 @@ pub enum WorkerError {
     NotAMember,
     /// A reported measure is refused and not shown.
     #[error(
-        "the measure {name:?} is not shown: a name has 1 to {MEASURE_NAME_BYTES_MAX} bytes and is not \"disagreement\", and a node reports at most {MEASURES_MAX} names, the loss among them"
+        "the measure {name:?} is not shown: a name has 1 to {MEASURE_NAME_BYTES_MAX} bytes and is \
+         not \"disagreement\", and a node reports at most {MEASURES_MAX} names, the loss among them"
     )]
     NoSuchMeasure {
         /// The measure's name.
@@ -193,7 +210,9 @@ pub enum SynchronizeError {
     Sampler(#[from] SamplerError),
     /// The attached sampler differs from that of the checkpoint to continue from.
     #[error(
-        "this training's sampler differs from that of the checkpoint of step {step}: {differences}; set resume_sampler = reset to keep parameters and momentum and begin the samples anew, or give the sampler the checkpoint's values; nothing was changed"
+        "this training's sampler differs from that of the checkpoint of step {step}: \
+         {differences}; set resume_sampler = reset to keep parameters and momentum and begin the \
+         samples anew, or give the sampler the checkpoint's values; nothing was changed"
     )]
     ResumedSampler {
         /// The inner step that followed the checkpoint.
@@ -203,23 +222,27 @@ pub enum SynchronizeError {
     },
     /// The checkpoint to continue from is of another model, or cannot be read any more.
     #[error(
-        "synchronize: {0}; resume = none starts from the given parameters, resume = NAME from another checkpoint"
+        "synchronize: {0}; resume = none starts from the given parameters, resume = NAME from \
+         another checkpoint"
     )]
     Checkpoint(String),
     /// An async call was cancelled while it waited: its exchange may have continued without it.
     #[error(
-        "an earlier call was cancelled while it waited, and its exchange may have happened: drop this worker and restart the node"
+        "an earlier call was cancelled while it waited, and its exchange may have happened: drop \
+         this worker and restart the node"
     )]
     Abandoned,
     /// The exchange succeeded, but its values could not be written: the tensors before this one
     /// hold them, the others do not.
     #[error(
-        "synchronize: {0}; only the tensors before it were written: leave, and restart the node, which then joins the others"
+        "synchronize: {0}; only the tensors before it were written: leave, and restart the node, \
+         which then joins the others"
     )]
     NotWritten(TensorError),
     /// An earlier call could not write the values of all nodes, as its error said.
     #[error(
-        "an earlier synchronize could not write its result (see its error): leave, and restart the node, which then joins the others"
+        "an earlier synchronize could not write its result (see its error): leave, and restart the \
+         node, which then joins the others"
     )]
     Broken,
 }
@@ -258,7 +281,8 @@ pub enum StepError {
     /// Overlapped gossip found a value that is not finite. What had arrived was mixed into the
     /// parameters, nothing was sent, and the step counter did not move.
     #[error(
-        "step {step}: {error}; the messages that had arrived were mixed into the parameters, and nothing was sent"
+        "step {step}: {error}; the messages that had arrived were mixed into the parameters, and \
+         nothing was sent"
     )]
     NotSent {
         /// The inner step.
@@ -268,7 +292,8 @@ pub enum StepError {
     },
     /// The learning rate cannot be used: the slow step divides by it.
     #[error(
-        "step {step} ends an outer round, which divides by the learning rate, but the learning rate is {learning_rate}: pass the inner optimizer's rate, finite and not below 0"
+        "step {step} ends an outer round, which divides by the learning rate, but the learning \
+         rate is {learning_rate}: pass the inner optimizer's rate, finite and not below 0"
     )]
     LearningRate {
         /// The inner step.
@@ -278,7 +303,9 @@ pub enum StepError {
     },
     /// The learning rate is 0, and no rate above 0 came before that could stand in.
     #[error(
-        "step {step} ends an outer round, which divides by the learning rate, but it is 0 and has been 0 since the start: begin the schedule (its warm-up too) above 0, or choose tau so that the first round comes after its first step above 0"
+        "step {step} ends an outer round, which divides by the learning rate, but it is 0 and has \
+         been 0 since the start: begin the schedule (its warm-up too) above 0, or choose tau so \
+         that the first round comes after its first step above 0"
     )]
     NoLearningRate {
         /// The inner step.
@@ -286,7 +313,8 @@ pub enum StepError {
     },
     /// The number of values differs from that at `synchronize`.
     #[error(
-        "step {step}: the {what} hold {found} values, {expected} at synchronize: lend the same tensors at every call"
+        "step {step}: the {what} hold {found} values, {expected} at synchronize: lend the same \
+         tensors at every call"
     )]
     Length {
         /// The inner step.
@@ -300,7 +328,8 @@ pub enum StepError {
     },
     /// An exchange is due, so the parameters must be lent.
     #[error(
-        "step {step} exchanges with the other nodes: call step and lend the parameters (is_due says when)"
+        "step {step} exchanges with the other nodes: call step and lend the parameters (is_due \
+         says when)"
     )]
     Due {
         /// The inner step.
@@ -316,7 +345,8 @@ pub enum StepError {
     /// hold it, the others do not. Nothing of this model is sent any more: this worker can only
     /// leave.
     #[error(
-        "step {step}: {error}; only the tensors before it were written: leave, and restart the node, which then joins the others"
+        "step {step}: {error}; only the tensors before it were written: leave, and restart the \
+         node, which then joins the others"
     )]
     NotWritten {
         /// The inner step.
@@ -326,7 +356,8 @@ pub enum StepError {
     },
     /// An earlier step's result was not taken, as that step's error said.
     #[error(
-        "the result of an earlier step was not taken (see its error): leave, and restart the node, which then joins the others"
+        "the result of an earlier step was not taken (see its error): leave, and restart the node, \
+         which then joins the others"
     )]
     Broken,
     /// The attached sampler's settings differ from the cluster's; the result of the exchange was
@@ -335,7 +366,8 @@ pub enum StepError {
     Sampler(#[from] SamplerError),
     /// An async call was cancelled while it waited: its exchange may have continued without it.
     #[error(
-        "an earlier call was cancelled while it waited, and its exchange may have happened: drop this worker and restart the node"
+        "an earlier call was cancelled while it waited, and its exchange may have happened: drop \
+         this worker and restart the node"
     )]
     Abandoned,
 }
@@ -355,17 +387,20 @@ pub enum GradientError {
     Tensor(#[from] TensorError),
     /// `synchronize` must be called first.
     #[error(
-        "average_gradients was called before synchronize: call synchronize once, before the first step"
+        "average_gradients was called before synchronize: call synchronize once, before the first \
+         step"
     )]
     NotSynchronized,
     /// Several async workers on a single-threaded executor would wait for each other for ever.
     #[error(
-        "several async workers need a multi-threaded executor, or one plain thread each with `Worker`"
+        "several async workers need a multi-threaded executor, or one plain thread each with \
+         `Worker`"
     )]
     NeedsThreads,
     /// An earlier step's result was not taken, as that step's error said.
     #[error(
-        "the result of an earlier step was not taken (see its error): leave, and restart the node, which then joins the others"
+        "the result of an earlier step was not taken (see its error): leave, and restart the node, \
+         which then joins the others"
     )]
     Broken,
     /// The attached sampler's settings differ from the cluster's.
@@ -373,7 +408,8 @@ pub enum GradientError {
     Sampler(#[from] SamplerError),
     /// An async call was cancelled while it waited: its exchange may have continued without it.
     #[error(
-        "an earlier call was cancelled while it waited, and its exchange may have happened: drop this worker and restart the node"
+        "an earlier call was cancelled while it waited, and its exchange may have happened: drop \
+         this worker and restart the node"
     )]
     Abandoned,
 }

@@ -1,5 +1,5 @@
-//! Items that the other packages of this workspace use beside the API. They are no part of it and may
-//! change at any time.
+//! Items that the other packages of this workspace use beside the API. They are no part of it and
+//! may change at any time.
 
 pub use crate::connection::Network;
 pub use crate::printable::{printable, printable_lines};

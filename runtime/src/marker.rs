@@ -36,7 +36,12 @@ impl Marker {
         if let Err(error) = made
             && error.kind() != ErrorKind::AlreadyExists
         {
-            tracing::warn!(marker = %path.display(), %error, "the marker could not be created: after a restart this node may bootstrap a second run");
+            tracing::warn!(
+                marker = %path.display(),
+                %error,
+                "the marker could not be created: after a restart this node may bootstrap a second \
+                 run"
+            );
         }
     }
 
@@ -46,7 +51,11 @@ impl Marker {
         if let Err(error) = std::fs::remove_file(path)
             && error.kind() != ErrorKind::NotFound
         {
-            tracing::warn!(marker = %path.display(), %error, "the marker could not be removed: remove it before a new run starts here");
+            tracing::warn!(
+                marker = %path.display(),
+                %error,
+                "the marker could not be removed: remove it before a new run starts here"
+            );
         }
     }
 }

@@ -10,7 +10,7 @@ use std::fmt;
 const VALUE_BYTES: u64 = size_of::<f32>() as u64;
 const MIB: u64 = 1 << 20;
 
-/// What the memory of a node depends on.
+/// The facts that the memory of a node depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// Values of the parameters.
@@ -29,7 +29,7 @@ pub struct Facts<'a> {
     pub replicas: usize,
     /// The algorithm.
     pub algorithm: &'a Algorithm,
-    /// What a joiner's optimizer gets.
+    /// The buffers that a joiner's optimizer gets.
     pub joiner_buffers: JoinerBuffers,
     /// Whether the node writes checkpoints.
     pub checkpoints: bool,
@@ -44,7 +44,7 @@ pub struct Budget {
     parts: Vec<Part>,
 }
 
-/// What memory is for, and how many bytes of it.
+/// A purpose of memory, and its bytes.
 type Part = (&'static str, u64);
 
 impl Budget {
@@ -110,7 +110,7 @@ impl Facts<'_> {
         self.model() * copies.min(nodes) / nodes
     }
 
-    /// What is kept from one round to the next.
+    /// Lists the memory that is kept from one round to the next.
     fn state(&self) -> Vec<Part> {
         let mut parts = Vec::new();
         if let Some(outer) = self.algorithm.outer {
@@ -133,8 +133,9 @@ impl Facts<'_> {
         parts
     }
 
-    /// What is kept of the last round's values to give back what rounding took from parameters that
-    /// are not float32, as far as it is not kept anyway: as anchors, or as the reference.
+    /// Counts the bytes of the last round's values that are kept to give back what rounding took
+    /// from parameters that are not float32. Values that are kept anyway, as anchors or as the
+    /// reference, do not count.
     fn float32_values(&self) -> u64 {
         let all = bytes(self.halves);
         let outer = self.algorithm.outer;
@@ -149,7 +150,7 @@ impl Facts<'_> {
         }
     }
 
-    /// What a round takes besides.
+    /// Lists the memory that a round takes besides.
     fn round(&self) -> Vec<Part> {
         let mut parts = vec![
             ("the contribution", self.travels()),
@@ -169,8 +170,8 @@ impl Facts<'_> {
         parts
     }
 
-    /// What gossip takes: the numerators and the model from before a step; for each step that may
-    /// be late a message that was sent, and one of each peer.
+    /// Lists the memory that gossip takes: the numerators and the model from before a step; for
+    /// each step that may be late a message that was sent, and one of each peer.
     fn gossip(&self) -> Vec<Part> {
         let Base::Sgp(gossip) = self.algorithm.base else {
             return Vec::new();
@@ -190,7 +191,7 @@ impl Facts<'_> {
         parts
     }
 
-    /// What is copied for joiners, and for checkpoints.
+    /// Lists the copies for joiners and for checkpoints.
     fn copies(&self) -> Vec<Part> {
         let mut parts = Vec::new();
         let copied = self.joiner_buffers == JoinerBuffers::Copy || self.checkpoints;
@@ -208,8 +209,8 @@ impl Facts<'_> {
         parts
     }
 
-    /// Most bytes of a round that may wait in the connections: a contribution to each of this node's
-    /// shards, and the values of each other shard.
+    /// Most bytes of a round that may wait in the connections: a contribution to each of this
+    /// node's shards, and the values of each other shard.
     fn unread(&self) -> u64 {
         let nodes = self.nodes.max(1) as u64;
         let of_each = (2 * self.travels() / nodes).min(u64::from(CONNECTION_WINDOW_BYTES));

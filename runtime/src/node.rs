@@ -203,7 +203,7 @@ impl Node {
         crate::worker::block_on(answer).ok()
     }
 
-    /// What the HTTP endpoint answers to bytes that arrive, from a plain thread.
+    /// Returns the answer of the HTTP endpoint to bytes that arrive, from a plain thread.
     #[cfg(feature = "testing")]
     pub(crate) fn answer_http(&self, from: std::net::IpAddr, bytes: &[u8]) -> Option<Vec<u8>> {
         let endpoint = self.http.as_ref()?;

@@ -260,7 +260,10 @@ impl Writer {
         if let Err(error) = &written
             && self.usage.lost.fetch_add(1, Ordering::Relaxed) == 0
         {
-            tracing::error!(%error, "the trace cannot be written: training continues, and lost events are counted");
+            tracing::error!(
+                %error,
+                "the trace cannot be written: training continues, and lost events are counted"
+            );
         }
         self.torn = written.is_err();
     }

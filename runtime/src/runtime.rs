@@ -188,10 +188,10 @@ impl Runtime {
     }
 
     /// Asks for another value of a setting of the whole cluster, like `slowmo set`: the next round
-    /// decides it, and all nodes use it from the step after that on. Later rounds and nodes that join
-    /// keep it; a bootstrap, also one that resumes, begins with what its nodes are configured with.
-    /// If two values are asked for at once, one of them is decided. The status shows the values in
-    /// force.
+    /// decides it, and all nodes use it from the step after that on. Later rounds and nodes that
+    /// join keep it; a bootstrap, also one that resumes, begins with what its nodes are configured
+    /// with. If two values are asked for at once, one of them is decided. The status shows the
+    /// values in force.
     ///
     /// # Errors
     /// The key is unknown, may not change in a running job or is not used by it, the value is not
@@ -260,7 +260,8 @@ impl RuntimeBuilder {
             tracing::warn!(
                 min_nodes,
                 nodes,
-                "two clusters may be bootstrapped: min_nodes is not more than half of this node and its peers"
+                "two clusters may be bootstrapped: min_nodes is not more than half of this node \
+                 and its peers"
             );
         }
         Ok(())
@@ -419,7 +420,10 @@ fn serve_http(
         reached.set_ip(context.transport.local().announced.ip());
     }
     context.peers.is_served_at(reached);
-    tracing::info!(page = %format_args!("http://{reached}/"), "metrics, status and the page are served");
+    tracing::info!(
+        page = %format_args!("http://{reached}/"),
+        "metrics, status and the page are served"
+    );
     Ok(endpoint)
 }
 

@@ -20,7 +20,8 @@ pub fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, Error> {
     let mode = file.metadata()?.permissions().mode();
     if mode & FORBIDDEN_MODE != 0 {
         return Err(Error::other(format!(
-            "other users may read or change it (mode {:03o}): chmod 600 it, and write a new one with slowmo keygen if somebody may have read it",
+            "other users may read or change it (mode {:03o}): chmod 600 it, and write a new one \
+             with slowmo keygen if somebody may have read it",
             mode & 0o777
         )));
     }

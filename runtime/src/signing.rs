@@ -58,7 +58,8 @@ mod tests {
 
     #[test]
     fn a_signature_is_of_one_statement_and_key() {
-        let (one, other) = (NodeKey::generate().unwrap(), NodeKey::generate().unwrap());
+        let one = NodeKey::generate().unwrap();
+        let other = NodeKey::generate().unwrap();
         let signature = one.sign(b"values");
         assert!(other.verifies(&one.public_key(), b"values", &signature));
         assert!(!other.verifies(&one.public_key(), b"others", &signature));

@@ -253,10 +253,10 @@ fn the_page_needs_nothing_from_elsewhere_and_is_for_this_machine() {
     for file in ["dashboard.js", "state.js", "draw.js", "dashboard.css"] {
         let (status, text) = ask(address, &format!("GET /{file} HTTP/1.1"));
         assert_eq!(status, 200, "{file}");
-        for elsewhere in ["http://", "https://", "//cdn"]
-            .into_iter()
-            .filter(|_| file != "dashboard.js")
-        {
+        if file == "dashboard.js" {
+            continue;
+        }
+        for elsewhere in ["http://", "https://", "//cdn"] {
             assert!(
                 !text.contains(elsewhere) && !page.contains(elsewhere),
                 "{file} names {elsewhere}"

@@ -4,7 +4,7 @@
 use slowmo::{Config, Exchange, Runtime, Tensors};
 use std::time::{Duration, Instant};
 
-/// What the median call may cost.
+/// The most that the median call may cost.
 const STEP_MAX: Duration = Duration::from_micros(20);
 const CALLS: usize = 4_001;
 

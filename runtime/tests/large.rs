@@ -1,5 +1,5 @@
-//! A model of more than 4 GiB, for real. It takes 16 GB of memory, so it is not among the tests that
-//! run by themselves: `cargo test -p slowmo --test large -- --ignored --nocapture`.
+//! A model of more than 4 GiB, for real. It takes 16 GB of memory, so it is not among the tests
+//! that run by themselves: `cargo test -p slowmo --test large -- --ignored --nocapture`.
 #![allow(clippy::unwrap_used)]
 
 use slowmo::{BaseName, Config, Half, NamedTensors, Runtime, digest};

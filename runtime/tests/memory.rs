@@ -35,7 +35,7 @@ fn config() -> Config {
     Config::from_sources(None, variables, std::iter::empty()).unwrap()
 }
 
-/// What a process of this test does; nothing in the test itself.
+/// Runs as a process of this test; does nothing in the test itself.
 #[test]
 fn a_node() {
     let Ok(values) = std::env::var(NODE) else {
@@ -98,7 +98,7 @@ struct Case<'a> {
     keys: &'a [(&'a str, &'a str)],
 }
 
-/// What a node takes beside its own tensors, in MiB.
+/// The memory that a node takes beside its own tensors, in MiB.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     logged: u64,

@@ -57,9 +57,10 @@ async fn aliases_of_a_peer_and_of_oneself_do_nothing() {
         "an alias of oneself"
     );
     other.0.send_control(NodeId(1), "still up".into()).unwrap();
-    assert!(
-        matches!(next(&mut wide.1).await, TransportEvent::Control { frame, .. } if frame == "still up")
-    );
+    assert!(matches!(
+        next(&mut wide.1).await,
+        TransportEvent::Control { frame, .. } if frame == "still up"
+    ));
 }
 
 #[tokio::test]

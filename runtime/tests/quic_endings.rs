@@ -40,7 +40,11 @@ async fn slow_path(target: SocketAddr, delay: Duration) -> SocketAddr {
                     dialer = from;
                     (far.clone(), there[..length].to_vec(), target)
                 }
-                received = far.recv_from(&mut back) => (near.clone(), back[..received.unwrap().0].to_vec(), dialer),
+                received = far.recv_from(&mut back) => (
+                    near.clone(),
+                    back[..received.unwrap().0].to_vec(),
+                    dialer
+                ),
             };
             tokio::spawn(async move {
                 sleep(delay).await;

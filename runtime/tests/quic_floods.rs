@@ -1,5 +1,5 @@
-//! What strangers who know only a node's address send to it: nothing of their text reaches a log,
-//! and however many they are, members connect.
+//! Strangers who know only a node's address flood it: nothing of their text reaches a log, and
+//! however many they are, members connect.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[expect(dead_code, reason = "shared with the tests of who is refused")]

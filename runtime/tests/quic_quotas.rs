@@ -1,4 +1,4 @@
-//! What one authenticated peer can take of a node: streams, unread bytes, node ids.
+//! Quotas of one authenticated peer: streams, unread bytes, node ids.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[expect(dead_code, reason = "shared with the tests of who is refused")]

@@ -1,5 +1,5 @@
-//! Who is refused by the QUIC transport, and what both sides are told; and that nothing an
-//! authenticated peer sends harms.
+//! The QUIC transport refuses strangers and tells both sides why; and nothing that an authenticated
+//! peer sends harms.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[expect(dead_code, reason = "shared with the tests of renewed credentials")]

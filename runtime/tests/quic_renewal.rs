@@ -187,7 +187,8 @@ async fn nodes_with_one_key_in_common_reach_each_other() {
     ] {
         pair(&one, &two).await;
     }
-    let (one, mut two) = (Node::new(1, &first()), Node::new(2, &last()));
+    let one = Node::new(1, &first());
+    let mut two = Node::new(2, &last());
     two.transport.connect(one.address(), PATIENCE);
     assert!(matches!(
         two.dial_error().await,

@@ -1,4 +1,4 @@
-//! What a node answers on its admin socket while it starts, which may take minutes: it verifies the
+//! A node answers on its admin socket while it starts, which may take minutes: it verifies the
 //! checkpoint that it would resume from.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

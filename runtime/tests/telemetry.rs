@@ -1,5 +1,4 @@
-//! What a node serves over HTTP: metrics in a form that Prometheus reads, status, orders only with
-//! the token.
+//! A node serves HTTP: metrics in a form that Prometheus reads, status, orders only with the token.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod http;

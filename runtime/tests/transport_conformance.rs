@@ -428,7 +428,8 @@ conformance! {
     over_quic_only: Kind::QuicOnly;
 }
 
-/// Who was heard in which order, when two nodes send to a third at the same time.
+/// Returns the senders in the order they were heard, when two nodes send to a third at the same
+/// time.
 async fn arrivals(seed: u64) -> Vec<NodeId> {
     let mut nodes = Kind::Memory(MemoryHub::new(Some(seed))).cluster(3).await;
     for index in 0..20u8 {

@@ -26,7 +26,7 @@ const SLOW_LINK: u64 = 1_250_000;
 
 type Down = (NodeId, NodeId, DownCause);
 
-/// What a membership actor does for the machine, without the rest of it.
+/// The part of a membership actor that serves the machine.
 struct Shell {
     node: Node,
     machine: Liveness,
@@ -69,7 +69,10 @@ impl Shell {
                     self.feed(In::Tick);
                 }
                 event = self.node.events.recv() => match event {
-                    Some(TransportEvent::Datagram { from, datagram, .. }) => self.feed(In::Datagram { from, bytes: datagram.to_vec() }),
+                    Some(TransportEvent::Datagram { from, datagram, .. }) => {
+                        let bytes = datagram.to_vec();
+                        self.feed(In::Datagram { from, bytes })
+                    }
                     Some(TransportEvent::PortRefused { node }) => {
                         self.poll();
                         self.feed(In::PortRefused(node));

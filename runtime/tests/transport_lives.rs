@@ -1,5 +1,4 @@
-//! What every transport promises about who is alive: restarts, duplicates, returns, signs of life,
-//! port probes.
+//! Every transport reports who is alive: restarts, duplicates, returns, signs of life, port probes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[expect(dead_code, reason = "shared with the conformance of all transports")]

@@ -214,17 +214,20 @@ pub enum AlgorithmError {
     PeersZero,
     /// `staleness` above its bound.
     #[error(
-        "staleness = {0}: a message may be at most {STALENESS_MAX} steps late; set staleness to 0 (synchronous) … {STALENESS_MAX}"
+        "staleness = {0}: a message may be at most {STALENESS_MAX} steps late; set staleness to 0 \
+         (synchronous) … {STALENESS_MAX}"
     )]
     Staleness(u32),
     /// `late_peers = "skip"` with synchronous gossip.
     #[error(
-        "late_peers = \"skip\" skips every message that has not arrived, and with staleness = 0 none has: set staleness to 1 or more"
+        "late_peers = \"skip\" skips every message that has not arrived, and with staleness = 0 \
+         none has: set staleness to 1 or more"
     )]
     SynchronousSkips,
     /// `topology = "bandwidth"` without exact averages.
     #[error(
-        "topology = \"bandwidth\": exact averages decide the order of the nodes, and there are none: set average_every, SlowMo or another topology"
+        "topology = \"bandwidth\": exact averages decide the order of the nodes, and there are \
+         none: set average_every, SlowMo or another topology"
     )]
     OrderNeedsAverages,
     /// `no_average` with overlapped gossip.
@@ -250,22 +253,26 @@ pub enum AlgorithmError {
     },
     /// `no_average` with another base.
     #[error(
-        "no_average works with base = \"sgp\" only: the other bases average exactly by definition; remove no_average"
+        "no_average works with base = \"sgp\" only: the other bases average exactly by definition; \
+         remove no_average"
     )]
     NoAverageNeedsSgp,
     /// Buffers reset or averaged without slow steps.
     #[error(
-        "buffers = \"reset\" or \"average\" acts at slow steps, and SlowMo is off (alpha = 1, beta = 0): set buffers = \"maintain\""
+        "buffers = \"reset\" or \"average\" acts at slow steps, and SlowMo is off (alpha = 1, beta \
+         = 0): set buffers = \"maintain\""
     )]
     BuffersNeedOuterRounds,
     /// Buffers averaged without exact averages.
     #[error(
-        "buffers = \"average\" needs slow steps that average, and no_average is set: set buffers = \"maintain\" or \"reset\""
+        "buffers = \"average\" needs slow steps that average, and no_average is set: set buffers \
+         = \"maintain\" or \"reset\""
     )]
     BuffersNeedAverage,
     /// `no_average` with sharded state.
     #[error(
-        "no_average keeps momentum on each node's own parameters and cannot be sharded: set sharded = false"
+        "no_average keeps momentum on each node's own parameters and cannot be sharded: set \
+         sharded = false"
     )]
     NoAverageIsUnsharded,
 }

@@ -1,6 +1,10 @@
 //! Settings that may change in a running job. A member asks for a change, an entry decides it, and
 //! all apply it with that entry, so they are equal on all nodes at every step. A bootstrap begins
 //! with the settings that its nodes were configured with, also one that resumes.
+//!
+//! The values are [`SettingValues`]; `coordinator::machine::asked_settings` decides which are asked
+//! for. In runtime, `CHANGEABLE` (`config/keys.rs`) names their keys, and `changes` reads and
+//! checks an order.
 
 use crate::algorithm::{Algorithm, Base, WireType};
 use crate::ident::Round;

@@ -5,7 +5,7 @@
 //! different times agree, and the order has no cycles.
 //!
 //! ```text
-//!   bootstrap ──1──2──3──┬──4──5──▶  kept its quorum: outranks every fork of a round that it decided itself
+//!   bootstrap ──1──2──3──┬──4──5──▶  kept its quorum: outranks forks of rounds that it decided
 //!                        ├──4'──5'─▶ forked at round 4 with two contributors
 //!                        └──4"──▶    forked at round 4 with one: outranked
 //! ```

@@ -14,6 +14,10 @@
 //! error of its own, except where `x` is beyond the type's range. So a value that training left
 //! alone is contributed with the decided bits, as a float32 parameter is: rounding adds nothing to
 //! the pseudo-gradient of a slow step, however many rounds go by.
+//!
+//! A type is also known to the port of devices (`ports/device/values.rs` in actors), to runtime
+//! (`device/host.rs`, `tensors`) and to its package for candle. Nodes compare the types of their
+//! models by [`crate::model::Types`].
 
 use crate::encoding::round_to_bfloat16;
 
@@ -38,7 +42,7 @@ const SMALLEST_NORMAL: u32 = (127 - 14) << 23;
 /// ½: its float32 neighbours are 2⁻²⁴ apart, as all float16 below 2⁻¹⁴ are. So adding it rounds to
 /// one of those, and the lowest bits of the sum are the float16.
 const ROUNDS: f32 = 0.5;
-/// What float32's exponents are larger by.
+/// The difference between the exponents of float32 and of float16, in place.
 const EXPONENT_SHIFT: u32 = (127 - 15) << 23;
 /// 2¹¹²: the same as a factor.
 const SCALE: f32 = f32::from_bits((127 + 112) << 23);
@@ -223,8 +227,12 @@ mod tests {
                 let bits = half.round(value);
                 let error = |bits: u16| (f64::from(half.widen(bits)) - f64::from(value)).abs();
                 let least = error(bits);
-                prop_assert!(error(bits.wrapping_add(1)) >= least || is_nan(half, bits.wrapping_add(1)));
-                prop_assert!(error(bits.wrapping_sub(1)) >= least || is_nan(half, bits.wrapping_sub(1)));
+                prop_assert!(
+                    error(bits.wrapping_add(1)) >= least || is_nan(half, bits.wrapping_add(1))
+                );
+                prop_assert!(
+                    error(bits.wrapping_sub(1)) >= least || is_nan(half, bits.wrapping_sub(1))
+                );
             }
         }
 
@@ -253,7 +261,11 @@ mod tests {
                 half.give_back(&[decided], &mut value);
                 let by = f64::from(moved) - f64::from(half.widen(rounded));
                 let off = f64::from(value[0]) - (f64::from(decided) + by);
-                prop_assert!(off.abs() <= f64::from(f32::EPSILON) * f64::from(value[0].abs()), "{}", off);
+                prop_assert!(
+                    off.abs() <= f64::from(f32::EPSILON) * f64::from(value[0].abs()),
+                    "{}",
+                    off
+                );
             }
         }
     }

@@ -8,7 +8,8 @@ use std::fmt;
 macro_rules! counter {
     ($(#[$doc:meta])* $name:ident($inner:ty), $word:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Serialize, Deserialize)]
         pub struct $name(pub $inner);
 
         impl fmt::Display for $name {

@@ -19,8 +19,8 @@
 //! | [`published`] | digests and signatures of the values that owners publish |
 //! | [`sound`] | which values and push-sum weights are sent and accepted |
 //! | [`liveness`] | deciding which nodes are alive |
-//! | [`membership`], [`coordinator`], [`gossip_peer`], [`aggregator`] | the state machines behind the actors of the same names |
-//! | [`node`] | messages between the machines of one node, and the handling of the data that they move |
+//! | [`membership`], [`coordinator`], [`gossip_peer`], [`aggregator`] | the state machines |
+//! | [`node`] | messages between the machines of one node, and the data that they move |
 //! | [`checkpoint`] | when decided state is checkpointed, and which node writes which part |
 //! | [`trace`] | the events of a run, which invariants check |
 //! | [`planted`] | deliberate bugs, for tests only |

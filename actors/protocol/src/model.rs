@@ -77,7 +77,8 @@ impl fmt::Display for ModelSize {
         } = self;
         write!(
             f,
-            "{parameters} parameters{types}, {buffers} model and {optimizer} optimizer buffer values"
+            "{parameters} parameters{types}, {buffers} model and {optimizer} optimizer buffer \
+             values"
         )
     }
 }

@@ -1,6 +1,8 @@
 //! Deliberate bugs that prove that the simulation finds such bugs. A test switches one on for its
 //! own thread. Without the feature `planted`, which only a build of `slowmo-chaos` enables, none of
 //! them is compiled in.
+//!
+//! `tests/planted.rs` and `tests/model.rs` of `slowmo-chaos` find them.
 
 /// One deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

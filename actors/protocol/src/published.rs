@@ -9,8 +9,12 @@
 //! Digests are made of the values as every receiver holds them, float32 in ascending shards, and
 //! not of the bytes that travel: a joiner gets float32 where members get differences.
 //!
-//! A leader signs the digest of the entry that it asks votes for, for one term. Two of them under one
-//! term prove that it asked for votes for two entries.
+//! A leader signs the digest of the entry that it asks votes for, for one term. Two of them under
+//! one term prove that it asked for votes for two entries.
+//!
+//! `coordinator::machine::comparing` finds the owner of different values, `votes` the leader of two
+//! entries. Signatures are made and checked in `coordinator/signing.rs` of actors, through the port
+//! `signer`, which `signing.rs` of runtime implements.
 
 use crate::coordinator::{Attempt, Voter};
 use crate::ident::{ClusterId, Lineage, NodeId, Round, Term};
@@ -173,7 +177,7 @@ impl fmt::Debug for Signature {
 
 #[cfg(any(test, feature = "testing"))]
 impl Signed {
-    /// What a simulated owner publishes: the digest of some bytes, without a signature.
+    /// Signs like a simulated owner: the digest of some bytes, without a signature.
     #[must_use]
     pub fn simulated(bytes: &[u8]) -> Self {
         let mut hasher = Hasher::default();
@@ -237,7 +241,8 @@ mod tests {
     fn a_root_is_of_owners_and_their_digests_and_of_no_signature() {
         let one = Signed::simulated(b"1");
         let other = Signed::simulated(b"2");
-        let (first, second) = (NodeId(1), NodeId(2));
+        let first = NodeId(1);
+        let second = NodeId(2);
         let roots = [
             root([(&first, &one)]),
             root([(&second, &one)]),

@@ -9,6 +9,9 @@
 //!
 //! Bounds are powers of two. No training has parameters of that size; masks of attention (−1e9)
 //! are far below.
+//!
+//! The coordinator leaves the sender of an unsound value out (`unsound` in
+//! `coordinator::machine::links`).
 
 use crate::coordinator::RoundSpec;
 use crate::push_sum::WEIGHT_MIN;

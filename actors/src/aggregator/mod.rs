@@ -1,5 +1,8 @@
 //! The aggregator actor: one per node. Collects the workers' requests, hands the node's
 //! contribution to the coordinator or the gossip peer, and gives every worker the result.
+//!
+//! A mean of gradients stays inside the node (`Collective::mean`), except under `base =
+//! all_reduce`.
 
 use crate::buffers::{ChunkedBuffer, Frozen};
 use crate::compute::compute;
@@ -234,7 +237,8 @@ impl AggregatorState {
         }
         let settings = &self.context.settings;
         let what = format!(
-            "{} of this node has not called {call}: {}; the others wait {} s (round_timeout_ms) and then fail",
+            "{} of this node has not called {call}: {}; the others wait {} s (round_timeout_ms) \
+             and then fail",
             Workers(&workers),
             EachNeedsAThread(settings.workers),
             settings.round_timeout.as_secs()

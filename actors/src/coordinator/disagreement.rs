@@ -1,4 +1,5 @@
-//! How far a node's model was from the result of a round: `‖x − x̄‖ / ‖x̄‖`, for status and metrics.
+//! How far a node's model was from the result of a round: `‖x − x̄‖ / ‖x̄‖`, for status and
+//! metrics.
 //!
 //! Up to [`COMPARED_MAX`] values it is exact. A larger model is divided into equal parts, and a run
 //! of each part is compared, at a place that is random anew in each round. Every value of a part is
@@ -173,7 +174,8 @@ mod tests {
     #[test]
     fn every_value_of_a_large_model_counts_in_expectation() {
         // 31 parts of 66 or 67 values: each is compared in 64 of them.
-        let (size, compared_max) = (2_050, 31 * RUN);
+        let size = 2_050;
+        let compared_max = 31 * RUN;
         for moved in [0, 65, 66, 1_000, size - 1] {
             let (mine, result) = models(size, |index| if index == moved { 0.1 } else { 0.0 });
             let rounds = 500;

@@ -151,8 +151,8 @@ impl CoordinatorState {
         );
     }
 
-    /// Whether the signatures that a frame carries are sound. Names a sender of false ones, and goes
-    /// on without it.
+    /// Whether the signatures that a frame carries are sound. Names a sender of false ones, and
+    /// goes on without it.
     fn is_signed(&self, header: &Header, message: &Message) -> bool {
         let verdict = signing::check(&self.context, self.part.machine(), header, message);
         if verdict == Verdict::False {
@@ -260,7 +260,8 @@ impl CoordinatorState {
             }
             RoundsEffect::Returned => {
                 tracing::warn!(
-                    "nobody is left of the history that was to admit this node: it continues its previous history"
+                    "nobody is left of the history that was to admit this node: it continues its \
+                     previous history"
                 );
                 self.context.status.standing(MemberState::Member);
             }
@@ -278,7 +279,11 @@ impl CoordinatorState {
             RoundsEffect::Stragglers(list) => self.context.status.stragglers(list),
             RoundsEffect::Unsound(from, what) => self.context.accuse(from, &what),
             RoundsEffect::Refused(header, why) => {
-                tracing::debug!(from = %header.sender, round = header.round.0, "a round's stream was refused: {why}");
+                tracing::debug!(
+                    from = %header.sender,
+                    round = header.round.0,
+                    "a round's stream was refused: {why}"
+                );
             }
         }
     }

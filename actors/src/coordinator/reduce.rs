@@ -66,8 +66,9 @@ pub enum Source {
 enum Published {
     /// The next chunk.
     Chunk(Bytes),
-    /// The stream is complete with these bytes: the signature of parameters. If the queue ends without this item, the stream is reset, so that
-    /// the receiver does not mistake a part for the whole.
+    /// The stream is complete with these bytes: the signature of parameters. If the queue ends
+    /// without this item, the stream is reset, so that the receiver does not mistake a part for the
+    /// whole.
     End(Bytes),
 }
 
@@ -327,7 +328,7 @@ fn parameter_outlets(
     outlets
 }
 
-/// What all contributions of a round have in common.
+/// Properties that all contributions of a round have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
     /// Encoding of the parameters.
@@ -351,7 +352,12 @@ pub fn gather(
         };
         if wire != expected.wire {
             let expected_wire = expected.wire;
-            tracing::warn!(%node, ?wire, ?expected_wire, "a contribution is encoded in another way than this round's");
+            tracing::warn!(
+                %node,
+                ?wire,
+                ?expected_wire,
+                "a contribution is encoded in another way than this round's"
+            );
             return Err(Broken::Stream(node));
         }
         if expected.unit_weights && weight != 1.0 {

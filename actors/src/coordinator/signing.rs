@@ -1,5 +1,5 @@
-//! Signatures under the values that owners publish, and the entries that leaders ask votes for: made,
-//! and checked where streams and frames arrive. See [`slowmo_protocol::published`].
+//! Signatures under the values that owners publish, and the entries that leaders ask votes for:
+//! made, and checked where streams and frames arrive. See [`slowmo_protocol::published`].
 
 use crate::context::NodeContext;
 use slowmo_protocol::coordinator::{Attempt, Claim, Coordinator, Voter};
@@ -57,7 +57,7 @@ pub fn is_signed(context: &NodeContext, claim: &Claim) -> bool {
     context.signer.verifies(key, &statement, &signed.signature)
 }
 
-/// What the signatures in a frame say of it.
+/// The verdict of a frame's signatures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// All that matter are sound.

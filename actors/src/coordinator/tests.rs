@@ -78,8 +78,8 @@ fn values(pool: &Arc<Pool>, value: impl Fn(usize) -> f32) -> Frozen {
     buffer.freeze()
 }
 
-/// What a node that has just founded or joined carries; in two pieces, which are cut as no round
-/// is.
+/// Returns the error feedback of a node that has just founded or joined. It is in two pieces, which
+/// are cut as no round is.
 fn carried(pool: &Arc<Pool>, reference: impl Fn(usize) -> f32) -> ErrorFeedback {
     let whole = values(pool, reference);
     let mut pieces = ChunkedBuffer::default();

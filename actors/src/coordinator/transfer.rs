@@ -57,8 +57,8 @@ impl From<Broken> for Moved<Buffers> {
 /// Longest time that a stream waits for a connection: two nodes that join in one round dial each
 /// other only when they hear of it.
 pub const CONNECT_WAIT_MAX: Duration = Duration::from_secs(2);
-/// Bytes that are read and added to a digest at once: so few that they are still in the cache, where
-/// that takes two thirds of the time, and enough for the widest vectors.
+/// Bytes that are read and added to a digest at once: so few that they are still in the cache,
+/// where that takes two thirds of the time, and enough for the widest vectors.
 const HASHED_BYTES: usize = 32 << 10;
 /// Interval at which a waiting stream checks for the connection.
 const CONNECT_LOOK_INTERVAL: Duration = Duration::from_millis(10);

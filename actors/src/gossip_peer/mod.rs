@@ -7,6 +7,10 @@
 //! | `transfer` | one message as a stream, out or in |
 //! | `payload` | a message's values, as float32 or encoded |
 //! | `in_flight` | in-flight messages, which may come back |
+//!
+//! A gossip goes from `AggregatorPart` by `ToGossip::Gossip` to `GossipPart`.
+//! `GossipPeerState::mix` makes a correction, which `Session::mix` in runtime adds to the tensors;
+//! `GossipPeerState::send` works beside the next step.
 
 mod arithmetic;
 mod in_flight;
@@ -217,7 +221,11 @@ impl GossipPeerState {
                 }
             }
             GossipEffect::Refused(header) => {
-                tracing::warn!(from = %header.sender, round = header.round.0, "gossip stream refused")
+                tracing::warn!(
+                    from = %header.sender,
+                    round = header.round.0,
+                    "gossip stream refused"
+                )
             }
         }
     }
@@ -315,7 +323,12 @@ impl GossipPeerState {
             self.sending.spawn(async move {
                 let sent = transfer::send(&context, &plan, (wire, &values), to).await;
                 if let Err(error) = &sent {
-                    tracing::info!(%to, step = %plan.step, %error, "a gossip message was not sent as a whole");
+                    tracing::info!(
+                        %to,
+                        step = %plan.step,
+                        %error,
+                        "a gossip message was not sent as a whole"
+                    );
                 }
                 // A stopped gossip peer needs no result.
                 _ = myself.cast(ToGossip::Sent((to, plan.step), sent.is_ok()).into());

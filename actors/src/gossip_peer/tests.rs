@@ -108,7 +108,10 @@ async fn values_that_are_not_finite_are_not_read() {
                 at
             };
             assert!(
-                matches!(found, Err(ReadError::Unsound(Unsound::Value { element, .. })) if element == first),
+                matches!(
+                    found,
+                    Err(ReadError::Unsound(Unsound::Value { element, .. })) if element == first
+                ),
                 "{wire:?}: {found:?}"
             );
         }

@@ -156,7 +156,12 @@ impl MembershipState {
     fn note(&self, mail: &Mail<Buffers>) {
         match mail {
             Mail::Rounds(ToRounds::In(coordinator::In::Formed { view, lineage })) => {
-                tracing::info!(nodes = view.size(), epoch = view.epoch().0, %lineage, "the first view is formed");
+                tracing::info!(
+                    nodes = view.size(),
+                    epoch = view.epoch().0,
+                    %lineage,
+                    "the first view is formed"
+                );
             }
             Mail::Rounds(ToRounds::In(coordinator::In::Leaving { node, .. }))
                 if *node == self.context.settings.identity.node =>
@@ -209,7 +214,8 @@ impl MembershipState {
                 let found =
                     format!("{node} belongs to another running cluster ({lineage}, {round})");
                 tracing::warn!(
-                    "{found}: both continue and never merge. Stop one of them, and set min_nodes above half of all nodes"
+                    "{found}: both continue and never merge. Stop one of them, and set min_nodes \
+                     above half of all nodes"
                 );
                 status.event(found);
             }

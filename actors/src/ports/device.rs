@@ -76,7 +76,8 @@ pub trait Tensors {
     }
 }
 
-/// [`Tensors::read`] for tensors that provide [`Tensors::lend`]: values of 16 bits go through a copy.
+/// [`Tensors::read`] for tensors that provide [`Tensors::lend`]: values of 16 bits go through a
+/// copy.
 ///
 /// # Errors
 /// As for [`Tensors::lend`].
@@ -94,8 +95,8 @@ pub fn read_widened<T: Tensors + ?Sized>(
     })
 }
 
-/// [`Tensors::write`] for tensors that provide [`Tensors::lend_mut`]: values of 16 bits go through a
-/// copy, which is rounded.
+/// [`Tensors::write`] for tensors that provide [`Tensors::lend_mut`]: values of 16 bits go through
+/// a copy, which is rounded.
 ///
 /// # Errors
 /// As for [`Tensors::lend_mut`].
@@ -114,8 +115,8 @@ pub fn write_rounded<T: Tensors + ?Sized>(
     })
 }
 
-/// Tensors in a GPU's memory, by address: what a device needs to copy and compute there. A call that
-/// changes them borrows them as `&mut`.
+/// Tensors in a GPU's memory, by address: what a device needs to copy and compute there. A call
+/// that changes them borrows them as `&mut`.
 ///
 /// # Safety
 /// Devices read and write at these addresses. For as long as the tensors are borrowed,
@@ -185,7 +186,8 @@ pub enum FreezeError {
     /// A value is infinite or NaN, from which training never recovers, or so large that it soon is
     /// ([`slowmo_protocol::sound::SENT_MAX`]).
     #[error(
-        "{tensor}[{index}] = {value}: averaging would spread it to all nodes; check the learning rate and the loss of this worker"
+        "{tensor}[{index}] = {value}: averaging would spread it to all nodes; check the learning \
+         rate and the loss of this worker"
     )]
     NotFinite {
         /// The tensor.
@@ -235,8 +237,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     }
 
     /// Copies all values into `staging`, in flat order and as float32, and refuses infinities, NaN,
-    /// and values beyond [`slowmo_protocol::sound::SENT_MAX`]. Tensors of 16 bits are given back what
-    /// rounding took when they were `written`; see [`slowmo_protocol::half`].
+    /// and values beyond [`slowmo_protocol::sound::SENT_MAX`]. Tensors of 16 bits are given back
+    /// what rounding took when they were `written`; see [`slowmo_protocol::half`].
     ///
     /// # Errors
     /// A value is refused, the lengths differ, or a tensor cannot be read. `staging` may be
@@ -312,7 +314,8 @@ pub enum CollectiveError {
     WorkerGone(usize),
     /// The workers passed different numbers of values.
     #[error(
-        "worker {rank} brought {found} values, worker 0 {expected}: all workers of a node train the same model"
+        "worker {rank} brought {found} values, worker 0 {expected}: all workers of a node train \
+         the same model"
     )]
     Length {
         /// Rank of the worker whose number differs.

@@ -45,7 +45,8 @@ pub trait Discovery: Send + Sync + 'static {
 pub enum DiscoveryError {
     /// A rendezvous folder cannot be read.
     #[error(
-        "cannot read the rendezvous folder {folder} ({reason}); check that it exists and that this user may read it"
+        "cannot read the rendezvous folder {folder} ({reason}); check that it exists and that this \
+         user may read it"
     )]
     Unreadable {
         /// The folder.
@@ -55,7 +56,8 @@ pub enum DiscoveryError {
     },
     /// A rendezvous folder cannot be written to.
     #[error(
-        "cannot write {file} ({reason}); check that its folder exists and that this user may write to it"
+        "cannot write {file} ({reason}); check that its folder exists and that this user may write \
+         to it"
     )]
     Unwritable {
         /// The file.
@@ -65,7 +67,8 @@ pub enum DiscoveryError {
     },
     /// A name currently has no address.
     #[error(
-        "cannot resolve {name} ({reason}); check the name and this machine's resolver; the node asks again"
+        "cannot resolve {name} ({reason}); check the name and this machine's resolver; the node \
+         asks again"
     )]
     Unresolved {
         /// The name and port.
@@ -75,7 +78,8 @@ pub enum DiscoveryError {
     },
     /// A file of addresses cannot be read.
     #[error(
-        "cannot read the addresses in {file} ({reason}); check that it exists and that this user may read it; the node reads it again"
+        "cannot read the addresses in {file} ({reason}); check that it exists and that this user \
+         may read it; the node reads it again"
     )]
     NoList {
         /// The file.
@@ -85,7 +89,8 @@ pub enum DiscoveryError {
     },
     /// A line of a file of addresses is not a `host:port`.
     #[error(
-        "{file} line {line}: {found} is not a host:port; the node ignores the file until it is corrected, and reads it again"
+        "{file} line {line}: {found} is not a host:port; the node ignores the file until it is \
+         corrected, and reads it again"
     )]
     BadLine {
         /// The file.
@@ -97,7 +102,8 @@ pub enum DiscoveryError {
     },
     /// A resolver or a file system does not answer.
     #[error(
-        "the lookup of {what} has not finished after {seconds} s; check the resolver, or the disk of the file; the node keeps waiting"
+        "the lookup of {what} has not finished after {seconds} s; check the resolver, or the disk \
+         of the file; the node keeps waiting"
     )]
     Slow {
         /// The name or file that was looked up.

@@ -76,9 +76,8 @@ pub trait Transport: Send + Sync + 'static {
     /// The smoothed round-trip time to a peer that can be sent to, if it was measured.
     fn round_trip(&self, node: NodeId) -> Option<Duration>;
 
-    /// UDP payload bytes sent on the connections to a peer that can be sent to, and values sent to it
-    /// on this machine; 0 if they are not
-    /// counted.
+    /// UDP payload bytes sent on the connections to a peer that can be sent to, and values sent to
+    /// it on this machine; 0 if they are not counted.
     fn sent_to(&self, node: NodeId) -> u64;
 
     /// Sends a port probe: checks whether a process listens at the peer's address, or at the
@@ -345,12 +344,14 @@ pub enum DialError {
     NoAnswer,
     /// The certificate was not issued under this cluster's key or CA.
     #[error(
-        "its certificate was not issued under this cluster's key ({0}); give every node the same cluster_key, or the same CA files"
+        "its certificate was not issued under this cluster's key ({0}); give every node the same \
+         cluster_key, or the same CA files"
     )]
     WrongClusterKey(String),
     /// The peers speak different protocol versions.
     #[error(
-        "it speaks protocol version {theirs}, this node speaks {ours}; run the same slowmo release on all nodes"
+        "it speaks protocol version {theirs}, this node speaks {ours}; run the same slowmo release \
+         on all nodes"
     )]
     ProtocolVersion {
         /// The peer's version, as it names it.
@@ -367,7 +368,8 @@ pub enum DialError {
     /// Another process with the same id is alive and connected there. Dialing is tried again for
     /// [`DUPLICATE_DIALED_MAX`], because that process may be about to end.
     #[error(
-        "another process with the id of {0} is alive; give each node its own node_id, or end that process"
+        "another process with the id of {0} is alive; give each node its own node_id, or end that \
+         process"
     )]
     DuplicateId(NodeId),
     /// The peer did not accept this node's introduction.

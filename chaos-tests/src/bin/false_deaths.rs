@@ -97,7 +97,8 @@ fn run(arguments: &Arguments) -> Result<u64, Box<dyn std::error::Error>> {
         .min()
         .unwrap_or(0);
     println!(
-        "{} s, {rounds} rounds decided, {nodes} members at the end, {deaths} sightings of a living node taken for dead",
+        "{} s, {rounds} rounds decided, {nodes} members at the end, {deaths} sightings of a living \
+         node taken for dead",
         arguments.seconds
     );
     Ok(deaths + u64::from(nodes as u64 != arguments.nodes))

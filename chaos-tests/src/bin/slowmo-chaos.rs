@@ -291,7 +291,8 @@ fn show(arguments: &Sim, report: Report) -> anyhow::Result<ExitCode> {
         None => {
             let again = again(arguments, seed);
             println!(
-                "again: {sim} {again}\nas a schedule: {sim} {again} --write FILE\nand that again: {sim} --schedule FILE"
+                "again: {sim} {again}\nas a schedule: {sim} {again} --write FILE\nand that again: \
+                 {sim} --schedule FILE"
             );
         }
     }

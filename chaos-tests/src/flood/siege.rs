@@ -67,7 +67,7 @@ pub struct SiegeNode {
     values: usize,
 }
 
-/// What a node says on its standard output.
+/// A line of a node's standard output.
 #[derive(Clone, Copy, Debug)]
 enum Said {
     Listens(SocketAddr),
@@ -76,7 +76,7 @@ enum Said {
     Round(u64),
 }
 
-/// What happened to the rounds of the nodes in some time.
+/// Statistics of the nodes' rounds in some time.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Rounds {
     rounds: usize,
@@ -85,7 +85,7 @@ struct Rounds {
     p99_us: u64,
 }
 
-/// What a siege found.
+/// The findings of a siege.
 #[derive(Debug, Serialize)]
 struct Found {
     without: Rounds,
@@ -115,7 +115,8 @@ impl Found {
         if self.restart_under_flood_s > RESTART_MAX_S {
             let took = self.restart_under_flood_s;
             broken.push(format!(
-                "a restarted node was a member again after {took:.2} s; allowed are {RESTART_MAX_S} s"
+                "a restarted node was a member again after {took:.2} s; allowed are \
+                 {RESTART_MAX_S} s"
             ));
         }
         if self.memory_grown_kib > MEMORY_GROWN_MAX_KIB {
@@ -313,7 +314,7 @@ impl Said {
     }
 }
 
-/// What the nodes say.
+/// The reader of the nodes' output.
 struct Hears {
     from: Receiver<(u64, Said)>,
     /// Address of the node that is flooded.

@@ -18,9 +18,9 @@ const ADDRESSES: u32 = 1 << 16;
 /// A node whose endpoint answers. It trains nothing.
 static NODE: OnceLock<Option<Runtime>> = OnceLock::new();
 
-/// What arrives on a connection to a node's HTTP endpoint: the page, metrics, status, probes and
-/// orders. Whatever it is, it is answered as HTTP or not at all, no order is carried out without
-/// the token, and the connection ends. Accepted is what is answered with success.
+/// Handles data on a connection to a node's HTTP endpoint: the page, metrics, status, probes and
+/// orders. Any data is answered as HTTP or not at all, no order is carried out without the token,
+/// and the connection ends. Returns whether the answer is a success.
 pub fn http(data: &[u8]) -> bool {
     static FROM: AtomicU32 = AtomicU32::new(0);
     let Some(node) = NODE.get_or_init(start) else {

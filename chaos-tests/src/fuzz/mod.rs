@@ -8,10 +8,10 @@
 //!
 //! | module | decodes |
 //! |---|---|
-//! | [`wire`] | data that nodes send each other: frames, prefaces, stream headers, datagrams, values |
+//! | [`wire`] | data that nodes send each other: frames, prefaces, headers, datagrams, values |
 //! | [`machines`] | the same data, handed to the state machines that act on it |
 //! | [`endpoints`] | what is sent to a node's HTTP endpoint |
-//! | [`text`] | data that people and tools write: configurations, keys, requests to nodes and launchers, trajectories, traces, checkpoints, addresses |
+//! | [`text`] | data that people and tools write: configurations, keys, requests, traces, … |
 
 pub mod endpoints;
 pub mod machines;

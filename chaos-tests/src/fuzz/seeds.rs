@@ -41,8 +41,8 @@ pub(super) fn values() -> Seeds {
     ];
     for (name, values) in [("few", numbers(7)), ("block", numbers(257)), ("odd", odd)] {
         for (number, (wire_name, wire)) in (0u8..).zip(wires) {
-            let (mut values, mut bytes) =
-                (values.clone(), vec![0; wire.encoded_bytes(values.len())]);
+            let mut values = values.clone();
+            let mut bytes = vec![0; wire.encoded_bytes(values.len())];
             wire.encode_in_place(&mut values, &mut bytes);
             seeds.push((
                 format!("{name}-{wire_name}"),

@@ -1,5 +1,5 @@
-//! Data that people and tools write: configurations, keys, requests to nodes and launchers, answers,
-//! trajectories, traces, checkpoints, addresses.
+//! Data that people and tools write: configurations, keys, requests to nodes and launchers,
+//! answers, trajectories, traces, checkpoints, addresses.
 
 use crate::conformance::Case;
 use serde::Serialize;
@@ -77,8 +77,8 @@ pub fn config_sources(data: &[u8]) -> bool {
     }
 }
 
-/// A key file, or the operator's PEM files (CA, certificate, key, revocation lists) separated by zero
-/// bytes.
+/// A key file, or the operator's PEM files (CA, certificate, key, revocation lists) separated by
+/// zero bytes.
 pub fn credentials(data: &[u8]) -> bool {
     if let Ok(text) = std::str::from_utf8(data)
         && let Ok(keys) = text.parse::<ClusterKeys>()

@@ -1,5 +1,4 @@
-//! What a hostile member sends: each lie as a change of what it sends anyway, and as frames of its
-//! own.
+//! The lies of a hostile member: each is a change of what it sends anyway, and frames of its own.
 
 use crate::random::Random;
 use clap::ValueEnum;
@@ -74,8 +73,8 @@ pub enum Lie {
 }
 
 impl Lie {
-    /// What is known to be missing against this lie; SECURITY.md says the same. `None` if it does no
-    /// harm and its teller is named.
+    /// Returns the known gap in the defence against this lie, as SECURITY.md lists it. `None` if
+    /// the lie does no harm and its teller is named.
     #[must_use]
     pub fn gap(self) -> Option<Gap> {
         Some(match self {
@@ -105,12 +104,12 @@ impl Lie {
     }
 }
 
-/// What is missing against a lie.
+/// A gap in the defence against a lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gap {
-    /// It does no harm, and what is seen of it need not prove a lie: its teller may not be named, or
-    /// only after a while.
+    /// It does no harm, and what is seen of it need not prove a lie: its teller may not be named,
+    /// or only after a while.
     Unnamed,
     /// It may hold rounds up, leave honest nodes out, or make them decide differently.
     Harms,
@@ -128,7 +127,7 @@ pub struct Liar {
     told: AtomicU64,
 }
 
-/// What the liar draws from.
+/// The material from which the liar draws.
 #[derive(Debug)]
 struct Drawn {
     random: Random,
@@ -139,7 +138,7 @@ struct Drawn {
     hello: Option<Hello>,
     spec: Option<RoundSpec>,
     kept: VecDeque<Frame>,
-    /// What the others hold of each attempt, as they said.
+    /// The data that the others hold of each attempt, as they said.
     ready: BTreeMap<(Attempt, NodeId), Digest>,
     /// Their incarnations.
     starts: BTreeMap<NodeId, Incarnation>,
@@ -336,8 +335,8 @@ impl Liar {
         self.honest.iter().skip(half).any(|other| *other == node)
     }
 
-    /// What it believes of a frame that reached it, with each frame's sender. To ask two groups for
-    /// votes, it believes that both are ready with its own entry.
+    /// Returns the frames that it believes in place of one that reached it, with each frame's
+    /// sender. To ask two groups for votes, it believes that both are ready with its own entry.
     pub fn hear(&self, from: NodeId, genuine: &Frame) -> Vec<(NodeId, Frame)> {
         let Frame::V1 { header, message } = genuine;
         let believed = |header: Header, message: Message| Frame::V1 {
@@ -390,7 +389,10 @@ impl Liar {
     /// Frames that it sends to a node of its own accord; called again and again.
     pub fn pester(&self, to: NodeId) -> Vec<Frame> {
         let mut drawn = self.drawn.lock();
-        let Some(header) = drawn.header.filter(|_| self.lies.load(Ordering::Relaxed)) else {
+        if !self.lies.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let Some(header) = drawn.header else {
             return Vec::new();
         };
         let messages = self.pestering(to, header, &mut drawn);
@@ -673,7 +675,9 @@ impl Liar {
             let rank = any(random) as u16 % 6;
             if rank == 5 { vec![] } else { vec![rank] }
         };
-        let (absent_members, idle_members, leaving_members) = (ranks(), ranks(), ranks());
+        let absent_members = ranks();
+        let idle_members = ranks();
+        let leaving_members = ranks();
         Draft {
             spec: random_spec(random),
             lineage: Lineage(u128::from(any(random))),

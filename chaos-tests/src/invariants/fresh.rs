@@ -48,7 +48,8 @@ impl Invariant for Fresh {
                 Some(Some(after)) if after == before => {}
                 Some(after) => {
                     return Err(format!(
-                        "{node} contributed to {round} what it computed after {after:?}, not after {before:?}"
+                        "{node} contributed to {round} what it computed after {after:?}, not after \
+                         {before:?}"
                     ));
                 }
                 None => {

@@ -37,7 +37,8 @@ impl Invariant for IdenticalParameters {
         }
         let round = decided.place.round;
         Err(format!(
-            "{} holds other values after {round} than {first}: {digest:016x} instead of {known:016x}",
+            "{} holds other values after {round} than {first}: {digest:016x} instead of \
+             {known:016x}",
             start.node
         ))
     }

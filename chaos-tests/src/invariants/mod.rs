@@ -1,6 +1,6 @@
 //! Properties that must always hold: one file each, with a number by which reports and comments
-//! refer to it. They judge a trace event by event, whether it comes from the simulation, real actors or real processes. If a
-//! trace lacks what a property needs, the property says so.
+//! refer to it. They judge a trace event by event, whether it comes from the simulation, real
+//! actors or real processes. If a trace lacks what a property needs, the property says so.
 
 mod bootstraps;
 mod bounds;

@@ -68,7 +68,8 @@ impl Invariant for MomentumKept {
         }
         let Round(round) = decided.place.round;
         Err(format!(
-            "round {round} lost the momentum of {lost} shards with only {troubled:?} in trouble and {} replicas",
+            "round {round} lost the momentum of {lost} shards with only {troubled:?} in trouble \
+             and {} replicas",
             setup.replicas
         ))
     }

@@ -88,7 +88,8 @@ impl Invariant for MomentumMatches {
                 let anchors = &state.anchor[range.clone()];
                 let momenta = &state.momentum[range];
                 Err(format!(
-                    "{node} holds {shard} with anchor {anchor:?} and momentum {momentum:?} after {round}, the oracle {anchors:?} and {momenta:?}"
+                    "{node} holds {shard} with anchor {anchor:?} and momentum {momentum:?} after \
+                     {round}, the oracle {anchors:?} and {momenta:?}"
                 ))
             }
             None => Ok(()),

@@ -43,7 +43,8 @@ impl Invariant for OneGroup {
         };
         match self.decided.iter().find(beside) {
             Some((other, (_, other_last))) => Err(format!(
-                "two groups go on: {} of {lineage} was decided by {:?}, and {other} decided rounds until {} ms",
+                "two groups go on: {} of {lineage} was decided by {:?}, and {other} decided rounds \
+                 until {} ms",
                 known.decided.place.round,
                 known.decided.participants,
                 other_last.0 / 1_000

@@ -74,7 +74,12 @@ impl Recorded {
             first_round.is_none_or(|round| round == 0) && (is_whole || all_begin(&lines));
         if !is_whole {
             let mut setup = setup(assumed);
-            let names_samples = |line: &Line| matches!(&line.event, Event::Contributed { samples, .. } if !samples.is_empty());
+            let names_samples = |line: &Line| {
+                matches!(
+                    &line.event,
+                    Event::Contributed { samples, .. } if !samples.is_empty()
+                )
+            };
             setup.samples = (from_the_beginning && lines.iter().any(names_samples)).then_some(0);
             lines.insert(
                 0,
@@ -158,7 +163,12 @@ fn with_ends(lines: Vec<Line>) -> Vec<Line> {
         }
     }
     let left_out = |start: &Start, index: usize| {
-        let without = |line: &Line| matches!(&line.event, Event::Applied { decided, .. } if !decided.next.contains(start));
+        let without = |line: &Line| {
+            matches!(
+                &line.event,
+                Event::Applied { decided, .. } if !decided.next.contains(start)
+            )
+        };
         lines[index..].iter().any(without)
     };
     last.retain(|start, index| left_out(start, *index));
@@ -234,7 +244,8 @@ pub fn words(event: &Event) -> String {
             let left = if *drained { "; it has handed over" } else { "" };
             let kind = format!("{:?}", decided.kind).to_lowercase();
             format!(
-                "{} applies round {} ({kind}, step {}, {} contributors, {members} members next, digest {digest:016x}){left}",
+                "{} applies round {} ({kind}, step {}, {} contributors, {members} members next, \
+                 digest {digest:016x}){left}",
                 node(start),
                 decided.place.round.0,
                 decided.step.0,

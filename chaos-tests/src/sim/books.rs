@@ -201,7 +201,8 @@ impl Books {
         }
         if parcel.accepted || (parcel.back && !parcel.reclaimed) {
             return Err(format!(
-                "{me} accepts the message of {step} from {from}, which has another owner: {parcel:?}"
+                "{me} accepts the message of {step} from {from}, which has another owner: \
+                 {parcel:?}"
             ));
         }
         parcel.accepted = true;

@@ -136,7 +136,8 @@ impl World {
         }
         if known.at.0 < still {
             return Err(format!(
-                "no round was decided within {within} ms; {starts:?} live, and {:?} are the members",
+                "no round was decided within {within} ms; {starts:?} live, \
+                 and {:?} are the members",
                 known.decided.next
             ));
         }

@@ -5,12 +5,12 @@
 //!
 //! | file | does |
 //! |---|---|
-//! | `schedule`, `config` | the configuration and the faults of a run: everything that it follows from |
+//! | `schedule`, `config` | the configuration and the faults of a run, which decide it |
 //! | `generator`, `swarm`, `file` | schedules drawn from seeds, schedules as files |
 //! | `world`, `event`, `clock` | processes and one queue of events |
 //! | `node` | one process: machines, shells, a training thread |
 //! | `network`, `sessions`, `delivery` | connections and what travels on them |
-//! | `faults`, `going_on` | carrying out faults; checking whether the live nodes continue without the dead |
+//! | `faults`, `going_on` | carrying out faults; checking that the live nodes continue |
 //! | `watch` | the trace, judged while it is written |
 //! | `search`, `shrink` | running many seeds; finding the shortest schedule that fails |
 //! | `coverage`, `counters` | what was tried, and the minimum number of times |

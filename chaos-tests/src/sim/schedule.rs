@@ -171,8 +171,8 @@ pub enum Act {
     },
     /// All links return to their initial state.
     Heal,
-    /// From now on a node publishes other values to some nodes than to the others, until its process
-    /// ends, at the latest with the faults.
+    /// From now on a node publishes other values to some nodes than to the others, until its
+    /// process ends, at the latest with the faults.
     Equivocate {
         /// The node that lies.
         node: NodeId,

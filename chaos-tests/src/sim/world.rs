@@ -496,7 +496,8 @@ impl World {
             .map(|(id, _)| id.0)
             .collect();
         format!(
-            "{id}.{} at {} {} of {:032x}, {phase}, {training:?} {step}, draining {draining}, can send to {up:?}; admission: {admission:?}; round: {round:?}",
+            "{id}.{} at {} {} of {:032x}, {phase}, {training:?} {step}, draining {draining}, can \
+             send to {up:?}; admission: {admission:?}; round: {round:?}",
             incarnation.0, place.epoch, place.round, place.lineage.0
         )
     }

@@ -1,5 +1,5 @@
-//! What nodes are told when they cannot found a cluster. Whoever does not fit the others gives up
-//! quickly; the others wait as long as `meet_timeout_ms` says, and name it. All are told what to do.
+//! Nodes that cannot found a cluster say why. A node that does not fit the others gives up quickly;
+//! the others wait as long as `meet_timeout_ms` says, and name it. All are told what to do.
 
 use crate::support::{assert_says, config, local_sgd};
 use slowmo::internal::Network;
@@ -60,7 +60,7 @@ fn begin(start: Start) -> thread::JoinHandle<Outcome> {
     })
 }
 
-/// What each of the nodes is told, all of them soon.
+/// Returns the error of each node. All end soon.
 fn told(starts: Vec<Start>) -> Vec<String> {
     let begun = Instant::now();
     let threads: Vec<_> = starts.into_iter().map(begin).collect();

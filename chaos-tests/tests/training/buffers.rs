@@ -12,7 +12,7 @@ use slowmo_protocol::algorithm::BufferStrategy;
 const VALUES: usize = 900;
 const STEPS: usize = 4;
 
-/// What one node holds after a step.
+/// The values that one node holds after a step.
 #[derive(Clone, Debug, PartialEq)]
 struct Held {
     parameters: Vec<f32>,
@@ -232,7 +232,8 @@ fn other_buffer_lengths_than_at_synchronize_are_named() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "step 0: the optimizer buffers hold 0 values, 4 at synchronize: lend the same tensors at every call"
+        "step 0: the optimizer buffers hold 0 values, 4 at synchronize: lend the same tensors at \
+         every call"
     );
     worker
         .step_with(

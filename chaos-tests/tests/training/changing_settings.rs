@@ -23,7 +23,7 @@ fn in_force(node: &Runtime, key: &str) -> String {
     found.unwrap().value
 }
 
-/// What a node exchanged, by step.
+/// Returns the exchanges of a node, by step.
 fn exchanges(reports: &[StepReport]) -> BTreeMap<u64, (Exchange, bool)> {
     let exchange = |report: &StepReport| (report.step, (report.exchange, report.slow_step));
     reports.iter().map(exchange).collect()
@@ -40,12 +40,12 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// What a node exchanged at each step, and the bits of its model after the last one.
+/// The exchanges of a node at each step, and the bits of its model after the last one.
 type Trained = (BTreeMap<u64, (Exchange, bool)>, Vec<u32>);
 
 /// Three nodes train with τ = 4, and with other settings after some steps; a fourth one, which is
-/// configured as the others were, joins after that. Returns what each exchanged, from the step on at
-/// which the settings were in force, and the model after the last step.
+/// configured as the others were, joins after that. Returns what each exchanged, from the step on
+/// at which the settings were in force, and the model after the last step.
 fn changed(config: &Config, settings: &[(&str, &str)]) -> Vec<Trained> {
     let hub = MemoryHub::new(None);
     let config = Config {

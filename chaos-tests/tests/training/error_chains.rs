@@ -1,4 +1,4 @@
-//! What `main() -> anyhow::Result` prints of an error: each thing once.
+//! `main() -> anyhow::Result` prints each thing of an error once.
 
 use crate::support::{config, local_sgd};
 use slowmo::internal::config::ClusterKey;

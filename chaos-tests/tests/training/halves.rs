@@ -255,8 +255,8 @@ fn up_to(end: u64, folder: Option<&Path>) -> Vec<Mixed> {
     })
 }
 
-/// A checkpoint holds the decided float32 values, from which every node writes its tensors again and
-/// knows what rounding took.
+/// A checkpoint holds the decided float32 values, from which every node writes its tensors again
+/// and knows what rounding took.
 #[test]
 fn a_resumed_training_has_the_bits_of_one_that_was_not_interrupted() {
     let folder = tempfile::tempdir().unwrap();
@@ -266,7 +266,7 @@ fn a_resumed_training_has_the_bits_of_one_that_was_not_interrupted() {
     assert!(resumed == straight);
 }
 
-/// What node 1, which lends float32, and node 2, which lends as many bfloat16, are told.
+/// Node 1 lends float32, and node 2 lends as many bfloat16. Both are told that they differ.
 #[test]
 fn nodes_that_lend_other_types_are_told() {
     let hub = MemoryHub::new(None);
@@ -279,7 +279,8 @@ fn nodes_that_lend_other_types_are_told() {
         let runtime = in_hub(&hub, node, &[1, 2], &config);
         std::thread::spawn(move || {
             let mut worker = runtime.worker(0).unwrap();
-            let (mut single, mut bits) = (vec![1.0; 100], vec![0x3f80; 100]);
+            let mut single = vec![1.0; 100];
+            let mut bits = vec![0x3f80; 100];
             let lent = NamedTensors::new();
             let mut lent = match node {
                 1 => lent.with("x", &mut single),

@@ -66,8 +66,8 @@ fn usurped() -> View {
     View::new(Epoch(2), vec![stranger]).unwrap()
 }
 
-/// What the stranger says of itself: another configuration, another model, and a place far ahead in
-/// a history of its own.
+/// Introduces the stranger: with another configuration, another model, and a place far ahead in a
+/// history of its own.
 fn hello(standing: bool) -> Message {
     let lineage = Lineage(1);
     let round = Round(9_999);

@@ -1,5 +1,5 @@
-//! What a joiner gets of the base optimizer: zeros, or what the lowest contributor has, on each of
-//! its workers, bit for bit.
+//! A joiner's base optimizer gets zeros, or the lowest contributor's buffers, on each of its
+//! workers, bit for bit.
 
 use crate::support::{PATIENCE, bits, in_hub, local_sgd, uneven};
 use slowmo::internal::transport::memory::MemoryHub;
@@ -27,7 +27,7 @@ fn config(buffers: BufferStrategy, joiner_buffers: JoinerBuffers) -> Config {
     }
 }
 
-/// What a member's optimizer holds after each step.
+/// The values of a member's optimizer after each step.
 type Held = Mutex<BTreeMap<u64, Vec<f32>>>;
 
 /// A founder whose buffers move in their own way until all may end; then it leaves.
@@ -87,11 +87,13 @@ fn join(mut worker: Worker) -> (u64, Vec<f32>) {
     (found.step, optimizer)
 }
 
-/// What each of a joiner's two workers starts with, and what the lowest contributor had then.
+/// Returns the values that each of a joiner's two workers starts with, and those of the lowest
+/// contributor then.
 fn joined(config: &Config) -> (Vec<(u64, Vec<f32>)>, Vec<f32>) {
     let hub = MemoryHub::new(None);
     let over = &AtomicBool::new(false);
-    let (first, third): (&Held, &Held) = (&Held::default(), &Held::default());
+    let first: &Held = &Held::default();
+    let third: &Held = &Held::default();
     let joined = thread::scope(|scope| {
         for (id, held) in FOUNDERS.into_iter().zip([first, third]) {
             let node = in_hub(&hub, id, &[1, 2, 3], config);

@@ -111,7 +111,7 @@ fn refusal(node: &Runtime, values: usize) -> SynchronizeError {
     error
 }
 
-/// What a node is told that comes to two founders, which notice nothing.
+/// Returns the error of a node that comes to two founders, which notice nothing.
 fn told(late: &Config, values: usize) -> String {
     let (told, founders) = visited(
         &Config {

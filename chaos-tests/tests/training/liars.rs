@@ -19,7 +19,7 @@ const LIES_FROM: u64 = 3;
 /// A lie costs a few attempts, not a timeout.
 const SOON: Duration = Duration::from_secs(15);
 
-/// What an honest node saw, and the events of its status.
+/// The training of an honest node, and the events of its status.
 struct Witness {
     training: Training,
     events: Vec<String>,
@@ -63,7 +63,8 @@ fn witnesses(config: &Config, liar: u64, lie: fn(&mut Bulk) -> Vec<u8>) -> Vec<W
                 });
                 continue;
             }
-            let (done, together) = (&done, &together);
+            let done = &done;
+            let together = &together;
             honest.push(scope.spawn(move || {
                 let training = train(&mut worker, *id, VALUES, |report| report.step + 1 >= STEPS);
                 together.wait();

@@ -22,7 +22,7 @@ const IDS: [u64; 3] = [1, 2, 3];
 const STEPS: u64 = 24;
 
 /// Trains on three nodes; `victim` is dropped, as by a program that panics, after `lived` steps.
-/// What the survivors saw.
+/// Returns the survivors' trainings.
 fn survivors(link: Link, config: &Config, victim: u64, lived: u64) -> Vec<Training> {
     let Cluster {
         nodes,
@@ -69,7 +69,7 @@ fn for_each_death(mut check: impl FnMut(Link, u64, u64)) {
     }
 }
 
-/// Who contributes to each step when `victim` dies after `lived` of them.
+/// Lists the contributors of each step when `victim` dies after `lived` of them.
 fn contributors(victim: u64, lived: u64) -> Vec<Vec<u64>> {
     (0..STEPS)
         .map(|step| {

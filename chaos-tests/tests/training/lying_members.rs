@@ -102,7 +102,7 @@ fn random_messages_hold_nobody_up() {
     assert_withstood(Lie::Random);
 }
 
-/// What SECURITY.md lists as not withstood yet.
+/// The lies that SECURITY.md lists as not withstood yet.
 const GAPS: [Lie; 4] = [
     Lie::Join,
     Lie::EquivocateDrafts,
@@ -120,7 +120,8 @@ fn every_lie_is_withstood_here_or_a_known_gap() {
 }
 
 #[test]
-#[ignore = "known gaps: a leader that leads nowhere, histories that nobody decided, admission without end"]
+#[ignore = "known gaps: a leader that leads nowhere, histories that nobody decided, admission \
+    without end"]
 fn a_member_that_holds_rounds_up_is_withstood() {
     for lie in GAPS {
         for liar in LIARS.into_iter().filter(|liar| !lie.leads() || *liar == 1) {

@@ -26,7 +26,7 @@ fn gossip(average_every: u64) -> Config {
     }
 }
 
-/// What node `index` adds to its model in the first step, and in no other.
+/// Returns the values that node `index` adds to its model in the first step, and in no other.
 fn push(index: usize) -> Vec<f32> {
     uneven(VALUES)
         .iter()

@@ -28,7 +28,7 @@ fn settings(folder: &Path) -> Config {
     }
 }
 
-/// What a node saw: the step it began with, and its parameters after each.
+/// A node's view of a run: the step it began with, and its parameters after each.
 #[derive(Clone, Debug, PartialEq)]
 struct Trained {
     first: u64,
@@ -564,8 +564,8 @@ fn with_sampler(
     Ok((epochs, found, told))
 }
 
-/// What a user does who resumes with another batch size: refused in words that name the key, and
-/// with that key the training goes on.
+/// A user resumes with another batch size. It is refused in words that name the key, and with that
+/// key the training goes on.
 #[test]
 fn another_batch_size_is_refused_until_the_samples_begin_anew() {
     let folder = tempfile::tempdir().unwrap();
@@ -580,7 +580,9 @@ fn another_batch_size_is_refused_until_the_samples_begin_anew() {
     let error = with_sampler(&keeps, 20, &mut fresh, 8).unwrap_err();
     assert_eq!(
         error,
-        "this training's sampler differs from that of the checkpoint of step 8: batch 20 (in the checkpoint 10); set resume_sampler = reset to keep parameters and momentum and begin the samples anew, or give the sampler the checkpoint's values; nothing was changed"
+        "this training's sampler differs from that of the checkpoint of step 8: batch 20 (in the \
+         checkpoint 10); set resume_sampler = reset to keep parameters and momentum and begin the \
+         samples anew, or give the sampler the checkpoint's values; nothing was changed"
     );
     assert_eq!(fresh, [0.0; 3]);
 
@@ -617,7 +619,7 @@ fn another_batch_size_is_refused_until_the_samples_begin_anew() {
     );
 }
 
-/// Whatever the checkpoint holds and the training does not take is named.
+/// The error names each part of the checkpoint that the training does not take.
 #[test]
 fn what_a_resumed_training_drops_is_named() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! What `step` and the other calls refuse, with what message, and that nobody else is disturbed by
-//! it.
+//! `step` and the other calls refuse wrong arguments with a message, and disturb nobody else.
 
 use crate::support::{IN_ORDER, assert_close, assert_says, bits, config, local_sgd, on_nodes, sgp};
 use slowmo::{BaseName, OuterName};

@@ -38,7 +38,7 @@ pub struct Job {
     pub rate: fn(usize) -> f32,
 }
 
-/// What one worker saw: parameters and report of each step.
+/// A worker's view of a run: parameters and report of each step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
     pub values: Vec<Vec<f32>>,
@@ -60,7 +60,7 @@ impl Job {
         }
     }
 
-    /// What every worker saw, in ascending node id, then worker.
+    /// Runs the cluster. Returns every worker's view, in ascending node id, then worker.
     pub fn run(&self) -> Vec<Seen> {
         let Cluster {
             mut nodes,
@@ -109,7 +109,7 @@ impl Job {
     }
 }
 
-/// What a node's training saw, and which inner step came first.
+/// A node's training, and its first inner step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Training {
     pub first: u64,

@@ -216,7 +216,7 @@ fn nodes_leave_in_any_order_and_the_runtime_may_go_first() {
     }
 }
 
-/// What the remaining worker of two is told when the other goes away while it waits.
+/// Returns the error of the remaining worker of two when the other goes away while it waits.
 fn told_when_the_other_is_dropped<R: Send + 'static>(
     wait: impl FnOnce(&mut Worker) -> R + Send + 'static,
 ) -> R {

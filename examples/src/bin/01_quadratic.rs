@@ -46,7 +46,7 @@ fn train() -> Result<(), Box<dyn std::error::Error>> {
     while worker.is_running() && step < STEPS {
         // 3. Train as usual: a gradient on this node's data, then a step of your own optimizer.
         let mut gradient = [STEEPNESS * (parameters[0] - minimum)];
-        worker.average_gradients(&mut gradient)?; // over the devices of this node, if it has several
+        worker.average_gradients(&mut gradient)?; // over this node's devices, if it has several
         parameters[0] -= LEARNING_RATE * gradient[0];
 
         // 4. Then report the step to the runtime. When something is due, it averages with the other

@@ -139,7 +139,9 @@ pub fn compare(
     {
         return Err(TrainError::NotSimulated(encoded.wire.word()));
     }
-    if let (true, Some(half)) = (plan.simulate, plan.dtype.half()) {
+    if plan.simulate
+        && let Some(half) = plan.dtype.half()
+    {
         return Err(TrainError::NotSimulated(half.name()));
     }
     let runs = all_shards.len() * methods.len() * seeds;

@@ -95,7 +95,8 @@ impl fmt::Display for Event {
                 ..
             } => write!(
                 f,
-                "node {node} is {} of {nodes}, {workers} worker{} here, {parameters} parameters, from step {step}",
+                "node {node} is {} of {nodes}, {workers} worker{} here, {parameters} parameters, \
+                 from step {step}",
                 node_rank + 1,
                 if *workers == 1 { "" } else { "s" }
             ),
@@ -122,7 +123,8 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} steps in {:.2} s: training loss {:.4}, test accuracy {:.1} %, {:.1} kB sent, digest {}",
+            "{} steps in {:.2} s: training loss {:.4}, test accuracy {:.1} %, {:.1} kB sent, \
+             digest {}",
             self.steps,
             self.elapsed_s,
             self.train_loss,

@@ -374,7 +374,7 @@ impl Replica {
     }
 }
 
-/// What is lent as the parameters.
+/// Returns the tensors that are lent as the parameters.
 fn lent<'a>(model: &'a mut Mlp, halves: &'a mut Option<HalfParameters>) -> &'a mut dyn Tensors {
     match halves {
         Some(halves) => halves,

@@ -5,14 +5,19 @@
 //! that this one round has one outcome. A message once sent stays sent and is read at any later
 //! time or never, which stands for loss, repetition and any order.
 //!
-//! | step | rule |
-//! |---|---|
-//! | `Hear`, `Forget` | a process knows of another what that one said last; it notices a broken connection late |
-//! | `Found` | the process with the smallest known address bootstraps, once every reachable process has answered, with those that may be counted |
-//! | `Adopt`, `Form` | a bootstrap member takes part once it can send to all other bootstrap members |
-//! | `Ready`, `Vote`, `Learn` | more than half of the bootstrap members decide round 0, once as many are ready |
-//! | `Leave` | so many bootstrap members ended that the rest is no quorum |
-//! | `Mark`, `Restart` | a member makes its marker; a process that finds one bootstraps nothing before every known address answered |
+//! The steps:
+//!
+//! - `Hear`, `Forget`: a process knows of another what that one said last; it notices a broken
+//!   connection late.
+//! - `Found`: the process with the smallest known address bootstraps, once every reachable process
+//!   has answered, with those that may be counted.
+//! - `Adopt`, `Form`: a bootstrap member takes part once it can send to all other bootstrap
+//!   members.
+//! - `Ready`, `Vote`, `Learn`: more than half of the bootstrap members decide round 0, once as many
+//!   are ready.
+//! - `Leave`: so many bootstrap members ended that the rest is no quorum.
+//! - `Mark`, `Restart`: a member makes its marker; a process that finds one bootstraps nothing
+//!   before every known address answered.
 //!
 //! A run continues with any living member of it, the most that any setting of `quorum` allows.
 

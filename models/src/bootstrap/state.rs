@@ -22,7 +22,7 @@ pub(super) struct Node {
     pub marker: bool,
     /// Whether the process found a marker when it started.
     pub restarted: bool,
-    /// What each other process said last.
+    /// The last message of each other process.
     pub heard: [Option<Heard>; FOUNDERS],
     /// The run, or the bootstrap, that the process wants to be admitted to.
     pub waits_for: Option<u8>,

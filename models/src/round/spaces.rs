@@ -178,7 +178,8 @@ pub fn long() -> Vec<Space> {
             },
         ),
         (
-            "3 rounds, 3 voters; 1 take-over, 1 crash, 2 verdicts, 1 restart, who was left out joins again",
+            "3 rounds, 3 voters; 1 take-over, 1 crash, 2 verdicts, 1 restart, who was left out \
+             joins again",
             Setup {
                 rounds: 3,
                 take_overs: 1,

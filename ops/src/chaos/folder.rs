@@ -3,7 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `scenario.toml`, `run.json` | the scenario and the run's header |
-//! | `trace.jsonl`, `baseline.jsonl` | the merged traces of the run with faults and of the fault-free one |
+//! | `trace.jsonl`, `baseline.jsonl` | the merged traces of the runs with and without faults |
 //! | `output.log`, `baseline.log` | the nodes' output |
 //! | `report.json`, `report.html` | the report |
 //! | `checkpoints/`, `disks/` | the nodes' checkpoints, where the scenario asks for them |

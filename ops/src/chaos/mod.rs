@@ -3,7 +3,7 @@
 //!
 //! | file | does |
 //! |---|---|
-//! | `cluster` | the processes: started so that they announce the link emulator's addresses and write traces |
+//! | `cluster` | the processes, which announce the link emulator's addresses and write traces |
 //! | `disks` | the folders for checkpoints, and full disks |
 //! | `perform` | carries out a schedule |
 //! | `sample` | memory and open descriptors of processes |
@@ -73,7 +73,8 @@ pub enum ChaosError {
     },
     /// The binary does not write a trace.
     #[error(
-        "node {0} wrote no trace; the binary must take its settings from slowmo::Config::load(), so that SLOWMO_TRACE reaches it"
+        "node {0} wrote no trace; the binary must take its settings from slowmo::Config::load(), \
+         so that SLOWMO_TRACE reaches it"
     )]
     NoTrace(usize),
     /// The user ended the run.

@@ -174,7 +174,14 @@ fn list(console: Console) -> anyhow::Result<()> {
     let object: Vec<_> = rows
         .iter()
         .map(|(name, scenario)| {
-            serde_json::json!({ "name": name, "summary": scenario.summary, "nodes": scenario.nodes, "duration_s": scenario.duration_s })
+            serde_json::json!(
+                {
+                    "name": name,
+                    "summary": scenario.summary,
+                    "nodes": scenario.nodes,
+                    "duration_s": scenario.duration_s
+                }
+            )
         })
         .collect();
     console.result(lines.join("\n"), &object)

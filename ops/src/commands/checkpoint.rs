@@ -1,5 +1,5 @@
-//! `slowmo checkpoint`: makes one now, lists checkpoints, verifies that they are whole, and exports the model as
-//! one file for other frameworks.
+//! `slowmo checkpoint`: makes one now, lists checkpoints, verifies that they are whole, and exports
+//! the model as one file for other frameworks.
 
 use super::job::{Which, ask};
 use super::one_node;
@@ -40,7 +40,12 @@ pub struct Now {
     admin: Option<PathBuf>,
     /// Wait until it is whole, at most this many seconds; exits with 1 if it is not. 0: do not
     /// wait.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(0..=one_node::WAIT_SECONDS_MAX))]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 600,
+        value_parser = clap::value_parser!(u32).range(0..=one_node::WAIT_SECONDS_MAX)
+    )]
     wait: u32,
     #[command(flatten)]
     which: Which,
@@ -157,7 +162,8 @@ impl Now {
                 let error = told.and_then(|told| told.error.clone());
                 let why = error.map_or_else(String::new, |error| format!(": {error}"));
                 bail!(
-                    "{asked}: no checkpoint became whole within {} s{why}; it is still due after the next outer round",
+                    "{asked}: no checkpoint became whole within {} s{why}; it is still due after \
+                     the next outer round",
                     self.wait
                 );
             }
@@ -178,7 +184,8 @@ impl Now {
     }
 }
 
-/// The report of the node with this admin socket, or of that node of the job that is furthest ahead.
+/// The report of the node with this admin socket, or of that node of the job that is furthest
+/// ahead.
 pub fn furthest(admin: Option<&Path>, which: &Which) -> anyhow::Result<Status> {
     if let Some(socket) = admin {
         return one_node::status(socket);

@@ -42,7 +42,12 @@ pub struct Drain {
     admin: Option<PathBuf>,
     /// Wait until the node's process has closed that socket, at most this many seconds; exits with
     /// 1 if it has not.
-    #[arg(long, value_name = "SECONDS", requires = "admin", value_parser = clap::value_parser!(u32).range(1..=one_node::WAIT_SECONDS_MAX))]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        requires = "admin",
+        value_parser = clap::value_parser!(u32).range(1..=one_node::WAIT_SECONDS_MAX)
+    )]
     wait: Option<u32>,
     #[command(flatten)]
     which: Which,
@@ -290,7 +295,7 @@ struct MemberRow {
     address: String,
     workers: u16,
     alive: bool,
-    /// What it says of itself, if it has answered.
+    /// Its own digest, if it has answered.
     #[serde(flatten)]
     digest: Option<Digest>,
 }
@@ -416,7 +421,8 @@ impl JobReport {
         }
     }
 
-    /// What one node reports of the whole cluster: of itself all, of the others what they answered.
+    /// Turns one node's report of the whole cluster into a status: all of itself, and of the others
+    /// what they answered.
     fn of_cluster(job: String, cluster: ClusterStatus) -> Self {
         let ClusterStatus { report, nodes } = cluster;
         let asked = report.node;
@@ -559,7 +565,8 @@ fn told(straggler: &StragglerStatus) -> String {
         "rounds do not wait for it until its training goes on"
     };
     format!(
-        "late: node {node} missed {missed} rounds in {:.1} s and has not finished step {step}; {waits}",
+        "late: node {node} missed {missed} rounds in {:.1} s and has not finished step {step}; \
+         {waits}",
         *ms as f64 / 1e3
     )
 }

@@ -30,7 +30,8 @@ impl Keygen {
             keys::rotate(&file)
                 .with_context(|| format!("cannot add a key to {}", file.display()))?;
             let text = format!(
-                "{} holds a new key and the one before: give it to every node of the cluster, in place of its file; when all have it, end with slowmo keygen --retire",
+                "{} holds a new key and the one before: give it to every node of the cluster, in \
+                 place of its file; when all have it, end with slowmo keygen --retire",
                 file.display()
             );
             return console.result(text, &serde_json::json!({ "file": file, "keys": 2 }));
@@ -39,7 +40,8 @@ impl Keygen {
             keys::retire(&file)
                 .with_context(|| format!("cannot remove the older key of {}", file.display()))?;
             let text = format!(
-                "{} holds the new key only: give it to every node of the cluster, in place of its file",
+                "{} holds the new key only: give it to every node of the cluster, in place of its \
+                 file",
                 file.display()
             );
             return console.result(text, &serde_json::json!({ "file": file, "keys": 1 }));
@@ -58,7 +60,8 @@ impl Keygen {
             .map_err(|error| match error.kind() {
                 std::io::ErrorKind::AlreadyExists => {
                     anyhow::anyhow!(
-                        "{} exists and was left as it is; choose another name, remove it, or rotate its key (--rotate)",
+                        "{} exists and was left as it is; choose another name, remove it, or \
+                         rotate its key (--rotate)",
                         file.display()
                     )
                 }

@@ -28,20 +28,29 @@ use std::time::{Duration, Instant};
 ///
 /// Each node gets its identity through SLOWMO_* variables; its output appears behind a prefix. If a
 /// node dies, the others continue without it, or it starts again (--restart). `slowmo scale`,
-/// `drain`, `kill` and `status` work on the running job. Ctrl-C or SIGTERM ends all nodes: they leave
-/// together with an outer round and write a last checkpoint (--grace); a second one ends them at
-/// once.
+/// `drain`, `kill` and `status` work on the running job. Ctrl-C or SIGTERM ends all nodes: they
+/// leave together with an outer round and write a last checkpoint (--grace); a second one ends them
+/// at once.
 #[derive(Debug, Args)]
 pub struct Launch {
     /// Node processes; at most max_nodes of their settings, as is `slowmo scale`.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=NODES_MAX as i64))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..=NODES_MAX as i64)
+    )]
     nodes: u16,
     /// Join the running cluster that has a node at this address, instead of bootstrapping one;
     /// needs the cluster's key.
     #[arg(long, value_name = "HOST:PORT", requires = "cluster_key_file")]
     join: Option<String>,
     /// The lowest node id of this launch; give the nodes of another machine other ids.
-    #[arg(long, value_name = "ID", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "ID",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
     first_id: u32,
     /// A name by which the other commands find this job; the launcher's process id unless given.
     #[arg(long, value_name = "NAME")]
@@ -52,14 +61,30 @@ pub struct Launch {
     /// Start a node that crashed again, each node at most N times. It pauses 1 s before the first
     /// restart, twice as long before each further one, and at most 60 s. A node that ended well,
     /// was drained or was asked to end (SIGTERM) is not started again.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=i64::from(RESTARTS_MAX)), conflicts_with = "fail_fast")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u16).range(..=i64::from(RESTARTS_MAX)),
+        conflicts_with = "fail_fast"
+    )]
     restart: u16,
     /// How long the nodes have after Ctrl-C or SIGTERM before they are killed. They leave with the
     /// next outer round, which may be tau steps away.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(..=86_400))]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 30,
+        value_parser = clap::value_parser!(u32).range(..=86_400)
+    )]
     grace: u32,
     /// CPU workers of each node.
-    #[arg(long, value_name = "G", value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "gpus")]
+    #[arg(
+        long,
+        value_name = "G",
+        value_parser = clap::value_parser!(u16).range(1..),
+        conflicts_with = "gpus"
+    )]
     workers: Option<u16>,
     /// GPUs of each node, one per worker; nodes share them if there are too few. The binary must be
     /// built with the feature cuda of slowmo.
@@ -77,7 +102,14 @@ pub struct Launch {
     on_gpu_loss: OnGpuLoss,
     /// Each node serves a page that shows the cluster live, on this machine only; the first node at
     /// this port, if one is given.
-    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0", conflicts_with = "fail_fast")]
+    #[arg(
+        long,
+        value_name = "PORT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "0",
+        conflicts_with = "fail_fast"
+    )]
     dashboard: Option<u16>,
     /// The cluster key of `slowmo keygen`; without it the launch makes one of its own.
     #[arg(long, value_name = "FILE")]
@@ -128,7 +160,8 @@ impl Launch {
         let nodes = usize::from(self.nodes);
         if let Some(max_nodes) = plan.max_nodes().filter(|max_nodes| nodes > *max_nodes) {
             bail!(
-                "--nodes {nodes}: the cluster may have max_nodes = {max_nodes} members; raise it, or start fewer"
+                "--nodes {nodes}: the cluster may have max_nodes = {max_nodes} members; raise it, \
+                 or start fewer"
             );
         }
         catch_signals();
@@ -188,8 +221,9 @@ impl Launch {
                     }
                     Happening::Ended { node, status } => {
                         // A death by signal is not caused by a GPU.
-                        let gpus = node_gpus.as_mut().filter(|_| status.code().is_some());
-                        if let Some(gpus) = gpus {
+                        if status.code().is_some()
+                            && let Some(gpus) = &mut node_gpus
+                        {
                             job.leaving.remove(&node);
                             job.failed.push(node);
                             let told = format!("node {node} failed ({status})");
@@ -226,7 +260,8 @@ impl Launch {
             if let Some(signal) = caught() {
                 let grace = self.grace;
                 console.note(format!(
-                    "{signal}: the nodes leave, which may take {grace} s (--grace); a second signal ends them at once"
+                    "{signal}: the nodes leave, which may take {grace} s (--grace); a second \
+                     signal ends them at once"
                 ));
                 let happenings = &mut |happening: &Happening| show(console, happening);
                 let killed = job.group.end(plan.grace, happenings);
@@ -343,7 +378,8 @@ fn answer(job: &mut Job, asked: Asked) {
         Request::Kill { node } if job.cancel_restarts(&[node]) => Ok(changed(&[], &[], &[node])),
         Request::Checkpoint => order(job, &admin::Request::Checkpoint),
         Request::Set { ref key, ref value } => {
-            let (key, value) = (key.clone(), value.clone());
+            let key = key.clone();
+            let value = value.clone();
             order(job, &admin::Request::Set { key, value })
         }
         Request::Drain { node } => drain(job, node).map(|()| changed(&[], &[node], &[])),
@@ -465,7 +501,8 @@ fn fits(job: &Job, nodes: usize) -> Result<(), String> {
         others => format!(", of which {others} are not of this job"),
     };
     Err(format!(
-        "{nodes} nodes: the cluster may have max_nodes = {max_nodes} members{beside}; nothing was changed"
+        "{nodes} nodes: the cluster may have max_nodes = {max_nodes} members{beside}; nothing was \
+         changed"
     ))
 }
 
@@ -488,7 +525,8 @@ fn order(job: &Job, order: &admin::Request) -> Result<Answer, String> {
 fn scale(job: &mut Job, nodes: usize) -> Result<Answer, String> {
     if !(1..=NODES_MAX).contains(&nodes) {
         return Err(format!(
-            "{nodes} nodes: one machine runs 1 to {NODES_MAX} node processes of a launch; drain the last one to end the job"
+            "{nodes} nodes: one machine runs 1 to {NODES_MAX} node processes of a launch; drain \
+             the last one to end the job"
         ));
     }
     fits(job, nodes)?;

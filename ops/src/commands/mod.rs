@@ -1,5 +1,7 @@
 //! One file per command. May start node processes and write to the terminal; the libraries do
 //! everything else.
+//!
+//! Status is in `job` (of a job) and `one_node` (of one node).
 
 mod bench;
 mod chaos;

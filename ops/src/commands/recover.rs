@@ -51,12 +51,15 @@ impl Recover {
         } = &report;
         let verb = if *ordered { "goes on" } else { "would go on" };
         let mut text = format!(
-            "history {history} {verb} at round {round} with nodes {goes_on:?}, without voters {missing:?}"
+            "history {history} {verb} at round {round} with nodes {goes_on:?}, without voters \
+             {missing:?}"
         );
         if !ordered {
             let admin = self.admin.display();
             text.push_str(&format!(
-                "\nif a quorum of them still goes on somewhere, this side gives way when the two meet, and loses what it decides from now on; if they are gone for good:\n  slowmo recover --admin {admin} --history {history}"
+                "\nif a quorum of them still goes on somewhere, this side gives way when the two \
+                 meet, and loses what it decides from now on; if they are gone for good:\n  slowmo \
+                 recover --admin {admin} --history {history}"
             ));
         }
         console.done("recover", text, &Recovered { report })

@@ -19,8 +19,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Change a setting of the running job. The next round decides it, so all nodes use it from the
 /// same step on, and so do nodes that join later. A job that starts again, also from a checkpoint,
-/// begins with the settings that its nodes are given then. docs/configuration.md names the keys that
-/// may change.
+/// begins with the settings that its nodes are given then. docs/configuration.md names the keys
+/// that may change.
 #[derive(Debug, Args)]
 pub struct Set {
     /// The key, as in the configuration.
@@ -33,7 +33,12 @@ pub struct Set {
     admin: Option<PathBuf>,
     /// Wait until it is in force, at most this many seconds; exits with 1 if it is not. 0: do not
     /// wait.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(0..=one_node::WAIT_SECONDS_MAX))]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 600,
+        value_parser = clap::value_parser!(u32).range(0..=one_node::WAIT_SECONDS_MAX)
+    )]
     wait: u32,
     #[command(flatten)]
     which: Which,
@@ -48,6 +53,25 @@ struct Report {
     step: Option<u64>,
 }
 
+impl Report {
+    /// Prints the report: the order was given, or the setting is in force.
+    fn print(&self, console: Console) -> anyhow::Result<()> {
+        let Self {
+            asked,
+            key,
+            value,
+            step,
+        } = self;
+        let text = match step {
+            None => format!("{asked}: {key} = {value} from the next round on"),
+            Some(step) => {
+                format!("{asked}: {key} = {value} is in force, in step {step} at the latest")
+            }
+        };
+        console.done("set", text, self)
+    }
+}
+
 impl Set {
     /// Runs the command.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
@@ -55,20 +79,14 @@ impl Set {
         // As the nodes show it: `096` is 96.
         let written = Config::default().with(&self.key, &self.value)?;
         let value = Key::find(&self.key).map_or_else(String::new, |key| key.shown(&written));
-        let key = self.key.clone();
+        let mut report = Report {
+            asked,
+            key: self.key.clone(),
+            value,
+            step: None,
+        };
         if self.wait == 0 {
-            let text = format!("{asked}: {key} = {value} from the next round on");
-            let step = None;
-            return console.done(
-                "set",
-                text,
-                &Report {
-                    asked,
-                    key,
-                    value,
-                    step,
-                },
-            );
+            return report.print(console);
         }
         let begun = Instant::now();
         loop {
@@ -76,32 +94,22 @@ impl Set {
             let status = furthest(self.admin.as_deref(), &self.which).ok();
             let in_force = status.as_ref().and_then(|status| {
                 let settings = &mut status.settings.iter();
-                settings.find(|setting| setting.key == key)
+                settings.find(|setting| setting.key == report.key)
             });
             if let (Some(status), Some(setting)) = (&status, in_force)
-                && setting.value == value
+                && setting.value == report.value
             {
-                let step = Some(status.step);
-                let text = format!(
-                    "{asked}: {key} = {value} is in force, in step {} at the latest",
-                    status.step
-                );
-                return console.done(
-                    "set",
-                    text,
-                    &Report {
-                        asked,
-                        key,
-                        value,
-                        step,
-                    },
-                );
+                report.step = Some(status.step);
+                return report.print(console);
             }
             if begun.elapsed() >= Duration::from_secs(self.wait.into()) {
                 let now = in_force.map_or("unknown", |setting| setting.value.as_str());
+                let Report {
+                    asked, key, value, ..
+                } = &report;
                 bail!(
-                    "{asked}: {key} is {now} after {} s, and not {value}: no round was decided yet, \
-                     and it is still asked for, or another order changed it after this one",
+                    "{asked}: {key} is {now} after {} s, and not {value}: no round was decided \
+                     yet, and it is still asked for, or another order changed it after this one",
                     self.wait
                 );
             }
@@ -111,7 +119,8 @@ impl Set {
 
     /// Gives the order. Returns who was asked.
     fn order(&self) -> anyhow::Result<String> {
-        let (key, value) = (self.key.clone(), self.value.clone());
+        let key = self.key.clone();
+        let value = self.value.clone();
         let Some(socket) = &self.admin else {
             let (job, _) = ask(&self.which, Request::Set { key, value })?;
             return Ok(format!("job {job}"));

@@ -21,7 +21,10 @@ pub enum JobError {
     #[error("several jobs are running ({}); choose one with --job NAME", .0.join(", "))]
     Several(Vec<String>),
     /// No running job has this name.
-    #[error("no job is named {name}; running: {}", if running.is_empty() { "none".to_owned() } else { running.join(", ") })]
+    #[error(
+        "no job is named {name}; running: {}",
+        if running.is_empty() { "none".to_owned() } else { running.join(", ") }
+    )]
     Unknown {
         /// The requested name.
         name: String,

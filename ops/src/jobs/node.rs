@@ -15,7 +15,8 @@ pub const NODE_ANSWER_MAX: Duration = Duration::from_secs(2);
 pub enum NodeError {
     /// The node does not answer.
     #[error(
-        "{who} does not answer ({error}); it may not be up yet; if it is paused, it does what was asked once it continues"
+        "{who} does not answer ({error}); it may not be up yet; if it is paused, it does what was \
+         asked once it continues"
     )]
     Silent {
         /// Description of the node.

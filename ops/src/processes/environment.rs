@@ -99,8 +99,8 @@ pub struct Plan {
     pub isolated: bool,
     /// Time after which the nodes are ended.
     pub time_max: Option<Duration>,
-    /// Network namespaces in which the nodes run, in the order of their ids; without any, all run in
-    /// this process's namespace and talk over loopback.
+    /// Network namespaces in which the nodes run, in the order of their ids; without any, all run
+    /// in this process's namespace and talk over loopback.
     pub hosts: Vec<Host>,
     /// Time that the nodes have to end after a signal to this process, before they are killed.
     pub grace: Duration,

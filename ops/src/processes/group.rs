@@ -106,7 +106,10 @@ pub fn supervise(plan: &Plan, on_line: &mut dyn FnMut(&Line)) -> Result<(), Grou
                     };
                     // A death by signal is more likely the cause than an exit code, which often
                     // follows from it.
-                    let stronger = !matches!(&reason, Some(GroupError::Node(known)) if known.status.signal().is_some());
+                    let stronger = !matches!(
+                        &reason,
+                        Some(GroupError::Node(known)) if known.status.signal().is_some()
+                    );
                     reason = if stronger {
                         Some(GroupError::Node(failure))
                     } else {

@@ -9,7 +9,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 #[allow(dead_code)] // not in every test binary
 pub const TRAINING: [&str; 2] = ["bench-node", r#"{"parameters":5000,"compute_ms":10}"#];
 
-/// Waits for the value that `look` returns; until then `look` returns the present state as an error.
+/// Waits for the value that `look` returns; until then `look` returns the present state as an
+/// error.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
     let start = Instant::now();
     loop {

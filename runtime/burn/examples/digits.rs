@@ -1,5 +1,5 @@
-//! A burn module on handwritten digits as one node of a cluster; `runtime/candle/examples/digits.rs`
-//! is the same with candle.
+//! A burn module on handwritten digits as one node of a cluster;
+//! `runtime/candle/examples/digits.rs` is the same with candle.
 //!
 //! Alone: `cargo run --release --manifest-path runtime/burn/Cargo.toml --example digits`. Four
 //! nodes: `slowmo launch --nodes 4 -- runtime/burn/target/release/examples/digits --slowmo-tau 12`.

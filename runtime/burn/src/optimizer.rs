@@ -30,7 +30,7 @@ pub struct OptimizerState<'a> {
 #[derive(Debug, Default)]
 struct Record {
     list: Vec<Entry>,
-    /// What describes the module and does not travel.
+    /// Entries that describe the module and do not travel.
     ranks: BTreeMap<String, Scalar>,
     paths: BTreeMap<String, String>,
 }
@@ -165,7 +165,8 @@ impl Record {
             let Ok(count) = u64::try_from(scalar) else {
                 return Err(refused(
                     &key,
-                    "this number of the optimizer's state is no count, and only counts travel beside tensors: lend other state, or none (Modules::step_module)",
+                    "this number of the optimizer's state is no count, and only counts travel \
+                     beside tensors: lend other state, or none (Modules::step_module)",
                 ));
             };
             let value = Value::Count(Counter::new(count));
@@ -244,7 +245,7 @@ struct Trained {
 }
 
 impl Trained {
-    /// What the record has under this key; `None` if it is of no parameter of the module.
+    /// Returns the record's entry of this key; `None` if it is of no parameter of the module.
     fn entry(&self, key: String, value: Value) -> Option<Entry> {
         let id = id_of(&key)?;
         let (place, name) = self.places.get(&id)?;

@@ -39,9 +39,9 @@ use slowmo::{TensorError, Tensors};
 /// ```
 #[derive(Debug)]
 pub struct StagedModule {
-    /// What the optimizer trains: lend it as the parameters.
+    /// The tensors that the optimizer trains: lend them as the parameters.
     pub parameters: Staged,
-    /// What the forward pass keeps up to date: lend it as [`slowmo::Buffers::model`].
+    /// The tensors that the forward pass keeps up to date: lend them as [`slowmo::Buffers::model`].
     pub buffers: Staged,
 }
 
@@ -78,7 +78,8 @@ impl StagedModule {
         if parameters.list.is_empty() {
             parameters.refuse(refused(
                 "of the module",
-                "none requires a gradient: lend a module in training mode (Module::train), whose parameters are on a device with autodiff (Device::autodiff)",
+                "none requires a gradient: lend a module in training mode (Module::train), whose \
+                 parameters are on a device with autodiff (Device::autodiff)",
             ));
         }
         Self {

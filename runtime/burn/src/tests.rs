@@ -1,4 +1,4 @@
-//! What a module lends, and what is loaded into it.
+//! A module lends its tensors, and others are loaded into it.
 #![allow(clippy::unwrap_used)]
 
 use crate::{ModuleGradients, OptimizerState, StagedModule};

@@ -69,7 +69,7 @@ struct Node {
     lines: BufReader<ChildStdout>,
 }
 
-/// What a node says of a round.
+/// A node's report of a round.
 #[derive(Clone, Debug, PartialEq)]
 struct Round {
     number: u64,

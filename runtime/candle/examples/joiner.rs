@@ -1,5 +1,5 @@
-//! What a node that joins midway costs, with its optimizer's state reset or copied from a member
-//! (`joiner_buffers`): two nodes train the digits, a third joins after some steps.
+//! Measures the cost of a node that joins midway, with its optimizer's state reset or copied from a
+//! member (`joiner_buffers`): two nodes train the digits, a third joins after some steps.
 //!
 //! `cargo run --release --manifest-path runtime/candle/Cargo.toml --example joiner -- [TAU]`: five
 //! seeds of each, in a few minutes. `docs/state.md` has the result.
@@ -90,7 +90,8 @@ fn main() -> Result<(), Failure> {
     let tau = std::env::args().nth(1).map_or(Ok(TAU), |tau| tau.parse())?;
     println!("tau = {tau}, {SEEDS} seeds; in the joiner's first round:");
     println!(
-        "| optimizer | joiner_buffers | joiner moves | members move | joiner's test loss | members' | shared test loss, before and after {ROUNDS} rounds |"
+        "| optimizer | joiner_buffers | joiner moves | members move | joiner's test loss | \
+         members' | shared test loss, before and after {ROUNDS} rounds |"
     );
     println!("|---|---|---|---|---|---|---|");
     for inner in [Inner::AdamW, Inner::Momentum] {
@@ -131,7 +132,8 @@ fn measure(inner: Inner, way: &str, seed: u64, tau: u64) -> Result<Figures, Fail
         ..Run::default()
     });
     let begin = |id: u64| {
-        let (node, run) = (cluster.start(id), Arc::clone(&run));
+        let node = cluster.start(id);
+        let run = Arc::clone(&run);
         thread::spawn(move || train(&node, inner, seed, &run))
     };
     let mut threads: Vec<_> = (1..=MEMBERS).map(begin).collect();
@@ -184,7 +186,8 @@ fn train(node: &Runtime, inner: Inner, seed: u64, run: &Run) -> Result<Seen, Fai
             },
         )?),
     };
-    let (data, test) = (Dataset::train()?, tensors(&Dataset::test()?.all()));
+    let data = Dataset::train()?;
+    let test = tensors(&Dataset::test()?.all());
     let mut sampler = ElasticSampler::new(data.len(), BATCH, seed)?;
     let mut worker = node.worker(0)?;
     worker.attach_sampler(&sampler);

@@ -77,7 +77,8 @@ impl OnDevice<'_> {
             if first.is_some_and(|(.., theirs, its)| (theirs, its) != (ordinal, stream)) {
                 return Err(refused(
                     name,
-                    "it lies on another GPU or stream than the first tensor: make all of them on one device",
+                    "it lies on another GPU or stream than the first tensor: make all of them on \
+                     one device",
                 ));
             }
             visit(name, address, elements);
@@ -88,9 +89,10 @@ impl OnDevice<'_> {
 
 macro_rules! on_gpu {
     ($owner:ty) => {
-        // SAFETY: the owner holds its tensors, so candle keeps their storage; a training thread lends
-        // them for the time of a call and does nothing else with them meanwhile. Addresses, lengths,
-        // GPU and stream are those of the storage, and `each` refuses tensors of two GPUs or streams.
+        // SAFETY: the owner holds its tensors, so candle keeps their storage; a training thread
+        // lends them for the time of a call and does nothing else with them meanwhile. Addresses,
+        // lengths, GPU and stream are those of the storage, and `each` refuses tensors of two GPUs
+        // or streams.
         #[expect(unsafe_code, reason = "the contract of `OnGpu`")]
         unsafe impl OnGpu for $owner {
             fn ordinal(&self) -> usize {

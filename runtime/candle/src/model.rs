@@ -38,8 +38,8 @@ pub fn is_buffer_name(name: &str) -> bool {
 /// - by training, if a loss does not depend on it ([`CandleModel::from_loss`]);
 /// - or as you say, by a rule of your own ([`CandleModel::split`]).
 ///
-/// What was taken for a parameter and turns out to be a buffer is refused when it is lent, as far
-/// as this package sees the gradients: it changes, and has no gradient
+/// A variable that was taken for a parameter and turns out to be a buffer is refused when it is
+/// lent, as far as this package sees the gradients: it changes, and has no gradient
 /// ([`CandleVariables::unwatched`]).
 ///
 /// ```no_run
@@ -68,9 +68,10 @@ pub fn is_buffer_name(name: &str) -> bool {
 /// ```
 #[derive(Clone, Debug)]
 pub struct CandleModel {
-    /// What the optimizer trains: lend it as the parameters.
+    /// The variables that the optimizer trains: lend them as the parameters.
     pub parameters: CandleVariables,
-    /// What the forward pass keeps up to date: lend it as [`slowmo::Buffers::model`].
+    /// The variables that the forward pass keeps up to date: lend them as
+    /// [`slowmo::Buffers::model`].
     pub buffers: CandleVariables,
 }
 

@@ -95,7 +95,7 @@ impl std::io::Write for Log {
     }
 }
 
-/// What `act` logs.
+/// Returns the log of `act`.
 fn logged(act: impl FnOnce()) -> String {
     let log = Log::default();
     let writer = log.clone();

@@ -49,7 +49,7 @@ struct Watch {
     without: BTreeMap<usize, Untrained>,
 }
 
-/// Who sees the gradients of each step.
+/// The part of the program that sees the gradients of each step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watcher {
     /// [`crate::CandleGradients`], before the optimizer.
@@ -58,7 +58,7 @@ pub(crate) enum Watcher {
     Optimizer,
 }
 
-/// What is known of a variable that has had no gradient.
+/// The state of a variable that has had no gradient.
 #[derive(Clone, Debug, PartialEq)]
 enum Untrained {
     /// Nothing was written to it yet.
@@ -81,7 +81,9 @@ impl CandleVariables {
         if let Some((name, _)) = list.iter().find(|(name, _)| is_buffer_name(name)) {
             return Err(refused(
                 name,
-                "it is a buffer, which slow momentum would drive away from what was measured, a variance below zero: take parameters and buffers apart with CandleModel::from_var_map, and lend the buffers as Buffers::model",
+                "it is a buffer, which slow momentum would drive away from what was measured, a \
+                 variance below zero: take parameters and buffers apart with \
+                 CandleModel::from_var_map, and lend the buffers as Buffers::model",
             ));
         }
         Self::new(list)
@@ -150,7 +152,9 @@ impl CandleVariables {
         if tells {
             tracing::warn!(
                 variables = ?self.without_gradient(),
-                "the loss does not depend on these variables: in {STEPS_UNTIL_TOLD} steps they had no gradient, which counts as zeros; connect them to the loss, or lend only what is trained (buffers as Buffers::model)"
+                "the loss does not depend on these variables: in {STEPS_UNTIL_TOLD} steps they had \
+                 no gradient, which counts as zeros; connect them to the loss, or lend only what \
+                 is trained (buffers as Buffers::model)"
             );
         }
     }
@@ -181,8 +185,10 @@ impl CandleVariables {
         values: Values<'_>,
     ) -> Result<(), TensorError> {
         let watch = self.lock();
-        let (true, Some(Untrained::Written(before))) = (watch.steps > 0, watch.without.get(&place))
-        else {
+        if watch.steps == 0 {
+            return Ok(());
+        }
+        let Some(Untrained::Written(before)) = watch.without.get(&place) else {
             return Ok(());
         };
         if *before == hash(values) {
@@ -190,7 +196,9 @@ impl CandleVariables {
         }
         Err(refused(
             name,
-            "it changes although the loss gives it no gradient, so it is a buffer, which slow momentum would drive away from what was measured: name it in CandleModel::split and lend it as Buffers::model (or lend it as it is, with CandleVariables::unwatched)",
+            "it changes although the loss gives it no gradient, so it is a buffer, which slow \
+             momentum would drive away from what was measured: name it in CandleModel::split and \
+             lend it as Buffers::model (or lend it as it is, with CandleVariables::unwatched)",
         ))
     }
 

@@ -1,5 +1,5 @@
-//! A model with batch norm on several nodes: its running statistics are averaged, and never moved by
-//! the slow momentum.
+//! A model with batch norm on several nodes: its running statistics are averaged, and never moved
+//! by the slow momentum.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use candle_core::{D, DType, Device, Tensor};
@@ -114,7 +114,8 @@ fn train(
     };
     worker.synchronize_with(&mut parameters, lent).unwrap();
     let data = Dataset::train().unwrap();
-    let (mut lowest, mut worst) = (f32::MAX, 1f32);
+    let mut lowest = f32::MAX;
+    let mut worst = 1f32;
     for step in 0..STEPS {
         // Each node has its own part of the images.
         let first = step * BATCH * NODES as usize + node.node_id() as usize;
@@ -201,7 +202,7 @@ fn a_map_with_running_statistics_trains_and_no_variance_is_negative() {
     }
 }
 
-/// What the adapter protects from: slow momentum overshoots a variance that falls.
+/// The adapter protects from this: slow momentum overshoots a variance that falls.
 #[test]
 fn statistics_that_are_lent_as_parameters_become_negative() {
     let seen = Cluster::run(&local_sgd(), NODES, |node| {

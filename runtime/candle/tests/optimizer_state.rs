@@ -122,7 +122,8 @@ fn a_joiner_begins_with_a_member_s_moments_unless_they_are_reset() {
         let joined = Arc::new(AtomicU64::new(u64::MAX));
         let begun = Arc::new(AtomicU64::new(0));
         let train = |id: u64| {
-            let (node, joined) = (cluster.start(id), Arc::clone(&joined));
+            let node = cluster.start(id);
+            let joined = Arc::clone(&joined);
             let trains = Arc::clone(&begun);
             thread::spawn(move || {
                 let mut training = Training::new();

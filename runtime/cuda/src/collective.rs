@@ -240,8 +240,8 @@ fn shape(operation: Operation, parts: Option<&[(u64, usize)]>) -> usize {
 /// The error for workers that do not run the same operation.
 fn differs(rank: usize) -> CollectiveError {
     CollectiveError::Device(format!(
-        "worker {rank} lends tensors of other lengths than worker 0, or in main memory where that one's are on a GPU, or asks for another \
-         operation: all workers of a node do the same"
+        "worker {rank} lends tensors of other lengths than worker 0, or in main memory where that \
+         one's are on a GPU, or asks for another operation: all workers of a node do the same"
     ))
 }
 
@@ -252,7 +252,8 @@ fn parts(lent: &dyn OnGpu, owner: &Owner) -> Result<Vec<(u64, usize)>, TensorErr
     let theirs = lent.ordinal();
     if ours != theirs {
         let message = format!(
-            "the worker's device is GPU {ours}, its tensors are on GPU {theirs}: lend those of its own GPU"
+            "the worker's device is GPU {ours}, its tensors are on GPU {theirs}: lend those of its \
+             own GPU"
         );
         return Err(TensorError::Device {
             name: String::new(),

@@ -82,7 +82,8 @@ impl CudaDevice {
         let ours = self.gpu.info().ordinal;
         if lent.ordinal() != ours {
             let message = format!(
-                "the worker's device is GPU {ours}, its tensors are on GPU {}: lend those of its own GPU",
+                "the worker's device is GPU {ours}, its tensors are on GPU {}: lend those of its \
+                 own GPU",
                 lent.ordinal()
             );
             return Err(TensorError::Device {

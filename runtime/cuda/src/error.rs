@@ -7,14 +7,19 @@ use cudarc::driver::DriverError;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GpuError {
     /// A library of CUDA is not installed, or not where the loader looks.
-    #[error("{library} is missing ({file}): {remedy}", file = .library.file(), remedy = .library.remedy())]
+    #[error(
+        "{library} is missing ({file}): {remedy}",
+        file = .library.file(),
+        remedy = .library.remedy()
+    )]
     Missing {
         /// The missing library.
         library: Library,
     },
     /// The driver has no such GPU.
     #[error(
-        "there is no GPU {wanted}: the driver sees {found}; check nvidia-smi and CUDA_VISIBLE_DEVICES"
+        "there is no GPU {wanted}: the driver sees {found}; check nvidia-smi and \
+         CUDA_VISIBLE_DEVICES"
     )]
     NoSuchGpu {
         /// The GPU asked for, from 0.
@@ -25,7 +30,8 @@ pub enum GpuError {
     /// There is not enough memory on a GPU, or page-locked memory on the host. Nothing was
     /// allocated.
     #[error(
-        "{what} needs {wanted} bytes, and {place} has {free} free of {total}: use a smaller model or batch, or a larger GPU"
+        "{what} needs {wanted} bytes, and {place} has {free} free of {total}: use a smaller model \
+         or batch, or a larger GPU"
     )]
     OutOfMemory {
         /// Purpose of the allocation.

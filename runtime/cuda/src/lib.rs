@@ -12,7 +12,7 @@
 //! | `tensors` | values that training code passes, as slices of cudarc |
 //! | `device` | [`CudaDevice`]: the port `Device` |
 //! | `nccl`, `collective` | [`NcclCollective`]: the port `Collective` |
-//! | `arithmetic`, `selftest` | what every kernel computes, on the CPU and in float64, and the comparison |
+//! | `arithmetic`, `selftest` | every kernel on the CPU and in float64, and the comparison |
 //!
 //! # What runs where
 //! The GPU mixes overlapped gossip, divides by the push-sum weight, and looks for values that are

@@ -33,7 +33,8 @@ impl Library {
                 "install the NVIDIA driver, and in a container run with its GPUs passed through"
             }
             Self::Nvrtc => {
-                "version 12 is wanted: install the CUDA toolkit or the wheel nvidia-cuda-nvrtc-cu12, and name its folder in LD_LIBRARY_PATH"
+                "version 12 is wanted: install the CUDA toolkit or the wheel \
+                 nvidia-cuda-nvrtc-cu12, and name its folder in LD_LIBRARY_PATH"
             }
             Self::Nccl => {
                 "install NCCL or the wheel nvidia-nccl-cu12, and name its folder in LD_LIBRARY_PATH"

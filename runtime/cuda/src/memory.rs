@@ -40,7 +40,11 @@ impl Memory for Pinned {
         let address = match allocated {
             Ok(address) => address.cast::<f32>(),
             Err(error) => {
-                tracing::warn!(bytes, %error, "a buffer is not page-locked: copies to and from the GPU are slower");
+                tracing::warn!(
+                    bytes,
+                    %error,
+                    "a buffer is not page-locked: copies to and from the GPU are slower"
+                );
                 return None;
             }
         };

@@ -227,7 +227,10 @@ impl Communicator {
         let (finished, waits) = mpsc::sync_channel::<()>(1);
         let watchdog = thread::Builder::new().name("slowmo-gpu-abort".to_owned()).spawn(move || {
             if waits.recv_timeout(ABORT_WAIT) == Err(mpsc::RecvTimeoutError::Timeout) {
-                tracing::error!("a GPU does not answer, not even to an abort, for {ABORT_WAIT:?}: this process ends");
+                tracing::error!(
+                    "a GPU does not answer, not even to an abort, for {ABORT_WAIT:?}: this process \
+                     ends"
+                );
                 std::process::abort();
             }
         });

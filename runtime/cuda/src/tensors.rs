@@ -90,8 +90,9 @@ impl Tensors for Slices<'_> {
     }
 }
 
-// SAFETY: the slices are borrowed as long as this is, so they stay allocated, and nobody else reads or
-// writes them; lengths, GPU and stream are the slices' own, and `each` refuses slices of two GPUs.
+// SAFETY: the slices are borrowed as long as this is, so they stay allocated, and nobody else reads
+// or writes them; lengths, GPU and stream are the slices' own, and `each` refuses slices of two
+// GPUs.
 unsafe impl OnGpu for Slices<'_> {
     fn ordinal(&self) -> usize {
         self.first_stream()

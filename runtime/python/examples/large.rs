@@ -1,6 +1,6 @@
 //! The same rounds as `tests/programs/large.py`, from Rust: what a round from Python is compared
-//! with. Prints seconds of each round, and the memory that they take beside the model. One node of a
-//! cluster.
+//! with. Prints seconds of each round, and the memory that they take beside the model. One node of
+//! a cluster.
 
 use std::time::Instant;
 

@@ -4,7 +4,7 @@ use crate::errors;
 use pyo3::prelude::*;
 use slowmo::{BaseName, OuterName};
 
-/// What a key that decides whether optimizer state travels says when it does not.
+/// The keys that decide whether optimizer state travels, each with its value for "it does not".
 const LENDS_NONE: [(&str, &str); 2] = [("buffers", "maintain"), ("joiner_buffers", "reset")];
 
 /// All settings of a node. `docs/configuration.md` lists the keys.
@@ -24,7 +24,8 @@ impl Config {
         }
     }
 
-    /// The configuration of this process: a file, then `SLOWMO_*` variables, then `--slowmo-*` flags.
+    /// The configuration of this process: a file, then `SLOWMO_*` variables, then `--slowmo-*`
+    /// flags.
     #[staticmethod]
     fn load() -> PyResult<Self> {
         let inner = slowmo::Config::load().map_err(errors::config)?;

@@ -40,7 +40,8 @@ create_exception!(
     slowmo,
     StepError,
     SlowmoError,
-    "`step` failed. The step counter did not move; the tensors are unchanged, unless the text says otherwise."
+    "`step` failed. The step counter did not move; the tensors are unchanged, unless the text says \
+     otherwise."
 );
 create_exception!(
     slowmo,

@@ -13,6 +13,8 @@
 //! | `waiting` | waits that release the interpreter and hear Ctrl-C |
 //! | `errors` | one exception class per error type |
 //! | `log` | the log, on its way to Python's `logging` |
+//!
+//! `_slowmo.pyi` of the package describes the extension to type checkers.
 #![deny(missing_docs)]
 
 mod config;

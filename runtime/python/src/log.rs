@@ -81,7 +81,8 @@ impl Visit for Text {
 pub fn start_log(selection: &str) -> PyResult<bool> {
     let unreadable = |error: &dyn std::fmt::Display| {
         pyo3::exceptions::PyValueError::new_err(format!(
-            "SLOWMO_LOG={selection:?} selects nothing ({error}): write a level (info), or levels of modules (warn,slowmo=debug)"
+            "SLOWMO_LOG={selection:?} selects nothing ({error}): write a level (info), or levels \
+             of modules (warn,slowmo=debug)"
         ))
     };
     let selected: Targets = selection.parse().map_err(|error| unreadable(&error))?;

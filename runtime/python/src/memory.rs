@@ -20,8 +20,8 @@ const MAIN_MEMORY: &str = "cpu";
 type Described = (String, usize, Vec<usize>, String, String, bool, Py<PyAny>);
 
 /// Float32 tensors in main memory, in the order in which they were described. They hold the owners
-/// of the memory, so that it stays allocated for the time of a call, whatever Python's other threads
-/// drop meanwhile.
+/// of the memory, so that it stays allocated for the time of a call, whatever Python's other
+/// threads drop meanwhile.
 pub struct Lent {
     tensors: Vec<LentTensor>,
 }
@@ -59,7 +59,8 @@ impl LentTensor {
         }
         if device != MAIN_MEMORY {
             let message = format!(
-                "it is on {device}, and slowmo's Python package lends tensors in main memory: move it there with .cpu()"
+                "it is on {device}, and slowmo's Python package lends tensors in main memory: move \
+                 it there with .cpu()"
             );
             return Err(TensorError::Device { name, message });
         }

@@ -17,7 +17,10 @@ struct Started {
 pub enum Refused {
     /// This process was forked from one that had started a runtime.
     #[error(
-        "process {child} was forked from process {parent} after that one had started slowmo, whose threads a fork does not copy: use slowmo in one of them only, and start other processes with multiprocessing's \"spawn\" method (DataLoader: multiprocessing_context=\"spawn\") if they need it"
+        "process {child} was forked from process {parent} after that one had started slowmo, whose \
+         threads a fork does not copy: use slowmo in one of them only, and start other processes \
+         with multiprocessing's \"spawn\" method (DataLoader: multiprocessing_context=\"spawn\") \
+         if they need it"
     )]
     Forked {
         /// The process that started the runtime.
@@ -27,7 +30,8 @@ pub enum Refused {
     },
     /// The process has a runtime.
     #[error(
-        "this process has a runtime already, and a process is one node: use that one, or leave and close it first (several devices: the key devices)"
+        "this process has a runtime already, and a process is one node: use that one, or leave and \
+         close it first (several devices: the key devices)"
     )]
     Second,
     /// The runtime was closed.

@@ -1,5 +1,5 @@
-//! What `synchronize`, `step` and `resumed` report, as Python sees it. The fields are those of the
-//! runtime's own types, which document them.
+//! The reports of `synchronize`, `step` and `resumed`, as Python sees them. The fields are those of
+//! the runtime's own types, which document them.
 
 use pyo3::prelude::*;
 use std::path::PathBuf;
@@ -112,6 +112,8 @@ macro_rules! shown {
 
 shown! {
     Synchronized { nodes, node_rank, workers, worker, round, step }
-    StepReport { step, exchange, slow_step, round, contributors, weight, nodes, node_rank, caught_up, drained }
+    StepReport {
+        step, exchange, slow_step, round, contributors, weight, nodes, node_rank, caught_up, drained
+    }
     ResumedFrom { path, step, rounds, run, cursors }
 }

@@ -22,8 +22,8 @@ impl Wake for Unpark {
 /// Runs a future on this thread until it is ready, without the interpreter's lock.
 ///
 /// # Errors
-/// A signal handler of Python raised, as Ctrl-C does. The future is dropped then: what it waited for
-/// may happen without it.
+/// A signal handler of Python raised, as Ctrl-C does. The future is dropped then: what it waited
+/// for may happen without it.
 pub fn wait<F>(py: Python<'_>, future: F) -> PyResult<F::Output>
 where
     F: Future + Send,

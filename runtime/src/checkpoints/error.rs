@@ -34,7 +34,8 @@ pub enum CheckpointError {
     },
     /// A value to be written, or one that was read, is infinite or NaN.
     #[error(
-        "{file}: {tensor}[{index}] = {value}: a checkpoint of it could not be resumed; an older one is kept"
+        "{file}: {tensor}[{index}] = {value}: a checkpoint of it could not be resumed; an older \
+         one is kept"
     )]
     NotFinite {
         /// The file.
@@ -48,7 +49,8 @@ pub enum CheckpointError {
     },
     /// A manifest that is another user's has no seal of this cluster.
     #[error(
-        "{file} is of another user, and no node with this cluster's key wrote it: move its folder away, or name the key with which it was written"
+        "{file} is of another user, and no node with this cluster's key wrote it: move its folder \
+         away, or name the key with which it was written"
     )]
     NotTrusted {
         /// The manifest.
@@ -64,7 +66,8 @@ pub enum CheckpointError {
     },
     /// Parts of the checkpoint are missing.
     #[error(
-        "{folder} is not complete: {missing} of {shards} shards are missing, because a node did not write its part"
+        "{folder} is not complete: {missing} of {shards} shards are missing, because a node did \
+         not write its part"
     )]
     Incomplete {
         /// The checkpoint's folder.
@@ -82,7 +85,8 @@ pub enum CheckpointError {
     },
     /// The folder has another checkpoint's name.
     #[error(
-        "{folder} contains the checkpoint {holds}, so it was copied or renamed: give it that name, or move it away"
+        "{folder} contains the checkpoint {holds}, so it was copied or renamed: give it that name, \
+         or move it away"
     )]
     Misnamed {
         /// The folder.
@@ -110,7 +114,10 @@ impl CheckpointError {
     #[must_use]
     pub fn is_full(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
-        matches!(self, Self::Io { error, .. } if matches!(error.kind(), StorageFull | QuotaExceeded))
+        matches!(
+            self,
+            Self::Io { error, .. } if matches!(error.kind(), StorageFull | QuotaExceeded)
+        )
     }
 
     /// Whether the file to be read or removed does not exist.

@@ -21,8 +21,8 @@ use std::time::Duration;
 /// belong to another cluster that is alive.
 pub const UNTOUCHED: Duration = Duration::from_secs(60 * 60);
 
-/// Number of whole checkpoints that stay of each branch that a history left behind: its newest, from
-/// which the branch can be resumed.
+/// Number of whole checkpoints that stay of each branch that a history left behind: its newest,
+/// from which the branch can be resumed.
 pub const BRANCH_KEPT: usize = 1;
 
 /// Most checkpoints that are looked at in a folder: more than a run writes in years, and their
@@ -56,7 +56,7 @@ pub struct Refused {
 pub struct TrustedFolder<'a> {
     /// The folder.
     pub folder: &'a Path,
-    /// Whose manifests are believed.
+    /// The trust in manifests.
     pub trust: &'a Trust,
 }
 
@@ -292,7 +292,7 @@ pub fn prune<'a>(
 /// The branches that a history left behind, by run and lineage.
 struct Branches(BTreeMap<(u32, Lineage), Branch>);
 
-/// What is known of one of them.
+/// One of these branches.
 #[derive(Default)]
 struct Branch {
     /// Something was written to it lately: it may be alive.

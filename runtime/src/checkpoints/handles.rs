@@ -177,7 +177,7 @@ pub mod full {
 
     static FULL: Mutex<Vec<(PathBuf, String)>> = Mutex::new(Vec::new());
 
-    /// What is written to this file from now on finds no room.
+    /// Fills the disk for this file: all later writes to it find no room.
     pub fn make(folder: &Path, file: &str) {
         FULL.lock().push((folder.to_owned(), format!(".{file}.")));
     }

@@ -1,9 +1,9 @@
 //! Checkpoints: writing decided state to a disk that all nodes reach, and restoring it.
 //!
 //! ```text
-//! FOLDER/run-0001-step-000000000960-1f…c2/     one checkpoint: which bootstrap, the next inner step, the model history
-//!     node-1.safetensors                       values and slow momentum of the shards that node 1 owned, its optimizer's buffers
-//!     node-1.json                              its manifest: what is where, with digests; written last
+//! FOLDER/run-0001-step-000000000960-1f…c2/     one: its bootstrap, next inner step, model history
+//!     node-1.safetensors                       node 1's shards (values, slow momentum) and buffers
+//!     node-1.json                              its manifest, with digests; written last
 //!     node-2.safetensors …
 //! ```
 //!
@@ -13,7 +13,7 @@
 //! | `tensor_file` | one safetensors file: streamed out, read back tensor by tensor |
 //! | `files`, `name` | names of files, tensors and checkpoints |
 //! | `handles` | folders and files through handles, without following links |
-//! | `trust` | whose manifests a node believes: those sealed with the cluster's key, its own user's |
+//! | `trust` | which manifests a node believes: sealed with the cluster's key, or its own user's |
 //! | `part` | writing one node's part, so that it is there whole or not at all |
 //! | `checkpoint` | a whole checkpoint: its parts, verified, read by ranges of the model |
 //! | `folder` | the checkpoints of a run, the newest whole one, those that may be removed |

@@ -38,7 +38,11 @@ impl Resumed {
         let trusted = trusted.into();
         let (found, refused) = folder::newest_whole(trusted)?;
         for refused in refused {
-            tracing::warn!(checkpoint = %refused.path.display(), error = %refused.error, "a checkpoint cannot be used: an older one is tried");
+            tracing::warn!(
+                checkpoint = %refused.path.display(),
+                error = %refused.error,
+                "a checkpoint cannot be used: an older one is tried"
+            );
         }
         warn_of_others(
             trusted,
@@ -72,7 +76,11 @@ impl Resumed {
 
     fn of(checkpoint: Checkpoint, outer: Option<&str>) -> Self {
         let keeps_momentum = checkpoint.header().outer.as_deref() == outer;
-        tracing::info!(checkpoint = %checkpoint.folder().display(), step = checkpoint.header().step, "the bootstrap resumes from a checkpoint");
+        tracing::info!(
+            checkpoint = %checkpoint.folder().display(),
+            step = checkpoint.header().step,
+            "the bootstrap resumes from a checkpoint"
+        );
         Self {
             checkpoint,
             keeps_momentum,
@@ -89,8 +97,10 @@ impl Resumed {
     /// another one or none.
     #[must_use]
     pub fn momentum_dropped(&self) -> Option<&str> {
-        let outer = self.checkpoint.header().outer.as_deref();
-        outer.filter(|_| !self.keeps_momentum)
+        if self.keeps_momentum {
+            return None;
+        }
+        self.checkpoint.header().outer.as_deref()
     }
 
     /// The checkpoint's name, on which all bootstrap members must agree.
@@ -153,7 +163,8 @@ pub fn warn_of_others(
         tracing::warn!(
             others,
             chosen,
-            "there are complete checkpoints of another history: they stay; resume = NAME resumes from one of them"
+            "there are complete checkpoints of another history: they stay; resume = NAME resumes \
+             from one of them"
         );
     }
     Ok(())

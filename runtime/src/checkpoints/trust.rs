@@ -1,5 +1,5 @@
-//! Whose manifests a node believes. A checkpoint's folder may be shared with others who can write
-//! into it: whoever plants a newest checkpoint there would be resumed by everybody.
+//! The trust in manifests. A checkpoint's folder may be shared with others who can write into it: a
+//! newest checkpoint that somebody planted there would be resumed by everybody.
 //!
 //! A node with a cluster key seals each manifest that it writes: HMAC-SHA256 with a key that is
 //! derived from the cluster key, while that is rotated from the newest one. It believes manifests
@@ -22,7 +22,7 @@ pub(super) const SEAL_CLOSES: &[u8] = b"\",";
 /// Hexadecimal digits of a seal.
 const SEAL_DIGITS: usize = 64;
 
-/// Whose manifests are believed; see the module. Copies share their keys.
+/// The trust in manifests; see the module. Copies share their keys.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     /// The cluster's keys: the first one seals, a seal of each is believed.

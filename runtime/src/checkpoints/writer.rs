@@ -68,7 +68,7 @@ pub struct WriterSettings {
     pub points: Points,
     /// The outer optimizer.
     pub outer: Option<String>,
-    /// Whose manifests are believed, and the key that seals this node's.
+    /// The trust in manifests, with the key that seals this node's.
     pub trust: Trust,
 }
 
@@ -341,7 +341,11 @@ impl Shared {
                     state.told.error = None;
                 }
                 Err(error) => {
-                    tracing::error!(%error, step = header.step, "this node's part of a checkpoint was not written: training continues");
+                    tracing::error!(
+                        %error,
+                        step = header.step,
+                        "this node's part of a checkpoint was not written: training continues"
+                    );
                     state.told.failed += 1;
                     state.told.error = Some(error.to_string());
                 }
@@ -486,7 +490,10 @@ impl Shared {
         let lineage = header.lineage();
         let mut state = self.lock();
         let known = (state.bootstrap == (run, None))
-            || matches!(state.bootstrap, (of, Some(before)) if of == run && before.is_akin(lineage));
+            || matches!(
+                state.bootstrap,
+                (of, Some(before)) if of == run && before.is_akin(lineage)
+            );
         state.bootstrap = (run, Some(lineage));
         if !known {
             state.ancestors = Vec::new();

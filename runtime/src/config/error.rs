@@ -63,7 +63,8 @@ pub enum ConfigError {
     },
     /// The file has a table, a date or an array that does not hold only strings.
     #[error(
-        "{key} (from {origin}) is {found}: write a string, a number, true, false, or an array of strings; tables are not allowed"
+        "{key} (from {origin}) is {found}: write a string, a number, true, false, or an array of \
+         strings; tables are not allowed"
     )]
     NotAValue {
         /// The key.
@@ -81,7 +82,9 @@ pub enum ConfigError {
     },
     /// A flag has a secret, which every user of the machine can read in the list of processes.
     #[error(
-        "{flag} shows the secret to every user of this machine, in the list of processes: write it into a file with mode 600 and give {key}_file, or set the variable SLOWMO_{}", key.to_uppercase()
+        "{flag} shows the secret to every user of this machine, in the list of processes: write it \
+         into a file with mode 600 and give {key}_file, or set the variable SLOWMO_{}",
+        key.to_uppercase()
     )]
     SecretFlag {
         /// The key.
@@ -90,7 +93,10 @@ pub enum ConfigError {
         flag: String,
     },
     /// The file named by `--slowmo-config` or `SLOWMO_CONFIG` does not exist.
-    #[error("there is no configuration file {}: check --slowmo-config and SLOWMO_CONFIG", path.display())]
+    #[error(
+        "there is no configuration file {}: check --slowmo-config and SLOWMO_CONFIG",
+        path.display()
+    )]
     FileMissing {
         /// The file.
         path: PathBuf,
@@ -115,7 +121,8 @@ pub enum ConfigError {
     },
     /// Some, but not all, of the operator's own PEM files are given.
     #[error(
-        "{missing} is missing: give tls_ca_file, tls_certificate_file and tls_key_file together, or none of them"
+        "{missing} is missing: give tls_ca_file, tls_certificate_file and tls_key_file together, \
+         or none of them"
     )]
     TlsIncomplete {
         /// The first missing key.
@@ -139,7 +146,8 @@ pub enum ConfigError {
     },
     /// The training would start with more nodes than the cluster may have.
     #[error(
-        "min_nodes = {min_nodes} is more than max_nodes = {max_nodes}: raise max_nodes, or lower min_nodes (slowmo launch sets it to its --nodes)"
+        "min_nodes = {min_nodes} is more than max_nodes = {max_nodes}: raise max_nodes, or lower \
+         min_nodes (slowmo launch sets it to its --nodes)"
     )]
     MoreThanFit {
         /// The key's value.
@@ -150,7 +158,8 @@ pub enum ConfigError {
     /// The keep-alive interval is not below the idle timeout, so that peers would be given up
     /// between two signs of life.
     #[error(
-        "keep_alive_ms = {keep_alive_ms} must be below idle_timeout_ms = {idle_timeout_ms}: otherwise connections to healthy peers time out"
+        "keep_alive_ms = {keep_alive_ms} must be below idle_timeout_ms = {idle_timeout_ms}: \
+         otherwise connections to healthy peers time out"
     )]
     KeepAliveTooLong {
         /// The key's value, in milliseconds.
@@ -160,7 +169,9 @@ pub enum ConfigError {
     },
     /// A round would fail before its time of grace is over.
     #[error(
-        "grace_ms = {grace_ms} is more than half of round_timeout_ms = {round_timeout_ms}: set grace_ms to at most {grace_max}, or round_timeout_ms to at least {}", grace_ms.saturating_mul(2)
+        "grace_ms = {grace_ms} is more than half of round_timeout_ms = {round_timeout_ms}: set \
+         grace_ms to at most {grace_max}, or round_timeout_ms to at least {}",
+        grace_ms.saturating_mul(2)
     )]
     GraceTooLong {
         /// The key's value, in milliseconds.
@@ -172,7 +183,8 @@ pub enum ConfigError {
     },
     /// Two ways to find nodes that exclude each other are given.
     #[error(
-        "rendezvous and discover exclude each other: remove one of them (peers can be combined with discover)"
+        "rendezvous and discover exclude each other: remove one of them (peers can be combined \
+         with discover)"
     )]
     TwoDiscoveries,
     /// Trace and flight recorder would write the same files in one folder.
@@ -186,7 +198,9 @@ pub enum ConfigError {
     /// Checkpoints are enabled, but with this algorithm the parameters and slow momentum are never
     /// the same on all nodes.
     #[error(
-        "checkpoint_every needs rounds after which all nodes have the same parameters: an outer optimizer, local_sgd or average_every; with sharded = false a tau that is a multiple of frequency, or SGP without no_average"
+        "checkpoint_every needs rounds after which all nodes have the same parameters: an outer \
+         optimizer, local_sgd or average_every; with sharded = false a tau that is a multiple of \
+         frequency, or SGP without no_average"
     )]
     NothingToKeep,
     /// The algorithm's settings are invalid.

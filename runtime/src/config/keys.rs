@@ -1,6 +1,10 @@
 //! The single table of all keys: name, default, unit, range, meaning, and how a value is formatted
 //! and stored. Parsing, help text, documentation and the search for the nearest key all use it.
 //! Pure.
+//!
+//! A row with `true` is a key that all nodes must agree on: `membership::settings` of
+//! `slowmo-protocol` compares the nodes' values. A key reaches the actors through `NodeSettings`
+//! (`context.rs` of actors), which `runtime/parts.rs` fills.
 
 pub use super::allowed::Allowed;
 
@@ -142,7 +146,8 @@ pub fn markdown_table() -> String {
         };
         format!("| `{name}` | `{default}` | {unit} | {allowed} | {shared} | {meaning} |\n")
     };
-    let head = "| key | default | unit | allowed | same on all nodes | meaning |\n|---|---|---|---|---|---|\n";
+    let head = "| key | default | unit | allowed | same on all nodes | meaning |\n\
+                |---|---|---|---|---|---|\n";
     KEYS.iter()
         .map(row)
         .fold(head.to_owned(), |table, row| table + &row)
@@ -151,7 +156,14 @@ pub fn markdown_table() -> String {
 /// Defines a row of the table: `key!(field, default, unit, allowed, shared, meaning)`; the default
 /// is marked `word:` for fields that may be `None`, and stands for `None`.
 macro_rules! key {
-    ($field:ident, $default:literal, $unit:literal, $allowed:expr, $shared:literal, $meaning:literal) => {
+    (
+        $field:ident,
+        $default:literal,
+        $unit:literal,
+        $allowed:expr,
+        $shared:literal,
+        $meaning:literal
+    ) => {
         key!(@row $field, $default, $unit, $allowed, $shared, $meaning,
             |config| config.$field.show(),
             |config, text| {
@@ -159,7 +171,14 @@ macro_rules! key {
                 Some(())
             })
     };
-    ($field:ident, word: $word:literal, $unit:literal, $allowed:expr, $shared:literal, $meaning:literal) => {
+    (
+        $field:ident,
+        word: $word:literal,
+        $unit:literal,
+        $allowed:expr,
+        $shared:literal,
+        $meaning:literal
+    ) => {
         key!(@row $field, $word, $unit, $allowed, $shared, $meaning,
             |config| config.$field.as_ref().map_or_else(|| $word.to_owned(), Value::show),
             |config, text| {
@@ -167,7 +186,16 @@ macro_rules! key {
                 Some(())
             })
     };
-    (@row $field:ident, $default:literal, $unit:literal, $allowed:expr, $shared:literal, $meaning:literal, $show:expr, $store:expr) => {
+    (
+        @row $field:ident,
+        $default:literal,
+        $unit:literal,
+        $allowed:expr,
+        $shared:literal,
+        $meaning:literal,
+        $show:expr,
+        $store:expr
+    ) => {
         Key {
             name: stringify!($field),
             default: $default,
@@ -191,14 +219,22 @@ const NODES: Allowed = Allowed::Whole(1, MEMBERS_MAX as u64);
 
 /// All keys, in the order of the documentation and of [`Config::shared_settings`].
 pub static KEYS: &[Key] = &[
-    key!(node_id, word: "random", "", Allowed::Form("random, or a whole number below 2^64"), false, "id of this node; random at each start unless set"),
+    key!(
+        node_id,
+        word: "random",
+        "",
+        Allowed::Form("random, or a whole number below 2^64"),
+        false,
+        "id of this node; random at each start unless set"
+    ),
     key!(
         listen,
         "127.0.0.1:0",
         "",
         Allowed::Form("an IP address and a port, like 0.0.0.0:7000"),
         false,
-        "where this node's UDP endpoint listens; port 0 takes a free one; 0.0.0.0 and [::] need advertise"
+        "where this node's UDP endpoint listens; port 0 takes a free one; 0.0.0.0 and [::] need \
+         advertise"
     ),
     key!(
         advertise,
@@ -206,7 +242,8 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Form("a host:port, or none"),
         false,
-        "address that other nodes dial, if it is not where this one listens: behind a NAT, a forwarded port or a relay"
+        "address that other nodes dial, if it is not where this one listens: behind a NAT, a \
+         forwarded port or a relay"
     ),
     key!(
         peers,
@@ -216,14 +253,22 @@ pub static KEYS: &[Key] = &[
         false,
         "nodes to dial at start"
     ),
-    key!(rendezvous, word: "none", "", PATH, false, "folder in which the nodes of one machine or shared disk find each other"),
+    key!(
+        rendezvous,
+        word: "none",
+        "",
+        PATH,
+        false,
+        "folder in which the nodes of one machine or shared disk find each other"
+    ),
     key!(
         discover,
         word: "none",
         "",
         Allowed::Form("none, dns:NAME:PORT, slurm:PORT or file:PATH"),
         false,
-        "where to look for nodes repeatedly: all addresses of a name, the nodes of this Slurm step (each task at PORT plus its SLURM_LOCALID), or a file of host:port lines"
+        "where to look for nodes repeatedly: all addresses of a name, the nodes of this Slurm step \
+         (each task at PORT plus its SLURM_LOCALID), or a file of host:port lines"
     ),
     key!(
         min_nodes,
@@ -231,7 +276,8 @@ pub static KEYS: &[Key] = &[
         "nodes",
         NODES,
         true,
-        "training starts when so many nodes have met; with half of all nodes or fewer, nodes that do not reach each other can bootstrap two clusters"
+        "training starts when so many nodes have met; with half of all nodes or fewer, nodes that \
+         do not reach each other can bootstrap two clusters"
     ),
     key!(
         join,
@@ -247,7 +293,8 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["auto", "yes", "no"]),
         false,
-        "whether this process bootstraps the run; exactly one of those that start together must; auto: the one with the smallest address; yes: also after a restart"
+        "whether this process bootstraps the run; exactly one of those that start together must; \
+         auto: the one with the smallest address; yes: also after a restart"
     ),
     key!(
         marker,
@@ -255,7 +302,9 @@ pub static KEYS: &[Key] = &[
         "",
         PATH,
         false,
-        "file that this node creates when it becomes a member and removes when it leaves; a node that finds it at its start does not bootstrap before every known address has answered that no run lives there"
+        "file that this node creates when it becomes a member and removes when it leaves; a node \
+         that finds it at its start does not bootstrap before every known address has answered \
+         that no run lives there"
     ),
     key!(
         lineage,
@@ -287,7 +336,8 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["cpu", "cuda"]),
         false,
-        "where the workers' copies of the model live; cuda needs a program built with the feature cuda"
+        "where the workers' copies of the model live; cuda needs a program built with the feature \
+         cuda"
     ),
     key!(
         first_gpu,
@@ -297,19 +347,57 @@ pub static KEYS: &[Key] = &[
         false,
         "with cuda: the GPU of worker 0; worker i gets the i-th one after it, wrapping around"
     ),
-    key!(cluster_key, word: "none", "", Allowed::Secret("64 hexadecimal digits, as slowmo keygen writes them"), false, "the cluster's secret; a file is safer (cluster_key_file)"),
-    key!(cluster_key_file, word: "none", "", PATH, false, "file that holds the cluster key, or two while it is rotated; read again when it changes"),
-    key!(tls_ca_file, word: "none", "", PATH, false, "the operator's own CA (PEM), instead of a cluster key"),
-    key!(tls_certificate_file, word: "none", "", PATH, false, "this node's certificate chain (PEM)"),
+    key!(
+        cluster_key,
+        word: "none",
+        "",
+        Allowed::Secret("64 hexadecimal digits, as slowmo keygen writes them"),
+        false,
+        "the cluster's secret; a file is safer (cluster_key_file)"
+    ),
+    key!(
+        cluster_key_file,
+        word: "none",
+        "",
+        PATH,
+        false,
+        "file that holds the cluster key, or two while it is rotated; read again when it changes"
+    ),
+    key!(
+        tls_ca_file,
+        word: "none",
+        "",
+        PATH,
+        false,
+        "the operator's own CA (PEM), instead of a cluster key"
+    ),
+    key!(
+        tls_certificate_file,
+        word: "none",
+        "",
+        PATH,
+        false,
+        "this node's certificate chain (PEM)"
+    ),
     key!(tls_key_file, word: "none", "", PATH, false, "this node's private key (PEM)"),
-    key!(tls_crl_file, word: "none", "", PATH, false, "lists of certificates that the CAs have revoked (PEM); a CA without a list has revoked none"),
+    key!(
+        tls_crl_file,
+        word: "none",
+        "",
+        PATH,
+        false,
+        "lists of certificates that the CAs have revoked (PEM); a CA without a list has revoked \
+         none"
+    ),
     key!(
         tls_peer_name,
         word: "none",
         "",
         Allowed::Form("none, or a DNS name or URI in which one * and one {id} may stand"),
         false,
-        "with tls_ca_file: the name that each node's certificate must carry; * stands for any characters but a dot and a slash, {id} for the node's id, so that no node can claim to be another one"
+        "with tls_ca_file: the name that each node's certificate must carry; * stands for any \
+         characters but a dot and a slash, {id} for the node's id, so that no node can claim to be \
+         another one"
     ),
     key!(
         cluster_name,
@@ -317,7 +405,8 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Form("none, or up to 64 letters, digits, dots, dashes and underscores"),
         false,
-        "with tls_ca_file: the cluster's name, the same on all nodes; without it the CA file must stay as it is, and be the same everywhere"
+        "with tls_ca_file: the cluster's name, the same on all nodes; without it the CA file must \
+         stay as it is, and be the same everywhere"
     ),
     key!(
         base,
@@ -349,7 +438,8 @@ pub static KEYS: &[Key] = &[
         "steps",
         Allowed::Whole(0, STALENESS_MAX as u64),
         true,
-        "SGP: how many steps late a message may be before a node waits for it; messages travel while so many steps are computed; 0 is synchronous"
+        "SGP: how many steps late a message may be before a node waits for it; messages travel \
+         while so many steps are computed; 0 is synchronous"
     ),
     key!(
         topology,
@@ -357,7 +447,8 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["exponential", "ring", "bipartite", "complete", "bandwidth"]),
         true,
-        "SGP: the gossip graph; bandwidth orders the nodes, at exact averages, so that gossip waits least for slow links"
+        "SGP: the gossip graph; bandwidth orders the nodes, at exact averages, so that gossip \
+         waits least for slow links"
     ),
     key!(
         late_peers,
@@ -381,7 +472,8 @@ pub static KEYS: &[Key] = &[
         "",
         WIRE,
         true,
-        "encoding of parameters in rounds (joiners get f32); what rounding drops is added to the next one"
+        "encoding of parameters in rounds (joiners get f32); what rounding drops is added to the \
+         next one"
     ),
     key!(
         outer,
@@ -431,7 +523,14 @@ pub static KEYS: &[Key] = &[
         true,
         "nesterov, bmuf_nbm: outer momentum, μ"
     ),
-    key!(average_every, word: "off", "inner steps", OFF_OR_WHOLE, true, "steps from one exact average without momentum to the next"),
+    key!(
+        average_every,
+        word: "off",
+        "inner steps",
+        OFF_OR_WHOLE,
+        true,
+        "steps from one exact average without momentum to the next"
+    ),
     key!(
         no_average,
         "false",
@@ -478,7 +577,9 @@ pub static KEYS: &[Key] = &[
         "ms",
         MILLISECONDS,
         true,
-        "how long a round waits for a live straggler before it closes without its contribution (at most half of round_timeout_ms; after three misses in a row, rounds wait for it only if its training goes on), and how long gossip waits for a late message"
+        "how long a round waits for a live straggler before it closes without its contribution (at \
+         most half of round_timeout_ms; after three misses in a row, rounds wait for it only if \
+         its training goes on), and how long gossip waits for a late message"
     ),
     key!(
         on_quorum_loss,
@@ -486,7 +587,8 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["wait", "fork"]),
         true,
-        "quorum = majority: wait for a lost quorum, or continue in a history of their own once every other voter was restarted"
+        "quorum = majority: wait for a lost quorum, or continue in a history of their own once \
+         every other voter was restarted"
     ),
     key!(
         fork_after_ms,
@@ -494,7 +596,8 @@ pub static KEYS: &[Key] = &[
         "ms",
         MILLISECONDS,
         true,
-        "quorum = survivors: how long the others wait for members that may be alive before they continue in a history of their own"
+        "quorum = survivors: how long the others wait for members that may be alive before they \
+         continue in a history of their own"
     ),
     key!(
         on_momentum_loss,
@@ -510,7 +613,8 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["reset", "copy"]),
         true,
-        "the base optimizer's buffers of a joiner, if they are lent: a copy of a member's (every node keeps one ready at each round), or zeros"
+        "the base optimizer's buffers of a joiner, if they are lent: a copy of a member's (every \
+         node keeps one ready at each round), or zeros"
     ),
     key!(
         probe_interval_ms,
@@ -528,23 +632,39 @@ pub static KEYS: &[Key] = &[
         false,
         "how long a peer that does not answer is suspected before it is declared dead"
     ),
-    key!(admin, word: "none", "", PATH, false, "Unix socket on which this node answers status and takes orders"),
+    key!(
+        admin,
+        word: "none",
+        "",
+        PATH,
+        false,
+        "Unix socket on which this node answers status and takes orders"
+    ),
     key!(
         http,
         word: "none",
         "",
         Allowed::Form("an IP address and a port, like 127.0.0.1:9400, or none"),
         false,
-        "where this node serves its page, metrics for Prometheus and its status; port 0 takes a free one; an address other than loopback needs http_token_file"
+        "where this node serves its page, metrics for Prometheus and its status; port 0 takes a \
+         free one; an address other than loopback needs http_token_file"
     ),
-    key!(http_token_file, word: "none", "", PATH, false, "file with the token that orders over HTTP must carry; without it no order is accepted"),
+    key!(
+        http_token_file,
+        word: "none",
+        "",
+        PATH,
+        false,
+        "file with the token that orders over HTTP must carry; without it no order is accepted"
+    ),
     key!(
         trace,
         word: "none",
         "",
         Allowed::Form("a path of a folder, or none"),
         false,
-        "folder in which each start of this node writes its events, as ID-INCARNATION.jsonl, one JSON object a line"
+        "folder in which each start of this node writes its events, as ID-INCARNATION.jsonl, one \
+         JSON object a line"
     ),
     key!(
         flight,
@@ -552,9 +672,17 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Form("a path of a folder, or none"),
         false,
-        "folder of the flight recorder: the node's last events are kept in memory and written there when it fails, at SIGUSR1 and on request, for slowmo replay"
+        "folder of the flight recorder: the node's last events are kept in memory and written \
+         there when it fails, at SIGUSR1 and on request, for slowmo replay"
     ),
-    key!(checkpoints, word: "none", "", PATH, false, "folder of the checkpoints, on a disk that all nodes share"),
+    key!(
+        checkpoints,
+        word: "none",
+        "",
+        PATH,
+        false,
+        "folder of the checkpoints, on a disk that all nodes share"
+    ),
     key!(
         checkpoint_every,
         word: "off",
@@ -579,7 +707,8 @@ pub static KEYS: &[Key] = &[
             "newest, none, or the name of a checkpoint, as slowmo checkpoint inspect shows it"
         ),
         false,
-        "where a bootstrap resumes from: the newest complete checkpoint (if there is none, the given parameters), nothing, or the named checkpoint"
+        "where a bootstrap resumes from: the newest complete checkpoint (if there is none, the \
+         given parameters), nothing, or the named checkpoint"
     ),
     key!(
         resume_sampler,
@@ -587,7 +716,9 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["keep", "reset"]),
         false,
-        "a bootstrap that resumes: go on with the samples that the checkpoint says are left (refused if the sampler has another data set, batch or seed), or begin the samples anew; parameters and momentum are kept in both cases; equal on all nodes that bootstrap together"
+        "a bootstrap that resumes: go on with the samples that the checkpoint says are left \
+         (refused if the sampler has another data set, batch or seed), or begin the samples anew; \
+         parameters and momentum are kept in both cases; equal on all nodes that bootstrap together"
     ),
     key!(
         drain_on_sigterm,
@@ -595,7 +726,9 @@ pub static KEYS: &[Key] = &[
         "",
         SWITCH,
         false,
-        "SIGTERM drains the node: it hands over in the next round and leaves; a second one ends the process, and so does the first one (exit code 143) before all workers have called synchronize"
+        "SIGTERM drains the node: it hands over in the next round and leaves; a second one ends \
+         the process, and so does the first one (exit code 143) before all workers have called \
+         synchronize"
     ),
     key!(
         connect_timeout_ms,
@@ -603,7 +736,8 @@ pub static KEYS: &[Key] = &[
         "ms",
         MILLISECONDS,
         false,
-        "how long a node tries to reach an address before it reports that nobody answers there; it tries again"
+        "how long a node tries to reach an address before it reports that nobody answers there; it \
+         tries again"
     ),
     key!(
         meet_timeout_ms,
@@ -611,7 +745,8 @@ pub static KEYS: &[Key] = &[
         "ms",
         Allowed::WholeOr("auto", MILLISECONDS_MAX),
         false,
-        "how long a node waits for min_nodes nodes, or with join for a running cluster, before it gives up; auto: 10 minutes, and 30 s if slowmo launch started it, which starts all at once"
+        "how long a node waits for min_nodes nodes, or with join for a running cluster, before it \
+         gives up; auto: 10 minutes, and 30 s if slowmo launch started it, which starts all at once"
     ),
     key!(
         rejoin_timeout_ms,
@@ -619,7 +754,8 @@ pub static KEYS: &[Key] = &[
         "ms",
         MILLISECONDS,
         false,
-        "how long a node that the others continued without waits to be admitted again, and a restarted one (marker) looks for its run, before it gives up"
+        "how long a node that the others continued without waits to be admitted again, and a \
+         restarted one (marker) looks for its run, before it gives up"
     ),
     key!(
         round_timeout_ms,
@@ -659,8 +795,8 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["rate", "cubic", "bbr", "new_reno"]),
         false,
-        "congestion control; rate measures what the path delivers and keeps it where packets are lost \
-         at random"
+        "congestion control; rate measures what the path delivers and keeps it where packets are \
+         lost at random"
     ),
     key!(
         same_host,

@@ -35,7 +35,7 @@ pub(super) fn load() -> Result<Config, ConfigError> {
     load_of(std::env::vars_os(), std::env::args_os().skip(1))
 }
 
-/// What [`Config::load`] gives a process with these variables and arguments.
+/// Does what [`Config::load`] does for a process with these variables and arguments.
 ///
 /// # Errors
 /// As [`Config::load`].
@@ -250,8 +250,8 @@ fn nearest(name: &str) -> (&'static str, bool) {
     (nearest, distance <= mistakes_max)
 }
 
-/// What to tell of the `SLOWMO_` variables of this process that no setting has the name of: those
-/// of another tool.
+/// Lists the warnings about `SLOWMO_` variables of this process that no setting has the name of:
+/// those of another tool.
 pub(crate) fn ignored_variables() -> Vec<String> {
     let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
     ignored_of(names)
@@ -270,7 +270,8 @@ pub(super) fn ignored_of(names: impl Iterator<Item = String>) -> Vec<String> {
         let (nearest, _) = nearest(&name[VARIABLE_PREFIX.len()..].to_lowercase());
         let nearest = nearest.to_uppercase();
         format!(
-            "variable {name} is ignored: it is no setting of slowmo (the nearest is {VARIABLE_PREFIX}{nearest})"
+            "variable {name} is ignored: it is no setting of slowmo (the nearest is \
+             {VARIABLE_PREFIX}{nearest})"
         )
     };
     names.into_iter().map(told).collect()

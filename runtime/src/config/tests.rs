@@ -123,7 +123,8 @@ fn bounds_are_part_of_their_ranges() {
 
 #[test]
 fn the_later_source_wins() {
-    let file = "tau = 10\nbeta = 0.1\npeers = [\"a:1\", \"b:2\"]\naverage_every = 5\n# a comment\nno_average = false\nalpha = 2\nfrequency = 1_000\n";
+    let file = "tau = 10\nbeta = 0.1\npeers = [\"a:1\", \"b:2\"]\naverage_every = 5\n# a \
+        comment\nno_average = false\nalpha = 2\nfrequency = 1_000\n";
     let variables = [
         ("SLOWMO_TAU", "20"),
         ("SLOWMO_BETA", "0.2"),
@@ -250,7 +251,8 @@ fn values_out_of_range_name_key_value_source_and_range() {
         ),
         (
             refusal(None, &[], &["--slowmo-frequency=0"]),
-            "frequency = 0 (from flag --slowmo-frequency): frequency must be a whole number of 1 or more",
+            "frequency = 0 (from flag --slowmo-frequency): frequency must be a whole number of 1 \
+             or more",
         ),
         (
             refusal(None, &[], &["--slowmo-alpha", "inf"]),
@@ -270,23 +272,28 @@ fn values_out_of_range_name_key_value_source_and_range() {
         ),
         (
             refusal(Some("base = \"ddp\""), &[], &[]),
-            "base = ddp (from slowmo.toml line 1): base must be one of local_sgd, sgp, all_reduce, none",
+            "base = ddp (from slowmo.toml line 1): base must be one of local_sgd, sgp, all_reduce, \
+             none",
         ),
         (
             refusal(Some("average_every = 0"), &[], &[]),
-            "average_every = 0 (from slowmo.toml line 1): average_every must be off, or a whole number of 1 or more",
+            "average_every = 0 (from slowmo.toml line 1): average_every must be off, or a whole \
+             number of 1 or more",
         ),
         (
             refusal(Some("cluster_key = \"secret\""), &[], &[]),
-            "cluster_key = (hidden) (from slowmo.toml line 1): cluster_key must be 64 hexadecimal digits, as slowmo keygen writes them",
+            "cluster_key = (hidden) (from slowmo.toml line 1): cluster_key must be 64 hexadecimal \
+             digits, as slowmo keygen writes them",
         ),
         (
             refusal(Some("peers = [\"a:1\", \"b\"]"), &[], &[]),
-            "peers = a:1,b (from slowmo.toml line 1): peers must be a list of at most 4096 host:port, separated by commas",
+            "peers = a:1,b (from slowmo.toml line 1): peers must be a list of at most 4096 \
+             host:port, separated by commas",
         ),
         (
             refusal(Some("tau = [1]"), &[], &[]),
-            "tau (from slowmo.toml line 1) is array: write a string, a number, true, false, or an array of strings; tables are not allowed",
+            "tau (from slowmo.toml line 1) is array: write a string, a number, true, false, or an \
+             array of strings; tables are not allowed",
         ),
         (
             refusal(None, &[], &["--slowmo-tau"]),
@@ -623,7 +630,8 @@ fn a_grace_that_would_be_cut_is_refused_with_its_bound() {
     let told = with(500_000, 300_000).check().unwrap_err().to_string();
     assert_eq!(
         told,
-        "grace_ms = 500000 is more than half of round_timeout_ms = 300000: set grace_ms to at most 150000, or round_timeout_ms to at least 1000000"
+        "grace_ms = 500000 is more than half of round_timeout_ms = 300000: set grace_ms to at most \
+         150000, or round_timeout_ms to at least 1000000"
     );
     with(150_000, 300_000).check().unwrap();
     assert!(with(150_001, 300_001).check().is_err());

@@ -24,7 +24,11 @@ pub(super) trait Value: Sized {
 
 /// Defines an enum with one configuration word per variant.
 macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+    (
+        $(#[$doc:meta])* $name:ident { $(
+            $(#[$variant_doc:meta])* $variant:ident = $word:literal
+        ),+ $(,)? }
+    ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub enum $name {
@@ -110,8 +114,8 @@ words!(
     }
 );
 words!(
-    /// What a bootstrap that resumes does with the samples that the checkpoint says are left (key
-    /// `resume_sampler`).
+    /// Treatment, by a bootstrap that resumes, of the samples that the checkpoint says are left
+    /// (key `resume_sampler`).
     ResumeSampler {
         /// Hands them out.
         #[default]
@@ -179,7 +183,18 @@ macro_rules! through_from_str {
     };
 }
 
-through_from_str!(u16, "{}"; u32, "{}"; u64, "{}"; usize, "{}"; bool, "{}"; f32, "{:?}"; SocketAddr, "{}"; ClusterName, "{}"; PeerName, "{}");
+through_from_str!(
+    u16,
+    "{}"; u32,
+    "{}"; u64,
+    "{}"; usize,
+    "{}"; bool,
+    "{}"; f32,
+    "{:?}"; SocketAddr,
+    "{}"; ClusterName,
+    "{}"; PeerName,
+    "{}"
+);
 
 impl Value for PathBuf {
     fn parse(text: &str) -> Option<Self> {

@@ -110,8 +110,8 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Mixes one part. Returns its first numerator that is not finite, or too large to be sent, with
-    /// the index in the tensor.
+    /// Mixes one part. Returns its first numerator that is not finite, or too large to be sent,
+    /// with the index in the tensor.
     fn mix(&self, part: Part<'_>) -> Option<(usize, f32)> {
         let Part {
             chunk,

@@ -13,7 +13,8 @@ use std::sync::Arc;
 pub enum DeviceError {
     /// The program was built without CUDA.
     #[error(
-        "device = cuda, but this program was built without CUDA: build it with slowmo's feature cuda, or set device = cpu"
+        "device = cuda, but this program was built without CUDA: build it with slowmo's feature \
+         cuda, or set device = cpu"
     )]
     NotBuilt,
     /// An error of a GPU or of one of CUDA's libraries.

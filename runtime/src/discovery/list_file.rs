@@ -141,7 +141,9 @@ mod tests {
         #[test]
         fn whatever_stands_there_is_a_list_or_refused(text in "[a-c0-9:#\\[\\]. \n]{0,200}") {
             if let Ok(names) = names(&text) {
-                prop_assert!(names.iter().all(|name| is_host_and_port(name) && text.contains(name.as_str())));
+                prop_assert!(
+                    names.iter().all(|name| is_host_and_port(name) && text.contains(name.as_str()))
+                );
             }
         }
     }

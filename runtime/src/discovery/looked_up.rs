@@ -188,7 +188,11 @@ impl LookedUp {
         let known = self.given.len() + looks.known.len();
         // While no address is known, the error is returned to the caller instead of logged.
         if known > 0 && looks.failed.as_ref() != Some(&error) {
-            tracing::warn!(%error, known, "discovery failed; the addresses known before are dialed");
+            tracing::warn!(
+                %error,
+                known,
+                "discovery failed; the addresses known before are dialed"
+            );
         }
         looks.failed = Some(error);
     }

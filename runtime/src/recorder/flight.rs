@@ -52,11 +52,21 @@ impl Flight {
         let path = dump_in(&self.folder, self.start);
         match self.write(&path) {
             Ok(()) => {
-                tracing::warn!(why, events = self.lines.len(), file = %path.display(), "the last events were written");
+                tracing::warn!(
+                    why,
+                    events = self.lines.len(),
+                    file = %path.display(),
+                    "the last events were written"
+                );
                 Ok(path)
             }
             Err(error) => {
-                tracing::error!(why, %error, file = %path.display(), "the last events could not be written");
+                tracing::error!(
+                    why,
+                    %error,
+                    file = %path.display(),
+                    "the last events could not be written"
+                );
                 Err(format!(
                     "the last events could not be written to {} ({error}); they are kept",
                     path.display()

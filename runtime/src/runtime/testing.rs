@@ -27,9 +27,9 @@ impl Runtime {
         self.faults.as_ref()
     }
 
-    /// The head of what the HTTP endpoint answers to these bytes from an address, which are all that
-    /// arrives on one connection: for tests. `None` without an endpoint. Called from a
-    /// plain thread.
+    /// The head of what the HTTP endpoint answers to these bytes from an address, which are all
+    /// that arrives on one connection: for tests. `None` without an endpoint. Called from a plain
+    /// thread.
     #[must_use]
     pub fn answer_http(&self, from: IpAddr, bytes: &[u8]) -> Option<Vec<u8>> {
         self.node.answer_http(from, bytes)

@@ -36,7 +36,8 @@ pub enum AccessError {
     TooShort,
     /// The token has characters that no request can contain in a header.
     #[error(
-        "the token has characters that an HTTP header cannot carry: use ASCII letters, digits and punctuation, as slowmo keygen does"
+        "the token has characters that an HTTP header cannot carry: use ASCII letters, digits and \
+         punctuation, as slowmo keygen does"
     )]
     NoHeader,
 }
@@ -166,8 +167,8 @@ impl Allowances {
     }
 }
 
-/// What counts as one address: an IPv4 address, or the network of 64 bits of an IPv6 address, of
-/// which a single host may take any.
+/// Returns the prefix that counts as one address: an IPv4 address, or the network of 64 bits of an
+/// IPv6 address, of which a single host may take any.
 pub fn prefix(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

@@ -37,8 +37,8 @@ const TOLD_MAX: u32 = 900;
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 /// The content security policy: the page loads nothing from elsewhere, and other sites cannot embed
 /// it.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
-                      form-action 'none'; frame-ancestors 'none'";
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+    img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// The page.
 pub(super) async fn page() -> Response {

@@ -239,7 +239,8 @@ async fn admit(
         .get(header::HOST)
         .map(|host| host.to_str().unwrap_or("no text"));
     if served.is_local && !is_host_of_this_machine(host) {
-        let why = "this address is served to this machine only: ask localhost or 127.0.0.1, and let a proxy send such a Host\n";
+        let why = "this address is served to this machine only: ask localhost or 127.0.0.1, and \
+            let a proxy send such a Host\n";
         return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
     }
     if is_cross_site(request.method(), request.uri().path(), request.headers()) {

@@ -27,7 +27,8 @@ pub fn registry(context: Arc<NodeContext>) -> Registry {
         "Decided rounds that this node applied",
         metrics.rounds,
     );
-    let phases = "Time of this node's rounds: from its contribution to the proposal (reduce), from there until applied (publish)";
+    let phases = "Time of this node's rounds: from its contribution to the proposal (reduce), from \
+        there until applied (publish)";
     registry.register_with_unit("round_phase", phases, Unit::Seconds, metrics.phases);
     registry.register_with_unit(
         "values_sent",
@@ -155,7 +156,8 @@ impl Collector for Now {
             let now = (unix_us() / 1_000_000) as i64;
             writer.gauge(
                 "certificate_expiry",
-                "Time until the first certificate of this node's chain expires; negative afterwards",
+                "Time until the first certificate of this node's chain expires; \
+                 negative afterwards",
                 Some(&Unit::Seconds),
                 at.saturating_sub(now) as f64,
             )?;
@@ -163,7 +165,8 @@ impl Collector for Now {
         let traffic = context.transport.traffic();
         writer.count(
             "wire_sent",
-            "UDP payload sent, headers and acknowledgements included, and values to nodes of this machine",
+            "UDP payload sent, headers and acknowledgements included, and values to nodes of this \
+             machine",
             Some(&Unit::Bytes),
             traffic.sent_bytes,
         )?;
@@ -276,7 +279,8 @@ fn training(writer: &mut Writer<'_>, report: &Status) -> fmt::Result {
         measures,
     )?;
     if let Some(disagreement) = report.disagreement {
-        let help = "Distance of this node's model from what became of it, by its norm, over a sample of chunks";
+        let help = "Distance of this node's model from what became of it, by its norm, over a \
+            sample of chunks";
         writer.gauge(
             "disagreement",
             help,

@@ -7,7 +7,7 @@
 //! | `process` | memory and descriptors of this process |
 //! | `http` | the endpoint: connections, bounds, who may do what |
 //! | `served` | what all requests share |
-//! | `dashboard` | the page, and the stream of server-sent events that fills it; `page/` are its files |
+//! | `dashboard` | the page (files: `page/`), and the server-sent events that fill it |
 //! | `orders` | drain, scale, dump |
 //! | `proofs` | proofs of orders that nodes pass on to each other |
 //! | `access` | the token, which sites may ask, and how often an address may |

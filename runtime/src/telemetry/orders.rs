@@ -156,7 +156,10 @@ fn refusal(served: &Served, slot: &Slot, headers: &HeaderMap) -> Option<Response
         Some(token) if token.is_given_by(authorization) => None,
         Some(_) => {
             if served.refusals.lock().take(Instant::now()) {
-                tracing::warn!(from = %slot.address(), "an order over HTTP without the right token was refused");
+                tracing::warn!(
+                    from = %slot.address(),
+                    "an order over HTTP without the right token was refused"
+                );
             }
             Some(
                 (

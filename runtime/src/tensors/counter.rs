@@ -12,7 +12,9 @@ use super::{TensorError, Tensors};
 ///
 /// ```
 /// use slowmo::{Counter, NamedTensors};
-/// let (mut first, mut second, mut steps) = (vec![0.0; 8], vec![0.0; 8], Counter::default());
+/// let mut first = vec![0.0; 8];
+/// let mut second = vec![0.0; 8];
+/// let mut steps = Counter::default();
 /// steps.advance();
 /// let state = NamedTensors::new()
 ///     .with("first", &mut first)

@@ -9,7 +9,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 #[cfg(target_endian = "big")]
 compile_error!(
-    "values travel and are digested as the machine's own little-endian bytes: big-endian machines are not supported"
+    "values travel and are digested as the machine's own little-endian bytes: big-endian machines \
+     are not supported"
 );
 
 /// Values copied before they are checked: few enough to be checked in the first-level cache.
@@ -111,9 +112,9 @@ pub fn restore<T: Tensors + ?Sized>(values: &[f32], tensors: &mut T) -> Result<(
     Ok(())
 }
 
-/// A digest of all values: 32 hexadecimal digits of XXH3-128 over their little-endian bytes, each in
-/// its own type. Equal digests mean equal bits (except for deliberate collisions); how the values are
-/// cut into tensors does not matter.
+/// A digest of all values: 32 hexadecimal digits of XXH3-128 over their little-endian bytes, each
+/// in its own type. Equal digests mean equal bits (except for deliberate collisions); how the
+/// values are cut into tensors does not matter.
 ///
 /// # Errors
 /// A tensor cannot be read.
@@ -240,7 +241,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn restore_undoes_freeze(tensors in prop::collection::vec(prop::collection::vec(-SENT_MAX..SENT_MAX, 0..9), 0..6)) {
+        fn restore_undoes_freeze(
+            tensors in prop::collection::vec(prop::collection::vec(-SENT_MAX..SENT_MAX, 0..9), 0..6)
+        ) {
             let mut flat = vec![0.0; elements(&tensors).unwrap()];
             freeze(&tensors, &mut flat).unwrap();
             prop_assert_eq!(&flat, &tensors.concat());

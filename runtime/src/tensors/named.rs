@@ -8,7 +8,8 @@ use super::{Counter, Half, TensorError, Tensors, Values, ValuesMut, read_widened
 ///
 /// ```
 /// use slowmo::NamedTensors;
-/// let (mut weight, mut bias) = (vec![0.0; 6], vec![0.0; 2]);
+/// let mut weight = vec![0.0; 6];
+/// let mut bias = vec![0.0; 2];
 /// let model = NamedTensors::new().with("weight", &mut weight).with("bias", &mut bias);
 /// assert_eq!(slowmo::digest(&model)?.len(), 32);
 /// # Ok::<(), slowmo::TensorError>(())
@@ -18,7 +19,7 @@ pub struct NamedTensors<'a> {
     list: Vec<(String, Lent<'a>)>,
 }
 
-/// What has a name.
+/// Tensors or a count that a name stands for.
 #[derive(Debug)]
 enum Lent<'a> {
     Values(&'a mut [f32]),
@@ -40,13 +41,14 @@ impl<'a> NamedTensors<'a> {
         self
     }
 
-    /// Adds a tensor of bfloat16 or float16 at the end, as bits (`half::bf16::to_bits`; a whole slice
-    /// of the crate `half` with `reinterpret_cast_mut`, or with `bytemuck::cast_slice_mut`). Between
-    /// nodes its values are float32; what is written back is rounded ([`Half`]).
+    /// Adds a tensor of bfloat16 or float16 at the end, as bits (`half::bf16::to_bits`; a whole
+    /// slice of the crate `half` with `reinterpret_cast_mut`, or with `bytemuck::cast_slice_mut`).
+    /// Between nodes its values are float32; what is written back is rounded ([`Half`]).
     ///
     /// ```
     /// use slowmo::{Half, NamedTensors};
-    /// let (mut weight, mut scale) = (vec![0u16; 6], vec![1.0f32; 2]);
+    /// let mut weight = vec![0u16; 6];
+    /// let mut scale = vec![1.0f32; 2];
     /// let model = NamedTensors::new()
     ///     .with_half("weight", Half::BFloat16, &mut weight)
     ///     .with("scale", &mut scale);
@@ -140,7 +142,8 @@ mod tests {
 
     #[test]
     fn a_counter_is_lent_at_its_place() {
-        let (mut first, mut last) = ([1.0], [2.0]);
+        let mut first = [1.0];
+        let mut last = [2.0];
         let mut steps = Counter::new((3 << 16) + 5);
         let mut flat = [0.0; 4];
         freeze(&lend(&mut first, &mut steps, &mut last), &mut flat).unwrap();

@@ -170,8 +170,8 @@ impl Faults {
         *self.shared.hearer.lock() = Some(hearer);
     }
 
-    /// Lets `tamperer` replace each control frame that this node sends from now on, as a hostile node
-    /// might. It signs what it asks votes for as it asks.
+    /// Lets `tamperer` replace each control frame that this node sends from now on, as a hostile
+    /// node might. It signs what it asks votes for as it asks.
     pub fn tamper(&self, tamperer: Tamperer) {
         *self.shared.tamperer.lock() = Some(tamperer);
     }
@@ -283,11 +283,14 @@ impl Shared {
         (changed.encode().map_or(header, Bytes::from), first)
     }
 
-    /// What signs the values of a falsified stream that ends with a signature.
+    /// Returns the signer of a falsified stream's values, if the stream ends with a signature.
     fn signs_anew(&self, header: &Bytes, first: &[u8]) -> Option<Signing> {
         let BulkHeader::V1 { header, content } = BulkHeader::decode(header).ok()?;
         let signed = content == Bulk::Parameters && !first.is_empty();
-        let signer = self.signer.lock().clone().filter(|_| signed)?;
+        if !signed {
+            return None;
+        }
+        let signer = self.signer.lock().clone()?;
         Some(Signing::new(signer, header))
     }
 
@@ -329,7 +332,7 @@ impl Shared {
         Frame::V1 { header, message }
     }
 
-    /// What is passed on of an event: nothing to a node that has crashed.
+    /// Passes an event on. A node that has crashed gets nothing.
     fn receive(&self, event: TransportEvent) -> Vec<TransportEvent> {
         if self.crash.has_crashed() {
             return Vec::new();

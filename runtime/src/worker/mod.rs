@@ -54,8 +54,8 @@ impl Worker {
 
     /// Waits for the bootstrap members and replaces `parameters` by those of the lowest id; or, if
     /// a cluster trains already, joins it with its next round and takes over its parameters and its
-    /// step. Call it once, before the first step, on every worker. A node that was drained before it
-    /// became a member gets no parameters: [`Worker::is_running`] is false then.
+    /// step. Call it once, before the first step, on every worker. A node that was drained before
+    /// it became a member gets no parameters: [`Worker::is_running`] is false then.
     ///
     /// # Errors
     /// Unreachable peer, different configuration or parameter count (both nodes named), a cluster
@@ -114,10 +114,10 @@ impl Worker {
     }
 
     /// Runs the exchange that is due after this inner step: gossip, exact average or outer round
-    /// ([`slowmo_protocol::schedule`]). Call it after every optimizer step, also one that was skipped.
-    /// `learning_rate` is `γ`, the inner optimizer's rate at this moment; where a schedule is at
-    /// exactly 0, the last rate above 0 stands in. Costs well under 20 µs when nothing is due, and
-    /// reads no tensor then.
+    /// ([`slowmo_protocol::schedule`]). Call it after every optimizer step, also one that was
+    /// skipped. `learning_rate` is `γ`, the inner optimizer's rate at this moment; where a schedule
+    /// is at exactly 0, the last rate above 0 stands in. Costs well under 20 µs when nothing is
+    /// due, and reads no tensor then.
     ///
     /// Nodes may die, leave, join and lag meanwhile: the nodes that are present decide a round, and
     /// the report names them ([`StepReport::contributors`], [`StepReport::nodes`]). Without a
@@ -169,9 +169,9 @@ impl Worker {
         }
     }
 
-    /// Whether the training goes on. Ends with `false` once this node has left the cluster in order:
-    /// it was drained (SIGTERM, `slowmo drain`, [`crate::Runtime::drain`]), and has handed over. Ask
-    /// before each step; then call [`Worker::leave`] and end with success.
+    /// Whether the training goes on. Ends with `false` once this node has left the cluster in
+    /// order: it was drained (SIGTERM, `slowmo drain`, [`crate::Runtime::drain`]), and has handed
+    /// over. Ask before each step; then call [`Worker::leave`] and end with success.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.session.as_ref().is_some_and(Session::is_running)
@@ -250,8 +250,8 @@ impl Worker {
             .map_or(Ok(()), |session| session.set_cursor(cursor.into()))
     }
 
-    /// Asks for a checkpoint of the whole cluster's state, beside those of `checkpoint_every`: after
-    /// the first outer round that begins once the members have heard of it. Returns at once;
+    /// Asks for a checkpoint of the whole cluster's state, beside those of `checkpoint_every`:
+    /// after the first outer round that begins once the members have heard of it. Returns at once;
     /// `status` tells when it is whole.
     ///
     /// # Errors
@@ -262,8 +262,8 @@ impl Worker {
     }
 
     /// Leaves in order: on return all that this node sent has arrived, and its part of the last
-    /// outer round's state is written, if checkpoints are on. Waits for the node's other workers, and a few seconds for other nodes
-    /// that still train.
+    /// outer round's state is written, if checkpoints are on. Waits for the node's other workers,
+    /// and a few seconds for other nodes that still train.
     ///
     /// # Errors
     /// The node has stopped already.

@@ -68,8 +68,10 @@ pub struct StepReport {
 /// ```no_run
 /// # fn demo(worker: &mut slowmo::Worker) -> Result<(), slowmo::StepError> {
 /// use slowmo::{Buffers, NamedTensors};
-/// # let (mut weight, mut momentum) = (vec![0.0; 6], vec![0.0; 6]);
-/// # let (mut mean, mut variance) = (vec![0.0; 2], vec![1.0; 2]);
+/// # let mut weight = vec![0.0; 6];
+/// # let mut momentum = vec![0.0; 6];
+/// # let mut mean = vec![0.0; 2];
+/// # let mut variance = vec![1.0; 2];
 /// let mut statistics = NamedTensors::new()
 ///     .with("running_mean", &mut mean)
 ///     .with("running_var", &mut variance);

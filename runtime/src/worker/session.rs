@@ -63,7 +63,7 @@ pub struct Session {
     /// The settings that changed in the rounds whose parameters this worker took.
     changed: SettingValues,
     rate: LastRate,
-    /// What worker 0's parameters were written from, as far as they are not float32.
+    /// The values that worker 0's parameters were written from, as far as they are not float32.
     written: Option<Written>,
 }
 
@@ -202,7 +202,7 @@ impl Session {
         })
     }
 
-    /// What `synchronize` reports of a node that left before it was a member.
+    /// Returns the report of `synchronize` for a node that left before it was a member.
     fn ended_before_it_began(&mut self) -> Synchronized {
         self.ended = true;
         Synchronized {
@@ -631,9 +631,9 @@ impl Session {
         Ok(buffer.freeze())
     }
 
-    /// Writes the parameters, and remembers on worker 0, whose values are sent, what rounding took of
-    /// those that are not float32. The mixes of overlapped gossip remember nothing: what they round
-    /// counts as movement of the training, as its own rounding does.
+    /// Writes the parameters, and remembers on worker 0, whose values are sent, what rounding took
+    /// of those that are not float32. The mixes of overlapped gossip remember nothing: what they
+    /// round counts as movement of the training, as its own rounding does.
     fn write_parameters(
         &mut self,
         values: &ChunkedBuffer,
@@ -655,14 +655,18 @@ impl Session {
         if is_refused && self.refused_at.replace(self.step) != Some(self.step) {
             let step = self.step.0;
             self.node.show(format!(
-                "step {step}: nothing was sent: values of this node are not finite or too large: {error}"
+                "step {step}: nothing was sent: values of this node are not finite or too large: \
+                 {error}"
             ));
         }
     }
 
     /// Whether this step's gossip overlaps the next computation.
     fn is_overlapped(&self, due: Due) -> bool {
-        let overlaps = matches!(self.node.settings().algorithm.base, Base::Sgp(gossip) if gossip.staleness > 0);
+        let overlaps = matches!(
+            self.node.settings().algorithm.base,
+            Base::Sgp(gossip) if gossip.staleness > 0
+        );
         overlaps && due.exchange == Exchange::Gossip
     }
 

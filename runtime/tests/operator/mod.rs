@@ -10,7 +10,7 @@ use slowmo::internal::transport::quic::{
 };
 use slowmo_protocol::ident::NodeId;
 
-/// What each node's certificate must carry in these tests.
+/// The name that each node's certificate must carry in these tests.
 pub const PEER_NAME: &str = "node-{id}.train.example";
 /// When the certificates of these tests expire.
 pub const EXPIRY_YEAR: i32 = 2090;

@@ -10,7 +10,8 @@ use crate::wire::RefusalReason;
 pub enum RoundError {
     /// Two nodes expect different rounds.
     #[error(
-        "{round} was abandoned: {one} expects a {one_spec}, {other} a {other_spec}; run the same training script with the same schedule on all nodes"
+        "{round} was abandoned: {one} expects a {one_spec}, {other} a {other_spec}; run the same \
+         training script with the same schedule on all nodes"
     )]
     SpecsDiffer {
         /// The round.
@@ -26,7 +27,8 @@ pub enum RoundError {
     },
     /// All holders of some shards were lost between two rounds, and `on_momentum_loss` is `stop`.
     #[error(
-        "{round} was abandoned: all holders of {shards} shards are lost, and with them their slow momentum; restart from a checkpoint, or run with on_momentum_loss = reset or more replicas"
+        "{round} was abandoned: all holders of {shards} shards are lost, and with them their slow \
+         momentum; restart from a checkpoint, or run with on_momentum_loss = reset or more replicas"
     )]
     MomentumLost {
         /// The round.
@@ -36,7 +38,9 @@ pub enum RoundError {
     },
     /// The contributions are finite, and their average or its slow step is not.
     #[error(
-        "{round} was abandoned: the average of value {element}, or its slow step, overflows float32 on {node}, though all contributions are finite: the training diverges; lower the learning rates, or restart from a checkpoint"
+        "{round} was abandoned: the average of value {element}, or its slow step, overflows \
+         float32 on {node}, though all contributions are finite: the training diverges; lower the \
+         learning rates, or restart from a checkpoint"
     )]
     Overflowed {
         /// The round.
@@ -48,7 +52,8 @@ pub enum RoundError {
     },
     /// Two nodes hold different values that this node signed in one attempt.
     #[error(
-        "{round} was abandoned here: nodes hold different values that this node signed; its memory or network may be broken, or another process has its key: restart it on another machine"
+        "{round} was abandoned here: nodes hold different values that this node signed; its memory \
+         or network may be broken, or another process has its key: restart it on another machine"
     )]
     Equivocated {
         /// The round.
@@ -56,7 +61,9 @@ pub enum RoundError {
     },
     /// This node applied an entry, and the leader had another one voted for elsewhere.
     #[error(
-        "{round} was decided differently on other nodes: {leader} led it and signed two entries; this node trains no second model: it kept what it has, stops, and goes on as a joiner if it is restarted; keep {leader} away"
+        "{round} was decided differently on other nodes: {leader} led it and signed two entries; \
+         this node trains no second model: it kept what it has, stops, and goes on as a joiner if \
+         it is restarted; keep {leader} away"
     )]
     TwoEntries {
         /// The round.
@@ -65,7 +72,12 @@ pub enum RoundError {
         leader: NodeId,
     },
     /// The round took longer than allowed.
-    #[error("{round} timed out after {} s, waiting for {}; see those nodes' logs, or raise round_timeout_ms", after.as_millis() / 1000, Nodes(waiting_for))]
+    #[error(
+        "{round} timed out after {} s, waiting for {}; see those nodes' logs, or raise \
+         round_timeout_ms",
+        after.as_millis() / 1000,
+        Nodes(waiting_for)
+    )]
     TimedOut {
         /// The round.
         round: Round,
@@ -109,7 +121,8 @@ impl RoundError {
 pub enum RecoveryError {
     /// The node is not a member of any history.
     #[error(
-        "this node is not a member: it waits to be admitted to another history; ask a member of that history"
+        "this node is not a member: it waits to be admitted to another history; ask a member of \
+         that history"
     )]
     NoMember,
     /// There is no decided entry to continue from.
@@ -117,7 +130,8 @@ pub enum RecoveryError {
     NothingDecided,
     /// A quorum of the voters lives, so rounds continue without an order.
     #[error(
-        "a quorum of the voters is alive, so rounds continue without an order; status says what they wait for"
+        "a quorum of the voters is alive, so rounds continue without an order; status says what \
+         they wait for"
     )]
     QuorumLives,
     /// The history has forked too often to be compared with others.

@@ -3,12 +3,14 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `history` | decided entries, and what follows from them: shard maps, next views and voters, losses |
+//! | `history` | decided entries, and what follows: shard maps, next views and voters, losses |
 //! | `deciding` | the round that is not decided yet |
-//! | `data` | attempts whose data this node moves or holds, and what it still lacks before it is ready |
-//! | `following` | a member's rules: frames, contributions, attempts |
+//! | `data` | attempts whose data this node moves or holds, and what it still lacks for them |
+//! | `following` | a member's rules: frames, contributions, admission |
+//! | `attempting` | a member's rules for attempts: proposals and their data |
 //! | `voting` | a voter's rules: promise, open, accept |
-//! | `leading` | the leader's rules: take-over, attempts, votes |
+//! | `leading` | the leader's rules: attempts and votes |
+//! | `taking_over` | a later leader's rules: promises, and what may have been chosen |
 //! | `comparing` | receivers that hold different values: which owner published them |
 //! | `votes`, `seen` | votes that go to everybody: leaders that have two entries voted for |
 //! | `believing` | whose word on a decision counts |
@@ -26,6 +28,7 @@
 
 mod asked_checkpoint;
 mod asked_settings;
+mod attempting;
 mod believing;
 mod comparing;
 mod data;
@@ -44,6 +47,7 @@ mod reports;
 mod returning;
 mod seen;
 mod stragglers;
+mod taking_over;
 mod timers;
 mod votes;
 mod voting;
@@ -70,7 +74,7 @@ pub use early::{
 };
 pub use forking::Recovery;
 use history::{History, Maps};
-pub use leading::{FOLLOW_WAIT, PROMISE_WAIT};
+pub use leading::FOLLOW_WAIT;
 pub use learning::LEAVE_ACKNOWLEDGED_WAIT;
 use learning::Left;
 use links::Links;
@@ -86,6 +90,7 @@ pub use seen::TOLD_MAX;
 use std::collections::VecDeque;
 use stragglers::Stragglers;
 pub use stragglers::{MISSES_WAITED_FOR, ROUNDS_UNWAITED_MAX};
+pub use taking_over::PROMISE_WAIT;
 use timers::{Timer, Timers};
 use votes::Applied;
 pub use votes::{DOUBTFUL_MAX, VOTES_WAIT};
@@ -121,7 +126,7 @@ pub struct Coordinator {
     /// Whether this node took part in a bootstrap that gave way to another one, whose streams may
     /// have been refused meanwhile.
     rebootstraps: bool,
-    /// What was applied last: others may have got something else, and say so late.
+    /// The entry that was applied last. Others may have applied another one, and say so late.
     applied: Option<Applied>,
     /// Entries applied before, as far as only their leaders' votes made a quorum for them.
     doubtful: VecDeque<Applied>,

@@ -7,15 +7,44 @@
 //! the next round.
 //!
 //! # Promises
-//! | | promise |
-//! |---|---|
-//! | P1 | One outcome per round and history. |
-//! | P2 | Every member of a decided view holds that outcome's data: all parameters, and its shards of anchor and momentum. |
-//! | P3 | While one member of the newest view lives, the model is not lost; while no more than R holders of a shard die between two decisions, no momentum is lost. |
-//! | P4 | Nodes that live, can reach each other and are a quorum decide the next round within a bounded time after faults stop. |
-//! | P5 | No node gives up state that an undecided round may still need. A node that moves from one history to another can go back. |
-//! | P6 | Under `quorum = "majority"` two groups never both continue, not even when nodes restart with the same ids and empty memories. |
-//! | P7 | Weights of a fresh process become the model only in a bootstrap, and a bootstrap never replaces a living run ([`crate::membership`]). |
+//! - **P1** One outcome per round and history.
+//! - **P2** Every member of a decided view holds that outcome's data: all parameters, and its
+//!   shards of anchor and momentum.
+//! - **P3** While one member of the newest view lives, the model is not lost; while no more than R
+//!   holders of a shard die between two decisions, no momentum is lost.
+//! - **P4** Nodes that live, can reach each other and are a quorum decide the next round within a
+//!   bounded time after faults stop.
+//! - **P5** No node gives up state that an undecided round may still need. A node that moves from
+//!   one history to another can go back.
+//! - **P6** Under `quorum = "majority"` two groups never both continue, not even when nodes restart
+//!   with the same ids and empty memories.
+//! - **P7** Weights of a fresh process become the model only in a bootstrap, and a bootstrap never
+//!   replaces a living run ([`crate::membership`]).
+//!
+//! # The steps of a round
+//! 1. Each member freezes its parameters, says `Contribute` to the leader, and streams each shard
+//!    to its owner.
+//! 2. The previous entry names the leader. It begins an attempt: contributors, next members, next
+//!    voters.
+//! 3. Owners sum in ascending id, divide by the total weight, take the slow step, and publish to
+//!    every member, with a signature of the values' digest. The key belongs to the incarnation; the
+//!    view names it.
+//! 4. Owners send new momentum to the other holders. Joiners receive the model and the state that
+//!    they will hold.
+//! 5. Each node that takes part or joins says `Ready` once it holds all data that it must, with the
+//!    digest of the entry, which has the *root* of all that was published.
+//! 6. Only when all are ready with one digest does the leader ask the voters to `Accept` the entry,
+//!    signed. A quorum of votes decides. If digests differ, lists of what owners published are
+//!    compared: an owner that signed two is left out.
+//! 7. The leader sends `Decide`. Votes go to everybody too, with the leader's signature: every
+//!    member sees that all voted for one entry before it applies it: parameters, view, voters, next
+//!    leader.
+//! 8. If a node dies, lags past the grace or is unreachable before the vote, the leader begins
+//!    another attempt.
+//! 9. If the leader dies, the lowest living voter takes a higher term (Paxos). If an entry may have
+//!    been chosen, it asks for votes for that one first.
+//! 10. The bootstrap is round 0: only the lowest id that takes part contributes; more than half of
+//!     the members must vote.
 //!
 //! # A steady round
 //! The previous entry names the leader. The lowest term needs no promises, because nothing can lie
@@ -27,9 +56,9 @@
 //!      ├─────────────────────────►│ mean, slow step                │◄── Contribute ── all
 //!      │◄─────────────────────────┤ parameters (stream, to all)    │
 //!      │                          ├─ state (stream) ─► holders     │
-//!      ├─ Ready(root): I hold all that I must ────────────────────►│ everybody who takes part or joins is ready, with one root
+//!      ├─ Ready(root): I hold all that I must ────────────────────►│ all are ready, with one root
 //!      │◄───────────────────────────────────────────────── Accept ─┤──► voters
-//!      ├─ Accepted ─► all ────────────────────────────────────────►│ a quorum of the voters: decided
+//!      ├─ Accepted ─► all ────────────────────────────────────────►│ a quorum of voters: decided
 //!      │◄───────────────────────────────────────────────── Decide ─┤──► all
 //!    apply, if the votes are for the same                       apply
 //! ```
@@ -40,9 +69,9 @@
 //! (`machine::comparing`). So a decided entry stands for one model, whatever an owner does.
 //!
 //! # A leader has two entries voted for
-//! It signs what it asks votes for, and voters send that with their votes to everybody. So both sides
-//! hold both signatures, before they apply what it says is decided (`machine::votes`). A member
-//! believes no single node what was decided.
+//! It signs what it asks votes for, and voters send that with their votes to everybody. So both
+//! sides hold both signatures, before they apply what it says is decided (`machine::votes`). A
+//! member believes no single node what was decided.
 //!
 //! # An owner dies before the vote
 //! Nobody has voted, so the leader drops the attempt and begins another one in the same term, from
@@ -51,8 +80,8 @@
 //! ```text
 //!   A                     owner X           B                    leader
 //!   ├─ contribution ─────►│ ✗ dies          │                       │ ◄─ X is lost (liveness)
-//!   │◄──────────────────────────────────────┼─ Attempt(term, 1) ────┤ without X; its shards go to their first living replica
-//!   │    reduce, publish, Ready, Accept, Decide as above            │
+//!   │◄──────────────────────────────────────┼─ Attempt(term, 1) ────┤ without X; its shards
+//!   │    reduce, publish, Ready, Accept, Decide as above            │ go to living replicas
 //! ```
 //!
 //! # Take-over before anybody voted
@@ -60,7 +89,7 @@
 //! ```text
 //!   leader L              B                        C (a voter)
 //!   ✗ dies                ├─ Prepare(t) ──────────►│ accepts nothing below t any more
-//!                         │◄─ Promise{nothing} ────┤ a quorum: no entry below t is or can be chosen
+//!                         │◄─ Promise{nothing} ────┤ a quorum: none below t is or can be chosen
 //!                         ├─ Open(t), Attempt(t, 1) ►│
 //!                         │◄─ Opened ──────────────┤ unless it promised more than t
 //!                         │        a quorum of these: no leader can be bound to anything below t
@@ -73,8 +102,8 @@
 //!   ├─ Accept ────────────┼───────────────────────►│ accepted under L's term
 //!   ✗ dies, perhaps after it decided
 //!                         ├─ Prepare(t) ──────────►│
-//!                         │◄─ Promise{accepted} ───┤ it may be chosen: B asks for votes for it as it is
-//!                         ├─ Accept(t, that) ─────►│ nothing moves: every next member holds its data
+//!                         │◄─ Promise{accepted} ───┤ it may be chosen: B asks for votes for it
+//!                         ├─ Accept(t, that) ─────►│ nothing moves: next members hold its data
 //!                         ├─ Decide ──────────────►│ the next round excludes the dead
 //! ```
 //! An entry accepted below the highest *floor* of the promising quorum (the highest term known to
@@ -102,9 +131,9 @@
 //!   │◄─────────────────── Admit{entry before, attempt} ────┤
 //!   │◄── parameters ────────┤ a part from each owner        │
 //!   │◄── state ─────────────┤ of the shards J will hold     │
-//!   │◄── buffers ───────────┤ the lowest contributor's, of the base optimizer (if joiners get a copy)
-//!   ├─ Ready ─────────────────────────────────────────────►│ votes are asked for when all are ready, J too
-//!   │◄─────────────────────────────────────────── Decide ──┤ J is a member, contributes and votes from the next round on
+//!   │◄── buffers ───────────┤ the lowest contributor's, of the base optimizer (if copied)
+//!   ├─ Ready ─────────────────────────────────────────────►│ votes wait until J is ready too
+//!   │◄─────────────────────────────────────────── Decide ──┤ member and voter from the next round
 //! ```
 //! An entry admits no more new voters than there are continuing ones; further joiners vote one
 //! entry later ([`next_voters`]). If J dies or is too slow, the next attempt is made without it.
@@ -127,7 +156,7 @@
 //! ```text
 //!   leader                       the others that it reaches
 //!     ├─ Fork{history, voters} ─────▶│ they vote in the new history, on the same round
-//!     │◀─────────── Promise{accepted}┤ an entry accepted before counts if one of them is its next member
+//!     │◀─────────── Promise{accepted}┤ an accepted entry counts if one is its next member
 //!     ├─ Accept, or an attempt ─────▶│
 //! ```
 //! If two nodes fork from one entry at the same time, every node switches to the fork of the higher
@@ -147,41 +176,69 @@
 //! from each owner.
 //!
 //! # The rules
-//! | rule | where | serves |
-//! |---|---|---|
-//! | the leader asks for votes when every receiver is ready, and then proposes nothing else under this term | `leading` | P1, P2 |
-//! | an attempt is dropped when a node that it needs is dead, late, or unreachable | `leading` | P4 |
-//! | within a term the participants only become fewer | `leading` | P2 |
-//! | a leader is bound by a quorum's promises: to the highest accepted entry that no floor voids | `acceptor` | P1 |
-//! | an open term is acknowledged only if no higher one was promised | `acceptor` | P2 |
-//! | data of a ready attempt is kept until it is decided, dropped by its leader, or closed by a quorum; of at most two attempts | `data` | P2, P5 |
-//! | the next voters are the members, with no more new ones than continuing ones; below three, excluded ones that may live stay | `voters` | P4, P6 |
-//! | only incarnations that an entry names vote, and lead | `following` | P6 |
-//! | the named leader leads, else the next member that votes; a node that promised another node's term waits a moment | `leading` | P4 |
-//! | another member stands in for an unreachable leader; of two partitioned members one is excluded | `links` | P4 |
-//! | who sends what no correct node sends, abandons a round, or expects another one than this node is left out; the run ends once these are half of the voters | `following`, `links` | P4 |
-//! | streams of a new connection may be lost: a node waits for them, then asks again | `links` | P4 |
-//! | after the grace the round is made with the nodes that contributed; slow joiners wait longer each time | `leading`, `peers` | P4 |
-//! | a round does not wait for a member that missed several in a row, until its training goes on | `stragglers` | P4 |
-//! | a change of settings that a member asked for is decided by the next entry with parameters, and in force with it; an order is void once an entry changed settings, and given again by whoever does not find it decided | `asked_settings` | – |
-//! | a checkpoint that a member asked for is made after the round that follows, if that allows one; if all members leave, they leave with such a round | `asked_checkpoint` | – |
-//! | a node that asks about an older round is told the newest entry; a node that is ahead is asked, and a silent leader is asked repeatedly | `learning` | P4 |
-//! | a node whose data was not decided, or that was excluded, joins again, and keeps voting if it is a voter | `learning` | P2, P4 |
-//! | a leaving node waits until a quorum of the next voters knows the entry | `learning` | P4 |
-//! | survivors fork if no quorum answers for a while; a node takes part in one fork at a time: until one has decided, in that of the highest term | `forking` | P3, P4 |
-//! | receivers tell the digest of the entry with what they got, and votes are asked for one; a leader that asks for another one lies | `comparing`, `voting` | P1, P2 |
-//! | votes go to everybody with the leader's signature; a decision is applied once the votes of all living voters are seen, or a quorum and a wait is over, or two nodes say so | `believing` | P1 |
-//! | two entries signed under one term prove that their leader lies; who applied one of them only with its vote stops | `votes` | P1, P4 |
-//! | of two entries accepted under one term a leader finishes one that is a quorum's without the liar, or none | `leading` | P1 |
-//! | an entry that names this node a next member without its data was not attempted: it is not voted for | `voting` | P2 |
-//! | an owner that signed two digests of one attempt is proved to equivocate: everybody names it, and goes on without it | `comparing` | P4 |
-//! | a leader whose attempt admits or keeps a node that is proved to lie is shown the proof | `proofs` | P4 |
-//! | in a fork that has decided nothing only the nodes that it began with take part; a next member of an entry that it finishes follows it | `forking`, `links` | P2, P4 |
-//! | a node keeps the history that it was in until it is admitted elsewhere; it goes back if nobody can admit it | `returning` | P3, P5 |
-//! | a term is led once: a leader that stepped down, or resigned and returned, takes a higher one | `leading` | P1, P2 |
-//! | survivors: if nobody else of that history is left, a joiner continues with the entry that admits it, and an excluded node from its previous place | `returning` | P3, P4 |
-//! | frames of the next round are kept within bounds; only frames from members, voters and joiners count | `early`, `following` | P4 |
-//! | messages that a peer may have missed are sent again when it can be sent to again | `following` | P4 |
+//! Each rule with the file that holds it and the promises that it serves:
+//!
+//! - The leader asks for votes when every receiver is ready, and then proposes nothing else under
+//!   this term (`leading`; P1, P2).
+//! - An attempt is dropped when a node that it needs is dead, late, or unreachable (`leading`; P4).
+//! - Within a term the participants only become fewer (`leading`; P2).
+//! - A leader is bound by a quorum's promises: to the highest accepted entry that no floor voids
+//!   (`acceptor`; P1).
+//! - An open term is acknowledged only if no higher one was promised (`acceptor`; P2).
+//! - Data of a ready attempt is kept until it is decided, dropped by its leader, or closed by a
+//!   quorum; of at most two attempts (`data`; P2, P5).
+//! - The next voters are the members, with no more new ones than continuing ones; below three,
+//!   excluded ones that may live stay (`voters`; P4, P6).
+//! - Only incarnations that an entry names vote, and lead (`following`; P6).
+//! - The named leader leads, else the next member that votes; a node that promised another node's
+//!   term waits a moment (`leading`; P4).
+//! - Another member stands in for an unreachable leader; of two partitioned members one is excluded
+//!   (`links`; P4).
+//! - Who sends what no correct node sends, abandons a round, or expects another one than this node
+//!   is left out; the run ends once these are half of the voters (`following`, `links`; P4).
+//! - Streams of a new connection may be lost: a node waits for them, then asks again (`links`; P4).
+//! - After the grace the round is made with the nodes that contributed; slow joiners wait longer
+//!   each time (`leading`, `peers`; P4).
+//! - A round does not wait for a member that missed several in a row, until its training goes on
+//!   (`stragglers`; P4).
+//! - A change of settings that a member asked for is decided by the next entry with parameters, and
+//!   in force with it; an order is void once an entry changed settings, and given again by whoever
+//!   does not find it decided (`asked_settings`).
+//! - A checkpoint that a member asked for is made after the round that follows, if that allows one;
+//!   if all members leave, they leave with such a round (`asked_checkpoint`).
+//! - A node that asks about an older round is told the newest entry; a node that is ahead is asked,
+//!   and a silent leader is asked repeatedly (`learning`; P4).
+//! - A node whose data was not decided, or that was excluded, joins again, and keeps voting if it
+//!   is a voter (`learning`; P2, P4).
+//! - A leaving node waits until a quorum of the next voters knows the entry (`learning`; P4).
+//! - Survivors fork if no quorum answers for a while; a node takes part in one fork at a time:
+//!   until one has decided, in that of the highest term (`forking`; P3, P4).
+//! - Receivers tell the digest of the entry with what they got, and votes are asked for one; a
+//!   leader that asks for another one lies (`comparing`, `voting`; P1, P2).
+//! - Votes go to everybody with the leader's signature; a decision is applied once the votes of all
+//!   living voters are seen, or a quorum and a wait is over, or two nodes say so (`believing`; P1).
+//! - Two entries signed under one term prove that their leader lies; who applied one of them only
+//!   with its vote stops (`votes`; P1, P4).
+//! - Of two entries accepted under one term a leader finishes one that is a quorum's without the
+//!   liar, or none (`taking_over`; P1).
+//! - An entry that names this node a next member without its data was not attempted: it is not
+//!   voted for (`voting`; P2).
+//! - An owner that signed two digests of one attempt is proved to equivocate: everybody names it,
+//!   and goes on without it (`comparing`; P4).
+//! - A leader whose attempt admits or keeps a node that is proved to lie is shown the proof
+//!   (`proofs`; P4).
+//! - In a fork that has decided nothing only the nodes that it began with take part; a next member
+//!   of an entry that it finishes follows it (`forking`, `links`; P2, P4).
+//! - A node keeps the history that it was in until it is admitted elsewhere; it goes back if nobody
+//!   can admit it (`returning`; P3, P5).
+//! - A term is led once: a leader that stepped down, or resigned and returned, takes a higher one
+//!   (`leading`; P1, P2).
+//! - Survivors: if nobody else of that history is left, a joiner continues with the entry that
+//!   admits it, and an excluded node from its previous place (`returning`; P3, P4).
+//! - Frames of the next round are kept within bounds; only frames from members, voters and joiners
+//!   count (`early`, `following`; P4).
+//! - Messages that a peer may have missed are sent again when it can be sent to again (`following`;
+//!   P4).
 //!
 //! Losses: if all holders of a shard are lost, its momentum restarts at zero, counted in the entry
 //! (or the run stops).

@@ -148,8 +148,8 @@ pub struct Outcome {
     /// Source of the history.
     pub origin: Origin,
     /// Whether the state after the round is checkpointed although the schedule may have none due:
-    /// a member asked for it, all members leave, or this entry changes the schedule after which it is
-    /// due.
+    /// a member asked for it, all members leave, or this entry changes the schedule after which it
+    /// is due.
     pub checkpoint: bool,
     /// The settings that entries up to this one changed; in force from the next step on.
     #[serde(default)]

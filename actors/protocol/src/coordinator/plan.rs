@@ -4,6 +4,11 @@
 //! A [`Plan`] is known as soon as the contributors and the participants are; a [`Publication`] once
 //! the next view is. In a round's first attempt every node starts the plan at once, and the
 //! publication follows with the leader's proposal.
+//!
+//! If the owner of a shard dies, the next attempt has another plan: the first holder that takes
+//! part owns the shard, with the momentum decided before (`node::shards`). If no holder takes part,
+//! [`losses`] names the shard: its momentum restarts at zero, or the run stops (key
+//! `on_momentum_loss`).
 
 use super::outcome::{Outcome, RoundKind, RoundSpec};
 use crate::ident::{Lineage, NodeId, Round, ShardId, Term};

@@ -143,7 +143,8 @@ impl Bench {
         effects
     }
 
-    /// What the owners of the attempt that was opened last publish, unless one of them lies.
+    /// Returns the signed digests that the owners of the newest attempt publish if none of them
+    /// lies.
     fn list(&self) -> Vec<(NodeId, Signed)> {
         let plan = self.plan.as_deref().unwrap();
         let mut owners = plan.other_owners();
@@ -168,7 +169,7 @@ impl Bench {
         }
     }
 
-    /// What nodes say that hold all of it.
+    /// Returns the message of a node that holds all data of the newest attempt.
     fn is_ready(&self) -> Message {
         Message::Ready(self.entry_of(&self.list()).digest())
     }
@@ -422,7 +423,7 @@ fn newest(leader: &Bench, effects: &[Effect]) -> Option<(Vec<u64>, Vec<u64>)> {
     ))
 }
 
-/// What an honest owner publishes.
+/// Returns the digest that an honest owner publishes.
 fn signed(owner: NodeId) -> Signed {
     Signed::simulated(&owner.0.to_le_bytes())
 }

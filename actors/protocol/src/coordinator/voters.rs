@@ -9,6 +9,9 @@
 //! - An entry admits no more new voters than there are continuing ones, so the continuing ones,
 //!   which include the tie-breaker, are a quorum of the next voters. Further joiners are members at
 //!   once and vote one entry later.
+//!
+//! Two tests fail if a vote counts twice: `a_vote_counts_once` here, and
+//! `a_vote_counts_once_and_only_under_its_term` in `coordinator/tests/promises.rs`.
 
 use crate::ident::{Incarnation, NodeId};
 use crate::view::{Member, View};

@@ -1,11 +1,12 @@
 //! Encodings of float32 values in fewer bytes, and the residual that rounding leaves: it stays with
 //! the sender and is added to its next message. With `Q` for a round trip through the wire type:
 //!
-//! | message | sends | keeps |
-//! |---|---|---|
-//! | gossip to `d` peers, who each mix in `s·q` | `q = Q(x + r/(d·s))` | `r ← d·s·(x − q) + r` |
-//! | contribution to a round | `q = Q(x − w·o + r)`, `o` the previous round's decided parameters | `r ← (x − w·o + r) − q`, if the round is decided |
-//! | publication | `q = Q(x − o)`; every node, including the sender, takes `o + q` | `x − (o + q)`, for the sender's next contribution |
+//! - A gossip to `d` peers, who each mix in `s·q`, sends `q = Q(x + r/(d·s))` and keeps
+//!   `r ← d·s·(x − q) + r`.
+//! - A contribution to a round sends `q = Q(x − w·o + r)`, with `o` the previous round's decided
+//!   parameters, and keeps `r ← (x − w·o + r) − q` if the round is decided.
+//! - A publication sends `q = Q(x − o)`; every node, including the sender, takes `o + q`. It keeps
+//!   `x − (o + q)`, for the sender's next contribution.
 //!
 //! So sent values and residual add up to the given values, to float32's own rounding, over any
 //! number of messages: a residual is never larger than half a step of the wire type, because the
@@ -141,8 +142,8 @@ impl WireType {
     }
 
     /// Index and decoded value of the first one that is not finite, or beyond `most`; as
-    /// [`WireType::Int8`], the index of the first value of its block, and the largest magnitude that
-    /// the block's scale allows.
+    /// [`WireType::Int8`], the index of the first value of its block, and the largest magnitude
+    /// that the block's scale allows.
     #[must_use]
     pub fn first_beyond(self, bytes: &[u8], most: f32) -> Option<(usize, f32)> {
         match self {

@@ -61,7 +61,13 @@ fn finite() -> impl Strategy<Value = f32> {
         4 => any::<f32>().prop_filter("finite", |value| value.is_finite()),
         4 => -1.0f32..1.0,
         1 => Just(0.0f32),
-        1 => prop_oneof![Just(f32::MAX), Just(f32::MIN), Just(f32::MIN_POSITIVE), Just(1e-45), Just(-3.4e38)],
+        1 => prop_oneof![
+            Just(f32::MAX),
+            Just(f32::MIN),
+            Just(f32::MIN_POSITIVE),
+            Just(1e-45),
+            Just(-3.4e38)
+        ],
     ]
 }
 
@@ -78,15 +84,21 @@ proptest! {
     fn errors_are_bounded_at_every_length(values in prop::collection::vec(finite(), 0..600)) {
         for wire in ALL {
             let (_, decoded) = trip(wire, &values);
-            for ((value, decoded), bound) in values.iter().zip(&decoded).zip(bounds(wire, &values)) {
+            let pairs = values.iter().zip(&decoded);
+            for ((value, decoded), bound) in pairs.zip(bounds(wire, &values)) {
                 let error = (f64::from(*value) - f64::from(*decoded)).abs();
-                prop_assert!(decoded.is_finite() && error <= bound, "{wire:?}: {value:e} became {decoded:e}, {error:e} > {bound:e}");
+                prop_assert!(
+                    decoded.is_finite() && error <= bound,
+                    "{wire:?}: {value:e} became {decoded:e}, {error:e} > {bound:e}"
+                );
             }
         }
     }
 
     #[test]
-    fn what_came_out_goes_in_again_as_the_same_bytes(values in prop::collection::vec(finite(), 0..600)) {
+    fn what_came_out_goes_in_again_as_the_same_bytes(
+        values in prop::collection::vec(finite(), 0..600)
+    ) {
         for wire in ALL {
             let (bytes, decoded) = trip(wire, &values);
             let (again, same) = trip(wire, &decoded);
@@ -96,7 +108,10 @@ proptest! {
     }
 
     #[test]
-    fn blocks_do_not_know_of_each_other(values in prop::collection::vec(finite(), 0..600), tail in finite()) {
+    fn blocks_do_not_know_of_each_other(
+        values in prop::collection::vec(finite(), 0..600),
+        tail in finite()
+    ) {
         let (whole, _) = trip(WireType::Int8, &values);
         for (block, bytes) in values.chunks(BLOCK_ELEMENTS).zip(whole.chunks(Int8::BLOCK_BYTES)) {
             prop_assert_eq!(trip(WireType::Int8, block).0, bytes);
@@ -109,7 +124,11 @@ proptest! {
     }
 
     #[test]
-    fn mixing_is_decoding_and_mixing(values in moderate(300), before in moderate(300), scale in 0.0f32..1.0) {
+    fn mixing_is_decoding_and_mixing(
+        values in moderate(300),
+        before in moderate(300),
+        scale in 0.0f32..1.0
+    ) {
         for wire in ALL {
             let (bytes, decoded) = trip(wire, &values);
             let mut one = before.clone();
@@ -121,7 +140,12 @@ proptest! {
     }
 
     #[test]
-    fn a_gossip_loses_nothing(start in moderate(300), moves in moderate(300), degree in 1u32..4, steps in 1usize..60) {
+    fn a_gossip_loses_nothing(
+        start in moderate(300),
+        moves in moderate(300),
+        degree in 1u32..4,
+        steps in 1usize..60
+    ) {
         let factor = degree as f32 / (degree + 1) as f32;
         for wire in ROUNDED {
             let mut numerators = start.clone();
@@ -137,17 +161,25 @@ proptest! {
                 }
             }
             // What an element owes is as large as its block's largest value makes it.
-            let magnitude = (0..300).fold(0.0f32, |most, i| most.max(start[i].abs() + steps as f32 * moves[i].abs()));
+            let magnitude = (0..300).fold(0.0f32, |most, i| {
+                most.max(start[i].abs() + steps as f32 * moves[i].abs())
+            });
             for i in 0..300 {
                 let lost = (given[i] - sent[i] - f64::from(residual[i])).abs();
-                prop_assert!(lost <= steps as f64 * f64::from(magnitude) * 1e-7 + 1e-12, "{wire:?}: {lost:e} of {magnitude:e}");
+                prop_assert!(
+                    lost <= steps as f64 * f64::from(magnitude) * 1e-7 + 1e-12,
+                    "{wire:?}: {lost:e} of {magnitude:e}"
+                );
             }
         }
     }
 
     #[test]
     fn a_contribution_and_its_residual_are_what_was_given(
-        values in moderate(300), reference in moderate(300), owed in moderate(300), weight in 0.3f64..2.0,
+        values in moderate(300),
+        reference in moderate(300),
+        owed in moderate(300),
+        weight in 0.3f64..2.0,
     ) {
         for wire in ALL {
             let mut bytes = vec![0; wire.encoded_bytes(300)];
@@ -165,7 +197,10 @@ proptest! {
                 (0..300).map(|i| values[i] - weight as f32 * reference[i] + owed[i]).collect();
             for ((i, wanted), bound) in wanted.iter().enumerate().zip(bounds(wire, &wanted)) {
                 let lost = f64::from(decoded[i]) + f64::from(next[i]) - f64::from(*wanted);
-                prop_assert!(lost.abs() < f64::from(f32::MIN_POSITIVE), "{wire:?}: rounding is exact");
+                prop_assert!(
+                    lost.abs() < f64::from(f32::MIN_POSITIVE),
+                    "{wire:?}: rounding is exact"
+                );
                 prop_assert!(f64::from(next[i].abs()) <= bound);
             }
         }

@@ -270,7 +270,9 @@ impl Membership {
         if self.is_bound_to_look() {
             let unanswered = self.unanswered();
             return Some(format!(
-                "this node was restarted, and {unanswered} of the known addresses have not answered: its run may still live there. If that run is over, set bootstrap = yes on one node"
+                "this node was restarted, and {unanswered} of the known addresses have not \
+                 answered: its run may still live there. If that run is over, set bootstrap = yes \
+                 on one node"
             ));
         }
         if self.settings.min_nodes == 1 {
@@ -290,7 +292,8 @@ impl Membership {
             Bootstrap::Auto => {
                 let other = self.bootstrapped_by()?;
                 format!(
-                    "{other} bootstraps the run, unless a node with a smaller address does (key bootstrap)"
+                    "{other} bootstraps the run, unless a node with a smaller address does (key \
+                     bootstrap)"
                 )
             }
             Bootstrap::Yes => return None,

@@ -22,7 +22,14 @@ pub enum BootstrapError {
         error: String,
     },
     /// Fewer nodes than `min_nodes` appeared.
-    #[error("only {} of min_nodes = {needed} nodes appeared within {} ms: {}; start the others, check peers, rendezvous or discover, or lower min_nodes{}", present.len(), waited.as_millis(), Nodes(present), in_brackets(obstacle.as_deref()))]
+    #[error(
+        "only {} of min_nodes = {needed} nodes appeared within {} ms: {}; start the others, check \
+         peers, rendezvous or discover, or lower min_nodes{}",
+        present.len(),
+        waited.as_millis(),
+        Nodes(present),
+        in_brackets(obstacle.as_deref())
+    )]
     TooFew {
         /// `min_nodes`.
         needed: usize,
@@ -35,7 +42,11 @@ pub enum BootstrapError {
         obstacle: Option<String>,
     },
     /// Connected nodes did not call `synchronize`.
-    #[error("{} did not call synchronize within {} ms; see their logs", Nodes(waiting_for), waited.as_millis())]
+    #[error(
+        "{} did not call synchronize within {} ms; see their logs",
+        Nodes(waiting_for),
+        waited.as_millis()
+    )]
     NotSynchronized {
         /// The nodes that did not call it.
         waiting_for: Vec<NodeId>,
@@ -43,7 +54,11 @@ pub enum BootstrapError {
         waited: Span,
     },
     /// The bootstrapper did not bootstrap the run.
-    #[error("no node bootstrapped a run within {} ms: {why}; see that node's log, or set bootstrap = yes on one node", waited.as_millis())]
+    #[error(
+        "no node bootstrapped a run within {} ms: {why}; see that node's log, or set bootstrap = \
+         yes on one node",
+        waited.as_millis()
+    )]
     NotBootstrapped {
         /// How long this node waited for it.
         waited: Span,
@@ -52,7 +67,8 @@ pub enum BootstrapError {
     },
     /// Two nodes were started with different settings.
     #[error(
-        "{ours} and {theirs} were started with different settings ({differences}); give all nodes the same configuration"
+        "{ours} and {theirs} were started with different settings ({differences}); give all nodes \
+         the same configuration"
     )]
     SettingsDiffer {
         /// This node.
@@ -85,7 +101,11 @@ pub enum BootstrapError {
         reason: JoinRefusal,
     },
     /// No running cluster admitted this node in time.
-    #[error("not admitted to a running cluster within {} ms: {missing}{}", waited.as_millis(), met_nodes(met))]
+    #[error(
+        "not admitted to a running cluster within {} ms: {missing}{}",
+        waited.as_millis(),
+        met_nodes(met)
+    )]
     NotAdmitted {
         /// The nodes that this node can send to.
         met: Vec<NodeId>,

@@ -133,8 +133,8 @@ impl Life {
     /// The reason why this node is not admitted, as text for an operator.
     pub fn missing(&self, node: &Membership) -> String {
         if self.cluster.is_none() && self.was_member {
-            return "the cluster continued without this node, and none of its members was met; bring one back, or restart \
-                    from a checkpoint"
+            return "the cluster continued without this node, and none of its members was met; \
+                bring one back, or restart from a checkpoint"
                 .to_owned();
         }
         let Some(cluster) = &self.cluster else {

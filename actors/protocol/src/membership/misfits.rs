@@ -8,6 +8,9 @@
 //!
 //! A node that only joins has no say. Members tell it what differs ([`super::life`]), and it gives
 //! up if all addresses that it knows refuse it.
+//!
+//! A dial that fails tells of a misfit only for some reasons: `fault_of` in the router of actors
+//! says which.
 
 use super::dialing::DialFault;
 use super::known::Known;
@@ -113,7 +116,7 @@ impl Membership {
         self.misfits.insert(address, misfit);
     }
 
-    /// What this node and a peer differ in; `None` if they may train together.
+    /// Compares this node and a peer. Returns how they differ; `None` if they may train together.
     fn misfit(&self, known: &Known) -> Option<(BootstrapError, String)> {
         let ours = &self.settings.shared;
         let theirs = known.node;
@@ -187,7 +190,10 @@ impl Membership {
         let refusing = self.refusing();
         if self.settings.join {
             let all_refuse = self.connected.is_empty() && self.unaccounted() == 0;
-            return refusing.filter(|_| all_refuse).map(|side| side.error);
+            if !all_refuse {
+                return None;
+            }
+            return refusing.map(|side| side.error);
         }
         let larger = |one: &Side, other: &Side| {
             let key = |side: &Side| (side.nodes, std::cmp::Reverse(side.lowest));
@@ -256,7 +262,10 @@ impl Membership {
             };
             let settings = known.other_settings();
             // Of nodes with other settings it does not matter whether they have synchronized.
-            let model = known.model.filter(|_| settings.is_none());
+            let model = match settings {
+                Some(_) => None,
+                None => known.model,
+            };
             sides
                 .entry((settings, model))
                 .or_insert_with(|| Side {
@@ -290,7 +299,7 @@ impl Membership {
             .count()
     }
 
-    /// Who was refused, and why, for an operator.
+    /// Names the refused nodes and the reasons, for an operator.
     pub(super) fn refused_nodes(&self) -> Option<String> {
         let told = self.misfits.iter().take(REFUSED_TOLD_MAX);
         let told: Vec<String> = told

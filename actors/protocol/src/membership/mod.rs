@@ -3,22 +3,22 @@
 //!
 //! ```text
 //!   every node            the one that bootstraps
-//!      │◄──── Hello ────────────►│   settings, parameter count (once `synchronize` was called), member state
-//!      │                         │   every known address has answered, or had the time to; none is in a run
+//!      │◄──── Hello ────────────►│   settings, parameter count (once known), member state
+//!      │                         │   every known address answered, or had the time to; none runs
 //!      │                         │   min_nodes nodes agree
 //!      │◄──── Bootstrap(view) ───┤
 //!   round 0: the lowest id's parameters
 //! ```
 //! `bootstrap` decides which process bootstraps, and keeps a restarted process from doing so
 //! wrongly. A node that meets a running cluster, or that the others went on without, joins
-//! (`life`); it first gives up its own place (`resigning`). Of nodes that differ, `misfits` says which
-//! give up before there is a run:
+//! (`life`); it first gives up its own place (`resigning`). Of nodes that differ, `misfits` says
+//! which give up before there is a run:
 //! ```text
 //!   joiner J                    each member
 //!      │◄──── Hello{standing} ────►│   the view and its living members; members dial J back
 //!      │      J can send to all of them, and has heard from all of them
-//!      ├───── Join(epoch) ────────►│   ready joiners go to the coordinator, whose leader puts them into the next view
-//!      │◄──── Refused(why) ────────┤   other settings, another model, full, …: final, and nobody else notices
+//!      ├───── Join(epoch) ────────►│   ready joiners go to the leader, for the next view
+//!      │◄──── Refused(why) ────────┤   other settings, another model, full, …: final; only J hears
 //! ```
 //! When two histories or two bootstraps meet, `histories` decides which one a node keeps. `dialing`
 //! makes sure that they do meet. Views change only by decisions of the coordinator; liveness
@@ -548,8 +548,8 @@ impl Membership {
         }
     }
 
-    /// Bounds the wait of a node that was a member, or that must look for its run: without an end it
-    /// would wait for a run that is over.
+    /// Bounds the wait of a node that was a member, or that must look for its run: without an end
+    /// it would wait for a run that is over.
     fn bound_return(&mut self, now: Instant, out: &mut Outbox<Effect>) {
         let was_member = self.life.was_member && self.life.standing.is_none() && !self.life.drained;
         let looks = self.model.is_some()
@@ -567,7 +567,7 @@ impl Membership {
         }
     }
 
-    /// What keeps this node from meeting the others, for an operator.
+    /// Names the obstacle that keeps this node from meeting the others, for an operator.
     fn obstacle(&self) -> Option<String> {
         let silent = self.unreachable.as_ref();
         let silent = silent.map(|(_, told)| format!("last failure: {told}"));

@@ -382,7 +382,10 @@ impl<D: Data> AggregatorPart<D> {
                 let parameters = outcome
                     .as_ref()
                     .filter(|outcome| outcome.spec.carries_parameters());
-                if let (true, Some(outcome), Some(values)) = (self.gossips, parameters, &values) {
+                if self.gossips
+                    && let Some(outcome) = parameters
+                    && let Some(values) = &values
+                {
                     // The gossip peer gets the values that the workers go on from, before the
                     // workers can.
                     out.push(AggregatorEffect::Tell(

@@ -2,15 +2,16 @@
 //!
 //! A node has parts, each with a mailbox. A part takes a message and the time, and requests
 //! effects: a control frame, a message to another part, a data movement. Its driver (an actor, or
-//! the simulator) executes them and decides nothing. The driver chooses the kind of data that moves
-//! ([`Data`]): buffers and streams of a process, or vectors in simulation.
+//! the simulator) executes them and decides nothing. So the machine decides, the part joins it with
+//! the node's data, and the code that is simulated is what ships. The driver chooses the kind of
+//! data that moves ([`Data`]): buffers and streams of a process, or vectors in simulation.
 //!
 //! | part | machines | decides or keeps besides |
 //! |---|---|---|
 //! | [`MembershipPart`] | membership, liveness | messages between the two and to the other parts |
-//! | [`RoundsPart`] | coordinator | slots of attempts, which streams wait for which attempt, updates of shard states |
+//! | [`RoundsPart`] | coordinator | attempts and their streams, updates of shard states |
 //! | [`GossipPart`] | gossip peer | which messages are read, mixed and sent when |
-//! | [`AggregatorPart`] | aggregator | results of decided rounds and gossip, until the workers take them |
+//! | [`AggregatorPart`] | aggregator | results of rounds and gossip, until workers take them |
 //!
 //! | file | is |
 //! |---|---|

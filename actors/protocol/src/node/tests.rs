@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 const ELEMENTS: usize = 23;
 
-/// What is under way to a node.
+/// A message under way to a node.
 enum Letter {
     Frame(Frame),
     Stream(Stream),
@@ -28,7 +28,7 @@ struct Node {
     part: RoundsPart<Vectors>,
     inbox: VecDeque<Letter>,
     applied: Vec<Round>,
-    /// What its membership heard.
+    /// The inputs of its membership.
     heard: Vec<membership::In>,
 }
 
@@ -181,7 +181,10 @@ impl Pair {
 }
 
 fn asks_for_votes(letter: &Letter) -> bool {
-    matches!(letter, Letter::Frame(Frame::V1 { message, .. }) if matches!(**message, Message::Accept { .. }))
+    matches!(
+        letter,
+        Letter::Frame(Frame::V1 { message, .. }) if matches!(**message, Message::Accept { .. })
+    )
 }
 
 /// A node that resigns may have said that it is ready for a round, which is then decided with what

@@ -257,7 +257,7 @@ pub fn carry_out(
     }
 }
 
-/// What an owner publishes with these values.
+/// Signs like an owner that publishes these values.
 fn signed(pieces: &Pieces) -> Signed {
     let values = pieces.values().flatten();
     let bytes: Vec<u8> = values

@@ -9,10 +9,10 @@
 //! on a node, by index. So every batch has the same size, and a batch may extend over the end of an
 //! epoch into the next.
 //!
-//! Whatever step the round closes at, [`Progress::after`] follows from information that every node
-//! has: the positions of its steps are used up if they belong to contributors; positions of
-//! members that did not contribute are handed out first in the next round. A joiner
-//! continues from the outcome, which carries the progress at the round's start.
+//! [`Progress::after`] follows from information that every node has, at any step that the round
+//! closes at: the positions of its steps are used up if they belong to contributors; positions of
+//! members that did not contribute are handed out first in the next round. A joiner continues from
+//! the outcome, which carries the progress at the round's start.
 
 mod order;
 #[cfg(test)]
@@ -114,7 +114,8 @@ pub enum SamplerError {
     Malformed,
     /// The cluster's sampler has other settings: start this node with the same.
     #[error(
-        "the samplers of this cluster hand out {cluster}, this node's {own}: give it the same data set, batch and seed"
+        "the samplers of this cluster hand out {cluster}, this node's {own}: give it the same data \
+         set, batch and seed"
     )]
     Differs {
         /// The cluster's.

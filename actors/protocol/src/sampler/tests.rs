@@ -215,14 +215,21 @@ fn malformed_progress_is_refused() {
 type Event = (u64, Option<(u64, u16)>, u32, u32);
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn every_sample_of_an_epoch_is_used_exactly_once(
         samples in 1u64..60,
         batch in 1u64..9,
         founders in prop::collection::btree_map(0u64..20, 1u16..3, 1..6),
-        events in prop::collection::vec((0u64..9, prop::option::of((0u64..20, 1u16..3)), any::<u32>(), any::<u32>()), 1..30),
+        events in prop::collection::vec(
+            (0u64..9, prop::option::of((0u64..20, 1u16..3)), any::<u32>(), any::<u32>()),
+            1..30
+        ),
     ) {
         let mut nodes = founders;
         let mut progress = Progress::new(settings(samples, batch)).unwrap();
@@ -233,24 +240,46 @@ proptest! {
             let view = members(&nodes);
             step += steps;
             let absent = |bits: u32, rank: usize| bits >> (rank % 32) & 1 == 1 && bits >> 31 == 1;
-            let contributors: Vec<NodeId> = view.iter().enumerate().filter(|(rank, _)| !absent(lost, *rank)).map(|(_, member)| member.id).collect();
-            let round = DecidedRound { until: Step(step), contributors: &contributors, members: &view };
+            let contributors: Vec<NodeId> = view
+                .iter()
+                .enumerate()
+                .filter(|(rank, _)| !absent(lost, *rank))
+                .map(|(_, member)| member.id)
+                .collect();
+            let round = DecidedRound {
+                until: Step(step),
+                contributors: &contributors,
+                members: &view,
+            };
             for member in view.iter().filter(|member| contributors.contains(&member.id)) {
                 let mut handed_out = Vec::new();
-                for (step, index) in (progress.step.0..step).flat_map(|step| (0..member.devices).map(move |index| (step, index))) {
-                    let positions: Vec<u64> = progress.batch(&view, member.id, index, Step(step)).into_iter().flatten().collect();
+                for (step, index) in (progress.step.0..step)
+                    .flat_map(|step| (0..member.devices).map(move |index| (step, index)))
+                {
+                    let batches = progress.batch(&view, member.id, index, Step(step));
+                    let positions: Vec<u64> = batches.into_iter().flatten().collect();
                     prop_assert_eq!(positions.len() as u64, batch);
-                    positions.iter().for_each(|position| *used.entry(progress.sample(*position)).or_default() += 1);
+                    positions.iter().for_each(
+                        |position| *used.entry(progress.sample(*position)).or_default() += 1
+                    );
                     handed_out.extend(positions);
                 }
                 handed_out.sort_unstable();
-                prop_assert_eq!(handed_out, progress.used(&round, member.id).into_iter().flatten().collect::<Vec<_>>());
+                prop_assert_eq!(
+                    handed_out,
+                    progress.used(&round, member.id).into_iter().flatten().collect::<Vec<_>>()
+                );
             }
             progress = through_a_frame(&progress.after(&round));
             prop_assert_eq!(progress.step, Step(step));
             prop_assert_eq!(progress.skipped, 0);
             nodes.extend(joins);
-            let leaving: Vec<u64> = nodes.keys().enumerate().filter(|(rank, _)| absent(leaves, *rank)).map(|(_, id)| *id).collect();
+            let leaving: Vec<u64> = nodes
+                .keys()
+                .enumerate()
+                .filter(|(rank, _)| absent(leaves, *rank))
+                .map(|(_, id)| *id)
+                .collect();
             leaving.iter().take(nodes.len() - 1).for_each(|id| { nodes.remove(id); });
         }
         prop_assert!(used.values().all(|times| *times == 1));

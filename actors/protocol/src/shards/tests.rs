@@ -1,4 +1,4 @@
-//! What holds for every shard map.
+//! Properties of every shard map.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -232,7 +232,11 @@ fn what_moves_and_who_acts() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn holders_are_a_function_of_the_ids_distinct_and_even(
@@ -255,10 +259,18 @@ proptest! {
         }
         let even = layout.shard_count() / ids.len();
         for copy in 0..copies {
-            let loads: Vec<usize> = members.ids().map(|id| layout.shards().filter(|shard| map.holders(*shard)[copy] == id).count()).collect();
+            let load = |id| layout.shards().filter(|shard| map.holders(*shard)[copy] == id).count();
+            let loads: Vec<usize> = members.ids().map(load).collect();
             let least = *loads.iter().min().unwrap();
             let most = *loads.iter().max().unwrap();
-            prop_assert!(least >= even && most <= even + 1, "copy {} of {}: {}..{}", copy, layout.shard_count(), least, most);
+            prop_assert!(
+                least >= even && most <= even + 1,
+                "copy {} of {}: {}..{}",
+                copy,
+                layout.shard_count(),
+                least,
+                most
+            );
         }
     }
 
@@ -275,7 +287,9 @@ proptest! {
         let mut now = view(&ids[..ids.len().div_ceil(2)]);
         let mut map = ShardMap::new(&now, &layout, replicas);
         for (joins, index) in events {
-            let (mut members, out): (Vec<_>, Vec<_>) = everybody.members().iter().cloned().partition(|member| now.contains(member.id));
+            let all = everybody.members().iter().cloned();
+            let (mut members, out): (Vec<_>, Vec<_>) =
+                all.partition(|member| now.contains(member.id));
             if joins && !out.is_empty() {
                 members.push(index.get(&out).clone());
             } else if members.len() > 1 {
@@ -286,7 +300,13 @@ proptest! {
             let larger = now.size().max(next.size());
             let copies = layout.shard_count() * (replicas + 1).min(larger);
             let gained: usize = new.gained(&map).map(|(_, holders)| holders.len()).sum();
-            prop_assert!(gained <= (2 * copies).div_ceil(larger), "{} of {} for {}", gained, copies, larger);
+            prop_assert!(
+                gained <= (2 * copies).div_ceil(larger),
+                "{} of {} for {}",
+                gained,
+                copies,
+                larger
+            );
             if next.size() > now.size() {
                 prop_assert_eq!(gained, copies / larger);
             }

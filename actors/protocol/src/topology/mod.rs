@@ -3,13 +3,22 @@
 //! The turn follows from the schedule, not from a count kept by each node: nodes that skipped steps
 //! still agree with the others.
 //!
-//! | graph | receivers of a member at a turn | repeats after | one cycle, `p = 1` |
-//! |---|---|---|---|
-//! | [`Exponential`] | the members at distance 1, 2, 4, …, one distance a turn | `log₂ W` turns | exact mean for a power of two |
-//! | [`Ring`] | always the next `p` | 1 | mixes slowly: about `W²` turns |
-//! | [`BipartiteExponential`] | one of the other half, which sends back | `log₂ W` turns | exact mean for a power of two |
-//! | [`Complete`] | all others | 1 | exact mean |
-//! | [`BandwidthAware`] | as `Exponential`, over an order by link speed | `log₂ W` turns | exact mean for a power of two |
+//! The graphs, with the receivers of a member at a turn:
+//!
+//! - [`Exponential`]: the members at distance 1, 2, 4, …, one distance a turn.
+//! - [`Ring`]: always the next `p`.
+//! - [`BipartiteExponential`]: one of the other half, which sends back.
+//! - [`Complete`]: all others.
+//! - [`BandwidthAware`]: as `Exponential`, over an order by link speed.
+//!
+//! The ring and the complete graph repeat after one turn, the others after `log₂ W` turns. With
+//! `p = 1` one cycle of the complete graph gives the exact mean, and one of the others does for a
+//! power of two; the ring mixes slowly, in about `W²` turns.
+//!
+//! A new graph is a [`Topology`] in a file of its own here. [`of`] makes it, [`TopologyName`] names
+//! it, and `config/values.rs` and `config/keys.rs` of runtime and `docs/configuration.md` have its
+//! word. Tests list the graphs too: `topology/tests`, `gossip_peer/tests/scenario.rs`, and in
+//! `chaos-tests` `src/sim/generator.rs` and `tests/training/overlapped.rs`.
 
 mod bandwidth;
 mod bipartite;
@@ -49,7 +58,8 @@ pub struct Peers {
 impl Peers {
     fn of(out: impl Iterator<Item = NodeId>, inward: impl Iterator<Item = NodeId>) -> Self {
         let ascending = |ids: &mut Vec<NodeId>| ids.sort_unstable();
-        let (mut out, mut inward): (Vec<_>, Vec<_>) = (out.collect(), inward.collect());
+        let mut out: Vec<_> = out.collect();
+        let mut inward: Vec<_> = inward.collect();
         ascending(&mut out);
         ascending(&mut inward);
         Self { out, inward }

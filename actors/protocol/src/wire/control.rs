@@ -1,4 +1,10 @@
 //! Control frames: small, delivered in order, one header each.
+//!
+//! The compiler names the places that a new [`Message`] needs: its route (`node/mail.rs`), its
+//! handler, its golden bytes (`wire/golden.rs`), and `src/sim/coverage.rs` of `slowmo-chaos`. If
+//! released nodes cannot decode it, [`super::PROTOCOL_VERSION`] rises;
+//! `another_protocol_version_is_refused_with_both_named_on_both_sides` in
+//! `runtime/tests/quic_refusals.rs` proves that they are refused.
 
 use super::{CONTROL_FRAME_BYTES_MAX, DecodeError, EncodeError, PREFACE_BYTES_MAX, bounded};
 use crate::algorithm::WireType;
@@ -151,8 +157,8 @@ pub enum Message {
         /// The attempt, as a change of that entry.
         draft: Draft,
     },
-    /// The sender holds all data that it must hold for the header's attempt, with this digest of the
-    /// entry, which names what the owners published.
+    /// The sender holds all data that it must hold for the header's attempt, with this digest of
+    /// the entry, which names what the owners published.
     Ready(Digest),
     /// A leader asks a voter to accept an entry.
     Accept {
@@ -161,8 +167,9 @@ pub enum Message {
         /// The leader's signature of [`crate::published::ask`].
         signature: Signature,
     },
-    /// A voter accepted the entry that it was asked to accept under the header's term, to the leader
-    /// and to everybody whom the entry concerns: the entry's digest, with the leader's signature.
+    /// A voter accepted the entry that it was asked to accept under the header's term, to the
+    /// leader and to everybody whom the entry concerns: the entry's digest, with the leader's
+    /// signature.
     Accepted(Signed),
     /// A voter refuses because it promised the header's term, which is higher than the requested
     /// one.
@@ -231,7 +238,7 @@ pub enum Message {
     /// A leader asks a receiver of the header's attempt what the owners published to it, because
     /// another receiver holds other values.
     Compare,
-    /// What the owners of the header's attempt published to the sender, ascending.
+    /// The digests that the owners of the header's attempt published to the sender, ascending.
     Published(
         #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")] Vec<(NodeId, Signed)>,
     ),
@@ -239,9 +246,9 @@ pub enum Message {
     Equivocated {
         /// The owner.
         owner: NodeId,
-        /// What it published to one node.
+        /// The digest that it published to one node.
         one: Signed,
-        /// What it published to another one.
+        /// The digest that it published to another node.
         other: Signed,
     },
     /// The sender's training took the result of the last round, to which it had not contributed:
@@ -251,9 +258,9 @@ pub enum Message {
     AskCheckpoint,
     /// The proof that the leader of the header's term asked for votes for two entries.
     TwoEntries {
-        /// What it signed for one voter.
+        /// The digest that it signed for one voter.
         one: Signed,
-        /// What it signed for another one.
+        /// The digest that it signed for another voter.
         other: Signed,
     },
     /// The sender is in the header's round, and knows of no decision.
@@ -374,13 +381,15 @@ impl std::fmt::Display for JoinRefusal {
             ),
             Self::Full { max_nodes } => write!(
                 f,
-                "the cluster is full (max_nodes = {max_nodes}); raise max_nodes, or drain a node first"
+                "the cluster is full (max_nodes = {max_nodes}); raise max_nodes, or drain a node \
+                 first"
             ),
             Self::OtherLineage { cluster, joiner } => {
                 write!(
                     f,
-                    "it continues {cluster}, this node brings the state of {joiner}, which is unchanged; leave lineage out to take the cluster's \
-                     model instead, or join the cluster that the state belongs to"
+                    "it continues {cluster}, this node brings the state of {joiner}, which is \
+                     unchanged; leave lineage out to take the cluster's model instead, or join the \
+                     cluster that the state belongs to"
                 )
             }
             Self::DuplicateId { node } => write!(
@@ -389,7 +398,8 @@ impl std::fmt::Display for JoinRefusal {
             ),
             Self::NoParameters => write!(
                 f,
-                "its rounds do not carry the complete state (base = all_reduce without averages, or sharded = false); set average_every, or sharded = true"
+                "its rounds do not carry the complete state (base = all_reduce without averages, \
+                 or sharded = false); set average_every, or sharded = true"
             ),
         }
     }

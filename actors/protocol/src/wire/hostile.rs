@@ -322,11 +322,20 @@ fn settings_are_looked_at_within_their_bound_and_kept_within_it() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![
+        proptest_config(
+            ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() }
+        )
+    ]
 
     #[test]
     fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
-        for decode in [decodes::<Frame> as Decoder, decodes::<BulkHeader>, decodes::<Preface>, decodes::<Datagram>] {
+        for decode in [
+            decodes::<Frame> as Decoder,
+            decodes::<BulkHeader>,
+            decodes::<Preface>,
+            decodes::<Datagram>
+        ] {
             if let Ok(again) = decode(&bytes) {
                 prop_assert_eq!(&again, &bytes);
             }

@@ -16,7 +16,10 @@ const VALUES: usize = 600;
 const BUFFERS: usize = 40;
 const WIRES: [WireType; 3] = [WireType::Float32, WireType::BFloat16, WireType::Int8];
 
-/// What happens to a node, in any order. Numbers are seeds of values.
+/// A plan and the message that waits for its values.
+type Awaited = (Arc<Plan>, Payload);
+
+/// The events of a node, in any order. Numbers are seeds of values.
 #[derive(Clone, Debug)]
 enum Event {
     /// Its training thread moves the model.
@@ -44,9 +47,15 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let bad = prop_oneof![4 => Just(None), 1 => (0..VALUES).prop_map(Some)];
     let event = prop_oneof![
         2 => any::<u64>().prop_map(Event::Move),
-        2 => (any::<u64>(), 0.2..1.0f32, 0.1..0.6).prop_map(|(seed, scale, weight)| Event::Arrive(seed, scale, weight)),
-        4 => (paid(), any::<bool>(), 0..4usize, bad).prop_map(|(paid, back, out, bad)| Event::Gossip { paid, back, out, bad }),
-        1 => (any::<bool>(), paid(), any::<u64>()).prop_map(|(settles, paid, decided)| Event::Round { settles, paid, decided }),
+        2 => (any::<u64>(), 0.2..1.0f32, 0.1..0.6).prop_map(
+            |(seed, scale, weight)| Event::Arrive(seed, scale, weight)
+        ),
+        4 => (paid(), any::<bool>(), 0..4usize, bad).prop_map(
+            |(paid, back, out, bad)| Event::Gossip { paid, back, out, bad }
+        ),
+        1 => (any::<bool>(), paid(), any::<u64>()).prop_map(
+            |(settles, paid, decided)| Event::Round { settles, paid, decided }
+        ),
     ];
     prop::collection::vec(event, 1..24)
 }
@@ -114,7 +123,7 @@ impl Sum {
     }
 }
 
-/// What a node of this weight sends to so many peers.
+/// Plans the messages of a node of this weight to so many peers.
 fn plan(weight: f64, out: usize) -> Option<Plan> {
     let place = Place {
         lineage: Lineage(1),
@@ -230,7 +239,7 @@ impl Node {
         }
     }
 
-    /// What the training thread did since the last mix.
+    /// Returns the change by the training thread since the last mix.
     fn moved(&self) -> Vec<f64> {
         self.model
             .iter()
@@ -287,7 +296,7 @@ impl Node {
         &mut self,
         plan: Option<Plan>,
         x: Sum,
-        make: impl FnOnce(&mut Arithmetic, Option<(Arc<Plan>, Payload)>) -> Option<GossipPeerMessage>,
+        make: impl FnOnce(&mut Arithmetic, Option<Awaited>) -> Option<GossipPeerMessage>,
     ) {
         let before = flat(&self.arithmetic.residual);
         let message = plan.map(|plan| (Arc::new(plan), Payload::awaited(self.wire)));

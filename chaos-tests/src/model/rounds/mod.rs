@@ -35,8 +35,9 @@
 //! * **A deadline passes only when that has an effect.** Whether a deadline has passed is read at
 //!   the end of every event. Before there is an effect nothing shows whether it passed, and "it
 //!   passes, then the event" ends in the same state as "the event, then it passes".
-//! * **Votes go to the leader only**, and nodes believe what it decides. Elsewhere a member that was
-//!   told a decision waits for the votes of the others: as if the frame that told it came later.
+//! * **Votes go to the leader only**, and nodes believe what it decides. Elsewhere a member that
+//!   was told a decision waits for the votes of the others: as if the frame that told it came
+//!   later.
 //! * **Frames of a round that is over** are dropped as soon as their receiver would neither answer
 //!   nor change: rounds only grow, so it never will.
 //! * **A node that has applied the last round** gets no verdicts and no ticks. It only answers.

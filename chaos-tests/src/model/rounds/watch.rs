@@ -454,7 +454,15 @@ fn whole(entry: &Entry) -> Option<Outcome> {
 pub(super) fn invariants() -> Vec<Property<Cluster>> {
     macro_rules! never {
         ($($name:literal: $violation:ident),* $(,)?) => {
-            vec![$(Property::always($name, |_, state: &State| state.violation != Some(Violation::$violation))),*]
+            vec![
+                $(
+                    Property::always(
+                        $name,
+                        |_, state: &State| state.violation != Some(Violation::$violation)
+                    )
+                ),
+                *
+            ]
         };
     }
     never![

@@ -241,7 +241,12 @@ pub(super) fn fell(observed: &Observed) -> Vec<String> {
         let Some((at, end)) = life.ended else {
             continue;
         };
-        let told = |fault: &Fault| matches!(fault, Fault::Kill { node } | Fault::Drain { node } if *node == start.node);
+        let told = |fault: &Fault| {
+            matches!(
+                fault,
+                Fault::Kill { node } | Fault::Drain { node } if *node == start.node
+            )
+        };
         let wanted = observed
             .faults
             .iter()

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!            node 1                        the relay                       node 2
-//!  listens at L1, announces R1   ── to R2 ──►  R2 … R1  ── from R1 ──►   listens at L2, announces R2
+//!  listens at L1, announces R1  ── to R2 ──►  R2 … R1  ── from R1 ──►  listens at L2, announces R2
 //! ```
 //!
 //! Every node listens at one address and announces another, which is a socket of the relay (`R1`).

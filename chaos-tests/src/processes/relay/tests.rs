@@ -1,11 +1,11 @@
-//! What links do to packets between sockets on loopback.
+//! Links treat packets between sockets on loopback as they say.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
 use crate::processes::schedule::Way;
 use std::time::Duration;
 
-/// What should come comes well before this.
+/// Every packet that should come comes well before this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Two sockets in the places of nodes 1 and 2.

@@ -166,7 +166,9 @@ fn growth(name: &str, growth: Option<&Growth>, most: f64) -> Expectation {
         return Expectation {
             name: name.to_owned(),
             wanted,
-            got: "not known: nobody lived through, or equal numbers of nodes were not seen early and late; run it longer".into(),
+            got: "not known: nobody lived through, or equal numbers of nodes were not seen early \
+                and late; run it longer"
+                .into(),
             met: false,
         };
     };

@@ -31,7 +31,7 @@ pub struct Report {
     pub succeeded: bool,
     /// The scenario's name.
     pub scenario: String,
-    /// What the scenario shows.
+    /// A line that says what the scenario shows.
     pub summary: String,
     /// The seed of its schedule.
     pub seed: u64,

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 pub enum ScenarioError {
     /// Neither a shipped scenario nor a file has this name.
     #[error(
-        "there is no scenario '{name}'; did you mean '{nearest}'? Give one of {shipped}, or the path of a TOML file"
+        "there is no scenario '{name}'; did you mean '{nearest}'? Give one of {shipped}, or the \
+         path of a TOML file"
     )]
     UnknownName {
         /// The requested name.

@@ -27,7 +27,7 @@ pub const ACTIONS_MAX: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What the scenario shows, in one line.
+    /// A line that says what the scenario shows.
     pub summary: String,
     /// Number of nodes that bootstrap the cluster; their ids are 1 to this.
     pub nodes: usize,

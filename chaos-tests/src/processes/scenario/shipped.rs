@@ -13,7 +13,11 @@ macro_rules! shipped {
     ($($name:literal),* $(,)?) => {
         /// All shipped scenarios, simple ones first.
         pub const SHIPPED: &[Shipped] = &[
-            $(Shipped { name: $name, text: include_str!(concat!("../../../scenarios/", $name, ".toml")) }),*
+            $(
+                Shipped { name: $name, text: include_str!(
+                    concat!("../../../scenarios/", $name, ".toml")
+                ) }
+            ),*
         ];
     };
 }

@@ -78,7 +78,8 @@ fn values_out_of_range_are_refused_by_name() {
             "whose weight is not 0",
         ),
         (
-            "summary = 'x'\nnodes = 4\nduration_s = 5\n[[script]]\nat_s = 1\ntimes = 3\ndo = 'start'",
+            "summary = 'x'\nnodes = 4\nduration_s = 5\n[[script]]\nat_s = 1\ntimes = 3\ndo = \
+             'start'",
             "times wants every_s",
         ),
         (

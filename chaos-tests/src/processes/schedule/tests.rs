@@ -137,13 +137,21 @@ proptest! {
                 What::Fault(Fault::Kill { node } | Fault::Drain { node }) => {
                     prop_assert!(running.remove(&node.0) && !paused.contains(node));
                     prop_assert!(!scenario.spared.contains(&node.0));
-                    prop_assert!(scenario.random.is_empty() || running.len() >= scenario.untouched_min());
+                    prop_assert!(
+                        scenario.random.is_empty() || running.len() >= scenario.untouched_min()
+                    );
                 }
-                What::Fault(Fault::Start { node }) => prop_assert!(running.insert(node.0) && running.len() <= scenario.ids_max()),
-                What::Fault(Fault::Pause { node, .. }) => prop_assert!(paused.insert(*node) && running.contains(&node.0)),
+                What::Fault(Fault::Start { node }) => prop_assert!(
+                    running.insert(node.0) && running.len() <= scenario.ids_max()
+                ),
+                What::Fault(Fault::Pause { node, .. }) => prop_assert!(
+                    paused.insert(*node) && running.contains(&node.0)
+                ),
                 What::Resume(node) => prop_assert!(paused.remove(node)),
                 What::Worse { layer, ways, .. } => {
-                    prop_assert!(ways.iter().all(|way| way.from.iter().all(|id| !way.to.contains(id))));
+                    prop_assert!(
+                        ways.iter().all(|way| way.from.iter().all(|id| !way.to.contains(id)))
+                    );
                     layers.insert(*layer, ways.clone());
                 }
                 What::Better { layer, ways, all_well } => {

@@ -20,17 +20,17 @@ pub const BETA: f32 = 0.5;
 /// How far encoded rounds may lead from float32 ones: a few steps of the wire type.
 const ROUGHLY: f32 = 0.03;
 
-/// What every node told, and what was decided.
+/// The words of every node, and the decisions.
 #[derive(Default)]
 pub struct Book {
     outcomes: BTreeMap<u64, Outcome>,
     /// The view of the bootstrap.
     bootstrap: Option<View>,
-    /// What each attempt makes, by round, term and number.
+    /// The outcome of each attempt, by round, term and number.
     attempts: BTreeMap<(u64, Term, u32), Outcome>,
-    /// Who had which parameters after which round.
+    /// The parameters that a node had after a round: node, round, values.
     parameters: Vec<(u64, u64, Vec<f32>)>,
-    /// Who held which anchor and momentum after which round.
+    /// The anchor and momentum that a node held after a round: node, round, values.
     states: Vec<(u64, u64, Inspection)>,
     /// The first contradiction.
     torn: Option<String>,

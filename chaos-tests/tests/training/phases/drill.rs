@@ -235,7 +235,8 @@ impl Drill {
                 )
             });
             format!(
-                "node {id}: crashed {crashed}, {} at round {}, {known:?}, waits for {waits:?}; {events:?}",
+                "node {id}: crashed {crashed}, {} at round {}, {known:?}, waits for {waits:?}; \
+                 {events:?}",
                 report.standing, report.round
             )
         };

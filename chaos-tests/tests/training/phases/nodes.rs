@@ -60,8 +60,8 @@ pub(super) struct Armed {
 }
 
 impl Armed {
-    /// The failure of a node that is about to send its next message of a kind in a round, if the trap
-    /// is set there.
+    /// The failure of a node that is about to send its next message of a kind in a round, if the
+    /// trap is set there.
     fn spring(&mut self, node: u64, round: u64, kind: Kind) -> Option<Act> {
         let point = self.trap.point;
         if self.sprung || (self.trap.node, point.round, point.kind) != (node, round, kind) {
@@ -78,7 +78,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a node is about to send.
+    /// Decides the fate of something that a node is about to send.
     pub(super) fn judge(&self, node: u64, sending: Sending<'_>) -> Fate {
         let mut state = self.state();
         if let Sending::Control(Frame::V1 { header, message }) = sending {

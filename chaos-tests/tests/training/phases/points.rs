@@ -4,7 +4,7 @@ use slowmo::internal::transport::faulty::Sending;
 use slowmo_protocol::ident::Round;
 use slowmo_protocol::wire::{Bulk, BulkHeader, Frame, Header, Message};
 
-/// What a bulk stream of a round carries.
+/// The content of a bulk stream of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stream {
     Contribution,
@@ -39,7 +39,7 @@ pub struct Point {
     pub nth: usize,
 }
 
-/// What happens to a node at a point.
+/// A fault of a node at a point.
 #[derive(Clone, Copy, Debug)]
 pub enum Act {
     /// It crashes.
@@ -56,7 +56,7 @@ pub struct Trap {
     pub act: Act,
 }
 
-/// What is sent, and in which round; requests of the membership belong to round 0.
+/// Returns the round and kind of a message. Requests of the membership belong to round 0.
 pub fn classify(sending: Sending<'_>) -> Option<(Round, Kind)> {
     let stream = |header: &BulkHeader| {
         let BulkHeader::V1 { header, content } = header;

@@ -15,16 +15,31 @@ pub struct Training {
     #[serde(flatten)]
     pub sizes: Sizes,
     /// Timed steps of each measurement, after two warm-up steps.
-    #[arg(long, value_name = "N", default_value_t = 240, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 240,
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
     pub steps: u32,
     /// Simulated computation of a step, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 50)]
     pub compute_ms: u64,
     /// Inner steps per outer round.
-    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 12,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub tau: u32,
     /// Number of measurements of each kind.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=100)
+    )]
     pub times: u32,
 }
 

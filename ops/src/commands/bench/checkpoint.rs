@@ -20,7 +20,12 @@ pub struct CheckpointBench {
     #[serde(flatten)]
     training: Training,
     /// Outer rounds from one checkpoint to the next.
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 10,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     every: u32,
 }
 

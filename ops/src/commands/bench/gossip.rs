@@ -18,25 +18,46 @@ const OVERLAPPED_MAX: f64 = 1.05;
 /// Target: bound of the ratio of steps beside a slow node to steps without one.
 const SLOWED_MAX: f64 = 1.10;
 
-/// Gossip over QUIC, on loopback or between network namespaces, with and without overlap with computation.
+/// Gossip over QUIC, on loopback or between network namespaces, with and without overlap with
+/// computation.
 #[derive(Debug, Args, Serialize)]
 pub struct GossipBench {
     #[command(flatten)]
     #[serde(flatten)]
     sizes: Sizes,
     /// Timed steps, after two warm-up steps.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 20,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
     steps: u32,
     /// Simulated computation before each step, in milliseconds: the training thread sleeps, as it
     /// does while a GPU computes.
-    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(0..=10_000)
+    )]
     compute_ms: u64,
     /// Steps by which a message may be late in the overlapped runs.
-    #[arg(long, value_name = "STEPS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(
+        long,
+        value_name = "STEPS",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=64)
+    )]
     staleness: u32,
     /// The same bound in the runs where one node computes five times as long as the others.
     #[serde(skip)]
-    #[arg(long, value_name = "STEPS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=64))]
+    #[arg(
+        long,
+        value_name = "STEPS",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(2..=64)
+    )]
     slow_staleness: u32,
     /// Wire type of the messages.
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = ["f32", "bf16", "int8"])]

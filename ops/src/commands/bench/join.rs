@@ -34,10 +34,20 @@ pub struct JoinBench {
     sizes: Sizes,
     /// Number of nodes that join, one after the other; each leaves again before the next.
     #[serde(skip)]
-    #[arg(long, value_name = "J", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long,
+        value_name = "J",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
     joins: u32,
     /// Simulated computation before each step, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 20,
+        value_parser = clap::value_parser!(u64).range(0..=10_000)
+    )]
     compute_ms: u64,
 }
 

@@ -33,11 +33,21 @@ const QUIET_ROUNDS: u64 = 5;
 #[derive(Debug, Args, Serialize)]
 pub struct RecoveryBench {
     /// Node processes.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(3..=NODES_MAX as i64))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u16).range(3..=NODES_MAX as i64)
+    )]
     nodes: u16,
     /// Number of nodes that are killed or stopped, one after the other.
     #[serde(rename = "faults")]
-    #[arg(long, value_name = "K", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(
+        long,
+        value_name = "K",
+        default_value_t = 30,
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
     kills: u32,
     /// Model size in MiB; a small model unless given.
     #[serde(skip)]
@@ -47,7 +57,12 @@ pub struct RecoveryBench {
     #[arg(long, value_enum, default_value_t = Fault::Kill)]
     signal: Fault,
     /// Simulated computation before each step, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 20,
+        value_parser = clap::value_parser!(u64).range(0..=10_000)
+    )]
     compute_ms: u64,
     /// Seed of the victims and the times of the faults.
     #[arg(long, value_name = "S", default_value_t = 1)]

@@ -16,7 +16,12 @@ pub struct RoundBench {
     #[serde(flatten)]
     sizes: Sizes,
     /// Timed rounds of each kind, after two warm-up rounds.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
     rounds: u32,
     /// Wire type of the parameters (round_wire).
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = ["f32", "bf16", "int8"])]

@@ -15,14 +15,25 @@ const MODEL_MIB_MAX: i64 = 16 * 1024;
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Sizes {
     /// Node processes, `W`.
-    #[arg(long, value_name = "N", default_value_t = 4, conflicts_with = "hosts", value_parser = clap::value_parser!(u16).range(1..=NODES_MAX as i64))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        conflicts_with = "hosts",
+        value_parser = clap::value_parser!(u16).range(1..=NODES_MAX as i64)
+    )]
     pub nodes: u16,
     /// Model size in MiB (float32 values).
-    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MODEL_MIB_MAX))]
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=MODEL_MIB_MAX)
+    )]
     #[serde(rename = "model_mib")]
     pub mib: u32,
-    /// Network namespaces in which the nodes run, and their addresses there: `bl0=10.210.0.1,…`, one
-    /// for each node. Needs root. Without them, the nodes talk over loopback.
+    /// Network namespaces in which the nodes run, and their addresses there: `bl0=10.210.0.1,…`,
+    /// one for each node. Needs root. Without them, the nodes talk over loopback.
     #[arg(long, value_name = "NAMESPACE=ADDRESS", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<Host>,

@@ -17,7 +17,12 @@ pub struct StepBench {
     #[serde(flatten)]
     sizes: Sizes,
     /// Timed steps, after two warm-up steps.
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1000,
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
     steps: u32,
 }
 

@@ -9,7 +9,8 @@ const ROUNDS_KEPT: usize = 64;
 /// Two nodes hold different parameters after the same round.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the nodes differ after round {round}: node {one} has digest {one_digest}, node {other} has {other_digest}; this is a defect of the runtime"
+    "the nodes differ after round {round}: node {one} has digest {one_digest}, node {other} has \
+     {other_digest}; this is a defect of the runtime"
 )]
 pub struct Disagreement {
     round: u64,

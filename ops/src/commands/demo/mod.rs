@@ -36,10 +36,20 @@ const STEPS_WITH_FAULTS_MIN: u64 = 480;
 #[derive(Debug, Args)]
 pub struct Demo {
     /// Node processes.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..NODES_MAX as i64))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        value_parser = clap::value_parser!(u16).range(1..NODES_MAX as i64)
+    )]
     nodes: u16,
     /// Inner steps.
-    #[arg(long, value_name = "K", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "K",
+        default_value_t = 600,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000)
+    )]
     steps: u64,
     /// Kill no node and add none; fewer than 480 steps imply this.
     #[arg(long)]
@@ -90,7 +100,8 @@ impl Demo {
     pub fn run(self, console: Console) -> anyhow::Result<()> {
         let nodes = usize::from(self.nodes);
         console.say(format!(
-            "{nodes} node processes train on handwritten digits: SGP gossip, SlowMo every {TAU} steps (β = {BETA}), QUIC on loopback"
+            "{nodes} node processes train on handwritten digits: SGP gossip, SlowMo every {TAU} \
+             steps (β = {BETA}), QUIC on loopback"
         ));
         catch_signals();
         let start = Instant::now();

@@ -187,7 +187,8 @@ impl Report {
         let percent = poor.test_accuracy * 100.0;
         let wanted = ACCURACY_MIN * 100.0;
         Some(format!(
-            "node {node} reached a test accuracy of {percent:.1} %, below {wanted:.0} %; more --steps may help, 600 suffice"
+            "node {node} reached a test accuracy of {percent:.1} %, below {wanted:.0} %; more \
+             --steps may help, 600 suffice"
         ))
     }
 
@@ -202,7 +203,8 @@ impl Report {
         );
         let rounds = self.rounds_bit_identical;
         let mut text = format!(
-            "{rows}\n{} steps in {:.1} s; all nodes bit-identical after each of {rounds} outer rounds",
+            "{rows}\n{} steps in {:.1} s; all nodes bit-identical after each of {rounds} outer \
+             rounds",
             self.steps, self.elapsed_s
         );
         if let Some(recovery) = self.recovery_s {

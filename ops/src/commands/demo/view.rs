@@ -106,7 +106,10 @@ impl View {
                 .map(Progress::loss_text)
                 .collect();
             let losses = losses.join(" ");
-            self.console.say(format!("step {step:>5}  round {round:>4}  digest {digest} on all {nodes} nodes  loss {losses}"));
+            self.console.say(format!(
+                "step {step:>5}  round {round:>4}  digest {digest} on all {nodes} nodes  loss \
+                     {losses}"
+            ));
         }
     }
 

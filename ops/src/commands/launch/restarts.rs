@@ -13,7 +13,7 @@ pub const RESTARTS_MAX: u16 = 1_000;
 pub const RESTART_WAIT_MIN: Duration = Duration::from_secs(1);
 /// Longest pause before a restart.
 pub const RESTART_WAIT_MAX: Duration = Duration::from_secs(60);
-/// What a shell adds to the number of the signal that ended a process.
+/// The number that a shell adds to that of the signal that ended a process.
 const OF_SIGNAL: i32 = 128;
 
 /// The restarts of a launch.

@@ -62,7 +62,8 @@ fn heading(top: &Top) -> Text<'static> {
         ))
         .bold(),
         Line::from(format!(
-            "round {}{rate}; last one: {} contributors of {} alive of {} members, published in {:.1} ms",
+            "round {}{rate}; last one: {} contributors of {} alive of {} members, published in \
+             {:.1} ms",
             report.round,
             last.contributors,
             last.alive,

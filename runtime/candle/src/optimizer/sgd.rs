@@ -41,8 +41,8 @@ impl Default for SgdConfig {
 ///
 /// Lend it as the optimizer's buffers: `u` then travels to nodes that join and into checkpoints.
 /// Without momentum it has no state and lends nothing. A variable without a gradient is left as it
-/// is. It computes in float32, and so is `u`; `x` is rounded to the variable's type. On a GPU the lent
-/// momentum goes through a copy.
+/// is. It computes in float32, and so is `u`; `x` is rounded to the variable's type. On a GPU the
+/// lent momentum goes through a copy.
 #[derive(Debug)]
 pub struct Sgd {
     variables: CandleVariables,

@@ -105,7 +105,8 @@ fn the_first_step_of_adamw_by_hand() {
 /// `torch.optim.SGD` without dampening, in float64.
 fn torch_sgd(config: &SgdConfig, steps: usize) -> [f64; 3] {
     START.map(|start| {
-        let (mut x, mut buffer) = (f64::from(start), None);
+        let mut x = f64::from(start);
+        let mut buffer = None;
         for _ in 0..steps {
             let mut g = gradient(x) + config.weight_decay * x;
             if config.momentum > 0.0 {
@@ -175,7 +176,8 @@ fn nesterov_by_hand() {
     }
 }
 
-/// What another node is given goes on as here, bit for bit; without the count it would not.
+/// Another node that is given the state goes on as here, bit for bit; without the count it would
+/// not.
 #[test]
 fn the_state_continues_where_it_was_taken() {
     let (variable, variables) = model();
@@ -212,7 +214,8 @@ fn the_state_continues_where_it_was_taken() {
 
 #[test]
 fn a_variable_without_a_gradient_stays_as_it_is() {
-    let (used, unused) = (model().0, model().0);
+    let used = model().0;
+    let unused = model().0;
     let list = [("used", &used), ("unused", &unused)];
     let list = list.map(|(name, variable)| (name.to_owned(), variable.clone()));
     let variables = CandleVariables::new(list).unwrap();

@@ -71,7 +71,8 @@ fn copies(gpu: &Gpu, n: usize) -> Result<Vec<Rate>, GpuError> {
     let array = Scratch::<f32>::zeros(gpu, n, "measuring copies")?;
     let Some(mut pinned) = Pinned::new(gpu).allocate(n) else {
         let message = format!(
-            "{} bytes of the host's memory cannot be page-locked: see ulimit -l, or measure with less",
+            "{} bytes of the host's memory cannot be page-locked: see ulimit -l, or measure with \
+             less",
             n * size_of::<f32>()
         );
         return Err(GpuError::Driver {

@@ -91,7 +91,7 @@ fn own(node: u64) -> Own {
     }
 }
 
-/// What node 1 or 2 of two writes: every other shard.
+/// Returns the snapshot of node 1 or 2 of two: every other shard.
 fn snapshot(node: u64, step: u64) -> Snapshot {
     let shards: Vec<ShardId> = Layout::new(ELEMENTS)
         .shards()
@@ -510,11 +510,18 @@ proptest! {
     /// Wherever a file is cut off, and whichever byte is another: the older checkpoint is used,
     /// nothing panics.
     #[test]
-    fn a_torn_or_altered_file_is_never_used(at in any::<prop::sample::Index>(), file in 0..4usize, cut in any::<bool>(), flip in 1..=255u8) {
+    fn a_torn_or_altered_file_is_never_used(
+        at in any::<prop::sample::Index>(),
+        file in 0..4usize,
+        cut in any::<bool>(),
+        flip in 1..=255u8
+    ) {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), 48, 0, &[1, 2]);
         let newer = write(folder.path(), 96, 0, &[1, 2]);
-        let path = newer.join(["node-1.safetensors", "node-1.json", "node-2.safetensors", "node-2.json"][file]);
+        let path = newer.join(
+            ["node-1.safetensors", "node-1.json", "node-2.safetensors", "node-2.json"][file]
+        );
         let mut bytes = fs::read(&path).unwrap();
         let at = at.index(bytes.len());
         if cut { bytes.truncate(at) } else { bytes[at] ^= flip }

@@ -303,8 +303,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(parts in prop::collection::vec(("[a-z]{1,4}", 0u32..2000, 1u32..50, 1usize..6), 1..6)) {
-            let written: Vec<_> = parts.iter().map(|(prefix, from, count, width)| written(prefix, *from, *count, *width)).collect();
+        fn what_was_written_is_read(
+            parts in prop::collection::vec(("[a-z]{1,4}", 0u32..2000, 1u32..50, 1usize..6), 1..6)
+        ) {
+            let written: Vec<_> = parts
+                .iter()
+                .map(|(prefix, from, count, width)| written(prefix, *from, *count, *width))
+                .collect();
             let list: Vec<&str> = written.iter().map(|(list, _)| list.as_str()).collect();
             let hosts: Vec<String> = written.iter().flat_map(|(_, hosts)| hosts.clone()).collect();
             prop_assert_eq!(expand(&list.join(",")).unwrap(), hosts);
@@ -313,7 +318,11 @@ mod tests {
         #[test]
         fn any_text_is_a_bounded_list_or_refused_inside_it(list in "[a-b0-9,\\[\\]\\-é]{0,60}") {
             match expand(&list) {
-                Ok(hosts) => prop_assert!((1..=HOSTS_MAX).contains(&hosts.len()) && hosts.iter().all(|host| !host.contains(['[', ']', ',']))),
+                Ok(hosts) => prop_assert!(
+                    (1..=HOSTS_MAX).contains(&hosts.len()) && hosts.iter().all(
+                        |host| !host.contains(['[', ']', ','])
+                    )
+                ),
                 Err(error) => prop_assert!(error.at <= list.len()),
             }
         }

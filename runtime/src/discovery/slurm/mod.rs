@@ -16,7 +16,8 @@ const VARIABLES: [[&str; 2]; 2] = [
 pub enum SlurmError {
     /// This process is not part of a job.
     #[error(
-        "discover = slurm: neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST is set; start the node with srun, or name the others in peers"
+        "discover = slurm: neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST is set; start the \
+         node with srun, or name the others in peers"
     )]
     NoJob,
     /// The host list cannot be parsed.
@@ -31,7 +32,8 @@ pub enum SlurmError {
     },
     /// The tasks per host cannot be parsed, or their number of hosts differs from the host list.
     #[error(
-        "{variable} = {text} does not say how many tasks each of {hosts} hosts has; name the others in peers instead"
+        "{variable} = {text} does not say how many tasks each of {hosts} hosts has; name the \
+         others in peers instead"
     )]
     Tasks {
         /// Name of the variable.
@@ -43,7 +45,8 @@ pub enum SlurmError {
     },
     /// More than [`HOSTS_MAX`] nodes, or a port above 65535.
     #[error(
-        "discover = slurm:{port}: the tasks of a host listen from {port} on, and do not all fit; choose a lower port or fewer tasks"
+        "discover = slurm:{port}: the tasks of a host listen from {port} on, and do not all fit; \
+         choose a lower port or fewer tasks"
     )]
     Ports {
         /// The first port.
@@ -205,9 +208,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_variables_are_bounded(hosts in "[a-c0-9,\\[\\]-]{0,20}", tasks in "[0-9x(),]{0,12}", port in 1u16..) {
-            if let Ok(names) = of(&[("SLURM_JOB_NODELIST", &hosts), ("SLURM_TASKS_PER_NODE", &tasks)], port) {
-                prop_assert!(names.len() <= HOSTS_MAX && names.iter().all(|name| name.contains(':')));
+        fn any_variables_are_bounded(
+            hosts in "[a-c0-9,\\[\\]-]{0,20}",
+            tasks in "[0-9x(),]{0,12}",
+            port in 1u16..
+        ) {
+            if let Ok(names) = of(
+                &[("SLURM_JOB_NODELIST", &hosts), ("SLURM_TASKS_PER_NODE", &tasks)],
+                port
+            ) {
+                prop_assert!(
+                    names.len() <= HOSTS_MAX && names.iter().all(|name| name.contains(':'))
+                );
             }
         }
     }

@@ -88,7 +88,8 @@ impl Crash {
 
     /// The decoded header of a stream, if there is a watcher.
     pub(super) fn watched(&self, header: &Bytes) -> Option<BulkHeader> {
-        self.watcher().and_then(|_| BulkHeader::decode(header).ok())
+        self.watcher()?;
+        BulkHeader::decode(header).ok()
     }
 
     /// Asks the watcher about `sending`; never returns once the node has crashed.
@@ -284,7 +285,10 @@ mod tests {
         while streams.len() < 2 {
             streams.push(heard.recv().await.unwrap());
         }
-        assert!(streams.iter().any(|event| matches!(event, TransportEvent::Control { frame: sent, .. } if *sent == frame(6))));
+        assert!(streams.iter().any(|event| matches!(
+            event,
+            TransportEvent::Control { frame: sent, .. } if *sent == frame(6)
+        )));
         let Some(TransportEvent::Bulk { mut stream, .. }) = streams
             .into_iter()
             .find(|event| matches!(event, TransportEvent::Bulk { .. }))

@@ -114,7 +114,9 @@ impl MemoryReceiver {
             self.delays.wait().await;
             let piece = tokio::select! {
                 biased;
-                reason = self.link.there.closing() => return Err(BulkError::Broken(reason.to_string())),
+                reason = self.link.there.closing() => return Err(
+                    BulkError::Broken(reason.to_string())
+                ),
                 piece = self.queue.recv() => piece.ok_or(BulkError::Reset)?,
             };
             match piece {

@@ -207,7 +207,8 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
         return Err(node.introduction.failure(&error));
     }
     let admitted = if is_renewal {
-        let (peer, is_bulk) = (introduced.peer, introduced.bulk);
+        let peer = introduced.peer;
+        let is_bulk = introduced.bulk;
         let renewed = node.sessions.admit_renewal(peer, is_bulk, accepted.clone());
         renewed.map(|(session, earlier)| (session, Some(earlier)))
     } else {
@@ -223,7 +224,8 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
             && let Some(listener) = same_host::Listener::bind(&connection)
         {
             let bytes = node.traffic.same_host();
-            let (connection, session) = (connection.clone(), session.clone());
+            let connection = connection.clone();
+            let session = session.clone();
             tokio::spawn(listener.receive(connection, session, accepted.clone(), bytes));
         }
         tokio::spawn(bulk::receive(connection, session, accepted));

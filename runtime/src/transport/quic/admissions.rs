@@ -18,8 +18,8 @@ struct Bounds {
     unproven: usize,
 }
 
-/// Dialers whose packets are marked, or that dial from the address of a peer. All nodes of a cluster
-/// may run on one machine.
+/// Dialers whose packets are marked, or that dial from the address of a peer. All nodes of a
+/// cluster may run on one machine.
 const MEMBERS: Bounds = Bounds {
     at_once: 256,
     of_one_prefix: 256,
@@ -50,7 +50,7 @@ struct Running {
     prefixes: HashMap<Prefix, usize>,
 }
 
-/// What is known of a dialer before its handshake.
+/// A dialer before its handshake.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dialer {
     pub address: SocketAddr,

@@ -33,7 +33,7 @@ pub(super) fn unusable<E: fmt::Display>(what: &'static str) -> impl Fn(E) -> Ide
     }
 }
 
-/// What the certificates of a cluster key have in common.
+/// Returns the parameters that the certificates of a cluster key have in common.
 pub(super) fn certificate_params(common_name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();

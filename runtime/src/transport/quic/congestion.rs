@@ -3,12 +3,12 @@
 //! The window is what the path holds: the measured rate times the shortest round trip, and a few
 //! packets. In every eighth round trip it is a quarter larger. If the path has rate to spare, the
 //! quarter is delivered too, and the window grows quickly until the rate does not. Otherwise the
-//! quarter waits in a queue, which the next round trip drains. The few packets are as many for every
-//! connection, so that connections with one queue come to have equal shares of its line.
+//! quarter waits in a queue, which the next round trip drains. The few packets are as many for
+//! every connection, so that connections with one queue come to have equal shares of its line.
 //!
-//! Packets that a link loses at random say nothing of its rate: the window does not change for them.
-//! A round trip that loses more than [`LOSS_MAX`] shows a queue that overflows or a policer. Then the
-//! bytes in flight are bounded, and the bound grows again once losses are rare.
+//! Packets that a link loses at random say nothing of its rate: the window does not change for
+//! them. A round trip that loses more than [`LOSS_MAX`] shows a queue that overflows or a policer.
+//! Then the bytes in flight are bounded, and the bound grows again once losses are rare.
 //!
 //! No I/O and no clock: every time comes from quinn.
 
@@ -40,7 +40,8 @@ const ROUND_TRIP_WINDOW: Duration = Duration::from_secs(10);
 const LOSS_MAX: f64 = 0.02;
 /// Fewer lost packets than this say nothing, since a round trip may hold few.
 const LOST_PACKETS_MIN: u64 = 8;
-/// Bound of the bytes in flight after an overload, in units of what was delivered in its round trip.
+/// Bound of the bytes in flight after an overload, in units of what was delivered in its round
+/// trip.
 const OVERLOAD_CUT: f64 = 0.85;
 /// Growth of that bound in the first round trip without an overload; it doubles with each further
 /// one.
@@ -64,7 +65,7 @@ impl ControllerFactory for DeliveryConfig {
     }
 }
 
-/// What was delivered when a packet was sent.
+/// The bytes that were delivered when a packet was sent.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     sent: Instant,

@@ -50,7 +50,7 @@ enum Event {
     Ack(usize, Vec<u64>),
 }
 
-/// What a simulation shows of each flow, over its second half.
+/// The measurements of each flow, over a simulation's second half.
 struct Seen {
     /// Share of the line.
     shares: Vec<f64>,

@@ -151,7 +151,7 @@ pub(super) enum End {
 }
 
 impl Node {
-    /// What this node says now of the peer of a connection.
+    /// Judges the peer of a connection by this node's credential of now.
     pub(super) fn standing(&self, connection: &Connection, end: End) -> Standing {
         standing(&self.credential.borrow(), connection, end)
     }

@@ -97,8 +97,8 @@ async fn dial(
     }
 }
 
-/// What is told of the newest attempt. One that found no answer because the caller's time was up
-/// tells less than the answer to the attempt before it.
+/// Returns the error of the newest attempt. One that found no answer because the caller's time was
+/// up tells less than the answer to the attempt before it.
 fn told(error: DialError, is_cut_short: bool, before: Option<DialError>) -> DialError {
     match before {
         Some(before) if is_cut_short && error == DialError::NoAnswer => before,
@@ -118,7 +118,9 @@ async fn attempt(
     let credential = node.credential.borrow().clone();
     let client = &credential.clients.control;
     let control = tokio::select! {
-        answered = timeout(patience, handshake(node, client, address, Purpose::New)) => answered.unwrap_or(Err(DialError::NoAnswer.into()))?,
+        answered = timeout(patience, handshake(node, client, address, Purpose::New)) => {
+            answered.unwrap_or(Err(DialError::NoAnswer.into()))?
+        }
         () = heard.notified() => return Err(DialError::NoAnswer.into()),
     };
     let rest = timeout(REST_MAX, connect_both(node, &credential, address, control)).await;

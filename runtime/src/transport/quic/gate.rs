@@ -88,7 +88,7 @@ struct Known {
     order: VecDeque<SocketAddr>,
 }
 
-/// What the gate reads of a datagram.
+/// The part of a datagram that the gate reads.
 #[derive(Debug, PartialEq, Eq)]
 enum Packet<'a> {
     /// Of a connection whose handshake is over.

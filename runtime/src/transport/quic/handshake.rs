@@ -160,7 +160,8 @@ impl Introduction {
                 Some(certified) if certified == (node, incarnation) => {}
                 Some((other, start)) => {
                     let told = format!(
-                        "it says it is {node} ({incarnation}), its certificate says {other} ({start})"
+                        "it says it is {node} ({incarnation}), its certificate says {other} \
+                         ({start})"
                     );
                     return Err(DialError::BadPreface(told));
                 }
@@ -179,7 +180,8 @@ impl Introduction {
                     .take(NAMES_TOLD_MAX)
                     .collect::<String>();
                 return Err(DialError::BadPreface(format!(
-                    "it says it is {node}, so its certificate must carry the name {}, and it carries: {carried}",
+                    "it says it is {node}, so its certificate must carry the name {}, and it \
+                     carries: {carried}",
                     pattern.of(node)
                 )));
             }

@@ -52,7 +52,7 @@ pub struct Identity {
     pub(super) marks: Vec<MarkKey>,
 }
 
-/// What the operator's own files hold, in PEM.
+/// The operator's own files, in PEM.
 #[derive(Clone, Copy)]
 pub struct OperatorFiles<'a> {
     /// The CAs whose certificates are accepted.
@@ -149,8 +149,9 @@ impl Identity {
     }
 
     /// Uses the operator's own certificates. A node's id is the one that it states itself;
-    /// `peer_name` binds it to the name in its certificate, also that of this node. The cluster's id
-    /// is that of `cluster_name`, or a digest of the CA certificates, which must not change then.
+    /// `peer_name` binds it to the name in its certificate, also that of this node. The cluster's
+    /// id is that of `cluster_name`, or a digest of the CA certificates, which must not change
+    /// then.
     ///
     /// # Errors
     /// A file is not PEM or contains nothing usable, or this node's certificate does not carry the
@@ -239,8 +240,8 @@ impl Identity {
         preferred.key.cert.first().map(AsRef::as_ref)
     }
 
-    /// When the first certificate of this node's chain expires, in seconds since 1970; `None` with a
-    /// cluster key.
+    /// When the first certificate of this node's chain expires, in seconds since 1970; `None` with
+    /// a cluster key.
     #[must_use]
     pub fn expires_at(&self) -> Option<i64> {
         self.expires_at

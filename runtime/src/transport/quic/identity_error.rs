@@ -9,11 +9,16 @@ pub const CLUSTER_KEY_BYTES: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// The text does not have the form that `slowmo keygen` writes.
-    #[error("a cluster key is {} hexadecimal digits; make one with `slowmo keygen`", CLUSTER_KEY_BYTES * 2)]
+    #[error(
+        "a cluster key is {} hexadecimal digits; make one with `slowmo keygen`",
+        CLUSTER_KEY_BYTES * 2
+    )]
     NotAClusterKey,
     /// A key file has other lines than keys and a cluster's id.
     #[error(
-        "a key file holds one cluster key, or two while they rotate, each on a line, and after them a line `cluster ID` if slowmo keygen wrote one; take the file that slowmo keygen wrote"
+        "a key file holds one cluster key, or two while they rotate, each on a line, and after \
+         them a line `cluster ID` if slowmo keygen wrote one; take the file that slowmo keygen \
+         wrote"
     )]
     NotAKeyFile,
     /// A third key would be added.
@@ -26,7 +31,9 @@ pub enum IdentityError {
     NoRotation,
     /// The credential is of another cluster than the one that this process belongs to.
     #[error(
-        "it is of {theirs}, this process belongs to {ours}; take the key file that slowmo keygen --rotate wrote; give cluster_name on all nodes, which needs a restart, before a CA is exchanged"
+        "it is of {theirs}, this process belongs to {ours}; take the key file that slowmo keygen \
+         --rotate wrote; give cluster_name on all nodes, which needs a restart, before a CA is \
+         exchanged"
     )]
     AnotherCluster {
         /// The cluster of the new credential.
@@ -36,7 +43,8 @@ pub enum IdentityError {
     },
     /// This node's certificate does not carry the name that its peers require.
     #[error(
-        "this node's certificate must carry the name {expected} (tls_peer_name), and it carries: {carried}; issue one with that name, or change node_id"
+        "this node's certificate must carry the name {expected} (tls_peer_name), and it carries: \
+         {carried}; issue one with that name, or change node_id"
     )]
     WrongName {
         /// The name, or its pattern.
@@ -49,7 +57,8 @@ pub enum IdentityError {
     NoRandomBytes,
     /// A certificate could not be created or read.
     #[error(
-        "the {what} is not usable ({reason}); give PEM files of one CA, of a certificate chain for both client and server use, and of its key"
+        "the {what} is not usable ({reason}); give PEM files of one CA, of a certificate chain for \
+         both client and server use, and of its key"
     )]
     Certificate {
         /// The certificate or file concerned.

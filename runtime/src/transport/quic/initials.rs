@@ -21,7 +21,7 @@ const PING: u8 = 0x01;
 const CONNECTION_CLOSE: u8 = 0x1c;
 const APPLICATION_CLOSE: u8 = 0x1d;
 
-/// What an Initial says.
+/// The message of an Initial.
 #[derive(Clone, Copy, Debug)]
 pub enum Says<'a> {
     /// A PING: a server that takes the packet waits for a handshake which never comes.

@@ -4,6 +4,10 @@
 //! Each node dials every other, sends on the two connections that it dialed and receives on those
 //! that it accepted, so that the two sides need not agree on which of them dials. This module is
 //! the only user of quinn and rustls.
+//!
+//! `identity` holds the certificates, `tls` says who is accepted. `credential` and `renewal`
+//! exchange keys and certificates while nodes train: connections are made anew inside their
+//! sessions.
 
 mod accept;
 mod admissions;
@@ -150,7 +154,7 @@ pub fn bind_renewable(settings: QuicSettings) -> Result<(Bound, Renewer), BindEr
 struct Node {
     introduction: Introduction,
     endpoint: Endpoint,
-    /// What this node authenticates with now.
+    /// The credential that this node authenticates with now.
     credential: watch::Sender<Arc<Credential>>,
     /// Permits for connections that are renewed at once.
     renewals: Semaphore,
@@ -320,7 +324,11 @@ impl Node {
             tokio::select! {
                 biased;
                 reason = session.closing() => close::close_for(&connection, &reason),
-                () = outgoing.moved() => close::close(&connection, close::CloseCode::Renewed, "its successor is in use"),
+                () = outgoing.moved() => close::close(
+                    &connection,
+                    close::CloseCode::Renewed,
+                    "its successor is in use"
+                ),
                 reason = refused => {
                     session.close(not_accepted(&reason));
                     close::close_for(&connection, &not_accepted(&reason));
@@ -356,7 +364,11 @@ impl Node {
             tokio::select! {
                 biased;
                 reason = session.closing() => close::close_for(&connection, &reason),
-                () = accepted.replaced() => close::close(&connection, close::CloseCode::Needless, "it connected anew"),
+                () = accepted.replaced() => close::close(
+                    &connection,
+                    close::CloseCode::Needless,
+                    "it connected anew"
+                ),
                 reason = refused => {
                     session.close(not_accepted(&reason));
                     close::close_for(&connection, &not_accepted(&reason));

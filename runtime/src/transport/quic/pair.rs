@@ -13,7 +13,7 @@ use slowmo_actors::ports::transport::DialError;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What connections are dialed for.
+/// The purpose of dialing connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// To reach a peer.

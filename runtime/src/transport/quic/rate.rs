@@ -17,7 +17,7 @@ pub(super) struct Rate {
     pub burst: u32,
 }
 
-/// What is left of a rate.
+/// The rest of a rate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     tokens: f64,

@@ -1,4 +1,5 @@
-//! Keeps the connections that this node dialed under its newest credential, without an interruption.
+//! Keeps the connections that this node dialed under its newest credential, without an
+//! interruption.
 //!
 //! When the credential changes, new connections to the peer are dialed beside the old ones. They
 //! join the peer's session, so neither end sees the peer go down. Frames go on in their order: the
@@ -7,7 +8,8 @@
 //!
 //! A connection is renewed if it was dialed under another certificate of this node, if its peer is
 //! not accepted any more, or if its peer has shown a certificate of an older key: then that peer
-//! did not have the newest key yet, and is asked again later, or when it renews its own connections.
+//! did not have the newest key yet, and is asked again later, or when it renews its own
+//! connections.
 
 use super::Node;
 use super::close::{CloseCode, close};
@@ -27,8 +29,8 @@ use tokio::time::{sleep, timeout};
 pub(super) const AT_ONCE_MAX: usize = 16;
 /// Pause after the first failed renewal; doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(500);
-/// Longest pause: a peer that gets its new key later renews its own connections then, which ends the
-/// pause, so this is for peers that could not be reached.
+/// Longest pause: a peer that gets its new key later renews its own connections then, which ends
+/// the pause, so this is for peers that could not be reached.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Longest time that one renewal may take: a handshake for each connection, and three round trips
 /// each. Shorter than a connection stays that is not accepted any more, so that peers which do not
@@ -74,10 +76,17 @@ async fn keep(node: &Arc<Node>, session: &Arc<Session>, address: SocketAddr, mut
                     continue;
                 }
                 Ok(Err(error)) => {
-                    tracing::debug!(peer = %session.peer.node, ?error, "its connections are not renewed yet");
+                    tracing::debug!(
+                        peer = %session.peer.node,
+                        ?error,
+                        "its connections are not renewed yet"
+                    );
                 }
                 Err(_) => {
-                    tracing::debug!(peer = %session.peer.node, "renewing its connections took too long");
+                    tracing::debug!(
+                        peer = %session.peer.node,
+                        "renewing its connections took too long"
+                    );
                 }
             }
         }
@@ -106,7 +115,8 @@ async fn renew(
         return Err(HandshakeError::Needless);
     }
     let both = introduce_both(node, credential, address, control, Purpose::Renewal).await?;
-    let (now, then) = (both.peer(), session.peer);
+    let now = both.peer();
+    let then = session.peer;
     if (now.node, now.incarnation) != (then.node, then.incarnation) {
         both.abandon("another node answered");
         return Err(DialError::Other("another node answered".into()).into());

@@ -49,7 +49,7 @@ const SECRET_BYTES: usize = 32;
 /// stream.
 const LENGTH_BYTES: usize = 4;
 
-/// What both ends of a connection know, and nobody else.
+/// Secrets that both ends of a connection know, and nobody else.
 struct Secrets {
     name: String,
     proof: Key,
@@ -164,7 +164,8 @@ impl Listener {
                 bytes: Arc::clone(&bytes),
                 _permit: permit,
             };
-            let (session, accepted) = (Arc::clone(&session), Arc::clone(&accepted));
+            let session = Arc::clone(&session);
+            let accepted = Arc::clone(&accepted);
             tokio::spawn(async move {
                 let begun = timeout(HEADER_WAIT_MAX, receiver.begin(&secrets)).await;
                 // Whoever does not begin as the peer does is nobody.

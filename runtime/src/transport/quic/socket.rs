@@ -17,7 +17,8 @@ use std::sync::Arc;
 pub enum BindError {
     /// Another process already listens at the address.
     #[error(
-        "{address} is taken by another process; stop it, or set another listen address (port 0 takes a free one)"
+        "{address} is taken by another process; stop it, or set another listen address (port 0 \
+         takes a free one)"
     )]
     AddressInUse {
         /// The address.
@@ -25,7 +26,8 @@ pub enum BindError {
     },
     /// The address is not one of this machine.
     #[error(
-        "{address} is not an address of this machine; set listen to one that is, or to 0.0.0.0 or [::]"
+        "{address} is not an address of this machine; set listen to one that is, or to 0.0.0.0 or \
+         [::]"
     )]
     AddressNotHere {
         /// The address.

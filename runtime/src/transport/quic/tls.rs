@@ -101,7 +101,7 @@ fn dialing_config(
     Ok(client)
 }
 
-/// What this node's credential says of the certificate of a connection's peer.
+/// The verdict of this node's credential on the certificate of a connection's peer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Standing {
     /// It is not accepted (any more).
@@ -146,7 +146,7 @@ impl Judge {
         })
     }
 
-    /// What this node says now of the peer of a connection that it dialed.
+    /// Judges, as of now, the peer of a connection that this node dialed.
     pub(super) fn of_dialed(&self, connection: &quinn::Connection) -> Standing {
         let chain = chain_of(connection).unwrap_or_default();
         let accepted = verified(&chain, |end, others| self.dialed.verify(end, others));
@@ -162,7 +162,7 @@ impl Judge {
         }
     }
 
-    /// What this node says now of a peer that dialed it.
+    /// Judges, as of now, a peer that dialed this node.
     pub(super) fn of_dialer(&self, connection: &quinn::Connection) -> Standing {
         let chain = chain_of(connection).unwrap_or_default();
         let accepted = verified(&chain, |end, others| {
@@ -327,7 +327,7 @@ impl ServerCertVerifier for AnyName {
     }
 }
 
-/// What a dialer said of a connection in its handshake.
+/// Returns a dialer's data of a connection's handshake.
 fn handshake_data(connection: &quinn::Connection) -> Option<Box<HandshakeData>> {
     connection.handshake_data()?.downcast().ok()
 }

@@ -45,7 +45,7 @@ struct State {
     live: BTreeMap<u64, Connection>,
     added: u64,
     ended: Traffic,
-    /// What went to each peer of this machine and came from it.
+    /// Bytes that went to each peer of this machine and came from it.
     same_host: Vec<Arc<SameHostBytes>>,
 }
 

@@ -48,7 +48,8 @@ impl Session {
         let last = self.rate.last.ok_or(StepError::NoLearningRate { step })?;
         if self.index == 0 && !std::mem::replace(&mut self.rate.shown, true) {
             self.node.warn(format!(
-                "step {step}: the learning rate is 0, and an outer round divides by it: the last one above 0, {last:e}, stands in here and at later rounds"
+                "step {step}: the learning rate is 0, and an outer round divides by it: the last \
+                 one above 0, {last:e}, stands in here and at later rounds"
             ));
         }
         Ok(last)

@@ -46,7 +46,8 @@ impl Session {
         tracing::info!(
             bytes = budget.bytes(),
             nodes,
-            "beside the program's own tensors this node takes at most about {budget}; docs/memory.md says what changes it"
+            "beside the program's own tensors this node takes at most about {budget}; \
+             docs/memory.md says what changes it"
         );
     }
 

@@ -146,10 +146,12 @@ impl Session {
         let mut dropped = Vec::new();
         match checkpoint.optimizer_values(self.rank(exchanged)) {
             Some(kept) if lent == 0 => dropped.push(format!(
-                "the optimizer's state ({kept} values; none is lent: pass it to synchronize_with and step_with)"
+                "the optimizer's state ({kept} values; none is lent: pass it to synchronize_with \
+                 and step_with)"
             )),
             Some(kept) if kept != lent as u64 => dropped.push(format!(
-                "the optimizer's state ({kept} values, but {lent} are lent, which stay as they are: is it another optimizer?)"
+                "the optimizer's state ({kept} values, but {lent} are lent, which stay as they \
+                 are: is it another optimizer?)"
             )),
             _ => {}
         }
@@ -168,7 +170,9 @@ impl Session {
         }
         match (&checkpoint.header().samples, &self.sampler) {
             (Some(_), None) => dropped.push(
-                "the samples that are left (no sampler is attached: call attach_sampler before synchronize)".to_owned(),
+                "the samples that are left (no sampler is attached: call attach_sampler before \
+                 synchronize)"
+                    .to_owned(),
             ),
             (Some(_), Some(_)) if self.node.checkpoints().begins_samples_anew() => {
                 dropped.push("the samples that are left (resume_sampler = reset)".to_owned());
@@ -270,7 +274,9 @@ fn fits(header: &Header, sizes: Sizes) -> Result<(), SynchronizeError> {
     let kept = parameters;
     let buffers = elements.saturating_sub(*parameters);
     Err(SynchronizeError::Checkpoint(format!(
-        "the checkpoint of step {step} holds {kept} parameters and {buffers} values of buffers, this training lends {} and {}: lend the same parameters and buffers, with the same key buffers",
+        "the checkpoint of step {step} holds {kept} parameters and {buffers} values of buffers, \
+         this training lends {} and {}: lend the same parameters and buffers, with the same key \
+         buffers",
         sizes.parameters,
         sizes.model + sizes.optimizer
     )))

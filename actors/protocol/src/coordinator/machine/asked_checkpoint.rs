@@ -38,10 +38,10 @@ impl Coordinator {
         Some(points.changed(self.changed_settings().values))
     }
 
-    /// Whether an attempt of this node makes a checkpoint whatever the schedule says. What was asked
-    /// for in this very round is made later: not all members have lent their optimizer's buffers.
-    /// They have where the schedule so far has one due, so an entry that changes the schedule still
-    /// follows that.
+    /// Whether an attempt of this node makes a checkpoint whatever the schedule says. What was
+    /// asked for in this very round is made later: not all members have lent their optimizer's
+    /// buffers. They have where the schedule so far has one due, so an entry that changes the
+    /// schedule still follows that.
     pub(super) fn makes_checkpoint(
         &self,
         spec: RoundSpec,

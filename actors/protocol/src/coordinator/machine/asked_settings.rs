@@ -12,11 +12,13 @@ use crate::wire::Message;
 /// Changes that no entry has decided yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct AskedSettings {
-    /// What members ask for, as far as this node heard; of two values, the one heard last.
+    /// The values that members ask for, as far as this node heard; of two values, the one heard
+    /// last.
     heard: SettingValues,
     /// [`ChangedSettings::number`] of the history in which they ask.
     number: u32,
-    /// What this node asks for, until it is decided, or another value of the same setting is.
+    /// The values that this node asks for. A value is asked for until it, or another value of the
+    /// same setting, is decided.
     own: SettingValues,
 }
 

@@ -1,17 +1,18 @@
-//! Whose word on a decision counts. No single node says alone what was decided, or that later rounds
+//! Rules for believing a decision. No single node says alone what was decided, or that later rounds
 //! were.
 //!
 //! A member applies a decision once a quorum voted for it, as far as the votes came here, and every
-//! member that lives and votes voted for it too, or [`VOTES_WAIT`](super::VOTES_WAIT) has passed. Votes travel
-//! beside those to the leader (`votes`), so in a steady round they are here before its decision is. If
-//! two other nodes say what was decided, one of them is honest, and that is enough.
+//! member that lives and votes voted for it too, or [`VOTES_WAIT`](super::VOTES_WAIT) has passed.
+//! Votes travel beside those to the leader (`votes`), so in a steady round they are here before its
+//! decision is. If two other nodes say what was decided, one of them is honest, and that is enough.
 //!
 //! A node that only one other tells of a decision, or of later rounds, asks everybody. It follows
 //! that one if those that answer that they know nothing of it are no quorum with it: a quorum would
 //! go on here, and does not leave its place for what one node says.
 //!
-//! A node that joins has no place to lose, and has the history from its leader alone. It believes that
-//! leader at once; if others show later that two entries were voted for, it stops as others do.
+//! A node that joins has no place to lose, and has the history from its leader alone. It believes
+//! that leader at once; if others show later that two entries were voted for, it stops as others
+//! do.
 
 use super::Coordinator;
 use super::deciding::Deciding;
@@ -156,7 +157,8 @@ impl Coordinator {
         !self.links.is_anything_refused_of(node)
     }
 
-    /// Members and voters that live, can be reached, and are trusted, without this node.
+    /// Members and voters that live and are not given up, without this node. A node that this node
+    /// does not trust counts as given up too.
     fn others(&self) -> impl Iterator<Item = NodeId> + '_ {
         let gone = |node: NodeId| {
             let history = self.history.as_ref();
@@ -217,11 +219,14 @@ impl Coordinator {
         let trusted = deciding.seen.ahead.iter();
         let trusted: Vec<_> = trusted.filter(|(node, _)| self.trusts(**node)).collect();
         let enough = alone || trusted.len() >= WITNESSES || self.others().count() < WITNESSES;
+        if !enough {
+            return;
+        }
         let least = trusted
             .iter()
             .min_by_key(|(_, told)| told.outcome.round)
             .map(|(_, told)| PlacedOutcome::clone(told));
-        if let Some(told) = least.filter(|_| enough) {
+        if let Some(told) = least {
             self.excluded(told, now, out);
         }
     }

@@ -8,11 +8,11 @@
 //!   │                        ├─ Ready(root) ────────┼─────────────────────►│
 //!   │                        │                      ├─ Ready(other root) ─►│ no vote is asked for
 //!   │                        │                      │◄──────────── Compare ┤
-//!   │                        │                      ├─ Published(list) ───►│ two digests signed by X
-//!   │                        │◄─────────────────────┼◄────── Equivocated ──┤ the next attempt is without X
+//!   │                        │                      ├─ Published(list) ───►│ X signed two digests
+//!   │                        │◄─────────────────────┼◄────── Equivocated ──┤ an attempt without X
 //! ```
-//! The digest that `Ready` names is that of the whole entry, so a leader that drafts another one for
-//! each node gains nothing: those that it asks tell each other (`votes`).
+//! The digest that `Ready` names is that of the whole entry, so a leader that drafts another one
+//! for each node gains nothing: those that it asks tell each other (`votes`).
 //!
 //! A leader that asks for a vote for another entry than a node told it, or says that another one is
 //! decided, lies: it asks only once all told the same. The node does not vote, goes on without that
@@ -38,11 +38,11 @@ use crate::time::{Instant, Span};
 use crate::wire::{Header, Message};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Time that a leader waits for what a receiver got. As long as for a member that cannot be reached:
-/// the answer is at hand, and one frame.
+/// Time that a leader waits for what a receiver got. As long as for a member that cannot be
+/// reached: the answer is at hand, and one frame.
 pub const COMPARE_WAIT: Span = super::links::AWAY_WAIT;
-/// Maximum number of receivers that a leader asks at once. One honest answer is a proof, and whoever
-/// gives none is left out of the next attempt.
+/// Maximum number of receivers that a leader asks at once. One honest answer is a proof, and
+/// whoever gives none is left out of the next attempt.
 pub const COMPARED_MAX: usize = 16;
 
 /// The owners that published something else to another node, with what they published to this one
@@ -57,20 +57,20 @@ fn differing<'a>(
     })
 }
 
-/// What a node is said to have signed: its signature is to be checked.
+/// A statement that somebody says a node signed. Its signature is to be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The node.
     pub signer: Voter,
     /// Its key.
     pub key: PublicKey,
-    /// What it signed, as somebody says.
+    /// The digest and the signature that somebody says are the node's.
     pub signed: Signed,
-    /// What that stands for.
+    /// The statement that the digest belongs to.
     pub of: Statement,
 }
 
-/// What a signature stands for.
+/// The meaning of a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statement {
     /// The signer published values with this digest in an attempt.
@@ -249,7 +249,8 @@ impl Coordinator {
         }
     }
 
-    /// What the owners of an attempt published to this node, as far as it is here.
+    /// Returns the digests that the owners of an attempt published to this node, as far as they are
+    /// here.
     fn published_in(&self, attempt: Attempt) -> Option<&BTreeMap<NodeId, Signed>> {
         let deciding = self.deciding.as_ref();
         let movement = deciding.and_then(|deciding| deciding.data.known(attempt));

@@ -118,7 +118,7 @@ impl Movement {
         }
     }
 
-    /// What the owners published, by owner.
+    /// Lists the digests that the owners published, by owner.
     pub fn published_list(&self) -> Vec<(NodeId, Signed)> {
         self.signed
             .iter()
@@ -128,8 +128,11 @@ impl Movement {
 
     /// The digest of the entry, if this node holds all data of the attempt.
     pub fn entry(&self) -> Option<Digest> {
-        let complete = self.published.as_ref().filter(|_| self.is_complete());
-        complete.map(|(proposal, _)| proposal.outcome.digest())
+        if !self.is_complete() {
+            return None;
+        }
+        let (proposal, _) = self.published.as_ref()?;
+        Some(proposal.outcome.digest())
     }
 
     pub fn take_state(&mut self, from: NodeId) {

@@ -48,7 +48,8 @@ pub(super) struct Attempts {
     pub within: Option<BTreeSet<NodeId>>,
     /// The newest attempt, unless it was dropped.
     pub proposal: Option<Proposal>,
-    /// Nodes that hold all data that they must for the newest attempt, with the digest of the entry.
+    /// Nodes that hold all data that they must for the newest attempt, with the digest of the
+    /// entry.
     pub ready: BTreeMap<NodeId, Digest>,
     /// Nodes that were asked what they got, and have not answered.
     pub compared: BTreeSet<NodeId>,

@@ -3,9 +3,9 @@
 //!
 //! ```text
 //!   leader                         the others that it reaches
-//!     ├─ Fork{lineage, voters} ──────▶│   from now on they vote in the new history, on the same round
-//!     │◀─────────── Promise{accepted} ┤   what they accepted before counts: its data is with every next member
-//!     ├─ Accept(that), or an attempt ▶│   the round is made anew only if none of them is a next member of that
+//!     ├─ Fork{lineage, voters} ──────▶│   they vote in the new history, on the same round
+//!     │◀─────────── Promise{accepted} ┤   an accepted entry counts: every next member has its data
+//!     ├─ Accept(that), or an attempt ▶│   the latter if none of them is a next member of that
 //! ```
 //! A node that takes part in a fork answers nothing of the previous history: to that one it is as
 //! good as dead. If two nodes begin to fork from one entry at the same time, every node switches to

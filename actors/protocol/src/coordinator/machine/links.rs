@@ -4,18 +4,20 @@
 //! it reaches every member.
 //!
 //! ```text
-//!   3 ──✗── 1   3 waits for streams of 1: Broken(1) to the leader     (AWAY_WAIT after the connection was lost, or as soon as 1
-//!                                                                      would be dead if others did not hear it)
-//!   leader      a pair reported under REPORTS_TO_PART attempts: the next one goes without one of them
+//!   3 ──✗── 1   3 waits for streams of 1: Broken(1) to the leader, AWAY_WAIT after the connection
+//!               was lost, or as soon as 1 would be dead if others did not hear it
+//!   leader      a pair reported under REPORTS_TO_PART attempts: the next one goes without one of
+//!               them
 //!   leader ✗ 3  3 takes no part once it was unreachable for AWAY_WAIT
-//!   3 ✗ leader  3 takes over, if the leader was unreachable for twice AWAY_WAIT (and a little more, the higher its rank)
+//!   3 ✗ leader  3 takes over, if the leader was unreachable for twice AWAY_WAIT (and a little
+//!               more, the higher its rank)
 //! ```
 //!
 //! A node that sent values that no correct node sends counts as one that cannot be reached, and at
 //! once: the round is made without it where the others are a quorum, another member stands in for
 //! it if it leads, its frames are ignored, and it is not admitted again until its process is
-//! restarted. The same holds for a member that abandons a round or expects another one: what it says
-//! of others proves nothing. Once such members are half of the voters, the run ends here.
+//! restarted. The same holds for a member that abandons a round or expects another one: what it
+//! says of others proves nothing. Once such members are half of the voters, the run ends here.
 //!
 //! Streams may be lost unnoticed. A sender is done with a stream when its transport has taken it;
 //! if the connection breaks before the stream's beginning has arrived, no node sees a broken
@@ -151,6 +153,8 @@ impl Links {
         self.given_up.is_empty() && self.distrusted.is_empty()
     }
 
+    /// Whether a node is no longer waited for: it could not be reached for [`AWAY_WAIT`], or its
+    /// newest known incarnation sent what no correct node sends.
     pub fn is_given_up(&self, node: NodeId) -> bool {
         self.given_up.contains(&node) || self.distrusted.contains_key(&node)
     }
@@ -167,7 +171,8 @@ impl Links {
         }
     }
 
-    /// Whether frames of this incarnation of a node are ignored: it sent what no correct node sends.
+    /// Whether frames of this incarnation of a node are ignored: it sent what no correct node
+    /// sends.
     pub fn is_refused(&self, node: NodeId, incarnation: Incarnation) -> bool {
         self.distrusted.get(&node) == Some(&incarnation)
     }
@@ -441,9 +446,9 @@ impl Coordinator {
         }
     }
 
-    /// Excludes one of two members: the one in more reported pairs, then the one that alone says so,
-    /// then the one with the higher id. So a member that lies about its links excludes itself. Never
-    /// excludes this node, nor a node without which the others would not be a quorum.
+    /// Excludes one of two members: the one in more reported pairs, then the one that alone says
+    /// so, then the one with the higher id. So a member that lies about its links excludes itself.
+    /// Never excludes this node, nor a node without which the others would not be a quorum.
     fn part(&mut self, one: NodeId, other: NodeId) {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return;

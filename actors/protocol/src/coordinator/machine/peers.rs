@@ -200,8 +200,8 @@ impl Coordinator {
         self.peers.are_calm() && self.links.all_are_reached()
     }
 
-    /// Whether every member lives, contributes in time and is trusted, so that the plain attempt, which needs
-    /// no proposal, fits.
+    /// Whether every member lives, contributes in time and is trusted, so that the plain attempt,
+    /// which needs no proposal, fits.
     pub(super) fn is_plain(&self) -> bool {
         let Some(history) = self.history.as_ref().filter(|history| history.member) else {
             return false;
@@ -377,8 +377,10 @@ impl Coordinator {
         }
         let missing = Nodes(&ids(&dead)).to_string();
         Some(format!(
-            "{found}: no quorum. {rule}. Bring back {missing}: their processes may still run elsewhere. A restarted process has no vote \
-             (unless on_quorum_loss = fork and all of them were restarted). If they are gone for good, slowmo recover continues without them"
+            "{found}: no quorum. {rule}. Bring back {missing}: their processes may still run \
+             elsewhere. A restarted process has no vote (unless on_quorum_loss = fork and all of \
+             them were restarted). If they are gone for good, slowmo recover continues without \
+             them"
         ))
     }
 

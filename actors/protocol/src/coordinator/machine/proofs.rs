@@ -1,5 +1,5 @@
-//! Proofs that nodes lied. A node that was restarted, or joined later, does not know whom the others
-//! refuse, and may admit it as a leader: whoever has a proof shows it then.
+//! Proofs that nodes lied. A node that was restarted, or joined later, does not know whom the
+//! others refuse, and may admit it as a leader: whoever has a proof shows it then.
 //!
 //! ```text
 //!   liar X (out)       A (saw the proof)      leader (restarted since)
@@ -7,8 +7,8 @@
 //!   │                  │◄── Attempt(with X) ──┤
 //!   │                  ├─ Equivocated ───────►│ names X, and begins another attempt without it
 //! ```
-//! A proof is about one incarnation, which has a key of its own. It is forgotten once everybody that
-//! saw it has ended.
+//! A proof is about one incarnation, which has a key of its own. It is forgotten once everybody
+//! that saw it has ended.
 
 use super::Coordinator;
 use crate::coordinator::events::Effect;

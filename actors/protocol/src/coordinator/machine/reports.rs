@@ -19,7 +19,7 @@ pub(super) struct Reports {
     pub(super) left_out: BTreeSet<NodeId>,
 }
 
-/// What is known of a pair.
+/// The reports about a pair.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Report {
     /// Number of attempts under which it was reported, and the last of them.

@@ -1,4 +1,4 @@
-//! What a node saw of the others' votes in a round, and what they say of its decision.
+//! The others' votes in a round, and their words on its decision, as a node saw them.
 
 use super::history::PlacedOutcome;
 use crate::coordinator::outcome::Outcome;
@@ -7,8 +7,8 @@ use crate::ident::{NodeId, Term};
 use crate::published::{Digest, Signed};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of different entries that others say are decided, and of nodes that say that later
-/// rounds are, whose entries are kept. One honest node more than lie is enough.
+/// Maximum number of different entries that others say are decided, and of nodes that say that
+/// later rounds are, whose entries are kept. One honest node more than lie is enough.
 pub const TOLD_MAX: usize = 8;
 
 /// The votes of one node in a round: its first and its newest one. A node that votes again does not
@@ -25,7 +25,7 @@ impl CastVotes {
     }
 }
 
-/// What this node saw of the others' votes in the round, and what they say of its decision.
+/// The others' votes in the round, and their words on its decision, as this node saw them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Seen {
     /// The votes of each voter; at most [`MEMBERS_MAX`](crate::view::MEMBERS_MAX).
@@ -33,7 +33,8 @@ pub(super) struct Seen {
     /// The entry for which the leader of the highest term asked votes, with its sound signature.
     pub asked: Option<(Term, Signed)>,
     /// Incarnations of nodes that say that the round is decided, with the entry's digest; at most
-    /// [`MEMBERS_MAX`](crate::view::MEMBERS_MAX). One that joins is no voter, although its node may be.
+    /// [`MEMBERS_MAX`](crate::view::MEMBERS_MAX). One that joins is no voter, although its node may
+    /// be.
     pub tellers: BTreeMap<Voter, Digest>,
     /// The entries that they name; at most [`TOLD_MAX`].
     pub entries: BTreeMap<Digest, Outcome>,
@@ -42,8 +43,8 @@ pub(super) struct Seen {
     /// Voters that said, since they were asked, that they know of no decision; at most
     /// [`MEMBERS_MAX`](crate::view::MEMBERS_MAX).
     pub undecided: BTreeSet<NodeId>,
-    /// Terms whose leaders are proved to have asked for votes for two entries; at most [`TOLD_MAX`],
-    /// the highest.
+    /// Terms whose leaders are proved to have asked for votes for two entries; at most
+    /// [`TOLD_MAX`], the highest.
     pub of_two: BTreeSet<Term>,
     /// Whether everybody was asked.
     pub asks: bool,

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Timer {
     /// Wait for contributions of members that live, from the first contribution. Then an attempt is
-    /// made without those that are late.
+    /// made without those that are late. The key `grace_ms` sets it; it is at most half of
+    /// `round_timeout_ms` ([`capped_grace`](crate::coordinator::capped_grace)), and a configuration
+    /// with more is refused.
     Grace,
     /// Wait for an outcome, from this node's contribution. Then the run ends here with an error,
     /// unless a quorum is gone.
@@ -37,8 +39,8 @@ pub(super) enum Timer {
     /// Wait for what receivers with other values got from the owners. Then the next attempt is made
     /// without those that did not say.
     Compare,
-    /// Wait for the votes of all living voters, once this node was told a decision. Then a quorum of
-    /// them is enough, and everybody is asked.
+    /// Wait for the votes of all living voters, once this node was told a decision. Then a quorum
+    /// of them is enough, and everybody is asked.
     Votes,
     /// Wait before this node may again stand in for a leader that it cannot reach.
     StandIn,

@@ -6,13 +6,13 @@
 //!   ├─ Accept(other) ───┼─────────────────────►│
 //!   │                   ├─ Accepted(one) ─────►│      a vote carries what L signed
 //!   │                   │◄──── Accepted(other) ┤
-//!   │◄──────────────────┼─ TwoEntries ────────►┤      two signatures of one term: everybody goes on without L
+//!   │◄──────────────────┼─ TwoEntries ────────►┤      two signatures of one term: all leave L out
 //! ```
 //! A member waits for the votes of all voters that live before it applies a decision (`believing`).
 //! So if a leader has two entries voted for, the honest nodes of both sides find it before they
-//! apply either, provided that their votes reach each other in that time. Votes that come later find
-//! it too: a node that applied an entry without a quorum of others then stops, and trains no second
-//! model.
+//! apply either, provided that their votes reach each other in that time. Votes that come later
+//! find it too: a node that applied an entry without a quorum of others then stops, and trains no
+//! second model.
 //!
 //! Where the wait is zero, each node votes to its leader and believes what one node says.
 
@@ -33,16 +33,15 @@ use crate::view::Member;
 use crate::wire::{Header, Message};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Time for which a member that was told a decision waits for the votes of all living voters. Honest
-/// nodes that reach each other do so within it.
+/// Time for which a member that was told a decision waits for the votes of all living voters.
+/// Honest nodes that reach each other do so within it.
 pub const VOTES_WAIT: Span = Span::from_millis(1_000);
 
-/// Maximum number of entries that are kept because only their leaders' votes made a quorum for them,
-/// as far as this node saw: those of minutes in which members cannot reach each other.
+/// Maximum number of entries that are kept because only their leaders' votes made a quorum for
+/// them, as far as this node saw: those of minutes in which members cannot reach each other.
 pub const DOUBTFUL_MAX: usize = 1 << 12;
 
-/// What this node knows of an entry that it applied: others may find late that it was not the only
-/// one.
+/// An entry that this node applied. Others may find late that it was not the only one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Applied {
     /// The attempt whose data was installed, and what its owners published.
@@ -51,7 +50,7 @@ pub(super) struct Applied {
     lineage: Lineage,
     round: Round,
     entry: Digest,
-    /// What the leader signed for it, if this node was asked for its vote.
+    /// The leader's signature for it and the term, if this node was asked for its vote.
     asked: Option<(Term, Signed)>,
     /// Whether it has a quorum also without that leader's vote.
     is_firm: bool,
@@ -120,7 +119,8 @@ impl Coordinator {
         asked.map(|asked| asked.digest).or_else(held)
     }
 
-    /// What was applied in the round of a header, if it was the last round or is doubtful.
+    /// Returns the entry that was applied in the round of a header, if it was the last round or is
+    /// doubtful.
     fn applied_in(&self, header: &Header) -> Option<&Applied> {
         if !self.doubts() || header.round >= self.place().round {
             return None;
@@ -131,8 +131,11 @@ impl Coordinator {
 
     /// Keeps the entry that was applied last while another one takes its place.
     fn keep_doubtful(&mut self) {
-        let last = self.applied.take().filter(|applied| !applied.is_firm);
-        if let Some(last) = last.filter(|_| self.doubts()) {
+        let last = self.applied.take();
+        if let Some(last) = last
+            && !last.is_firm
+            && self.doubts()
+        {
             self.doubtful.push_back(Applied {
                 signed: BTreeMap::new(),
                 ..last
@@ -156,13 +159,15 @@ impl Coordinator {
         self.broadcast(to, &Message::Accepted(signed), out);
     }
 
-    /// What this node voted for last, with its leader's signature; `None` if it has not voted under
-    /// the term in force, or leads it.
+    /// Returns the entry that this node voted for last, with its leader's signature; `None` if it
+    /// has not voted under the term in force, or leads it.
     pub(super) fn own_vote(&self) -> Option<Signed> {
         let deciding = self.deciding.as_ref()?;
         let (term, _) = deciding.acceptor.accepted()?;
-        let in_force = *term == deciding.term() && term.node != self.me();
-        deciding.seen.asked_under(*term).filter(|_| in_force)
+        if *term != deciding.term() || term.node == self.me() {
+            return None;
+        }
+        deciding.seen.asked_under(*term)
     }
 
     pub(super) fn members_and_voters(&self) -> BTreeSet<NodeId> {
@@ -257,8 +262,8 @@ impl Coordinator {
         self.go_on_without_leader(header, (one, other), now, out);
     }
 
-    /// Handles the proof that a leader asked for votes for two entries. It holds in every round, for
-    /// the incarnation whose key the view has.
+    /// Handles the proof that a leader asked for votes for two entries. It holds in every round,
+    /// for the incarnation whose key the view has.
     pub(super) fn receive_two_entries(
         &mut self,
         header: &Header,
@@ -281,8 +286,9 @@ impl Coordinator {
         self.go_on_without_leader(header, (one, other), now, out);
     }
 
-    /// Goes on without a leader that asked for votes for two entries. A node that applied one of them
-    /// which only that leader's vote made a quorum for stops: the others may have applied the other.
+    /// Goes on without a leader that asked for votes for two entries. A node that applied one of
+    /// them which only that leader's vote made a quorum for stops: the others may have applied the
+    /// other.
     fn go_on_without_leader(
         &mut self,
         header: &Header,
@@ -333,13 +339,16 @@ impl Coordinator {
 
     /// Sends this node's vote again to a node that asks, or that can be sent to again.
     pub(super) fn vote_again(&self, to: NodeId, out: &mut Outbox<Effect>) {
-        if let Some(signed) = self.own_vote().filter(|_| self.doubts()) {
+        if !self.doubts() {
+            return;
+        }
+        if let Some(signed) = self.own_vote() {
             self.send(to, Message::Accepted(signed), out);
         }
     }
 
-    /// Whether a correct leader cannot ask for votes for an entry: this node is its next member, and
-    /// does not hold its data.
+    /// Whether a correct leader cannot ask for votes for an entry: this node is its next member,
+    /// and does not hold its data.
     pub(super) fn lacks(&self, entry: &Outcome) -> bool {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return false;
@@ -354,7 +363,10 @@ impl Coordinator {
     /// Whether a quorum voted for another entry under an earlier term, as this node saw it: that
     /// one is decided.
     pub(super) fn saw_another_chosen(&self, term: Term, digest: Digest) -> bool {
-        let Some(deciding) = self.deciding.as_ref().filter(|_| self.doubts()) else {
+        if !self.doubts() {
+            return false;
+        }
+        let Some(deciding) = &self.deciding else {
             return false;
         };
         let votes = deciding.seen.votes.values();
@@ -370,7 +382,7 @@ impl Coordinator {
         })
     }
 
-    /// What is kept of an entry while the next round is under way. Names the nodes that told of
+    /// Keeps an applied entry while the next round is under way. Names the nodes that told of
     /// another one.
     pub(super) fn note_applied(
         &mut self,
@@ -384,12 +396,12 @@ impl Coordinator {
         };
         let signed = deciding.data.known(attempt);
         let signed = signed.map(|movement| movement.signed.clone());
-        let asked = deciding.seen.asked.filter(|_| self.doubts());
-        let entry = if self.doubts() {
-            outcome.digest()
-        } else {
-            Digest::default()
-        };
+        let mut asked = None;
+        let mut entry = Digest::default();
+        if self.doubts() {
+            entry = outcome.digest();
+            asked = deciding.seen.asked;
+        }
         let asked = asked.filter(|(_, signed)| signed.digest == entry);
         // Whoever asked for the votes, as far as this node knows, may be the one that lies.
         let asker = asked.map(|(term, _)| term.node);

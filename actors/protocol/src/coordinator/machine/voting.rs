@@ -153,8 +153,8 @@ impl Coordinator {
     }
 
     /// Handles a leader that asks for votes for an entry whose data this node does not hold,
-    /// although it is a next member. The leader that asked first lies; one that finishes an entry of
-    /// an earlier term may have been told it by a liar.
+    /// although it is a next member. The leader that asked first lies; one that finishes an entry
+    /// of an earlier term may have been told it by a liar.
     fn asked_without_data(&mut self, header: &Header, now: Instant, out: &mut Outbox<Effect>) {
         let finishes = header.attempt == 0 && header.term.counter > 0;
         let closed = |deciding: &Deciding| header.term < deciding.closed_below;

@@ -60,8 +60,7 @@ fn whoever_more_members_cannot_reach_takes_no_part() {
 }
 
 #[test]
-fn nobody_is_left_out_without_whom_the_others_are_no_quorum_and_attempts_follow_at_growing_intervals()
- {
+fn nobody_is_left_out_whom_the_quorum_needs_and_attempts_follow_at_growing_intervals() {
     let mut leader = Bench::leader(&[1, 2, 3]);
     leader.lose(&[3], false);
     leader.hear(2, Message::Contribute(contribution()));

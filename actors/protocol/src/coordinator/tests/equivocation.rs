@@ -4,7 +4,7 @@ use super::*;
 use crate::coordinator::{COMPARE_WAIT, RoundError};
 use crate::sound::Unsound;
 
-/// What an owner published to other nodes.
+/// Returns another digest, which a lying owner publishes to other nodes.
 fn otherwise(owner: u64) -> Signed {
     Signed::simulated(&[owner as u8, 99])
 }
@@ -46,7 +46,7 @@ fn names(effects: &[Effect]) -> Vec<(u64, Unsound)> {
     effects.iter().filter_map(named).collect()
 }
 
-/// Who was told that an owner equivocated.
+/// Lists the nodes that were told that an owner equivocated.
 fn told_proof(effects: &[Effect], owner: u64) -> Vec<u64> {
     let told = |(to, _, message): (NodeId, &Header, &Message)| match message {
         Message::Equivocated {
@@ -296,7 +296,8 @@ fn a_leader_that_counts_on_a_proved_liar_is_shown_the_proof() {
         attempt: number,
         ..member.place()
     };
-    let (next, third) = (attempt(1), attempt(2));
+    let next = attempt(1);
+    let third = attempt(2);
     let shown = member.hear_attempt_at(1, next, &entry, &[1, 2, 3, 4]);
     assert!(!says!(shown, Message::Equivocated { .. }), "{shown:?}");
     member.hear(3, proof_of(4));

@@ -1,4 +1,4 @@
-//! What survivors do without a quorum: how long they wait, and what they go on with.
+//! Survivors without a quorum: how long they wait, and which entry they continue with.
 
 use super::*;
 use crate::coordinator::Voter;
@@ -102,8 +102,8 @@ fn who_was_not_reached_when_a_fork_began_takes_no_part_in_it() {
     );
 }
 
-/// What survivors led by node 2 ask votes for, or attempt, with the promises of `promised`, each of
-/// which accepted `accepted`. Everybody else is known to have ended.
+/// Leads survivors as node 2, with the promises of `promised`, each of which accepted `accepted`.
+/// Everybody else is known to have ended. Returns what they ask votes for, or attempt.
 fn survivors_go_on(accepted: &Outcome, promised: &[u64]) -> (Bench, Vec<Effect>) {
     let mut node = survivor();
     let gone: Vec<u64> = IDS

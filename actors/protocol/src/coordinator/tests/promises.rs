@@ -1,4 +1,4 @@
-//! What a node promised holds on every way out of a history and back into it.
+//! A node's promises hold on every way out of a history and back into it.
 
 use super::*;
 use crate::coordinator::{GivesUp, Voter};

@@ -1,5 +1,4 @@
-//! What a leader sends in a steady round, in bytes as they travel: it grows with the members, not
-//! with their square.
+//! The bytes that a leader sends in a steady round grow with the members, not with their square.
 
 use super::*;
 use crate::coordinator::VOTES_WAIT;

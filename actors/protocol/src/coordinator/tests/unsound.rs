@@ -233,7 +233,8 @@ fn a_late_leader_is_not_blamed_for_what_the_first_contributor_expects() {
     };
     let effects = member.hear_attempt(1, &outcome, &all);
     assert_eq!(effects, []);
-    // The leader goes by most of those that it knows of, here by the lower id, and drops the attempt.
+    // The leader goes by most of those that it knows of, here by the lower id, and drops the
+    // attempt.
     let effects = leader.hear(2, Message::Contribute(contribution()));
     assert_eq!(newest(&leader, &effects), Some((all.to_vec(), vec![2])));
 }

@@ -246,7 +246,8 @@ fn one_node_that_is_ahead_is_not_followed_and_two_are() {
         round: Round(round),
         ..member.place()
     };
-    let (far, near) = (at(90), at(4));
+    let far = at(90);
+    let near = at(4);
     let asks = member.hear_at(3, far, decision(later(90, &[3])));
     let learns = |message: &Message| *message == Message::Learn;
     assert_eq!(told(&asks, learns), [1, 3, 4, 5]);
@@ -323,7 +324,8 @@ fn a_vote_is_told_again_to_who_asks() {
     assert!(says!(again, to 3, Message::Accepted(_)), "{again:?}");
 }
 
-/// Nodes 1, 3 and 4 are a quorum, so a later leader that asks for something else ignores its promises.
+/// Nodes 1, 3 and 4 are a quorum, so a later leader that asks for something else ignores its
+/// promises.
 #[test]
 fn a_leader_that_asks_twice_against_a_chosen_entry_gains_nothing() {
     let (mut voter, entry) = follower(&[1, 2, 3, 4, 5], 2);
@@ -495,8 +497,8 @@ fn no_single_node_makes_a_fork_while_a_quorum_lives() {
     assert!(!applies(&told), "{told:?}");
 }
 
-/// Nodes 2 and 3 voted for an entry, with node 1 a quorum, before they heard of the other one, which
-/// nodes 4 and 5 hold and did not vote for.
+/// Nodes 2 and 3 voted for an entry, with node 1 a quorum, before they heard of the other one,
+/// which nodes 4 and 5 hold and did not vote for.
 #[test]
 fn who_takes_over_from_a_proved_liar_does_not_count_on_its_vote() {
     let (mut leader, entry) = follower(&[1, 2, 3, 4, 5], 2);

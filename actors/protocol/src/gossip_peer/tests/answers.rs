@@ -1,4 +1,5 @@
-//! What is refused, what comes twice, what is asked for, and how much is remembered.
+//! Answers to messages: some are refused, some come twice, some are asked for. The memory of them
+//! is bounded.
 
 use super::bench::{
     Bench, arrivals, ask, header, key, mix, mixed, overlapped, reclaimed, refused, sends, skipped,

@@ -20,7 +20,7 @@ pub fn combine(a: Mass, scale: f64, b: Mass) -> Mass {
     ]
 }
 
-/// Who answers for a message, as its sender sees it.
+/// The side that answers for a message, as its sender sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// It is without an answer.

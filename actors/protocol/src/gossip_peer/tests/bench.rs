@@ -201,7 +201,7 @@ pub fn plan(effects: &[Effect]) -> Option<&Plan> {
     })
 }
 
-/// Whom the gossip went to.
+/// Lists the nodes that the gossip went to.
 pub fn out(effects: &[Effect]) -> Vec<u64> {
     plan(effects)
         .map(|plan| plan.out.iter().map(|to| to.0).collect())

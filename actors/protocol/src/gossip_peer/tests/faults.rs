@@ -1,4 +1,4 @@
-//! What happens to simulated nodes and their connections.
+//! Faults of simulated nodes and their connections.
 
 use super::bench::ROUND;
 use super::node::Doing;

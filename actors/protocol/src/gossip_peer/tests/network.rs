@@ -9,7 +9,7 @@ use crate::ident::NodeId;
 use crate::wire::Header;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is remembered of connections.
+/// The state of the connections.
 #[derive(Default)]
 pub struct Network {
     links: BTreeMap<(NodeId, NodeId), u64>,
@@ -31,7 +31,7 @@ impl Network {
         self.cut.contains(&pair(a, b))
     }
 
-    /// What is on its way is lost.
+    /// Breaks a connection: everything on its way is lost.
     pub fn break_link(&mut self, a: NodeId, b: NodeId) {
         *self.links.entry(pair(a, b)).or_default() += 1;
     }

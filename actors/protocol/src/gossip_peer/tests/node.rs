@@ -5,7 +5,7 @@ use crate::gossip_peer::{GossipPeer, Key, Mix, Plan, Sent};
 use crate::ident::{NodeId, Step};
 use std::collections::BTreeMap;
 
-/// What the training loop of a node does.
+/// The activity of a node's training loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     Computing,
@@ -29,7 +29,7 @@ pub struct Node {
     pub alive: bool,
     pub machine: GossipPeer,
     pub mass: Mass,
-    /// What the last inner step moved it by, and what of that goes with the next messages.
+    /// The change by the last inner step, and the part of it that goes with the next messages.
     pub moved: Mass,
     goes: Mass,
     /// The step under way.
@@ -37,7 +37,7 @@ pub struct Node {
     /// The first step whose mix has not been.
     pub mixing: Step,
     pub doing: Doing,
-    /// What was sent and may come back.
+    /// The mass that was sent and may come back.
     pub kept: BTreeMap<Sent, Mass>,
     pub incoming: BTreeMap<Key, Stream>,
     pub held: BTreeMap<Key, Mass>,

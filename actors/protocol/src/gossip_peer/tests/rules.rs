@@ -1,4 +1,4 @@
-//! Who waits for what, what is mixed when, and whom a gossip goes to.
+//! Rules of waiting, of mixing, and of choosing the peers of a gossip.
 
 use super::bench::{
     Bench, GRACE, ROUND, SETTLE, arrivals, header, key, mix, mixed, out, overlapped, plan, refused,

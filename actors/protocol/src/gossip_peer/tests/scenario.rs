@@ -1,4 +1,4 @@
-//! What a simulated run is like: everything follows from its seed.
+//! The configuration of a simulated run. Everything follows from its seed.
 
 use crate::algorithm::{Gossip, LatePeers, TopologyName};
 use crate::simulation::Random;
@@ -7,7 +7,7 @@ use crate::time::Span;
 /// One millisecond of simulated time.
 pub const MILLI: u64 = 1_000;
 
-/// What goes wrong.
+/// The kinds of faults in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Nothing: nodes are about equally fast.

@@ -95,8 +95,8 @@ impl Seen {
 }
 
 impl Seen {
-    /// Checks the events of [`super::storm::RUNS`] runs of a class. Those that the class is for must
-    /// have happened at least about half as often as when this was written, the others never.
+    /// Checks the events of [`super::storm::RUNS`] runs of a class. Those that the class is for
+    /// must have happened at least about half as often as when this was written, the others never.
     pub fn shows(&self, class: Class) {
         let least: [usize; 8] = match class {
             Class::Quiet => [80, 0, 900, 0, 0, 200, 30, 0],

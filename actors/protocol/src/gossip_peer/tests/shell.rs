@@ -1,5 +1,5 @@
-//! What a simulated node does for its machine, as a real shell would, and what is checked at every
-//! event.
+//! The shell of a simulated node: it does for the machine what a real one would, and checks the
+//! books at every event.
 
 use super::node::Doing;
 use super::scenario::MILLI;
@@ -130,7 +130,7 @@ impl World {
         self.compute(id);
     }
 
-    /// What is mixed in the values and in the books.
+    /// Books a mix in the values and in the audit.
     fn book(&mut self, id: NodeId, cause: &In, mix: &Mix) {
         for (to, step) in &mix.returned {
             self.audit

@@ -68,7 +68,8 @@ fn weights_stay_within_bounds_where_members_are_dead_or_slow() {
                 for (name, dead, slow) in sets {
                     let Extremes { min, max, spread } = run(nodes, gossip, dead, slow);
                     eprintln!(
-                        "W={nodes} p={peers} s={} {:?} {name}: weights {min:.3} .. {max:.2}, models apart {spread:.1e}",
+                        "W={nodes} p={peers} s={} {:?} {name}: weights {min:.3} .. {max:.2}, \
+                         models apart {spread:.1e}",
                         gossip.staleness, gossip.late_peers
                     );
                     assert!(

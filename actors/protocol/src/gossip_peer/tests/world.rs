@@ -242,7 +242,7 @@ impl World {
         }
     }
 
-    /// What came back without an effect; and when the machine wants a tick.
+    /// Books the mass that came back without an effect, and plans the tick that the machine wants.
     fn after(&mut self, id: NodeId, cause: &In) {
         for of in self.audit.open_of(id) {
             if !self.nodes[&id].machine.escrow.is_open((of.1, of.2)) {

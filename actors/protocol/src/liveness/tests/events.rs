@@ -115,7 +115,10 @@ fn a_death_by_silence_probes_the_port_at_once_and_told_again_once_it_is_known_to
         assert!(watcher.now.0 < 60_000_000);
     }
     assert!(
-        matches!(verdicts(effects.clone())[..], [Effect::Down(TWO, FIRST, cause)] if !cause.has_ended()),
+        matches!(
+            verdicts(effects.clone())[..],
+            [Effect::Down(TWO, FIRST, cause)] if !cause.has_ended()
+        ),
         "{effects:?}"
     );
     let at = effects
@@ -378,7 +381,9 @@ proptest! {
     /// An authenticated peer may say anything: a node that is heard is not marked down, one that is
     /// silent is, and nothing panics.
     #[test]
-    fn hostile_packets_bury_nobody_who_is_heard(packets in proptest::collection::vec((2..5u64, packets()), 1..40)) {
+    fn hostile_packets_bury_nobody_who_is_heard(
+        packets in proptest::collection::vec((2..5u64, packets()), 1..40)
+    ) {
         let mut watcher = Watcher::new();
         for (from, packet) in packets {
             let bytes = Datagram::V1(Content::Swim(packet)).encode().unwrap();

@@ -133,7 +133,8 @@ fn no_live_node_is_marked_down_on_a_rough_network() {
         assert_eq!(simulation.verdicts, []);
         let per_node = simulation.datagrams / count / seconds;
         println!(
-            "{count} nodes, {seconds} s: nobody down; {per_node} datagrams and {} port probes a node and second",
+            "{count} nodes, {seconds} s: nobody down; {per_node} datagrams and {} port probes a \
+             node and second",
             simulation.port_probes / count / seconds
         );
     }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How long a connection takes to be set up anew, once both ends run.
 const RECONNECT: Span = Span::from_millis(30);
 
-/// What the network does to packets.
+/// The network's treatment of packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Network {
     /// Lost packets of a thousand.
@@ -65,7 +65,7 @@ struct Node {
     heard: BTreeSet<u64>,
     paused_until: Instant,
     killed: bool,
-    /// What arrived while it was paused; the oldest are lost, as in a socket's buffer.
+    /// Events that arrived while it was paused; the oldest are lost, as in a socket's buffer.
     waiting: Vec<Event>,
     wake_at: Option<Instant>,
 }

@@ -389,7 +389,8 @@ fn a_run_admits_nodes_however_many_have_come_and_gone() {
     }
 }
 
-/// Node 2 is started again before node 9 is told of the entry that admits it beside its predecessor.
+/// Node 2 is started again before node 9 is told of the entry that admits it beside its
+/// predecessor.
 #[test]
 fn who_is_admitted_late_knows_which_members_were_started_again_meanwhile() {
     let mut node = joiner(&[1, 2]);

@@ -81,7 +81,10 @@ fn one_wrong_node_gives_up_and_the_right_ones_wait_and_name_it() {
     assert_eq!(gives_up(&right), None);
     let waiting = right.waiting();
     assert!(
-        waiting.starts_with("2 of min_nodes = 3 nodes have met; 127.0.0.1:7001 is refused: node 1 has other settings: tau"),
+        waiting.starts_with(
+            "2 of min_nodes = 3 nodes have met; 127.0.0.1:7001 is refused: node 1 has other \
+             settings: tau"
+        ),
         "{waiting}"
     );
     right.disconnect(1, false);

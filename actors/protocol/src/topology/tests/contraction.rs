@@ -9,7 +9,7 @@ use crate::topology::{BipartiteExponential, Exponential, Topology};
 /// Row `i`: how much of each member's start `i` holds.
 type Matrix = Vec<Vec<f64>>;
 
-/// What everybody holds after `cycles` cycles of push-sum.
+/// Returns the values that everybody holds after `cycles` cycles of push-sum.
 fn mixed(graph: &dyn Topology, members: &[NodeId], cycles: u64) -> Matrix {
     let size = members.len();
     let mut held: Matrix = (0..size)

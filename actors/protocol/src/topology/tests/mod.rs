@@ -1,4 +1,4 @@
-//! What every graph promises, over tables of sizes.
+//! Properties of every graph, over tables of sizes.
 
 mod contraction;
 mod order;

@@ -1,4 +1,4 @@
-//! What an order by measured rates saves, over tables of sites.
+//! An order by measured rates saves time, over tables of sites.
 
 use super::members;
 use crate::ident::NodeId;

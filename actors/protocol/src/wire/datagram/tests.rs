@@ -201,7 +201,9 @@ fn a_claimed_length_is_refused_before_it_is_allocated() {
 
 proptest! {
     #[test]
-    fn random_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..DATAGRAM_BYTES_MAX)) {
+    fn random_bytes_do_no_harm(
+        bytes in proptest::collection::vec(any::<u8>(), 0..DATAGRAM_BYTES_MAX)
+    ) {
         if let Ok(datagram) = Datagram::decode(&bytes) {
             prop_assert_eq!(datagram.encode().unwrap(), bytes);
         }

@@ -186,7 +186,8 @@ pub(super) fn counts(run: &Observed, axis: &Axis) -> String {
     chart.curve("c", "", &of(|round| round.contributors.len()), true);
     let legend = "<p class='legend'><span><i style='background:var(--dim)'></i>alive</span>\
                   <span><i class='member' style='background:var(--member)'></i>members</span>\
-                  <span><i style='background:var(--works)'></i>contributors of a decided round</span></p>";
+                  <span><i style='background:var(--works)'></i>contributors of a decided \
+                  round</span></p>";
     format!("{legend}{}", chart.finish())
 }
 
@@ -216,7 +217,9 @@ pub(super) fn rounds(run: &Observed, axis: &Axis) -> String {
 /// Chart of the losses that workers reported, one curve per node.
 pub(super) fn losses(run: &Observed, axis: &Axis) -> String {
     if run.losses.is_empty() {
-        return "<p class='dim'>The training reports no loss (<code>worker.report_loss</code>).</p>".to_owned();
+        return "<p class='dim'>The training reports no loss \
+                (<code>worker.report_loss</code>).</p>"
+            .to_owned();
     }
     let curves: Vec<(u64, Vec<(Instant, f64)>)> = run
         .losses

@@ -20,11 +20,13 @@ pub(super) fn legend() -> String {
     };
     let mark = |class: &str, shape: &str, words: &str| {
         format!(
-            "<span><svg style='display:inline-block;width:1em;height:.8em' viewBox='0 0 12 10'><path class='{class}' d='{shape}'/></svg> {words}</span>"
+            "<span><svg style='display:inline-block;width:1em;height:.8em' \
+             viewBox='0 0 12 10'><path class='{class}' d='{shape}'/></svg> {words}</span>"
         )
     };
     format!(
-        "<p class='legend'>{}{}{}{}{}{}{}{}<span><i style='background:var(--good);opacity:.25'></i>nothing is done any more</span></p>",
+        "<p class='legend'>{}{}{}{}{}{}{}{}<span>\
+         <i style='background:var(--good);opacity:.25'></i>nothing is done any more</span></p>",
         bar("alive", "alive"),
         bar("member", "member"),
         bar("works", "contributing"),
@@ -140,7 +142,8 @@ fn faults(run: &Observed, axis: &Axis, node: NodeId, y: f64, body: &mut String) 
         };
         let _ = write!(
             body,
-            "<path class='{class}' d='M{:.1} {base:.1}L{:.1} {base:.1}L{x:.1} {tip:.1}Z'><title>{} {:.1} s</title></path>",
+            "<path class='{class}' d='M{:.1} {base:.1}L{:.1} {base:.1}L{x:.1} {tip:.1}Z'>\
+             <title>{} {:.1} s</title></path>",
             x - 4.5,
             x + 4.5,
             fault.name(),

@@ -47,7 +47,8 @@ pub fn page(report: &Report, run: &Observed) -> String {
         tables::notes(report),
     ];
     format!(
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><meta name='viewport' content='width=device-width'>\
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>\
+         <meta name='viewport' content='width=device-width'>\
          <title>{title}</title><style>{}</style></head><body>{}</body></html>\n",
         style::CSS,
         parts.concat()

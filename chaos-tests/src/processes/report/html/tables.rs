@@ -126,13 +126,16 @@ pub(super) fn kinds(report: &Report) -> String {
         measures.next_round_ms.count
     ));
     rows.push_str(&format!(
-        "<tr><td><b>whole again</b> after links were well</td><td class='n'>{}</td>{}<td></td><td></td></tr>",
+        "<tr><td><b>whole again</b> after links were well</td>\
+         <td class='n'>{}</td>{}<td></td><td></td></tr>",
         measures.whole_ms.count,
         cell(&measures.whole_ms)
     ));
     format!(
-        "<h2>Faults</h2><p class='dim'>Milliseconds: p50 · p90 · max</p><table><tr><th></th><th class='n'>times</th>\
-         <th class='n'>until the next decided round</th><th class='n'>until the victim contributes again</th>\
+        "<h2>Faults</h2><p class='dim'>Milliseconds: p50 · p90 · max</p><table><tr><th></th>\
+         <th class='n'>times</th>\
+         <th class='n'>until the next decided round</th><th class='n'>until the victim contributes \
+         again</th>\
          <th class='n'>rounds later than usual, summed</th></tr>{rows}</table>"
     )
 }
@@ -150,7 +153,8 @@ pub(super) fn growth(report: &Report) -> String {
             let first = first / unit;
             let last = last / unit;
             format!(
-                "<tr><td>{name} of node {node}</td><td class='n'>{first:.1}</td><td class='n'>{last:.1}</td>\
+                "<tr><td>{name} of node {node}</td><td class='n'>{first:.1}</td>\
+                 <td class='n'>{last:.1}</td>\
                  <td class='n'>{}</td><td class='n'>{samples}</td></tr>",
                 percent(*growth)
             )
@@ -172,8 +176,10 @@ pub(super) fn growth(report: &Report) -> String {
         return String::new();
     }
     format!(
-        "<h2>Processes that lived through</h2><p class='dim'>Medians of the first and the last third of the measured time; growth compares \
-         samples at equal numbers of live nodes.</p><table><tr><th></th><th class='n'>first</th><th class='n'>last</th>\
+        "<h2>Processes that lived through</h2><p class='dim'>Medians of the first and the last \
+         third of the measured time; growth compares samples at equal numbers of live \
+         nodes.</p><table><tr><th></th>\
+         <th class='n'>first</th><th class='n'>last</th>\
          <th class='n'>growth</th><th class='n'>samples</th></tr>{rows}</table>"
     )
 }
@@ -187,7 +193,8 @@ pub(super) fn notes(report: &Report) -> String {
         .map(|note| format!("<li>{}</li>", escape(note)))
         .collect();
     rows.push_str(&format!(
-        "<li>links carried {:.1} MB in {} datagrams, lost {} on purpose; the emulator itself dropped {}</li>",
+        "<li>links carried {:.1} MB in {} datagrams, lost {} on purpose; the emulator itself \
+         dropped {}</li>",
         traffic.bytes as f64 / 1e6,
         traffic.datagrams,
         traffic.lost,
