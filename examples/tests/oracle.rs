@@ -1,4 +1,5 @@
-//! The oracle learns the digits: model, shards, batches and optimizer without any network.
+//! In the oracle (model, shards, batches and optimizer, no network) SlowMo learns the digits better
+//! than its base.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use slowmo::internal::tensors::flat::restore;

@@ -90,8 +90,8 @@ impl Cluster {
         fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// Runs on the first host of job `id` what `sbatch` would, as bash gets it: a copy of the
-    /// script somewhere else.
+    /// Returns the command that `sbatch` would run on the first host of job `id`: bash with a copy
+    /// of the script somewhere else.
     fn batch(&self, script: &str, id: &str, tasks: u16, port: u16) -> Command {
         let spool = self.path(&format!("spool-{id}"));
         fs::copy(scripts().join(script), &spool).unwrap();

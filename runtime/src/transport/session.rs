@@ -50,7 +50,7 @@ pub(crate) struct Session {
     connections: Arc<Watched<usize>>,
     /// Notified when the peer has renewed a connection, so that it may accept this node's renewal.
     pub(crate) peer_renewed: Notify,
-    /// The rest of the bytes of this peer that the node holds at once.
+    /// Bytes that the node may still take in from this peer.
     inbox: Arc<Semaphore>,
     /// Read-locked while an event is delivered, so that `PeerDown` comes last.
     delivering: RwLock<()>,

@@ -362,8 +362,8 @@ impl<L> Table<L> {
     }
 }
 
-/// Returns the addresses that one host can send from: its IPv4 address, or a network of 64 bits of
-/// IPv6.
+/// Returns a number that stands for all addresses that one host can send from: its IPv4 address, or
+/// a network of 64 bits of IPv6.
 fn network_of(host: IpAddr) -> u128 {
     match host.to_canonical() {
         IpAddr::V4(address) => u128::from(address.to_bits()),

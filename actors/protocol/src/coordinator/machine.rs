@@ -478,7 +478,7 @@ impl Coordinator {
             self.peers.forget();
             self.forget_stragglers(out);
             self.step_down();
-            self.timers.end_membership();
+            self.timers.end_round();
             self.end_waiting(out);
         } else {
             self.leave_history(out);

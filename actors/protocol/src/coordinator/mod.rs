@@ -206,8 +206,9 @@
 //!   does not find it decided (`asked_settings`).
 //! - A checkpoint that a member asked for is made after the round that follows, if that allows one;
 //!   if all members leave, they leave with such a round (`asked_checkpoint`).
-//! - A node that asks about an older round is told the newest entry; a node that is ahead is asked,
-//!   and a silent leader is asked repeatedly (`learning`; P4).
+//! - A node that asks about an older round is told the newest entry, also if it asks from a fork of
+//!   the same bootstrap. A node that is ahead is asked, and a silent leader is asked repeatedly
+//!   (`learning`; P4).
 //! - A node whose data was not decided, or that was excluded, joins again, and keeps voting if it
 //!   is a voter (`learning`; P2, P4).
 //! - A leaving node waits until a quorum of the next voters knows the entry (`learning`; P4).

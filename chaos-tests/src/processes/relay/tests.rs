@@ -1,4 +1,4 @@
-//! Links treat packets between sockets on loopback as they say.
+//! Packets between sockets on loopback are delayed, lost and doubled as their link says.
 #![allow(clippy::unwrap_used)]
 
 use super::*;

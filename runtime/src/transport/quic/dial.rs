@@ -97,8 +97,8 @@ async fn dial(
     }
 }
 
-/// Returns the error of the newest attempt. One that found no answer because the caller's time was
-/// up tells less than the answer to the attempt before it.
+/// Returns the error to report: the newest attempt's, unless the caller's time cut that one short;
+/// then that of the attempt before it.
 fn told(error: DialError, is_cut_short: bool, before: Option<DialError>) -> DialError {
     match before {
         Some(before) if is_cut_short && error == DialError::NoAnswer => before,

@@ -6,7 +6,7 @@
 //! the only user of quinn and rustls.
 //!
 //! `identity` holds the certificates, `tls` says who is accepted. `credential` and `renewal`
-//! exchange keys and certificates while nodes train: connections are made anew inside their
+//! replace keys and certificates while nodes train: connections are made anew inside their
 //! sessions.
 
 mod accept;

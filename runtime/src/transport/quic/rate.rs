@@ -17,7 +17,7 @@ pub(super) struct Rate {
     pub burst: u32,
 }
 
-/// The rest of a rate.
+/// The part of a rate that is not used up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     tokens: f64,

@@ -327,7 +327,7 @@ impl ServerCertVerifier for AnyName {
     }
 }
 
-/// Returns a dialer's data of a connection's handshake.
+/// Returns the data of a connection's handshake, such as its protocol.
 fn handshake_data(connection: &quinn::Connection) -> Option<Box<HandshakeData>> {
     connection.handshake_data()?.downcast().ok()
 }

@@ -54,11 +54,13 @@ impl Coordinator {
         }
     }
 
-    /// Decides what others say is decided, once this node believes it.
+    /// Decides what others say is decided, once this node believes it. Until then it waits for what
+    /// further nodes say, also of those that are ahead, whatever stopped its timers meanwhile.
     pub(super) fn decide_when_believed(&mut self, now: Instant) {
         if !self.decide_where(|coordinator, digest| coordinator.believes(digest)) {
             let waits = |deciding: &Deciding| {
-                deciding.decided.is_none() && !deciding.seen.entries.is_empty()
+                let is_told = !deciding.seen.entries.is_empty() || !deciding.seen.ahead.is_empty();
+                deciding.decided.is_none() && is_told
             };
             if self.deciding.as_ref().is_some_and(waits) {
                 self.timers

@@ -70,7 +70,7 @@ pub struct Claim {
     pub of: Statement,
 }
 
-/// The meaning of a signature.
+/// The statement that a signature makes about a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statement {
     /// The signer published values with this digest in an attempt.

@@ -134,8 +134,9 @@ impl Coordinator {
             return;
         };
         let of_this = header.lineage == place.lineage || header.lineage == outcome.lineage;
-        // A node may have followed this one into a fork that this one left for the entry. Nobody
-        // else in that fork knows the entry, and whoever asks judges it as one of another history.
+        // A node may have followed this one into a fork that this one left for the entry, and nobody
+        // else in that fork knows the entry. It may as well ask from the history before a fork that
+        // this node is in. In both cases it judges the entry as one of another history.
         let of_a_fork = matches!(message, Message::Learn) && header.lineage.is_akin(place.lineage);
         if !of_this && !of_a_fork {
             return;

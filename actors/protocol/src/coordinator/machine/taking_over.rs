@@ -20,6 +20,7 @@ use crate::planted::{self, Bug};
 use crate::time::{Instant, Span};
 use crate::wire::{ContributionNotice, Header, Message};
 use std::collections::{BTreeMap, BTreeSet};
+
 /// Time after asking for promises for which a leader still waits for voters that seem alive,
 /// although a quorum has promised.
 pub const PROMISE_WAIT: Span = Span::from_millis(1_000);

@@ -98,11 +98,4 @@ impl Timers {
     pub fn end_round(&mut self) {
         self.0.retain(|timer, _| *timer == Timer::Leave);
     }
-
-    /// Stops the timers of a member in a round that it still votes on. It still waits for the votes
-    /// of the others: what it was told of the decision may be believed later.
-    pub fn end_membership(&mut self) {
-        self.0
-            .retain(|timer, _| matches!(timer, Timer::Leave | Timer::Votes));
-    }
 }

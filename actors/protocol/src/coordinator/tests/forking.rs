@@ -102,8 +102,8 @@ fn who_was_not_reached_when_a_fork_began_takes_no_part_in_it() {
     );
 }
 
-/// Leads survivors as node 2, with the promises of `promised`, each of which accepted `accepted`.
-/// Everybody else is known to have ended. Returns what they ask votes for, or attempt.
+/// Node 2 leads survivors. The nodes in `promised` promise and have accepted `accepted`; all others
+/// have ended. Returns node 2 and its effects.
 fn survivors_go_on(accepted: &Outcome, promised: &[u64]) -> (Bench, Vec<Effect>) {
     let mut node = survivor();
     let gone: Vec<u64> = IDS

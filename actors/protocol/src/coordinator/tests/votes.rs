@@ -592,6 +592,8 @@ fn a_voter_that_gave_up_its_membership_follows_who_is_ahead() {
     };
     voter.hear_at(3, place, decision(later));
     voter.tell(In::Resign(GivesUp::Membership));
-    voter.wait(VOTES_WAIT.0);
+    let effects = voter.wait(VOTES_WAIT.0);
     assert_eq!(voter.machine.place().round, Round(5));
+    let learns = |message: &Message| *message == Message::Learn;
+    assert_eq!(told(&effects, learns), [1, 3]);
 }
