@@ -137,8 +137,9 @@ impl Coordinator {
         // A node may have followed this one into a fork that this one left for the entry, and nobody
         // else in that fork knows the entry. It may as well ask from the history before a fork that
         // this node is in. In both cases it judges the entry as one of another history.
-        let of_a_fork = matches!(message, Message::Learn) && header.lineage.is_akin(place.lineage);
-        if !of_this && !of_a_fork {
+        let asks_from_akin =
+            matches!(message, Message::Learn) && header.lineage.is_akin(place.lineage);
+        if !of_this && !asks_from_akin {
             return;
         }
         match message {
