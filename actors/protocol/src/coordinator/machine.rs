@@ -193,6 +193,7 @@ impl Machine for Coordinator {
             In::PeerDown(node) => self.links.lost(node, now),
             In::Unheard(nodes) => self.links.unheard(&nodes, now),
             In::Joiners { epoch, members } => self.candidates(epoch, members),
+            In::JoinAsked(node) => self.join_asked(node, out),
             // Outside of every history, departures are ignored: the id may belong to another
             // incarnation by the time this node joins.
             In::Leaving {

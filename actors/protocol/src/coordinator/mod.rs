@@ -137,6 +137,8 @@
 //! ```
 //! An entry admits no more new voters than there are continuing ones; further joiners vote one
 //! entry later ([`next_voters`]). If J dies or is too slow, the next attempt is made without it.
+//! If J asks again, `Admit` is sent again, and J counts once it says again that it is ready: it may
+//! have been a member in its own eyes when the first one came, and parked the streams.
 //!
 //! # A node drains
 //! ```text
@@ -229,9 +231,10 @@
 //! - A leader whose attempt admits or keeps a node that is proved to lie is shown the proof
 //!   (`proofs`; P4).
 //! - In a fork that has decided nothing only the nodes that it began with take part; a next member
-//!   of an entry that it finishes follows it (`forking`, `links`; P2, P4).
+//!   of an entry that it finishes follows it, and tells those of the fork that it leaves (`forking`,
+//!   `links`; P2, P4).
 //! - A node keeps the history that it was in until it is admitted elsewhere; it goes back if nobody
-//!   can admit it (`returning`; P3, P5).
+//!   can admit it, and only to an entry whose data it holds (`returning`; P3, P5).
 //! - A term is led once: a leader that stepped down, or resigned and returned, takes a higher one
 //!   (`leading`; P1, P2).
 //! - Survivors: if nobody else of that history is left, a joiner continues with the entry that

@@ -21,6 +21,7 @@ mod forking;
 mod order;
 mod promises;
 mod restoring;
+mod returning;
 mod size;
 mod stragglers;
 mod streams;

@@ -113,6 +113,8 @@ pub enum Effect {
         /// The joiners.
         members: Vec<Member>,
     },
+    /// A node asked to join, perhaps again.
+    JoinAsked(NodeId),
     /// A member leaves, perhaps this node.
     Leaving {
         /// The leaving node.

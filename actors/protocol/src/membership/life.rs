@@ -493,6 +493,7 @@ impl Membership {
             }
             self.watch(out);
             self.tell_joiners(out);
+            out.push(Effect::JoinAsked(header.sender));
         }
     }
 

@@ -348,6 +348,7 @@ impl<D: Data> Turn<'_, D> {
             Effect::Joiners { epoch, members } => {
                 self.tell(coordinator::In::Joiners { epoch, members })
             }
+            Effect::JoinAsked(node) => self.tell(coordinator::In::JoinAsked(node)),
             Effect::Leaving {
                 node,
                 incarnation,

@@ -151,11 +151,18 @@ fn a_node_cut_off_at_any_phase_of_a_slow_round_comes_back() {
         suspect_ms: 200,
         ..config(4, 2)
     };
-    let flow = Flow {
+    let reach = |trap| Drill::new(&IDS, &[], config.clone(), trap);
+    let flow = comes_back(&reach);
+    flow.assert_costs_nothing(&flow.phases());
+}
+
+/// A node is cut off in a slow round, and can be reached again once the others went on.
+fn comes_back<'a>(reach: &'a (dyn Fn(Option<Trap>) -> Drill + Sync)) -> Flow<'a> {
+    Flow {
         ids: IDS.to_vec(),
         round: SLOW,
         act: Act::CutOff,
-        reach: &|trap| Drill::new(&IDS, &[], config.clone(), trap),
+        reach,
         go_on: &|drill, cut_off| {
             if let Some(id) = cut_off {
                 drill.until_steady(&without(&IDS, &[cut_off]), 2);
@@ -163,8 +170,27 @@ fn a_node_cut_off_at_any_phase_of_a_slow_round_comes_back() {
             }
             IDS.to_vec()
         },
+    }
+}
+
+/// The leader is cut off as it asks for votes. When it is back it resigns, and applies the round
+/// that it asked votes for only then: it is a member in its own eyes while the others admit it.
+#[test]
+fn a_leader_cut_off_while_it_asks_for_votes_is_admitted_at_once() {
+    let config = Config {
+        probe_interval_ms: 50,
+        suspect_ms: 200,
+        ..config(4, 2)
     };
-    flow.assert_costs_nothing(&flow.phases());
+    let point = Point {
+        round: SLOW,
+        kind: Kind::Accept,
+        nth: 1,
+    };
+    // Which of both comes first differs from run to run.
+    let runs = [(IDS[0], point); 24];
+    let reach = |trap| Drill::new(&IDS, &[], config.clone(), trap);
+    comes_back(&reach).assert_costs_nothing(&runs);
 }
 
 /// One is held before the round and the others go on without it after the grace, while a node is

@@ -25,8 +25,10 @@ use std::collections::BTreeSet;
 
 impl Coordinator {
     /// Whether a stream with this header may belong to an attempt that this node takes part in: one
-    /// of the current or the next round, from a member. A node outside of the history, whose
-    /// admission may still be on its way, admits streams of any decided history.
+    /// of this or a later round, from a member. The others may have left this node out and be
+    /// admitting it again before it knows of either. Of another history, only the next round counts.
+    /// A node outside of the history, whose admission may still be on its way, admits streams of any
+    /// decided history.
     #[must_use]
     pub fn admits(&self, header: &Header) -> bool {
         let same = header.cluster == self.settings.identity.cluster && header.lineage.is_decided();
@@ -39,7 +41,7 @@ impl Coordinator {
         let next = deciding
             .may_follow()
             .any(|outcome| is_member(&outcome.view, header));
-        let here = header.round == history.round && header.lineage == history.lineage;
+        let here = header.round >= history.round && header.lineage == history.lineage;
         let near = here || header.round == history.round.next();
         same && near && (is_member(&history.view, header) || next)
     }
@@ -592,6 +594,7 @@ impl Coordinator {
                 if lineage == history.lineage && round == history.round => {}
             _ => {
                 self.set_aside(history.lineage, out);
+                self.keep_place();
                 self.deciding = Some(super::deciding::Deciding::new(history.first_term()));
                 self.history = Some(history);
                 self.timers.end_round();
@@ -604,6 +607,11 @@ impl Coordinator {
             return;
         }
         deciding.highest = deciding.highest.max(header.term);
+        let ready = deciding.data.ready(header.term, header.attempt);
+        if let Some(entry) = ready.and_then(Movement::entry) {
+            // This node asked again, so its leader no longer counts on what it said before.
+            return self.send_from(header.place(), header.sender, Message::Ready(entry), out);
+        }
         self.take_proposal(header.term, header.attempt, proposal, out);
     }
 }

@@ -257,15 +257,15 @@ impl Coordinator {
             Message::Decide {
                 entry: Entry::Whole(entry),
                 ..
-            } => self.follow_fork(header, entry),
+            } => self.follow_fork(header, entry, out),
             _ => {}
         }
     }
 
     /// Follows an entry that survivors finished and that has this node as a member, although none
     /// of them asked it to take part: it holds the data, and follows them unless it voted for
-    /// something else.
-    fn follow_fork(&mut self, header: &Header, entry: Outcome) {
+    /// something else. Those of the fork that it leaves are told: they would wait for it.
+    fn follow_fork(&mut self, header: &Header, entry: Outcome, out: &mut Outbox<Effect>) {
         let allowed = self.may_follow_a_fork(false);
         let myself = self.myself();
         let (Some(history), Some(deciding)) = (&mut self.history, &mut self.deciding) else {
@@ -286,9 +286,20 @@ impl Coordinator {
             .is_some_and(|(_, accepted)| !accepted.has_the_data_of(&entry));
         let holds = deciding.decided.is_none() && deciding.data.of(&entry).is_some();
         if allowed && akin && counted && !bound && holds && is_member(&history.view, header) {
+            let mut left: Vec<NodeId> = Vec::new();
+            if history.is_fork && history.lineage != entry.lineage {
+                left.extend(history.voters.ids().filter(|id| *id != myself.node));
+            }
             history.lineage = entry.lineage;
             deciding.seen = Seen::default();
-            deciding.decided = Some(entry);
+            deciding.decided = Some(entry.clone());
+            for to in left {
+                let decide = Message::Decide {
+                    entry: Entry::Whole(entry.clone()),
+                    leaves: false,
+                };
+                self.send_from(header.place(), to, decide, out);
+            }
         }
     }
 

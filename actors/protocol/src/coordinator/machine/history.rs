@@ -58,6 +58,9 @@ pub(super) struct History {
     pub is_ordered: bool,
     /// Whether this node is a member. Otherwise it votes, or receives the round's data, or both.
     pub member: bool,
+    /// Whether this node holds what the previous entry decided. It does not where others decided
+    /// that entry without it, nor while it is being admitted.
+    pub holds: bool,
 }
 
 /// An entry with the place where it was decided.
@@ -87,10 +90,11 @@ impl History {
             is_fork: false,
             is_ordered: false,
             member: true,
+            holds: true,
         }
     }
 
-    /// The history after an entry, for the incarnation `me` of a node.
+    /// The history after an entry that the incarnation `me` of a node does not hold.
     pub fn after(outcome: Outcome, place: Place, me: Voter) -> Self {
         let member = outcome
             .view
@@ -114,6 +118,7 @@ impl History {
             is_fork: false,
             is_ordered: false,
             member,
+            holds: false,
         }
     }
 

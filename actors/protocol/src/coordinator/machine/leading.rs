@@ -385,6 +385,26 @@ impl Coordinator {
         self.take_proposal(term, number, proposal, out);
     }
 
+    /// Handles a node's request to be admitted. If the attempt under way admits it, it asks again:
+    /// it was told when it could not be admitted, as a member in its own eyes, or it has dropped
+    /// the data since. It is told again, and counts once it says again that it is ready.
+    pub(super) fn join_asked(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
+        let deciding = self.deciding.as_mut();
+        let Some(Lead::Attempt(attempts)) = deciding.map(|deciding| &mut deciding.lead) else {
+            return;
+        };
+        let Some(proposal) = &attempts.proposal else {
+            return;
+        };
+        if !proposal.joiners().any(|joiner| joiner.id == node) {
+            return;
+        }
+        let proposal = proposal.clone();
+        attempts.ready.remove(&node);
+        let place = (attempts.term, attempts.number);
+        self.tell_attempt(node, self.place_of(place.0, place.1), &proposal, out);
+    }
+
     fn tell_attempt(
         &self,
         to: NodeId,

@@ -16,7 +16,6 @@ use crate::coordinator::voters::{Voter, Votes};
 use crate::ident::{Lineage, NodeId};
 use crate::machine::{Outbox, Place};
 use crate::planted::{self, Bug};
-use crate::policy::Quorum;
 use crate::time::{Instant, Span};
 use crate::view::Member;
 use crate::wire::{Header, Message};
@@ -289,7 +288,7 @@ impl Coordinator {
         let decided = PlacedOutcome { outcome, place };
         if stays && !last {
             let outcome = decided.outcome.clone();
-            self.begin_round(decided);
+            self.begin_round(decided, true);
             out.push(Effect::Apply {
                 attempt,
                 outcome: outcome.clone(),
@@ -340,13 +339,16 @@ impl Coordinator {
         }
     }
 
-    /// Begins the round after an entry.
-    fn begin_round(&mut self, decided: PlacedOutcome) {
+    /// Begins the round after an entry; `holds` says whether this node holds what it decided.
+    fn begin_round(&mut self, decided: PlacedOutcome, holds: bool) {
         let myself = self.myself();
         let epoch = self.history.as_ref().map(|history| history.view.epoch());
         let PlacedOutcome { outcome, place } = decided;
         let another_view = epoch != Some(outcome.view.epoch());
-        let history = History::after(outcome, place, myself);
+        let history = History {
+            holds,
+            ..History::after(outcome, place, myself)
+        };
         self.peers.begin(&history, another_view);
         let joiners = &self.peers.joiners;
         self.links.begin(history.round, |node| {
@@ -364,10 +366,8 @@ impl Coordinator {
     fn go_on_outside(&mut self, decided: PlacedOutcome, now: Instant, out: &mut Outbox<Effect>) {
         let was_member = self.history.as_ref().is_some_and(|history| history.member);
         self.timers.end_round();
-        if was_member && self.settings.quorum == Quorum::Survivors {
-            self.keep_place();
-        }
-        self.begin_round(decided.clone());
+        self.keep_place();
+        self.begin_round(decided.clone(), false);
         if let Some(history) = &mut self.history {
             history.member = false;
         }

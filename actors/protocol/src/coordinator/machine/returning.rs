@@ -42,14 +42,17 @@ impl Coordinator {
         self.discard_where(|_| true, out);
     }
 
-    /// Called when the others decided without this node, among survivors. Keeps its previous place:
-    /// if all the others die before one of them admits this node again, it holds the newest model
-    /// that is left.
+    /// Called when the others decided without this node. Among survivors, keeps its previous place,
+    /// also if it has resigned from it: if all the others die before one of them admits this node
+    /// again, it holds the newest model that is left.
     pub(super) fn keep_place(&mut self) {
+        if self.settings.quorum != Quorum::Survivors {
+            return;
+        }
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return;
         };
-        if self.aside.is_none() && history.last.is_some() {
+        if self.aside.is_none() && history.last.is_some() && history.holds {
             let history = History {
                 member: false,
                 ..history.clone()
@@ -114,7 +117,9 @@ impl Coordinator {
             .view
             .member(myself.node)
             .is_some_and(|member| member.incarnation == myself.incarnation);
-        if !counted {
+        // The view may count on a node that never held its entry: one that was being admitted a
+        // second time. It has no model to stand with.
+        if !(counted && history.holds) {
             return;
         }
         let Some(last) = &history.last else { return };

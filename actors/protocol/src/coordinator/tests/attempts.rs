@@ -146,6 +146,37 @@ fn a_joiner_is_ready_once_it_has_the_buffers_of_the_lowest_contributor() {
     assert!(says!(ready, Message::Ready(_)), "{ready:?}");
 }
 
+/// The request of a joiner may cross its admission, which it could not follow then. What it said
+/// before it asked again does not count any more.
+#[test]
+fn a_joiner_that_asks_again_is_admitted_again_and_counts_once_it_says_again_that_it_is_ready() {
+    let (mut leader, begun) = admits(|_| {});
+    leader.hold_all(&begun);
+    leader.hear(9, leader.is_ready());
+    let again = leader.tell(In::JoinAsked(NodeId(9)));
+    assert!(says!(again, to 9, Message::Admit { .. }), "{again:?}");
+    let others = leader.hear_all(&[2, 3], &leader.is_ready());
+    assert!(!says!(others, Message::Accept { .. }), "{others:?}");
+    let ready = leader.hear(9, leader.is_ready());
+    assert!(says!(ready, Message::Accept { .. }), "{ready:?}");
+    // Whoever is in no attempt waits for the next one.
+    let (mut leader, _) = admits(|_| {});
+    let other = leader.tell(In::JoinAsked(NodeId(8)));
+    assert!(!says!(other, Message::Admit { .. }), "{other:?}");
+}
+
+#[test]
+fn a_joiner_that_is_admitted_again_says_again_that_it_is_ready() {
+    let mut joiner = Bench::outside(view(&[1, 2, 3]), 3, |_| {});
+    joiner.contribute_to(FIRST);
+    let parent = founded(&view(&[1, 2]), 1);
+    let begun = joiner.hear_admission(parent.clone(), 1, &[1, 2, 3]);
+    let held = joiner.hold_all(&begun);
+    assert!(says!(held, to 1, Message::Ready(_)), "{held:?}");
+    let again = joiner.hear_admission(parent, 1, &[1, 2, 3]);
+    assert!(says!(again, to 1, Message::Ready(_)), "{again:?}");
+}
+
 #[test]
 fn whoever_joins_is_told_the_decision() {
     let (mut leader, begun) = admits(|_| {});

@@ -160,3 +160,32 @@ fn a_bootstrap_is_given_up_unless_it_is_decided() {
     );
     assert!(alone.machine.view().is_some());
 }
+
+/// The others leave a member out and admit it again before it knows of either.
+#[test]
+fn a_member_takes_streams_of_later_rounds_from_members_of_its_history() {
+    let (mut member, bootstrap) = Bench::ready(&[1, 2, 3], 2, |_| {});
+    member.hear_decision(1, bootstrap);
+    let speaking = view(&[1, 2, 3, 9]);
+    let takes = |lineage, round, sender| {
+        let place = Place {
+            lineage,
+            round: Round(round),
+            ..member.place()
+        };
+        let speaker = identity(&speaking, sender);
+        let Frame::V1 { header, .. } = speaker.frame(place, Message::Learn);
+        member.machine.admits(&header)
+    };
+    for (lineage, round, sender, expected) in [
+        (LINEAGE, 0, 1, false),
+        (LINEAGE, 1, 1, true),
+        (LINEAGE, 4, 1, true),
+        (LINEAGE, 4, 9, false),
+        (LINEAGE.parted(3), 2, 1, true),
+        (LINEAGE.parted(3), 4, 1, false),
+    ] {
+        let takes = takes(lineage, round, sender);
+        assert_eq!(takes, expected, "{lineage:?}, round {round} of {sender}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Which node gets which message, and from which nodes a message is accepted.
 
 use super::*;
-use crate::coordinator::{Attempt, FOLLOW_WAIT, Recovery, RecoveryError};
+use crate::coordinator::{Attempt, FOLLOW_WAIT, Recovery, RecoveryError, Voter};
 use crate::policy::Quorum;
 
 #[test]
@@ -46,6 +46,63 @@ fn survivors_that_count_on_a_node_are_followed_unless_it_voted_for_something_els
             (follows, follows),
             "{votes:?}: {effects:?}"
         );
+    }
+}
+
+/// Nodes 4 and 5 began a fork, and node 4 leads it. Node 5 follows the others.
+#[test]
+fn who_follows_survivors_tells_those_of_the_fork_that_it_leaves() {
+    let (mut member, outcome) = Bench::ready(&[1, 2, 3, 4, 5], 5, |settings| {
+        settings.quorum = Quorum::Survivors
+    });
+    let before = member.place();
+    let voters = member.view.members()[3..].iter().map(Voter::from).collect();
+    let begins = Message::Fork {
+        lineage: LINEAGE.parted(4),
+        ordered: false,
+        voters,
+    };
+    member.hear_under(4, term(1, 4), begins);
+    assert_eq!(member.place().lineage, LINEAGE.parted(4));
+    let fork = LINEAGE.parted(5);
+    let entry = Outcome {
+        lineage: fork,
+        waiting: ids(&[1, 4, 5]),
+        leader: NodeId(2),
+        ..outcome
+    };
+    let place = Place {
+        lineage: fork,
+        term: term(1, 2),
+        ..before
+    };
+    let effects = member.hear_at(2, place, decision(entry));
+    assert_eq!(member.place().lineage, fork);
+    let told: Vec<u64> = messages(&effects)
+        .filter(|(.., message)| matches!(message, Message::Decide { .. }))
+        .map(|(to, ..)| to.0)
+        .collect();
+    assert_eq!(told, [4], "{effects:?}");
+}
+
+/// Nobody else in a fork may know the entry for which this node left it.
+#[test]
+fn a_question_from_an_akin_history_is_answered_and_nothing_else() {
+    let (mut member, bootstrap) = Bench::ready(&[1, 2, 3], 2, |_| {});
+    let before = member.place();
+    member.hear_decision(1, bootstrap);
+    assert_eq!(member.place().round, Round(1));
+    for (lineage, message, answered) in [
+        (LINEAGE, Message::Learn, true),
+        (LINEAGE, Message::Prepare, true),
+        (LINEAGE.parted(7), Message::Learn, true),
+        (LINEAGE.parted(7), Message::Prepare, false),
+        (Lineage(!LINEAGE.0), Message::Learn, false),
+    ] {
+        let place = Place { lineage, ..before };
+        let effects = member.hear_at(3, place, message.clone());
+        let answers = says!(effects, to 3, Message::Decide { .. });
+        assert_eq!(answers, answered, "{lineage:?} {message:?}: {effects:?}");
     }
 }
 

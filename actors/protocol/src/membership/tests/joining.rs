@@ -244,6 +244,21 @@ fn asks(member: &mut Bench, stranger: &mut Membership) -> (Option<JoinRefusal>, 
 }
 
 #[test]
+fn a_leader_hears_of_every_request() {
+    let mut member = Bench::member(1, view(4, &[1, 2, 3]));
+    let mut stranger = peer(9, None);
+    let asked = |effects: &[Effect]| effects.contains(&Effect::JoinAsked(NodeId(9)));
+    asks(&mut member, &mut stranger);
+    assert!(asked(&member.hear(&stranger, Message::Join)), "again");
+    let mut stranger = peer(8, None);
+    stranger.model = Some(ModelSize::of(5));
+    member.connect(&stranger);
+    let refused = member.hear(&stranger, Message::Join);
+    assert!(!joiners(&refused).is_some_and(|joiners| joiners.contains(&8)));
+    assert!(!refused.contains(&Effect::JoinAsked(NodeId(8))));
+}
+
+#[test]
 fn refusals_name_the_reason() {
     let mut member = Bench::member(1, view(4, &[1, 2, 3]));
     let refusal = |change: fn(&mut Membership)| {
