@@ -45,6 +45,8 @@ pub enum In {
     /// Voters on the coming rounds that are not members; replaces the previous list. They are
     /// watched like members, and dialed.
     Retained(Vec<Member>),
+    /// The others went on without this node, to where a decision says. [`In::MustRejoin`] follows.
+    WentOn(MemberState),
     /// A round was decided whose data this node does not hold: it has to join again.
     MustRejoin,
     /// The coordinator took note that this node resigns (`true`), or keeps the bootstrap that it

@@ -142,6 +142,7 @@ impl Machine for Membership {
                 self.life.retained = voters;
                 self.watch(out);
             }
+            In::WentOn(cluster) => _ = self.life.cluster.get_or_insert(cluster),
             In::MustRejoin => self.must_rejoin(out),
             In::Resigned(obeyed) => self.resigned(obeyed, out),
             In::Drain => self.drain(now, out),

@@ -437,6 +437,10 @@ impl<D: Data> RoundsPart<D> {
             Effect::Unsound(node, what) => out.push(RoundsEffect::Unsound(node, what)),
             Effect::MustRejoin => {
                 out.push(RoundsEffect::MustRejoin);
+                // The node that said so may be gone before it says where it stands.
+                if let Some(cluster) = self.machine.newest_standing() {
+                    out.push(RoundsEffect::Tell(membership::In::WentOn(cluster).into()));
+                }
                 out.push(RoundsEffect::Tell(membership::In::MustRejoin.into()));
             }
             Effect::Resigned(obeyed) => {

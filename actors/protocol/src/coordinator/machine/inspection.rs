@@ -8,6 +8,7 @@ use crate::coordinator::voters::Voters;
 use crate::ident::{Lineage, NodeId, Term};
 use crate::shards::Layout;
 use crate::view::View;
+use crate::wire::MemberState;
 
 impl Coordinator {
     /// The outcome decided last; `None` outside of the history and before the bootstrap.
@@ -17,6 +18,13 @@ impl Coordinator {
         history
             .and_then(|history| history.last.as_ref())
             .map(|decided| &decided.outcome)
+    }
+
+    /// Where the members are that applied the newest entry that this node knows, whether or not it
+    /// is one of them.
+    #[must_use]
+    pub fn newest_standing(&self) -> Option<MemberState> {
+        self.last().map(|decided| decided.outcome.standing())
     }
 
     /// The view of the round under way, also if this node only votes, or receives the round's data.

@@ -141,6 +141,24 @@ fn a_member_that_must_rejoin_founds_no_cluster_of_its_own() {
     );
 }
 
+/// The only node that knows where the others went tells the decision, and dies before it says where
+/// it stands.
+#[test]
+fn a_member_that_the_others_continued_without_returns_when_nobody_is_left_of_them() {
+    let mut node = joiner(&[1, 2]);
+    node.decide(at(FIRST, 8, view(5, &[1, 2, 9])));
+    node.feed(In::WentOn(at(FIRST, 9, view(6, &[1, 2]))));
+    node.feed(In::MustRejoin);
+    node.feed(In::Resigned(true));
+    let returns = |effects: &[Effect]| effects.contains(&Effect::Return { ended: false });
+    for peer in [1, 2] {
+        node.disconnect(peer, false);
+    }
+    node.tick_after(Span(1));
+    let effects = node.tick_after(RETURN_WAIT);
+    assert!(returns(&effects), "{effects:?}");
+}
+
 #[test]
 fn a_member_that_resigned_asks_for_the_same_view_whoever_still_counts_on_it() {
     let mut node = joiner(&[1, 2]);
