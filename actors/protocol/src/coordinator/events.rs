@@ -106,7 +106,8 @@ pub enum In {
         /// The nodes that are ready to be admitted.
         members: Vec<Member>,
     },
-    /// A node asked to be admitted, perhaps again. Follows the list of joiners that has it.
+    /// A node asks to be admitted, perhaps again: it was a member in its own eyes since it asked
+    /// before. Follows the list of joiners that has it.
     JoinAsked(NodeId),
     /// A member leaves, this node included.
     Leaving {

@@ -115,7 +115,8 @@ pub enum Effect {
         /// The joiners.
         members: Vec<Member>,
     },
-    /// A node asked to join, perhaps again.
+    /// A node asks to join that was not waiting to. It may have asked before: it was a member in its
+    /// own eyes meanwhile.
     JoinAsked(NodeId),
     /// A member leaves, perhaps this node.
     Leaving {

@@ -485,15 +485,20 @@ impl Membership {
             self.down(earlier.id, earlier.incarnation, true, out);
         }
         if self.life.candidates.len() < MEMBERS_MAX {
-            self.life
+            let before = self
+                .life
                 .candidates
                 .insert(header.sender, (header.epoch, member));
+            let asks_anew =
+                before.is_none_or(|(_, before)| before.incarnation != header.incarnation);
             if self.life.dead.remove(&(header.sender, header.incarnation)) {
                 out.push(Effect::Back(header.sender));
             }
             self.watch(out);
             self.tell_joiners(out);
-            out.push(Effect::JoinAsked(header.sender));
+            if asks_anew {
+                out.push(Effect::JoinAsked(header.sender));
+            }
         }
     }
 

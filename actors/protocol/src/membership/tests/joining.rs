@@ -262,11 +262,16 @@ fn asks(member: &mut Bench, stranger: &mut Membership) -> (Option<JoinRefusal>, 
 }
 
 #[test]
-fn a_leader_hears_of_every_request() {
+fn a_leader_hears_of_a_request_anew_where_the_joiner_was_a_member_meanwhile() {
     let mut member = Bench::member(1, view(4, &[1, 2, 3]));
     let mut stranger = peer(9, None);
     let asked = |effects: &[Effect]| effects.contains(&Effect::JoinAsked(NodeId(9)));
-    asks(&mut member, &mut stranger);
+    stranger.life.cluster = member.machine.life.standing.clone();
+    member.connect(&stranger);
+    assert!(asked(&member.hear(&stranger, Message::Join)));
+    assert!(!asked(&member.hear(&stranger, Message::Join)), "it waits");
+    let elsewhere = at(FIRST, 3, view(2, &[1, 2, 9]));
+    member.meet(&peer(9, Some(elsewhere)));
     assert!(asked(&member.hear(&stranger, Message::Join)), "again");
     let mut stranger = peer(8, None);
     stranger.model = Some(ModelSize::of(5));
