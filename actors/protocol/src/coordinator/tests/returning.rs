@@ -17,11 +17,10 @@ fn resigned(quorum: Quorum) -> (Bench, Outcome) {
 /// The round in which the node stands once all the others have ended.
 fn stands_in(node: &mut Bench) -> Option<Round> {
     let effects = node.tell(In::Return { ended: true });
-    let stands = effects.iter().find_map(|effect| match effect {
+    effects.iter().find_map(|effect| match effect {
         Effect::Stands(standing) => Some(standing.round),
         _ => None,
-    });
-    stands
+    })
 }
 
 #[test]
