@@ -107,7 +107,7 @@ pub enum In {
         members: Vec<Member>,
     },
     /// A node asks to be admitted, perhaps again: it was a member in its own eyes since it asked
-    /// before. Follows the list of joiners that has it.
+    /// before.
     JoinAsked(NodeId),
     /// A member leaves, this node included.
     Leaving {

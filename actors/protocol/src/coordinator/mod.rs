@@ -137,8 +137,8 @@
 //! ```
 //! An entry admits no more new voters than there are continuing ones; further joiners vote one
 //! entry later ([`next_voters`]). If J dies or is too slow, the next attempt is made without it.
-//! If J asks again, `Admit` is sent again, and J counts once it says again that it is ready: it may
-//! have been a member in its own eyes when the first one came, and parked the streams.
+//! If J was a member in its own eyes when it was admitted, it parked the streams and ignored
+//! `Admit`. It asks anew; `Admit` is sent again, and J counts once it says that it is ready.
 //!
 //! # A node drains
 //! ```text

@@ -142,7 +142,11 @@ impl Machine for Membership {
                 self.life.retained = voters;
                 self.watch(out);
             }
-            In::WentOn(cluster) => _ = self.life.cluster.get_or_insert(cluster),
+            // A node that is about to enter another bootstrap goes nowhere else.
+            In::WentOn(cluster) if self.adopted.is_none() => {
+                self.life.cluster.get_or_insert(cluster);
+            }
+            In::WentOn(_) => {}
             In::MustRejoin => self.must_rejoin(out),
             In::Resigned(obeyed) => self.resigned(obeyed, out),
             In::Drain => self.drain(now, out),

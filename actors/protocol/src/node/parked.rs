@@ -6,8 +6,9 @@ use crate::ident::NodeId;
 use crate::view::MEMBERS_MAX;
 use std::collections::BTreeMap;
 
-/// Most streams that wait: one contribution, one stream of parameters and one of state from every
-/// member, for this round and the next.
+/// Most streams that wait: as many as one contribution, one stream of parameters and one of state
+/// from every member, for this round and the next. Where there is no room, those of the latest
+/// attempt go first: nobody keeps others out with streams of rounds that do not come.
 pub const PARKED_MAX: usize = 6 * MEMBERS_MAX;
 
 /// Streams by attempt, kind and sender.
@@ -27,11 +28,20 @@ impl<S> Default for Parked<S> {
 }
 
 impl<S> Parked<S> {
-    /// Keeps a stream. `false` if a stream of the same attempt, kind and sender waits already, or
-    /// there is no room.
+    /// Keeps a stream, in place of one of a later attempt if there is no room. `false` if a stream
+    /// of the same attempt, kind and sender waits already, or all that wait are of earlier ones.
     pub fn put(&mut self, attempt: Attempt, kind: StreamKind, stream: Arrived<S>) -> bool {
         let key = (attempt, kind, stream.header.sender);
-        let room = self.streams.len() < PARKED_MAX && !self.streams.contains_key(&key);
+        if self.streams.contains_key(&key) {
+            return false;
+        }
+        if self.streams.len() >= PARKED_MAX
+            && let Some(last) = self.streams.last_entry()
+            && *last.key() > key
+        {
+            last.remove();
+        }
+        let room = self.streams.len() < PARKED_MAX;
         if room {
             self.streams.insert(key, stream);
             self.fullest = self.fullest.max(self.streams.len());
@@ -73,5 +83,52 @@ impl<S> Parked<S> {
     /// Most streams that waited at once since the last call.
     pub fn fullest(&mut self) -> usize {
         std::mem::replace(&mut self.fullest, self.streams.len())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, Round, Term};
+    use crate::machine::{Identity, Place};
+    use crate::wire::{Bulk, Frame, Message};
+
+    fn arrived(sender: u64, round: u64) -> (Attempt, Arrived<()>) {
+        let speaker = Identity {
+            cluster: ClusterId(1),
+            node: NodeId(sender),
+            incarnation: Incarnation(1),
+        };
+        let place = Place {
+            lineage: Lineage(7),
+            epoch: Epoch(1),
+            round: Round(round),
+            term: Term::default(),
+            attempt: 0,
+        };
+        let Frame::V1 { header, .. } = speaker.frame(place, Message::Learn);
+        let content = Bulk::Parameters;
+        let stream = ();
+        let arrived = Arrived {
+            header,
+            content,
+            stream,
+        };
+        (Attempt::at(&place), arrived)
+    }
+
+    #[test]
+    fn streams_of_rounds_that_do_not_come_keep_nobody_out() {
+        let mut parked = Parked::default();
+        let mut put = |sender, round| {
+            let (attempt, stream) = arrived(sender, round);
+            parked.put(attempt, StreamKind::Parameters, stream)
+        };
+        let floods = (0..PARKED_MAX as u64).all(|nth| put(2, 1_000_000 + nth));
+        assert!(floods && !put(2, 9_000_000), "it is full");
+        assert!(put(3, 5) && put(4, 5));
+        assert!(!put(3, 5), "it came twice");
+        assert_eq!(parked.len(), PARKED_MAX);
     }
 }

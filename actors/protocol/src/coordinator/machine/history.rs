@@ -59,7 +59,7 @@ pub(super) struct History {
     /// Whether this node is a member. Otherwise it votes, or receives the round's data, or both.
     pub member: bool,
     /// Whether this node holds what the previous entry decided. It does not where others decided
-    /// that entry without it, nor while it is being admitted.
+    /// that entry without it, nor while it is admitted by a round after an entry that it missed.
     pub holds: bool,
 }
 

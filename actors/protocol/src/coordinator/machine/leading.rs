@@ -386,8 +386,8 @@ impl Coordinator {
     }
 
     /// Handles a node's request to be admitted. If the attempt under way admits it, it asks again:
-    /// it was told when it could not be admitted, as a member in its own eyes, or it has dropped
-    /// the data since. It is told again, and counts once it says again that it is ready.
+    /// it was told while it was a member in its own eyes, and parked the streams. It is told again,
+    /// and counts once it says again that it is ready.
     pub(super) fn join_asked(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
         let deciding = self.deciding.as_mut();
         let Some(Lead::Attempt(attempts)) = deciding.map(|deciding| &mut deciding.lead) else {
