@@ -41,12 +41,12 @@ impl<S> Parked<S> {
         {
             last.remove();
         }
-        let room = self.streams.len() < PARKED_MAX;
-        if room {
-            self.streams.insert(key, stream);
-            self.fullest = self.fullest.max(self.streams.len());
+        if self.streams.len() >= PARKED_MAX {
+            return false;
         }
-        room
+        self.streams.insert(key, stream);
+        self.fullest = self.fullest.max(self.streams.len());
+        true
     }
 
     /// Removes and returns the wanted streams of an attempt.
@@ -87,7 +87,6 @@ impl<S> Parked<S> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, Round, Term};
@@ -108,12 +107,10 @@ mod tests {
             attempt: 0,
         };
         let Frame::V1 { header, .. } = speaker.frame(place, Message::Learn);
-        let content = Bulk::Parameters;
-        let stream = ();
         let arrived = Arrived {
             header,
-            content,
-            stream,
+            content: Bulk::Parameters,
+            stream: (),
         };
         (Attempt::at(&place), arrived)
     }

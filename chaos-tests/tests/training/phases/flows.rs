@@ -144,16 +144,20 @@ fn a_node_killed_and_started_again_at_once() {
 /// A node that is cut off is passed over, and is a member again, by itself, once it can be reached.
 #[test]
 fn a_node_cut_off_at_any_phase_of_a_slow_round_comes_back() {
-    // So short a time to be noticed in that a busy machine may lose a second node in it. Two
-    // replicas keep the momentum even then.
-    let config = Config {
-        probe_interval_ms: 50,
-        suspect_ms: 200,
-        ..config(4, 2)
-    };
+    let config = notices_soon();
     let reach = |trap| Drill::new(&IDS, &[], config.clone(), trap);
     let flow = comes_back(&reach);
     flow.assert_costs_nothing(&flow.phases());
+}
+
+/// A node that is cut off is noticed in so short a time that a busy machine may lose a second node in
+/// it. Two replicas keep the momentum even then.
+fn notices_soon() -> Config {
+    Config {
+        probe_interval_ms: 50,
+        suspect_ms: 200,
+        ..config(4, 2)
+    }
 }
 
 /// A node is cut off in a slow round, and can be reached again once the others went on.
@@ -177,11 +181,7 @@ fn comes_back<'a>(reach: &'a (dyn Fn(Option<Trap>) -> Drill + Sync)) -> Flow<'a>
 /// that it asked votes for only then: it is a member in its own eyes while the others admit it.
 #[test]
 fn a_leader_cut_off_while_it_asks_for_votes_is_admitted_at_once() {
-    let config = Config {
-        probe_interval_ms: 50,
-        suspect_ms: 200,
-        ..config(4, 2)
-    };
+    let config = notices_soon();
     let point = Point {
         round: SLOW,
         kind: Kind::Accept,

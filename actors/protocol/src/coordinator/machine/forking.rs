@@ -286,14 +286,14 @@ impl Coordinator {
             .is_some_and(|(_, accepted)| !accepted.has_the_data_of(&entry));
         let holds = deciding.decided.is_none() && deciding.data.of(&entry).is_some();
         if allowed && akin && counted && !bound && holds && is_member(&history.view, header) {
-            let mut left: Vec<NodeId> = Vec::new();
-            if history.is_fork && history.lineage != entry.lineage {
-                left.extend(history.voters.ids().filter(|id| *id != myself.node));
+            let mut left_behind: Vec<NodeId> = Vec::new();
+            if history.is_fork {
+                left_behind.extend(history.voters.ids().filter(|id| *id != myself.node));
             }
             history.lineage = entry.lineage;
             deciding.seen = Seen::default();
             deciding.decided = Some(entry.clone());
-            for to in left {
+            for to in left_behind {
                 let decide = Message::Decide {
                     entry: Entry::Whole(entry.clone()),
                     leaves: false,

@@ -389,20 +389,22 @@ impl Coordinator {
     /// it was told while it was a member in its own eyes, and parked the streams. It is told again,
     /// and counts once it says again that it is ready.
     pub(super) fn join_asked(&mut self, node: NodeId, out: &mut Outbox<Effect>) {
-        let deciding = self.deciding.as_mut();
-        let Some(Lead::Attempt(attempts)) = deciding.map(|deciding| &mut deciding.lead) else {
+        let Some(deciding) = &mut self.deciding else {
             return;
         };
-        let Some(proposal) = &attempts.proposal else {
+        let Lead::Attempt(attempts) = &mut deciding.lead else {
+            return;
+        };
+        let Some(proposal) = attempts.proposal.clone() else {
             return;
         };
         if !proposal.joiners().any(|joiner| joiner.id == node) {
             return;
         }
-        let proposal = proposal.clone();
         attempts.ready.remove(&node);
-        let place = (attempts.term, attempts.number);
-        self.tell_attempt(node, self.place_of(place.0, place.1), &proposal, out);
+        let term = attempts.term;
+        let number = attempts.number;
+        self.tell_attempt(node, self.place_of(term, number), &proposal, out);
     }
 
     fn tell_attempt(

@@ -4,6 +4,16 @@ use super::*;
 use crate::coordinator::{Attempt, FOLLOW_WAIT, Recovery, RecoveryError, Voter};
 use crate::policy::Quorum;
 
+/// The entry with which nodes 2 and 3 finish, in a fork of theirs, what nodes 1 to 5 were ready for.
+fn finished_by_survivors(outcome: Outcome) -> Outcome {
+    Outcome {
+        lineage: LINEAGE.parted(5),
+        waiting: ids(&[1, 4, 5]),
+        leader: NodeId(2),
+        ..outcome
+    }
+}
+
 #[test]
 fn survivors_that_count_on_a_node_are_followed_unless_it_voted_for_something_else() {
     for (votes, follows) in [(None, true), (Some(true), true), (Some(false), false)] {
@@ -19,13 +29,8 @@ fn survivors_that_count_on_a_node_are_followed_unless_it_voted_for_something_els
             let entry = if same { outcome.clone() } else { other };
             member.hear_under(1, term(1, 1), ask(Entry::Whole(entry)));
         }
-        let fork = LINEAGE.parted(5);
-        let entry = Outcome {
-            lineage: fork,
-            waiting: ids(&[1, 4, 5]),
-            leader: NodeId(2),
-            ..outcome
-        };
+        let entry = finished_by_survivors(outcome);
+        let fork = entry.lineage;
         let place = Place {
             lineage: fork,
             term: term(1, 2),
@@ -64,13 +69,8 @@ fn who_follows_survivors_tells_those_of_the_fork_that_it_leaves() {
     };
     member.hear_under(4, term(1, 4), begins);
     assert_eq!(member.place().lineage, LINEAGE.parted(4));
-    let fork = LINEAGE.parted(5);
-    let entry = Outcome {
-        lineage: fork,
-        waiting: ids(&[1, 4, 5]),
-        leader: NodeId(2),
-        ..outcome
-    };
+    let entry = finished_by_survivors(outcome);
+    let fork = entry.lineage;
     let place = Place {
         lineage: fork,
         term: term(1, 2),
