@@ -34,6 +34,7 @@ impl World {
                 let process = self.process(node);
                 if let Some(process) = process {
                     self.processes[process].lies = true;
+                    self.processes[process].lied = true;
                 }
                 process.is_some()
             }
@@ -240,7 +241,8 @@ impl World {
     /// Restores links, clocks and speeds.
     fn mend(&mut self) {
         self.heal();
-        // Who lied is left out until its process is restarted.
+        // Who lied is left out until its process is restarted. The last one that is left is not
+        // killed.
         let lie = |process: &Process| self.processes[*process].lies;
         let liars: Vec<Process> = self.living().filter(lie).collect();
         for process in liars {

@@ -36,6 +36,8 @@ pub struct Running {
     /// Whether the process publishes other values to some nodes; see
     /// [`super::schedule::Act::Equivocate`].
     pub lies: bool,
+    /// Whether it ever did: it ends with an error once it is shown that.
+    pub lied: bool,
     /// Time until which the process does nothing.
     pub paused_until: u64,
     /// The clock of the process.
@@ -278,6 +280,7 @@ impl World {
             node,
             alive: true,
             lies: false,
+            lied: false,
             paused_until: 0,
             clock: Clock::default(),
             searches: true,
@@ -453,8 +456,7 @@ impl World {
             Output::Exit => self.end(process, End::Left),
             Output::Fail(failure) => {
                 let running = &self.processes[process];
-                // Who is shown that it lied ends with an error, as it must.
-                if !running.lies {
+                if !running.lied {
                     self.watch.failed(self.now, running.node.start, &failure);
                 }
                 self.end(process, End::Failed);

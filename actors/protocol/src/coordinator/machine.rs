@@ -85,7 +85,8 @@ use peers::Peers;
 pub use proofs::PROOFS_MAX;
 use proofs::Proofs;
 pub use reports::{PAIRS_REPORTED_MAX, REPORTS_TO_PART};
-use returning::Aside;
+pub use returning::LEFT_MAX;
+use returning::{Aside, Promised};
 pub use seen::TOLD_MAX;
 use std::collections::VecDeque;
 use stragglers::Stragglers;
@@ -106,6 +107,7 @@ pub struct Coordinator {
     /// The history that this node was in, kept while it is on its way into another one or, among
     /// survivors, back into the same.
     aside: Option<Aside>,
+    promised: Promised,
     /// The entry with which this node left, or that excluded it.
     left_with: Option<Left>,
     peers: Peers,
@@ -191,7 +193,7 @@ impl Machine for Coordinator {
             In::Back(node) => self.peers.back(node),
             In::PeerUp(node) => self.peer_up(node, out),
             In::PeerDown(node) => self.links.lost(node, now),
-            In::Unheard(nodes) => self.links.unheard(&nodes, now),
+            In::Unheard(nodes) => self.hears_all_but(&nodes, now),
             In::Joiners { epoch, members } => self.candidates(epoch, members),
             In::JoinAsked(node) => self.join_asked(node, out),
             // Outside of every history, departures are ignored: the id may belong to another
@@ -237,6 +239,7 @@ impl Coordinator {
             history: None,
             deciding: None,
             aside: None,
+            promised: Promised::default(),
             left_with: None,
             peers: Peers::default(),
             stragglers: Stragglers::default(),

@@ -97,10 +97,10 @@ impl Drill {
         };
         let node = Arc::new(in_hub(&shared.hub, id, &shared.ids, &config));
         let watching: Weak<Shared> = Arc::downgrade(shared);
-        let watcher = move |_, sending: Sending<'_>| {
+        let watcher = move |to, sending: Sending<'_>| {
             watching
                 .upgrade()
-                .map_or(Fate::Sends, |shared| shared.judge(id, sending))
+                .map_or(Fate::Sends, |shared| shared.judge(id, to, sending))
         };
         node.faults().unwrap().watch(Arc::new(watcher));
         let worker = node.worker(0).unwrap();

@@ -9,7 +9,7 @@ use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{Config, Runtime, Worker};
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::wire::Frame;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -30,6 +30,8 @@ pub(super) struct State {
     pub(super) book: Book,
     pub(super) armed: Option<Armed>,
     pub(super) sent: BTreeMap<(u64, u64, Kind), usize>,
+    /// The rounds of which a node told another the decision.
+    pub(super) told: BTreeSet<(u64, u64, NodeId)>,
     /// The last start of each node.
     pub(super) nodes: BTreeMap<u64, Arc<Runtime>>,
     /// Earlier starts, dead, whose connections stay as they are.
@@ -78,8 +80,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides the fate of something that a node is about to send.
-    pub(super) fn judge(&self, node: u64, sending: Sending<'_>) -> Fate {
+    /// Decides the fate of something that a node is about to send to another.
+    pub(super) fn judge(&self, node: u64, to: NodeId, sending: Sending<'_>) -> Fate {
         let mut state = self.state();
         if let Sending::Control(Frame::V1 { header, message }) = sending {
             state.book.overhear(node, header, message);
@@ -87,6 +89,11 @@ impl Shared {
         let Some((round, kind)) = classify(sending) else {
             return Fate::Sends;
         };
+        // A decision that is told again answers a message that came late. Whether one does depends
+        // on the run, so it is no phase of the round.
+        if kind == Kind::Decide && !state.told.insert((node, round.0, to)) {
+            return Fate::Sends;
+        }
 
         *state.sent.entry((node, round.0, kind)).or_default() += 1;
         let act = state

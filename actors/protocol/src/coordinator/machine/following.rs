@@ -575,7 +575,7 @@ impl Coordinator {
         proposal: Proposal,
         out: &mut Outbox<Effect>,
     ) {
-        if self.restore_aside_of(history.lineage) {
+        if self.restore_aside_of(history.lineage, out) {
             self.discard_where(|movement| !movement.ready, out);
         }
         let known = self
@@ -593,9 +593,8 @@ impl Coordinator {
             Some((false, lineage, round))
                 if lineage == history.lineage && round == history.round => {}
             _ => {
-                self.set_aside(history.lineage, out);
-                self.keep_place();
-                self.deciding = Some(super::deciding::Deciding::new(history.first_term()));
+                self.leave_for(history.lineage, out);
+                self.deciding = Some(self.promised.resume(&history));
                 self.history = Some(history);
                 self.timers.end_round();
             }

@@ -6,7 +6,7 @@
 
 use super::Coordinator;
 use super::data::Movement;
-use super::deciding::{Deciding, Lead};
+use super::deciding::Lead;
 use super::history::{History, PlacedOutcome};
 use super::timers::Timer;
 use crate::coordinator::events::Effect;
@@ -357,7 +357,7 @@ impl Coordinator {
                 || joiners.contains_key(&node)
         });
         self.rates.retain(|id, _| history.view.contains(*id));
-        self.deciding = Some(Deciding::new(history.first_term()));
+        self.deciding = Some(self.promised.resume(&history));
         self.history = Some(history);
     }
 
@@ -366,7 +366,7 @@ impl Coordinator {
     fn go_on_outside(&mut self, decided: PlacedOutcome, now: Instant, out: &mut Outbox<Effect>) {
         let was_member = self.history.as_ref().is_some_and(|history| history.member);
         self.timers.end_round();
-        self.keep_place();
+        self.keep_place(out);
         self.begin_round(decided.clone(), false);
         if let Some(history) = &mut self.history {
             history.member = false;

@@ -97,22 +97,6 @@ impl Links {
             .take(MEMBERS_MAX)
             .map(|node| (*node, known(node)))
             .collect();
-        // A node that is heard again is waited for again at once: a node that was paused finds for
-        // a moment that it heard nobody itself.
-        let is_away =
-            |node: &NodeId| self.since.contains_key(node) || self.unheard.contains_key(node);
-        self.given_up = self
-            .given_up
-            .iter()
-            .copied()
-            .filter(|node| is_away(node))
-            .collect();
-        self.deposed = self
-            .deposed
-            .iter()
-            .copied()
-            .filter(|node| is_away(node))
-            .collect();
     }
 
     /// Records that a peer can be sent to, perhaps again.
@@ -322,6 +306,13 @@ impl Coordinator {
     pub(super) fn pass_time_away(&mut self, now: Instant) {
         let deposed_after = self.deposed_after();
         self.links.pass_time(now, deposed_after);
+    }
+
+    /// Replaces the nodes that are heard only indirectly. A node that is heard again is waited for
+    /// again at once: a node that was paused finds for a moment that it heard nobody itself.
+    pub(super) fn hears_all_but(&mut self, nodes: &BTreeSet<NodeId>, now: Instant) {
+        self.links.unheard(nodes, now);
+        self.pass_time_away(now);
     }
 
     /// Called when this node takes over. If it does so for a leader that it cannot reach, it waits

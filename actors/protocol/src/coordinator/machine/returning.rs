@@ -10,15 +10,20 @@ use super::deciding::{Deciding, Lead};
 use super::forking::forked;
 use super::history::History;
 use super::timers::Timer;
+use crate::coordinator::acceptor::Acceptor;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::Outcome;
 use crate::coordinator::voters::Voter;
 use crate::forks::FORKS_MAX;
-use crate::ident::Lineage;
+use crate::ident::{Lineage, Round};
 use crate::machine::Outbox;
 use crate::policy::Quorum;
 use crate::time::Instant;
 use crate::view::View;
+use std::collections::BTreeMap;
+
+/// Maximum number of histories that this node left of which it still knows what it promised there.
+pub const LEFT_MAX: usize = 16;
 
 /// A history that this node was in, with all its data and promises of the round under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -27,10 +32,45 @@ pub(super) struct Aside {
     deciding: Deciding,
 }
 
+/// What this node promised and accepted in the newest round of each history that it left. A voter
+/// that is admitted there again must not vote as if it had not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Promised(BTreeMap<Lineage, (Round, Acceptor<Outcome>)>);
+
+impl Promised {
+    fn keep(&mut self, history: &History, acceptor: Acceptor<Outcome>) {
+        if acceptor == Acceptor::new(history.first_term()) {
+            return;
+        }
+        self.0.insert(history.lineage, (history.round, acceptor));
+        // The lowest history is the one least likely to be the one that is left in the end.
+        if self.0.len() > LEFT_MAX {
+            self.0.pop_first();
+        }
+    }
+
+    /// The state of the round that follows `history`, with what this node promised in it before.
+    pub fn resume(&mut self, history: &History) -> Deciding {
+        let mut deciding = Deciding::new(history.first_term());
+        let kept = self.0.get(&history.lineage);
+        if kept.is_none_or(|(round, _)| *round > history.round) {
+            return deciding;
+        }
+        if let Some((round, acceptor)) = self.0.remove(&history.lineage)
+            && round == history.round
+        {
+            deciding.highest = deciding.highest.max(acceptor.promised());
+            deciding.acceptor = acceptor;
+        }
+        deciding
+    }
+}
+
 impl Coordinator {
     /// Called when the history `lineage` begins to admit this node: another history that it was in
     /// is kept until it is admitted.
-    pub(super) fn set_aside(&mut self, lineage: Lineage, out: &mut Outbox<Effect>) {
+    pub(super) fn leave_for(&mut self, lineage: Lineage, out: &mut Outbox<Effect>) {
+        self.discard_where(|movement| !movement.ready, out);
         if self.aside.is_none()
             && let Some(history) = self
                 .history
@@ -38,37 +78,56 @@ impl Coordinator {
             && let Some(deciding) = self.deciding.take()
         {
             self.aside = Some(Aside { history, deciding });
+        } else if !self.keep_place(out) {
+            self.remember_promises();
+            self.discard_where(|_| true, out);
         }
-        self.discard_where(|_| true, out);
+    }
+
+    /// Notes what this node promised in the round under way, which it leaves.
+    fn remember_promises(&mut self) {
+        if let (Some(history), Some(deciding)) = (&self.history, &self.deciding) {
+            self.promised.keep(history, deciding.acceptor.clone());
+        }
     }
 
     /// Called when the others decided without this node. Among survivors, keeps its previous place,
     /// also if it has resigned from it: if all the others die before one of them admits this node
-    /// again, it holds the newest model that is left.
-    pub(super) fn keep_place(&mut self) {
+    /// again, it holds the newest model that is left. A joiner keeps the entry that admits it if it
+    /// holds all of that entry's data. `true` if the place is kept.
+    pub(super) fn keep_place(&mut self, out: &mut Outbox<Effect>) -> bool {
         if self.settings.quorum != Quorum::Survivors {
-            return;
+            return false;
         }
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
-            return;
+            return false;
         };
-        if self.aside.is_none() && history.last.is_some() && history.holds {
-            let history = History {
-                member: false,
-                ..history.clone()
-            };
-            let deciding = Deciding {
-                decided: None,
-                lead: Lead::Follow,
-                ..deciding.clone()
-            };
-            self.aside = Some(Aside { history, deciding });
+        let admitted = self.admission().is_some();
+        let keeps = match &self.aside {
+            None => history.last.is_some() && (history.holds || admitted),
+            // The entry that admits this node is newer than all that it held before.
+            Some(aside) => admitted && aside.history.lineage == history.lineage,
+        };
+        if !keeps {
+            return false;
         }
+        let history = History {
+            member: false,
+            ..history.clone()
+        };
+        let deciding = Deciding {
+            decided: None,
+            lead: Lead::Follow,
+            ..deciding.clone()
+        };
+        self.forget_aside(out);
+        self.aside = Some(Aside { history, deciding });
+        true
     }
 
     /// Restores the history put aside if it is `lineage`, which begins to admit this node: what
     /// this node promised there counts. `true` if it was restored.
-    pub(super) fn restore_aside_of(&mut self, lineage: Lineage) -> bool {
+    pub(super) fn restore_aside_of(&mut self, lineage: Lineage, out: &mut Outbox<Effect>) -> bool {
         let newer = self
             .history
             .as_ref()
@@ -79,6 +138,8 @@ impl Coordinator {
         else {
             return false;
         };
+        self.remember_promises();
+        self.discard_where(|_| true, out);
         self.history = Some(aside.history);
         self.deciding = Some(aside.deciding);
         true
@@ -101,13 +162,16 @@ impl Coordinator {
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {
-        if let Some(admission) = self.admission() {
-            return self.go_on_with_admission(admission, ended, now);
-        }
-        if let Some(Aside { history, deciding }) = self.aside.take() {
+        if self.admission().is_none()
+            && let Some(Aside { history, deciding }) = self.aside.take()
+        {
+            self.remember_promises();
             self.discard_where(|_| true, out);
             self.history = Some(history);
             self.deciding = Some(deciding);
+        }
+        if let Some(admission) = self.admission() {
+            return self.go_on_with_admission(admission, ended, now);
         }
         let myself = self.myself();
         let Some(history) = self.history.as_mut().filter(|history| !history.member) else {

@@ -184,12 +184,16 @@ fn whoever_leads_learns_of_the_term_that_was_promised_to_the_dead() {
 
 #[test]
 fn a_member_that_only_others_hear_is_given_up_at_once_and_counts_again_when_it_is_heard() {
-    for heard in [false, true] {
+    // A leader that slept finds that its connections are gone, too, but not for how long.
+    for (heard, connects) in [(false, false), (true, false), (true, true)] {
         let mut leader = Bench::leader(&[1, 2, 3]);
         leader.hear(3, Message::Contribute(contribution()));
         leader.now += 10 * AWAY_WAIT.0;
         leader.tell(In::Unheard([NodeId(3)].into()));
         leader.tell(In::Tick);
+        if connects {
+            leader.tell(In::PeerDown(NodeId(3)));
+        }
         if heard {
             leader.tell(In::Unheard([].into()));
         }

@@ -74,3 +74,58 @@ fn a_survivor_that_resigned_and_follows_the_others_keeps_what_it_holds() {
     assert_ne!(node.place().round, Round(1));
     assert_eq!(stands_in(&mut node), Some(Round(1)));
 }
+
+/// The others decided round 1 in two histories, of which first the one and then the other admits
+/// node 3. Nobody is left of the second.
+#[test]
+fn who_is_admitted_again_keeps_what_it_promised() {
+    for quorum in [Quorum::Majority, Quorum::Survivors] {
+        let (mut node, bootstrap) = resigned(quorum);
+        let one = Outcome {
+            round: Round(1),
+            ..bootstrap
+        };
+        let other = Outcome {
+            lineage: LINEAGE.parted(99),
+            ..one.clone()
+        };
+        node.hear_admission(one.clone(), 2, &[1, 2, 3]);
+        let promised = node.term();
+        assert_eq!(promised, term(1, 2));
+        node.hear_admission(other, 1, &[1, 2, 3]);
+        assert_eq!(node.place().lineage, LINEAGE.parted(99));
+        // A lower term of the round in which it promised.
+        node.hear_admission(one, 1, &[1, 2, 3]);
+        let place = node.place();
+        assert_eq!((place.lineage, place.round), (LINEAGE, Round(2)));
+        assert_eq!(node.term(), promised, "{quorum:?}");
+    }
+}
+
+/// A joiner, ready with the entry that admits it, is admitted to the next round instead of hearing
+/// that its own is decided. Then all the others end.
+#[test]
+fn a_joiner_that_missed_its_decision_goes_on_with_the_entry_that_it_holds() {
+    let members = view(&[1, 2, 3]);
+    let mut joiner = Bench::outside(members, 3, |settings| settings.quorum = Quorum::Survivors);
+    joiner.contribute_to(FIRST);
+    let bootstrap = founded(&view(&[1, 2]), 1);
+    let begun = joiner.hear_admission(bootstrap.clone(), 1, &[1, 2, 3]);
+    let held = joiner.hold_all(&begun);
+    assert!(says!(held, to 1, Message::Ready(_)), "{held:?}");
+
+    let missed = Outcome {
+        round: Round(1),
+        view: next_view(&bootstrap.view, view(&[1, 2, 3]).members()),
+        spec: FIRST,
+        ..bootstrap
+    };
+    joiner.hear_admission(missed, 1, &[1, 2, 3]);
+    assert_eq!(joiner.place().round, Round(2));
+    let effects = joiner.tell(In::Return { ended: true });
+    let applied = effects.iter().find_map(|effect| match effect {
+        Effect::Apply { outcome, .. } => Some(outcome.round),
+        _ => None,
+    });
+    assert_eq!(applied, Some(Round(1)), "{effects:?}");
+}
