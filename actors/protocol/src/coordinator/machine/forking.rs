@@ -171,6 +171,7 @@ impl Coordinator {
         voters: Vec<Voter>,
         leader: NodeId,
     ) {
+        self.remember_promises();
         if let Some(history) = &mut self.history {
             history.lineage = lineage;
             history.voters = Voters::new(voters, leader);

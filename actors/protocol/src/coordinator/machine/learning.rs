@@ -209,7 +209,6 @@ impl Coordinator {
         {
             return;
         }
-        self.discard_where(|_| true, out);
         self.go_on_outside(PlacedOutcome { outcome, place }, now, out);
         self.ask_what_was_missed(out);
     }
@@ -366,7 +365,10 @@ impl Coordinator {
     fn go_on_outside(&mut self, decided: PlacedOutcome, now: Instant, out: &mut Outbox<Effect>) {
         let was_member = self.history.as_ref().is_some_and(|history| history.member);
         self.timers.end_round();
-        self.keep_place(out);
+        self.discard_where(|movement| !movement.ready, out);
+        if !self.keep_place(out) {
+            self.discard_where(|_| true, out);
+        }
         self.begin_round(decided.clone(), false);
         if let Some(history) = &mut self.history {
             history.member = false;

@@ -38,14 +38,23 @@ pub(super) struct Aside {
 pub(super) struct Promised(BTreeMap<Lineage, (Round, Acceptor<Outcome>)>);
 
 impl Promised {
-    fn keep(&mut self, history: &History, acceptor: Acceptor<Outcome>) {
-        if acceptor == Acceptor::new(history.first_term()) {
+    fn keep(&mut self, history: &History, acceptor: &Acceptor<Outcome>) {
+        let known = self.0.get(&history.lineage);
+        let is_newer = known.is_none_or(|(round, _)| *round <= history.round);
+        if !is_newer || *acceptor == Acceptor::new(history.first_term()) {
             return;
         }
-        self.0.insert(history.lineage, (history.round, acceptor));
-        // The lowest history is the one least likely to be the one that is left in the end.
+        let kept = (history.round, acceptor.clone());
+        self.0.insert(history.lineage, kept);
         if self.0.len() > LEFT_MAX {
-            self.0.pop_first();
+            // The furthest history is the one that is most likely to go on.
+            let rounds = self
+                .0
+                .iter()
+                .map(|(lineage, (round, _))| (*round, *lineage));
+            if let Some((_, lineage)) = rounds.min() {
+                self.0.remove(&lineage);
+            }
         }
     }
 
@@ -85,9 +94,9 @@ impl Coordinator {
     }
 
     /// Notes what this node promised in the round under way, which it leaves.
-    fn remember_promises(&mut self) {
+    pub(super) fn remember_promises(&mut self) {
         if let (Some(history), Some(deciding)) = (&self.history, &self.deciding) {
-            self.promised.keep(history, deciding.acceptor.clone());
+            self.promised.keep(history, &deciding.acceptor);
         }
     }
 
@@ -117,6 +126,7 @@ impl Coordinator {
         };
         let deciding = Deciding {
             decided: None,
+            fork_due: false,
             lead: Lead::Follow,
             ..deciding.clone()
         };
@@ -148,6 +158,7 @@ impl Coordinator {
     /// Drops the history put aside: this node is admitted, or the history is no longer its own.
     pub(super) fn forget_aside(&mut self, out: &mut Outbox<Effect>) {
         if let Some(mut aside) = self.aside.take() {
+            self.promised.keep(&aside.history, &aside.deciding.acceptor);
             let kept = aside.deciding.data.drop_where(|_| true);
             out.push_all(kept.into_iter().map(Effect::Discard));
         }

@@ -102,30 +102,49 @@ fn who_is_admitted_again_keeps_what_it_promised() {
     }
 }
 
-/// A joiner, ready with the entry that admits it, is admitted to the next round instead of hearing
-/// that its own is decided. Then all the others end.
+/// A joiner, ready with the entry that admits it, hears of a later round instead of hearing that
+/// its own is decided. Then all the others end.
 #[test]
 fn a_joiner_that_missed_its_decision_goes_on_with_the_entry_that_it_holds() {
-    let members = view(&[1, 2, 3]);
-    let mut joiner = Bench::outside(members, 3, |settings| settings.quorum = Quorum::Survivors);
-    joiner.contribute_to(FIRST);
-    let bootstrap = founded(&view(&[1, 2]), 1);
-    let begun = joiner.hear_admission(bootstrap.clone(), 1, &[1, 2, 3]);
-    let held = joiner.hold_all(&begun);
-    assert!(says!(held, to 1, Message::Ready(_)), "{held:?}");
+    for admitted_again in [true, false] {
+        let members = view(&[1, 2, 3]);
+        let mut joiner = Bench::outside(members, 3, |settings| settings.quorum = Quorum::Survivors);
+        joiner.contribute_to(FIRST);
+        let bootstrap = founded(&view(&[1, 2]), 1);
+        let begun = joiner.hear_admission(bootstrap.clone(), 1, &[1, 2, 3]);
+        let held = joiner.hold_all(&begun);
+        assert!(says!(held, to 1, Message::Ready(_)), "{held:?}");
 
-    let missed = Outcome {
-        round: Round(1),
-        view: next_view(&bootstrap.view, view(&[1, 2, 3]).members()),
-        spec: FIRST,
-        ..bootstrap
-    };
-    joiner.hear_admission(missed, 1, &[1, 2, 3]);
-    assert_eq!(joiner.place().round, Round(2));
-    let effects = joiner.tell(In::Return { ended: true });
-    let applied = effects.iter().find_map(|effect| match effect {
-        Effect::Apply { outcome, .. } => Some(outcome.round),
-        _ => None,
-    });
-    assert_eq!(applied, Some(Round(1)), "{effects:?}");
+        let missed = Outcome {
+            round: Round(1),
+            view: next_view(&bootstrap.view, view(&[1, 2, 3]).members()),
+            spec: FIRST,
+            ..bootstrap
+        };
+        if admitted_again {
+            joiner.hear_admission(missed, 1, &[1, 2, 3]);
+            assert_eq!(joiner.place().round, Round(2));
+        } else {
+            let later = Outcome {
+                round: Round(2),
+                view: next_view(&missed.view, view(&[1, 2]).members()),
+                ..missed.clone()
+            };
+            let place = Place {
+                round: Round(2),
+                epoch: missed.view.epoch(),
+                ..joiner.place()
+            };
+            for teller in [1, 2] {
+                joiner.hear_at(teller, place, decision(later.clone()));
+            }
+            assert_ne!(joiner.place().round, Round(1));
+        }
+        let effects = joiner.tell(In::Return { ended: true });
+        let applied = effects.iter().find_map(|effect| match effect {
+            Effect::Apply { outcome, .. } => Some(outcome.round),
+            _ => None,
+        });
+        assert_eq!(applied, Some(Round(1)), "{effects:?}");
+    }
 }
