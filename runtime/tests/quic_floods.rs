@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[expect(dead_code, reason = "shared with the tests of who is refused")]
+#[path = "together/raw_peer.rs"]
 mod raw_peer;
 
 use raw_peer::RawPeer;

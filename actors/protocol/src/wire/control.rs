@@ -4,7 +4,7 @@
 //! handler, its golden bytes (`wire/golden.rs`), and `src/sim/coverage.rs` of `slowmo-chaos`. If
 //! released nodes cannot decode it, [`super::PROTOCOL_VERSION`] rises;
 //! `another_protocol_version_is_refused_with_both_named_on_both_sides` in
-//! `runtime/tests/quic_refusals.rs` proves that they are refused.
+//! `runtime/tests/together/quic_refusals.rs` proves that they are refused.
 
 use super::{CONTROL_FRAME_BYTES_MAX, DecodeError, EncodeError, PREFACE_BYTES_MAX, bounded};
 use crate::algorithm::WireType;

@@ -212,16 +212,23 @@ impl Links {
     }
 
     fn pass_time(&mut self, now: Instant, deposed_after: Span) {
-        let away_for = |wait: Span| {
-            self.away()
-                .filter(|(_, since)| now >= since.after(wait))
-                .map(|(node, _)| node)
-                .collect()
-        };
-        let given_up = away_for(AWAY_WAIT);
-        let deposed = away_for(deposed_after);
-        self.given_up = given_up;
-        self.deposed = deposed;
+        self.given_up = self.away_for(AWAY_WAIT, now);
+        self.deposed = self.away_for(deposed_after, now);
+    }
+
+    /// Waits again for those that were not away for so long after all.
+    fn take_back(&mut self, now: Instant, deposed_after: Span) {
+        let away = self.away_for(AWAY_WAIT, now);
+        self.given_up.retain(|node| away.contains(node));
+        let away = self.away_for(deposed_after, now);
+        self.deposed.retain(|node| away.contains(node));
+    }
+
+    fn away_for(&self, wait: Span, now: Instant) -> BTreeSet<NodeId> {
+        self.away()
+            .filter(|(_, since)| now >= since.after(wait))
+            .map(|(node, _)| node)
+            .collect()
     }
 }
 
@@ -312,7 +319,8 @@ impl Coordinator {
     /// again at once: a node that was paused finds for a moment that it heard nobody itself.
     pub(super) fn hears_all_but(&mut self, nodes: &BTreeSet<NodeId>, now: Instant) {
         self.links.unheard(nodes, now);
-        self.pass_time_away(now);
+        let deposed_after = self.deposed_after();
+        self.links.take_back(now, deposed_after);
     }
 
     /// Called when this node takes over. If it does so for a leader that it cannot reach, it waits

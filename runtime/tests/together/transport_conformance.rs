@@ -1,12 +1,8 @@
 //! One suite of promises, kept by every transport: in memory, in memory with seeded delays, behind
 //! faults, and QUIC.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[expect(dead_code, reason = "shared with the promises about who is alive")]
-mod nodes;
-
+use crate::nodes::{Kind, PATIENCE, pattern};
 use bytes::Bytes;
-use nodes::{Kind, PATIENCE, pattern};
 use slowmo::internal::transport::memory::MemoryHub;
 use slowmo_actors::ports::transport::{
     BulkError, CONTROL_QUEUE_FRAMES_MAX, DATAGRAM_BYTES_MAX, DialError, DownReason, SendError,

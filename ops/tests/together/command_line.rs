@@ -1,6 +1,5 @@
 //! The binary as a user meets it: keys, usage errors, exit codes, JSON. Starts processes, writes
 //! into temporary folders.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;

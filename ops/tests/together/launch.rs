@@ -1,10 +1,7 @@
 //! Launches of real processes (shell scripts): what they are told, how they are shown, and that
 //! none is ever left.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod common;
-
-use common::{PATIENCE, until_holds};
+use crate::common::{PATIENCE, until_holds};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -1,15 +1,9 @@
 //! Nodes with certificates of the operator's own CA: a CA is exchanged while they train, revoked
 //! certificates and those of another node are refused.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod http;
-mod operator;
-#[expect(dead_code, reason = "shared with the tests of who is refused")]
-mod raw_peer;
-mod rotating;
-
-use operator::{EXPIRY_YEAR, Issued, Operator, PEER_NAME, identity};
-use rotating::{Cluster, NODES, put};
+use crate::http;
+use crate::operator::{EXPIRY_YEAR, Issued, Operator, PEER_NAME, identity};
+use crate::rotating::{Cluster, NODES, put};
 use slowmo::internal::transport::quic::{self, Identity, IdentityError, QuicSettings, Renewer};
 use slowmo_actors::ports::transport::{DialError, Transport, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};

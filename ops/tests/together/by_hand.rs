@@ -1,11 +1,8 @@
 //! Nodes that a user starts by hand on several hosts, without a launcher. The hosts are addresses
 //! of the loopback interface.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg(target_os = "linux")] // other systems have one loopback address
 
-mod common;
-
-use common::{TRAINING, until, until_holds};
+use crate::common::{TRAINING, until, until_holds};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;

@@ -1,9 +1,6 @@
 //! A node serves HTTP: metrics in a form that Prometheus reads, status, orders only with the token.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod http;
-
-use http::{ask, write_secret};
+use crate::http::{self, ask, write_secret};
 use slowmo::internal::telemetry::{PAGES_MAX, STALL_MAX};
 use slowmo::{BaseName, Config, Runtime, Worker};
 use slowmo_actors::timeline::CURVE_POINTS_MAX;
@@ -139,8 +136,8 @@ fn metrics_are_well_formed_and_follow_the_training() {
 #[test]
 fn the_grafana_dashboard_asks_for_metrics_that_there_are() {
     let board: serde_json::Value =
-        serde_json::from_str(include_str!("../../ops/grafana/slowmo.json")).unwrap();
-    let source = include_str!("../src/telemetry/metrics.rs");
+        serde_json::from_str(include_str!("../../../ops/grafana/slowmo.json")).unwrap();
+    let source = include_str!("../../src/telemetry/metrics.rs");
     let mut asked = BTreeSet::new();
     for target in board["panels"]
         .as_array()

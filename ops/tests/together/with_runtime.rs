@@ -1,6 +1,5 @@
 //! Commands that train: the demo and the benches, with small figures, over real processes and QUIC
 //! on loopback.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::Value;
 use std::process::Command;

@@ -1,9 +1,6 @@
 //! Flight recorders of real processes, and `slowmo replay` over them and over whole traces.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod common;
-
-use common::until_some;
+use crate::common::until_some;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;

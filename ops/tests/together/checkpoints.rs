@@ -1,10 +1,7 @@
 //! Checkpoints of real processes: all killed at once, at any moment of writing, and going on with
 //! another number of nodes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod common;
-
-use common::until_some;
+use crate::common::until_some;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use serde_json::Value;

@@ -1,5 +1,4 @@
 //! A small client of a node's HTTP endpoint.
-#![allow(clippy::unwrap_used, dead_code)]
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,12 +1,8 @@
 //! A node's credential is replaced while it runs: its sessions stay up and lose nothing, and the
 //! credential before is refused once it is gone.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[expect(dead_code, reason = "shared with the tests of who is refused")]
-mod raw_peer;
-
+use crate::raw_peer::{self, RawPeer};
 use bytes::Bytes;
-use raw_peer::RawPeer;
 use slowmo::internal::transport::quic::{
     self, ClusterKey, ClusterKeys, Identity, IdentityError, QuicSettings, Renewer,
 };

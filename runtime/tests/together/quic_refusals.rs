@@ -1,11 +1,7 @@
 //! The QUIC transport refuses strangers and tells both sides why; and nothing that an authenticated
 //! peer sends harms.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[expect(dead_code, reason = "shared with the tests of renewed credentials")]
-mod raw_peer;
-
-use raw_peer::RawPeer;
+use crate::raw_peer::{self, RawPeer};
 use slowmo::internal::transport::quic::{
     self, BindError, ClusterKey, Identity, IdentityError, QuicSettings,
 };

@@ -1,12 +1,7 @@
 //! The cluster key is rotated while four nodes train.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[expect(dead_code, reason = "shared with the tests of who is refused")]
-mod raw_peer;
-mod rotating;
-
-use raw_peer::RawPeer;
-use rotating::{Cluster, NODES, put};
+use crate::raw_peer::RawPeer;
+use crate::rotating::{Cluster, NODES, put};
 use slowmo::internal::transport::quic::{ClusterKey, ClusterKeys};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::thread;

@@ -1,11 +1,8 @@
 //! Attacks on a node's HTTP endpoint, from this machine only and bounded: requests without end,
 //! half-sent requests, pages of other sites.
 #![cfg(target_os = "linux")] // where every address 127.x.x.x is this machine
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod http;
-
-use http::ask;
+use crate::http::ask;
 use slowmo::internal::telemetry::CONNECTIONS_MAX;
 use slowmo::{BaseName, Config, Runtime, Worker};
 use socket2::{Domain, Socket, Type};

@@ -1,10 +1,7 @@
 //! The page that a node serves: its files, what its stream tells of the whole cluster, and orders
 //! that reach any member.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod http;
-
-use http::{ask, messages, write_secret};
+use crate::http::{ask, messages, write_secret};
 use serde_json::Value;
 use slowmo::BaseName;
 use slowmo::{Config, Runtime};

@@ -1,6 +1,5 @@
 //! Two nodes that reach each other only through a forwarder, under the address that one of them
 //! advertises.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use slowmo::internal::config::ClusterKey;
 use slowmo::{Config, Runtime, SpawnError};

@@ -1,11 +1,7 @@
 //! Over QUIC: what an authenticated peer sends that no correct peer would does not end or change
 //! the others' training.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[expect(dead_code, reason = "shared with the tests of who is refused")]
-mod raw_peer;
-
-use raw_peer::RawPeer;
+use crate::raw_peer::{self, RawPeer};
 use slowmo::internal::transport::quic::ClusterKey;
 use slowmo::{Config, Runtime};
 use slowmo_protocol::ident::{Incarnation, NodeId};

@@ -1,14 +1,8 @@
 //! Over QUIC: attempts that take long or are given up half-way take nothing down, and what was
 //! finished arrives before the end.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[expect(dead_code, reason = "shared with the conformance of all transports")]
-mod nodes;
-#[expect(dead_code, reason = "shared with the tests of who is refused")]
-mod raw_peer;
-
-use nodes::{Kind, PATIENCE, pattern};
-use raw_peer::RawPeer;
+use crate::nodes::{Kind, PATIENCE, pattern};
+use crate::raw_peer::{self, RawPeer};
 use slowmo::internal::transport::quic::ClusterKey;
 use slowmo_actors::ports::transport::TransportEvent;
 use slowmo_protocol::ident::{Incarnation, NodeId};

@@ -1,6 +1,5 @@
 //! The files for clusters name only things that are there: keys, commands and their flags, fields
 //! of the status, lines of the log, links. Reads the repository, and runs the binary for its help.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use slowmo::internal::config::RESERVED_VARIABLES;
 use slowmo::internal::config::keys::Key;

@@ -1,11 +1,8 @@
 //! The batch scripts of ops/slurm under Slurm's variables, with stand-ins for its commands: what
 //! they would run, and then for real, with local processes as the tasks. Starts processes, writes
 //! into temporary folders.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod common;
-
-use common::{TRAINING, until};
+use crate::common::{TRAINING, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;

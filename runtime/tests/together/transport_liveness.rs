@@ -1,11 +1,7 @@
 //! The liveness machine over real transports: a thin shell, saturated links, processes that end.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[expect(dead_code, reason = "shared with the conformance of all transports")]
-mod nodes;
-
+use crate::nodes::{self, Kind, Node, pattern};
 use bytes::Bytes;
-use nodes::{Kind, Node, pattern};
 use slowmo::internal::transport::faulty::{self, Faults};
 use slowmo::internal::transport::memory::MemoryHub;
 use slowmo_actors::ports::transport::{Transport, TransportEvent};

@@ -1,11 +1,7 @@
 //! Quotas of one authenticated peer: streams, unread bytes, node ids.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[expect(dead_code, reason = "shared with the tests of who is refused")]
-mod raw_peer;
-
+use crate::raw_peer::{self, RawPeer};
 use quinn::Connection;
-use raw_peer::RawPeer;
 use slowmo::internal::transport::quic::{self, ClusterKey, Identity, QuicSettings};
 use slowmo_actors::ports::transport::{Transport, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};

@@ -1,6 +1,5 @@
 //! A node answers on its admin socket while it starts, which may take minutes: it verifies the
 //! checkpoint that it would resume from.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::Value;
 use slowmo::{Config, Runtime};

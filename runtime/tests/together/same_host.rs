@@ -1,12 +1,8 @@
 //! Values between nodes of one machine go over Unix sockets, which nobody but the peer can use.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[expect(dead_code, reason = "shared with the suites of every transport")]
-mod nodes;
-
+use crate::nodes::{self, Kind, Node, pattern};
 use bytes::Bytes;
-use nodes::{Kind, Node, pattern};
 use slowmo_actors::ports::transport::BulkError;
 use slowmo_protocol::ident::NodeId;
 use std::collections::BTreeSet;

@@ -1,5 +1,4 @@
 //! Addresses of QUIC nodes: wildcards, aliases and IPv6; and a peer that vanishes without a word.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use slowmo::internal::transport::quic::{self, ClusterKey, Identity, QuicSettings, Tuning};
 use slowmo_actors::ports::transport::{DownReason, Transport, TransportEvent};

@@ -1,11 +1,7 @@
 //! Every transport reports who is alive: restarts, duplicates, returns, signs of life, port probes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[expect(dead_code, reason = "shared with the conformance of all transports")]
-mod nodes;
-
+use crate::nodes::{Kind, PATIENCE, pattern};
 use bytes::Bytes;
-use nodes::{Kind, PATIENCE, pattern};
 use slowmo::internal::transport::memory::MemoryHub;
 use slowmo_actors::ports::transport::{DialError, DownReason, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
