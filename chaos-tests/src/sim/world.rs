@@ -458,7 +458,9 @@ impl World {
             Output::Exit => self.end(process, End::Left),
             Output::Fail(failure) => {
                 let running = &self.processes[process];
-                if !running.lied {
+                // Who is shown that it lied ends with an error, as it must.
+                let is_shown = matches!(failure, Failure::Round(RoundError::Equivocated { .. }));
+                if !(running.lies || running.lied && is_shown) {
                     self.watch.failed(self.now, running.node.start, &failure);
                 }
                 self.end(process, End::Failed);
