@@ -241,8 +241,8 @@ impl World {
     /// Restores links, clocks and speeds.
     fn mend(&mut self) {
         self.heal();
-        // Who lied is left out until its process is restarted. The last one that is left is not
-        // killed.
+        // A node that lied is left out until its process is restarted, so it is killed. The only
+        // member that is left stays, and may still be shown its lie.
         let lie = |process: &Process| self.processes[*process].lies;
         let liars: Vec<Process> = self.living().filter(lie).collect();
         for process in liars {

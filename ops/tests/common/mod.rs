@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Arguments of a node that trains a small model until it is drained.
-#[allow(dead_code)] // not in every test binary
 pub const TRAINING: [&str; 2] = ["bench-node", r#"{"parameters":5000,"compute_ms":10}"#];
 
 /// Waits for the value that `look` returns; until then `look` returns the present state as an

@@ -107,6 +107,7 @@ pub struct Coordinator {
     /// The history that this node was in, kept while it is on its way into another one or, among
     /// survivors, back into the same.
     aside: Option<Aside>,
+    /// What this node promised in histories that it left.
     promised: Promised,
     /// The entry with which this node left, or that excluded it.
     left_with: Option<Left>,

@@ -4,6 +4,8 @@
 //!
 //! A joiner has no place to return to. Among survivors, if it is ready with the entry that admits
 //! it, and nobody else of that history is left, it continues with that entry.
+//!
+//! A voter that left a history may be admitted to it again. Its promises there still count.
 
 use super::Coordinator;
 use super::deciding::{Deciding, Lead};
@@ -22,7 +24,7 @@ use crate::time::Instant;
 use crate::view::View;
 use std::collections::BTreeMap;
 
-/// Maximum number of histories that this node left of which it still knows what it promised there.
+/// Maximum number of histories that this node left and still knows its promises in.
 pub const LEFT_MAX: usize = 16;
 
 /// A history that this node was in, with all its data and promises of the round under way.
@@ -47,7 +49,7 @@ impl Promised {
         let kept = (history.round, acceptor.clone());
         self.0.insert(history.lineage, kept);
         if self.0.len() > LEFT_MAX {
-            // The furthest history is the one that is most likely to go on.
+            // The history with the lowest round is the least likely one to admit this node again.
             let rounds = self
                 .0
                 .iter()
@@ -100,7 +102,8 @@ impl Coordinator {
         }
     }
 
-    /// Called when the others decided without this node. Among survivors, keeps its previous place,
+    /// Called when the others decided without this node, or admit it to a later round. Among
+    /// survivors, keeps its previous place,
     /// also if it has resigned from it: if all the others die before one of them admits this node
     /// again, it holds the newest model that is left. A joiner keeps the entry that admits it if it
     /// holds all of that entry's data. `true` if the place is kept.
