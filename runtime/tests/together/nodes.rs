@@ -187,3 +187,12 @@ pub fn pattern(length: usize, salt: usize) -> Bytes {
         .map(|index| (index.wrapping_mul(31) ^ (index >> 8) ^ salt) as u8)
         .collect()
 }
+
+/// An executor of its own, which goes with all that runs on it.
+pub fn executor() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap()
+}

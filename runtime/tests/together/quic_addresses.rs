@@ -1,5 +1,6 @@
 //! Addresses of QUIC nodes: wildcards, aliases and IPv6; and a peer that vanishes without a word.
 
+use crate::nodes::executor;
 use slowmo::internal::transport::quic::{self, ClusterKey, Identity, QuicSettings, Tuning};
 use slowmo_actors::ports::transport::{DownReason, Transport, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
@@ -91,15 +92,8 @@ fn a_peer_that_vanishes_is_found_silent() {
         keep_alive: Duration::from_millis(100),
         ..Tuning::default()
     };
-    let runtime = || {
-        tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap()
-    };
-    let here = runtime();
-    let there = runtime();
+    let here = executor();
+    let there = executor();
     let vanishing = there.block_on(async { node(2, Ipv4Addr::LOCALHOST.into(), tuning) });
     let address = vanishing.0.local().address;
     here.block_on(async {

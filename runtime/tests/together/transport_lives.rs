@@ -1,6 +1,6 @@
 //! Every transport reports who is alive: restarts, duplicates, returns, signs of life, port probes.
 
-use crate::nodes::{Kind, PATIENCE, pattern};
+use crate::nodes::{Kind, PATIENCE, executor, pattern};
 use bytes::Bytes;
 use slowmo::internal::transport::memory::MemoryHub;
 use slowmo_actors::ports::transport::{DialError, DownReason, TransportEvent};
@@ -205,15 +205,8 @@ conformance! {
 /// Over QUIC, a process that is stopped: it answers nothing, and its host refuses nothing.
 #[test]
 fn a_later_start_of_a_stopped_process_is_let_in_after_a_while() {
-    let runtime = || {
-        tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap()
-    };
-    let here = runtime();
-    let there = runtime();
+    let here = executor();
+    let there = executor();
     let stopped = there.block_on(async { Kind::Quic.node(7, 1) });
     here.block_on(async {
         let mut one = Kind::Quic.node(1, 1);
