@@ -2,6 +2,7 @@
 //! join, leave and die.
 
 pub mod gpus;
+mod printer;
 mod restarts;
 
 use super::dashboard;
@@ -10,6 +11,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use gpus::{NodeGpus, OnGpuLoss};
 use nix::sys::signal::Signal;
+use printer::Printer;
 use restarts::{RESTARTS_MAX, Restarts, is_orderly};
 use serde::Serialize;
 use slowmo::internal::admin;
@@ -166,11 +168,16 @@ impl Launch {
         }
         catch_signals();
         let start = Instant::now();
-        let (failed, restarts) = if self.fail_fast {
-            fail_fast(&plan, console)?
+        let printer = Printer::start(console)?;
+        plan.unprinted = printer.unprinted();
+        let ended = if self.fail_fast {
+            let ended = supervise(&plan, &mut |line| printer.line(line.clone()));
+            ended.map(|()| (Vec::new(), 0)).map_err(Into::into)
         } else {
-            self.elastic(&plan, console)?
+            self.elastic(&plan, console, &printer)
         };
+        printer.finish();
+        let (failed, restarts) = ended?;
         let nodes = self.nodes;
         let elapsed_s = start.elapsed().as_secs_f64();
         let report = Launched {
@@ -190,7 +197,12 @@ impl Launch {
     /// Runs the nodes, continues when some die, and carries out the requests of other commands.
     /// Returns the nodes that failed for good and how often others were started again. Fails if no
     /// node ended successfully.
-    fn elastic(&self, plan: &Plan, console: Console) -> anyhow::Result<(Vec<usize>, u64)> {
+    fn elastic(
+        &self,
+        plan: &Plan,
+        console: Console,
+        printer: &Printer,
+    ) -> anyhow::Result<(Vec<usize>, u64)> {
         let name = self
             .job
             .clone()
@@ -214,7 +226,7 @@ impl Launch {
         while !job.is_over() || node_gpus.as_ref().is_some_and(NodeGpus::is_checking) {
             for happening in job.group.happenings() {
                 match happening {
-                    Happening::Line(line) => console.node_line(&line),
+                    Happening::Line(line) => printer.line(line),
                     Happening::Ended { node, status } if status.success() => {
                         job.leaving.remove(&node);
                         well += 1;
@@ -227,11 +239,11 @@ impl Launch {
                             job.leaving.remove(&node);
                             job.failed.push(node);
                             let told = format!("node {node} failed ({status})");
-                            console.progress(format!("{told}; the others go on without it"));
+                            printer.progress(format!("{told}; the others go on without it"));
                             gpus.check(node, gpus::computes);
                         } else {
                             let told = format!("node {node} failed ({status})");
-                            console.progress(job.ended_badly(node, &told, is_orderly(status)));
+                            printer.progress(job.ended_badly(node, &told, is_orderly(status)));
                         }
                     }
                 }
@@ -241,7 +253,7 @@ impl Launch {
                 .map(|gpus| gpus::restart(gpus, &mut job.group))
                 .unwrap_or_default();
             for (node, started) in checked {
-                console.progress(match started {
+                printer.progress(match started {
                     Ok(gpus) => {
                         format!("node {node} starts again with the GPUs that it has left: {gpus}")
                     }
@@ -252,19 +264,22 @@ impl Launch {
                 });
             }
             for told in job.start_again() {
-                console.progress(told);
+                printer.progress(told);
             }
             while let Some(asked) = server.next() {
                 answer(&mut job, asked);
             }
             if let Some(signal) = caught() {
                 let grace = self.grace;
-                console.note(format!(
+                printer.note(format!(
                     "{signal}: the nodes leave, which may take {grace} s (--grace); a second \
                      signal ends them at once"
                 ));
-                let happenings = &mut |happening: &Happening| show(console, happening);
-                let killed = job.group.end(plan.grace, happenings);
+                let killed = job.group.end(plan.grace, &mut |happening| {
+                    if let Happening::Line(line) = happening {
+                        printer.line(line.clone());
+                    }
+                });
                 ensure!(
                     killed.is_empty(),
                     "ended by {signal}; nodes {killed:?} did not end in time and were killed"
@@ -349,17 +364,6 @@ impl Job {
         self.failed.extend(&cancelled);
         !cancelled.is_empty()
     }
-}
-
-fn show(console: Console, happening: &Happening) {
-    if let Happening::Line(line) = happening {
-        console.node_line(line);
-    }
-}
-
-fn fail_fast(plan: &Plan, console: Console) -> anyhow::Result<(Vec<usize>, u64)> {
-    supervise(plan, &mut |line| console.node_line(line))?;
-    Ok((Vec::new(), 0))
 }
 
 /// Carries out a request of another command.

@@ -3,11 +3,13 @@
 
 use super::end::GRACE;
 use super::host::Host;
+use super::lines::Unprinted;
 use slowmo::internal::config::load_of;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Bound of a node's first GPU index, taken modulo this; the nodes wrap around the machine's GPUs
@@ -108,6 +110,8 @@ pub struct Plan {
     pub environment: Vec<(String, OsString)>,
     /// More variables of single nodes, by id; they take precedence.
     pub environments: BTreeMap<usize, Vec<(String, OsString)>>,
+    /// Lines that were read and wait to be printed, if somebody counts them.
+    pub unprinted: Arc<Unprinted>,
 }
 
 impl Plan {
@@ -131,6 +135,7 @@ impl Plan {
             grace: GRACE,
             environment: Vec::new(),
             environments: BTreeMap::new(),
+            unprinted: Arc::default(),
         }
     }
 

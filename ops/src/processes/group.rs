@@ -162,6 +162,8 @@ pub struct Group {
     starts: u64,
     sender: SyncSender<(u64, Reading)>,
     lines: Receiver<(u64, Reading)>,
+    /// When lines were last left unread because too many wait to be printed.
+    left_unread: Option<Instant>,
     /// The private folder, removed at the end.
     folder: PrivateFolder,
 }
@@ -184,6 +186,7 @@ impl Group {
             starts: 0,
             sender,
             lines,
+            left_unread: None,
             folder,
         };
         for node in plan.first_id..plan.first_id + plan.nodes {
@@ -361,8 +364,13 @@ impl Group {
         jobs::report(node, &self.admin_socket(node))
     }
 
-    /// Returns the lines written within [`POLL`].
+    /// Returns the lines written within [`POLL`]; none while too many wait to be printed.
     fn read(&mut self) -> Vec<Line> {
+        if self.plan.unprinted.is_full() {
+            std::thread::sleep(POLL);
+            self.left_unread = Some(Instant::now());
+            return Vec::new();
+        }
         let until = Instant::now() + POLL;
         let mut lines = Vec::new();
         // The read is bounded: the processes must be polled even when the nodes write without a
@@ -424,10 +432,14 @@ impl Group {
     /// Whether all processes have ended and their output has been read.
     #[must_use]
     pub fn is_over(&self) -> bool {
+        let is_read = |ended: Instant| {
+            let since = self.left_unread.map_or(ended, |unread| unread.max(ended));
+            since.elapsed() >= OUTPUT_WAIT
+        };
         self.members.iter().all(|member| {
             member
                 .status
-                .is_some_and(|(_, at)| member.streams_open == 0 || at.elapsed() >= OUTPUT_WAIT)
+                .is_some_and(|(_, ended)| member.streams_open == 0 || is_read(ended))
         })
     }
 
@@ -442,6 +454,8 @@ impl Group {
                 killed = running;
             }
             self.happenings().iter().for_each(&mut *on_happening);
+            // Whoever pauses the printing must not keep the launch from its end.
+            self.left_unread = None;
         }
         killed
     }

@@ -1,6 +1,7 @@
 //! Output of a child, line by line, in bounded memory.
 
 use std::io::{BufRead, BufReader, Read};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 
 /// Longest line passed on as one; longer ones are cut into pieces of this many bytes.
@@ -26,6 +27,27 @@ pub struct Line {
     pub stream: Stream,
     /// Text of the line.
     pub text: String,
+}
+
+/// The number of lines that were read and wait to be printed. A group reads no further lines while
+/// [`LINES_WAITING_MAX`] wait.
+#[derive(Debug, Default)]
+pub struct Unprinted(AtomicUsize);
+
+impl Unprinted {
+    /// Counts a line that waits.
+    pub fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a line that was printed.
+    pub fn remove(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= LINES_WAITING_MAX
+    }
 }
 
 /// Message of a reading thread.

@@ -19,7 +19,7 @@ pub use environment::{
 };
 pub use group::{Group, GroupError, Happening, NodeFailure, supervise};
 pub use host::{Host, HostError};
-pub use lines::{LINE_BYTES_MAX, Line, Stream};
+pub use lines::{LINE_BYTES_MAX, Line, Stream, Unprinted};
 pub use signals::catch_signals;
 pub use start::{START_NODE, StartError, become_node};
 

@@ -415,6 +415,32 @@ fn a_node_that_never_stops_writing_can_be_interrupted() {
 }
 
 #[test]
+fn a_launcher_whose_output_nobody_reads_answers_and_can_be_interrupted() {
+    let runtime = tempfile::tempdir().unwrap();
+    for arguments in [&[][..], &["--fail-fast"]] {
+        let mut child = launcher_with(arguments, 2, "exec yes")
+            .env("XDG_RUNTIME_DIR", runtime.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // By then the nodes have written all that fits into the queue and the pipe.
+        std::thread::sleep(Duration::from_millis(500));
+        if arguments.is_empty() {
+            let kill = Command::new(env!("CARGO_BIN_EXE_slowmo"))
+                .args(["kill", "1"])
+                .env("XDG_RUNTIME_DIR", runtime.path())
+                .output()
+                .unwrap();
+            assert!(kill.status.success(), "{kill:?}");
+        }
+        kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+        until_holds("the launcher's end", || child.try_wait().unwrap().is_some());
+        assert_eq!(finish(child).0, Some(1));
+    }
+}
+
+#[test]
 fn the_folder_of_a_killed_launcher_is_removed_by_the_next_launch() {
     let runtime = tempfile::tempdir().unwrap();
     let folders = || -> Vec<PathBuf> {
