@@ -86,7 +86,7 @@ impl Hostile {
                     rounds: None,
                 };
                 let found = trial.run()?;
-                println!("{}", serde_json::to_string(&found)?);
+                crate::say!("{}", serde_json::to_string(&found)?);
                 let harms = !found.harms().is_empty() && lie.gap() != Some(Gap::Harms);
                 let unnamed = !found.is_named() && lie.gap().is_none();
                 if harms || unnamed {

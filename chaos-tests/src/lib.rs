@@ -35,3 +35,12 @@ pub mod processes;
 pub mod random;
 #[cfg(feature = "simulation")]
 pub mod sim;
+
+/// Prints a line on standard output. A closed pipe is no error: nobody reads the line.
+#[macro_export]
+macro_rules! say {
+    ($($arguments:tt)*) => {{
+        use std::io::Write as _;
+        let _nobody_reads = writeln!(std::io::stdout(), $($arguments)*);
+    }};
+}

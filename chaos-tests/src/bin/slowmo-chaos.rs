@@ -5,6 +5,7 @@ use clap::{Parser, Subcommand};
 use slowmo_chaos::flood::{Flood, Siege, SiegeNode};
 use slowmo_chaos::hostile::Hostile;
 use slowmo_chaos::invariants::Verdict;
+use slowmo_chaos::say;
 use slowmo_chaos::sim::schedule::Schedule;
 use slowmo_chaos::sim::search::{self, Search};
 use slowmo_chaos::sim::shrink::{self, Shortest};
@@ -62,9 +63,11 @@ fn flood(arguments: &FloodArguments) -> anyhow::Result<ExitCode> {
         sources: arguments.sources,
     };
     let sent = flood.run(|| false)?;
-    println!(
+    say!(
         "{} packets in {:.1} s, {} not sent",
-        sent.packets, sent.seconds, sent.refused
+        sent.packets,
+        sent.seconds,
+        sent.refused
     );
     Ok(ExitCode::SUCCESS)
 }
@@ -164,7 +167,7 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     let found = search::search(&search, &|_| {});
     let seconds = begun.elapsed().as_secs_f64();
-    println!(
+    say!(
         "{} runs, {} rounds, {} events in {seconds:.1} s: {:.1} seeds a second",
         found.runs,
         found.rounds,
@@ -179,7 +182,7 @@ fn main() -> anyhow::Result<ExitCode> {
     if arguments.all {
         print!("{}", found.counters.table());
         for (seed, violation) in &found.failures {
-            println!(
+            say!(
                 "seed {seed}: {} at {} ms: {}",
                 violation.invariant,
                 violation.at.0 / 1000,
@@ -189,7 +192,7 @@ fn main() -> anyhow::Result<ExitCode> {
         missed = found.counters.missed();
     }
     if !missed.is_empty() {
-        println!("too seldom seen: {}", missed.join(", "));
+        say!("too seldom seen: {}", missed.join(", "));
     }
     match found.failures.first() {
         Some((first, _)) => {
@@ -208,7 +211,7 @@ fn files(arguments: &Sim, look: Look) -> anyhow::Result<ExitCode> {
     for path in &arguments.schedule {
         let report = sim::run(&Schedule::read(path)?, look);
         for (at, deed) in &report.not_done {
-            println!(
+            say!(
                 "{}: not done at {} ms: {deed:?}",
                 path.display(),
                 at.0 / 1000
@@ -219,7 +222,7 @@ fn files(arguments: &Sim, look: Look) -> anyhow::Result<ExitCode> {
         }
         match &report.violation {
             Some(violation) => {
-                println!(
+                say!(
                     "{}: {} at {} ms: {}",
                     path.display(),
                     violation.invariant,
@@ -228,7 +231,7 @@ fn files(arguments: &Sim, look: Look) -> anyhow::Result<ExitCode> {
                 );
                 code = ExitCode::FAILURE;
             }
-            None => println!(
+            None => say!(
                 "{}: {} rounds, nothing is broken",
                 path.display(),
                 report.rounds
@@ -254,7 +257,7 @@ fn drawn(arguments: &Sim, seed: u64) -> String {
 
 fn print_coverage(coverage: &slowmo_chaos::sim::coverage::Coverage) {
     let pairs = coverage.pairs();
-    println!(
+    say!(
         "coverage: {} of message x phase, {} of message x phase x fault",
         pairs.len(),
         coverage.triples()
@@ -266,31 +269,31 @@ fn show(arguments: &Sim, report: Report) -> anyhow::Result<ExitCode> {
     save(arguments, &report)?;
     let Some(violation) = report.violation.clone() else {
         for (name, verdict) in &report.verdicts {
-            println!("{name}: {}", words(verdict));
+            say!("{name}: {}", words(verdict));
         }
         return keep(arguments, &report).map(|()| ExitCode::SUCCESS);
     };
     let seed = report.schedule.config.seed;
     let class = report.schedule.config.class;
-    println!(
+    say!(
         "seed {seed} ({class:?}): {} at {} ms: {}",
         violation.invariant,
         violation.at.0 / 1000,
         violation.what
     );
-    report.nodes.iter().for_each(|node| println!("  {node}"));
+    report.nodes.iter().for_each(|node| say!("  {node}"));
     let all = report.schedule.faults.len();
     let Shortest { report, faults } = shrink::shrink(report);
-    println!("{} of its {all} faults are enough:", faults.len());
+    say!("{} of its {all} faults are enough:", faults.len());
     for timed in &report.schedule.faults {
-        println!("  {} us {:?}", timed.at.0, timed.act);
+        say!("  {} us {:?}", timed.at.0, timed.act);
     }
     let sim = "cargo run --release -p slowmo-chaos -- sim";
     match &arguments.write {
-        Some(path) => println!("again: {sim} --schedule {}", path.display()),
+        Some(path) => say!("again: {sim} --schedule {}", path.display()),
         None => {
             let again = again(arguments, seed);
-            println!(
+            say!(
                 "again: {sim} {again}\nas a schedule: {sim} {again} --write FILE\nand that again: \
                  {sim} --schedule FILE"
             );

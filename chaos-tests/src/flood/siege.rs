@@ -207,7 +207,7 @@ impl Siege {
                 packets: sent.packets,
                 seconds: sent.seconds,
             };
-            println!("{}", serde_json::to_string_pretty(&found)?);
+            crate::say!("{}", serde_json::to_string_pretty(&found)?);
             let broken = found.broken();
             for bound in &broken {
                 eprintln!("{bound}");

@@ -5,7 +5,7 @@ use super::network::Process;
 use super::node::Bootstrapping;
 use super::world::World;
 use crate::invariants::{Verdict, Violation};
-use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::ident::{Lineage, NodeId};
 use slowmo_protocol::membership::RETURN_WAIT;
 use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::time::Span;
@@ -145,12 +145,27 @@ impl World {
             .iter()
             .find(|start| !known.decided.next.contains(start))
         {
+            // Runs that were bootstrapped apart never merge. A run that lost its quorum waits, and
+            // so do the joiners that chose it; they have to say so.
+            Some(_) if self.is_beside_another_run(&starts, known.decided.place.lineage) => self
+                .all_wait(&living, still)
+                .map(|_another_waits| GoesOn::Decides),
             Some(start) => Err(format!(
                 "{} is no member {within} ms after the faults",
                 start.node
             )),
             None => Ok(GoesOn::Decides),
         }
+    }
+
+    /// Whether one of these incarnations stands in a run that was bootstrapped apart from this
+    /// lineage.
+    fn is_beside_another_run(&self, starts: &[Start], lineage: Lineage) -> bool {
+        let history = self.watch.history();
+        starts.iter().any(|start| {
+            let stands = history.applied(*start).filter(|_| !history.is_void(*start));
+            stands.is_some_and(|(place, _)| !place.lineage.is_akin(lineage))
+        })
     }
 
     /// Whether enough nodes that may decide the next round are alive.

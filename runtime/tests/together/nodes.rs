@@ -3,17 +3,20 @@
 use bytes::Bytes;
 use slowmo::internal::transport::faulty;
 use slowmo::internal::transport::memory::MemoryHub;
-use slowmo::internal::transport::quic::{self, ClusterKey, Identity, QuicSettings};
-use slowmo_actors::ports::transport::{BulkReceiver, DownReason, Transport, TransportEvent};
+use slowmo::internal::transport::quic::{self, ClusterKey, Identity, QuicSettings, Renewer};
+use slowmo_actors::ports::transport::{
+    BulkReceiver, DialError, DownReason, Transport, TransportEvent,
+};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 /// Longest wait for anything.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(15);
 const KEY: [u8; 32] = [42; 32];
 
 /// Makes nodes of one transport.
@@ -27,10 +30,71 @@ pub enum Kind {
     QuicOnly,
 }
 
+/// Makes a test of every promise (`async fn(Kind)`) over every transport.
+macro_rules! over_every_transport {
+    ($($promise:ident)*) => {
+        $crate::nodes::over_every_transport! { @each $($promise)*;
+            over_memory: Kind::Memory(MemoryHub::new(None));
+            over_seeded_memory: Kind::Memory(MemoryHub::new(Some(7)));
+            over_faulty: Kind::Faulty(MemoryHub::new(None));
+            over_quic: Kind::Quic;
+            over_quic_only: Kind::QuicOnly;
+        }
+    };
+    (@each $($promise:ident)*;) => {};
+    (@each $($promise:ident)*; $transport:ident: $kind:expr; $($more:tt)*) => {
+        mod $transport {
+            use super::*;
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $promise() {
+                    super::$promise($kind).await;
+                }
+            )*
+        }
+        $crate::nodes::over_every_transport! { @each $($promise)*; $($more)* }
+    };
+}
+pub(crate) use over_every_transport;
+
 pub struct Node {
     pub id: NodeId,
     pub transport: Arc<dyn Transport>,
     pub events: mpsc::Receiver<TransportEvent>,
+}
+
+/// A node over QUIC whose credential can be replaced.
+pub struct Renewable {
+    node: Node,
+    pub renewer: Renewer,
+}
+
+impl Renewable {
+    pub fn new(id: NodeId, incarnation: Incarnation, identity: Identity) -> Self {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let settings = QuicSettings::new(id, incarnation, listen, identity);
+        let ((transport, events), renewer) = quic::bind_renewable(settings).unwrap();
+        let node = Node {
+            id,
+            transport,
+            events,
+        };
+        Self { node, renewer }
+    }
+}
+
+impl Deref for Renewable {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.node
+    }
+}
+
+impl DerefMut for Renewable {
+    fn deref_mut(&mut self) -> &mut Node {
+        &mut self.node
+    }
 }
 
 impl Kind {
@@ -114,6 +178,13 @@ impl Node {
             .await
             .expect("an event in time")
             .expect("a live transport")
+    }
+
+    pub async fn dial_error(&mut self) -> DialError {
+        match self.next().await {
+            TransportEvent::DialFailed { error, .. } => error,
+            _ => panic!("a failed dial"),
+        }
     }
 
     pub async fn next_control(&mut self) -> (NodeId, Bytes) {

@@ -2,63 +2,29 @@
 //! certificates and those of another node are refused.
 
 use crate::http;
+use crate::nodes::{PATIENCE, Renewable};
 use crate::operator::{EXPIRY_YEAR, Issued, Operator, PEER_NAME, identity};
 use crate::rotating::{Cluster, NODES, put};
-use slowmo::internal::transport::quic::{self, Identity, IdentityError, QuicSettings, Renewer};
+use slowmo::internal::transport::quic::{Identity, IdentityError};
 use slowmo_actors::ports::transport::{DialError, Transport, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-use tokio::sync::mpsc::Receiver;
-use tokio::time::timeout;
 
-/// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(15);
 /// From one node's files to the next one's: nodes never change at once.
 const BETWEEN: Duration = Duration::from_millis(500);
 /// Longer than a connection stays whose certificate is not accepted any more.
 const AFTER: Duration = Duration::from_secs(6);
 const INCARNATION: Incarnation = Incarnation(7);
 
-struct Node {
-    transport: Arc<dyn Transport>,
-    events: Receiver<TransportEvent>,
-    renewer: Renewer,
+fn node(id: u64, identity: Identity) -> Renewable {
+    Renewable::new(NodeId(id), INCARNATION, identity)
 }
 
-impl Node {
-    fn new(id: u64, identity: Identity) -> Self {
-        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let settings = QuicSettings::new(NodeId(id), INCARNATION, listen, identity);
-        let ((transport, events), renewer) = quic::bind_renewable(settings).unwrap();
-        Self {
-            transport,
-            events,
-            renewer,
-        }
-    }
-
-    fn dial(&self, other: &Self) {
-        self.transport
-            .connect(other.transport.local().address, PATIENCE);
-    }
-
-    async fn next(&mut self) -> TransportEvent {
-        timeout(PATIENCE, self.events.recv())
-            .await
-            .expect("an event in time")
-            .expect("a live transport")
-    }
-
-    async fn dial_error(&mut self) -> DialError {
-        match self.next().await {
-            TransportEvent::DialFailed { error, .. } => error,
-            _ => panic!("a failed dial"),
-        }
-    }
+fn dial(from: &Renewable, to: &Renewable) {
+    from.transport.connect(to.address(), PATIENCE);
 }
 
 #[tokio::test]
@@ -69,23 +35,23 @@ async fn a_revoked_certificate_opens_no_session_and_keeps_none() {
         identity(&ca, &operator.issue_for(id), revoked, Some(PEER_NAME), id).unwrap()
     };
     let first_own = operator.issue_for(1);
-    let mut first = Node::new(
+    let mut first = node(
         1,
         identity(&ca, &first_own, Some(&operator.revoke(&[9])), None, 1).unwrap(),
     );
-    let mut second = Node::new(2, of(2, None));
-    let mut revoked = Node::new(9, of(9, None));
-    second.dial(&first);
-    first.dial(&second);
+    let mut second = node(2, of(2, None));
+    let mut revoked = node(9, of(9, None));
+    dial(&second, &first);
+    dial(&first, &second);
     for node in [&mut first, &mut second] {
         assert!(matches!(node.next().await, TransportEvent::PeerUp { .. }));
     }
-    revoked.dial(&first);
+    dial(&revoked, &first);
     assert!(matches!(
         revoked.dial_error().await,
         DialError::WrongClusterKey(_)
     ));
-    first.dial(&revoked);
+    dial(&first, &revoked);
     let error = loop {
         match first.next().await {
             TransportEvent::DialFailed { error, .. } => break error,
@@ -117,10 +83,10 @@ async fn a_certificate_with_another_name_is_refused() {
     let operator = Operator::new("one");
     let ca = operator.ca();
     let right = identity(&ca, &operator.issue_for(1), None, Some(PEER_NAME), 1).unwrap();
-    let mut member = Node::new(1, right);
+    let mut member = node(1, right);
     let web = operator.issue("www.train.example", 2);
-    let mut other = Node::new(2, identity(&ca, &web, None, None, 2).unwrap());
-    other.dial(&member);
+    let mut other = node(2, identity(&ca, &web, None, None, 2).unwrap());
+    dial(&other, &member);
     let told = other.dial_error().await.to_string();
     assert!(
         told.contains("must carry the name node-2.train.example"),
@@ -146,17 +112,17 @@ async fn the_certificate_of_one_node_does_not_serve_another_one() {
     let ca = operator.ca();
     let third = operator.issue_for(3);
     let right = identity(&ca, &operator.issue_for(1), None, Some(PEER_NAME), 1).unwrap();
-    let mut member = Node::new(1, right);
-    let mut liar = Node::new(5, identity(&ca, &third, None, None, 5).unwrap());
-    liar.dial(&member);
+    let mut member = node(1, right);
+    let mut liar = node(5, identity(&ca, &third, None, None, 5).unwrap());
+    dial(&liar, &member);
     let told = liar.dial_error().await.to_string();
     assert!(told.contains("it says it is"), "{told}");
     assert!(told.contains("node-3.train.example"), "{told}");
-    member.dial(&liar);
+    dial(&member, &liar);
     while !matches!(member.next().await, TransportEvent::DialFailed { .. }) {}
 
-    let mut honest = Node::new(3, identity(&ca, &third, None, Some(PEER_NAME), 3).unwrap());
-    honest.dial(&member);
+    let mut honest = node(3, identity(&ca, &third, None, Some(PEER_NAME), 3).unwrap());
+    dial(&honest, &member);
     assert!(matches!(honest.next().await, TransportEvent::PeerUp { .. }));
 }
 
@@ -250,7 +216,7 @@ fn no_round_is_lost_while_the_ca_is_exchanged() {
     executor.block_on(async {
         let both = old.ca() + &new.ca();
         let late = identity(&both, &old.issue_for(9), None, None, 9).unwrap();
-        let mut late = Node::new(9, late);
+        let mut late = node(9, late);
         late.transport.connect(cluster.nodes[0].address(), PATIENCE);
         assert!(matches!(
             late.dial_error().await,

@@ -1,23 +1,17 @@
 //! A node's credential is replaced while it runs: its sessions stay up and lose nothing, and the
 //! credential before is refused once it is gone.
 
+use crate::nodes::{PATIENCE, Renewable};
 use crate::raw_peer::{self, RawPeer};
 use bytes::Bytes;
-use slowmo::internal::transport::quic::{
-    self, ClusterKey, ClusterKeys, Identity, IdentityError, QuicSettings, Renewer,
-};
+use slowmo::internal::transport::quic::{ClusterKey, ClusterKeys, Identity, IdentityError};
 use slowmo_actors::ports::transport::{DialError, Transport, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc::Receiver;
 use tokio::time::{sleep, timeout};
 
 const OLD: ClusterKey = ClusterKey::from_bytes([1; 32]);
 const NEW: ClusterKey = ClusterKey::from_bytes([2; 32]);
-/// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(15);
 /// Far above what a renewal takes between two nodes that have the same keys.
 const RENEWED: Duration = Duration::from_millis(1500);
 const INCARNATION: Incarnation = Incarnation(7);
@@ -34,54 +28,21 @@ fn last() -> ClusterKeys {
     both().retired().unwrap()
 }
 
-struct Node {
-    id: NodeId,
-    transport: Arc<dyn Transport>,
-    events: Receiver<TransportEvent>,
-    renewer: Renewer,
+fn identity(id: NodeId, keys: &ClusterKeys) -> Identity {
+    Identity::issue_all(keys, id, INCARNATION, None).unwrap()
 }
 
-impl Node {
-    fn new(id: u64, keys: &ClusterKeys) -> Self {
-        let id = NodeId(id);
-        let identity = Identity::issue_all(keys, id, INCARNATION, None).unwrap();
-        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let settings = QuicSettings::new(id, INCARNATION, listen, identity);
-        let ((transport, events), renewer) = quic::bind_renewable(settings).unwrap();
-        Self {
-            id,
-            transport,
-            events,
-            renewer,
-        }
-    }
-
-    fn address(&self) -> SocketAddr {
-        self.transport.local().address
-    }
-
-    fn renew(&self, keys: &ClusterKeys) {
-        let identity = Identity::issue_all(keys, self.id, INCARNATION, None).unwrap();
-        self.renewer.renew(&identity).unwrap();
-    }
-
-    async fn next(&mut self) -> TransportEvent {
-        timeout(PATIENCE, self.events.recv())
-            .await
-            .expect("an event in time")
-            .expect("a live transport")
-    }
-
-    async fn dial_error(&mut self) -> DialError {
-        match self.next().await {
-            TransportEvent::DialFailed { error, .. } => error,
-            _ => panic!("a failed dial"),
-        }
-    }
+fn new(id: u64, keys: &ClusterKeys) -> Renewable {
+    let id = NodeId(id);
+    Renewable::new(id, INCARNATION, identity(id, keys))
 }
 
-async fn pair(one: &ClusterKeys, two: &ClusterKeys) -> (Node, Node) {
-    let mut nodes = (Node::new(1, one), Node::new(2, two));
+fn renew(node: &Renewable, keys: &ClusterKeys) {
+    node.renewer.renew(&identity(node.id, keys)).unwrap();
+}
+
+async fn pair(one: &ClusterKeys, two: &ClusterKeys) -> (Renewable, Renewable) {
+    let mut nodes = (new(1, one), new(2, two));
     nodes.0.transport.connect(nodes.1.address(), PATIENCE);
     nodes.1.transport.connect(nodes.0.address(), PATIENCE);
     for node in [&mut nodes.0, &mut nodes.1] {
@@ -91,7 +52,7 @@ async fn pair(one: &ClusterKeys, two: &ClusterKeys) -> (Node, Node) {
 }
 
 /// Reads numbered frames and one stream until both are whole; nothing else may come.
-async fn read_all(node: &mut Node, frames: u64, length: usize) {
+async fn read_all(node: &mut Renewable, frames: u64, length: usize) {
     let mut read = 0;
     let mut streams = 0;
     while read < frames || streams == 0 {
@@ -151,13 +112,13 @@ async fn a_session_loses_nothing_while_the_key_is_rotated() {
     };
     let rotating = async {
         sleep(Duration::from_millis(300)).await;
-        one.renew(&both());
+        renew(&one, &both());
         // The other node gets the file later.
         sleep(Duration::from_millis(300)).await;
         renew_two(&both());
         sleep(RENEWED).await;
         renew_two(&last());
-        one.renew(&last());
+        renew(&one, &last());
     };
     tokio::join!(read_all(&mut two, FRAMES, CHUNK * CHUNKS), rotating);
     values.await.unwrap();
@@ -183,8 +144,8 @@ async fn nodes_with_one_key_in_common_reach_each_other() {
     ] {
         pair(&one, &two).await;
     }
-    let one = Node::new(1, &first());
-    let mut two = Node::new(2, &last());
+    let one = new(1, &first());
+    let mut two = new(2, &last());
     two.transport.connect(one.address(), PATIENCE);
     assert!(matches!(
         two.dial_error().await,
@@ -200,7 +161,7 @@ async fn a_retired_key_opens_no_session_and_keeps_none() {
     raw_peer::write(&old, &[1, 0, 0, 0, 5]).await;
     assert!(matches!(one.next().await, TransportEvent::Control { .. }));
     for node in [&one, &two] {
-        node.renew(&last());
+        renew(node, &last());
     }
     let ended = timeout(PATIENCE, old.closed()).await.unwrap().to_string();
     assert!(ended.contains("not accepted any more"), "{ended}");
@@ -210,7 +171,7 @@ async fn a_retired_key_opens_no_session_and_keeps_none() {
     assert_eq!(node, NodeId(9));
     assert!(reason.to_string().contains("not accepted"), "{reason}");
 
-    let mut late = Node::new(3, &first());
+    let mut late = new(3, &first());
     late.transport.connect(one.address(), PATIENCE);
     assert!(matches!(
         late.dial_error().await,

@@ -1,7 +1,7 @@
 //! One suite of promises, kept by every transport: in memory, in memory with seeded delays, behind
 //! faults, and QUIC.
 
-use crate::nodes::{Kind, PATIENCE, pattern};
+use crate::nodes::{Kind, PATIENCE, over_every_transport, pattern};
 use bytes::Bytes;
 use slowmo::internal::transport::memory::MemoryHub;
 use slowmo_actors::ports::transport::{
@@ -379,49 +379,25 @@ async fn traffic_is_counted(kind: Kind) {
     }
 }
 
-/// Every promise, for one way to make nodes.
-macro_rules! conformance {
-    ($transport:ident, $kind:expr; $($promise:ident)*) => {
-        mod $transport {
-            use super::*;
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $promise() {
-                    super::$promise($kind).await;
-                }
-            )*
-        }
-    };
-    ($($transport:ident: $kind:expr;)*) => {
-        $(conformance! { $transport, $kind;
-            control_frames_arrive_in_order_once
-            three_nodes_reach_each_other
-            oversize_is_refused_by_the_sender
-            strangers_are_not_connected
-            bulk_streams_arrive_whole
-            a_sender_waits_for_its_receiver
-            a_full_control_queue_is_an_error
-            a_reset_stream_ends_with_reset
-            a_stopped_stream_fails_at_its_sender
-            a_stream_of_another_length_is_an_error
-            closing_delivers_what_was_queued_and_tells_peers
-            dropping_a_transport_takes_it_down
-            a_disconnected_peer_can_connect_again
-            connecting_twice_or_to_oneself_does_nothing
-            dialing_is_given_up
-            a_late_listener_is_found
-            datagrams_arrive
-            traffic_is_counted
-        })*
-    };
-}
-
-conformance! {
-    over_memory: Kind::Memory(MemoryHub::new(None));
-    over_seeded_memory: Kind::Memory(MemoryHub::new(Some(7)));
-    over_faulty: Kind::Faulty(MemoryHub::new(None));
-    over_quic: Kind::Quic;
-    over_quic_only: Kind::QuicOnly;
+over_every_transport! {
+    control_frames_arrive_in_order_once
+    three_nodes_reach_each_other
+    oversize_is_refused_by_the_sender
+    strangers_are_not_connected
+    bulk_streams_arrive_whole
+    a_sender_waits_for_its_receiver
+    a_full_control_queue_is_an_error
+    a_reset_stream_ends_with_reset
+    a_stopped_stream_fails_at_its_sender
+    a_stream_of_another_length_is_an_error
+    closing_delivers_what_was_queued_and_tells_peers
+    dropping_a_transport_takes_it_down
+    a_disconnected_peer_can_connect_again
+    connecting_twice_or_to_oneself_does_nothing
+    dialing_is_given_up
+    a_late_listener_is_found
+    datagrams_arrive
+    traffic_is_counted
 }
 
 /// Returns the senders in the order they were heard, when two nodes send to a third at the same

@@ -1,6 +1,6 @@
 //! Every transport reports who is alive: restarts, duplicates, returns, signs of life, port probes.
 
-use crate::nodes::{Kind, PATIENCE, executor, pattern};
+use crate::nodes::{Kind, PATIENCE, executor, over_every_transport, pattern};
 use bytes::Bytes;
 use slowmo::internal::transport::memory::MemoryHub;
 use slowmo_actors::ports::transport::{DialError, DownReason, TransportEvent};
@@ -169,37 +169,13 @@ async fn port_probes_tell_whether_anybody_listens(kind: Kind) {
     }
 }
 
-/// Every promise, for one way to make nodes.
-macro_rules! conformance {
-    ($transport:ident, $kind:expr; $($promise:ident)*) => {
-        mod $transport {
-            use super::*;
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $promise() {
-                    super::$promise($kind).await;
-                }
-            )*
-        }
-    };
-    ($($transport:ident: $kind:expr;)*) => {
-        $(conformance! { $transport, $kind;
-            a_restarted_peer_replaces_its_predecessor
-            a_duplicate_of_a_live_peer_waits_until_it_is_dropped
-            a_duplicate_of_a_silent_peer_is_let_in
-            peers_come_and_go_in_both_directions
-            signs_of_life_are_counted
-            port_probes_tell_whether_anybody_listens
-        })*
-    };
-}
-
-conformance! {
-    over_memory: Kind::Memory(MemoryHub::new(None));
-    over_seeded_memory: Kind::Memory(MemoryHub::new(Some(7)));
-    over_faulty: Kind::Faulty(MemoryHub::new(None));
-    over_quic: Kind::Quic;
-    over_quic_only: Kind::QuicOnly;
+over_every_transport! {
+    a_restarted_peer_replaces_its_predecessor
+    a_duplicate_of_a_live_peer_waits_until_it_is_dropped
+    a_duplicate_of_a_silent_peer_is_let_in
+    peers_come_and_go_in_both_directions
+    signs_of_life_are_counted
+    port_probes_tell_whether_anybody_listens
 }
 
 /// Over QUIC, a process that is stopped: it answers nothing, and its host refuses nothing.

@@ -332,7 +332,7 @@ pub(super) fn bootstrap(view: View, lineage: Lineage) -> MemberState {
 
 /// Whether `one` lives on rather than `other`: a decided history before an undecided one; of two
 /// undecided ones the one whose lowest id is lower; of two from one bootstrap the one that [`rank`]
-/// prefers; of two bootstraps, between which only an outsider chooses, the lower lineage.
+/// prefers; of two bootstraps, between which only an outsider chooses, the one with more rounds.
 fn is_preferred(one: &MemberState, other: &MemberState) -> bool {
     let decided = |standing: &MemberState| standing.round > Round::BOOTSTRAP;
     if decided(one) != decided(other) {
@@ -344,7 +344,8 @@ fn is_preferred(one: &MemberState, other: &MemberState) -> bool {
         return key(one) > key(other);
     }
     if !one.lineage.is_akin(other.lineage) {
-        return one.lineage < other.lineage;
+        let key = |standing: &MemberState| (standing.round, Reverse(standing.lineage));
+        return key(one) > key(other);
     }
     rank((&one.forks, one.round), (&other.forks, other.round)) == Ordering::Greater
 }

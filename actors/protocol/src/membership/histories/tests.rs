@@ -182,6 +182,16 @@ fn who_waits_while_its_history_goes_on_under_a_new_lineage_is_not_refused_for_it
     assert!(cluster.machine.life.candidates.contains_key(&NodeId(4)));
 }
 
+/// Two runs were bootstrapped apart, and one of them decides no more.
+#[test]
+fn a_joiner_turns_to_the_run_that_goes_on() {
+    let mut node = joiner(None);
+    node.up(5);
+    let other = |round: u64| at(Lineage(2 << 64 | 9), round, view(1, &[5]));
+    assert_eq!(asked(&hears(&mut node, 5, other(6))), [0u64; 0]);
+    assert_eq!(asked(&hears(&mut node, 5, other(8))), [5]);
+}
+
 /// Node 3 was taken for dead when the outcome was proposed, and had introduced itself again by the
 /// time it was decided.
 #[test]
